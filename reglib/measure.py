@@ -1,0 +1,181 @@
+"""Metrics by name: what a `Measurement` asks of a trained network."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reglib import metrics
+from reglib.data import ImageData, load_data, to_float
+from reglib.errors import UsageError, unknown
+from reglib.saliency import SALIENCIES
+from reglib.training import memory_format
+from reglib.units import Measurement, Training
+
+
+class Result(NamedTuple):
+    """One value for each image, (B,), and tensors to keep, such as maps."""
+
+    per_image: Tensor
+    tensors: dict[str, Tensor] = {}
+
+
+class Subject:
+    """A trained network in evaluation mode, with the images of its data set."""
+
+    def __init__(self, network: nn.Module, unit: Training, data: ImageData) -> None:
+        self.network = network
+        self.unit = unit
+        self.data = data
+        self.device = next(network.parameters()).device
+        self.max_bytes = metrics.CHUNK_BYTES * (1 if self.device.type == "cpu" else 128)
+
+    def test_images(self, count: int | None, data: str | None = None) -> tuple[Tensor, Tensor]:
+        """Return the first test images as the network takes them, (B, C, H, W), and labels.
+
+        Raises:
+            UsageError: fewer images than asked for, or images of another shape.
+        """
+        test = (load_data(data) if data else self.data).test
+        if count is not None and count > len(test.images):
+            raise UsageError(f"n_images: expected at most {len(test.images)} for the test split of "
+                             f"{data or self.unit.data!r}, got {count}")  # fmt: skip
+        if test.images.shape[1:] != self.data.test.images.shape[1:]:
+            raise UsageError(f"data set {data!r}: expected images of shape {self.data.shape}, got "
+                             f"{tuple(test.images.shape[1:])}")  # fmt: skip
+        images = to_float(test.images[:count].to(self.device), self.unit.pixel_range)
+        layout = memory_format(self.network, self.device)
+        return images.contiguous(memory_format=layout), test.labels[:count].to(self.device)
+
+    def maps_of(self, saliency: str) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the saliency of (images, class_index), channels summed, (B, 1, H, W)."""
+        if saliency not in SALIENCIES:
+            raise unknown("saliency", saliency, SALIENCIES)
+        method = SALIENCIES[saliency]
+        return lambda images, labels: method(self.network, images, labels).sum(1, keepdim=True)
+
+    def generator(self, seed: int) -> torch.Generator:
+        """Return a source of random numbers on the device of the network."""
+        return torch.Generator(self.device).manual_seed(seed)
+
+
+def accuracy(subject: Subject, *, n_images: int | None = None) -> Result:
+    """1 where a test image is classified right, else 0."""
+    images, labels = subject.test_images(n_images)
+    with torch.no_grad():
+        predicted = torch.cat([subject.network(chunk).argmax(1) for chunk in images.split(500)])
+    return Result((predicted == labels).double())
+
+
+def faithfulness_estimate(
+    subject: Subject, *, saliency: str, n_images: int, score: str = "probability"
+) -> Result:
+    """See `reglib.metrics.faithfulness_estimate`."""
+    images, labels = subject.test_images(n_images)
+    maps = subject.maps_of(saliency)(images, labels)
+    return Result(metrics.faithfulness_estimate(maps, _effects(subject, n_images, score)))
+
+
+@functools.lru_cache(maxsize=2)
+def _effects(subject: Subject, n_images: int, score: str) -> Tensor:
+    """Effects of the pixels, which are the same for every saliency method."""
+    images, labels = subject.test_images(n_images)
+    return metrics.pixel_effects(
+        subject.network, images, labels, score=score, max_bytes=subject.max_bytes
+    )
+
+
+def local_lipschitz_estimate(
+    subject: Subject,
+    *,
+    saliency: str,
+    n_images: int,
+    n_samples: int,
+    noise_std: float = 0.1,
+    seed: int = 0,
+) -> Result:
+    """See `reglib.metrics.local_lipschitz_estimate`."""
+    return Result(
+        metrics.local_lipschitz_estimate(
+            subject.maps_of(saliency), *subject.test_images(n_images), n_samples=n_samples,
+            noise_std=noise_std, generator=subject.generator(seed), max_bytes=subject.max_bytes,
+        )
+    )  # fmt: skip
+
+
+def max_sensitivity(
+    subject: Subject,
+    *,
+    saliency: str,
+    n_images: int,
+    n_samples: int,
+    radius: float = 0.2,
+    seed: int = 0,
+) -> Result:
+    """See `reglib.metrics.max_sensitivity`."""
+    return Result(
+        metrics.max_sensitivity(
+            subject.maps_of(saliency), *subject.test_images(n_images), n_samples=n_samples,
+            radius=radius, generator=subject.generator(seed), max_bytes=subject.max_bytes,
+        )
+    )  # fmt: skip
+
+
+def entropy(subject: Subject, *, saliency: str, n_images: int) -> Result:
+    """See `reglib.metrics.entropy`."""
+    return Result(metrics.entropy(subject.maps_of(saliency)(*subject.test_images(n_images))))
+
+
+def saliency_maps(
+    subject: Subject, *, saliency: str, n_images: int, data: str | None = None
+) -> Result:
+    """Keep the images and their maps; the value is the norm of each map."""
+    images, labels = subject.test_images(n_images, data)
+    maps = subject.maps_of(saliency)(images, labels)
+    predicted = subject.network(images).argmax(1)
+    kept = {"images": images, "labels": labels, "maps": maps, "predicted": predicted}
+    return Result(maps.flatten(1).norm(dim=1), kept)
+
+
+METRICS: dict[str, Callable[..., Result]] = {
+    "accuracy": accuracy,
+    "entropy": entropy,
+    "faithfulness_estimate": faithfulness_estimate,
+    "local_lipschitz_estimate": local_lipschitz_estimate,
+    "max_sensitivity": max_sensitivity,
+    "saliency_maps": saliency_maps,
+}
+
+
+def check(unit: Measurement) -> None:
+    """Check the names in a unit before any time is spent.
+
+    Raises:
+        UsageError: unknown metric, saliency method or setting, or a setting that is missing.
+    """
+    if unit.metric not in METRICS:
+        raise unknown("metric", unit.metric, METRICS)
+    signature = inspect.signature(METRICS[unit.metric])
+    for name in unit.settings:
+        if name not in signature.parameters:
+            settings = [p for p in signature.parameters if p != "subject"]
+            raise unknown(f"setting of metric {unit.metric!r}", name, settings)
+    try:
+        signature.bind(None, **unit.settings)
+    except TypeError as error:
+        raise UsageError(f"metric {unit.metric!r}: {error}") from error
+    if unit.settings.get("saliency", "deeplift") not in SALIENCIES:
+        raise unknown("saliency", unit.settings["saliency"], SALIENCIES)
+    for name in ("n_images", "n_samples"):
+        count: Any = unit.settings.get(name)
+        if count is not None and not (isinstance(count, int) and count > 0):
+            raise UsageError(f"{name}: expected a positive integer, got {count!r}")
+
+
+def measure(subject: Subject, unit: Measurement) -> Result:
+    """Compute a measurement."""
+    check(unit)
+    return METRICS[unit.metric](subject, **unit.settings)

@@ -1,0 +1,16 @@
+"""Judging networks and their saliency maps: one value for each image."""
+
+from reglib.metrics.chunks import CHUNK_BYTES
+from reglib.metrics.complexity import entropy
+from reglib.metrics.faithfulness import faithfulness_estimate, inverted, pixel_effects
+from reglib.metrics.robustness import local_lipschitz_estimate, max_sensitivity
+
+__all__ = [
+    "CHUNK_BYTES",
+    "entropy",
+    "faithfulness_estimate",
+    "inverted",
+    "local_lipschitz_estimate",
+    "max_sensitivity",
+    "pixel_effects",
+]

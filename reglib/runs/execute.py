@@ -1,0 +1,210 @@
+"""What a worker does: train or load a network, measure it, store each result when it is there."""
+
+import functools
+import platform
+import resource
+import subprocess
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import reglib
+from reglib.data import ImageData, load_data
+from reglib.errors import RunFailed
+from reglib.measure import Subject, measure
+from reglib.paths import ROOT
+from reglib.runs.store import Record, Store
+from reglib.training import initial_network, memory_format, train
+from reglib.units import Training, Unit, data_names, from_identity, identity, key, training_of
+
+
+@dataclass(frozen=True)
+class Job:
+    """Units of one training, to be done one after another on one worker.
+
+    Args:
+        units: identities.
+        store: folder.
+        device: "cpu" or "cuda".
+        force: compute even what is stored.
+        checkpoint_seconds: least time between two checkpoints of a training.
+    """
+
+    units: tuple[Mapping[str, Any], ...]
+    store: str
+    device: str
+    force: bool = False
+    checkpoint_seconds: float = 20.0
+
+
+@dataclass
+class Outcome:
+    """What a worker has to say: reports of its store, and (unit, message, traceback) of errors."""
+
+    reports: list[str] = field(default_factory=list)
+    errors: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def run_job(job: Job) -> Outcome:
+    """Compute and store the units of a job; an error in one does not keep the others from it."""
+    store = Store(job.store)
+    outcome = Outcome(reports=store.reports)
+    worker = _Worker(job, store)
+    for values in job.units:
+        unit = from_identity(values)
+        try:
+            worker.finish(unit)
+        except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
+            message = f"{type(error).__name__}: {error}"
+            outcome.errors.append((describe(unit), message, traceback.format_exc()))
+    return outcome
+
+
+def describe(unit: Unit) -> str:
+    """Say what a unit is, in one line."""
+    values = identity(training_of(unit))
+    what = ", ".join(f"{k}={v}" for k, v in values.items() if k not in ("unit", "version"))
+    return f"training ({what})" if isinstance(unit, Training) else f"{unit.metric} of ({what})"
+
+
+class _Worker:
+    """The training of a job, made or loaded once, when it is first needed."""
+
+    def __init__(self, job: Job, store: Store) -> None:
+        self.job = job
+        self.store = store
+        self.device = torch.device(job.device)
+        self.subjects: dict[str, Subject | None] = {}
+
+    def finish(self, unit: Unit) -> None:
+        """Bring the record of a unit into the store."""
+        name = self.key(unit)
+        if not self.job.force and self.store.read(name) is not None:
+            return
+        subject = self.subject(training_of(unit))
+        if isinstance(unit, Training):
+            return
+        start = time.perf_counter()
+        if subject is None:
+            record = Record(identity(unit), "diverged", {}, self.provenance(start))
+            self.store.write(name, record)
+            return
+        result = measure(subject, unit)
+        values = _summary(result.per_image)
+        record = Record(identity(unit), "done", values, self.provenance(start))
+        self.store.write(name, record, result.tensors)
+
+    def subject(self, unit: Training) -> Subject | None:
+        """Return the trained network, or None where training diverged."""
+        name = self.key(unit)
+        if name not in self.subjects:
+            self.subjects[name] = self._load(name, unit) or self._train(name, unit)
+            record = self.store.read(name)
+            if record is not None and record.status == "diverged":
+                self.subjects[name] = None
+        return self.subjects[name]
+
+    def _load(self, name: str, unit: Training) -> Subject | None:
+        weights = None if self.job.force else self.store.read_tensors(name)
+        if weights is None:
+            return None
+        data = load_data(unit.data)
+        network = initial_network(unit, data).to(self.device).eval()
+        network.load_state_dict(weights)
+        layout = memory_format(network, self.device)
+        return Subject(network.to(memory_format=layout), unit, data)  # type: ignore[call-overload]
+
+    def _train(self, name: str, unit: Training) -> Subject:
+        start = last = time.perf_counter()
+
+        def save(state: Any) -> None:
+            nonlocal last
+            if time.perf_counter() - last >= self.job.checkpoint_seconds:
+                self.store.write_checkpoint(name, state())
+                last = time.perf_counter()
+
+        data = load_data(unit.data)
+        resume = None if self.job.force else self.store.read_checkpoint(name)
+        trained = train(unit, data, device=self.device, resume=resume, on_epoch=save)
+        provenance = self.provenance(start) | {"resumed": resume is not None}
+        status = "diverged" if trained.diverged else "done"
+        record = Record(identity(unit), status, {"losses": trained.losses}, provenance)
+        self.store.write(name, record, trained.network.state_dict())
+        self.store.drop_checkpoint(name)
+        return Subject(trained.network, unit, data)
+
+    def key(self, unit: Unit) -> str:
+        return key(unit, {data: load_data(data).fingerprint for data in data_names(unit)})
+
+    def provenance(self, start: float) -> dict[str, Any]:
+        """Say how long it took since `start`, and on what."""
+        return {"seconds": round(time.perf_counter() - start, 3), **_memory(self.device),
+                "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                **_surroundings(self.job.device)}  # fmt: skip
+
+
+def _summary(per_image: Tensor) -> dict[str, Any]:
+    """Summarise one value for each image; images without a finite value are counted apart."""
+    values = per_image.double().cpu()
+    finite = values[values.isfinite()]
+    summary: dict[str, Any] = {
+        "mean": float(finite.mean()) if len(finite) else None,
+        "std": float(finite.std()) if len(finite) > 1 else None,
+        "n": len(finite),
+        "undefined": len(values) - len(finite),
+    }
+    if len(values) <= 1000:
+        summary["per_image"] = values.tolist()
+    return summary
+
+
+def _memory(device: torch.device) -> dict[str, int]:
+    if device.type == "cuda":
+        return {"peak_bytes": torch.cuda.max_memory_allocated()}
+    return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+@functools.cache
+def _surroundings(device: str) -> dict[str, Any]:
+    """Say which device, versions and commit this process has."""
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "CPU"
+    return {
+        "device": name if device == "cuda" else f"{platform.machine()} CPU",
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "reglib": reglib.__version__,
+        "commit": commit(),
+    }
+
+
+@functools.cache
+def commit() -> str:
+    """Return the commit of the project, with "+changes" where files differ from it."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True,
+                              text=True, check=True).stdout.strip()  # fmt: skip
+        status = subprocess.run([*git, "status", "--porcelain", "--untracked-files=no"],
+                                capture_output=True, text=True, check=True).stdout  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+changes" if status.strip() else "")
+
+
+def load_subject(unit: Training, store: Store, device: str = "cpu") -> Subject:
+    """Load a trained network that the store has.
+
+    Raises:
+        RunFailed: it is not stored, or its training diverged.
+    """
+    worker = _Worker(Job((), str(store.folder), device), store)
+    subject = worker._load(worker.key(unit), unit)
+    if subject is None:
+        raise RunFailed(f"{describe(unit)}: not in the store {store.folder}; compute it first")
+    return subject

@@ -1,0 +1,173 @@
+"""One training loop for every paper: cross-entropy plus the sum of strength x penalty."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reglib.data import ImageData, to_float
+from reglib.errors import UsageError, unknown
+from reglib.networks import NETWORKS, build_network
+from reglib.regularizers import PENALTIES, Step
+from reglib.units import Training
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam}
+
+State = dict[str, Tensor]
+
+
+class Trained(NamedTuple):
+    """A network in evaluation mode, and its mean training loss in each epoch.
+
+    `diverged` says that the loss stopped being finite, which ended the training.
+    """
+
+    network: nn.Module
+    losses: list[float]
+    diverged: bool
+
+
+def check(unit: Training) -> None:
+    """Check the names in a unit before any time is spent.
+
+    Raises:
+        UsageError: unknown network, optimizer, penalty or argument of a penalty.
+    """
+    for kind, name, known in (
+        ("network", unit.network, NETWORKS),
+        ("optimizer", unit.optimizer, OPTIMIZERS),
+        *(("penalty", name, PENALTIES) for name in unit.penalties),
+    ):
+        if name not in known:
+            raise unknown(kind, name, known)
+    for name, settings in unit.penalties.items():
+        if extra := settings.keys() - {"strength"}:
+            raise unknown(f"setting of penalty {name!r}", min(extra), ["strength"])
+
+
+def train(
+    unit: Training,
+    data: ImageData,
+    *,
+    device: torch.device,
+    resume: State | None = None,
+    on_epoch: Callable[[Callable[[], State]], None] | None = None,
+) -> Trained:
+    """Train a network.
+
+    Each epoch draws its random numbers from a seed of its own, so a training that goes on from the
+    end of any epoch gives the same numbers as one that was never interrupted. The caller's random
+    state is left as it was.
+
+    Args:
+        unit: what to train.
+        data: the data set that the unit names.
+        device: where to train.
+        resume: state from an earlier call of `on_epoch`.
+        on_epoch: called after each epoch with a function that gives the state to save.
+
+    Returns:
+        The network and its losses.
+    """
+    check(unit)
+    network = initial_network(unit, data).to(device)
+    network = network.to(memory_format=memory_format(network, device))  # type: ignore[call-overload]
+    parameters = list(network.parameters())
+    optimizer = OPTIMIZERS[unit.optimizer](parameters, lr=unit.learning_rate, fused=True)
+    losses: list[float] = []
+    if resume is not None:
+        losses = _restore(resume, network, optimizer)
+
+    def state() -> State:
+        return _state(network, optimizer, losses)
+
+    images = data.train.images[: unit.n_train].to(device)
+    labels = data.train.labels[: unit.n_train].to(device)
+    with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        for epoch in range(len(losses), unit.epochs):
+            losses.append(_epoch(unit, network, optimizer, images, labels, epoch))
+            if not math.isfinite(losses[-1]):
+                return Trained(network.eval(), losses, diverged=True)
+            if on_epoch is not None:
+                on_epoch(state)
+    return Trained(network.eval(), losses, diverged=False)
+
+
+def initial_network(unit: Training, data: ImageData) -> nn.Module:
+    """Build the network of a unit as it is before training."""
+    return build_network(
+        unit.network, data.shape, len(data.classes), options=unit.network_options, seed=unit.seed
+    )
+
+
+def memory_format(network: nn.Module, device: torch.device) -> torch.memory_format:
+    """Choose the layout that is faster: channels-last on the CPU without batch normalisation.
+
+    The double backward pass of batch normalisation is slow in that layout.
+    """
+    batch_norm = any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+    fast = device.type == "cpu" and not batch_norm
+    return torch.channels_last if fast else torch.contiguous_format
+
+
+def _epoch(
+    unit: Training,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: Tensor,
+    labels: Tensor,
+    epoch: int,
+) -> float:
+    """Go through the images once; return the mean loss, penalties included."""
+    seed = int.from_bytes(hashlib.sha256(f"{unit.seed}/{epoch}".encode()).digest()[:7], "big")
+    torch.manual_seed(seed)
+    generator = torch.Generator(images.device).manual_seed(seed)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    layout = memory_format(network, images.device)
+    network.train()
+    total = torch.zeros((), device=images.device, dtype=torch.float64)
+    for index in order.to(images.device).split(unit.batch_size):
+        inputs = to_float(images[index], unit.pixel_range).contiguous(memory_format=layout)
+        inputs.requires_grad_(bool(unit.penalties))
+        logits = network(inputs)
+        loss = F.cross_entropy(logits, labels[index])
+        step = Step(network, inputs, labels[index], logits, generator)
+        for name, settings in unit.penalties.items():
+            loss = loss + settings["strength"] * PENALTIES[name](step).mean()
+        optimizer.zero_grad()
+        # Naming the parameters spares a gradient by the images that nobody needs.
+        torch.autograd.backward(loss, inputs=parameters)
+        optimizer.step()
+        total += loss.detach() * len(index)
+    return float(total) / len(images)
+
+
+def _state(network: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> State:
+    state = {f"network.{name}": value for name, value in network.state_dict().items()}
+    for index, slots in optimizer.state_dict()["state"].items():
+        state |= {f"optimizer.{index}.{name}": value for name, value in slots.items()}
+    state["losses"] = torch.tensor(losses, dtype=torch.float64)
+    return state
+
+
+def _restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    weights = {}
+    slots: dict[int, State] = {}
+    for name, value in state.items():
+        owner, _, rest = name.partition(".")
+        if owner == "network":
+            weights[rest] = value
+        elif owner == "optimizer":
+            index, _, slot = rest.partition(".")
+            slots.setdefault(int(index), {})[slot] = value
+    if not weights or "losses" not in state:
+        raise UsageError("resume: expected the state that on_epoch gave, got something else")
+    network.load_state_dict(weights)
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": slots, "param_groups": groups})
+    return state["losses"].tolist()

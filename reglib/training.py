@@ -2,8 +2,8 @@
 
 import hashlib
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -37,11 +37,12 @@ def check(unit: Training) -> None:
     Raises:
         UsageError: unknown network, optimizer, penalty or argument of a penalty.
     """
-    for kind, name, known in (
+    names: list[tuple[str, str, Mapping[str, Any]]] = [
         ("network", unit.network, NETWORKS),
         ("optimizer", unit.optimizer, OPTIMIZERS),
         *(("penalty", name, PENALTIES) for name in unit.penalties),
-    ):
+    ]
+    for kind, name, known in names:
         if name not in known:
             raise unknown(kind, name, known)
     for name, settings in unit.penalties.items():
@@ -75,7 +76,7 @@ def train(
     """
     check(unit)
     network = initial_network(unit, data).to(device)
-    network = network.to(memory_format=memory_format(network, device))  # type: ignore[call-overload]
+    network = network.to(memory_format=memory_format(network, device))
     parameters = list(network.parameters())
     optimizer = OPTIMIZERS[unit.optimizer](parameters, lr=unit.learning_rate, fused=True)
     losses: list[float] = []

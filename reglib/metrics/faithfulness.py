@@ -15,7 +15,7 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def inverted(images: Tensor) -> Tensor:
-    r"""Mirror each value within the range of its image: :math:`x' = \min_j x_j + \max_j x_j - x`."""
+    r"""Mirror each value in the range of its image: :math:`x' = \min_j x_j + \max_j x_j - x`."""
     flat = images.flatten(1)
     total = flat.amin(1) + flat.amax(1)
     return total.view(-1, *[1] * (images.ndim - 1)) - images
@@ -91,7 +91,9 @@ def faithfulness_estimate(maps: Tensor, effects: Tensor) -> Tensor:
     a = maps.sum(1).flatten(1).double()
     d = effects.double()
     if a.shape != d.shape:
-        raise ValueError(f"maps: expected {tuple(d.shape)} pixels as in effects, got {tuple(a.shape)}")
+        raise ValueError(
+            f"maps: expected {tuple(d.shape)} pixels as in effects, got {tuple(a.shape)}"
+        )
     a = a - a.mean(1, keepdim=True)
     d = d - d.mean(1, keepdim=True)
     return (a * d).sum(1) / (a.norm(dim=1) * d.norm(dim=1))

@@ -7,7 +7,7 @@ from reglib.autodiff import input_gradient
 
 
 def input_gradient_penalty(logits: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
-    r"""Compute the squared norm of the input gradient of the cross-entropy (double backpropagation).
+    r"""Compute the squared norm of the input gradient of the loss (double backpropagation).
 
     .. math:: r_b = \left\| \nabla_{x_b} \sum_{b'} H(y_{b'}, \hat y_{b'}) \right\|_2^2
 

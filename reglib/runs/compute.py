@@ -24,7 +24,6 @@ from reglib.units import (
     Training,
     Unit,
     data_names,
-    from_identity,
     identity,
     key,
     training_of,

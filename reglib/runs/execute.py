@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import reglib
-from reglib.data import ImageData, load_data
+from reglib.data import load_data
 from reglib.errors import RunFailed
 from reglib.measure import Subject, measure
 from reglib.paths import ROOT
@@ -117,7 +117,7 @@ class _Worker:
         network = initial_network(unit, data).to(self.device).eval()
         network.load_state_dict(weights)
         layout = memory_format(network, self.device)
-        return Subject(network.to(memory_format=layout), unit, data)  # type: ignore[call-overload]
+        return Subject(network.to(memory_format=layout), unit, data)
 
     def _train(self, name: str, unit: Training) -> Subject:
         start = last = time.perf_counter()

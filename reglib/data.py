@@ -3,13 +3,14 @@
 import functools
 import gzip
 import hashlib
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 from torchvision import datasets
 from torchvision.transforms import v2
@@ -89,6 +90,11 @@ def _load(name: str, root: str) -> ImageData:
     for part, split in (("training", train), ("test", test)):
         if len(split.images) == 0:
             raise UsageError(f"data set {name!r}: expected images in its {part} split, found none")
+        if len(split.images) != len(split.labels):
+            raise UsageError(
+                f"data set {name!r}: expected a label for each {part} image, got "
+                f"{len(split.images)} images and {len(split.labels)} labels"
+            )
         if not 0 <= int(split.labels.min()) <= int(split.labels.max()) < len(classes):
             raise UsageError(
                 f"data set {name!r}: expected {part} labels in 0..{len(classes) - 1}, got "
@@ -138,8 +144,10 @@ def _read_torchvision(
     def read(root: Path) -> tuple[Split, Split, Sequence[str]]:
         try:
             train, test = load(root, True), load(root, False)
-        except RuntimeError as error:
-            raise _missing(name, root / folder, str(error)) from error
+        except (RuntimeError, ValueError, TypeError, AssertionError, OSError) as error:
+            if "Dataset not found" in str(error):
+                raise _missing(name, root / folder, str(error)) from error
+            raise _damaged(name, root / folder, error) from error
         return _from_arrays(train), _from_arrays(test), train.classes  # type: ignore[attr-defined]
 
     return read
@@ -158,7 +166,10 @@ DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 def _read_fashion_mnist(root: Path) -> tuple[Split, Split, Sequence[str]]:
     """Read torchvision's copy or, the same files, that of Debian's package."""
     if not (root / "FashionMNIST").exists() and DEBIAN_FASHION_MNIST.exists():
-        splits = [_read_idx(DEBIAN_FASHION_MNIST, prefix) for prefix in ("train", "t10k")]
+        try:
+            splits = [_read_idx(DEBIAN_FASHION_MNIST, prefix) for prefix in ("train", "t10k")]
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise _damaged("fashion_mnist", DEBIAN_FASHION_MNIST, error) from error
         return splits[0], splits[1], datasets.FashionMNIST.classes
     return _read_torchvision(
         "FashionMNIST", lambda r, train: datasets.FashionMNIST(r, train), "fashion_mnist"
@@ -174,15 +185,20 @@ def _read_idx(folder: Path, prefix: str) -> Split:
 
 
 def _read_imagenette(root: Path) -> tuple[Split, Split, Sequence[str]]:
-    crop = v2.Compose([v2.CenterCrop(320), v2.PILToTensor()])
     try:
-        parts = [datasets.Imagenette(root, part, size="320px") for part in ("train", "val")]
+        parts = [
+            datasets.Imagenette(root, part, size="320px", loader=_read_image)
+            for part in ("train", "val")
+        ]
     except RuntimeError as error:
         raise _missing("imagenette320", root, str(error)) from error
+    except (OSError, KeyError) as error:
+        raise _damaged("imagenette320", root / "imagenette2-320", error) from error
     splits = []
     for part in parts:
-        images, labels = zip(*((crop(image), label) for image, label in part), strict=True)
-        splits.append(Split(torch.stack(images), torch.tensor(labels)))
+        images, labels = zip(*part, strict=True)
+        crops = [v2.functional.center_crop(image, [320, 320]) for image in images]
+        splits.append(Split(torch.stack(crops), torch.tensor(labels)))
     return splits[0], splits[1], [names[0] for names in parts[0].classes]
 
 
@@ -206,11 +222,7 @@ def _read_image_folder(folder: Path, name: str) -> tuple[Split, Split, Sequence[
     for part in parts:
         images = []
         for path, _ in part.samples:
-            try:
-                with Image.open(path) as image:
-                    pixels = v2.functional.pil_to_tensor(image.convert("RGB"))
-            except (UnidentifiedImageError, OSError) as error:
-                raise UsageError(f"{path}: not a readable image ({error})") from error
+            pixels = _read_image(path)
             height, width = pixels.shape[1:]
             size = size or (height, width)
             if (height, width) != size:
@@ -223,9 +235,31 @@ def _read_image_folder(folder: Path, name: str) -> tuple[Split, Split, Sequence[
     return splits[0], splits[1], parts[0].classes
 
 
+def _read_image(path: str) -> Tensor:
+    """Read an image as bytes (3, H, W)."""
+    try:
+        with Image.open(path) as image:
+            if image.mode.startswith(("I", "F")):
+                raise UsageError(f"{path}: expected 8 bits a channel, got mode {image.mode}")
+            return v2.functional.pil_to_tensor(image.convert("RGB"))
+    except (OSError, SyntaxError) as error:  # Pillow calls some damaged PNG files a SyntaxError
+        raise UsageError(f"{path}: not a readable image ({error})") from error
+
+
 def _missing(name: str, place: Path, reason: str) -> DataMissing:
-    how = source(name).how_to_get.replace("DATA", str(data_folder()))
-    return DataMissing(f"data set {name!r} is not at {place}: {reason.strip()} To get it: {how}")
+    reason = reason.strip().rstrip(".")
+    return DataMissing(f"data set {name!r} is not at {place} ({reason}). To get it: {_how(name)}")
+
+
+def _damaged(name: str, place: Path, error: Exception) -> UsageError:
+    return UsageError(
+        f"data set {name!r}: what is at {place} cannot be read ({error!r}). Remove it and get "
+        f"it again: {_how(name)}"
+    )
+
+
+def _how(name: str) -> str:
+    return source(name).how_to_get.replace("DATA", str(data_folder()))
 
 
 def _by_torchvision(name: str, arguments: str = "") -> str:

@@ -4,10 +4,12 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+KEPT_RESULTS = ROOT / "results"
 
 
 def store_folder() -> Path:
-    """Folder of computed results: `REGLIB_STORE`, else `.reglib/store` in the project."""
+    """Folder of computed units: `REGLIB_STORE`, else `.reglib/store` in the project."""
     return Path(os.environ.get("REGLIB_STORE") or ROOT / ".reglib" / "store").expanduser()
 
 
@@ -16,11 +18,6 @@ def data_folder() -> Path:
     return Path(os.environ.get("REGLIB_DATA") or ROOT / ".reglib" / "data").expanduser()
 
 
-def fresh_results_folder() -> Path:
-    """Folder of the results of the latest runs: `REGLIB_RESULTS`, else `book/executed/results`."""
-    return Path(os.environ.get("REGLIB_RESULTS") or ROOT / "book" / "executed" / "results")
-
-
-def kept_results_folder() -> Path:
-    """Folder of the results that are kept with the project."""
-    return ROOT / "results"
+def executed_folder() -> Path:
+    """Folder of executed chapters and their results: `REGLIB_EXECUTED`, else `book/executed`."""
+    return Path(os.environ.get("REGLIB_EXECUTED") or ROOT / "book" / "executed").expanduser()

@@ -6,7 +6,6 @@ A method is a function of (model, images, class_index) that returns maps of the 
 import warnings
 from collections.abc import Callable
 
-from captum.attr import DeepLift
 from torch import Tensor, nn
 
 from reglib.autodiff import input_gradient
@@ -51,6 +50,9 @@ def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Setting forward, backward hooks")
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        from captum.attr import DeepLift
+
         attribution = DeepLift(model).attribute(
             images.detach().requires_grad_(), target=class_index
         )

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ class Training:
         seed: of the initial weights and of the order of the images.
 
     Raises:
-        UsageError: a number that is out of its range, by name.
+        UsageError: a field that has not its type or is out of its range, by name.
     """
 
     data: str
@@ -50,17 +50,23 @@ class Training:
     penalties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require_positive(self, "epochs", "batch_size", "learning_rate")
+        for name in ("data", "network", "optimizer"):
+            _require(name, getattr(self, name), "a name", _is_name)
+        for name in ("epochs", "batch_size"):
+            _require(name, getattr(self, name), "a positive integer", _is_count)
         if self.n_train is not None:
-            _require_positive(self, "n_train")
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed: expected an integer in 0..2^63-1, got {self.seed}")
+            _require("n_train", self.n_train, "a positive integer or None", _is_count)
+        _require("learning_rate", self.learning_rate, "a positive finite number", _is_positive)
+        _require("seed", self.seed, "an integer in 0..2^63-1", _is_seed)
+        _require("pixel_range", self.pixel_range, "two finite numbers, low < high", _is_range)
+        object.__setattr__(self, "pixel_range", tuple(self.pixel_range))
+        _require("network_options", self.network_options, "names and values", _is_settings)
+        _require("penalties", self.penalties, "names, and settings for each", _is_settings)
         for name, settings in self.penalties.items():
-            strength = settings.get("strength")
-            if not (isinstance(strength, int | float) and 0 <= strength < math.inf):
-                raise UsageError(
-                    f"strength of penalty {name!r}: expected a finite number >= 0, got {strength}"
-                )
+            _require(f"penalty {name!r}", settings, 'settings such as {"strength": 1}',
+                     _is_settings)  # fmt: skip
+            _require(f"strength of penalty {name!r}", settings.get("strength"),
+                     "a finite number >= 0", _is_strength)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +77,19 @@ class Measurement:
         training: the network.
         metric: a name in `reglib.measure.METRICS`.
         settings: arguments of the metric.
+
+    Raises:
+        UsageError: a field that has not its type, by name.
     """
 
     training: Training
     metric: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require("training", self.training, "a Training", lambda v: isinstance(v, Training))
+        _require("metric", self.metric, "a name", _is_name)
+        _require("settings", self.settings, "names and values", _is_settings)
 
 
 Unit = Training | Measurement
@@ -155,8 +169,51 @@ def log_spaced(low: float, high: float, count: int) -> list[float]:
     return [float(f"{low * 10 ** (ratio * index):.6g}") for index in range(count)]
 
 
-def _require_positive(unit: object, *names: str) -> None:
-    for name in names:
-        value = getattr(unit, name)
-        if not (value > 0 and value < math.inf):
-            raise UsageError(f"{name}: expected a positive number, got {value}")
+def _require(name: str, value: object, expected: str, holds: Callable[[Any], bool]) -> None:
+    if not holds(value):
+        kind = type(value).__name__
+        raise UsageError(f"{name}: expected {expected}, got {value!r} ({kind})")
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_count(value: Any) -> bool:
+    return _is_integer(value) and value > 0
+
+
+def _is_seed(value: Any) -> bool:
+    return _is_integer(value) and 0 <= value < 2**63
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_finite(value) and value > 0
+
+
+def _is_strength(value: Any) -> bool:
+    return _is_finite(value) and value >= 0
+
+
+def _is_range(value: Any) -> bool:
+    pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_finite, value))
+    return pair and value[0] < value[1]
+
+
+def _is_settings(value: Any) -> bool:
+    """Say whether a value is a mapping from names to what JSON can hold."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        return False
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,22 +1,21 @@
 """`compute`: read what the store has, compute the rest, return one tidy table."""
 
+import math
 import os
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
 import pandas as pd
-from tqdm import tqdm
 
 from reglib import measure, training
 from reglib.data import load_data
-from reglib.errors import DataMissing, RunFailed
+from reglib.errors import DataMissing, RunFailed, UsageError
 from reglib.paths import store_folder
-from reglib.runs.execute import Job, Outcome, describe, run_job
+from reglib.runs.dispatch import Failure, run_jobs
+from reglib.runs.execute import Job, describe
 from reglib.runs.executors import Resources
 from reglib.runs.store import Record, Store
 from reglib.units import (
@@ -28,8 +27,6 @@ from reglib.units import (
     key,
     training_of,
 )
-
-ATTEMPTS = 3
 
 
 def compute(
@@ -50,9 +47,10 @@ def compute(
         checkpoint_seconds: least time between two checkpoints of a training.
 
     Returns:
-        One row a unit, in their order: the settings as columns, `value` (mean over images),
-        `std`, `n` (images with a value), `undefined` (images without), `status` ("done" or
-        "diverged"), `seconds`, `key`.
+        One row a unit, in their order: the settings as columns (`PENALTY_strength` for those of
+        a penalty, `metric_NAME` for one of the metric that the training has too), `metric`
+        ("training_loss" for a training), `value` (mean over images), `std`, `n` (images with a
+        value), `undefined` (images without), `status` ("done" or "diverged"), `seconds`, `key`.
 
     Raises:
         UsageError: a unit asks for something unknown or data are missing; nothing was computed.
@@ -64,22 +62,25 @@ def compute(
     store = store or Store(store_folder())
     resources = resources or Resources.from_environment()
     force = bool(os.environ.get("REGLIB_FORCE")) if force is None else force
-    keys = _keys(units)
+    names = _keys(units)
+    keys = dict(zip(names, units))
+    told = len(store.reports)
     stored = {} if force else _stored(keys, store)
     missing = {name: unit for name, unit in keys.items() if name not in stored}
+    errors: list[Failure] = []
     if missing:
+        _check_with_data(missing.values())
+        store.clean()
         jobs = [
-            Job(tuple(identity(unit) for unit in group), str(store.folder),
+            Job(tuple(identity(unit) for unit in group), str(store.folder.resolve()),
                 resources.chosen_device(), force, checkpoint_seconds)
             for group in _groups(missing.values(), resources.chosen_jobs())
         ]  # fmt: skip
-        with _Progress(len(missing)) as progress:
-            errors = _run(jobs, resources, store, progress)
+        errors = run_jobs(jobs, resources, store)
         stored |= _stored(missing, store)
-        _raise_failures(errors, [unit for name, unit in missing.items() if name not in stored])
-    for report in dict.fromkeys(store.reports):
+    for report in dict.fromkeys(store.reports[told:]):
         print(report)
-    names = [key(unit, _fingerprints(unit)) for unit in units]
+    _raise_failures(errors, [unit for name, unit in missing.items() if name not in stored])
     return pd.DataFrame([_row(unit, name, stored[name]) for unit, name in zip(units, names)])
 
 
@@ -94,15 +95,37 @@ def check(unit: Unit) -> None:
         measure.check(unit)
 
 
+def _check_with_data(units: Iterable[Unit]) -> None:
+    """Check that there are enough images, and that the networks take them.
+
+    Raises:
+        UsageError: too few images, images of a shape or an option that a network does not take.
+    """
+    built = set()
+    for unit in sorted(map(training_of, units), key=lambda unit: unit.data):
+        data = load_data(unit.data)
+        n_train = len(data.train.labels)
+        if unit.n_train is not None and unit.n_train > n_train:
+            raise UsageError(
+                f"n_train: expected at most {n_train} for the training split of {unit.data!r}, "
+                f"got {unit.n_train}"
+            )
+        network = (unit.data, unit.network, str(unit.network_options))
+        if network not in built:
+            training.initial_network(unit, data)
+            built.add(network)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a run would do.
 
     Args:
-        total, stored: number of units.
+        total, stored: number of units, each counted once.
         missing_data: for each data set that is not there, how to get it.
-        seconds: estimate for the units that are missing, if similar ones are stored.
-        unknown: number of units that no stored one is similar to.
+        seconds: estimate for what is missing, as far as the store has something similar.
+        unknown: number of missing units that no stored one is similar to.
+        spent: seconds that went into what is stored.
     """
 
     total: int
@@ -114,32 +137,46 @@ class Plan:
 
 
 def plan(units: Iterable[Unit], store: Store) -> Plan:
-    """Say what `compute` would do, without computing anything."""
-    units = list(units)
+    """Say what `compute` would do, without computing anything.
+
+    Raises:
+        UsageError: a unit asks for something unknown.
+    """
+    wanted = _distinct(units)
+    for unit in wanted:
+        check(unit)
     missing_data = {}
-    for name in dict.fromkeys(name for unit in units for name in data_names(unit)):
+    for name in dict.fromkeys(name for unit in wanted for name in data_names(unit)):
         try:
             load_data(name)
         except DataMissing as error:
             missing_data[name] = str(error)
-    there = [unit for unit in units if not missing_data.keys() & set(data_names(unit))]
-    for unit in there:
-        check(unit)
-    keys = _keys(there)
-    stored = _stored(keys, store)
+    # A measurement brings its training with it, whether that was asked for or not.
+    work = _distinct([*wanted, *map(training_of, wanted)])
+    there = [unit for unit in work if not missing_data.keys() & set(data_names(unit))]
+    keys = dict(zip(map(str, map(identity, there)), _keys(there)))
+    records = _stored(keys.values(), store)
     costs = defaultdict(list)
-    for name, record in stored.items():
-        costs[_similar(keys[name])].append(record.provenance["seconds"])
-    todo = Counter(_similar(unit) for name, unit in keys.items() if name not in stored)
-    todo.update(_similar(unit) for unit in units if unit not in there)
+    todo: Counter[tuple[Any, ...]] = Counter()
+    for unit in work:
+        record = records.get(keys.get(str(identity(unit)), ""))
+        if record is None:
+            todo[_similar(unit)] += 1
+        else:
+            costs[_similar(unit)].append(record.provenance["seconds"])
+    stored = [unit for unit in wanted if keys.get(str(identity(unit))) in records]
     return Plan(
-        total=len(keys) + len(units) - len(there),
+        total=len(wanted),
         stored=len(stored),
         missing_data=missing_data,
         seconds=sum(count * median(costs[kind]) for kind, count in todo.items() if kind in costs),
         unknown=sum(count for kind, count in todo.items() if kind not in costs),
-        spent=sum(record.provenance["seconds"] for record in stored.values()),
+        spent=sum(record.provenance["seconds"] for record in records.values()),
     )
+
+
+def _distinct(units: Iterable[Unit]) -> list[Unit]:
+    return list({str(identity(unit)): unit for unit in units}.values())
 
 
 def _similar(unit: Unit) -> tuple[Any, ...]:
@@ -151,12 +188,10 @@ def _similar(unit: Unit) -> tuple[Any, ...]:
     return (*size[:3], unit.metric, str(sorted(unit.settings.items())))
 
 
-def _keys(units: Iterable[Unit]) -> dict[str, Unit]:
-    return {key(unit, _fingerprints(unit)): unit for unit in units}
-
-
-def _fingerprints(unit: Unit) -> dict[str, str]:
-    return {name: load_data(name).fingerprint for name in data_names(unit)}
+def _keys(units: Sequence[Unit]) -> list[str]:
+    names = dict.fromkeys(name for unit in units for name in data_names(unit))
+    fingerprints = {name: load_data(name).fingerprint for name in names}
+    return [key(unit, fingerprints) for unit in units]
 
 
 def _stored(keys: Iterable[str], store: Store) -> dict[str, Record]:
@@ -175,100 +210,45 @@ def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     return [group[start::jobs] for group in groups for start in range(min(jobs, len(group)))]
 
 
-def _run(
-    jobs: Sequence[Job], resources: Resources, store: Store, progress: "_Progress"
-) -> list[tuple[str, str, str]]:
-    """Run jobs; those of a pool that lost a process are tried again in a new pool."""
-    errors: list[tuple[str, str, str]] = []
-    for attempt in range(1, ATTEMPTS + 1):
-        with resources.executor() as executor:
-            jobs = _attempt(jobs, executor, store, progress, errors)
-        if not jobs:
-            return errors
-        print(f"a worker was lost; {len(jobs)} jobs are tried again ({attempt} of {ATTEMPTS})")
-    raise RunFailed(f"workers were lost {ATTEMPTS} times; what was finished is stored, run again")
-
-
-def _attempt(
-    jobs: Sequence[Job],
-    executor: Executor,
-    store: Store,
-    progress: "_Progress",
-    errors: list[tuple[str, str, str]],
-) -> list[Job]:
-    """Run jobs once; return those whose worker was lost."""
-    lost = []
-    futures = {}
-    for job in jobs:
-        try:
-            futures[executor.submit(run_job, job)] = job
-        except BrokenExecutor:
-            lost.append(job)
-    for future in as_completed(futures):
-        try:
-            outcome: Outcome = future.result()
-        except BrokenExecutor:
-            lost.append(futures[future])
-            continue
-        store.reports += outcome.reports
-        errors += outcome.errors
-        progress.add(len(futures[future].units))
-    return lost
-
-
-def _raise_failures(errors: Sequence[tuple[str, str, str]], absent: Sequence[Unit]) -> None:
+def _raise_failures(errors: Sequence[Failure], absent: Sequence[Unit]) -> None:
     if errors:
         unit, message, trace = errors[0]
         raise RunFailed(
-            f"{len(errors)} units failed; all others are stored. The first: {unit}: {message}"
+            f"units that failed: {len(errors)}; all others are stored. The first: {unit}: {message}"
             f"\n\nTraceback in the worker:\n{trace}"
         )
     if absent:
         raise RunFailed(
-            f"{len(absent)} units were computed but are not in the store, the first: "
-            f"{describe(absent[0])}; do the workers see the same store folder?"
+            f"units that were computed but are not in the store: {len(absent)}, the first: "
+            f"{describe(absent[0])}; do the workers see the same store folder and the same data?"
         )
 
 
 def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:
-    of = training_of(unit)
-    row: dict[str, Any] = {"data": of.data, "network": of.network, "seed": of.seed}
-    row |= {f"{penalty}_strength": s["strength"] for penalty, s in of.penalties.items()}
+    row = _training_columns(training_of(unit))
     if isinstance(unit, Measurement):
-        row |= {"metric": unit.metric, **unit.settings}
+        settings = {f"metric_{k}" if k in row else k: v for k, v in unit.settings.items()}
+        row |= {"metric": unit.metric, **settings}
         values = record.values
     else:
         losses = record.values.get("losses") or [None]
         row["metric"] = "training_loss"
-        values = {"mean": losses[-1], "n": of.n_train}
+        values = {"mean": losses[-1], "n": unit.n_train}
     row |= {
-        "value": values.get("mean"), "std": values.get("std"), "n": values.get("n"),
-        "undefined": values.get("undefined", 0), "status": record.status,
+        "value": _number(values.get("mean")), "std": _number(values.get("std")),
+        "n": values.get("n"), "undefined": values.get("undefined", 0), "status": record.status,
         "seconds": record.provenance["seconds"], "key": name,
     }  # fmt: skip
     return row
 
 
-class _Progress:
-    """A bar with the time left; under the runner, the numbers go into the file it reads."""
+def _training_columns(unit: Training) -> dict[str, Any]:
+    row: dict[str, Any] = {spec.name: getattr(unit, spec.name) for spec in fields(unit)}
+    row |= row.pop("network_options")
+    for penalty, settings in row.pop("penalties").items():
+        row |= {f"{penalty}_{name}": value for name, value in settings.items()}
+    return row
 
-    def __init__(self, total: int) -> None:
-        self.file = os.environ.get("REGLIB_PROGRESS")
-        self.done = 0
-        self.total = total
-        self.bar = tqdm(total=total, unit="unit", disable=bool(self.file), file=sys.stderr)
 
-    def __enter__(self) -> "_Progress":
-        self.add(0)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.bar.close()
-
-    def add(self, count: int) -> None:
-        """Count finished units."""
-        self.done += count
-        self.bar.update(count)
-        if self.file:
-            with open(self.file, "w") as file:
-                file.write(f"{self.done} {self.total}")
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -4,6 +4,8 @@ import functools
 import platform
 import resource
 import subprocess
+import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -21,6 +23,8 @@ from reglib.paths import ROOT
 from reglib.runs.store import Record, Store
 from reglib.training import initial_network, memory_format, train
 from reglib.units import Training, Unit, data_names, from_identity, identity, key, training_of
+
+_ONE_JOB = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -51,25 +55,36 @@ class Outcome:
 
 
 def run_job(job: Job) -> Outcome:
-    """Compute and store the units of a job; an error in one does not keep the others from it."""
+    """Compute and store the units of a job; an error in one does not keep the others from it.
+
+    The threads of a process take turns: they share the random state, from which networks draw.
+    """
     store = Store(job.store)
     outcome = Outcome(reports=store.reports)
     worker = _Worker(job, store)
-    for values in job.units:
-        unit = from_identity(values)
-        try:
-            worker.finish(unit)
-        except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
-            message = f"{type(error).__name__}: {error}"
-            outcome.errors.append((describe(unit), message, traceback.format_exc()))
+    with _ONE_JOB:
+        for values in job.units:
+            unit = from_identity(values)
+            try:
+                worker.finish(unit)
+            except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
+                message = f"{type(error).__name__}: {error}"
+                outcome.errors.append((describe(unit), message, traceback.format_exc()))
     return outcome
 
 
 def describe(unit: Unit) -> str:
     """Say what a unit is, in one line."""
     values = identity(training_of(unit))
-    what = ", ".join(f"{k}={v}" for k, v in values.items() if k not in ("unit", "version"))
-    return f"training ({what})" if isinstance(unit, Training) else f"{unit.metric} of ({what})"
+    of = _listed({k: v for k, v in values.items() if k not in ("unit", "version")})
+    if isinstance(unit, Training):
+        return f"training ({of})"
+    settings = f" ({_listed(unit.settings)})" if unit.settings else ""
+    return f"{unit.metric}{settings} of training ({of})"
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 class _Worker:
@@ -83,7 +98,7 @@ class _Worker:
 
     def finish(self, unit: Unit) -> None:
         """Bring the record of a unit into the store."""
-        name = self.key(unit)
+        name = _key(unit)
         if not self.job.force and self.store.read(name) is not None:
             return
         subject = self.subject(training_of(unit))
@@ -101,25 +116,19 @@ class _Worker:
 
     def subject(self, unit: Training) -> Subject | None:
         """Return the trained network, or None where training diverged."""
-        name = self.key(unit)
+        name = _key(unit)
         if name not in self.subjects:
-            self.subjects[name] = self._load(name, unit) or self._train(name, unit)
-            record = self.store.read(name)
-            if record is not None and record.status == "diverged":
+            record = None if self.job.force else self.store.read(name)
+            weights = None if record is None else self.store.read_tensors(name)
+            if record is None or weights is None:
+                self.subjects[name] = self._train(name, unit)
+            elif record.status == "diverged":
                 self.subjects[name] = None
+            else:
+                self.subjects[name] = _subject(unit, weights, self.device)
         return self.subjects[name]
 
-    def _load(self, name: str, unit: Training) -> Subject | None:
-        weights = None if self.job.force else self.store.read_tensors(name)
-        if weights is None:
-            return None
-        data = load_data(unit.data)
-        network = initial_network(unit, data).to(self.device).eval()
-        network.load_state_dict(weights)
-        layout = memory_format(network, self.device)
-        return Subject(network.to(memory_format=layout), unit, data)
-
-    def _train(self, name: str, unit: Training) -> Subject:
+    def _train(self, name: str, unit: Training) -> Subject | None:
         start = last = time.perf_counter()
 
         def save(state: Any) -> None:
@@ -136,16 +145,24 @@ class _Worker:
         record = Record(identity(unit), status, {"losses": trained.losses}, provenance)
         self.store.write(name, record, trained.network.state_dict())
         self.store.drop_checkpoint(name)
-        return Subject(trained.network, unit, data)
-
-    def key(self, unit: Unit) -> str:
-        return key(unit, {data: load_data(data).fingerprint for data in data_names(unit)})
+        return None if trained.diverged else Subject(trained.network, unit, data)
 
     def provenance(self, start: float) -> dict[str, Any]:
         """Say how long it took since `start`, and on what."""
         return {"seconds": round(time.perf_counter() - start, 3), **_memory(self.device),
                 "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 **_surroundings(self.job.device)}  # fmt: skip
+
+
+def _key(unit: Unit) -> str:
+    return key(unit, {name: load_data(name).fingerprint for name in data_names(unit)})
+
+
+def _subject(unit: Training, weights: Mapping[str, Tensor], device: torch.device) -> Subject:
+    data = load_data(unit.data)
+    network = initial_network(unit, data).to(device).eval()
+    network.load_state_dict(weights)
+    return Subject(network.to(memory_format=memory_format(network, device)), unit, data)
 
 
 def _summary(per_image: Tensor) -> dict[str, Any]:
@@ -166,15 +183,16 @@ def _summary(per_image: Tensor) -> dict[str, Any]:
 def _memory(device: torch.device) -> dict[str, int]:
     if device.type == "cuda":
         return {"peak_bytes": torch.cuda.max_memory_allocated()}
-    return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
 
 
 @functools.cache
 def _surroundings(device: str) -> dict[str, Any]:
     """Say which device, versions and commit this process has."""
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "CPU"
+    cuda = device == "cuda"
     return {
-        "device": name if device == "cuda" else f"{platform.machine()} CPU",
+        "device": torch.cuda.get_device_name() if cuda else f"{platform.machine()} CPU",
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -203,8 +221,11 @@ def load_subject(unit: Training, store: Store, device: str = "cpu") -> Subject:
     Raises:
         RunFailed: it is not stored, or its training diverged.
     """
-    worker = _Worker(Job((), str(store.folder), device), store)
-    subject = worker._load(worker.key(unit), unit)
-    if subject is None:
+    name = _key(unit)
+    record = store.read(name)
+    weights = None if record is None else store.read_tensors(name)
+    if record is None or weights is None:
         raise RunFailed(f"{describe(unit)}: not in the store {store.folder}; compute it first")
-    return subject
+    if record.status == "diverged":
+        raise RunFailed(f"{describe(unit)}: diverged, so there is no network to load")
+    return _subject(unit, weights, torch.device(device))

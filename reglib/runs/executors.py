@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -131,12 +132,14 @@ def _dask_executor(address: str) -> Iterator[Executor]:
 
     try:
         client = Client(address, timeout=10)
-    except (OSError, ValueError, TimeoutError) as error:
+    except Exception as error:
         raise UsageError(
             f"Dask scheduler {address}: cannot be reached ({error}); start one with "
             "'dask scheduler' and workers with 'dask worker ADDRESS'"
         ) from error
     try:
+        if not client.nthreads():
+            print(f"Dask scheduler {address} has no workers yet: waiting", file=sys.stderr)
         yield client.get_executor(retries=3)
     finally:
         client.close()

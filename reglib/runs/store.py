@@ -4,11 +4,14 @@ A record is a JSON file, with a safetensors file beside it where there are weigh
 written under a temporary name and renamed; the JSON comes last, and holds the checksums of both.
 """
 
+import contextlib
 import hashlib
 import json
 import math
 import os
 import tempfile
+import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +21,10 @@ import safetensors.torch
 from torch import Tensor
 
 from reglib.errors import RunFailed, UsageError
+
+TEMPORARY = ".writing-"
+MOMENT = 0.1  # seconds, many times what lies between the writing of a record's two files
+DAY = 86400.0
 
 
 @dataclass(frozen=True)
@@ -63,34 +70,29 @@ class Store:
             ) from error
 
     def read(self, key: str) -> Record | None:
-        """Return the record of a key, or None where there is no sound one."""
-        path = self._path(key, "json")
-        try:
-            text = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            contents = json.loads(text)
-            checksum = contents.pop("checksum")
-            sound = checksum == _checksum(_dump(contents))
-            record = Record(**contents)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            sound = False
-        if not sound:
-            self._set_aside(path, "does not agree with its checksum")
-            return None
-        return record
+        """Return the record of a key, or None where it or the file of its tensors is not sound."""
+        record = self._read_json(key)
+        if record is None or record.tensors is None:
+            return record
+        path = self._path(key, "safetensors")
+        if _file_checksum(path) == record.tensors:
+            return record
+        # Another process may have replaced one of the two files, and be about to replace the other.
+        time.sleep(MOMENT)
+        record = self._read_json(key)
+        if record is None or record.tensors in (None, _file_checksum(path)):
+            return record
+        self._set_aside(path, "does not agree with its checksum")
+        self._set_aside(self._path(key, "json"), "belongs to a file that is missing or damaged")
+        return None
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of a key, or None where there are no sound ones."""
         record = self.read(key)
         if record is None or record.tensors is None:
             return None
-        path = self._path(key, "safetensors")
-        contents = path.read_bytes() if path.exists() else b""
-        if _checksum(contents) != record.tensors:
-            self._set_aside(path, "does not agree with its checksum")
-            self._set_aside(self._path(key, "json"), "belongs to a file that was set aside")
+        contents = _contents(self._path(key, "safetensors"))
+        if contents is None or _checksum(contents) != record.tensors:  # replaced since
             return None
         return safetensors.torch.load(contents)
 
@@ -112,11 +114,11 @@ class Store:
     def read_checkpoint(self, key: str) -> dict[str, Tensor] | None:
         """Return the last checkpoint of a training that has not ended, if there is a sound one."""
         path = self._path(key, "checkpoint")
-        if not path.exists():
+        contents = _contents(path)
+        if contents is None:
             return None
-        contents = path.read_bytes()
         checksum, packed = contents[:64], contents[64:]
-        if checksum.decode("ascii", "replace") != _checksum(packed):
+        if checksum != _checksum(packed).encode():
             self._set_aside(path, "does not agree with its checksum")
             return None
         return safetensors.torch.load(packed)
@@ -130,20 +132,46 @@ class Store:
         """Remove the checkpoint of a training that has ended."""
         self._path(key, "checkpoint").unlink(missing_ok=True)
 
+    def clean(self) -> None:
+        """Remove what killed processes left: checkpoints of ended trainings, unfinished files."""
+        for path in self.folder.glob("??/*.checkpoint"):
+            if path.with_suffix(".json").exists():
+                path.unlink(missing_ok=True)
+        for path in self.folder.glob(f"??/{TEMPORARY}*"):
+            with contextlib.suppress(FileNotFoundError):  # its process has just renamed it
+                if time.time() - path.stat().st_mtime > DAY:
+                    path.unlink()
+
     def _path(self, key: str, ending: str) -> Path:
         return self.folder / key[:2] / f"{key}.{ending}"
 
+    def _read_json(self, key: str) -> Record | None:
+        path = self._path(key, "json")
+        text = _contents(path)
+        if text is None:
+            return None
+        try:
+            contents = json.loads(text)
+            sound = text == _dump(contents)
+            checksum = contents.pop("checksum")
+            sound = sound and checksum == _checksum(_dump(contents))
+            record = Record(**contents)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            sound = False
+        if not sound:
+            self._set_aside(path, "does not agree with its checksum")
+            return None
+        return record
+
     def _write(self, path: Path, contents: bytes) -> None:
-        temporary = None
+        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(contents)
+            temporary.write_bytes(contents)
             os.replace(temporary, path)
         except OSError as error:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise RunFailed(
                 f"{path}: cannot be written ({error.strerror}); what was stored before is sound, "
                 "make room or set REGLIB_STORE and run again"
@@ -151,12 +179,34 @@ class Store:
 
     def _set_aside(self, path: Path, why: str) -> None:
         target = self.folder / "set_aside" / path.name
-        target.parent.mkdir(exist_ok=True)
         try:
+            target.parent.mkdir(exist_ok=True)
             os.replace(path, target)
-        except FileNotFoundError:  # another process was faster
+        except FileNotFoundError:  # it is missing, or another process was faster
             return
+        except OSError as error:
+            raise RunFailed(
+                f"{path} {why}, and cannot be moved to {target} ({error.strerror}); remove it"
+            ) from error
         self.reports.append(f"{path.name} {why}: moved to {target}, to be computed anew")
+
+
+def _contents(path: Path) -> bytes | None:
+    """Return the contents of a file: None where there is none, b"" where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""
+
+
+def _file_checksum(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 def _pack(tensors: Mapping[str, Tensor]) -> bytes:

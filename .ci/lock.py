@@ -1,0 +1,89 @@
+"""Print requirements.lock: the version here of all that pyproject.toml needs, directly or not.
+
+Run by `make lock` in a fresh environment. A package that only Linux (CUDA) or some Pythons need gets
+a marker, so that the same file installs on macOS and on each of them.
+"""
+
+import importlib
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PYTHONS = ("3.11", "3.12", "3.13")
+PLATFORMS = {
+    "linux": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
+    "darwin": {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
+}
+
+
+def closure(roots: list[str], environment: dict[str, str]) -> set[str]:
+    """Return the names of all packages that the requirements in `roots` lead to."""
+    found: dict[str, set[str]] = {}
+    todo = [Requirement(text) for text in roots]
+    while todo:
+        wanted = todo.pop()
+        name = canonicalize_name(wanted.name)
+        new = (wanted.extras | {""}) - found.get(name, set())
+        if not new:
+            continue
+        found.setdefault(name, set()).update(new)
+        for requirement in map(Requirement, requires(name) or [] if installed(name) else []):
+            marker = requirement.marker
+            if any(marker is None or marker.evaluate(environment | {"extra": e}) for e in new):
+                todo.append(requirement)
+    return set(found)
+
+
+def installed(name: str) -> str | None:
+    """Return the version of a package that is installed here, without a local label."""
+    try:
+        return version(name).partition("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+def needed() -> dict[str, set[tuple[str, str]]]:
+    """Return the (platform, Python) pairs that need each package."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+    roots = project["build-system"]["requires"] + project["project"]["dependencies"]
+    roots += project["project"]["optional-dependencies"]["test"]
+    where: dict[str, set[tuple[str, str]]] = {}
+    for platform, values in PLATFORMS.items():
+        for python in PYTHONS:
+            environment = {"python_version": python, "python_full_version": f"{python}.0"}
+            for name in closure(roots, values | environment):
+                where.setdefault(name, set()).add((platform, python))
+    return where
+
+
+def marker(pairs: set[tuple[str, str]]) -> str:
+    """Return the marker that holds for these pairs."""
+    pythons = sorted({python for _, python in pairs})
+    parts = [] if "darwin" in dict(pairs) else ['sys_platform == "linux"']
+    if len(pythons) < len(PYTHONS):
+        parts.append(f"({' or '.join(f'python_version == {python!r}' for python in pythons)})")
+    return " ; " + " and ".join(parts) if parts else ""
+
+
+def main() -> None:
+    """Print one line a package; install first what only another Python needs."""
+    where = needed()
+    on_linux = {name for name, pairs in where.items() if "linux" in dict(pairs)}
+    while missing := sorted(name for name in on_linux if not installed(name)):
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", *missing]
+        subprocess.run(pip, check=True, stdout=sys.stderr)
+        importlib.invalidate_caches()
+        where = needed()
+        on_linux = {name for name, pairs in where.items() if "linux" in dict(pairs)}
+    print("# Written by `make lock`: every package, at the version that the book was built with.")
+    for name in sorted(on_linux):
+        print(f"{name}=={installed(name)}{marker(where[name])}")
+
+
+if __name__ == "__main__":
+    main()

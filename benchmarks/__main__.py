@@ -1,0 +1,84 @@
+"""Run all benchmarks, print a table and write it to `benchmarks/results/DEVICE.json`."""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import memory, saliency_metrics, start_up, stored_units, training_step
+from benchmarks.timing import Row
+
+RESULTS = Path(__file__).parent / "results"
+BENCHMARKS = {
+    "training_step": training_step.run,
+    "saliency_metrics": saliency_metrics.run,
+    "memory": memory.run,
+    "start_up": start_up.run,
+    "stored_units": stored_units.run,
+}
+
+
+def main() -> None:
+    """Run what the command line asks for, on every device there is."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repeats; writes no file")
+    parser.add_argument("--only", choices=BENCHMARKS, help="one benchmark; writes no file")
+    parser.add_argument("--threads", type=int, help="of PyTorch on the CPU; default: its own")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    names = [options.only] if options.only else list(BENCHMARKS)
+    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    for name in devices:
+        rows = _run(names, torch.device(name), quick=options.quick)
+        if not (options.quick or options.only):
+            _write(name, rows)
+
+
+def _run(names: Sequence[str], device: torch.device, *, quick: bool) -> list[Row]:
+    rows = []
+    for name in names:
+        if device.type == "cuda" and name not in ("training_step", "saliency_metrics"):
+            continue
+        new = BENCHMARKS[name](device, quick=quick)
+        for row in new:
+            print(line(row), flush=True)
+        rows += new
+    return rows
+
+
+def line(row: Row) -> str:
+    """Show a row in one line."""
+    spread = "({:.3g} to {:.3g})".format(*row.quartiles) if row.quartiles else ""
+    verdict = {True: "met", False: "NOT MET", None: ""}[row.met]
+    value = f"{row.value:9.3g} {row.unit:<4}{spread:<20}"
+    return f"{row.benchmark:<24}{row.case:<66}{value} {row.goal:<14} {verdict}".rstrip()
+
+
+def _write(device: str, rows: Sequence[Row]) -> None:
+    contents = {**_circumstances(device), "rows": [row.as_json() for row in rows]}
+    path = RESULTS / f"{device}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(contents, indent=1) + "\n")
+
+
+def _circumstances(device: str) -> dict[str, Any]:
+    hardware = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    packages = ("torch", "captum", "quantus", "numpy", "pandas")
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else hardware,
+        "threads": torch.get_num_threads(),
+        "system": f"{platform.system()}, Python {platform.python_version()}",
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+if __name__ == "__main__":
+    main()

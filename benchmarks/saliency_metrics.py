@@ -1,0 +1,156 @@
+"""The metrics of saliency maps on digits with LeNet-5, against Quantus with the same settings.
+
+Quantus computes the same numbers (see `tests/test_quantus.py`) in batches of its default size.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from quantus.functions.similarity_func import distance_euclidean
+from quantus.metrics.complexity import Complexity
+from quantus.metrics.faithfulness import FaithfulnessEstimate
+from quantus.metrics.robustness import LocalLipschitzEstimate, MaxSensitivity
+from torch import Tensor, nn
+
+from benchmarks.timing import Row, interleaved, median_row, ratios
+from reglib import metrics
+from reglib.data import load_data, to_float
+from reglib.networks import build_network
+from reglib.saliency import logit_gradient
+from reglib.training import memory_format
+
+QUIET: dict[str, Any] = {"disable_warnings": True, "normalise": False}
+GOALS = {
+    "Faithfulness Estimate, mirrored pixels": 12,
+    "Faithfulness Estimate, black pixels": 12,
+    "local Lipschitz estimate": 4,
+    "max-sensitivity": 4,
+    "entropy": 50,
+}
+
+
+class Subject(NamedTuple):
+    """A network with images, their labels and the maps, in the layout that training uses."""
+
+    network: nn.Module
+    images: Tensor
+    labels: Tensor
+    maps: Tensor
+    n_samples: int
+    max_bytes: int
+
+    def explain(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Compute maps of images."""
+        return logit_gradient(self.network, images, labels)
+
+    def generator(self) -> torch.Generator:
+        """Return a source of noise on the device of the images."""
+        return torch.Generator(self.images.device).manual_seed(0)
+
+
+def run(device: torch.device, *, quick: bool) -> list[Row]:
+    """Time each metric here and in Quantus, in turns."""
+    n_images, n_samples, rounds = (16, 20, 1) if quick else (128, 200, 3)
+    subject = subject_of(device, n_images, n_samples)
+    ours, theirs = _ours(subject), _by_quantus(subject)
+    title = "metrics against Quantus"
+    rows = []
+    for name, goal in GOALS.items():
+        # Entropy is over in microseconds: more rounds cost nothing.
+        seconds = interleaved(
+            {"reglib": ours[name], "Quantus": theirs[name]},
+            rounds=50 if name == "entropy" else rounds,
+        )
+        for library, values in seconds.items():
+            label = f"{name}, {n_images} images: {library}"
+            rows.append(median_row(title, label, [1000 * s for s in values], "ms"))
+        ratio = ratios(seconds["Quantus"], seconds["reglib"])
+        rows.append(median_row(title, f"{name}: Quantus / reglib", ratio, "x", at_least=goal))
+    return rows
+
+
+def subject_of(device: torch.device, n_images: int, n_samples: int) -> Subject:
+    """Build LeNet-5 and take the first test digits."""
+    network = build_network("lenet5", (1, 28, 28), 10, options={}, seed=0).to(device).eval()
+    layout = memory_format(network, device)
+    network = network.to(memory_format=layout)
+    test = load_data("mnist5k").test
+    images = to_float(test.images[:n_images].to(device), (0, 1)).contiguous(memory_format=layout)
+    labels = test.labels[:n_images].to(device)
+    maps = logit_gradient(network, images, labels)
+    max_bytes = metrics.CHUNK_BYTES * (1 if device.type == "cpu" else 128)
+    return Subject(network, images, labels, maps, n_samples, max_bytes)
+
+
+def _ours(subject: Subject) -> dict[str, Callable[[], Tensor]]:
+    network, images, labels, maps, n_samples, max_bytes = subject
+
+    def faithfulness(perturb: Callable[[Tensor], Tensor]) -> Tensor:
+        effects = metrics.pixel_effects(
+            network, images, labels, perturb=perturb, max_bytes=max_bytes
+        )
+        return metrics.faithfulness_estimate(maps, effects)
+
+    def noisy(metric: Callable[..., Tensor]) -> Tensor:
+        return metric(
+            subject.explain, images, labels, generator=subject.generator(), n_samples=n_samples,
+            max_bytes=max_bytes,
+        )  # fmt: skip
+
+    def black(x: Tensor) -> Tensor:
+        return x.amin((1, 2, 3), keepdim=True).expand_as(x)
+
+    return {
+        "Faithfulness Estimate, mirrored pixels": lambda: faithfulness(metrics.inverted),
+        "Faithfulness Estimate, black pixels": lambda: faithfulness(black),
+        "local Lipschitz estimate": lambda: noisy(metrics.local_lipschitz_estimate),
+        "max-sensitivity": lambda: noisy(metrics.max_sensitivity),
+        "entropy": lambda: metrics.entropy(maps),
+    }
+
+
+def _by_quantus(subject: Subject) -> dict[str, Callable[[], object]]:
+    # Quantus makes contiguous tensors of its arrays.
+    network = build_network("lenet5", (1, 28, 28), 10, options={}, seed=0).eval()
+    device = subject.images.device
+    network.to(device)
+    images, maps = (tensor.cpu().contiguous().numpy() for tensor in (subject.images, subject.maps))
+    arguments = {
+        "model": network, "x_batch": images, "y_batch": subject.labels.cpu().numpy(),
+        "channel_first": True, "device": device.type,
+    }  # fmt: skip
+
+    def explain(model: nn.Module, inputs: Any, targets: Any, **kwargs: Any) -> np.ndarray:
+        tensors = (torch.as_tensor(array, device=device) for array in (inputs, targets))
+        return logit_gradient(model, *tensors).cpu().numpy()
+
+    faithfulness = {
+        "mirrored": FaithfulnessEstimate(perturb_func=_mirror, **QUIET),
+        "black": FaithfulnessEstimate(perturb_baseline="black", **QUIET),
+    }
+    lipschitz = LocalLipschitzEstimate(
+        nr_samples=subject.n_samples, perturb_std=0.1, norm_numerator=distance_euclidean,
+        norm_denominator=distance_euclidean, **QUIET,
+    )  # fmt: skip
+    sensitivity = MaxSensitivity(nr_samples=subject.n_samples, lower_bound=0.2, **QUIET)
+    entropy = Complexity(**QUIET)
+    given = {**arguments, "a_batch": maps}
+    return {
+        "Faithfulness Estimate, mirrored pixels": lambda: faithfulness["mirrored"](
+            **given, softmax=True
+        ),
+        "Faithfulness Estimate, black pixels": lambda: faithfulness["black"](**given, softmax=True),
+        "local Lipschitz estimate": lambda: lipschitz(**arguments, explain_func=explain),
+        "max-sensitivity": lambda: sensitivity(**arguments, explain_func=explain),
+        "entropy": lambda: entropy(**given),
+    }
+
+
+def _mirror(arr: np.ndarray, indices: np.ndarray, **kwargs: Any) -> np.ndarray:
+    """Replace the pixels `indices` (B, 1) of `arr` (B, pixels) as the paper does."""
+    changed = arr.copy()
+    rows = np.arange(len(arr))[:, None]
+    changed[rows, indices] = arr.min(1)[:, None] + arr.max(1)[:, None] - arr[rows, indices]
+    return changed

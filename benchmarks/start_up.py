@@ -1,0 +1,31 @@
+"""Seconds that importing this library takes beyond importing PyTorch."""
+
+import subprocess
+import sys
+
+import torch
+
+from benchmarks.timing import Row, median_row
+
+MODULES = {"reglib": 0.3, "reglib.regularizers": 0.3}
+
+
+def run(device: torch.device, *, quick: bool) -> list[Row]:
+    """Import each module in fresh processes, in turns."""
+    seconds: dict[str, list[float]] = {module: [] for module in MODULES}
+    for _ in range(2 if quick else 7):
+        for module in MODULES:
+            seconds[module].append(_import_after_torch(module))
+    return [
+        median_row("import beyond torch", module, seconds[module], "s", at_most=goal)
+        for module, goal in MODULES.items()
+    ]
+
+
+def _import_after_torch(module: str) -> float:
+    program = (
+        "import time, torch; start = time.perf_counter(); "
+        f"import {module}; print(time.perf_counter() - start)"
+    )
+    command = [sys.executable, "-c", program]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

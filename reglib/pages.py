@@ -1,0 +1,195 @@
+"""The pages of the book that are written by code: evidence, status, benchmarks, results."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from reglib import notebooks
+from reglib.data import SOURCES
+from reglib.evidence.claims import LEAST_MODELS, MARGIN, RULES, WEAK, load_claims
+from reglib.evidence.names import name_of
+from reglib.evidence.report import all_verdicts, measured
+from reglib.paths import KEPT_RESULTS, ROOT, executed_folder
+
+VERDICTS = ("reproduced", "not reproduced", "underpowered", "untested")
+START, END = "<!-- results:start -->", "<!-- results:end -->"
+
+
+def write_pages(folder: Path) -> None:
+    """Write all generated pages into the folder of executed chapters."""
+    verdicts = all_verdicts()
+    (folder / "results.md").write_text(results_table(verdicts) + "\n")
+    (folder / "evidence.md").write_text(evidence_page(verdicts, folder))
+    (folder / "status.md").write_text(status_page(folder))
+    (folder / "benchmarks.md").write_text(benchmark_page())
+
+
+def fill_readme(readme: Path) -> None:
+    """Put the table of the kept results between the markers of the README."""
+    text = readme.read_text()
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    table = results_table(all_verdicts(kept_only=True))
+    filled = f"{before}{START}\n{table}\n{END}{after}"
+    if filled != text:
+        readme.write_text(filled)
+
+
+def results_table(verdicts: pd.DataFrame) -> str:
+    """Return what came out, one row a claim, as Markdown."""
+    rows = []
+    for chapter in notebooks.chapters():
+        for claim in load_claims(chapter):
+            row = [chapter.replace("_", " "), claim["id"].replace("-", " ")]
+            for verdict in VERDICTS:
+                found = _of(verdicts, chapter, claim["id"])
+                found = found[found["verdict"] == verdict] if len(found) else found
+                row.append(", ".join(_where(v) for _, v in found.iterrows()) or "–")
+            rows.append(row)
+    return markdown_table(["paper", "claim", *VERDICTS], rows)
+
+
+def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
+    """Return the page of all claims with quotation, published, measured, test and verdict."""
+    lines = [
+        "# Evidence", "",
+        "Every claim of every paper: what it says, what was published, what was measured, and what "
+        "the rule makes of it. The rules were written before the first run.", "", "## Rules", "",
+        f"A rule needs at least {LEAST_MODELS} models. A correlation nearer to zero than {WEAK} is "
+        f"called no trend; *within the margin* means ±{MARGIN}. Intervals are 95% bootstrap "
+        "intervals over models, p-values are two-sided, from 9,999 permutations. The p-values of "
+        "different claims are not corrected for their number.", "",
+    ]  # fmt: skip
+    for name, rule in RULES.items():
+        first, _, rest = (rule.__doc__ or "").partition("\n")
+        lines += [f"`{name}`", f": {first} {' '.join(rest.split())}", ""]
+    for chapter in notebooks.chapters():
+        lines += [f"## {chapter.replace('_', ' ').capitalize()}", ""]
+        lines += [f"Raw results: {downloads(chapter, folder)}", ""]
+        for claim in load_claims(chapter):
+            lines += _claim(chapter, claim, _of(verdicts, chapter, claim["id"]))
+    return "\n".join(lines) + "\n"
+
+
+def _claim(chapter: str, claim: Mapping[str, Any], verdicts: pd.DataFrame) -> list[str]:
+    rows = [
+        [name_of(v["data"]), name_of(v["network"]), v["profile"], measured(v), str(v["n"]),
+         f"**{v['verdict']}**"]
+        for _, v in verdicts.iterrows()
+    ]  # fmt: skip
+    header = ["data", "network", "profile", "measured", "models", "verdict"]
+    link = f"[{claim['where']}]({chapter}.ipynb)"
+    return [
+        f"### {claim['id'].replace('-', ' ').capitalize()}", "", f"> {claim['quote']}", "",
+        f"{link}. Published: {claim['published']}. Rule: `{claim['test']['rule']}`.", "",
+        markdown_table(header, rows), "",
+    ]  # fmt: skip
+
+
+def downloads(chapter: str, folder: Path) -> str:
+    """Return links to the tables of a chapter, below the folder of the generated pages."""
+    files = sorted(folder.glob(f"*/*/{chapter}*.csv"))
+    links = []
+    for file in files:
+        kind = "verdicts" if ".verdicts" in file.name else "values"
+        text = f"{file.parent.name}, {file.parent.parent.name}: {kind}"
+        links.append(f"{{download}}`{text} <{file.relative_to(folder)}>`")
+    return " · ".join(links) or "none yet"
+
+
+def status_page(folder: Path) -> str:
+    """Return the page of runs, with their cost and origin, and of licences."""
+    lines = [
+        "# Status", "",
+        "Written by code when the book was built. *Kept* results come with the project; the others "
+        "are those of the latest runs on this computer.", "", "## Runs", "",
+    ]  # fmt: skip
+    rows = []
+    for kind, results in (("this computer", executed_folder() / "results"), ("kept", KEPT_RESULTS)):
+        for file in sorted(results.glob("*/*.provenance.json")):
+            rows.append([kind, *_run(json.loads(file.read_text()))])
+    header = ["", "chapter", "profile", "units", "seconds of work", "ended", "device", "threads",
+              "torch", "reglib", "commit"]  # fmt: skip
+    lines += [markdown_table(header, rows), "", "## Profiles", ""]
+    rows = [
+        [chapter, profile, ", ".join(_data_of(settings))]
+        for chapter in notebooks.chapters()
+        for profile, settings in notebooks.profiles(chapter).items()
+    ]
+    lines += [markdown_table(["chapter", "profile", "data"], rows), "", "## Data sets", ""]
+    lines += [
+        "No data set and no weight file is part of the project.", "",
+        markdown_table(
+            ["name", "what it is", "licence"],
+            [[f"`{name}`", entry.about, entry.licence] for name, entry in SOURCES.items()],
+        ), "",
+        "No chapter uses a file of pretrained weights so far.", "",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _run(provenance: Mapping[str, Any]) -> list[str]:
+    listed = [", ".join(map(str, provenance[name])) for name in ("device", "threads", "torch")]
+    return [
+        provenance["chapter"], provenance["profile"], str(provenance["units"]),
+        f"{provenance['seconds']:,.0f}", provenance["ended"].get("last", ""), *listed,
+        ", ".join(provenance["reglib"]), ", ".join(f"`{c}`" for c in provenance["commit"]),
+    ]  # fmt: skip
+
+
+def _data_of(settings: Mapping[str, Any]) -> list[str]:
+    names = [panel["data"] for panel in settings.get("panels", [])]
+    return [f"`{name}`" for name in dict.fromkeys(names)]
+
+
+def benchmark_page() -> str:
+    """Return the page of benchmarks, from the kept measurements."""
+    lines = [
+        "# Benchmarks", "",
+        "Measured by `make bench`; every ratio compares two things that took turns in one process. "
+        "Machines differ, ratios less so.", "",
+    ]  # fmt: skip
+    for file in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
+        lines += _benchmarks(json.loads(file.read_text()))
+    return "\n".join(lines) + "\n"
+
+
+def _benchmarks(results: Mapping[str, Any]) -> list[str]:
+    about = ", ".join(f"{name} {value}" for name, value in results["machine"].items())
+    lines = [f"## {results['machine']['device']}", "", about, ""]
+    for title, rows in results["tables"].items():
+        header = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [[_number(row.get(name, "")) for name in header] for row in rows]
+        lines += [f"### {title}", "", markdown_table(header, cells), ""]
+    return lines
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown; bars within cells are escaped.
+
+    >>> print(markdown_table(["a", "b"], [["1", "x|y"]]))
+    | a | b |
+    |---|---|
+    | 1 | x\\|y |
+    """
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _of(verdicts: pd.DataFrame, chapter: str, claim: str) -> pd.DataFrame:
+    if verdicts.empty:
+        return verdicts
+    return verdicts[(verdicts["chapter"] == chapter) & (verdicts["claim"] == claim)]
+
+
+def _where(verdict: "pd.Series[Any]") -> str:
+    network = "" if verdict["verdict"] == "untested" else f" {name_of(verdict['network'])}"
+    return f"{name_of(verdict['data'])}{network} ({verdict['profile']})"

@@ -1,0 +1,51 @@
+"""Fixtures that several files share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reglib.runs import Store
+from reglib.runs.executors import Resources
+from reglib.units import Training
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep tests from the user's store, and the user's settings from the tests."""
+    monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "default_store"))
+    for name in ("DEVICE", "JOBS", "DASK", "FORCE", "PROGRESS"):
+        monkeypatch.delenv(f"REGLIB_{name}", raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Give every executor the same number of threads, which is what small tensors need."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def here() -> Resources:
+    """Compute in the process of the test."""
+    return Resources(device="cpu", jobs=1)
+
+
+@pytest.fixture
+def small() -> Callable[..., Training]:
+    """Make a training of a fifth of a second; keyword arguments change its fields."""
+
+    def make(**changes: Any) -> Training:
+        fields: dict[str, Any] = {
+            "data": "mnist5k", "network": "lenet5", "epochs": 1, "learning_rate": 1e-3, "seed": 0,
+            "n_train": 128, "batch_size": 64, "penalties": {"input_gradient": {"strength": 0.1}},
+        }  # fmt: skip
+        return Training(**fields | changes)
+
+    return make

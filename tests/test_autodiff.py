@@ -1,0 +1,57 @@
+import pytest
+import torch
+
+from reglib.autodiff import input_gradient
+
+
+def test_gradient_of_a_cubic_is_its_derivative():
+    x = torch.tensor([[1.0, -2.0], [0.5, 3.0]], requires_grad=True)
+    torch.testing.assert_close(input_gradient(x**3, x), 3 * x.detach() ** 2)
+
+
+def test_rows_are_gradients_of_their_own_outputs():
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    weight = torch.arange(6.0).view(2, 3)
+    together = input_gradient((x @ weight.T).square(), x)
+    for b in range(4):
+        alone = x.detach()[b : b + 1].requires_grad_()
+        torch.testing.assert_close(
+            together[b : b + 1], input_gradient((alone @ weight.T).square(), alone)
+        )
+
+
+def test_result_can_be_differentiated_only_with_create_graph():
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    gradient = input_gradient(x**3, x, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    torch.testing.assert_close(second, 6 * x.detach())
+    assert not input_gradient(x**3, x).requires_grad
+
+
+def test_nothing_is_accumulated():
+    x = torch.ones(2, requires_grad=True)
+    weight = torch.ones(2, requires_grad=True)
+    input_gradient(weight * x, x, create_graph=True)
+    assert x.grad is None
+    assert weight.grad is None
+
+
+def test_inputs_without_gradient_are_refused():
+    x = torch.ones(2)
+    with pytest.raises(ValueError, match="inputs: expected a tensor that requires a gradient"):
+        input_gradient(x * torch.ones(2, requires_grad=True), x)
+
+
+def test_outputs_without_graph_are_refused():
+    x = torch.ones(2, requires_grad=True)
+    with torch.no_grad():
+        outputs = x * 2
+    with pytest.raises(ValueError, match="without a graph; was the forward pass made under"):
+        input_gradient(outputs, x)
+
+
+def test_outputs_that_do_not_depend_on_inputs_are_refused():
+    x = torch.ones(2, requires_grad=True)
+    other = torch.ones(2, requires_grad=True)
+    with pytest.raises(ValueError, match="outputs: expected values that depend on inputs"):
+        input_gradient(other * 2, x)

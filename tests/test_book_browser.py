@@ -1,0 +1,264 @@
+"""The built book in Chromium: every page, from the files on disk, without the network."""
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from reglib.notebooks import chapters
+from reglib.paths import ROOT
+from reglib.pdf import FLAGS, find_chromium
+
+pytestmark = pytest.mark.browser
+
+BOOK = Path(os.environ.get("REGLIB_BOOK_HTML") or ROOT / "_build" / "html").resolve()
+TOC = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
+PAGES = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
+CHAPTERS = [f"executed/{name}" for name in chapters()]
+PHONE = 390
+
+LOOK = """() => {
+  const article = document.querySelector('article') || document.body;
+  const all = (selector, root = article) => [...root.querySelectorAll(selector)];
+  const text = article.cloneNode(true);
+  all('pre, code, mjx-container, script, style', text).forEach(node => node.remove());
+  return {
+    images: all('img').map(i => ({src: i.src, width: i.naturalWidth, alt: i.alt.trim()})),
+    math: all('.math').map(m => ({
+      tex: m.textContent, drawn: !!m.querySelector('mjx-container svg'),
+    })),
+    errors: all('[data-mml-node="merror"], mjx-merror, merror').length,
+    text: text.textContent,
+    captions: all('figcaption').map(c => c.innerText.trim()),
+    figures: all('figure').length,
+    tables: all('table').length,
+    headings: all('h1').length,
+    links: all('a[href]', document).map(a => a.href),
+    ids: all('[id]', document).map(e => e.id),
+  };
+}"""
+
+# Elements that reach over the right edge, and no box around them that scrolls.
+CUT_OFF = """() => {
+  const scrolls = node => node && (/(auto|scroll)/.test(getComputedStyle(node).overflowX)
+    || (node !== document.body && scrolls(node.parentElement)));
+  const article = document.querySelector('article') || document.body;
+  const wide = [...article.querySelectorAll('*')].filter(node => {
+    const box = node.getBoundingClientRect();
+    return box.width > 0 && box.right > innerWidth + 1 && !scrolls(node);
+  });
+  return {
+    page: document.documentElement.scrollWidth, nodes: wide.map(n => n.outerHTML.slice(0, 90)),
+  };
+}"""
+
+# Smallest contrast of text and background, by the formula of WCAG 2.
+CONTRAST = """() => {
+  const parse = colour => (colour.match(/[0-9.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, k) => sum + v * [0.2126, 0.7152, 0.0722][k], 0);
+  const behind = node => {
+    for (; node; node = node.parentElement) {
+      const colour = parse(getComputedStyle(node).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0.5) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const article = document.querySelector('article') || document.body;
+  return [...article.querySelectorAll('p, li, td, th, h1, h2, h3, a, code, pre span')]
+    .filter(node => node.innerText && node.innerText.trim() && node.offsetWidth)
+    .map(node => {
+      const [a, b] = [parse(getComputedStyle(node).color), behind(node)].map(light);
+      return {
+        ratio: (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05),
+        text: node.tagName + ' ' + node.innerText.slice(0, 40),
+      };
+    });
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    lacking = None
+    if find_chromium() is None:
+        lacking = "there is no Chromium"
+    elif not (BOOK / "index.html").exists():
+        lacking = f"there is no book in {BOOK}: make book"
+    if lacking and os.environ.get("CI"):
+        pytest.fail(f"{lacking}, and CI is set")
+    if lacking:
+        pytest.skip(f"the book was NOT tested in a browser: {lacking}")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        options = {"executable_path": find_chromium(), "args": list(FLAGS)}
+        chromium = playwright.chromium.launch(**options)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def look(browser):
+    """Open a page once, and return all that the tests want to know of it."""
+
+    @cache
+    def at(file):
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+        seen = {"console": [], "requests": []}
+        page.on("console", lambda m: m.type == "error" and seen["console"].append(m.text))
+        page.on("pageerror", lambda error: seen["console"].append(str(error)))
+        page.on("request", lambda request: seen["requests"].append(request.url))
+        page.goto(file.as_uri())
+        page.evaluate("() => window.MathJax?.startup?.promise")
+        page.add_style_tag(content="* { transition: none !important }")
+        seen |= page.evaluate(LOOK)
+        seen["light"] = page.evaluate(CONTRAST)
+        seen["themes"] = [page.evaluate("document.documentElement.dataset.theme")]
+        button = page.locator(".theme-switch-button:visible")
+        for _ in range(3 if button.count() else 0):
+            if seen["themes"][-1] != "dark":
+                button.first.click()
+                seen["themes"].append(page.evaluate("document.documentElement.dataset.theme"))
+        seen["dark"] = page.evaluate(CONTRAST)
+        page.set_viewport_size({"width": PHONE, "height": 800})
+        seen["phone"] = page.evaluate(CUT_OFF)
+        page.close()
+        return seen
+
+    return at
+
+
+def html(page):
+    return BOOK / f"{page}.html"
+
+
+def console(seen):
+    return seen["console"]
+
+
+def requests(seen):
+    return [url for url in seen["requests"] if not url.startswith(("file:", "data:"))]
+
+
+def images(seen):
+    return [str(image) for image in seen["images"] if not (image["width"] and image["alt"])]
+
+
+def mathematics(seen):
+    faults = [piece["tex"] for piece in seen["math"] if not piece["drawn"]]
+    faults += re.findall(r".{0,30}(?:\$|\\\(|\\\[).{0,30}", seen["text"])
+    return faults + ["merror"] * seen["errors"]
+
+
+def captions(seen):
+    faults = [text for text in seen["captions"] if not re.match(r"(Fig\.|Table) \d", text)]
+    return faults + ["a figure without a caption"] * (seen["figures"] - len(seen["captions"]))
+
+
+def phone(seen):
+    wide = [f"the page is {seen['phone']['page']} wide"] * (seen["phone"]["page"] > PHONE)
+    return wide + seen["phone"]["nodes"]
+
+
+def contrast(seen):
+    return [f"{mode}: {piece}" for mode in ("light", "dark") for piece in seen[mode]
+            if piece["ratio"] < 4.5]  # fmt: skip
+
+
+def theme(seen):
+    return [] if seen["themes"][0] == "light" and "dark" in seen["themes"] else seen["themes"]
+
+
+def headings(seen):
+    return [] if seen["headings"] == 1 else [f"{seen['headings']} titles"]
+
+
+def links(seen):
+    """Files and anchors that are linked and are not there."""
+    faults = []
+    for link in sorted(set(seen["links"])):
+        parts = urlsplit(link)
+        file = Path(unquote(parts.path))
+        if parts.scheme != "file":
+            faults += [] if parts.scheme in ("https", "http", "mailto") else [link]
+        elif not file.is_file() or (
+            parts.fragment and unquote(parts.fragment) not in anchors(file)
+        ):
+            faults.append(link)
+    return faults
+
+
+@cache
+def anchors(file):
+    return set(re.findall(r'\bid="([^"]+)"', file.read_text(encoding="utf-8")))
+
+
+CHECKS = [
+    console, requests, images, mathematics, captions, phone, contrast, theme, headings, links,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("page", PAGES)
+def test_page(page, check, look):
+    assert check(look(html(page))) == []
+
+
+def test_the_book_has_its_pages(browser):
+    assert len(PAGES) >= 10
+    assert CHAPTERS
+    assert set(CHAPTERS) <= set(PAGES)
+    assert not list((BOOK / "_static").rglob("*thebe*"))
+
+
+@pytest.mark.parametrize("page", CHAPTERS)
+def test_a_chapter_has_what_is_checked(page, look):
+    seen = look(html(page))
+    assert len(seen["math"]) >= 3
+    assert len(seen["images"]) >= 3
+    assert len(seen["captions"]) >= 3
+    assert seen["tables"] >= 1
+    assert len(seen["dark"]) >= 30
+
+
+def test_the_notation_is_mathematics(look):
+    assert len(look(html("notation"))["math"]) >= 30
+
+
+@pytest.mark.parametrize("page", CHAPTERS)
+def test_a_chapter_offers_its_source_notebook(page, look):
+    name = f"notebooks/{Path(page).name}.ipynb"
+    assert (BOOK / name).as_uri() in look(html(page))["links"]
+    assert (BOOK / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_tables_of_results_can_be_downloaded(look):
+    files = [link for link in look(html("executed/evidence"))["links"] if link.endswith(".csv")]
+    assert files
+
+
+def test_the_pdf_is_offered_if_there_is_one(look):
+    pdf = BOOK / "book.pdf"
+    assert (pdf.as_uri() in look(html("index"))["links"]) == pdf.exists()
+    assert not pdf.exists() or pdf.read_bytes().startswith(b"%PDF")
+
+
+FAULTY = """<!DOCTYPE html><html data-theme="dark"><body>
+<img src="none.png" alt=""> <p style="color: #888; background: #777">grey on grey</p>
+<span class="math">x</span> <p>raw $x$</p> <figure><figcaption>no number</figcaption></figure>
+<div style="width: 900px">wide</div> <a href="none.html">dead</a> <a href="#none">dead</a>
+<script src="http://127.0.0.1:9/x.js"></script><script>throw new Error("on purpose")</script>
+</body></html>"""
+
+
+def test_every_check_finds_a_fault(look, tmp_path):
+    file = tmp_path / "faulty.html"
+    file.write_text(FAULTY)
+    seen = look(file)
+    assert [check.__name__ for check in CHECKS if not check(seen)] == []
+    assert len(links(seen)) == 2

@@ -1,0 +1,479 @@
+import dataclasses
+import errno
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from reglib import measure
+from reglib.data import load_data
+from reglib.errors import DataMissing, RunFailed, UsageError
+from reglib.measure import Result, Subject
+from reglib.runs import Store, compute
+from reglib.runs.compute import Plan, plan
+from reglib.runs.execute import load_subject
+from reglib.runs.executors import Resources
+from reglib.units import Measurement, Training, Unit
+
+Small = Callable[..., Training]
+SALIENT = {"saliency": "logit_gradient", "n_images": 4}
+
+
+def accuracy_of(training: Training) -> Measurement:
+    return Measurement(training=training, metric="accuracy", settings={"n_images": 50})
+
+
+def refuse_to_train(*arguments: Any, **options: Any) -> None:
+    raise AssertionError("trained")
+
+
+@pytest.fixture
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reglib.runs.execute.train", refuse_to_train)
+    monkeypatch.setattr("reglib.runs.execute.measure", refuse_to_train)
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
+    """Keep a list of what is trained."""
+    from reglib.training import train
+
+    seen = []
+
+    def note(unit: Training, *arguments: Any, **options: Any) -> Any:
+        seen.append(unit)
+        return train(unit, *arguments, **options)
+
+    monkeypatch.setattr("reglib.runs.execute.train", note)
+    return seen
+
+
+def test_frame_has_a_row_for_each_unit_in_their_order(
+    store: Store, here: Resources, small: Small, noted: list[Training]
+) -> None:
+    first, second = small(), small(seed=1, penalties={})
+    entropy = Measurement(training=first, metric="entropy", settings=SALIENT)
+    units: list[Unit] = [accuracy_of(second), first, entropy, accuracy_of(second), second, entropy]
+    frame = compute(units, store=store, resources=here)
+
+    assert frame.metric.tolist() == [
+        "accuracy", "training_loss", "entropy", "accuracy", "training_loss", "entropy",
+    ]  # fmt: skip
+    assert frame.seed.tolist() == [1, 0, 0, 1, 1, 0]
+    assert set(frame.columns) == {
+        "data", "network", "epochs", "learning_rate", "seed", "pixel_range", "n_train",
+        "batch_size", "optimizer", "input_gradient_strength", "metric", "saliency", "n_images",
+        "value", "std", "n", "undefined", "status", "seconds", "key",
+    }  # fmt: skip
+    assert frame.input_gradient_strength.tolist()[1:3] == [0.1, 0.1]
+    assert math.isnan(frame.input_gradient_strength[0])
+    assert set(frame.status) == {"done"}
+    assert frame.n.tolist() == [50, 128, 4, 50, 128, 4]
+    assert frame.undefined.tolist() == [0] * 6
+    assert frame.loc[0].equals(frame.loc[3])
+    assert frame.key.nunique() == 4
+    assert len(noted) == 2
+    for column in ("value", "std", "seconds"):
+        assert frame[column].dtype == np.float64
+    assert (frame.seconds > 0).all()
+
+
+def test_value_and_std_are_those_of_the_images(store: Store, here: Resources, small: Small) -> None:
+    unit = Measurement(training=small(), metric="entropy", settings=SALIENT)
+    row = compute([unit], store=store, resources=here).loc[0]
+    record = store.read(row.key)
+    assert record is not None
+    assert len(record.values["per_image"]) == 4
+    assert row.value == pytest.approx(np.mean(record.values["per_image"]), rel=1e-15)
+    assert row["std"] == pytest.approx(np.std(record.values["per_image"], ddof=1), rel=1e-12)
+
+
+def test_settings_of_a_metric_do_not_hide_those_of_the_training(
+    store: Store, here: Resources, small: Small
+) -> None:
+    settings = SALIENT | {"n_samples": 2, "seed": 9}
+    unit = Measurement(training=small(), metric="max_sensitivity", settings=settings)
+    row = compute([unit], store=store, resources=here).loc[0]
+    assert (row.seed, row.metric_seed) == (0, 9)
+
+
+def test_a_grid_over_any_setting_can_be_told_apart(
+    store: Store, here: Resources, small: Small
+) -> None:
+    units = [small(learning_rate=rate, epochs=epochs) for rate in (1e-3, 1e-2) for epochs in (1, 2)]
+    frame = compute(units, store=store, resources=here)
+    assert not frame.drop(columns=["key", "value", "seconds"]).duplicated().any()
+    unit = small(data="mnist5k", network="convnet", network_options={"width": 2}, penalties={})
+    assert compute([unit], store=store, resources=here).width.tolist() == [2]
+
+
+def test_a_second_call_computes_nothing(
+    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = [small(), accuracy_of(small())]
+    first = compute(units, store=store, resources=here)
+    monkeypatch.setattr("reglib.runs.compute.run_jobs", refuse_to_train)
+    again = compute(units, store=Store(store.folder), resources=here)
+    pd.testing.assert_frame_equal(again, first)
+
+
+def test_only_what_is_missing_is_computed(
+    store: Store, here: Resources, small: Small, noted: list[Training]
+) -> None:
+    compute([small()], store=store, resources=here)
+    compute([accuracy_of(small()), small(seed=1)], store=store, resources=here)
+    assert [unit.seed for unit in noted] == [0, 1]
+
+
+def test_a_measurement_stores_its_training_too(
+    store: Store, here: Resources, small: Small, noted: list[Training]
+) -> None:
+    compute([accuracy_of(small())], store=store, resources=here)
+    compute([small()], store=store, resources=here)
+    assert len(noted) == 1
+
+
+def test_a_loaded_network_measures_like_a_fresh_one(
+    store: Store, here: Resources, small: Small, tmp_path: Path
+) -> None:
+    measured = Measurement(training=small(), metric="saliency_maps", settings=SALIENT)
+    compute([small()], store=store, resources=here)
+    loaded = compute([measured], store=store, resources=here)
+    fresh = Store(tmp_path / "fresh")
+    compute([measured], store=fresh, resources=here)
+    key = loaded.key[0]
+    names = [s.folder / key[:2] / f"{key}.safetensors" for s in (store, fresh)]
+    assert names[0].read_bytes() == names[1].read_bytes()
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_force_computes_again_with_equal_numbers(
+    store: Store,
+    here: Resources,
+    small: Small,
+    noted: list[Training],
+    by_environment: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    units = [small(), accuracy_of(small())]
+    first = compute(units, store=store, resources=here)
+    if by_environment:
+        monkeypatch.setenv("REGLIB_FORCE", "1")
+    again = compute(units, store=store, resources=here, force=None if by_environment else True)
+    assert len(noted) == 2
+    pd.testing.assert_frame_equal(
+        again.drop(columns="seconds"), first.drop(columns="seconds"), check_exact=True
+    )
+
+
+def test_a_training_that_diverges_is_told_and_disturbs_no_other(
+    store: Store, here: Resources, small: Small
+) -> None:
+    wild = small(learning_rate=1e30)
+    entropy = Measurement(training=wild, metric="entropy", settings=SALIENT)
+    units: list[Unit] = [accuracy_of(wild), small(), wild, entropy, accuracy_of(small())]
+    frame = compute(units, store=store, resources=here)
+    assert frame.status.tolist() == ["diverged", "done", "diverged", "diverged", "done"]
+    assert frame.value.isna().tolist() == [True, False, True, True, False]
+    alone = compute([entropy], store=store, resources=here)
+    assert alone.value.dtype == alone["std"].dtype == np.float64
+    with pytest.raises(RunFailed, match="diverged, so there is no network"):
+        load_subject(wild, store)
+
+
+def test_load_subject_gives_the_stored_network(store: Store, here: Resources, small: Small) -> None:
+    with pytest.raises(RunFailed, match=r"training \(data=mnist5k.*not in the store .*compute it"):
+        load_subject(small(), store)
+    frame = compute([small(), accuracy_of(small())], store=store, resources=here)
+    subject = load_subject(small(), store)
+    assert not subject.network.training
+    measured = measure.accuracy(subject, n_images=50).per_image
+    assert float(measured.mean()) == frame.value[1]
+
+
+def test_an_error_in_one_unit_is_named_and_leaves_the_others_stored(
+    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(subject: Subject, *, n_images: int) -> Result:
+        raise ZeroDivisionError("this metric is broken")
+
+    monkeypatch.setitem(measure.METRICS, "broken", broken)
+    units: list[Unit] = [
+        accuracy_of(small()),
+        Measurement(training=small(), metric="broken", settings={"n_images": 3}),
+        Measurement(training=small(), metric="entropy", settings=SALIENT),
+        accuracy_of(small(seed=1)),
+    ]
+    with pytest.raises(RunFailed) as caught:
+        compute(units, store=store, resources=here)
+    message = str(caught.value)
+    assert message.startswith("units that failed: 1; all others are stored. The first: ")
+    assert "broken (n_images=3) of training (data=mnist5k" in message
+    assert "ZeroDivisionError: this metric is broken" in message
+    assert "Traceback in the worker:" in message
+    assert 'raise ZeroDivisionError("this metric is broken")' in message
+    monkeypatch.setattr("reglib.runs.compute.run_jobs", refuse_to_train)
+    frame = compute([units[0], *units[2:]], store=store, resources=here)
+    assert len(frame) == 3
+
+
+def test_reports_are_printed_even_when_units_fail(
+    store: Store,
+    here: Resources,
+    small: Small,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    key = compute([small()], store=store, resources=here).key[0]
+    (store.folder / key[:2] / f"{key}.json").write_text("{")
+    monkeypatch.setattr("reglib.runs.execute.train", refuse_to_train)
+    with pytest.raises(RunFailed, match="AssertionError: trained"):
+        compute([small()], store=store, resources=here)
+    assert "does not agree with its checksum" in capsys.readouterr().out
+
+
+def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
+    of = small()
+    return {
+        "metric": (
+            Measurement(training=of, metric="acuracy"),
+            "unknown metric 'acuracy': did you mean 'accuracy'?",
+        ),
+        "saliency": (
+            Measurement(training=of, metric="entropy", settings=SALIENT | {"saliency": "depplift"}),
+            "unknown saliency 'depplift': did you mean 'deeplift'?",
+        ),
+        "setting": (
+            Measurement(training=of, metric="entropy", settings={"saliensy": "deeplift"}),
+            "unknown setting of metric 'entropy' 'saliensy': did you mean 'saliency'?",
+        ),
+        "missing setting": (
+            Measurement(training=of, metric="entropy", settings={"n_images": 3}),
+            "metric 'entropy': missing a required argument: 'saliency'",
+        ),
+        "network": (small(network="lenet"), "unknown network 'lenet': did you mean 'lenet5'?"),
+        "optimizer": (small(optimizer="adan"), "unknown optimizer 'adan': did you mean 'adam'?"),
+        "penalty": (
+            small(penalties={"input_gradiant": {"strength": 1}}),
+            "unknown penalty 'input_gradiant': did you mean 'input_gradient'?",
+        ),
+        "setting of a penalty": (
+            small(penalties={"input_gradient": {"strength": 1, "strenght": 1}}),
+            "unknown setting of penalty 'input_gradient' 'strenght': did you mean 'strength'?",
+        ),
+        "data set": (small(data="mnist5"), "unknown data set 'mnist5': did you mean 'mnist5k'?"),
+        "data set of a metric": (
+            Measurement(training=of, metric="saliency_maps", settings=SALIENT | {"data": "kmnst"}),
+            "unknown data set 'kmnst': did you mean 'kmnist'?",
+        ),
+        "option of a network": (
+            small(network="convnet", network_options={"widht": 3}),
+            "network 'convnet': ",
+        ),
+        "number of training images": (
+            small(n_train=4001),
+            "n_train: expected at most 4000 for the training split of 'mnist5k', got 4001",
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "metric", "saliency", "setting", "missing setting", "network", "optimizer", "penalty",
+        "setting of a penalty", "data set", "data set of a metric", "option of a network",
+        "number of training images",
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("no_training")
+def test_what_is_unknown_is_named_before_any_training(
+    kind: str, store: Store, here: Resources, small: Small
+) -> None:
+    unit, expected = wrong_units(small)[kind]
+    with pytest.raises(UsageError, match="^" + re.escape(expected)):
+        compute([small(), accuracy_of(small()), unit], store=store, resources=here)
+    assert list(store.folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_training")
+def test_missing_data_are_named_before_any_training(
+    store: Store, here: Resources, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+    with pytest.raises(DataMissing) as caught:
+        compute([small(), small(data="kmnist")], store=store, resources=here)
+    assert str(caught.value) == (
+        f"data set 'kmnist' is not at {tmp_path}/KMNIST (Dataset not found. You can use "
+        'download=True to download it). To get it: python -c "from torchvision.datasets import '
+        f"KMNIST; KMNIST('{tmp_path}', download=True)\""
+    )
+    assert list(store.folder.iterdir()) == []
+
+
+def test_the_default_store_is_that_of_the_environment(
+    here: Resources, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "mine"))
+    compute([small()], resources=here)
+    assert len(list((tmp_path / "mine").glob("??/*.json"))) == 1
+
+
+def test_a_store_that_workers_do_not_share_is_told(
+    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reglib.runs.execute._Worker.finish", lambda self, unit: None)
+    with pytest.raises(RunFailed, match="not in the store: 1, .* see the same store folder"):
+        compute([small()], store=store, resources=here)
+
+
+@pytest.mark.usefixtures("no_training")
+class TestPlan:
+    def test_counts_without_computing(self, store: Store, small: Small) -> None:
+        units = [small(seed=seed) for seed in range(3)]
+        measured = [accuracy_of(unit) for unit in units]
+        assert plan([*units, *measured, units[0]], store) == Plan(
+            total=6, stored=0, missing_data={}, seconds=0, unknown=6, spent=0
+        )
+        assert list(store.folder.iterdir()) == []
+
+    def test_names_missing_data_and_checks_names(
+        self, store: Store, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+        there, absent = small(), small(data="kmnist")
+        result = plan([there, absent, accuracy_of(absent), absent], store)
+        assert result.total == 3
+        assert result.missing_data.keys() == {"kmnist"}
+        assert "download=True" in result.missing_data["kmnist"]
+        with pytest.raises(UsageError, match="did you mean 'lenet5'"):
+            plan([small(data="kmnist", network="lenet")], store)
+
+
+def test_plan_estimates_by_what_is_stored(store: Store, here: Resources, small: Small) -> None:
+    done = compute(
+        [small(), small(seed=1), accuracy_of(small())], store=store, resources=here
+    ).seconds
+    todo = [small(seed=2), accuracy_of(small(seed=2)), small(epochs=9), small(seed=1)]
+    result = plan(todo, store)
+    assert (result.total, result.stored, result.unknown) == (4, 1, 1)
+    # The time of a training is that of the only stored one among those asked for.
+    assert result.spent == done[1]
+    assert result.seconds == pytest.approx(done[1], abs=1e-9)
+
+
+def test_plan_counts_the_time_of_trainings_that_measurements_bring(
+    store: Store, here: Resources, small: Small
+) -> None:
+    first = accuracy_of(small())
+    seconds = compute([small(), first], store=store, resources=here).seconds
+    result = plan([first, accuracy_of(small(seed=1))], store)
+    assert (result.total, result.stored, result.unknown) == (2, 1, 0)
+    assert result.seconds == pytest.approx(seconds.sum(), abs=1e-9)
+
+
+def test_provenance_says_how_and_where(store: Store, here: Resources, small: Small) -> None:
+    key = compute([small()], store=store, resources=here).key[0]
+    record = store.read(key)
+    assert record is not None
+    provenance = record.provenance
+    assert provenance.keys() == {
+        "seconds", "peak_bytes", "ended", "device", "threads", "python", "torch", "reglib",
+        "commit", "resumed",
+    }  # fmt: skip
+    assert provenance["device"].endswith("CPU")
+    assert provenance["resumed"] is False
+    assert 10**8 < provenance["peak_bytes"] < 10**11
+    assert json.dumps(record.unit)
+
+
+def test_progress_is_written_as_units_end(
+    store: Store, here: Resources, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reglib.training import train
+
+    file = tmp_path / "progress"
+    monkeypatch.setenv("REGLIB_PROGRESS", str(file))
+    seen = []
+
+    def note(*arguments: Any, **options: Any) -> Any:
+        seen.append(file.read_text())
+        return train(*arguments, **options)
+
+    monkeypatch.setattr("reglib.runs.execute.train", note)
+    compute([small(), small(seed=1), small(seed=2)], store=store, resources=here)
+    assert seen == ["0 3", "1 3", "2 3"]
+    assert file.read_text() == "3 3"
+
+
+def test_a_checkpoint_is_not_written_before_its_time(
+    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    write = Store.write_checkpoint
+
+    def note(self: Store, key: str, state: Any) -> None:
+        written.append(key)
+        write(self, key, state)
+
+    monkeypatch.setattr(Store, "write_checkpoint", note)
+    compute([small(epochs=2)], store=store, resources=here, checkpoint_seconds=1e9)
+    assert written == []
+    compute([small(epochs=3)], store=store, resources=here, checkpoint_seconds=0)
+    assert len(written) == 3
+    assert list(store.folder.rglob("*.checkpoint")) == []
+
+
+def test_an_interrupted_training_goes_on_from_its_checkpoint(
+    store: Store, here: Resources, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = small(epochs=4)
+    write = Store.write_checkpoint
+
+    def write_and_stop(self: Store, key: str, state: Any) -> None:
+        write(self, key, state)
+        if len(state["losses"]) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write_checkpoint", write_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            compute([unit], store=store, resources=here, checkpoint_seconds=0)
+    frame = compute([unit], store=store, resources=here)
+    straight = Store(tmp_path / "straight")
+    compute([unit], store=straight, resources=here)
+    records = [s.read(frame.key[0]) for s in (store, straight)]
+    assert records[0] is not None
+    assert records[1] is not None
+    assert records[0].provenance["resumed"] is True
+    assert records[0].values == records[1].values
+    assert records[0].tensors == records[1].tensors
+    assert list(store.folder.rglob("*.checkpoint")) == []
+
+
+def test_a_checkpoint_left_by_a_kill_after_the_record_is_removed(
+    store: Store, here: Resources, small: Small
+) -> None:
+    key = compute([small()], store=store, resources=here).key[0]
+    store.write_checkpoint(key, {"x": load_data("mnist5k").train.labels[:1]})
+    compute([small(seed=1)], store=store, resources=here)
+    assert list(store.folder.rglob("*.checkpoint")) == []
+
+
+def test_a_failing_disk_during_a_checkpoint_is_told(
+    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, contents: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(RunFailed, match=r"checkpoint: cannot be written \(No space left"):
+            compute([small()], store=store, resources=here, checkpoint_seconds=0)
+    assert dataclasses.asdict(small()) == dataclasses.asdict(small())
+    assert len(compute([small()], store=store, resources=here)) == 1

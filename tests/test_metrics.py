@@ -1,0 +1,348 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from reglib.errors import UsageError
+from reglib.metrics import (
+    CHUNK_BYTES,
+    entropy,
+    faithfulness_estimate,
+    inverted,
+    local_lipschitz_estimate,
+    max_sensitivity,
+    pixel_effects,
+)
+from reglib.metrics.chunks import chunk_size
+from reglib.networks import build_network
+
+LABELS = torch.tensor([2, 0, 1])
+
+
+def random_images(*shape, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def linear_network(pixels, classes=3, seed=1):
+    weight = random_images(classes, pixels, seed=seed) - 0.5
+    model = nn.Sequential(nn.Flatten(), nn.Linear(pixels, classes)).double().eval()
+    model[1].weight.data = weight
+    model[1].bias.data = random_images(classes, seed=seed + 1)
+    return model
+
+
+class Recorder(nn.Module):
+    """A network that records the size of every batch it gets."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.batches = []
+        self.largest_bytes = 0
+
+    def forward(self, x):
+        self.batches.append(len(x))
+        self.largest_bytes = max(self.largest_bytes, x.numel() * x.element_size())
+        return self.network(x)
+
+
+def test_inverted_mirrors_each_image_in_its_own_range():
+    images = torch.tensor([[[[0.0, 1.0, 0.25]]], [[[-1.0, 3.0, 0.0]]]])
+    expected = torch.tensor([[[[1.0, 0.0, 0.75]]], [[[3.0, -1.0, 2.0]]]])
+    assert torch.equal(inverted(images), expected)
+
+
+@pytest.mark.parametrize("score", ["probability", "logit"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pixel_effects_agree_with_a_double_loop(score, channels):
+    model = build_network("lenet5", (channels, 12, 12), 3, options={}, seed=2).double().eval()
+    images = random_images(3, channels, 12, 12)
+    effects = pixel_effects(model, images, LABELS, score=score)
+    assert effects.shape == (3, 144)
+    for b in range(3):
+        for i in range(0, 144, 13):
+            changed = images[b].clone()
+            row, column = divmod(i, 12)
+            low, high = images[b].min(), images[b].max()
+            changed[:, row, column] = low + high - images[b][:, row, column]
+            with torch.no_grad():
+                after, before = model(torch.stack([changed, images[b]]))
+            if score == "probability":
+                after, before = after.softmax(0), before.softmax(0)
+            expected = after[LABELS[b]] - before[LABELS[b]]
+            torch.testing.assert_close(effects[b, i], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_effects_on_a_logit_of_a_linear_network_have_a_closed_form():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    effects = pixel_effects(model, images, LABELS, score="logit")
+    change = (inverted(images) - images).flatten(1)
+    torch.testing.assert_close(effects, change * model[1].weight[LABELS].detach())
+
+
+def test_effects_on_a_probability_of_a_linear_network_have_a_closed_form():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    effects = pixel_effects(model, images, LABELS)
+    weight, logits = model[1].weight.detach(), model(images).detach()
+    change = (inverted(images) - images).flatten(1)
+    after = logits[:, None] + change[:, :, None] * weight.T  # (B, P, classes)
+    own = torch.arange(3)
+    expected = after.softmax(2)[own, :, LABELS] - logits.softmax(1)[own, LABELS][:, None]
+    torch.testing.assert_close(effects, expected)
+
+
+def test_other_perturbations_can_be_given():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    effects = pixel_effects(model, images, LABELS, score="logit", perturb=torch.zeros_like)
+    expected = -images.flatten(1) * model[1].weight[LABELS].detach()
+    torch.testing.assert_close(effects, expected)
+
+
+def test_a_pixel_that_does_not_change_has_no_effect_and_costs_no_forward_pass():
+    images = random_images(2, 1, 4, 4)
+    images[0, 0, 0, :3] = 0
+    images[1] = 0
+    model = Recorder(linear_network(16))
+    effects = pixel_effects(model, images, LABELS[:2], perturb=torch.zeros_like)
+    assert torch.equal(effects[0] == 0, images[0].flatten() == 0)
+    assert not effects[1].any()
+    assert sum(model.batches) == (1 + 13) + 1
+
+
+@pytest.mark.parametrize("max_bytes", [1, 5 * 16 * 8, 10**9])
+def test_chunks_do_not_change_the_effects(max_bytes):
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    expected = pixel_effects(model, images, LABELS)
+    effects = pixel_effects(model, images, LABELS, max_bytes=max_bytes)
+    torch.testing.assert_close(effects, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_effects_of_an_image_do_not_depend_on_the_batch():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    together = pixel_effects(model, images, LABELS)
+    alone = [pixel_effects(model, images[b : b + 1], LABELS[b : b + 1]) for b in range(3)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_unknown_score_names_the_nearest():
+    with pytest.raises(UsageError, match=r"unknown score 'logits': did you mean 'logit'\?"):
+        pixel_effects(linear_network(16), random_images(1, 1, 4, 4), LABELS[:1], score="logits")
+
+
+def test_faithfulness_of_the_effects_themselves_is_one():
+    effects = random_images(3, 16) - 0.5
+    maps = effects.view(3, 1, 4, 4)
+    ones = torch.ones(3, dtype=torch.float64)
+    torch.testing.assert_close(faithfulness_estimate(maps, effects), ones)
+    torch.testing.assert_close(faithfulness_estimate(-maps, effects), -ones)
+    torch.testing.assert_close(faithfulness_estimate(2 * maps + 7, effects), ones)
+
+
+def test_faithfulness_is_the_correlation_coefficient():
+    maps, effects = random_images(3, 2, 4, 4, seed=3), random_images(3, 16, seed=4)
+    values = faithfulness_estimate(maps, effects)
+    for b in range(3):
+        pair = torch.stack([maps[b].sum(0).flatten(), effects[b]])
+        torch.testing.assert_close(values[b], torch.corrcoef(pair)[0, 1])
+
+
+@pytest.mark.parametrize("score", ["probability", "logit"])
+def test_faithfulness_of_gradient_times_change_in_a_linear_network(score):
+    """The logit's effects are exactly that map; those on the probability only nearly so."""
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    change = (inverted(images) - images).flatten(1)
+    maps = (change * model[1].weight[LABELS].detach()).view(3, 1, 4, 4)
+    values = faithfulness_estimate(maps, pixel_effects(model, images, LABELS, score=score))
+    if score == "logit":
+        torch.testing.assert_close(values, torch.ones_like(values))
+    else:
+        assert ((values > 0.3) & (values < 0.9999)).all()
+
+
+def test_faithfulness_is_undefined_for_constant_maps_or_effects():
+    maps, effects = random_images(2, 1, 2, 2), random_images(2, 4, seed=1)
+    assert faithfulness_estimate(torch.zeros_like(maps), effects).isnan().all()
+    assert faithfulness_estimate(maps, torch.zeros_like(effects)).isnan().all()
+
+
+def test_faithfulness_names_numbers_of_pixels_that_differ():
+    with pytest.raises(ValueError, match=r"maps: expected \(2, 9\) .* got \(2, 4\)"):
+        faithfulness_estimate(random_images(2, 1, 2, 2), random_images(2, 9))
+
+
+def test_entropy_of_a_uniform_map_is_the_logarithm_of_its_pixels():
+    values = entropy(torch.full((2, 1, 4, 5), -0.3, dtype=torch.float64))
+    torch.testing.assert_close(values, torch.full((2,), math.log(20), dtype=torch.float64))
+
+
+def test_entropy_of_one_pixel_is_zero():
+    maps = torch.zeros(1, 1, 4, 5)
+    maps[0, 0, 2, 3] = -7
+    assert entropy(maps).item() == 0
+
+
+def test_entropy_of_shares_of_a_quarter_and_three_quarters():
+    expected = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    assert entropy(torch.tensor([[[[1.0, -3.0]]]])).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_entropy_sums_channels_before_the_absolute_value():
+    maps = torch.tensor([[[[1.0, 2.0]], [[-1.0, 2.0]]]])
+    assert entropy(maps).item() == 0
+
+
+def test_entropy_of_a_zero_map_is_undefined():
+    assert entropy(torch.zeros(1, 1, 2, 2)).isnan().all()
+
+
+def constant_map(images, class_index):
+    return torch.ones_like(images)
+
+
+def doubled(images, class_index):
+    """The gradient of |x|^2, whose Lipschitz constant is 2."""
+    return 2 * images
+
+
+def squared(images, class_index):
+    return images.square()
+
+
+each_noisy = pytest.mark.parametrize("metric", [local_lipschitz_estimate, max_sensitivity])
+
+
+@each_noisy
+def test_a_map_that_does_not_change_has_zero(metric):
+    images = random_images(3, 1, 4, 4)
+    values = metric(constant_map, images, LABELS, generator=generator(), n_samples=5)
+    assert torch.equal(values, torch.zeros(3, dtype=torch.float64))
+
+
+def test_lipschitz_estimate_of_a_linear_map_is_its_constant():
+    images = random_images(3, 2, 4, 4)
+    values = local_lipschitz_estimate(doubled, images, LABELS, generator=generator(), n_samples=5)
+    torch.testing.assert_close(values, torch.full((3,), 2.0, dtype=torch.float64))
+
+
+def test_lipschitz_estimate_is_the_largest_ratio():
+    images = random_images(3, 2, 4, 4)
+    values = local_lipschitz_estimate(
+        squared, images, LABELS, generator=generator(5), n_samples=7, noise_std=0.3
+    )
+    draws = generator(5)
+    for b in range(3):
+        noise = 0.3 * torch.randn(7, 2, 4, 4, generator=draws, dtype=torch.float64)
+        change = (images[b] + noise).square() - images[b].square()
+        ratios = [float(c.norm() / n.norm()) for c, n in zip(change, noise)]
+        assert values[b].item() == pytest.approx(max(ratios), rel=1e-12)
+
+
+def test_max_sensitivity_is_the_largest_relative_change():
+    images = random_images(3, 2, 4, 4)
+    values = max_sensitivity(
+        squared, images, LABELS, generator=generator(5), n_samples=7, radius=0.3
+    )
+    draws = generator(5)
+    for b in range(3):
+        uniform = torch.rand(7, 2, 4, 4, generator=draws, dtype=torch.float64)
+        noise = 0.6 * uniform - 0.3
+        change = (images[b] + noise).square() - images[b].square()
+        expected = max(float(c.norm()) for c in change) / float(images[b].square().norm())
+        assert values[b].item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_max_sensitivity_of_a_linear_map_is_below_its_bound_and_near_its_mean():
+    images = random_images(3, 1, 20, 20) + 1
+    values = max_sensitivity(
+        doubled, images, LABELS, generator=generator(), n_samples=50, radius=0.2
+    )
+    norms = images.flatten(1).norm(dim=1)
+    bound = 0.2 * math.sqrt(400) / norms
+    assert (values < bound).all()
+    torch.testing.assert_close(values, bound / math.sqrt(3), rtol=0.15, atol=0)
+
+
+@each_noisy
+def test_same_generator_seed_gives_the_same_bits(metric):
+    images = random_images(3, 1, 4, 4)
+    first, again, other = (
+        metric(squared, images, LABELS, generator=generator(seed), n_samples=5)
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@each_noisy
+def test_global_random_state_is_left_as_it_was(metric):
+    before = torch.get_rng_state()
+    metric(squared, random_images(3, 1, 4, 4), LABELS, generator=generator(), n_samples=5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@each_noisy
+@pytest.mark.parametrize("max_bytes", [1, 3 * 128, 10**9])
+def test_as_many_noisy_maps_as_asked_for(metric, max_bytes):
+    recorder = Recorder(nn.Identity())
+    metric(
+        lambda x, class_index: recorder(x), random_images(1, 1, 4, 4), LABELS[:1],
+        generator=generator(), n_samples=10, max_bytes=max_bytes,
+    )  # fmt: skip
+    references = 1 if metric is local_lipschitz_estimate else 2
+    assert sum(recorder.batches) == 10 + references
+
+
+@each_noisy
+@pytest.mark.parametrize("max_bytes", [1, 3 * 128])
+def test_chunks_do_not_change_the_values_of_images_of_whole_blocks_of_16_pixels(metric, max_bytes):
+    """The stream of normal numbers comes in blocks of 16; other sizes draw other noise."""
+    images = random_images(2, 1, 4, 4)
+    options = {"n_samples": 10, "max_bytes": max_bytes}
+    values = metric(squared, images, LABELS[:2], generator=generator(), **options)
+    expected = metric(squared, images, LABELS[:2], generator=generator(), n_samples=10)
+    torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"), [(local_lipschitz_estimate, "noise_std"), (max_sensitivity, "radius")]
+)
+def test_numbers_that_are_not_positive_are_named(metric, name):
+    images = random_images(1, 1, 2, 2)
+    for argument in ("n_samples", name):
+        with pytest.raises(ValueError, match=f"{argument}: expected a positive number, got 0"):
+            metric(squared, images, LABELS[:1], generator=generator(), **{argument: 0})
+
+
+@pytest.mark.parametrize("side", [8, 28, 64])
+def test_no_batch_is_larger_than_max_bytes_whatever_the_number_of_pixels(side):
+    images = random_images(1, 1, side, side, dtype=torch.float32)
+    model = Recorder(nn.Sequential(nn.Flatten(), nn.Linear(side * side, 3)).eval())
+    options = {"max_bytes": 2**15, "generator": generator(), "n_samples": 150}
+    maps_of = lambda x, class_index: model(x)  # noqa: E731
+    pixel_effects(model, images, LABELS[:1], max_bytes=2**15)
+    local_lipschitz_estimate(maps_of, images, LABELS[:1], **options)
+    max_sensitivity(maps_of, images, LABELS[:1], **options)
+    image_bytes = 4 * side * side
+    assert model.largest_bytes <= 2**15
+    assert model.largest_bytes > 2**15 - image_bytes
+
+
+def test_default_chunks_hold_at_most_half_a_mebibyte():
+    images = random_images(1, 3, 32, 32, dtype=torch.float32)
+    assert CHUNK_BYTES == 2**19
+    assert chunk_size(images, CHUNK_BYTES) == 42
+
+
+def test_a_chunk_has_at_least_one_image():
+    assert chunk_size(random_images(1, 1, 28, 28), 1) == 1
+
+
+def test_max_bytes_that_is_not_positive_is_named():
+    with pytest.raises(ValueError, match="max_bytes: expected a positive number of bytes, got 0"):
+        chunk_size(random_images(1, 1, 2, 2), 0)

@@ -1,0 +1,139 @@
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from reglib.errors import UsageError
+from reglib.networks import NETWORKS, LeNet5, ResNet, build_network
+
+SMALL = [
+    ("lenet5", (1, 28, 28), {}),
+    ("lenet5", (3, 12, 12), {}),
+    ("lenet5", (3, 33, 33), {}),
+    ("convnet", (3, 32, 32), {"width": 4}),
+    ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1, 1)}),
+    ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1), "stem": "strided"}),
+    ("resnet", (1, 64, 64), {"width": 4, "blocks": (2, 1), "stem": "imagenet"}),
+]
+
+
+def build(name, shape, options=None, classes=10, seed=0):
+    return build_network(name, shape, classes, options=options or {}, seed=seed).eval()
+
+
+def count(network):
+    return sum(p.numel() for p in network.parameters())
+
+
+def test_every_network_is_tested_here():
+    assert {name for name, _, _ in SMALL} == set(NETWORKS)
+
+
+@pytest.mark.parametrize(("name", "shape", "options"), SMALL)
+def test_logits_have_one_value_for_each_class(name, shape, options):
+    network = build(name, shape, options, classes=7)
+    assert network(torch.zeros(2, *shape)).shape == (2, 7)
+
+
+@pytest.mark.parametrize(("name", "shape", "options"), SMALL)
+def test_every_activation_is_a_module_that_is_used_once(name, shape, options):
+    network = build(name, shape, options)
+    calls = Counter()
+    relus = [module for module in network.modules() if isinstance(module, nn.ReLU)]
+    for module in relus:
+        module.register_forward_hook(lambda module, *_: calls.update([module]))
+    logits = network(torch.rand(1, *shape, requires_grad=True))
+    assert [calls[module] for module in relus] == [1] * len(relus)
+    assert activations_in_graph(logits) == len(relus)
+
+
+def activations_in_graph(logits):
+    """Count ReLU nodes in the graph: a functional call would be one more than there are modules."""
+    seen, todo, found = set(), [logits.grad_fn], 0
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found += node.name().startswith("ReluBackward")
+        todo += [parent for parent, _ in node.next_functions]
+    return found
+
+
+def test_lenet5_has_its_61706_parameters():
+    assert count(LeNet5(1, 28, 10)) == 61_706
+
+
+def test_lenet5_has_two_convolutions_three_linear_layers_and_relu_between_them():
+    kinds = Counter(type(module) for module in LeNet5(1, 28, 10))
+    assert kinds == {nn.Conv2d: 2, nn.MaxPool2d: 2, nn.Flatten: 1, nn.Linear: 3, nn.ReLU: 4}
+
+
+def test_resnet18_in_cifar_form_has_its_11173962_parameters():
+    with torch.device("meta"):
+        assert count(ResNet(3, 32, 10)) == 11_173_962
+
+
+def test_convnet_has_six_convolutions_of_its_width():
+    network = build("convnet", (3, 32, 32), {"width": 5})
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    assert [(conv.out_channels, conv.stride[0]) for conv in convolutions] == [
+        (5, 1), (5, 1), (5, 2), (5, 1), (5, 2), (5, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stem", "side"), [("cifar", 32), ("strided", 16), ("imagenet", 8)], ids=lambda v: str(v)
+)
+def test_stem_decides_the_resolution_of_the_first_stage(stem, side):
+    network = build("resnet", (3, 32, 32), {"width": 2, "blocks": (1,), "stem": stem})
+    sides = []
+    block = next(module for module in network if hasattr(module, "residual"))
+    block.register_forward_hook(lambda module, inputs, output: sides.append(output.shape[-1]))
+    network(torch.zeros(1, 3, 32, 32))
+    assert sides == [side]
+
+
+def test_pooling_before_the_activation_does_not_change_lenet5():
+    network = build("lenet5", (1, 28, 28))
+    swapped = nn.Sequential(*[network[i] for i in (0, 2, 1, 3, 5, 4, *range(6, 12))])
+    images = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(network(images), swapped(images))
+
+
+def test_same_seed_same_weights_and_another_seed_others():
+    first, again, other = (build("lenet5", (1, 28, 28), seed=seed) for seed in (5, 5, 6))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters()))
+    assert not any(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters()))
+
+
+def test_global_random_state_is_left_as_it_was():
+    before = torch.get_rng_state()
+    build("lenet5", (1, 28, 28), seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_unknown_network_names_the_nearest():
+    with pytest.raises(UsageError, match=r"unknown network 'lenet': did you mean 'lenet5'\?"):
+        build("lenet", (1, 28, 28))
+
+
+def test_unknown_option_is_named():
+    with pytest.raises(UsageError, match=r"network 'convnet': .*'widht'"):
+        build("convnet", (3, 32, 32), {"widht": 8})
+
+
+def test_unknown_stem_names_the_nearest():
+    with pytest.raises(UsageError, match=r"unknown stem 'cifar10': did you mean 'cifar'\?"):
+        build("resnet", (3, 32, 32), {"stem": "cifar10"})
+
+
+def test_images_that_are_not_square_are_refused():
+    with pytest.raises(UsageError, match="expected square images, got 28 x 32"):
+        build("lenet5", (1, 28, 32))
+
+
+def test_images_too_small_for_lenet5_are_refused():
+    with pytest.raises(UsageError, match="at least 12 pixels a side, got 11"):
+        build("lenet5", (1, 11, 11))

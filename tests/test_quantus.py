@@ -1,0 +1,147 @@
+"""Quantus 0.6 as an independent implementation of the metrics."""
+
+import numpy as np
+import pytest
+import quantus
+import torch
+
+from reglib import metrics
+from reglib.data import load_data, to_float
+from reglib.saliency import SALIENCIES
+from reglib.training import train
+from reglib.units import Training
+
+N_IMAGES, N_SAMPLES, SEED = 8, 4, 3
+ALL_AT_ONCE = 10**9
+TOLERANCE = {"rtol": 1e-4, "atol": 0.0}
+
+
+@pytest.fixture(scope="module")
+def network():
+    unit = Training(data="mnist5k", network="lenet5", epochs=2, learning_rate=1e-3, seed=0)
+    return train(unit, load_data("mnist5k"), device=torch.device("cpu")).network.float()
+
+
+@pytest.fixture(scope="module")
+def digits():
+    test = load_data("mnist5k").test
+    return to_float(test.images[:N_IMAGES], (0, 1)), test.labels[:N_IMAGES]
+
+
+@pytest.fixture(params=SALIENCIES)
+def saliency(request):
+    return SALIENCIES[request.param]
+
+
+def explain_by(saliency):
+    """Wrap a saliency method as Quantus wants it, from arrays to an array."""
+
+    def explain(model, inputs, targets, **kwargs):
+        maps = saliency(model, torch.as_tensor(inputs), torch.as_tensor(targets))
+        return maps.numpy()
+
+    return explain
+
+
+def replay(noise):
+    """Perturb by given noise (images, samples, pixels), one sample at each call."""
+    calls = iter(range(noise.shape[1]))
+    return lambda arr, indices, **kwargs: arr + noise[:, next(calls)]
+
+
+def arrays(digits):
+    images, labels = digits
+    return {"x_batch": images.numpy(), "y_batch": labels.numpy(), "channel_first": True}
+
+
+def mirror_one_pixel(arr, indices, **kwargs):
+    """Apply the paper's perturbation to the pixels `indices` (B, 1) of `arr` (B, pixels)."""
+    changed = arr.copy()
+    rows = np.arange(len(arr))[:, None]
+    changed[rows, indices] = arr.min(1)[:, None] + arr.max(1)[:, None] - arr[rows, indices]
+    return changed
+
+
+@pytest.mark.filterwarnings("ignore:The settings for perturbing input")
+@pytest.mark.parametrize("score", ["probability", "logit"])
+@pytest.mark.parametrize("perturb", ["inverted", "black"])
+def test_faithfulness_estimate(network, digits, saliency, score, perturb):
+    ours, theirs = {
+        "inverted": (metrics.inverted, {"perturb_func": mirror_one_pixel}),
+        "black": (lambda x: x.amin((1, 2, 3), keepdim=True).expand_as(x), {}),
+    }[perturb]
+    maps = saliency(network, *digits)
+    effects = metrics.pixel_effects(network, *digits, score=score, perturb=ours)
+    metric = quantus.FaithfulnessEstimate(normalise=False, disable_warnings=True, **theirs)
+    values = metric(network, a_batch=maps.numpy(), softmax=score == "probability", **arrays(digits))
+    expected = -torch.tensor(values, dtype=torch.float64)
+    torch.testing.assert_close(metrics.faithfulness_estimate(maps, effects), expected, **TOLERANCE)
+
+
+def quantus_lipschitz(network, digits, saliency, noise, **options):
+    metric = quantus.LocalLipschitzEstimate(
+        nr_samples=noise.shape[1],
+        norm_numerator=quantus.functions.similarity_func.distance_euclidean,
+        norm_denominator=quantus.functions.similarity_func.distance_euclidean,
+        perturb_func=replay(noise),
+        disable_warnings=True,
+        **options,
+    )
+    values = metric(network, explain_func=explain_by(saliency), **arrays(digits))
+    return torch.as_tensor(np.array(values), dtype=torch.float32)
+
+
+def normal_noise(noise_std=0.1):
+    """Draw what `local_lipschitz_estimate` draws, (images, samples, pixels)."""
+    generator = torch.Generator().manual_seed(SEED)
+    shape = (N_SAMPLES, 1, 28, 28)
+    draws = [torch.randn(shape, generator=generator) * noise_std for _ in range(N_IMAGES)]
+    return torch.stack(draws).flatten(2).numpy()
+
+
+def test_local_lipschitz_estimate(network, digits, saliency):
+    values = metrics.local_lipschitz_estimate(
+        lambda images, labels: saliency(network, images, labels), *digits, n_samples=N_SAMPLES,
+        generator=torch.Generator().manual_seed(SEED), max_bytes=ALL_AT_ONCE,
+    )  # fmt: skip
+    expected = quantus_lipschitz(network, digits, saliency, normal_noise(), normalise=False)
+    torch.testing.assert_close(values, expected, **TOLERANCE)
+
+
+def test_max_sensitivity(network, digits, saliency):
+    values = metrics.max_sensitivity(
+        lambda images, labels: saliency(network, images, labels), *digits, n_samples=N_SAMPLES,
+        generator=torch.Generator().manual_seed(SEED), max_bytes=ALL_AT_ONCE,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(SEED)
+    shape = (N_SAMPLES, 1, 28, 28)
+    draws = [(2 * torch.rand(shape, generator=generator) - 1) * 0.2 for _ in range(N_IMAGES)]
+    metric = quantus.MaxSensitivity(
+        nr_samples=N_SAMPLES, normalise=False, disable_warnings=True,
+        perturb_func=replay(torch.stack(draws).flatten(2).numpy()),
+    )  # fmt: skip
+    expected = metric(network, explain_func=explain_by(saliency), **arrays(digits))
+    expected = torch.as_tensor(np.array(expected), dtype=torch.float32)
+    torch.testing.assert_close(values, expected, **TOLERANCE)
+
+
+def test_entropy(network, digits, saliency):
+    maps = saliency(network, *digits)
+    metric = quantus.Complexity(abs=True, normalise=False, disable_warnings=True)
+    expected = metric(network, a_batch=maps.numpy(), **arrays(digits))
+    expected = torch.as_tensor(np.array(expected), dtype=torch.float32)
+    torch.testing.assert_close(metrics.entropy(maps), expected, **TOLERANCE)
+
+
+def test_the_default_normalisation_of_quantus_makes_an_image_depend_on_its_batch(network, digits):
+    """Quantus divides by the largest value in the batch; ours has the same value in any batch."""
+    saliency, noise = SALIENCIES["logit_gradient"], normal_noise()
+    four = tuple(tensor[:4] for tensor in digits)
+
+    by_default = quantus_lipschitz(network, digits, saliency, noise)
+    in_four = quantus_lipschitz(network, four, saliency, noise[:4])
+    assert ((by_default[:4] / in_four - 1).abs() > 0.01).any()
+
+    as_here = quantus_lipschitz(network, digits, saliency, noise, normalise=False)
+    in_four = quantus_lipschitz(network, four, saliency, noise[:4], normalise=False)
+    torch.testing.assert_close(as_here[:4], in_four, **TOLERANCE)

@@ -1,0 +1,103 @@
+"""The commands in the README and on the pages are ones that there are."""
+
+import itertools
+import re
+import shlex
+
+import pytest
+import typer
+
+from reglib import cli
+from reglib.notebooks import chapters, parameters, profiles
+from reglib.paths import ROOT
+
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "book").glob("*.md"))]
+LINES = [
+    line.removeprefix("$ ").removesuffix(" &")
+    for page in PAGES
+    for block in CONSOLE.findall(page.read_text(encoding="utf-8"))
+    for line in block.splitlines()
+]
+INLINE = [
+    command
+    for page in PAGES
+    for command in re.findall(r"`((?:\.venv/bin/)?reglib [a-z][^`]*)`", page.read_text())
+]
+REGLIB = sorted({line.removeprefix(".venv/bin/") for line in LINES + INLINE if "reglib " in line})
+REGLIB = [line for line in REGLIB if line.startswith("reglib ")]
+QUICK = [["list"], ["run", "--help"], ["book", "--help"], ["serve", "--help"]]
+
+
+def test_there_are_commands():
+    assert len(REGLIB) >= 8
+    assert all(
+        line.startswith(("reglib", "git", "make", "papermill", "pip", "dask")) for line in LINES
+    )
+
+
+def parse(words):
+    """Parse a command line without running it; return what it gives to the command."""
+    group = typer.main.get_command(cli.app)
+    words = cli._join_pairs(words)
+    name, command, rest = group.resolve_command(group.context_class(group), words)
+    return name, command.make_context(name, list(rest), resilient_parsing=False).params
+
+
+@pytest.mark.parametrize("line", REGLIB)
+def test_command_parses(line):
+    name, values = parse(shlex.split(line)[1:])
+    if name == "run":
+        assert set(values["chapters"] or []) <= set(chapters())
+        for chapter in values["chapters"] or chapters():
+            assert values["profile"] in profiles(chapter)
+            for pair in values["parameter"] or []:
+                assert pair.partition("=")[0] in parameters(chapter)
+
+
+@pytest.mark.parametrize("line", ["reglib rnu", "reglib run --profil laptop", "reglib run -p x"])
+def test_a_wrong_command_is_refused(line, monkeypatch):
+    monkeypatch.setattr("sys.argv", shlex.split(line))
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+
+
+@pytest.mark.parametrize("words", QUICK, ids=" ".join)
+def test_quick_command_runs(words, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["reglib", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("papermill")])
+def test_papermill_gets_parameters_that_there_are(line):
+    words = shlex.split(line)
+    assert (ROOT / words[1]).exists()
+    chapter = words[1].removeprefix("notebooks/").removesuffix(".ipynb")
+    for flag, name in itertools.pairwise(words):
+        if flag == "-p":
+            assert name in parameters(chapter)
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if "make " in line])
+def test_make_has_the_target(line):
+    target = line.partition("make ")[2].split()[0]
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_the_map_of_the_readme_names_what_there_is():
+    text = (ROOT / "README.md").read_text()
+    block = re.search(r"## The map\n\n```\n(.*?)```", text, re.DOTALL)[1]
+    for line in block.splitlines():
+        for name in line.split("  ")[0].split(","):
+            assert (ROOT / name.strip()).exists(), name
+
+
+def test_the_layout_page_names_every_module():
+    text = (ROOT / "book" / "layout.md").read_text()
+    listed = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| \d \|[^|]*\|", text, re.M))))
+    modules = {path.stem for path in (ROOT / "reglib").glob("[a-z]*.py")}
+    modules |= {path.parent.name for path in (ROOT / "reglib").glob("*/__init__.py")}
+    assert listed == modules

@@ -1,0 +1,216 @@
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from reglib.data import load_data, to_float
+from reglib.errors import UsageError
+from reglib.networks import build_network
+from reglib.regularizers import input_gradient_penalty
+from reglib.training import check, initial_network, memory_format, train
+from reglib.units import Training
+
+CPU = torch.device("cpu")
+UNIT = Training(
+    data="mnist5k", network="lenet5", epochs=3, learning_rate=2e-3, seed=4,
+    n_train=96, batch_size=32, penalties={"input_gradient": {"strength": 0.1}},
+)  # fmt: skip
+WITH_BATCH_NORM = dataclasses.replace(
+    UNIT, network="convnet", network_options={"width": 4}, n_train=64
+)
+
+
+def with_strength(strength, **changes):
+    return dataclasses.replace(
+        UNIT, penalties={"input_gradient": {"strength": strength}}, **changes
+    )
+
+
+def trained(unit, **options):
+    return train(unit, load_data("mnist5k"), device=CPU, **options)
+
+
+def states_of(unit):
+    """Train, and return the result and the state after each epoch, each copied."""
+    states = []
+
+    def keep(state):
+        states.append({name: value.clone() for name, value in state().items()})
+
+    return trained(unit, on_epoch=keep), states
+
+
+def same_bits(first, second):
+    a, b = first.state_dict(), second.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def mean_penalty(network):
+    train_split = load_data("mnist5k").train
+    inputs = to_float(train_split.images[:96], UNIT.pixel_range).requires_grad_()
+    values = input_gradient_penalty(network(inputs), train_split.labels[:96], inputs)
+    return values.mean().item()
+
+
+def test_training_lowers_the_loss_and_ends_in_evaluation_mode():
+    result = trained(UNIT)
+    assert len(result.losses) == 3
+    assert result.losses[2] < result.losses[0]
+    assert not result.diverged
+    assert not any(module.training for module in result.network.modules())
+
+
+def test_first_loss_is_cross_entropy_plus_strength_times_mean_penalty():
+    unit = with_strength(0.5, epochs=1, batch_size=96)
+    data = load_data("mnist5k")
+    network = initial_network(unit, data)
+    inputs = to_float(data.train.images[:96], unit.pixel_range).requires_grad_()
+    labels = data.train.labels[:96]
+    logits = network(inputs)
+    expected = torch.nn.functional.cross_entropy(logits, labels)
+    expected = expected + 0.5 * input_gradient_penalty(logits, labels, inputs).mean()
+    assert trained(unit).losses == [pytest.approx(float(expected.detach()), rel=1e-5)]
+
+
+@pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM], ids=["lenet5", "convnet"])
+def test_same_seed_gives_the_same_bits(unit):
+    first, again = trained(unit), trained(unit)
+    assert same_bits(first.network, again.network)
+    assert first.losses == again.losses
+
+
+def test_another_seed_gives_another_network():
+    other = trained(dataclasses.replace(UNIT, seed=5))
+    assert not same_bits(trained(UNIT).network, other.network)
+
+
+def test_every_epoch_has_an_order_of_its_own(monkeypatch):
+    orders = []
+    randperm = torch.randperm
+
+    def record(*arguments, **options):
+        orders.append(randperm(*arguments, **options))
+        return orders[-1]
+
+    monkeypatch.setattr(torch, "randperm", record)
+    trained(UNIT)
+    assert len({tuple(order.tolist()) for order in orders}) == 3
+    assert all(sorted(order.tolist()) == list(range(96)) for order in orders)
+
+
+@pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM], ids=["lenet5", "convnet"])
+def test_resuming_from_any_epoch_gives_the_bits_of_an_uninterrupted_training(unit):
+    whole, states = states_of(unit)
+    assert len(states) == 3
+    for epochs, state in enumerate(states, start=1):
+        assert state["losses"].tolist() == whole.losses[:epochs]
+        torch.manual_seed(epochs)
+        resumed = trained(unit, resume=state)
+        assert same_bits(resumed.network, whole.network)
+        assert resumed.losses == whole.losses
+
+
+def test_resuming_from_something_else_is_refused():
+    with pytest.raises(UsageError, match="resume: expected the state that on_epoch gave"):
+        trained(UNIT, resume={"weights": torch.zeros(1)})
+
+
+def test_random_state_of_the_caller_is_left_as_it_was():
+    before = torch.get_rng_state()
+    trained(UNIT)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_random_state_of_the_caller_has_no_influence():
+    torch.manual_seed(1)
+    first = trained(UNIT)
+    torch.manual_seed(2)
+    assert same_bits(first.network, trained(UNIT).network)
+
+
+def test_data_are_left_as_they_were():
+    images = load_data("mnist5k").train.images
+    before = images[:96].clone()
+    trained(UNIT)
+    assert images.dtype == torch.uint8
+    assert torch.equal(images[:96], before)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [with_strength(0.1, learning_rate=1e30), with_strength(1e300)],
+    ids=["learning rate", "strength"],
+)
+def test_training_that_diverges_ends_and_says_so(unit):
+    result, states = states_of(unit)
+    assert result.diverged
+    assert not math.isfinite(result.losses[-1])
+    assert len(states) == len(result.losses) - 1
+    assert not result.network.training
+
+
+@pytest.mark.xfail(strict=True, reason="only the loss before each step is looked at")
+def test_weights_that_the_last_step_made_infinite_count_as_diverged():
+    unit = dataclasses.replace(UNIT, epochs=1, batch_size=96, learning_rate=1e38)
+    assert trained(unit).diverged
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"network": "lenet"}, r"unknown network 'lenet': did you mean 'lenet5'\?"),
+        ({"optimizer": "adan"}, r"unknown optimizer 'adan': did you mean 'adam'\?"),
+        (
+            {"penalties": {"input_gradeint": {"strength": 1}}},
+            r"unknown penalty 'input_gradeint': did you mean 'input_gradient'\?",
+        ),
+        (
+            {"penalties": {"input_gradient": {"strength": 1, "strenght": 2}}},
+            r"unknown setting of penalty 'input_gradient' 'strenght': did you mean 'strength'\?",
+        ),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(changes, text):
+    unit = dataclasses.replace(UNIT, **changes)
+    with pytest.raises(UsageError, match=text):
+        check(unit)
+    with pytest.raises(UsageError, match=text):
+        trained(unit)
+
+
+def test_strength_zero_is_training_without_a_penalty():
+    without = trained(dataclasses.replace(UNIT, penalties={}))
+    zero = trained(with_strength(0))
+    assert zero.losses == pytest.approx(without.losses, rel=1e-4)
+    for a, b in zip(zero.network.parameters(), without.network.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_more_strength_gives_smaller_input_gradients():
+    norms = [mean_penalty(trained(with_strength(s, epochs=6)).network) for s in (0, 10, 100)]
+    assert norms[0] > 1.5 * norms[1]
+    assert norms[1] > 1.5 * norms[2]
+
+
+@pytest.mark.parametrize(
+    ("network", "device", "layout"),
+    [
+        ("lenet5", "cpu", torch.channels_last),
+        ("convnet", "cpu", torch.contiguous_format),
+        ("lenet5", "cuda", torch.contiguous_format),
+    ],
+)
+def test_layout_is_the_faster_one(network, device, layout):
+    model = build_network(network, (1, 28, 28), 10, options={}, seed=0)
+    assert memory_format(model, torch.device(device)) is layout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_cuda_gives_the_same_bits_twice_and_nearly_those_of_the_cpu():
+    first, again = (
+        train(UNIT, load_data("mnist5k"), device=torch.device("cuda")) for _ in range(2)
+    )
+    assert same_bits(first.network, again.network)
+    assert first.losses == pytest.approx(trained(UNIT).losses, rel=1e-2)

@@ -27,13 +27,15 @@ PYTHON ?= $(shell for python in $(foreach version,3.13 3.12 3.11,python$(version
     $$python -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
     2>/dev/null && echo $$python && break; done)
 
-# An interrupted installation goes on: the file `installed` is written last.
+# The file `installed` is written last. Without it an environment may hold half a package, and is made
+# anew, from what pip has downloaded already.
 .venv/installed: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 with venv was found. On Debian or Ubuntu:"; \
 	    echo "    apt install python3 python3-venv"; \
 	    echo "or name one: make PYTHON=/path/to/python3"; exit 1; }
 	@echo "Installing into .venv with $(PYTHON): several GB, once"
-	$(PYTHON) -m venv .venv
+	@test -f $@ || $(PYTHON) -m venv --clear .venv
+	@rm -f $@
 	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

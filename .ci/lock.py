@@ -1,6 +1,6 @@
 """Print requirements.lock: the version here of all that pyproject.toml needs, directly or not.
 
-Run by `make lock` in a fresh environment. A package that only Linux (CUDA) or some Pythons need gets
+Run by `make lock` in a fresh environment. A package that only Linux (CUDA) or some Pythons need has
 a marker, so that the same file installs on macOS and on each of them.
 """
 

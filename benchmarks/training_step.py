@@ -33,7 +33,7 @@ CASES = {
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
     """Time the steps of all networks in both layouts."""
-    return [row for name in CASES for row in _rows(name, device, rounds=2 if quick else 7)]
+    return [row for name in CASES for row in _rows(name, device, rounds=2 if quick else 5)]
 
 
 def _rows(name: str, device: torch.device, *, rounds: int) -> list[Row]:

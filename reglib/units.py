@@ -159,8 +159,11 @@ def log_spaced(low: float, high: float, count: int) -> list[float]:
     >>> log_spaced(1, 100, 3)
     [1.0, 10.0, 100.0]
     """
-    if not 0 < low <= high < math.inf:
-        raise UsageError(f"expected a range of finite numbers 0 < low <= high, got {low} to {high}")
+    numbers = all(isinstance(end, int | float) for end in (low, high))
+    if not numbers or not 0 < low <= high < math.inf:
+        raise UsageError(
+            f"expected a range of finite numbers 0 < low <= high, got {low!r} to {high!r}"
+        )
     if count < 1:
         raise UsageError(f"expected at least one number in the range, got {count}")
     if count == 1:

@@ -115,6 +115,16 @@ def test_a_pixel_that_does_not_change_has_no_effect_and_costs_no_forward_pass():
     assert sum(model.batches) == (1 + 13) + 1
 
 
+def test_a_pixel_that_changes_in_one_of_its_channels_has_an_effect():
+    images = random_images(1, 2, 2, 2)
+    images[:, 0] = 0
+    model = linear_network(8)
+    options = {"score": "logit", "perturb": torch.zeros_like}
+    effects = pixel_effects(model, images, LABELS[:1], **options)
+    weight = model[1].weight[2].detach().view(2, 4)
+    torch.testing.assert_close(effects[0], -images[0, 1].flatten() * weight[1])
+
+
 @pytest.mark.parametrize("max_bytes", [1, 5 * 16 * 8, 10**9])
 def test_chunks_do_not_change_the_effects(max_bytes):
     model, images = linear_network(16), random_images(3, 1, 4, 4)

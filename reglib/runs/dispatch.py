@@ -8,7 +8,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future,
 
 from tqdm import tqdm
 
-from reglib.errors import RunFailed
+from reglib.errors import RunFailed, UsageError
 from reglib.runs.execute import Job, Outcome, describe, run_job
 from reglib.runs.executors import Resources
 from reglib.runs.store import Store
@@ -42,16 +42,21 @@ def _run(
     for attempt in range(ATTEMPTS):
         if attempt:
             print(f"a worker was lost: trying again, jobs left: {len(jobs)}", file=sys.stderr)
-        with resources.executor() as executor:
-            lost = []
-            for job, future in _settled(jobs, executor):
-                if future is None or _lost(future):
-                    lost.append(job)
-                    continue
-                outcome = _outcome(job, future)
-                store.reports += outcome.reports
-                errors += outcome.errors
-                progress.add(len(job.units))
+        lost = []
+        try:
+            with resources.executor() as executor:
+                for job, future in _settled(jobs, executor):
+                    if future is None or _lost(future):
+                        lost.append(job)
+                        continue
+                    outcome = _outcome(job, future)
+                    store.reports += outcome.reports
+                    errors += outcome.errors
+                    progress.add(len(job.units))
+        except UsageError as error:
+            if attempt:
+                raise RunFailed(f"workers were lost, and then: {error}") from error
+            raise
         if not lost:
             return errors
         jobs = lost

@@ -135,7 +135,7 @@ def _dask_executor(address: str) -> Iterator[Executor]:
     except Exception as error:
         raise UsageError(
             f"Dask scheduler {address}: cannot be reached ({error}); start one with "
-            "'dask scheduler' and workers with 'dask worker ADDRESS'"
+            "'dask scheduler' and workers with 'dask worker ADDRESS --nthreads 1'"
         ) from error
     try:
         if not client.nthreads():

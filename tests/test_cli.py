@@ -1,0 +1,142 @@
+"""The command as a user types it, in a process of its own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import reglib
+
+CHAPTER = "gradient_regularisation"
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Run `reglib` with stores and results of its own; give exit code, output and errors."""
+
+    def call(*arguments, **variables):
+        environment = os.environ | {
+            "REGLIB_STORE": str(tmp_path / "store"), "REGLIB_EXECUTED": str(tmp_path / "executed"),
+            "REGLIB_DATA": str(tmp_path / "data"),
+        } | variables  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", "from reglib.cli import main; main()", *arguments],
+            capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+def test_list_shows_profiles_and_parameters_with_type_default_and_help(command):
+    code, out, _ = command("list")
+    assert code == 0
+    assert "profiles: smoke, laptop, workstation, paper" in out
+    assert "n_samples: int = 200\n      noisy copies" in out
+
+
+def test_dry_run_says_what_is_missing_and_computes_nothing(command, tmp_path):
+    code, out, _ = command("run", CHAPTER, "--profile", "paper", "--dry-run")
+    assert code == 0
+    assert "units, 0 stored" in out
+    for name in ("kmnist", "cifar10", "imagenette320"):
+        assert f"data set '{name}' is not at" in out
+    assert "download=True" in out
+    assert not list((tmp_path / "store").rglob("*.json"))
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "gradient_regularization"], "did you mean 'gradient_regularisation'"),
+        (["run", "--profile", "labtop"], "did you mean 'laptop'"),
+        (["run", "-p", "n_imges", "3"], "did you mean 'n_images'"),
+        (["run", "-p", "n_images", "many"], "n_images: expected int"),
+        (["run", "-p", "seeds", "[]"], "seeds: expected at least one value"),
+        (["run", "-p", "n_images"], "-p: expected a name and a value"),
+        (["run", "-f", "nowhere.yml"], "nowhere.yml: not a readable YAML file"),
+        (["run", "--jobs", "0"], "jobs: expected a positive number"),
+        (["run", "--device", "tpu"], "device: expected auto, cpu or cuda"),
+        (["run", "--profile", "smoke", "-p", "alpha_min", "-1.0"], "0 < low <= high"),
+        (["run", "--profile", "paper"], "data set 'mnist' is not at"),
+        (["run", "--profile", "smoke", "--dask", "tcp://127.0.0.1:9"], "cannot be reached"),
+        (["rum"], "rum"),
+        (["run", "--fast"], "--fast"),
+        (["compare", "a", "b"], "expected results"),
+        (["serve", "--html", "nowhere"], "run 'make book' first"),
+        (["book", "--no-pdf"], "was not executed"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_message_with_code_2(command, arguments, message):
+    code, out, err = command(*arguments)
+    assert message in err, err
+    assert code == 2, err
+    assert "Traceback" not in out + err
+
+
+def test_a_gpu_that_is_not_there_is_refused(command):
+    code, _, err = command("run", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
+    assert (code, "torch finds no CUDA device" in err) == (2, True)
+
+
+def test_a_store_that_cannot_be_made_is_refused(command, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = command("run", "--profile", "smoke", REGLIB_STORE=str(tmp_path / "file"))
+    assert code == 2
+    assert f"store folder {tmp_path / 'file'}" in err
+
+
+def test_debug_shows_the_traceback(command):
+    _, _, err = command("--debug", "run", "--profile", "labtop")
+    assert "Traceback" in err
+
+
+def test_parameters_of_a_file_give_way_to_those_of_the_command_line(command, tmp_path):
+    (tmp_path / "params.yml").write_text("seeds: [0, 1, 2, 3]\nalpha_min: 1.0e3\n")
+    given = ["run", "--profile", "smoke", "--dry-run", "-f", "params.yml"]
+    _, four, _ = command(*given)
+    _, one, _ = command(*given, "-p", "seeds", "[5]")
+    counts = [int(text.partition("smoke: ")[2].split()[0]) for text in (four, one)]
+    assert counts[0] > 3 * counts[1]
+
+
+def test_report_as_json_has_the_fields_of_a_verdict(command):
+    code, out, _ = command("report", "--json")
+    assert code == 0
+    for verdict in json.loads(out):
+        assert verdict["verdict"] in {"reproduced", "not reproduced", "underpowered", "untested"}
+
+
+def test_serve_serves_on_this_machine_only(tmp_path):
+    (tmp_path / "index.html").write_text("<p>here</p>")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = ["-c", "from reglib.cli import main; main()", "serve", "--html", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-u", *program, "--port", str(port)], stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.DEVNULL,
+    ) as server:  # fmt: skip
+        try:
+            watchdog = threading.Timer(60, server.kill)
+            watchdog.start()
+            assert server.stdout.readline().startswith(f"http://127.0.0.1:{port}")
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as page:
+                assert page.read() == b"<p>here</p>"
+        finally:
+            watchdog.cancel()
+            server.kill()
+
+
+def test_importing_reglib_imports_nothing_heavy():
+    program = "import sys, reglib; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "False"]
+    assert Path(reglib.__file__).name == "__init__.py"

@@ -1,0 +1,446 @@
+import gzip
+import hashlib
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import datasets
+
+from reglib import data
+from reglib.data import SOURCES, ImageData, image_shape, load_data, source, to_float
+from reglib.errors import DataMissing, UsageError
+from reglib.networks import build_network
+
+IDX = ("MNIST", "KMNIST", "FashionMNIST")
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data._load.cache_clear()
+    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "data"))
+
+
+def digits(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    images = random.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+    return images, np.arange(count, dtype=np.uint8) % 10
+
+
+def write_idx(folder: Path, *, compressed: bool = False) -> dict[str, np.ndarray]:
+    """Write the four files of MNIST: a magic number, sizes in big-endian order, then bytes."""
+    folder.mkdir(parents=True)
+    written = {}
+    for prefix, count in (("train", 30), ("t10k", 10)):
+        images, labels = digits(count, seed=count)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = struct.pack(f">{1 + array.ndim}I", 0x800 + array.ndim, *array.shape)
+            contents = header + array.tobytes()
+            name = f"{prefix}-{kind}-ubyte"
+            if compressed:
+                (folder / f"{name}.gz").write_bytes(gzip.compress(contents))
+            else:
+                (folder / name).write_bytes(contents)
+            written[name] = array
+    return written
+
+
+def check_idx(loaded: ImageData, written: dict[str, np.ndarray]) -> None:
+    assert loaded.shape == (1, 28, 28)
+    assert len(loaded.classes) == 10
+    for split, prefix in ((loaded.train, "train"), (loaded.test, "t10k")):
+        assert split.images.dtype == torch.uint8
+        assert split.labels.dtype == torch.int64
+        assert np.array_equal(split.images[:, 0].numpy(), written[f"{prefix}-images-idx3-ubyte"])
+        assert np.array_equal(split.labels.numpy(), written[f"{prefix}-labels-idx1-ubyte"])
+
+
+def write_images(
+    folder: Path,
+    *,
+    size: tuple[int, int] = (6, 6),
+    ending: str = "png",
+    test: str = "test",
+    classes: tuple[str, ...] = ("cat", "dog"),
+) -> dict[str, list[np.ndarray]]:
+    """Write two images of each class into train, one into test; return the pixels (H, W, 3)."""
+    random = np.random.default_rng(0)
+    written: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+    for part, count in (("train", 2), (test, 1)):
+        for name in classes:
+            (folder / part / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = random.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / name / f"{index}.{ending}")
+                written["train" if part == "train" else "test"].append(pixels)
+    return written
+
+
+def test_to_float_maps_black_and_white_to_the_range() -> None:
+    levels = torch.arange(256, dtype=torch.uint8)
+    for low, high in ((0.0, 1.0), (-1.0, 1.0), (-0.5, 2.0)):
+        expected = torch.linspace(low, high, 256, dtype=torch.float64)
+        torch.testing.assert_close(
+            to_float(levels, (low, high)).double(), expected, rtol=0, atol=1e-6
+        )
+    assert to_float(levels, (0, 1)).dtype == torch.float32
+
+
+class TestMnist5k:
+    def test_shapes_and_classes(self) -> None:
+        loaded = load_data("mnist5k")
+        assert loaded.train.images.shape == (4000, 1, 28, 28)
+        assert loaded.test.images.shape == (1000, 1, 28, 28)
+        assert loaded.train.images.dtype == torch.uint8
+        assert loaded.train.labels.bincount().tolist() == [400] * 10
+        assert loaded.test.labels.bincount().tolist() == [100] * 10
+        assert loaded.classes == tuple("0123456789")
+        for split in (loaded.train, loaded.test):
+            assert split.labels[:10].tolist() == list(range(10))
+            assert split.labels[-10:].tolist() == list(range(10))
+
+    def test_fingerprint_is_that_of_stored_results(self) -> None:
+        assert load_data("mnist5k").fingerprint == (
+            "2131f07f8d193abe9603a340e242b3e43235c5999bee38f189d7e214c73f8935"
+        )
+
+    def test_images_are_the_digits_that_their_labels_say(self) -> None:
+        loaded = load_data("mnist5k")
+        flat = [split.images.flatten(1).double() for split in (loaded.train, loaded.test)]
+        centres = torch.stack([flat[0][loaded.train.labels == d].mean(0) for d in range(10)])
+        nearest = torch.cdist(flat[1], centres).argmin(1)
+        assert (nearest == loaded.test.labels).double().mean() > 0.75
+        both = torch.cat(flat)
+        assert len(both.unique(dim=0)) == len(both), "an image stands in both splits"
+
+
+@pytest.mark.parametrize("name", IDX)
+def test_idx_files_of_torchvision(name: str, tmp_path: Path) -> None:
+    written = write_idx(tmp_path / "data" / name / "raw")
+    ours = "fashion_mnist" if name == "FashionMNIST" else name.lower()
+    check_idx(load_data(ours), written)
+
+
+def test_fashion_mnist_of_debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path / "debian")
+    written = write_idx(tmp_path / "debian", compressed=True)
+    loaded = load_data("fashion_mnist")
+    check_idx(loaded, written)
+    assert loaded.classes[0] == "T-shirt/top"
+
+    # The same files in torchvision's folder are the same data set, and come first.
+    write_idx(tmp_path / "data" / "FashionMNIST" / "raw")
+    data._load.cache_clear()
+    monkeypatch.setattr(data, "_read_idx", None)
+    assert load_data("fashion_mnist").fingerprint == loaded.fingerprint
+
+
+@pytest.mark.parametrize("damage", ["cut", "not gzip", "missing", "labels"])
+def test_damaged_files_of_debian_are_told(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "debian"
+    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", folder)
+    write_idx(folder, compressed=True)
+    images, labels = (folder / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+    if damage == "cut":
+        images.write_bytes(images.read_bytes()[:-100])
+    elif damage == "not gzip":
+        images.write_bytes(b"<html>")
+    elif damage == "missing":
+        images.unlink()
+    else:
+        labels.write_bytes(gzip.compress(gzip.decompress(labels.read_bytes())[:-1]))
+    with pytest.raises(UsageError) as caught:
+        load_data("fashion_mnist")
+    if damage == "labels":
+        assert "expected a label for each test image, got 10 images and 9 labels" in str(
+            caught.value
+        )
+    else:
+        assert f"what is at {folder} cannot be read" in str(caught.value)
+        assert "apt install dataset-fashion-mnist" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "contents", [b"", b"<html>not found</html>", struct.pack(">4I", 0x803, 10, 28, 28) + b"12"]
+)
+def test_damaged_idx_files_are_told(contents: bytes, tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "MNIST" / "raw"
+    write_idx(folder)
+    (folder / "t10k-images-idx3-ubyte").write_bytes(contents)
+    with pytest.raises(UsageError, match=f"{folder.parent} cannot be read .*Remove it and get it"):
+        load_data("mnist")
+
+
+class TestCifar10:
+    @pytest.fixture
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Write small batches in the format of CIFAR-10, with the checksums they have."""
+        folder = tmp_path / "data" / "cifar-10-batches-py"
+        folder.mkdir(parents=True)
+        random = np.random.default_rng(0)
+
+        def write(name: str, contents: object) -> str:
+            packed = pickle.dumps(contents, protocol=2)
+            (folder / name).write_bytes(packed)
+            return hashlib.md5(packed).hexdigest()
+
+        lists: dict[str, list[list[str]]] = {"train_list": [], "test_list": []}
+        for index, name in enumerate(
+            [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+        ):
+            batch = {
+                "data": random.integers(0, 256, (4, 3072), dtype=np.uint8),
+                "labels": [(4 * index + number) % 10 for number in range(4)],
+            }
+            kind = "test_list" if name == "test_batch" else "train_list"
+            lists[kind].append([name, write(name, batch)])
+        names = [f"class {number}" for number in range(10)]
+        md5 = write("batches.meta", {"label_names": names})
+        for kind, value in lists.items():
+            monkeypatch.setattr(datasets.CIFAR10, kind, value)
+        meta = {"filename": "batches.meta", "key": "label_names", "md5": md5}
+        monkeypatch.setattr(datasets.CIFAR10, "meta", meta)
+        return folder
+
+    def test_batches(self, folder: Path) -> None:
+        loaded = load_data("cifar10")
+        assert loaded.train.images.shape == (20, 3, 32, 32)
+        assert loaded.test.images.shape == (4, 3, 32, 32)
+        assert loaded.train.labels.tolist() == [number % 10 for number in range(20)]
+        assert loaded.classes[9] == "class 9"
+        batch = pickle.loads((folder / "data_batch_2").read_bytes())
+        # A row holds the red plane, then green, then blue.
+        assert np.array_equal(loaded.train.images[4].numpy().ravel(), batch["data"][0])
+
+    def test_an_altered_batch_is_refused_and_never_unpickled(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Evil:
+            def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+                return Path.touch, (tmp_path / "unpickled",)  # type: ignore[return-value]
+
+        evil = pickle.dumps(Evil(), protocol=2)
+        for name in ("data_batch_3", "test_batch", "batches.meta"):
+            sound = (folder / name).read_bytes()
+            (folder / name).write_bytes(evil)
+            with pytest.raises(UsageError, match=r"not found or corrupted.*download=True"):
+                load_data("cifar10")
+            (folder / name).write_bytes(sound)
+        assert not (tmp_path / "unpickled").exists()
+        pickle.loads(evil)
+        assert (tmp_path / "unpickled").exists()
+
+
+class TestImageFolder:
+    @pytest.mark.parametrize("test", ["test", "val"])
+    def test_png(self, test: str, tmp_path: Path) -> None:
+        written = write_images(tmp_path, test=test)
+        loaded = load_data(f"imagefolder:{tmp_path}")
+        assert loaded.classes == ("cat", "dog")
+        assert loaded.train.labels.tolist() == [0, 0, 1, 1]
+        assert loaded.test.labels.tolist() == [0, 1]
+        for split, name in ((loaded.train, "train"), (loaded.test, "test")):
+            assert np.array_equal(split.images.permute(0, 2, 3, 1).numpy(), np.stack(written[name]))
+
+    def test_cifar10_jpeg(self, tmp_path: Path) -> None:
+        folder = tmp_path / "data" / "cifar10-jpeg"
+        write_images(folder, size=(32, 32), ending="jpg")
+        loaded = load_data("cifar10-jpeg")
+        assert loaded.shape == (3, 32, 32) == image_shape("cifar10-jpeg")
+        with Image.open(folder / "train" / "dog" / "1.jpg") as image:
+            pixels = np.asarray(image)
+        assert np.array_equal(loaded.train.images[3].permute(1, 2, 0).numpy(), pixels)
+
+    def test_grey_images_get_three_channels(self, tmp_path: Path) -> None:
+        write_images(tmp_path)
+        path = tmp_path / "train" / "cat" / "0.png"
+        grey = np.arange(36, dtype=np.uint8).reshape(6, 6)
+        Image.fromarray(grey).save(path)
+        image = load_data(f"imagefolder:{tmp_path}").train.images[0]
+        assert all(np.array_equal(channel.numpy(), grey) for channel in image)
+
+    def test_fingerprint_changes_with_a_pixel_and_with_a_label(self, tmp_path: Path) -> None:
+        name = f"imagefolder:{tmp_path}"
+        pixels = write_images(tmp_path)["train"][0]
+        seen = [load_data(name).fingerprint]
+        data._load.cache_clear()
+        assert load_data(name).fingerprint == seen[0]
+        pixels[0, 0, 0] ^= 1
+        path = tmp_path / "train" / "cat" / "0.png"
+        Image.fromarray(pixels).save(path)
+        data._load.cache_clear()
+        seen.append(load_data(name).fingerprint)
+        path.rename(tmp_path / "train" / "dog" / "9.png")
+        data._load.cache_clear()
+        seen.append(load_data(name).fingerprint)
+        assert len(set(seen)) == 3
+
+    @pytest.mark.parametrize("cut", [0, 10, 60])
+    def test_an_unreadable_image_is_named(self, cut: int, tmp_path: Path) -> None:
+        write_images(tmp_path)
+        path = tmp_path / "train" / "dog" / "1.png"
+        path.write_bytes(path.read_bytes()[:cut])
+        with pytest.raises(UsageError, match=f"^{path}: not a readable image"):
+            load_data(f"imagefolder:{tmp_path}")
+
+    def test_a_damaged_image_is_named(self, tmp_path: Path) -> None:
+        write_images(tmp_path, size=(64, 64))
+        path = tmp_path / "train" / "dog" / "1.png"
+        sound = path.read_bytes()
+        found = 0
+        for position in range(len(sound) - 4, 0, -97):
+            path.write_bytes(
+                sound[:position] + bytes([sound[position] ^ 0xFF]) + sound[position + 1 :]
+            )
+            data._load.cache_clear()
+            try:
+                load_data(f"imagefolder:{tmp_path}")
+            except UsageError as error:
+                assert str(error).startswith(f"{path}: not a readable image")  # noqa: PT017
+                found += 1
+        assert found > 50
+
+    def test_sixteen_bits_are_refused_rather_than_clipped(self, tmp_path: Path) -> None:
+        write_images(tmp_path)
+        path = tmp_path / "train" / "cat" / "1.png"
+        Image.fromarray(np.full((6, 6), 1000, dtype=np.uint16)).save(path)
+        with pytest.raises(UsageError, match=f"^{path}: expected 8 bits a channel, got mode I"):
+            load_data(f"imagefolder:{tmp_path}")
+
+    def test_an_image_of_another_size_is_named(self, tmp_path: Path) -> None:
+        write_images(tmp_path)
+        path = tmp_path / "test" / "dog" / "0.png"
+        Image.fromarray(np.zeros((6, 7, 3), dtype=np.uint8)).save(path)
+        with pytest.raises(UsageError, match=rf"^{path}: expected 6 x 6 pixels .* got 6 x 7"):
+            load_data(f"imagefolder:{tmp_path}")
+
+    def test_other_classes_in_test_are_named(self, tmp_path: Path) -> None:
+        write_images(tmp_path)
+        (tmp_path / "test" / "dog").rename(tmp_path / "test" / "wolf")
+        with pytest.raises(
+            UsageError, match=r"same classes in train and test, got \['dog', 'wolf'"
+        ):
+            load_data(f"imagefolder:{tmp_path}")
+
+    def test_an_empty_class_is_named(self, tmp_path: Path) -> None:
+        write_images(tmp_path)
+        (tmp_path / "train" / "emu").mkdir()
+        (tmp_path / "test" / "emu").mkdir()
+        with pytest.raises(UsageError, match=r"no valid file for the classes emu"):
+            load_data(f"imagefolder:{tmp_path}")
+
+    @pytest.mark.parametrize("lacking", ["train", "test"])
+    def test_a_missing_folder_is_named(self, lacking: str, tmp_path: Path) -> None:
+        write_images(tmp_path)
+        (tmp_path / lacking).rename(tmp_path / "elsewhere")
+        where = tmp_path / ("val" if lacking == "test" else "train")
+        with pytest.raises(DataMissing, match=f"is not at {where} .*put images into {tmp_path}"):
+            load_data(f"imagefolder:{tmp_path}")
+
+    def test_no_classes_at_all(self, tmp_path: Path) -> None:
+        for part in ("train", "test"):
+            (tmp_path / part).mkdir()
+        with pytest.raises(DataMissing, match="find any class folder"):
+            load_data(f"imagefolder:{tmp_path}")
+
+    def test_images_that_are_not_square_are_refused_by_networks(self, tmp_path: Path) -> None:
+        write_images(tmp_path, size=(16, 12))
+        loaded = load_data(f"imagefolder:{tmp_path}")
+        assert loaded.shape == (3, 12, 16) == image_shape(f"imagefolder:{tmp_path}")
+        with pytest.raises(UsageError, match=r"network 'resnet': expected square .* 12 x 16"):
+            build_network("resnet", loaded.shape, 2, options={}, seed=0)
+
+
+class TestImagenette:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "data" / "imagenette2-320"
+        write_images(
+            folder, size=(340, 320), ending="jpeg", test="val",
+            classes=("n01440764", "n02102040"),
+        )  # fmt: skip
+        return folder
+
+    def test_images_are_cropped_at_the_centre(self, folder: Path) -> None:
+        loaded = load_data("imagenette320")
+        assert loaded.train.images.shape == (4, 3, 320, 320)
+        assert loaded.test.labels.tolist() == [0, 1]
+        assert loaded.classes == ("tench", "English springer")
+        with Image.open(folder / "val" / "n02102040" / "0.jpeg") as image:
+            pixels = np.asarray(image)[:, 10:330]
+        assert np.array_equal(loaded.test.images[1].permute(1, 2, 0).numpy(), pixels)
+
+    def test_an_unreadable_image_is_named(self, folder: Path) -> None:
+        path = folder / "train" / "n01440764" / "1.jpeg"
+        path.write_bytes(path.read_bytes()[:200])
+        with pytest.raises(UsageError, match=f"^{path}: not a readable image"):
+            load_data("imagenette320")
+
+    def test_half_a_download_is_told(self, folder: Path) -> None:
+        (folder / "val").rename(folder / "elsewhere")
+        with pytest.raises(UsageError, match=f"what is at {folder} cannot be read .*download=True"):
+            load_data("imagenette320")
+
+
+def test_labels_outside_the_classes_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "MNIST" / "raw"
+    write_idx(folder)
+    path = folder / "t10k-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x0a")
+    with pytest.raises(UsageError, match=r"expected test labels in 0\.\.9, got 0\.\.10"):
+        load_data("mnist")
+
+
+def test_an_empty_split_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "debian"
+    write_idx(folder, compressed=True)
+    for kind, sizes in (("images-idx3", (0, 28, 28)), ("labels-idx1", (0,))):
+        header = struct.pack(f">{1 + len(sizes)}I", 0x800 + len(sizes), *sizes)
+        (folder / f"t10k-{kind}-ubyte.gz").write_bytes(gzip.compress(header))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "DEBIAN_FASHION_MNIST", folder)
+        with pytest.raises(UsageError, match="expected images in its test split, found none"):
+            load_data("fashion_mnist")
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"mnist5k"}))
+def test_missing_data_say_how_to_get_them(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataMissing) as caught:
+        load_data(name)
+    message = str(caught.value)
+    assert message.startswith(f"data set {name!r} is not at {tmp_path / 'data'}")
+    assert "To get it: " in message
+    assert "DATA" not in message
+    assert str(tmp_path / "data") in message.split("To get it: ")[1]
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "kmnist", "cifar10", "imagenette320"])
+def test_the_command_to_get_data_is_python(name: str) -> None:
+    how = source(name).how_to_get
+    program = how[how.index('python -c "') + len('python -c "') : -1]
+    compile(program, "command", "exec")
+    assert hasattr(datasets, program.split("import ")[1].split(";")[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("minst5k", "mnist5k"), ("cifar-10", "cifar10"), ("imagefolder", "imagefolder:PATH")],
+)
+def test_an_unknown_data_set_is_told_with_the_nearest(name: str, near: str) -> None:
+    for ask in (source, load_data, image_shape):
+        with pytest.raises(UsageError, match=f"^unknown data set '{name}': did you mean '{near}'"):
+            ask(name)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_says_what_it_is(name: str) -> None:
+    assert SOURCES[name].about
+    assert SOURCES[name].licence
+    assert SOURCES[name].shape == image_shape(name)

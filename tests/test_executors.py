@@ -1,0 +1,351 @@
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distributed import Client
+
+from reglib.errors import RunFailed, UsageError
+from reglib.runs import Store, compute
+from reglib.runs.executors import InProcess, Resources, cores
+from reglib.units import Measurement, Training, Unit
+
+Small = Callable[..., Training]
+LONG = 20  # epochs: long enough to lose a worker before their end
+
+
+def grid(small: Small) -> list[Unit]:
+    trainings = [small(seed=seed) for seed in range(2)]
+    settings = {"saliency": "logit_gradient", "n_images": 4}
+    maps = [Measurement(training=t, metric="saliency_maps", settings=settings) for t in trainings]
+    return [*trainings, *maps]
+
+
+def results(store: Store) -> dict[str, str]:
+    """Return all that is in a store, but when and where it was computed."""
+    found = {}
+    for path in store.folder.glob("??/*.json"):
+        record = store.read(path.stem)
+        assert record is not None
+        found[path.stem] = json.dumps([record.unit, record.status, record.values, record.tensors])
+    return found
+
+
+def resumed(store: Store) -> list[bool]:
+    records = [store.read(path.stem) for path in store.folder.glob("??/*.json")]
+    return [record.provenance["resumed"] for record in records if record is not None]
+
+
+@pytest.fixture
+def expected(store: Store, here: Resources, small: Small, tmp_path: Path) -> dict[str, str]:
+    """Return what the grid gives in this process, on one thread."""
+    reference = Store(tmp_path / "reference")
+    compute(grid(small), store=reference, resources=here)
+    return results(reference)
+
+
+@contextlib.contextmanager
+def when_checkpointed(store: Store, count: int, act: Callable[[], None]) -> Iterator[None]:
+    """Act, beside what is done in the context, once `count` trainings have a checkpoint."""
+    stop = threading.Event()
+    acted = []
+
+    def watch() -> None:
+        while not stop.wait(0.002):
+            if len(list(store.folder.glob("??/*.checkpoint"))) >= count:
+                act()
+                acted.append(True)
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
+    assert acted, "the trainings ended too soon"
+
+
+class TestLocalProcesses:
+    @pytest.fixture(autouse=True)
+    def _two_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two processes get one thread each: with more, sums have other roundings."""
+        monkeypatch.setattr("reglib.runs.executors.cores", lambda: 2)
+
+    def test_same_numbers_and_a_killed_worker_is_replaced(
+        self,
+        store: Store,
+        small: Small,
+        expected: dict[str, str],
+        here: Resources,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        pool = Resources(device="cpu", jobs=2)
+
+        def kill_one() -> None:
+            worker = multiprocessing.active_children()[0].pid
+            assert worker is not None
+            os.kill(worker, signal.SIGKILL)
+
+        slow = [small(seed=seed, epochs=LONG) for seed in range(2)]
+        with when_checkpointed(store, 1, kill_one):
+            frame = compute([*slow, *grid(small)], store=store, resources=pool,
+                            checkpoint_seconds=0)  # fmt: skip
+        assert frame.status.tolist() == ["done"] * 6
+        assert "a worker was lost: trying again" in capsys.readouterr().err
+        assert results(store).items() >= expected.items()
+        assert store.reports == []
+        record = store.read(frame.key[0])
+        assert record is not None
+        assert record.provenance["threads"] == 1
+        straight = Store(tmp_path / "straight")
+        compute(slow[:1], store=straight, resources=here)
+        assert results(straight).items() <= results(store).items()
+        assert multiprocessing.active_children() == []
+
+
+DASK_CLI = "import sys; from distributed.cli.{0} import main; sys.exit(main())"
+
+
+class Cluster:
+    """A Dask scheduler and its workers, each a process on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        contact = folder / "scheduler.json"
+        self._open("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
+                   "--scheduler-file", str(contact))  # fmt: skip
+        end = time.monotonic() + 60
+        while not contact.exists() or not contact.read_text():
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.05)
+        self.address = json.loads(contact.read_text())["address"]
+        options = "--host 127.0.0.1 --nthreads 1 --no-nanny --no-dashboard --death-timeout 60"
+        place = ("--local-directory", str(folder))
+        self.workers = [
+            self._open("dask_worker", self.address, *options.split(), *place) for _ in range(2)
+        ]
+        with Client(self.address) as client:
+            client.wait_for_workers(2, timeout=90)
+
+    def _open(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        with open(self.folder / "log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", DASK_CLI.format(program), *arguments],
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+        self.processes.append(process)
+        return process
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("dask")
+    made = Cluster(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_dask_gives_the_same_numbers_and_survives_the_loss_of_a_worker(
+    cluster: Cluster, store: Store, small: Small, expected: dict[str, str]
+) -> None:
+    resources = Resources(device="cpu", dask=cluster.address)
+    frame = compute(grid(small), store=store, resources=resources)
+    assert frame.status.tolist() == ["done"] * 4
+    assert results(store) == expected
+
+    other = Store(store.folder.with_name("other"))
+    slow: list[Unit] = [small(seed=seed, epochs=LONG) for seed in range(3)]
+    with when_checkpointed(other, 2, cluster.workers[0].kill):
+        frame = compute(slow, store=other, resources=resources, checkpoint_seconds=0)
+    assert frame.status.tolist() == ["done"] * 3
+    assert any(resumed(other))
+    assert cluster.workers[0].wait() == -signal.SIGKILL
+    assert cluster.workers[1].poll() is None
+
+    lost = Store(store.folder.with_name("lost"))
+    with (
+        when_checkpointed(lost, 1, cluster.processes[0].kill),
+        pytest.raises(RunFailed, match=r"workers were lost, and then: Dask scheduler .* reached"),
+    ):
+        compute(slow, store=lost, resources=resources, checkpoint_seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("address", "seconds"), [("tcp://127.0.0.1:9", 15), ("nonsense://x", 5), ("", 5)]
+)
+def test_a_scheduler_that_does_not_answer_is_a_usage_error(
+    address: str,
+    seconds: float,
+    store: Store,
+    small: Small,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if not address:  # something else listens there
+        import socket
+
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def answer() -> None:
+                connection, _ = server.accept()
+                with connection:
+                    connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+
+            threading.Thread(target=answer, daemon=True).start()
+            check_refused(f"tcp://127.0.0.1:{server.getsockname()[1]}", 15, store, small)
+    else:
+        check_refused(address, seconds, store, small)
+    assert list(store.folder.iterdir()) == []
+    assert caplog.records == []
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def check_refused(address: str, seconds: float, store: Store, small: Small) -> None:
+    start = time.monotonic()
+    with pytest.raises(UsageError, match=rf"Dask scheduler {address}: cannot be reached \("):
+        compute([small()], store=store, resources=Resources(device="cpu", dask=address))
+    assert time.monotonic() - start < seconds
+
+
+class Losing(Executor):
+    """Loses the worker of each job, or answers with an error of its own."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self.error is None:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+        else:
+            future.set_exception(self.error)
+        return future
+
+
+@pytest.mark.parametrize("error", [BrokenExecutor("x"), CancelledError("x"), None])
+def test_a_run_that_loses_all_workers_ends(
+    error: Exception | None,
+    store: Store,
+    here: Resources,
+    small: Small,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Resources, "executor", lambda self: contextlib.nullcontext(Losing(error)))
+    with pytest.raises(RunFailed, match=r"workers were lost 3 times .*what was finished is stored"):
+        compute([small()], store=store, resources=here)
+    assert capsys.readouterr().err.count("trying again, jobs left: 1") == 2
+
+
+def test_an_error_of_the_executor_names_the_unit(
+    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ModuleNotFoundError("No module named 'reglib'")
+    monkeypatch.setattr(Resources, "executor", lambda self: contextlib.nullcontext(Losing(error)))
+    with pytest.raises(RunFailed, match=r"units that failed: 1.*training .*No module named"):
+        compute([small()], store=store, resources=here)
+
+
+def test_in_process_carries_errors_and_lets_interrupts_through() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with InProcess() as executor:
+        assert executor.submit(max, 1, 2).result() == 2
+        with pytest.raises(ZeroDivisionError):
+            executor.submit(divmod, 1, 0).result()
+        with pytest.raises(KeyboardInterrupt):
+            executor.submit(interrupt)
+
+
+def test_threads_of_a_worker_take_turns(
+    store: Store, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share the random state: two at a time would draw from each other's seeds."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from reglib.training import train
+
+    at_once, most = 0, 0
+
+    def note(*arguments: Any, **options: Any) -> Any:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            time.sleep(0.05)
+            return train(*arguments, **options)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr("reglib.runs.execute.train", note)
+    with ThreadPoolExecutor(4) as threads:
+        monkeypatch.setattr(Resources, "executor", lambda self: contextlib.nullcontext(threads))
+        units = [small(seed=seed) for seed in range(4)]
+        compute(units, store=store, resources=Resources(device="cpu", jobs=4))
+    assert most == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"device": "gpu"}, "device: expected auto, cpu or cuda, got 'gpu'"),
+        ({"jobs": 0}, "jobs: expected a positive number of processes, got 0"),
+        ({"jobs": -2}, "jobs: expected a positive number of processes, got -2"),
+    ],
+)
+def test_bad_resources_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        Resources(**arguments)
+
+
+def test_cuda_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="finds no CUDA device; use --device cpu"):
+        Resources(device="cuda")
+    assert Resources(device="cuda", dask="tcp://elsewhere:8786").chosen_device() == "cuda"
+    assert Resources().chosen_device() == "cpu"
+    assert Resources().chosen_jobs() == cores()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert Resources().chosen_device() == "cuda"
+    assert Resources().chosen_jobs() == 1
+
+
+def test_resources_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Resources.from_environment() == Resources()
+    monkeypatch.setenv("REGLIB_DEVICE", "cpu")
+    monkeypatch.setenv("REGLIB_JOBS", "3")
+    monkeypatch.setenv("REGLIB_DASK", "tcp://a:1")
+    assert Resources.from_environment() == Resources(device="cpu", jobs=3, dask="tcp://a:1")
+    for bad in ("two", "-1", "1.5"):
+        monkeypatch.setenv("REGLIB_JOBS", bad)
+        with pytest.raises(UsageError, match=f"^REGLIB_JOBS: expected a number .*'{bad}'$"):
+            Resources.from_environment()

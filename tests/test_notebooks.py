@@ -1,0 +1,180 @@
+"""The runner, on small notebooks of its own; the chapters themselves run in the smoke profile."""
+
+import re
+
+import nbformat
+import pytest
+import yaml
+
+from reglib import notebooks
+from reglib.errors import RunFailed, UsageError
+from reglib.units import Training
+
+PARAMETERS = """\
+profile: str = "laptop"  # name of the run
+alpha_min: float = 1e2  # smallest
+n_images: int = 4  # images
+seeds: list = [0]  # seeds
+"""
+UNITS = """\
+from reglib.units import Training
+print("not to be seen")
+units = [Training(data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=s,
+                  n_train=n_images) for s in seeds]
+"""
+
+
+def write_chapter(folder, *sources, parameters=PARAMETERS):
+    tagged = [(parameters, ["parameters"]), (UNITS, ["units"]), *((s, []) for s in sources)]
+    cells = [nbformat.v4.new_code_cell(text, metadata={"tags": tags}) for text, tags in tagged]
+    folder.mkdir(exist_ok=True)
+    metadata = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+    nbformat.write(notebook, folder / "sample.ipynb")
+    (folder / "profiles").mkdir(exist_ok=True)
+    profiles = {"smoke": {"n_images": 2}, "laptop": {}}
+    (folder / "profiles" / "sample.yml").write_text(yaml.safe_dump(profiles))
+
+
+@pytest.fixture
+def chapter(tmp_path, monkeypatch):
+    folder = tmp_path / "notebooks"
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", folder)
+    monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
+    write_chapter(folder, "print(profile, n_images)")
+    return folder
+
+
+def run(**values):
+    return notebooks.run("sample", values, environment={}, bar=False)
+
+
+def test_parameters_have_type_default_and_help(chapter):
+    entry = notebooks.parameters("sample")["alpha_min"]
+    assert (entry.default, entry.help) == (100.0, "smallest")
+
+
+def test_values_come_from_profile_then_changes(chapter):
+    assert notebooks.resolve("sample", "smoke", {}) == {"profile": "smoke", "n_images": 2}
+    assert notebooks.resolve("sample", "smoke", {"n_images": 3})["n_images"] == 3
+    assert notebooks.resolve("sample", "laptop", {"alpha_min": 1})["alpha_min"] == 1
+
+
+@pytest.mark.parametrize(
+    ("chapter_name", "profile", "changes", "message"),
+    [
+        ("smaple", "smoke", {}, "unknown chapter 'smaple': did you mean 'sample'"),
+        ("sample", "laptob", {}, "unknown profile 'laptob': did you mean 'laptop'"),
+        ("sample", "smoke", {"n_image": 3}, "'n_image': did you mean 'n_images'"),
+        ("sample", "smoke", {"n_images": 2.5}, "n_images: expected int like 4, got 2.5"),
+        ("sample", "smoke", {"n_images": True}, "n_images: expected int like 4, got True"),
+        ("sample", "smoke", {"alpha_min": "1e-3"}, "alpha_min: expected float .* 1.0e-3"),
+        ("sample", "smoke", {"seeds": 3}, "seeds: expected list"),
+        ("sample", "smoke", {"seeds": ["a"]}, "seeds: expected list"),
+        ("sample", "smoke", {"seeds": []}, "seeds: expected at least one value"),
+        ("sample", "smoke", {"profile": 3}, "profile: expected str"),
+    ],
+)
+def test_bad_values_are_refused_before_a_kernel_starts(
+    chapter, chapter_name, profile, changes, message
+):
+    with pytest.raises(UsageError, match=message):
+        notebooks.resolve(chapter_name, profile, changes)
+
+
+def test_units_are_those_of_the_values_and_nothing_is_printed(chapter, capsys):
+    units = notebooks.units_of("sample", {"seeds": [3, 4], "n_images": 2})
+    assert [unit.seed for unit in units] == [3, 4]
+    assert isinstance(units[0], Training)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_leaves_the_page_with_every_cell_executed(chapter):
+    page = run(n_images=7)
+    cells = nbformat.read(page, as_version=4).cells
+    assert cells[-1].outputs[0].text == "laptop 7\n"
+    assert all(cell.execution_count for cell in cells)
+    injected = next(c for c in cells if "injected-parameters" in c.metadata.tags)
+    assert "hide-cell" in injected.metadata.tags
+
+
+def test_two_runs_are_identical_byte_for_byte(chapter):
+    assert run().read_bytes() == run().read_bytes()
+
+
+def test_a_failing_cell_is_told_of_and_takes_the_older_page_away(chapter):
+    page = run()
+    write_chapter(chapter, "print('so far so good')", "boom = 1 / 0")
+    with pytest.raises(RunFailed, match="ZeroDivisionError") as failure:
+        run()
+    assert not page.exists()
+    partial = page.parent / "partial" / page.name
+    assert str(partial) in str(failure.value)
+    assert "boom = 1 / 0" in str(failure.value)
+    cells = nbformat.read(partial, as_version=4).cells
+    first = next(cell for cell in cells if cell.source.startswith("print('so far"))
+    assert first.outputs[0].text == "so far so good\n"
+
+
+def test_an_error_of_usage_in_a_cell_stays_one(chapter):
+    write_chapter(chapter, "from reglib.errors import UsageError\nraise UsageError('alpha: no')")
+    with pytest.raises(UsageError, match="sample: alpha: no"):
+        run()
+
+
+def test_a_cell_that_ends_the_kernel_is_a_failure(chapter):
+    write_chapter(chapter, "import os\nos._exit(3)", "print('never')")
+    with pytest.raises(RunFailed, match="Partial notebook"):
+        run()
+
+
+def test_a_cell_that_exits_quietly_is_a_failure(chapter):
+    write_chapter(chapter, "import sys\nsys.exit(0)", "print('never')")
+    with pytest.raises(RunFailed):
+        run()
+    assert not (chapter.parent / "executed" / "sample.ipynb").exists()
+
+
+@pytest.mark.parametrize("name", notebooks.chapters())
+def test_source_notebooks_hold_no_outputs(name):
+    cells = nbformat.read(notebooks.source(name), as_version=4).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert code
+    assert not any(cell.outputs or cell.execution_count for cell in code)
+
+
+@pytest.mark.parametrize("name", notebooks.chapters())
+def test_every_profile_of_a_chapter_fits_its_parameters_and_has_units(name):
+    assert set(notebooks.profiles(name)) == {"smoke", "laptop", "workstation", "paper"}
+    for profile in notebooks.profiles(name):
+        units = notebooks.units_of(name, notebooks.resolve(name, profile, {}))
+        assert len(units) > 10
+
+
+def test_alpha_that_is_negative_or_nan_is_refused():
+    for alpha in (-1.0, 0.0, float("nan"), float("inf")):
+        values = notebooks.resolve("gradient_regularisation", "smoke", {"alpha_min": alpha})
+        with pytest.raises(UsageError, match=r"finite numbers 0 < low <= high"):
+            notebooks.units_of("gradient_regularisation", values)
+
+
+def test_yaml_reads_numbers_of_profiles_claims_and_published_as_numbers():
+    """YAML takes 1.0e3, which lacks a sign, for a string."""
+    for file in notebooks.NOTEBOOKS.glob("*/*.yml"):
+        text = file.read_text()
+        assert not re.findall(r"\d\.?\d*e\d", text), file
+
+
+def test_strength_is_alpha_by_batch_size_squared_and_values_of_an_image():
+    values = notebooks.resolve("gradient_regularisation", "paper", {})
+    units = notebooks.units_of("gradient_regularisation", values)
+    trainings = [unit for unit in units if isinstance(unit, Training)]
+    strongest = {
+        unit.data: unit.penalties["input_gradient"]["strength"]
+        for unit in sorted(trainings, key=lambda u: u.penalties["input_gradient"]["strength"])
+    }
+    assert strongest["mnist"] == pytest.approx(1e10 / (128**2 * 784))
+    assert strongest["cifar10"] == pytest.approx(1e10 / (128**2 * 3072))
+    assert strongest["imagenette320"] == pytest.approx(1.29e13 / (128**2 * 307200))
+    assert len([unit for unit in trainings if unit.data == "imagenette320"]) == 27
+    assert len([unit for unit in trainings if unit.data == "kmnist"]) == 50

@@ -1,0 +1,68 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from reglib.errors import RunFailed, UsageError
+from reglib.evidence import Results, load_results, save_results
+from reglib.evidence.report import compare_folders, measured, trend_sentence
+
+
+def results(value=1.0):
+    frame = pd.DataFrame(
+        {"data": ["mnist"], "metric": ["entropy"], "seed": [0], "value": [value], "std": [0.5],
+         "n": [100], "undefined": [0], "status": ["done"], "seconds": [1.0], "key": ["k"]}
+    )  # fmt: skip
+    verdicts = pd.DataFrame({"claim": ["c"], "verdict": ["reproduced"]})
+    return Results(frame, verdicts, {"a|b": np.eye(2)}, {"profile": "smoke"})
+
+
+def test_results_are_read_as_they_were_written(tmp_path):
+    save_results("chapter", "smoke", results(), tmp_path)
+    read = load_results("chapter", "smoke", tmp_path)
+    pd.testing.assert_frame_equal(read.frame, results().frame, check_dtype=False)
+    pd.testing.assert_frame_equal(read.verdicts, results().verdicts)
+    assert read.provenance == {"profile": "smoke"}
+    np.testing.assert_array_equal(read.arrays["a|b"], np.eye(2))
+
+
+def test_results_that_are_not_there_are_empty(tmp_path):
+    assert load_results("chapter", "smoke", tmp_path).frame.empty
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "smoke").write_text("a file in the way")
+    with pytest.raises(RunFailed, match=str(tmp_path / "smoke")):
+        save_results("chapter", "smoke", results(), tmp_path)
+
+
+def test_compare_says_which_values_agree_within_their_spread(tmp_path):
+    save_results("chapter", "first", results(1.0), tmp_path)
+    save_results("chapter", "near", results(1.1), tmp_path)
+    save_results("chapter", "far", results(1.2), tmp_path)
+    near = compare_folders(tmp_path / "first", tmp_path / "near").iloc[0]
+    assert near["difference"] == pytest.approx(0.1)
+    assert near["spread"] == pytest.approx(2 * np.sqrt(2 * 0.5**2 / 100))
+    assert near["agrees"]
+    assert not compare_folders(tmp_path / "first", tmp_path / "far").iloc[0]["agrees"]
+
+
+def test_compare_refuses_a_folder_without_results(tmp_path):
+    with pytest.raises(UsageError, match="expected results"):
+        compare_folders(tmp_path, tmp_path)
+
+
+def test_measured_writes_estimate_interval_and_p():
+    verdict = pd.Series({"statistic": "ρ", "estimate": 0.5, "low": 0.25, "high": 0.75, "p": 0.01})
+    assert measured(verdict) == "ρ: 0.50 [0.25, 0.75], p = 0.01"
+
+
+def test_trend_sentence_takes_its_word_from_the_numbers():
+    rows = pd.DataFrame(
+        {"profile": "laptop", "data": "mnist", "network": "lenet5", "status": "done",
+         "alpha": np.arange(1, 11), "value": np.arange(10.0)}
+    )  # fmt: skip
+    assert trend_sentence(rows, x="alpha", symbol="α").startswith("rises on MNIST with LeNet-5")
+    falling = rows.assign(value=-rows["value"])
+    assert trend_sentence(falling, x="alpha", symbol="α").startswith("falls")
+    mixed = rows.assign(value=[3, 1, 4, 1, 5, 9, 2, 6, 5, 3])
+    assert "no significant trend" in trend_sentence(mixed, x="alpha", symbol="α")

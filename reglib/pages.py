@@ -39,17 +39,19 @@ def fill_readme(readme: Path) -> None:
 
 
 def results_table(verdicts: pd.DataFrame) -> str:
-    """Return what came out, one row a claim, as Markdown."""
+    """Return what came out, one row a claim that was tested, as Markdown."""
     rows = []
     for chapter in notebooks.chapters():
+        rows.append([f"**{chapter.replace('_', ' ').capitalize()}**", "", "", ""])
         for claim in load_claims(chapter):
-            row = [chapter.replace("_", " "), claim["id"].replace("-", " ")]
-            for verdict in VERDICTS:
-                found = _of(verdicts, chapter, claim["id"])
-                found = found[found["verdict"] == verdict] if len(found) else found
-                row.append(", ".join(_where(v) for _, v in found.iterrows()) or "–")
-            rows.append(row)
-    return markdown_table(["paper", "claim", *VERDICTS], rows)
+            found = _of(verdicts, chapter, claim["id"])
+            row = [claim["id"].replace("-", " ")]
+            for verdict in VERDICTS[:3]:
+                those = found[found["verdict"] == verdict] if len(found) else found
+                row.append(", ".join(_where(v) for _, v in those.iterrows()) or "–")
+            if set(row[1:]) != {"–"}:
+                rows.append(row)
+    return markdown_table(["claim", *VERDICTS[:3]], rows)
 
 
 def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
@@ -191,5 +193,4 @@ def _of(verdicts: pd.DataFrame, chapter: str, claim: str) -> pd.DataFrame:
 
 
 def _where(verdict: "pd.Series[Any]") -> str:
-    network = "" if verdict["verdict"] == "untested" else f" {name_of(verdict['network'])}"
-    return f"{name_of(verdict['data'])}{network} ({verdict['profile']})"
+    return f"{name_of(verdict['data'])} {name_of(verdict['network'])} ({verdict['profile']})"

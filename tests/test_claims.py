@@ -102,6 +102,14 @@ def test_judge_leaves_out_diverged_models():
     assert verdict["n"] == 5
 
 
+def test_judge_counts_models_not_rows():
+    three = frame_of(np.arange(3), ALPHAS[:3])
+    frame = pd.concat([three.assign(saliency="deeplift"), three.assign(saliency="gradient")])
+    test = {"rule": "same_trend", "settings": {"x": "alpha", "between": "saliency"}}
+    verdict = claims.judge([claim(test=test)], frame).iloc[0]
+    assert (verdict["verdict"], verdict["n"]) == ("underpowered", 3)
+
+
 def test_judge_refuses_a_rule_that_does_not_exist():
     with pytest.raises(UsageError, match="did you mean 'trend'"):
         claims.judge([claim(test={"rule": "trends"})], frame_of(np.arange(17)))

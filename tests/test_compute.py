@@ -3,6 +3,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from reglib.errors import DataMissing, RunFailed, UsageError
 from reglib.measure import Result, Subject
 from reglib.runs import Store, compute
 from reglib.runs.compute import Plan, plan
-from reglib.runs.execute import load_subject
+from reglib.runs.execute import Job, load_subject, run_job
 from reglib.runs.executors import Resources
-from reglib.units import Measurement, Training, Unit
+from reglib.runs.store import Record
+from reglib.units import Measurement, Training, Unit, identity, key
 
 Small = Callable[..., Training]
 SALIENT = {"saliency": "logit_gradient", "n_images": 4}
@@ -480,3 +482,13 @@ def test_a_failing_disk_during_a_checkpoint_is_told(
         with pytest.raises(RunFailed, match=r"checkpoint: cannot be written \(No space left"):
             compute([small()], store=store, resources=here, checkpoint_seconds=0)
     assert len(compute([small()], store=store, resources=here)) == 1
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_job_that_is_tried_again_leaves_what_is_stored(store: Store, small: Small) -> None:
+    job = Job((identity(small()),), str(store.folder), "cpu")
+    key_of = key(small(), {"mnist5k": load_data("mnist5k").fingerprint})
+    store.write(key_of, Record(identity(small()), "done", {"losses": [1.0]}, {}))
+    assert run_job(job).errors == []
+    [(_, message, _)] = run_job(replace(job, force=True)).errors
+    assert message == "AssertionError: trained"

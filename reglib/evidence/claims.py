@@ -101,10 +101,11 @@ def _decide(
 ) -> Verdict:
     rows = _select(rows, claim["test"].get("where", {}))
     rows = rows[(rows["status"] == "done") & rows["value"].notna()]
-    if len(rows) < LEAST_MODELS:
-        about = f"only {len(rows)} models; the rule needs {LEAST_MODELS}"
-        return Verdict(claim["id"], data, network, "underpowered", about, n=len(rows))
-    verdict, statistic, interval, p = rule(rows, **claim["test"].get("settings", {}))
+    models = len(rows[["seed", claim["test"]["settings"]["x"]]].drop_duplicates())
+    if models < LEAST_MODELS:
+        about = f"only {models} models; the rule needs {LEAST_MODELS}"
+        return Verdict(claim["id"], data, network, "underpowered", about, n=models)
+    verdict, statistic, interval, p = rule(rows, **claim["test"]["settings"])
     return Verdict(claim["id"], data, network, verdict, statistic, *interval, p)
 
 

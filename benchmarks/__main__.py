@@ -4,6 +4,7 @@ import argparse
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,6 +76,7 @@ def _circumstances(device: str) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": torch.cuda.get_device_name() if device == "cuda" else hardware,
         "threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],
         "system": f"{platform.system()}, Python {platform.python_version()}",
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }

@@ -123,7 +123,7 @@ class Plan:
     Args:
         total, stored: number of units, each counted once.
         missing_data: for each data set that is not there, how to get it.
-        seconds: estimate for what is missing, as far as the store has something similar.
+        seconds: estimate for what is missing, by similar units among those that are stored.
         unknown: number of missing units that no stored one is similar to.
         spent: seconds that went into what is stored.
     """

@@ -53,9 +53,20 @@ def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
         warnings.filterwarnings("ignore", message="IProgress not found")
         from captum.attr import DeepLift
 
-        attribution = DeepLift(model).attribute(
-            images.detach().requires_grad_(), target=class_index
-        )
+        # Captum hooks tensors: an activation that directly follows a pooling layer shares one with
+        # it, and would lose its rule. So each activation gets a tensor of its own.
+        own = [
+            module.register_forward_pre_hook(lambda _, inputs: (inputs[0].clone(),))
+            for module in model.modules()
+            if isinstance(module, nn.ReLU)
+        ]
+        try:
+            attribution = DeepLift(model).attribute(
+                images.detach().requires_grad_(), target=class_index
+            )
+        finally:
+            for handle in own:
+                handle.remove()
     return attribution.detach()
 
 

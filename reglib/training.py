@@ -23,7 +23,7 @@ State = dict[str, Tensor]
 class Trained(NamedTuple):
     """A network in evaluation mode, and its mean training loss in each epoch.
 
-    `diverged` says that the loss stopped being finite, which ended the training.
+    `diverged` says that the loss or a weight is not finite, which ended the training.
     """
 
     network: nn.Module
@@ -95,7 +95,8 @@ def train(
                 return Trained(network.eval(), losses, diverged=True)
             if on_epoch is not None:
                 on_epoch(state)
-    return Trained(network.eval(), losses, diverged=False)
+    finite = all(bool(parameter.isfinite().all()) for parameter in parameters)
+    return Trained(network.eval(), losses, diverged=not finite)
 
 
 def initial_network(unit: Training, data: ImageData) -> nn.Module:
@@ -171,4 +172,9 @@ def _restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer)
     network.load_state_dict(weights)
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": slots, "param_groups": groups})
+    # Files do not keep layouts, and fused optimizers pair a weight with its moments by address.
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if value.shape == parameter.shape:
+                moments[name] = torch.empty_like(parameter).copy_(value)
     return state["losses"].tolist()

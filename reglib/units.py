@@ -15,7 +15,7 @@ from typing import Any
 
 from reglib.errors import UsageError
 
-VERSIONS = {"training": 1, "measurement": 1}
+VERSIONS = {"training": 1, "measurement": 2}
 
 
 @dataclass(frozen=True, kw_only=True)

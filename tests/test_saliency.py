@@ -24,11 +24,6 @@ def images():
     return torch.randn(3, 2, 12, 12, generator=generator, dtype=torch.float64)
 
 
-TWO_RULES_IN_A_ROW = pytest.mark.xfail(
-    strict=True,
-    reason="Captum leaves out the rule of an activation that directly follows a pooling layer",
-)
-
 CLASS_INDEX = torch.tensor([4, 0, 2])
 
 
@@ -48,9 +43,7 @@ def test_logit_gradient_agrees_with_finite_differences(network, images):
         torch.testing.assert_close(maps[:, *pixel], slope, rtol=1e-6, atol=1e-8)
 
 
-def test_deeplift_is_complete(request, network, images):
-    if request.node.callspec.id == "lenet5":
-        request.applymarker(TWO_RULES_IN_A_ROW)
+def test_deeplift_is_complete(network, images):
     maps = deeplift(network, images, CLASS_INDEX)
     difference = logits_of(network, images) - logits_of(network, torch.zeros_like(images))
     torch.testing.assert_close(maps.sum((1, 2, 3)), difference, rtol=1e-9, atol=1e-9)

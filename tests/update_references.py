@@ -1,5 +1,6 @@
-"""Write tests/references anew: `python -m tests.update_references`, after `reglib run --profile smoke`.
+"""Write tests/references anew, after `reglib run --profile smoke`.
 
+Run it by `python -m tests.update_references`.
 A reference is a chapter as the profile `smoke` ran it, with only the outputs that nbval compares.
 Look at the difference before you commit it.
 """

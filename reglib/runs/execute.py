@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 import reglib
-from reglib.data import ImageData, load_data
+from reglib.data import load_data
 from reglib.errors import RunFailed
 from reglib.measure import Subject, measure
 from reglib.paths import ROOT
 from reglib.runs.store import Record, Store
-from reglib.training import State, initial_network, memory_format, train
+from reglib.training import initial_network, memory_format, train
 from reglib.units import Training, Unit, data_names, from_identity, identity, key, training_of
 
 _ONE_JOB = threading.Lock()
@@ -138,7 +138,7 @@ class _Worker:
                 last = time.perf_counter()
 
         data = load_data(unit.data)
-        resume = None if self.job.force else self._checkpoint(name, unit, data)
+        resume = None if self.job.force else self.store.read_checkpoint(name)
         trained = train(unit, data, device=self.device, resume=resume, on_epoch=save)
         provenance = self.provenance(start) | {"resumed": resume is not None}
         status = "diverged" if trained.diverged else "done"
@@ -146,20 +146,6 @@ class _Worker:
         self.store.write(name, record, trained.network.state_dict())
         self.store.drop_checkpoint(name)
         return None if trained.diverged else Subject(trained.network, unit, data)
-
-    def _checkpoint(self, name: str, unit: Training, data: ImageData) -> State | None:
-        """Read a checkpoint into the layout of the network, which files do not keep.
-
-        Fused optimizers pair a weight with its moments by their places in memory.
-        """
-        state = self.store.read_checkpoint(name)
-        if state is None:
-            return None
-        layout = memory_format(initial_network(unit, data), self.device)
-        return {
-            name: value.to(memory_format=layout) if value.ndim == 4 else value
-            for name, value in state.items()
-        }
 
     def provenance(self, start: float) -> dict[str, Any]:
         """Say how long it took since `start`, and on what."""

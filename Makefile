@@ -11,6 +11,7 @@ PROFILE ?= laptop
 BIN := .venv/bin
 # Where the tests put their own book, so that yours stays.
 TRY := $(CURDIR)/_build/test
+TRYING := REGLIB_EXECUTED=$(TRY)/executed REGLIB_STORE=$(TRY)/store
 CHROMIUM := chromium chromium-browser google-chrome
 
 .PHONY: book test bench serve lock clean chromium
@@ -46,16 +47,17 @@ step = @printf '\n[%s/8] %s (about %s left)\n' '$(1)' '$(2)' '$(3)'; start=$$(da
     echo "[$(1)/8] $(2): $$(($$(date +%s) - start)) s"
 
 test: .venv/installed
+	@rm -rf $(TRY)
 	$(call step,1,style,6 min,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
 	$(call step,2,types,6 min,$(BIN)/mypy)
-	$(call step,3,unit tests and doctests,6 min,$(BIN)/pytest -m "not browser" --doctest-modules reglib tests \
+	$(call step,3,unit tests and doctests,6 min,OMP_NUM_THREADS=1 $(BIN)/pytest -m "not browser" --doctest-modules reglib tests \
 	    --ignore=tests/references --ignore=tests/test_pages.py --ignore=tests/test_readme.py)
 	$(call step,4,code blocks and commands of the pages,4 min,$(BIN)/pytest tests/test_pages.py tests/test_readme.py)
-	$(call step,5,notebooks at profile smoke,3 min,REGLIB_EXECUTED=$(TRY)/executed \
+	$(call step,5,notebooks at profile smoke,3 min,$(TRYING) \
 	    $(BIN)/reglib run --profile smoke)
-	$(call step,6,notebooks against stored outputs,2 min,$(BIN)/pytest --nbval-lax --nbval-kernel-name=python3 \
+	$(call step,6,notebooks against stored outputs,2 min,$(TRYING) $(BIN)/pytest --nbval-lax --nbval-kernel-name=python3 \
 	    --nbval-cell-timeout=300 tests/references)
-	$(call step,7,the book without a warning,1 min,REGLIB_EXECUTED=$(TRY)/executed \
+	$(call step,7,the book without a warning,1 min,$(TRYING) \
 	    $(BIN)/reglib book --html $(TRY)/html --no-pdf)
 	@$(MAKE) --no-print-directory chromium
 	$(call step,8,the book in a browser,1 min,REGLIB_BOOK_HTML=$(TRY)/html $(BIN)/pytest -rs tests/test_book_browser.py)

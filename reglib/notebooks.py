@@ -80,7 +80,7 @@ def resolve(chapter: str, profile: str, changes: Mapping[str, Any]) -> dict[str,
             raise unknown(f"parameter of {chapter}", name, known)
         default = known[name].default
         if not _same_type(value, default):
-            hint = " (YAML wants 1.0e-3 for 1e-3)" if isinstance(default, float) else ""
+            hint = " (YAML wants 1.0e+3 for 1e3)" if isinstance(default, float) else ""
             raise UsageError(f"parameter {name}: expected {type(default).__name__} like "
                              f"{default!r}, got {value!r}{hint}")  # fmt: skip
         if isinstance(default, list) and not value:

@@ -160,13 +160,30 @@ def benchmark_page() -> str:
 
 
 def _benchmarks(results: Mapping[str, Any]) -> list[str]:
-    about = ", ".join(f"{name} {value}" for name, value in results["machine"].items())
-    lines = [f"## {results['machine']['device']}", "", about, ""]
-    for title, rows in results["tables"].items():
-        header = list(dict.fromkeys(name for row in rows for name in row))
-        cells = [[_number(row.get(name, "")) for name in header] for row in rows]
-        lines += [f"### {title}", "", markdown_table(header, cells), ""]
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    load = results.get("load_average")
+    lines = [
+        f"## {results['device']}", "",
+        f"{results['system']}; threads: {results['threads']}; {versions}; {results['date']}"
+        + (f"; load of the machine at the start and the end: {load}" if load else "") + ".", "",
+    ]  # fmt: skip
+    for title in dict.fromkeys(row["benchmark"] for row in results["rows"]):
+        rows = [
+            [row["case"], f"{row['value']:.3g} {row['unit']}", _spread(row["quartiles"]),
+             _goal(row["goal"]), {True: "met", False: "not met", None: ""}[row["met"]]]
+            for row in results["rows"] if row["benchmark"] == title
+        ]  # fmt: skip
+        header = ["", "median", "quartiles", "goal", ""]
+        lines += [f"### {title.capitalize()}", "", markdown_table(header, rows), ""]
     return lines
+
+
+def _spread(quartiles: Sequence[float] | None) -> str:
+    return " to ".join(f"{value:.3g}" for value in quartiles) if quartiles else ""
+
+
+def _goal(goal: Any) -> str:
+    return "" if goal is None else f"{goal:.3g}" if isinstance(goal, float) else str(goal)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -180,10 +197,6 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in rows]
     return "\n".join(lines)
-
-
-def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _of(verdicts: pd.DataFrame, chapter: str, claim: str) -> pd.DataFrame:

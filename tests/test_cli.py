@@ -9,9 +9,12 @@ import threading
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
+import yaml
 
 import reglib
+from reglib import notebooks
 
 CHAPTER = "gradient_regularisation"
 
@@ -99,7 +102,7 @@ def test_debug_shows_the_traceback(command):
 
 
 def test_parameters_of_a_file_give_way_to_those_of_the_command_line(command, tmp_path):
-    (tmp_path / "params.yml").write_text("seeds: [0, 1, 2, 3]\nalpha_min: 1.0e3\n")
+    (tmp_path / "params.yml").write_text("seeds: [0, 1, 2, 3]\nalpha_min: 1.0e+3\n")
     given = ["run", "--profile", "smoke", "--dry-run", "-f", "params.yml"]
     _, four, _ = command(*given)
     _, one, _ = command(*given, "-p", "seeds", "[5]")
@@ -133,6 +136,20 @@ def test_serve_serves_on_this_machine_only(tmp_path):
         finally:
             watchdog.cancel()
             server.kill()
+
+
+def test_plain_papermill_runs_a_chapter_from_any_folder(tmp_path):
+    values = notebooks.resolve(CHAPTER, "smoke", {"n_images": 2, "n_samples": 2})
+    (tmp_path / "values.yml").write_text(yaml.safe_dump(values))
+    environment = os.environ | {"REGLIB_EXECUTED": str(tmp_path / "executed")}
+    subprocess.run(
+        [sys.executable, "-m", "papermill", str(notebooks.source(CHAPTER)), "out.ipynb",
+         "-f", "values.yml", "-k", "python3"],
+        cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
+    assert (tmp_path / "executed" / "results" / "smoke" / f"{CHAPTER}.csv").exists()
 
 
 def test_importing_reglib_imports_nothing_heavy():

@@ -54,7 +54,7 @@ OTHER_VALUES: dict[str, Any] = {
 def test_identity_leaves_out_what_has_its_default() -> None:
     assert identity(PLAIN) == {"unit": "training", "version": 1, **REQUIRED}
     assert identity(Measurement(training=PLAIN, metric="accuracy")) == {
-        "unit": "measurement", "version": 1, "training": identity(PLAIN), "metric": "accuracy",
+        "unit": "measurement", "version": 2, "training": identity(PLAIN), "metric": "accuracy",
     }  # fmt: skip
 
 

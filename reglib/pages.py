@@ -77,17 +77,24 @@ def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
 
 
 def _claim(chapter: str, claim: Mapping[str, Any], verdicts: pd.DataFrame) -> list[str]:
+    tested = verdicts[verdicts["verdict"] != "untested"] if len(verdicts) else verdicts
     rows = [
         [name_of(v["data"]), name_of(v["network"]), v["profile"], measured(v), str(v["n"]),
          f"**{v['verdict']}**"]
-        for _, v in verdicts.iterrows()
+        for _, v in tested.iterrows()
     ]  # fmt: skip
     header = ["data", "network", "profile", "measured", "models", "verdict"]
-    link = f"[{claim['where']}]({chapter}.ipynb)"
+    names = claim["data_of_paper"]
+    stands = {name: claim["stands_for"].get(name, [name]) for name in names}
+    ran = set(tested["data"]) if len(tested) else set()
+    absent = [name_of(name) for name in names if not ran & set(stands[name])]
+    target = f"{chapter}-{claim['section']}".replace("_", "-")
     return [
         f"### {claim['id'].replace('-', ' ').capitalize()}", "", f"> {claim['quote']}", "",
-        f"{link}. Published: {claim['published']}. Rule: `{claim['test']['rule']}`.", "",
-        markdown_table(header, rows), "",
+        f"{claim['where']}; here: {{ref}}`{target}`. Published: {claim['published']}. "
+        f"Rule: `{claim['test']['rule']}`.", "",
+        markdown_table(header, rows) if rows else "", "",
+        f"Untested on: {', '.join(absent) or 'none of the data sets of the paper'}.", "",
     ]  # fmt: skip
 
 
@@ -113,11 +120,11 @@ def status_page(folder: Path) -> str:
     for kind, results in (("this computer", executed_folder() / "results"), ("kept", KEPT_RESULTS)):
         for file in sorted(results.glob("*/*.provenance.json")):
             rows.append([kind, *_run(json.loads(file.read_text()))])
-    header = ["", "chapter", "profile", "units", "seconds of work", "ended", "device", "threads",
-              "torch", "reglib", "commit"]  # fmt: skip
+    header = ["", "chapter", "profile", "units", "seconds of work", "ended", "device (threads)",
+              "torch", "commit"]  # fmt: skip
     lines += [markdown_table(header, rows), "", "## Profiles", ""]
     rows = [
-        [chapter, profile, ", ".join(_data_of(settings))]
+        [chapter.replace("_", " "), profile, ", ".join(_data_of(settings))]
         for chapter in notebooks.chapters()
         for profile, settings in notebooks.profiles(chapter).items()
     ]
@@ -134,11 +141,12 @@ def status_page(folder: Path) -> str:
 
 
 def _run(provenance: Mapping[str, Any]) -> list[str]:
-    listed = [", ".join(map(str, provenance[name])) for name in ("device", "threads", "torch")]
+    listed = {name: ", ".join(map(str, values)) for name, values in provenance.items()
+              if isinstance(values, list)}  # fmt: skip
     return [
-        provenance["chapter"], provenance["profile"], str(provenance["units"]),
-        f"{provenance['seconds']:,.0f}", provenance["ended"].get("last", ""), *listed,
-        ", ".join(provenance["reglib"]), ", ".join(f"`{c}`" for c in provenance["commit"]),
+        provenance["chapter"].replace("_", " "), provenance["profile"], str(provenance["units"]),
+        f"{provenance['seconds']:,.0f}", provenance["ended"].get("last", "")[:10],
+        f"{listed['device']} ({listed['threads']})", listed["torch"], listed["commit"],
     ]  # fmt: skip
 
 
@@ -169,17 +177,21 @@ def _benchmarks(results: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
     for title in dict.fromkeys(row["benchmark"] for row in results["rows"]):
         rows = [
-            [row["case"], f"{row['value']:.3g} {row['unit']}", _spread(row["quartiles"]),
+            [row["case"], f"{_number(row['value'])} {row['unit']}", _spread(row["quartiles"]),
              _goal(row["goal"]), {True: "met", False: "not met", None: ""}[row["met"]]]
             for row in results["rows"] if row["benchmark"] == title
         ]  # fmt: skip
         header = ["", "median", "quartiles", "goal", ""]
-        lines += [f"### {title.capitalize()}", "", markdown_table(header, rows), ""]
+        lines += [f"### {title[0].upper()}{title[1:]}", "", markdown_table(header, rows), ""]
     return lines
 
 
 def _spread(quartiles: Sequence[float] | None) -> str:
-    return " to ".join(f"{value:.3g}" for value in quartiles) if quartiles else ""
+    return " to ".join(_number(value) for value in quartiles) if quartiles else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _goal(goal: Any) -> str:

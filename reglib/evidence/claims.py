@@ -159,7 +159,7 @@ def same_trend(rows: pd.DataFrame, *, x: str, between: str) -> Decision:
         raise UsageError(f"same_trend: expected two values of {between!r}, got {names}")
     pairs = rows.pivot_table(index=[x, "seed"], columns=between, values="value").dropna()
     interval = correlation_difference(pairs.index.get_level_values(x), *(pairs[n] for n in names))
-    statistic = f"ρ({names[0]}) - ρ({names[1]})"
+    statistic = f"ρ({names[0]}) − ρ({names[1]})"
     return _within_margin(interval), statistic, interval, float("nan")
 
 

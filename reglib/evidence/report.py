@@ -17,12 +17,15 @@ RESULT_COLUMNS = {"value", "std", "n", "undefined", "status", "seconds", "key", 
 
 
 def all_verdicts(*, kept_only: bool = False) -> pd.DataFrame:
-    """Collect the verdicts of the latest runs, which go before, and of the kept results."""
+    """Collect the verdicts of the latest runs, which go before, and of the kept results.
+
+    The profile `smoke` is left out: its results are not evidence.
+    """
     found = []
     for folder in [KEPT_RESULTS] if kept_only else [executed_folder() / "results", KEPT_RESULTS]:
         for file in sorted(folder.glob("*/*.verdicts.csv")):
             chapter = file.name.partition(".")[0]
-            if (NOTEBOOKS / f"{chapter}.ipynb").exists():
+            if (NOTEBOOKS / f"{chapter}.ipynb").exists() and file.parent.name != "smoke":
                 verdicts = pd.read_csv(file)
                 verdicts.insert(0, "chapter", chapter)
                 found.append(verdicts)
@@ -56,6 +59,19 @@ def measured(verdict: "pd.Series[Any]") -> str:
     if np.isfinite(verdict["low"]):
         text += f" [{verdict['low']:.2f}, {verdict['high']:.2f}]"
     return text + (f", p = {verdict['p']:.2g}" if np.isfinite(verdict["p"]) else "")
+
+
+def readable(value: Any) -> str:
+    """Write a value of a provenance without brackets.
+
+    >>> readable({"first": "a", "last": "b"}), readable([1, 2]), readable(1_200_000.5)
+    ('first a, last b', '1, 2', '1,200,000')
+    """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
 def trend_sentence(frame: pd.DataFrame, *, x: str, symbol: str) -> str:

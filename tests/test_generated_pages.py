@@ -1,0 +1,87 @@
+"""The pages that code writes, from results that the test writes."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from reglib import pages
+from reglib.evidence import Results, judge, load_claims, save_results
+from reglib.evidence.report import all_verdicts
+
+CHAPTER = "gradient_regularisation"
+
+
+@pytest.fixture
+def executed(tmp_path, monkeypatch):
+    """Results of a laptop run in which the Lipschitz constant falls, and of a smoke run."""
+    monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
+    monkeypatch.setattr("reglib.evidence.report.KEPT_RESULTS", tmp_path / "kept")
+    monkeypatch.setattr("reglib.pages.KEPT_RESULTS", tmp_path / "kept")
+    frame = pd.DataFrame(
+        {"data": "mnist5k", "network": "lenet5", "metric": "local_lipschitz_estimate",
+         "saliency": "logit_gradient", "score": None, "seed": 0, "status": "done",
+         "over_regularised": False, "alpha": np.logspace(2, 10, 9), "value": -np.arange(9.0)}
+    )  # fmt: skip
+    frame = pd.concat([frame, frame.assign(saliency="deeplift")])
+    for profile in ("laptop", "smoke"):
+        verdicts = judge(load_claims(CHAPTER), frame).assign(profile=profile)
+        provenance = {"chapter": CHAPTER, "profile": profile, "units": 9, "seconds": 12.0,
+                      "ended": {"last": "2026-01-02T03:04:05Z"}, "device": ["a CPU"],
+                      "threads": [1], "torch": ["2.15.0"], "commit": ["abc"]}  # fmt: skip
+        save_results(CHAPTER, profile, Results(frame, verdicts, {}, provenance))
+    return tmp_path / "executed"
+
+
+def test_verdicts_of_smoke_runs_are_no_evidence(executed):
+    assert set(all_verdicts()["profile"]) == {"laptop"}
+
+
+def test_results_table_has_a_row_for_each_tested_claim(executed):
+    lines = pages.results_table(all_verdicts()).splitlines()
+    row = next(line for line in lines if "lipschitz falls" in line)
+    assert row.split("|")[2].strip() == "MNIST (5,000) LeNet-5 (laptop)"
+    assert not any("on photographs" in line for line in lines)
+
+
+def test_evidence_page_has_every_claim_with_quotation_measured_and_verdict(executed):
+    page = pages.evidence_page(all_verdicts(), executed)
+    for claim in load_claims(CHAPTER):
+        assert claim["quote"] in page
+    section = page.partition("### Lipschitz falls")[2].partition("###")[0]
+    assert "Spearman's ρ with alpha: -1.00" in section
+    assert "**reproduced**" in section
+    assert "Untested on: Fashion-MNIST, KMNIST, CIFAR-10, Imagenette-320." in section
+    assert f"results/laptop/{CHAPTER}.csv" in page
+
+
+def test_status_page_has_runs_and_every_licence(executed):
+    page = pages.status_page(executed)
+    assert "| this computer | gradient regularisation | laptop | 9 | 12 | 2026-01-02 |" in page
+    for name, entry in pages.SOURCES.items():
+        assert f"`{name}` | {entry.about} | {entry.licence}" in page
+
+
+def test_benchmark_page_shows_value_spread_goal_and_whether_it_is_met(tmp_path, monkeypatch):
+    folder = tmp_path / "benchmarks" / "results"
+    folder.mkdir(parents=True)
+    row = {"benchmark": "import", "case": "reglib", "value": 1234.5, "unit": "ms",
+           "quartiles": [1200.0, 1300.0], "goal": "at most 300", "met": False}  # fmt: skip
+    results = {"device": "a CPU", "system": "Linux", "threads": 1, "versions": {"torch": "2.15.0"},
+               "date": "2026-01-02", "rows": [row]}  # fmt: skip
+    (folder / "cpu.json").write_text(json.dumps(results))
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    page = pages.benchmark_page()
+    assert "| reglib | 1,234 ms | 1,200 to 1,300 | at most 300 | not met |" in page
+
+
+def test_readme_gets_the_table_between_its_markers(executed, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{pages.START}\nold\n{pages.END}\nafter\n")
+    pages.fill_readme(readme)
+    text = readme.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+    assert "| claim | reproduced |" in text

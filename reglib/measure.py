@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reglib import metrics
-from reglib.data import ImageData, load_data, to_float
+from reglib.data import ImageData, Split, load_data, to_float
 from reglib.errors import UsageError, unknown
 from reglib.saliency import SALIENCIES
 from reglib.training import memory_format
@@ -21,6 +21,24 @@ class Result(NamedTuple):
 
     per_image: Tensor
     tensors: dict[str, Tensor] = {}
+
+
+def checked_test_split(own: ImageData, shown: ImageData, name: str, count: int | None) -> Split:
+    """Return the test split of `shown`, if a network trained on `own` can take `count` of it.
+
+    Raises:
+        UsageError: fewer images than asked for, images of another shape, or more classes.
+    """
+    if count is not None and count > len(shown.test.images):
+        raise UsageError(f"n_images: expected at most {len(shown.test.images)} for the test split "
+                         f"of {name!r}, got {count}")  # fmt: skip
+    if shown.shape != own.shape:
+        raise UsageError(f"data set {name!r}: expected images of shape {own.shape} as in training, "
+                         f"got {shown.shape}")  # fmt: skip
+    if len(shown.classes) > len(own.classes):
+        raise UsageError(f"data set {name!r}: expected at most the {len(own.classes)} classes of "
+                         f"the network, got {len(shown.classes)}")  # fmt: skip
+    return shown.test
 
 
 class Subject:
@@ -37,15 +55,10 @@ class Subject:
         """Return the first test images as the network takes them, (B, C, H, W), and labels.
 
         Raises:
-            UsageError: fewer images than asked for, or images of another shape.
+            UsageError: see `checked_test_split`.
         """
-        test = (load_data(data) if data else self.data).test
-        if count is not None and count > len(test.images):
-            raise UsageError(f"n_images: expected at most {len(test.images)} for the test split of "
-                             f"{data or self.unit.data!r}, got {count}")  # fmt: skip
-        if test.images.shape[1:] != self.data.test.images.shape[1:]:
-            raise UsageError(f"data set {data!r}: expected images of shape {self.data.shape}, got "
-                             f"{tuple(test.images.shape[1:])}")  # fmt: skip
+        name = data or self.unit.data
+        test = checked_test_split(self.data, load_data(data) if data else self.data, name, count)
         images = to_float(test.images[:count].to(self.device), self.unit.pixel_range)
         layout = memory_format(self.network, self.device)
         return images.contiguous(memory_format=layout), test.labels[:count].to(self.device)

@@ -277,6 +277,10 @@ def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
             small(network="convnet", network_options={"widht": 3}),
             "network 'convnet': ",
         ),
+        "number of test images": (
+            Measurement(training=of, metric="accuracy", settings={"n_images": 1001}),
+            "n_images: expected at most 1000 for the test split of 'mnist5k', got 1001",
+        ),
         "number of training images": (
             small(n_train=4001),
             "n_train: expected at most 4000 for the training split of 'mnist5k', got 4001",
@@ -289,7 +293,7 @@ def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
     [
         "metric", "saliency", "setting", "missing setting", "network", "optimizer", "penalty",
         "setting of a penalty", "data set", "data set of a metric", "option of a network",
-        "number of training images",
+        "number of training images", "number of test images",
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("no_training")
@@ -492,3 +496,10 @@ def test_a_job_that_is_tried_again_leaves_what_is_stored(store: Store, small: Sm
     assert run_job(job).errors == []
     [(_, message, _)] = run_job(replace(job, force=True)).errors
     assert message == "AssertionError: trained"
+
+
+def test_labels_that_the_network_does_not_have_are_refused() -> None:
+    own = load_data("mnist5k")
+    more = replace(own, classes=(*own.classes, "ten"))
+    with pytest.raises(UsageError, match="at most the 10 classes of the network, got 11"):
+        measure.checked_test_split(own, more, "more", None)

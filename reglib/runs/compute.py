@@ -61,7 +61,7 @@ def compute(
         check(unit)
     store = store or Store(store_folder())
     resources = resources or Resources.from_environment()
-    force = bool(os.environ.get("REGLIB_FORCE")) if force is None else force
+    force = os.environ.get("REGLIB_FORCE", "") not in ("", "0") if force is None else force
     names = _keys(units)
     keys = dict(zip(names, units))
     told = len(store.reports)
@@ -99,10 +99,17 @@ def _check_with_data(units: Iterable[Unit]) -> None:
     """Check that there are enough images, and that the networks take them.
 
     Raises:
-        UsageError: too few images, images of a shape or an option that a network does not take.
+        UsageError: too few images, images of a shape or an option that a network does not take,
+            labels that it does not have.
     """
+    units = sorted(units, key=lambda unit: training_of(unit).data)
+    for unit in units:
+        if isinstance(unit, Measurement):
+            name = unit.settings.get("data", unit.training.data)
+            own, shown = load_data(unit.training.data), load_data(name)
+            measure.checked_test_split(own, shown, name, unit.settings.get("n_images"))
     built = set()
-    for unit in sorted(map(training_of, units), key=lambda unit: unit.data):
+    for unit in map(training_of, units):
         data = load_data(unit.data)
         n_train = len(data.train.labels)
         if unit.n_train is not None and unit.n_train > n_train:

@@ -130,7 +130,9 @@ def compare(first: Path, second: Path) -> None:
     """Compare two folders of results: where they agree within their spread, and where not."""
     from reglib.evidence.report import compare_folders
 
-    typer.echo(compare_folders(first, second).to_string(index=False, float_format="%.4g"))
+    table = compare_folders(first, second)
+    typer.echo(table.to_string(index=False, float_format="%.4g"))
+    typer.echo(f"{table['agrees'].sum()} of {len(table)} agree within twice the standard error")
 
 
 @app.command()

@@ -13,7 +13,10 @@ from reglib.evidence.results import load_results
 from reglib.evidence.statistics import correlation, permutation_p
 from reglib.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
 
-RESULT_COLUMNS = {"value", "std", "n", "undefined", "status", "seconds", "key", "profile"}
+RESULT_COLUMNS = {
+    "value", "std", "n", "undefined", "status", "seconds", "key", "profile", "t_alpha",
+    "over_regularised",
+}  # fmt: skip
 
 
 def all_verdicts(*, kept_only: bool = False) -> pd.DataFrame:
@@ -96,6 +99,11 @@ def trend_sentence(frame: pd.DataFrame, *, x: str, symbol: str) -> str:
     return "; ".join(parts) + "." if parts else "has too few models for a trend."
 
 
+def varies(column: "pd.Series[Any]") -> bool:
+    """Say whether a column has more than one value."""
+    return column.nunique(dropna=False) > 1
+
+
 def compare_folders(first: Path, second: Path) -> pd.DataFrame:
     """Compare two result sets of a profile, value by value.
 
@@ -103,8 +111,8 @@ def compare_folders(first: Path, second: Path) -> pd.DataFrame:
         first, second: folders such as `results/workstation`.
 
     Returns:
-        One row a chapter and setting in both: the two values, their difference, twice its
-        standard error (over images), and whether the difference is within it.
+        One row a chapter and setting in both: the settings that vary, the two values, their
+        difference, twice its standard error (over images), and whether it is within that.
 
     Raises:
         UsageError: a folder has no results, or they have no chapter in common.
@@ -124,7 +132,7 @@ def compare_folders(first: Path, second: Path) -> pd.DataFrame:
         both["agrees"] = both["difference"].abs() <= both["spread"].fillna(0)
         both.insert(0, "chapter", chapter)
         shown = ["value_first", "value_second", "difference", "spread", "agrees"]
-        tables.append(both[["chapter", *on, *shown]])
+        tables.append(both[["chapter", *(name for name in on if varies(both[name])), *shown]])
     if not tables or all(table.empty for table in tables):
         raise UsageError(f"{first} and {second}: expected results of the same settings, found none")
     return pd.concat(tables, ignore_index=True)

@@ -150,16 +150,18 @@ def serve(
 
 
 def _plan(name: str, values: dict[str, Any]) -> str:
+    from reglib.evidence.results import load_results
     from reglib.runs.compute import plan
     from reglib.runs.store import Store
 
-    result = plan(notebooks.units_of(name, values), Store(store_folder()))
+    kept = load_results(name, values["profile"]).provenance
+    units = notebooks.units_of(name, values)
+    result = plan(units, Store(store_folder()), typical=kept.get("median_seconds"))
     lines = [f"{result.total} units, {result.stored} stored ({result.spent:.0f} s spent), "
              f"{result.total - result.stored} missing"]  # fmt: skip
     if result.stored < result.total:
-        known = result.total - result.stored - result.unknown
-        lines.append(f"  estimate: {result.seconds:.0f} s of one worker for {known} of them; "
-                     f"{result.unknown} have no stored unit to go by")  # fmt: skip
+        lines.append(f"  estimate: {result.seconds:,.0f} s of one worker, by what is stored or kept"
+                     f"; without {result.unknown} units that there is nothing to go by for")  # fmt: skip
     lines += [f"  missing data: {message}" for message in result.missing_data.values()]
     return "\n".join(lines)
 

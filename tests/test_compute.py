@@ -370,6 +370,16 @@ def test_plan_estimates_by_what_is_stored(store: Store, here: Resources, small: 
     assert result.seconds == pytest.approx(seconds.sum(), abs=1e-9)
 
 
+def test_plan_goes_by_typical_seconds_where_nothing_similar_is_stored(
+    store: Store, small: Small
+) -> None:
+    units = [accuracy_of(small(seed=seed)) for seed in (0, 1)]
+    result = plan(units, store, typical={"training": 10.0})
+    assert (result.seconds, result.unknown) == (20.0, 2)
+    result = plan(units, store, typical={"training": 10.0, "accuracy": 0.5})
+    assert (result.seconds, result.unknown) == (21.0, 0)
+
+
 def test_plan_counts_the_time_of_trainings_that_measurements_bring(
     store: Store, here: Resources, small: Small
 ) -> None:

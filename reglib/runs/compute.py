@@ -130,8 +130,8 @@ class Plan:
     Args:
         total, stored: number of units, each counted once.
         missing_data: for each data set that is not there, how to get it.
-        seconds: estimate for what is missing, by similar units among those that are stored.
-        unknown: number of missing units that no stored one is similar to.
+        seconds: estimate for what is missing, by similar units that are stored, else by `typical`.
+        unknown: number of missing units that there is nothing to go by for.
         spent: seconds that went into what is stored.
     """
 
@@ -143,8 +143,15 @@ class Plan:
     spent: float
 
 
-def plan(units: Iterable[Unit], store: Store) -> Plan:
+def plan(
+    units: Iterable[Unit], store: Store, *, typical: Mapping[str, float] | None = None
+) -> Plan:
     """Say what `compute` would do, without computing anything.
+
+    Args:
+        units: what is wanted.
+        store: what there is.
+        typical: seconds of a "training" and of each metric, where nothing similar is stored.
 
     Raises:
         UsageError: a unit asks for something unknown.
@@ -172,12 +179,16 @@ def plan(units: Iterable[Unit], store: Store) -> Plan:
         else:
             costs[_similar(unit)].append(record.provenance["seconds"])
     stored = [unit for unit in wanted if keys.get(str(identity(unit))) in records]
+    each = {kind: median(seconds) for kind, seconds in costs.items()}
+    for kind in todo.keys() - each.keys():
+        if typical and kind[0] in typical:
+            each[kind] = typical[kind[0]]
     return Plan(
         total=len(wanted),
         stored=len(stored),
         missing_data=missing_data,
-        seconds=sum(count * median(costs[kind]) for kind, count in todo.items() if kind in costs),
-        unknown=sum(count for kind, count in todo.items() if kind not in costs),
+        seconds=sum(count * each[kind] for kind, count in todo.items() if kind in each),
+        unknown=sum(count for kind, count in todo.items() if kind not in each),
         spent=sum(record.provenance["seconds"] for record in records.values()),
     )
 
@@ -189,10 +200,10 @@ def _distinct(units: Iterable[Unit]) -> list[Unit]:
 def _similar(unit: Unit) -> tuple[Any, ...]:
     """Group units that take about the same time."""
     of = training_of(unit)
-    size = (of.data, of.network, str(of.network_options), of.epochs, of.n_train)
+    size = (of.data, of.network, str(of.network_options))
     if isinstance(unit, Training):
-        return size
-    return (*size[:3], unit.metric, str(sorted(unit.settings.items())))
+        return ("training", *size, of.epochs, of.n_train)
+    return (unit.metric, *size, str(sorted(unit.settings.items())))
 
 
 def _keys(units: Sequence[Unit]) -> list[str]:

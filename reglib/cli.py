@@ -160,8 +160,8 @@ def _plan(name: str, values: dict[str, Any]) -> str:
     lines = [f"{result.total} units, {result.stored} stored ({result.spent:.0f} s spent), "
              f"{result.total - result.stored} missing"]  # fmt: skip
     if result.stored < result.total:
-        lines.append(f"  estimate: {result.seconds:,.0f} s of one worker, by what is stored or kept"
-                     f"; without {result.unknown} units that there is nothing to go by for")  # fmt: skip
+        lines.append(f"  estimate: {result.seconds:,.0f} s of one worker, by stored and kept "
+                     f"results; {result.unknown} units have none to go by")  # fmt: skip
     lines += [f"  missing data: {message}" for message in result.missing_data.values()]
     return "\n".join(lines)
 

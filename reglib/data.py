@@ -198,7 +198,7 @@ def _read_imagenette(root: Path) -> tuple[Split, Split, Sequence[str]]:
     for part in parts:
         images, labels = zip(*part, strict=True)
         crops = [v2.functional.center_crop(image, [320, 320]) for image in images]
-        splits.append(Split(torch.stack(crops), torch.tensor(labels)))
+        splits.append(_round_the_classes(torch.stack(crops), torch.tensor(labels)))
     return splits[0], splits[1], [names[0] for names in parts[0].classes]
 
 
@@ -231,8 +231,18 @@ def _read_image_folder(folder: Path, name: str) -> tuple[Split, Split, Sequence[
                     f"{height} x {width}; resize or crop your images to one size"
                 )
             images.append(pixels)
-        splits.append(Split(torch.stack(images), torch.tensor(part.targets)))
+        splits.append(_round_the_classes(torch.stack(images), torch.tensor(part.targets)))
     return splits[0], splits[1], parts[0].classes
+
+
+def _round_the_classes(images: Tensor, labels: Tensor) -> Split:
+    """Reorder images that are sorted by class, so that any first n of them hold all classes."""
+    rank = torch.empty_like(labels)
+    for index in labels.unique():
+        of_class = labels == index
+        rank[of_class] = torch.arange(int(of_class.sum()))
+    order = torch.argsort(rank, stable=True)
+    return Split(images[order], labels[order])
 
 
 def _read_image(path: str) -> Tensor:

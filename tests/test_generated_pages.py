@@ -85,3 +85,8 @@ def test_readme_gets_the_table_between_its_markers(executed, tmp_path):
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert "| claim | reproduced |" in text
+
+
+def test_readme_shows_the_kept_results():
+    table = pages.results_table(all_verdicts(kept_only=True))
+    assert f"{pages.START}\n{table}\n{pages.END}" in (pages.ROOT / "README.md").read_text()

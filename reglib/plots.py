@@ -45,7 +45,7 @@ def panels_against(
         rows, columns, figsize=(3.4 * columns, 3.1 * rows), squeeze=False, layout="constrained"
     )
     for axis, ((profile, data, network), panel) in zip(axes.flat, panels):
-        _points(axis, panel, x, hollow, COLOURS.get(str(profile), "#2166ac"))
+        _points(axis, panel, x, hollow, COLOURS.get(str(profile).partition(",")[0], "#2166ac"))
         title = f"{name_of(data)}, {name_of(network)}, {profile}"
         if with_trend:
             title += "\n" + _trend(panel, x, hollow)

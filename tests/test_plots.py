@@ -73,3 +73,11 @@ def test_saliency_grid_scales_each_map_to_its_largest_value():
     assert [axis.get_ylabel() for axis in axes[:, 0]] == ["a", "b"]
     assert axes[1, 1].images[0].get_clim() == (-8.0, 8.0)
     assert axes[0, 2].images[0].get_clim() == (-0.2, 0.2)
+
+
+def test_kept_profiles_have_colours_of_their_own():
+    shades = {
+        profile: mpl.colors.to_hex(draw(models(profile=profile)).axes[0].collections[1].get_fc()[0])
+        for profile in ("laptop", "workstation", "workstation, Lipschitz")
+    }
+    assert shades["workstation"] == shades["workstation, Lipschitz"] != shades["laptop"]

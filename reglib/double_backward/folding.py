@@ -1,0 +1,239 @@
+"""Networks in evaluation mode with batch normalisation folded into the convolution before it."""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from reglib.double_backward.layers import HANDLERS, FastLayers
+from reglib.double_backward.modules import View, check, view_of
+from reglib.double_backward.normalisation import scale_and_shift
+
+STRAIGHT_MODULES = (
+    nn.Conv2d, nn.Linear, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.PReLU, nn.Identity,
+    nn.Flatten, nn.Dropout, nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.ReflectionPad2d, nn.PixelShuffle, _BatchNorm,
+)  # fmt: skip
+STRAIGHT_FUNCTIONS: set[Any] = {
+    *HANDLERS, F.linear, F.dropout, F.dropout2d, F.pad, F.interpolate, torch.flatten, torch.cat,
+    torch.stack, torch.add, torch.sub, torch.mean, torch.sum, torch.squeeze, torch.unsqueeze,
+    operator.add, operator.iadd, operator.sub, operator.neg, operator.getitem, getattr,
+    torch._assert, operator.eq,
+}  # fmt: skip
+STRAIGHT_METHODS = {
+    "add", "add_", "contiguous", "dim", "flatten", "mean", "permute", "relu", "relu_", "reshape",
+    "size", "squeeze", "sub", "sum", "transpose", "unsqueeze", "view",
+}  # fmt: skip
+
+
+class Folding(NamedTuple):
+    """What `evaluation_mode` does to a network, and why it does no more.
+
+    Args:
+        folded: name of a convolution by name of the batch normalisation that goes into it.
+        kept: reason by name of a batch normalisation that stays by itself.
+        curved: reason by name of what is not known to be linear on pieces. If there is nothing, a
+            logit's input gradient is differentiated in 4F, not 6F: it depends on the weights, but
+            not on the activations.
+    """
+
+    folded: dict[str, str]
+    kept: dict[str, str]
+    curved: dict[str, str]
+
+
+def evaluation_mode(model: nn.Module) -> Any:
+    r"""Return a view of a network in evaluation mode, with batch normalisation folded.
+
+    .. math:: s = \gamma / \sqrt{\sigma^2 + \epsilon}, \qquad
+       s (x * w + b - \mu) + \beta = x * (s w) + (s (b - \mu) + \beta)
+
+    The folded weights are made anew in each call, differentiable by all parameters. The view shares
+    the state of the network, as that of `fast_double_backward` does, and has its exact functions;
+    while it is called, modules are in evaluation mode, and afterwards in the mode that they had. So
+    it can be called in the midst of a training step. Hooks on a folded convolution see the
+    normalised output; a pair whose convolution has a forward hook, or whose batch normalisation has
+    a pre-hook, is not folded as long as it has.
+
+    Args:
+        model: any network in Python. `folding_of` says what is folded, and why the rest is not.
+
+    Raises:
+        ValueError: TorchScript or quantised modules, or a lazy module that was never called.
+    """
+    if isinstance(model, View):
+        model = model.original()
+    folding = folding_of(model)
+    view = view_of(model, Evaluation)
+    type(view)._folded = folding.folded
+    return view
+
+
+class Evaluation(View):
+    """A view that calls folded layers in evaluation mode."""
+
+    _folded: Mapping[str, str] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with _in_evaluation_mode(self), _FoldedLayers(self, self._folded):
+            return super().__call__(*args, **kwargs)
+
+    @staticmethod
+    def make(model: nn.Module) -> Any:
+        """Make a view of this kind."""
+        return evaluation_mode(model)
+
+
+@contextmanager
+def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class _FoldedLayers(FastLayers):
+    """Give convolutions the weights into which their batch normalisation was folded."""
+
+    def __init__(self, model: nn.Module, folded: Mapping[str, str]) -> None:
+        super().__init__()
+        self.norms: dict[int, _BatchNorm] = {}
+        self.done: set[int] = set()
+        for norm_name, conv_name in folded.items():
+            conv: Any = model.get_submodule(conv_name)
+            norm: Any = model.get_submodule(norm_name)
+            if not conv._forward_hooks and not norm._forward_pre_hooks:
+                self.norms[id(conv.weight)] = norm
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is F.conv2d and (norm := self.norms.get(id(args[1]))) is not None:
+            args = (args[0], *_fold(norm, args[1], args[2]), *args[3:])
+            self.done.add(id(norm.running_mean))
+        elif func is F.batch_norm and id(args[1]) in self.done:
+            return args[0]
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _fold(norm: _BatchNorm, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    mean, var = norm.running_mean, norm.running_var
+    if mean is None or var is None:
+        raise ValueError("model: expected running statistics, which were there when it was folded")
+    s, t = scale_and_shift(norm.weight, norm.bias, mean, var, norm.eps)
+    return weight * s.view(-1, 1, 1, 1), t if bias is None else t + bias * s
+
+
+def folding_of(model: nn.Module) -> Folding:
+    """Find out what `evaluation_mode` folds, by following a symbol through the network.
+
+    Raises:
+        ValueError: as `evaluation_mode`.
+    """
+    check(model)
+    if isinstance(model, View):
+        model = model.original()
+    norms = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
+    try:
+        with _in_evaluation_mode(model):
+            graph = fx.Tracer().trace(model)
+    except Exception as error:  # noqa: BLE001 - whatever the network does with a symbol
+        opaque = f"the network cannot be traced: {error}"
+        return Folding({}, dict.fromkeys(norms, opaque), {"model": opaque})
+    modules = dict(model.named_modules())
+    norm_calls = _calls(graph, nn.BatchNorm2d, F.batch_norm, "running_mean", modules)
+    conv_calls = _calls(graph, nn.Conv2d, F.conv2d, "weight", modules)
+    folded: dict[str, str] = {}
+    kept = dict.fromkeys(norms, "it is not called as a module of torch.nn")
+    for node, name in norm_calls.items():
+        conv, reason = _convolution_before(node, conv_calls, modules)
+        calls = list(norm_calls.values()).count(name)
+        if norms[name].running_mean is None:
+            reason = "it has no running statistics"
+        elif calls > 1:
+            reason = "it is called more than once"
+        if reason is None:
+            folded[name] = conv
+            kept.pop(name)
+        else:
+            kept[name] = reason
+    curved = {str(node): why for node in graph.nodes if (why := _why_curved(node, modules))}
+    return Folding(folded, kept, curved)
+
+
+def _calls(
+    graph: fx.Graph,
+    kind: type[nn.Module],
+    function: Callable[..., Any],
+    attribute: str,
+    modules: Mapping[str, nn.Module],
+) -> dict[fx.Node, str]:
+    """Return the calls of modules of a kind, by node.
+
+    A subclass that is not of torch.nn shows as a call of `function` with an attribute of the module
+    as its second argument.
+    """
+    found = {}
+    for node in graph.nodes:
+        if node.op == "call_module" and type(modules[str(node.target)]) is kind:
+            found[node] = str(node.target)
+        elif node.op == "call_function" and node.target is function and len(node.args) > 2:
+            given = node.args[1]
+            if isinstance(given, fx.Node) and given.op == "get_attr":
+                name, _, end = str(given.target).rpartition(".")
+                if end == attribute:
+                    found[node] = name
+    return found
+
+
+def _convolution_before(
+    norm: fx.Node, convs: Mapping[fx.Node, str], modules: Mapping[str, nn.Module]
+) -> tuple[str, str | None]:
+    """Return the convolution that a batch normalisation can go into, and why it cannot."""
+    before = norm.args[0]
+    if not isinstance(before, fx.Node) or before not in convs:
+        return "", f"its input is {before}, which is not the output of a convolution"
+    name = convs[before]
+    weight = modules[name].weight
+    sharing = [m for m in modules.values() if getattr(m, "weight", None) is weight]
+    if list(convs.values()).count(name) > 1 or len(sharing) > 1:
+        return name, f"{name} or its weight is used more than once"
+    if any(user is not norm and not _reads_shape(user) for user in before.users):
+        return name, f"the output of {name} is used elsewhere too"
+    return name, None
+
+
+def _reads_shape(node: fx.Node) -> bool:
+    if node.op == "call_method":
+        return node.target in ("dim", "size")
+    return node.target is getattr and node.args[1] in ("ndim", "shape", "dtype", "device")
+
+
+def _why_curved(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | None:
+    """Return why a node of the graph is not known to be linear on pieces; None if it is."""
+    target: Any = node.target
+    if node.op == "call_module":
+        module = modules[target]
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
+            return f"{target} normalises by statistics of the batch"
+        straight = type(module) in STRAIGHT_MODULES or isinstance(module, _BatchNorm)
+        return None if straight else f"{target} is a {type(module).__name__}"
+    if node.op == "call_method":
+        return None if target in STRAIGHT_METHODS else f"the method {target} is called"
+    if node.op == "call_function" and target not in STRAIGHT_FUNCTIONS:
+        curved = [isinstance(argument, fx.Node) for argument in node.args]
+        if (target is operator.mul and sum(curved) == 1) or (
+            target is operator.truediv and curved == [True, False]
+        ):
+            return None
+        return f"{getattr(target, '__name__', target)} is called"
+    return None

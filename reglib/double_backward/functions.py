@@ -1,0 +1,193 @@
+r"""Autograd functions whose derivatives are again such functions.
+
+A backward pass calls the kernels of ordinary forward and backward passes, each at most once. Where
+a layer is linear in its input, or linear on pieces, its input gradient does not depend on the
+input: no zeros are made for it, and where nothing else asks for the pass through the forward graph,
+it is left out.
+
+Tensors come first among the arguments of each function, so that they match `ctx.next_functions`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+aten = torch.ops.aten
+
+Map = Callable[..., Tensor]
+
+
+def wanted(ctx: Any) -> list[bool]:
+    """Say of each tensor given to a function whether this backward pass needs its gradient.
+
+    `ctx.needs_input_grad` says only whether it could: a gradient by the input alone would compute
+    those of all weights too.
+    """
+    return [node is not None and _will_run(node) for node, _ in ctx.next_functions]
+
+
+def _will_run(node: Any) -> bool:
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # raised for a leaf by which torch.autograd.grad differentiates
+        return True
+
+
+class Geometry(NamedTuple):
+    """Stride, padding, dilation (a pair each) and groups of a convolution."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+
+class Convolution(Function):
+    """y = x * w + b."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.geometry = geometry
+        return torch.conv2d(x, w, b, *geometry)
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        need_x, need_w, need_b = [*wanted(ctx), False][:3]
+        if torch.is_grad_enabled():
+            gx = ConvolutionInput.apply(gy, w, x.detach(), ctx.geometry) if need_x else None
+            gw = ConvolutionWeight.apply(gy, x, w.detach(), ctx.geometry) if need_w else None
+            return gx, gw, gy.sum((0, 2, 3)) if need_b else None, None
+        by_input = need_x and _by_flipped_kernel(w, ctx.geometry)
+        mask = [need_x and not by_input, need_w, need_b]
+        gx, gw, gb = _convolution_backward(gy, x, w, ctx.geometry, mask)
+        return _input_gradient(gy, w, x, ctx.geometry) if by_input else gx, gw, gb, None
+
+
+class ConvolutionInput(Function):
+    """The input gradient of a convolution: linear in gy and in w. Of x it takes the shape."""
+
+    @staticmethod
+    def forward(ctx: Any, gy: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(gy, w)
+        ctx.geometry = geometry
+        return _input_gradient(gy, w, x, geometry)
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
+        gy, w = ctx.saved_tensors
+        need_gy, need_w = wanted(ctx)[:2]
+        by_gy = Convolution.apply(u, w, None, ctx.geometry) if need_gy else None
+        by_w = ConvolutionWeight.apply(gy, u, w.detach(), ctx.geometry) if need_w else None
+        return by_gy, by_w, None, None
+
+
+class ConvolutionWeight(Function):
+    """The weight gradient of a convolution: linear in gy and in x. Of w it takes the shape."""
+
+    @staticmethod
+    def forward(ctx: Any, gy: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(gy, x)
+        ctx.geometry = geometry
+        return _convolution_backward(gy, x, w, geometry, [False, True, False])[1]
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
+        gy, x = ctx.saved_tensors
+        need_gy, need_x = wanted(ctx)[:2]
+        by_gy = Convolution.apply(x, u, None, ctx.geometry) if need_gy else None
+        by_x = ConvolutionInput.apply(gy, u, x.detach(), ctx.geometry) if need_x else None
+        return by_gy, by_x, None, None
+
+
+def _convolution_backward(
+    gy: Tensor, x: Tensor, w: Tensor, geometry: Geometry, mask: list[bool]
+) -> Sequence[Tensor]:
+    stride, padding, dilation, groups = geometry
+    bias = [w.shape[0]] if mask[2] else None
+    return aten.convolution_backward(
+        gy, x, w, bias, stride, padding, dilation, False, [0, 0], groups, mask
+    )
+
+
+def _by_flipped_kernel(w: Tensor, geometry: Geometry) -> bool:
+    """Whether the input gradient is faster as a convolution with the kernel turned by 180 degrees.
+
+    On the CPU it is for images of one channel, where the ordinary kernel has nothing to vectorise.
+    """
+    plain = geometry.stride == (1, 1) and geometry.groups == 1 and w.shape[1] == 1
+    reach = [d * (k - 1) for d, k in zip(geometry.dilation, w.shape[2:], strict=True)]
+    inside = all(p <= r for p, r in zip(geometry.padding, reach, strict=True))
+    return plain and inside and w.device.type == "cpu"
+
+
+def _input_gradient(gy: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
+    if _by_flipped_kernel(w, geometry):
+        turned = w.flip(2, 3).transpose(0, 1).contiguous()
+        reach = [d * (k - 1) for d, k in zip(geometry.dilation, w.shape[2:], strict=True)]
+        padding = [r - p for r, p in zip(reach, geometry.padding, strict=True)]
+        return torch.conv2d(gy, turned, None, 1, padding, geometry.dilation)
+    return _convolution_backward(gy, x, w, geometry, [True, False, False])[0]
+
+
+class LinearMap(Function):
+    """y = L v, with tensors and settings that define L and its adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, forward: Map, adjoint: Map, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        ctx.maps = adjoint, forward
+        return forward(v, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        return LinearMap.apply(u, *ctx.maps, *tensors), None, None, *[None for _ in tensors]
+
+
+class Piecewise(Function):
+    """A function that is linear on pieces.
+
+    `evaluate(x)` gives y and the tensors that say on which piece x lies; `pull(gy, *tensors)` is
+    the input gradient there and `push(u, *tensors)` its adjoint.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        evaluate: Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]],
+        pull: Map,
+        push: Map,
+    ) -> Tensor:
+        y, tensors = evaluate(x)
+        if y is x:
+            ctx.mark_dirty(x)
+        ctx.save_for_backward(*tensors)
+        ctx.maps = pull, push
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = [tensor.detach() for tensor in ctx.saved_tensors]
+        return LinearMap.apply(gy, *ctx.maps, *tensors), None, None, None
+
+
+def gate(kernel: Any, *settings: float | bool) -> Map:
+    """Return the product with the slope of an activation, from the activation's output."""
+
+    def product(v: Tensor, y: Tensor) -> Tensor:
+        return kernel(v, y, *settings)
+
+    return product
+
+
+def max_pool_of_pairs(x: Tensor) -> Tensor:
+    """Pool 2 x 2 pixels by three maxima of strided views: the same bits as `max_pool2d`."""
+    height, width = (size // 2 * 2 for size in x.shape[-2:])
+    columns = torch.maximum(x[..., 0:width:2], x[..., 1:width:2])
+    return torch.maximum(columns[..., 0:height:2, :], columns[..., 1:height:2, :])

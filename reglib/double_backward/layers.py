@@ -1,0 +1,273 @@
+"""The functions of PyTorch that have a faster double backward pass here, and how they are called.
+
+While `FastLayers` is active, each call of one of these functions, from whatever module, goes to an
+exact autograd function of ours. All others, and settings that ours do not cover, stay as they are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from reglib.double_backward import normalisation
+from reglib.double_backward.functions import (
+    Convolution,
+    Geometry,
+    LinearMap,
+    Map,
+    Piecewise,
+    aten,
+    gate,
+    max_pool_of_pairs,
+)
+
+Pair = int | Iterable[int]
+
+
+class FastLayers(TorchFunctionMode):
+    """Send the functions in `HANDLERS` to exact autograd functions of ours.
+
+    Args:
+        calls: counts, if given, the calls that went to ours and those that stayed, by name.
+    """
+
+    def __init__(self, calls: dict[str, Counter[str]] | None = None) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        handler = HANDLERS.get(func)
+        result = NotImplemented
+        if handler is not None and _ordinary(args[0] if args else None):
+            result = handler(*args, **kwargs)
+        ours = result is not NotImplemented
+        if not ours:
+            result = func(*args, **kwargs)
+        if self.calls is not None and isinstance(result, Tensor) and result.grad_fn is not None:
+            self.calls["fast" if ours else "stock"][resolve_name(func) or repr(func)] += 1
+        return result
+
+
+def _ordinary(x: Any) -> bool:
+    """Whether x is a plain tensor outside function transforms and forward-mode differentiation."""
+    return (
+        type(x) in (Tensor, nn.Parameter)
+        and x.is_floating_point()
+        and not torch._C._are_functorch_transforms_active()
+        and torch.autograd.forward_ad._current_level < 0
+    )
+
+
+def _differentiable(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+    """Cast as autocast does, but with a cast of its own in the graph."""
+    device = next(t.device.type for t in tensors if t is not None)
+    if not torch.is_autocast_enabled(device):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype(device)
+    return [t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in tensors]
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values[0], values[-1]
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair | str = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolve; stock autograd keeps a padding of "same" that is not symmetric."""
+    if input.ndim != 4 or not _differentiable(input, weight, bias):
+        return NotImplemented
+    dilation = _pair(dilation)
+    if isinstance(padding, str):
+        reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        if padding == "same" and any(r % 2 for r in reach):
+            return NotImplemented
+        padding = [r // 2 for r in reach] if padding == "same" else 0
+    geometry = Geometry(_pair(stride), _pair(padding), dilation, groups)
+    return Convolution.apply(*_autocast(input, weight, bias), geometry)
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise; stock autograd refuses a batch with one value in a channel."""
+    if input.ndim < 2 or not _differentiable(input, weight, bias):
+        return NotImplemented
+    if not training:
+        if running_mean is None or running_var is None:
+            return NotImplemented
+        return normalisation.evaluation(input, weight, bias, running_mean, running_var, eps)
+    if input.numel() <= input.shape[1]:
+        return NotImplemented
+    return normalisation.BatchNormTraining.apply(
+        input, weight, bias, running_mean, running_var, momentum, eps
+    )
+
+
+def _activation(x: Tensor, function: Callable[[Tensor], Tensor], slope: Map) -> Tensor:
+    if not _differentiable(x):
+        return NotImplemented
+
+    def evaluate(x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        y = function(x)
+        return y, [y]
+
+    return Piecewise.apply(x, evaluate, slope, slope)
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """Rectify."""
+    slope = gate(aten.threshold_backward, 0)
+    return _activation(input, torch.relu_ if inplace else torch.relu, slope)
+
+
+def hardtanh(
+    input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
+    """Clip to a range, as ReLU6 does."""
+    function = aten.hardtanh_ if inplace else aten.hardtanh
+    slope = gate(aten.hardtanh_backward, min_val, max_val)
+    return _activation(input, partial(function, min_val=min_val, max_val=max_val), slope)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """Clip to [0, 6]."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """Scale negative values; a negative slope stays with stock autograd."""
+    if negative_slope < 0:
+        return NotImplemented
+    function = aten.leaky_relu_ if inplace else aten.leaky_relu
+    slope = gate(aten.leaky_relu_backward, negative_slope, True)
+    return _activation(input, partial(function, negative_slope=negative_slope), slope)
+
+
+def max_pool2d(
+    input: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor:
+    """Take maxima; windows of 2 x 2 that do not overlap have a faster way."""
+    if return_indices or input.ndim != 4:
+        return NotImplemented
+    kernel = _pair(kernel_size)
+    window = kernel, _pair(stride or kernel), _pair(padding), _pair(dilation)
+    even = not ceil_mode or not any(side % 2 for side in input.shape[2:])
+    pairs = even and window == ((2, 2), (2, 2), (0, 0), (1, 1))
+    if pairs and not _differentiable(input):
+        return max_pool_of_pairs(input)
+    settings = *window, ceil_mode
+    forward, backward = aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward
+    return _pool_with_indices(input, forward, backward, settings)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
+    """Take maxima over a grid of windows."""
+    if return_indices or input.ndim != 4 or None in (size := _pair(output_size)):
+        return NotImplemented
+    forward, backward = aten.adaptive_max_pool2d, aten.adaptive_max_pool2d_backward
+    return _pool_with_indices(input, partial(forward, output_size=size), backward, ())
+
+
+def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Tensor:
+    if not _differentiable(x):
+        return NotImplemented
+
+    def evaluate(x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        y, indices = forward(x, *settings)
+        return y, [x, indices]
+
+    def pull(gy: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+        return backward(gy, x, *settings, indices)
+
+    def push(u: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+        return u.flatten(2).gather(2, indices.flatten(2)).view(indices.shape)
+
+    return Piecewise.apply(x, evaluate, pull, push)
+
+
+def avg_pool2d(
+    input: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """Take means."""
+    window = _pair(kernel_size), _pair(stride or kernel_size), _pair(padding)
+    settings = *window, ceil_mode, count_include_pad, divisor_override
+    return _linear_pool(input, aten.avg_pool2d, aten.avg_pool2d_backward, settings)
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """Take means over a grid of windows; a single window is a mean, which stays as it is."""
+    size = _pair(output_size)
+    if None in size or size == (1, 1):
+        return NotImplemented
+    forward = partial(aten._adaptive_avg_pool2d, output_size=size)
+    return _linear_pool(input, forward, aten._adaptive_avg_pool2d_backward, ())
+
+
+def _linear_pool(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Tensor:
+    if x.ndim != 4 or not _differentiable(x):
+        return NotImplemented
+
+    def pool(v: Tensor, x: Tensor) -> Tensor:
+        return forward(v, *settings)
+
+    def spread(gy: Tensor, x: Tensor) -> Tensor:
+        return backward(gy, x, *settings)
+
+    return LinearMap.apply(x, pool, spread, x.detach())
+
+
+HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.conv2d: conv2d,
+    F.batch_norm: batch_norm,
+    F.relu: relu,
+    torch.relu: relu,
+    Tensor.relu: relu,
+    F.relu_: partial(relu, inplace=True),
+    Tensor.relu_: partial(relu, inplace=True),
+    F.hardtanh: hardtanh,
+    F.relu6: relu6,
+    F.leaky_relu: leaky_relu,
+    F.max_pool2d: max_pool2d,
+    F.adaptive_max_pool2d: adaptive_max_pool2d,
+    F.avg_pool2d: avg_pool2d,
+    F.adaptive_avg_pool2d: adaptive_avg_pool2d,
+}

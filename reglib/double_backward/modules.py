@@ -1,0 +1,131 @@
+"""Views of a network whose calls go through other functions, with the same state."""
+
+import copy
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from reglib.double_backward.layers import FastLayers
+
+
+class View(nn.Module):
+    """Base of views: modules that have the very state of another one, its training flag included.
+
+    A view of a network of class `C` is an instance of a subclass of `C`, so that its parameters,
+    buffers, hooks, submodules and their names are those of the network.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self).make, (self.original(),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.make(copy.deepcopy(self.original(), memo))
+
+    @staticmethod
+    def make(model: nn.Module) -> Any:
+        """Make a view of this kind."""
+        raise NotImplementedError
+
+    def original(self) -> Any:
+        """Return the network that this is a view of."""
+        return _sharing(type(self).__bases__[1], self)
+
+
+def view_of(model: nn.Module, kind: type[View]) -> Any:
+    """Return a view of `model`, of class `kind` and of the class of `model`."""
+    return _sharing(type(f"{kind.__name__}{type(model).__name__}", (kind, type(model)), {}), model)
+
+
+def _sharing(kind: type, model: nn.Module) -> Any:
+    view: Any = object.__new__(kind)
+    object.__setattr__(view, "__dict__", model.__dict__)
+    return view
+
+
+def check(model: object) -> None:
+    """Check that a view of a module can be made and means something.
+
+    Raises:
+        ValueError: not a module, or one of a kind that is refused, by name.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, nn.modules.lazy.LazyModuleMixin):
+        raise ValueError(
+            f"model: expected a module whose shapes are known, got {type(model).__name__}; "
+            "call it once on an input first"
+        )
+    for name, module in model.named_modules():
+        where = f"model{'.' if name else ''}{name}"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{where}: expected a module in Python, got TorchScript, which hides the functions "
+                "that it calls; give the module that it was made from"
+            )
+        if "quantized" in type(module).__module__.split("."):
+            raise ValueError(
+                f"{where}: expected a floating-point module, got the quantised "
+                f"{type(module).__name__}, which has no gradient"
+            )
+
+
+class Fast(View):
+    """A view that calls exact autograd functions of ours."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with FastLayers():
+            return super().__call__(*args, **kwargs)
+
+    @staticmethod
+    def make(model: nn.Module) -> Any:
+        """Make a view of this kind."""
+        return fast_double_backward(model)
+
+
+def fast_double_backward(model: nn.Module) -> Any:
+    r"""Return a view of a network that computes the same, and whose gradients differentiate faster.
+
+    The view *is* the network as far as its state goes: parameters, buffers, submodules, hooks,
+    training mode and names in `state_dict` are shared, not copied. While it is called, convolution,
+    batch normalisation, ReLU and its relatives, and pooling go to exact autograd functions of ours,
+    whichever module or function calls them; all others are left to stock autograd (`calls_of` lists
+    both). Derivatives of any order by any parameter are exact. Function transforms (`torch.func`),
+    forward-mode differentiation and complex tensors get stock functions throughout.
+
+    Args:
+        model: any network in Python. It can be used by itself as before.
+
+    Returns:
+        A module of a subclass of the class of `model`. Copies and pickles of it are again views.
+
+    Raises:
+        ValueError: TorchScript or quantised modules, or a lazy module that was never called.
+    """
+    check(model)
+    return model if isinstance(model, View) else view_of(model, Fast)
+
+
+class Calls(NamedTuple):
+    """How often functions were called with a gradient: as ours, and as stock ones, by name."""
+
+    fast: Counter[str]
+    stock: Counter[str]
+
+
+def calls_of(model: nn.Module, *inputs: Any) -> Calls:
+    """List which functions `fast_double_backward` speeds up in one forward pass of a network.
+
+    Args:
+        model: a network; a copy of it is called.
+        inputs: its inputs, at least one of which requires a gradient.
+
+    Raises:
+        ValueError: as `fast_double_backward`.
+    """
+    check(model)
+    calls = Calls(Counter(), Counter())
+    with FastLayers(calls._asdict()), torch.enable_grad():
+        copy.deepcopy(model.original() if isinstance(model, View) else model)(*inputs)
+    return calls

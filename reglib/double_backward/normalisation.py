@@ -1,0 +1,199 @@
+r"""Batch normalisation as functions that can be differentiated again without elementwise chains.
+
+In training mode the operator that takes an output gradient to an input gradient, in each channel,
+
+.. math:: G v = w \sigma^{-1} \left( v - \overline{v} - \hat x \, \overline{v \hat x} \right),
+   \qquad \hat x = (x - \mu) / \sigma,
+
+is self-adjoint (a bar is the mean over batch and pixels, n values; :math:`\sigma^2` is the variance
+plus eps). So for the gradient u that arrives at :math:`G g`, and for the sum s of their products,
+
+.. math:: \partial_g = G u, \quad \partial_w = s / w, \quad
+   \partial_x = -\frac{s (x - \mu)}{n \sigma^2}
+   - \frac{\overline{g \hat x}}{\sigma} G u - \frac{\overline{u \hat x}}{\sigma} G g .
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from reglib.double_backward.functions import aten, wanted
+
+
+class BatchNormTraining(Function):
+    """Batch normalisation by the statistics of the batch; updates the running ones."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w: Tensor | None,
+        b: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        y, mean, inverse_std = aten.native_batch_norm(
+            x, w, b, running_mean, running_var, True, momentum, eps
+        )
+        ctx.save_for_backward(x, w, b, mean, inverse_std)
+        ctx.eps = eps
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, b, mean, inverse_std = ctx.saved_tensors
+        need_x, need_w, need_b = _wanted_of(ctx, x, w, b)
+        if not torch.is_grad_enabled():
+            need = [need_x, need_w, need_b]
+            return *_backward(gy, x, w, mean, inverse_std, ctx.eps, need), *[None] * 4
+        if need_w or need_b:
+            return *_all_gradients(gy, x, w, b, ctx.eps), *[None] * 4
+        gx = BatchNormInput.apply(gy, x, w, mean, inverse_std, ctx.eps) if need_x else None
+        return gx, *[None] * 6
+
+
+class BatchNormInput(Function):
+    """The input gradient G gy of batch normalisation in training mode."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gy: Tensor,
+        x: Tensor,
+        w: Tensor | None,
+        mean: Tensor,
+        inverse_std: Tensor,
+        eps: float,
+    ) -> Tensor:
+        gx, gy_x, gy_1 = _backward(gy, x, w, mean, inverse_std, eps, [True, True, True])
+        ctx.save_for_backward(gy, x, w, mean, inverse_std, gx, gy_x, gy_1)
+        ctx.eps = eps
+        return gx
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
+        gy, x, w, mean, inverse_std, gx, gy_x, gy_1 = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_further(u, gy, x, w, ctx.eps), *[None] * 3
+        n = x.numel() // x.shape[1]
+        gu, u_x, _ = _backward(u, x, w, mean, inverse_std, ctx.eps, [True, True, True])
+        u_gy = _dot(u, gy, gy_1 / n)
+        by_w = inverse_std * (u_gy - u_x * gy_x / n)
+        s = by_w if w is None else w * by_w
+        by_x = _scaled(x, -s * inverse_std.square() / n, mean)
+        by_x.addcmul_(gu, _channels(-inverse_std * gy_x / n, gu))
+        by_x.addcmul_(gx.detach(), _channels(-inverse_std * u_x / n, gx))
+        return gu, by_x, None if w is None else by_w, None, None, None
+
+
+class ScaleShift(Function):
+    """y = x s + t with one s and one t for each channel; linear in x and in s."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, s: Tensor, t: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, s)
+        zeros, ones = torch.zeros_like(s), torch.ones_like(s)
+        return torch.batch_norm(x, s, t, zeros, ones, False, 0.0, 0.0, False)
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+        x, s = ctx.saved_tensors
+        need = [*wanted(ctx), False][:3]
+        if torch.is_grad_enabled():
+            gx = ScaleShift.apply(gy, s, None) if need[0] else None
+            gs = _channel_sum(gy * x) if need[1] else None
+            return gx, gs, _channel_sum(gy) if need[2] else None
+        zeros, ones = torch.zeros_like(s), torch.ones_like(s)
+        return aten.native_batch_norm_backward(gy, x, s, zeros, ones, None, None, False, 0.0, need)
+
+
+def evaluation(
+    x: Tensor, w: Tensor | None, b: Tensor | None, mean: Tensor, var: Tensor, eps: float
+) -> Tensor:
+    """Normalise by running statistics, which is a scale and a shift of each channel."""
+    s, t = scale_and_shift(w, b, mean, var, eps)
+    return ScaleShift.apply(x, s, t)
+
+
+def scale_and_shift(
+    w: Tensor | None, b: Tensor | None, mean: Tensor, var: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return s and t with y = x s + t, each of shape (channels,), differentiable by w and b."""
+    s = torch.rsqrt(var + eps)
+    s = s if w is None else s * w
+    t = -mean * s
+    return s, t if b is None else t + b
+
+
+def _backward(
+    gy: Tensor,
+    x: Tensor,
+    w: Tensor | None,
+    mean: Tensor,
+    inverse_std: Tensor,
+    eps: float,
+    need: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return G gy and, of each channel, the sums of gy times normalised x and of gy."""
+    return aten.native_batch_norm_backward(gy, x, w, None, None, mean, inverse_std, True, eps, need)
+
+
+def _dot(u: Tensor, v: Tensor, shift: Tensor) -> Tensor:
+    """Return the sum over u (v - shift) of each channel, without an intermediate tensor."""
+    ones = torch.ones_like(shift)
+    return _backward(u, v, None, shift, ones, 0.0, [False, True, True])[1]
+
+
+def _scaled(x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+    """Return factor (x - shift) of each channel."""
+    ones = torch.ones_like(shift)
+    return torch.batch_norm(x, factor, None, shift, ones, False, 0.0, 0.0, False)
+
+
+def _channels(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(1, -1, *[1] * (like.ndim - 2))
+
+
+def _channel_sum(values: Tensor) -> Tensor:
+    return values.transpose(0, 1).flatten(1).sum(1)
+
+
+def _wanted_of(ctx: Any, *tensors: Tensor | None) -> list[bool]:
+    """Spread `wanted` over arguments of which some are None."""
+    flags = iter(wanted(ctx))
+    return [tensor is not None and next(flags) for tensor in tensors]
+
+
+def _decomposed(x: Tensor, w: Tensor | None, b: Tensor | None, eps: float) -> Tensor:
+    """Normalise by elementary operations, which can be differentiated as often as one likes."""
+    dims = [dim for dim in range(x.ndim) if dim != 1]
+    var, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+    y = (x - mean) * torch.rsqrt(var + eps)
+    y = y if w is None else y * _channels(w, x)
+    return y if b is None else y + _channels(b, x)
+
+
+def _all_gradients(
+    gy: Tensor, x: Tensor, w: Tensor | None, b: Tensor | None, eps: float
+) -> list[Tensor | None]:
+    """Return the gradients by x, w and b, to be differentiated further."""
+    return _differentiate(_decomposed(x, w, b, eps), [x, w, b], gy)
+
+
+def _further(u: Tensor, gy: Tensor, x: Tensor, w: Tensor | None, eps: float) -> list[Tensor | None]:
+    """Return the gradients of <u, G gy> by gy, x and w, to be differentiated further."""
+    point = x if x.requires_grad else x.detach().requires_grad_()
+    y = _decomposed(point, w, None, eps)
+    (gx,) = torch.autograd.grad(y, point, gy, create_graph=True)
+    return _differentiate(gx, [gy, x, w], u)
+
+
+def _differentiate(y: Tensor, tensors: Sequence[Tensor | None], gy: Tensor) -> list[Tensor | None]:
+    given = [t for t in tensors if t is not None and t.requires_grad]
+    found = iter(torch.autograd.grad(y, given, gy, create_graph=True, allow_unused=True))
+    return [next(found) if t is not None and t.requires_grad else None for t in tensors]

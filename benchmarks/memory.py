@@ -1,4 +1,4 @@
-"""Memory that the metrics take on the CPU, against the number of pixels."""
+"""Memory on the CPU: of the metrics, against the number of pixels, and of a training step."""
 
 import subprocess
 import sys
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.timing import Row
+from benchmarks.training_step import CASES, step
 from reglib import metrics
 from reglib.networks import build_network
 from reglib.saliency import logit_gradient
@@ -22,22 +23,33 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     rows = []
     for metric in METRICS:
         for side in (16, 64) if quick else (16, 32, 64, 128):
-            mebibytes, largest = _in_process(metric, side)
+            added, largest = _in_process(metric, str(side)).split()
             case = f"{metric}, {side} x {side} pixels"
             rows += [
-                Row(benchmark="memory", case=f"{case}: peak above start", value=mebibytes,
+                Row(benchmark="memory", case=f"{case}: peak above start", value=float(added),
                     unit="MiB"),
-                Row(benchmark="memory", case=f"{case}: largest batch", value=largest / 1024,
+                Row(benchmark="memory", case=f"{case}: largest batch", value=int(largest) / 1024,
                     unit="KiB", at_most=metrics.CHUNK_BYTES / 1024),
             ]  # fmt: skip
+    for network, setting in CASES.items():
+        title = f"{network}, batch {setting.batch}: penalised step"
+        used = {way: float(_in_process("step", network, way)) for way in ("stock", "fast")}
+        rows += [
+            Row(benchmark="memory", case=f"{title}, {way}, peak above start", value=mebibytes,
+                unit="MiB")
+            for way, mebibytes in used.items()
+        ]  # fmt: skip
+        ratio = used["fast"] / used["stock"]
+        rows.append(
+            Row(benchmark="memory", case=f"{title}, fast / stock", value=ratio, unit="x",
+                at_most=1)
+        )  # fmt: skip
     return rows
 
 
-def _in_process(metric: str, side: int) -> tuple[float, int]:
-    command = [sys.executable, "-m", "benchmarks.memory", metric, str(side)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    mebibytes, largest = output.split()
-    return float(mebibytes), int(largest)
+def _in_process(*arguments: str) -> str:
+    command = [sys.executable, "-m", "benchmarks.memory", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 class _Recorder(nn.Module):
@@ -76,6 +88,15 @@ def measure(metric: str, side: int) -> tuple[float, int]:
     return _peak() - before, model.largest
 
 
+def measure_step(name: str, way: str) -> float:
+    """Return the memory that a penalised training step adds to the peak, in MiB."""
+    before = _reset_peak()
+    differentiate = step(CASES[name], torch.device("cpu"), way)
+    for _ in range(3):
+        differentiate()
+    return _peak() - before
+
+
 def _reset_peak() -> float:
     """Forget the largest memory of this process so far; return the present one in MiB."""
     Path("/proc/self/clear_refs").write_text("5")
@@ -90,4 +111,7 @@ def _peak() -> float:
 
 
 if __name__ == "__main__":
-    print(*measure(sys.argv[1], int(sys.argv[2])))
+    if sys.argv[1] == "step":
+        print(measure_step(*sys.argv[2:]))
+    else:
+        print(*measure(sys.argv[1], int(sys.argv[2])))

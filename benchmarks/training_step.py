@@ -1,17 +1,26 @@
-"""Forward and backward pass with the input-gradient penalty, against those without."""
+"""Forward and backward pass with a penalty on an input gradient, against those without.
 
-from collections.abc import Callable
+Plain steps are timed in both layouts. Penalised ones are timed as training does them (`fast`:
+channels-last, `reglib.double_backward`), with stock autograd in both layouts, and by
+forward-over-reverse differentiation, which needs no second derivative of a layer.
+"""
+
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from benchmarks.timing import Row, interleaved, median_row, ratios
+from reglib.autodiff import input_gradient
+from reglib.double_backward import evaluation_mode, fast_double_backward
 from reglib.networks import build_network
 from reglib.regularizers import input_gradient_penalty
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
-CHANNELS_LAST_GOAL = 2.4
+CHANNELS_LAST_GOAL, DENSITY_GOAL, LANDSCAPE_GOAL = 2.4, 1.05, 1.15
+LANDSCAPE_EVERY = 10
 
 
 class Case(NamedTuple):
@@ -32,47 +41,136 @@ CASES = {
 
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
-    """Time the steps of all networks in both layouts."""
-    return [row for name in CASES for row in _rows(name, device, rounds=2 if quick else 5)]
+    """Time the steps of all networks."""
+    return [row for name in CASES for row in _rows(name, device, rounds=2 if quick else 9)]
 
 
-def _rows(name: str, device: torch.device, *, rounds: int) -> list[Row]:
+def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
     case = CASES[name]
     steps = {
-        f"{kind}, {layout}": step(case, device, layout, penalised=kind == "penalised")
-        for layout in LAYOUTS
-        for kind in ("plain", "penalised")
+        technique: step(case, device, technique)
+        for technique in (*LAYOUTS, *STEPS, "stock, channels-last")
     }
     seconds = interleaved(steps, rounds=rounds)
     title = f"{name}, batch {case.batch}"
-    rows = [
-        median_row("training step", f"{title}: {kind}", [1000 * s for s in values], "ms")
-        for kind, values in seconds.items()
-    ]
-    for layout, goal in (("contiguous", case.goal), ("channels-last", CHANNELS_LAST_GOAL)):
-        ratio = ratios(seconds[f"penalised, {layout}"], seconds[f"plain, {layout}"])
-        label = f"{title}: penalised / plain, {layout}"
-        rows.append(median_row("training step", label, ratio, "x", at_most=goal))
-    return rows
+    for technique, values in seconds.items():
+        label = f"{title}: {'plain, ' if technique in LAYOUTS else ''}{technique}"
+        yield median_row("training step", label, [1000 * s for s in values], "ms")
+
+    def ratio(technique: str, base: str, words: str, **goal: float) -> Row:
+        values = ratios(seconds[technique], seconds[base])
+        return median_row("training step", f"{title}: {words}", values, "x", **goal)
+
+    plain, last = LAYOUTS
+    yield ratio("fast", plain, "fast / plain", at_most=case.goal)
+    yield ratio("fast", last, "fast / plain in channels-last", at_most=CHANNELS_LAST_GOAL)
+    yield ratio("stock", plain, "stock / plain")
+    yield ratio("stock, channels-last", plain, "stock in channels-last / plain")
+    yield ratio("forward-over-reverse", plain, "forward-over-reverse / plain")
+    yield ratio("fast density", "fast", "marginal density / penalised, both fast",
+                at_most=DENSITY_GOAL)  # fmt: skip
+    added = [s / LANDSCAPE_EVERY for s in seconds["fast landscape"]]
+    with_landscape = [p + a for p, a in zip(seconds[last], added, strict=True)]
+    yield median_row(
+        "training step", f"{title}: landscape penalty in each 10th step / plain, channels-last",
+        ratios(with_landscape, seconds[last]), "x", at_most=LANDSCAPE_GOAL,
+    )  # fmt: skip
 
 
-def step(case: Case, device: torch.device, layout: str, *, penalised: bool) -> Callable[[], None]:
-    """Return a function that computes the gradients of one training step."""
+class Batch(NamedTuple):
+    """A network in training mode with its images and labels."""
+
+    network: nn.Module
+    images: Tensor
+    labels: Tensor
+
+    def backward(self, loss: Tensor) -> None:
+        """Give each parameter its gradient, and nothing else."""
+        self.network.zero_grad()
+        torch.autograd.backward(loss, inputs=list(self.network.parameters()))
+
+    def inputs(self) -> Tensor:
+        """Return the images, to be differentiated by."""
+        return self.images.detach().requires_grad_()
+
+
+def batch_of(case: Case, device: torch.device, layout: torch.memory_format) -> Batch:
+    """Build a network and draw random images."""
     network = build_network(case.network, case.shape, 10, options=case.options, seed=0)
-    network = network.to(device).to(memory_format=LAYOUTS[layout]).train()
-    parameters = list(network.parameters())
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(case.batch, *case.shape, generator=generator)
-    images = images.to(device, memory_format=LAYOUTS[layout])
     labels = torch.randint(10, (case.batch,), generator=generator).to(device)
+    network = network.to(device).to(memory_format=layout).train()
+    return Batch(network, images.to(device, memory_format=layout), labels)
 
-    def gradients() -> None:
-        inputs = images.detach().requires_grad_(penalised)
-        logits = network(inputs)
-        loss = F.cross_entropy(logits, labels)
-        if penalised:
-            loss = loss + input_gradient_penalty(logits, labels, inputs).mean()
-        network.zero_grad()
-        torch.autograd.backward(loss, inputs=parameters)
 
-    return gradients
+def plain_step(batch: Batch) -> None:
+    """Differentiate the cross-entropy."""
+    batch.backward(F.cross_entropy(batch.network(batch.images), batch.labels))
+
+
+def penalised_step(batch: Batch, model: nn.Module) -> None:
+    """Differentiate the cross-entropy and the penalty on its input gradient."""
+    x = batch.inputs()
+    logits = model(x)
+    penalty = input_gradient_penalty(logits, batch.labels, x).mean()
+    batch.backward(F.cross_entropy(logits, batch.labels) + penalty)
+
+
+def density_step(batch: Batch, model: nn.Module) -> None:
+    """The same with the input gradient of the logits' logsumexp."""
+    x = batch.inputs()
+    logits = model(x)
+    gradient = input_gradient(logits.logsumexp(1), x, create_graph=True)
+    penalty = gradient.square().flatten(1).sum(1).mean()
+    batch.backward(F.cross_entropy(logits, batch.labels) + penalty)
+
+
+def landscape_pass(batch: Batch, model: nn.Module) -> None:
+    """Differentiate the total variation of the mean input gradient of the label's logit."""
+    x = batch.inputs()
+    logits = model(x).gather(1, batch.labels[:, None])
+    landscape = input_gradient(logits, x, create_graph=True).mean((0, 1))
+    batch.backward(landscape.diff(dim=0).abs().mean() + landscape.diff(dim=1).abs().mean())
+
+
+def forward_over_reverse_step(batch: Batch, model: nn.Module) -> None:
+    r"""Differentiate by :math:`\nabla_\theta \|g\|^2 = 2\,\partial_t \nabla_\theta L(x + t g)`."""
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        # A copy of the running statistics: they cannot be changed in place under a transform.
+        state = parameters | {name: buffer.clone() for name, buffer in buffers.items()}
+        logits = torch.func.functional_call(model, state, (x,))
+        return F.cross_entropy(logits, batch.labels, reduction="sum")
+
+    direction = torch.func.grad(loss, argnums=1)(parameters, batch.images)
+    torch.func.jvp(lambda x: torch.func.grad(loss)(parameters, x), (batch.images,), (direction,))
+
+
+def _itself(network: nn.Module) -> nn.Module:
+    return network
+
+
+# What a technique makes of the network, once, and what it then does with it in each step.
+STEPS: dict[str, tuple[Callable[[nn.Module], nn.Module], Callable[[Batch, nn.Module], None]]] = {
+    "stock": (_itself, penalised_step),
+    "fast": (fast_double_backward, penalised_step),
+    "fast density": (fast_double_backward, density_step),
+    "fast landscape": (evaluation_mode, landscape_pass),
+    "forward-over-reverse": (_itself, forward_over_reverse_step),
+}
+
+
+def step(case: Case, device: torch.device, technique: str) -> Callable[[], None]:
+    """Return a function that computes the gradients of one step."""
+    if technique in LAYOUTS:
+        batch = batch_of(case, device, LAYOUTS[technique])
+        return lambda: plain_step(batch)
+    name, _, layout = technique.partition(", ")
+    last = layout or name.startswith("fast")
+    batch = batch_of(case, device, torch.channels_last if last else torch.contiguous_format)
+    prepare, differentiate = STEPS[name]
+    model = prepare(batch.network)
+    return lambda: differentiate(batch, model)

@@ -58,6 +58,9 @@ def run(
     jobs: Annotated[int | None, typer.Option(help="Local processes; default: the cores.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")] = None,
+    double_backward: Annotated[
+        str | None, typer.Option(help="fast or stock; default: the faster one of the device.")
+    ] = None,
     force: Annotated[bool, typer.Option(help="Compute again what is stored.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
 ) -> None:
@@ -66,15 +69,16 @@ def run(
 
     names = chapters or notebooks.chapters()
     changes = {**_from_file(file), **_from_options(parameter or [])}
-    values = {name: notebooks.resolve(name, profile, changes) for name in names}
-    Resources(device=device, jobs=jobs, dask=dask)  # refuses what cannot be, before any work
+    values = notebooks.resolve_all(names, profile, changes)
+    # Refuses what cannot be, before any work.
+    Resources(device=device, jobs=jobs, dask=dask, double_backward=double_backward)
     if dry_run:
         for name in names:
             typer.echo(f"{name}, profile {profile}: {_plan(name, values[name])}")
         return
     environment = {
         "REGLIB_DEVICE": device, "REGLIB_JOBS": str(jobs or ""), "REGLIB_DASK": dask or "",
-        "REGLIB_FORCE": "1" if force else "",
+        "REGLIB_DOUBLE_BACKWARD": double_backward or "", "REGLIB_FORCE": "1" if force else "",
     }  # fmt: skip
     failures = []
     for name in names:
@@ -156,6 +160,8 @@ def _plan(name: str, values: dict[str, Any]) -> str:
 
     kept = load_results(name, values["profile"]).provenance
     units = notebooks.units_of(name, values)
+    if not units:
+        return "no units: it runs anew each time"
     result = plan(units, Store(store_folder()), typical=kept.get("median_seconds"))
     lines = [f"{result.total} units, {result.stored} stored ({result.spent:.0f} s spent), "
              f"{result.total - result.stored} missing"]  # fmt: skip

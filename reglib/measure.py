@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from reglib import metrics
 from reglib.data import ImageData, Split, load_data, to_float
+from reglib.double_backward import fast_double_backward, folded_copy
 from reglib.errors import UsageError, unknown
 from reglib.saliency import SALIENCIES
 from reglib.training import memory_format
@@ -42,10 +43,14 @@ def checked_test_split(own: ImageData, shown: ImageData, name: str, count: int |
 
 
 class Subject:
-    """A trained network in evaluation mode, with the images of its data set."""
+    """A trained network in evaluation mode, with the images of its data set.
+
+    `folded` is a copy of `network`, faster because its batch normalisation is folded.
+    """
 
     def __init__(self, network: nn.Module, unit: Training, data: ImageData) -> None:
         self.network = network
+        self.folded = folded_copy(network)
         self.unit = unit
         self.data = data
         self.device = next(network.parameters()).device
@@ -68,7 +73,7 @@ class Subject:
         if saliency not in SALIENCIES:
             raise unknown("saliency", saliency, SALIENCIES)
         method = SALIENCIES[saliency]
-        return lambda images, labels: method(self.network, images, labels).sum(1, keepdim=True)
+        return lambda images, labels: method(self.folded, images, labels).sum(1, keepdim=True)
 
     def generator(self, seed: int) -> torch.Generator:
         """Return a source of random numbers on the device of the network."""
@@ -79,7 +84,7 @@ def accuracy(subject: Subject, *, n_images: int | None = None) -> Result:
     """1 where a test image is classified right, else 0."""
     images, labels = subject.test_images(n_images)
     with torch.no_grad():
-        predicted = torch.cat([subject.network(chunk).argmax(1) for chunk in images.split(500)])
+        predicted = torch.cat([subject.folded(chunk).argmax(1) for chunk in images.split(500)])
     return Result((predicted == labels).double())
 
 
@@ -97,8 +102,9 @@ def _effects(subject: Subject, n_images: int, score: str) -> Tensor:
     """Effects of the pixels, which are the same for every saliency method."""
     images, labels = subject.test_images(n_images)
     return metrics.pixel_effects(
-        subject.network, images, labels, score=score, max_bytes=subject.max_bytes
-    )
+        fast_double_backward(subject.folded), images, labels,
+        score=score, max_bytes=subject.max_bytes,
+    )  # fmt: skip
 
 
 def local_lipschitz_estimate(
@@ -148,7 +154,7 @@ def saliency_maps(
     """Keep the images and their maps; the value is the norm of each map."""
     images, labels = subject.test_images(n_images, data)
     maps = subject.maps_of(saliency)(images, labels)
-    predicted = subject.network(images).argmax(1)
+    predicted = subject.folded(images).argmax(1)
     kept = {"images": images, "labels": labels, "maps": maps, "predicted": predicted}
     return Result(maps.flatten(1).norm(dim=1), kept)
 

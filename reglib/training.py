@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reglib.data import ImageData, to_float
+from reglib.double_backward import DEFAULT, fast_double_backward
 from reglib.errors import UsageError, unknown
 from reglib.networks import NETWORKS, build_network
 from reglib.regularizers import PENALTIES, Step
@@ -55,6 +56,7 @@ def train(
     data: ImageData,
     *,
     device: torch.device,
+    double_backward: str | None = None,
     resume: State | None = None,
     on_epoch: Callable[[Callable[[], State]], None] | None = None,
 ) -> Trained:
@@ -68,15 +70,27 @@ def train(
         unit: what to train.
         data: the data set that the unit names.
         device: where to train.
+        double_backward: "fast" (see `reglib.double_backward`) or "stock" autograd for penalties;
+            default: the faster one of the device. They differ by rounding alone, so this is no part
+            of a unit.
         resume: state from an earlier call of `on_epoch`.
         on_epoch: called after each epoch with a function that gives the state to save.
 
     Returns:
         The network and its losses.
+
+    Raises:
+        UsageError: an unknown name, or an unknown way of double backpropagation.
     """
     check(unit)
+    way = double_backward or DEFAULT[device.type]
+    if way not in ("fast", "stock"):
+        raise UsageError(f"double_backward: expected fast or stock, got {way!r}")
     network = initial_network(unit, data).to(device)
-    network = network.to(memory_format=memory_format(network, device))
+    penalised = bool(unit.penalties)
+    layout = memory_format(network, device, stock_penalties=penalised and way == "stock")
+    network = network.to(memory_format=layout)
+    model = fast_double_backward(network) if penalised and way == "fast" else network
     parameters = list(network.parameters())
     optimizer = OPTIMIZERS[unit.optimizer](parameters, lr=unit.learning_rate, fused=True)
     losses: list[float] = []
@@ -90,7 +104,7 @@ def train(
     labels = data.train.labels[: unit.n_train].to(device)
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         for epoch in range(len(losses), unit.epochs):
-            losses.append(_epoch(unit, network, optimizer, images, labels, epoch))
+            losses.append(_epoch(unit, model, optimizer, layout, images, labels, epoch))
             if not math.isfinite(losses[-1]):
                 return Trained(network.eval(), losses, diverged=True)
             if on_epoch is not None:
@@ -106,13 +120,15 @@ def initial_network(unit: Training, data: ImageData) -> nn.Module:
     )
 
 
-def memory_format(network: nn.Module, device: torch.device) -> torch.memory_format:
-    """Choose the layout that is faster: channels-last on the CPU without batch normalisation.
+def memory_format(
+    network: nn.Module, device: torch.device, *, stock_penalties: bool = False
+) -> torch.memory_format:
+    """Choose the layout that is faster: channels-last on the CPU.
 
-    The double backward pass of batch normalisation is slow in that layout.
+    The double backward pass of stock batch normalisation is slow in that layout.
     """
     batch_norm = any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
-    fast = device.type == "cpu" and not batch_norm
+    fast = device.type == "cpu" and not (stock_penalties and batch_norm)
     return torch.channels_last if fast else torch.contiguous_format
 
 
@@ -120,6 +136,7 @@ def _epoch(
     unit: Training,
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
+    layout: torch.memory_format,
     images: Tensor,
     labels: Tensor,
     epoch: int,
@@ -130,7 +147,6 @@ def _epoch(
     generator = torch.Generator(images.device).manual_seed(seed)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    layout = memory_format(network, images.device)
     network.train()
     total = torch.zeros((), device=images.device, dtype=torch.float64)
     for index in order.to(images.device).split(unit.batch_size):

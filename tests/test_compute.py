@@ -397,10 +397,11 @@ def test_provenance_says_how_and_where(store: Store, here: Resources, small: Sma
     provenance = record.provenance
     assert provenance.keys() == {
         "seconds", "peak_bytes", "ended", "device", "threads", "python", "torch", "reglib",
-        "commit", "resumed",
+        "commit", "resumed", "double_backward",
     }  # fmt: skip
     assert provenance["device"].endswith("CPU")
     assert provenance["resumed"] is False
+    assert provenance["double_backward"] == "fast"
     assert 10**8 < provenance["peak_bytes"] < 10**11
     assert json.dumps(record.unit)
 

@@ -609,3 +609,12 @@ def test_a_submodule_may_be_lazy_until_its_first_call():
 def test_defaults_are_choices():
     assert set(DEFAULT) == {"cpu", "cuda"}
     assert set(DEFAULT.values()) <= {"fast", "stock"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_cuda_agrees_with_stock_autograd(layout):
+    model = small().double().cuda().to(memory_format=layout)
+    x = randn(4, 2, 12, 12).cuda().contiguous(memory_format=layout)
+    assert_same_step(model, x, torch.arange(4).cuda(), tolerance=1e-11)

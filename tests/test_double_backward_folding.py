@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from reglib.double_backward import evaluation_mode, fast_double_backward, folding_of
+from reglib.double_backward import (
+    evaluation_mode,
+    fast_double_backward,
+    folded_copy,
+    folding_of,
+)
 from reglib.networks import build_network
 from tests.test_double_backward import in_general_position, networks, randn
 
@@ -95,6 +100,32 @@ def test_whole_networks_fold(name):
     with torch.no_grad():
         folded = evaluation_mode(model.train())(x)
         torch.testing.assert_close(folded, model.eval()(x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["ResNet-18 of torchvision", "EfficientNet-Lite0"])
+def test_a_folded_copy_gives_the_same_and_is_a_copy(name):
+    torch.manual_seed(0)
+    model, size = networks()[name]
+    in_general_position(model.double().train())
+    state = copy.deepcopy(model.state_dict())
+    folded = folded_copy(model)
+    x = randn(2, 3, size, size).requires_grad_()
+    wanted = copy.deepcopy(model).eval()(x)
+    found = folded(x)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    gradients = [torch.autograd.grad(y[:, 0].sum(), x)[0] for y in (found, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9 * float(gradients[1].abs().max()))
+    assert not any(p.requires_grad for p in folded.parameters())
+    assert all(torch.equal(v, state[n]) for n, v in model.state_dict().items())
+    assert all(p.requires_grad for p in model.parameters())
+    assert model.training
+
+
+def test_a_folded_copy_has_fewer_layers():
+    model = build_network("resnet", (1, 16, 16), 3, options={"width": 2}, seed=0)
+    left = [m for m in folded_copy(model).modules() if isinstance(m, nn.BatchNorm2d)]
+    assert not left
+    assert len(folding_of(model).folded) == 20
 
 
 def test_modes_and_statistics_are_left_as_they_were():

@@ -320,6 +320,7 @@ def test_threads_of_a_worker_take_turns(
         ({"device": "gpu"}, "device: expected auto, cpu or cuda, got 'gpu'"),
         ({"jobs": 0}, "jobs: expected a positive number of processes, got 0"),
         ({"jobs": -2}, "jobs: expected a positive number of processes, got -2"),
+        ({"double_backward": "slow"}, "double_backward: expected fast or stock, got 'slow'"),
     ],
 )
 def test_bad_resources_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
@@ -344,7 +345,9 @@ def test_resources_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGLIB_DEVICE", "cpu")
     monkeypatch.setenv("REGLIB_JOBS", "3")
     monkeypatch.setenv("REGLIB_DASK", "tcp://a:1")
-    assert Resources.from_environment() == Resources(device="cpu", jobs=3, dask="tcp://a:1")
+    monkeypatch.setenv("REGLIB_DOUBLE_BACKWARD", "stock")
+    expected = Resources(device="cpu", jobs=3, dask="tcp://a:1", double_backward="stock")
+    assert Resources.from_environment() == expected
     for bad in ("two", "-1", "1.5"):
         monkeypatch.setenv("REGLIB_JOBS", bad)
         with pytest.raises(UsageError, match=f"^REGLIB_JOBS: expected a number .*'{bad}'$"):

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from reglib.double_backward import fast_double_backward
 from reglib.networks import build_network
 from reglib.regularizers import PENALTIES, Step, input_gradient_penalty
 
@@ -163,6 +164,18 @@ def test_channels_last_gives_the_same(penalty, setting):
     values = penalty(step_of(last, inputs))
     torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
     pairs = zip(parameter_gradients(values, last), parameter_gradients(expected, model))
+    for got, wanted in pairs:
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
+
+
+@each_penalty
+@each_setting
+def test_fast_double_backpropagation_gives_the_same(penalty, setting):
+    model = network_of(setting)
+    fast = fast_double_backward(copy.deepcopy(model))
+    expected, values = penalty(step_of(model, images())), penalty(step_of(fast, images()))
+    torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
+    pairs = zip(parameter_gradients(values, fast), parameter_gradients(expected, model))
     for got, wanted in pairs:
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
 

@@ -196,14 +196,32 @@ def test_more_strength_gives_smaller_input_gradients():
 @pytest.mark.parametrize(
     ("network", "device", "layout"),
     [
-        ("lenet5", "cpu", torch.channels_last),
-        ("convnet", "cpu", torch.contiguous_format),
-        ("lenet5", "cuda", torch.contiguous_format),
+        ("lenet5", "cpu", (torch.channels_last, torch.channels_last)),
+        ("convnet", "cpu", (torch.channels_last, torch.contiguous_format)),
+        ("lenet5", "cuda", (torch.contiguous_format, torch.contiguous_format)),
     ],
 )
 def test_layout_is_the_faster_one(network, device, layout):
     model = build_network(network, (1, 28, 28), 10, options={}, seed=0)
-    assert memory_format(model, torch.device(device)) is layout
+    fast, stock = (memory_format(model, torch.device(device), stock_penalties=s) for s in (0, 1))
+    assert (fast, stock) == layout
+
+
+@pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM], ids=["lenet5", "convnet"])
+def test_fast_and_stock_double_backpropagation_differ_by_rounding_alone(unit):
+    unit = dataclasses.replace(unit, epochs=2, n_train=64, batch_size=64)
+    fast, stock, default = (trained(unit, double_backward=way) for way in ("fast", "stock", None))
+    assert fast.losses[0] == pytest.approx(stock.losses[0], rel=1e-5)
+    # Adam's first step goes by the sign of a gradient, be it rounding only.
+    assert fast.losses[1] == pytest.approx(stock.losses[1], rel=1e-3)
+    assert same_bits(default.network, fast.network)
+    assert not same_bits(stock.network, fast.network)
+    assert type(fast.network) is type(stock.network)
+
+
+def test_a_way_of_double_backpropagation_that_is_unknown_is_refused():
+    with pytest.raises(UsageError, match="double_backward: expected fast or stock, got 'quick'"):
+        trained(UNIT, double_backward="quick")
 
 
 @pytest.mark.gpu

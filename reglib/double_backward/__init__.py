@@ -11,7 +11,7 @@ A training step whose loss holds an input gradient needs about twice the arithme
 >>> gradient.square().sum().backward()  # gradients of network[0].weight, exact
 """
 
-from reglib.double_backward.folding import Folding, evaluation_mode, folding_of
+from reglib.double_backward.folding import Folding, evaluation_mode, folded_copy, folding_of
 from reglib.double_backward.layers import HANDLERS
 from reglib.double_backward.modules import Calls, calls_of, fast_double_backward
 
@@ -23,6 +23,7 @@ __all__ = [
     "calls_of",
     "evaluation_mode",
     "fast_double_backward",
+    "folded_copy",
     "folding_of",
 ]
 

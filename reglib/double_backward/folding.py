@@ -1,5 +1,6 @@
 """Networks in evaluation mode with batch normalisation folded into the convolution before it."""
 
+import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -72,6 +73,29 @@ def evaluation_mode(model: nn.Module) -> Any:
     view = view_of(model, Evaluation)
     type(view)._folded = folding.folded
     return view
+
+
+def folded_copy(model: nn.Module) -> Any:
+    """Return a copy of a network in evaluation mode, its batch normalisation folded once for all.
+
+    For looking at a trained network: the copy does not follow it, and its parameters need no
+    gradient. Where only the input is differentiated, and once, it is faster than `evaluation_mode`.
+
+    Raises:
+        ValueError: as `evaluation_mode`.
+    """
+    folded = folding_of(model).folded
+    model = copy.deepcopy(model.original() if isinstance(model, View) else model)
+    model = model.eval().requires_grad_(False)
+    for norm_name, conv_name in folded.items():
+        norm: Any = model.get_submodule(norm_name)
+        conv: Any = model.get_submodule(conv_name)
+        if type(norm) is nn.BatchNorm2d and not (conv._forward_hooks or norm._forward_pre_hooks):
+            weight, bias = _fold(norm, conv.weight, conv.bias)
+            conv.weight = nn.Parameter(weight, False)
+            conv.bias = nn.Parameter(bias, False)
+            model.set_submodule(norm_name, nn.Identity())
+    return model
 
 
 class Evaluation(View):

@@ -178,10 +178,10 @@ class Piecewise(Function):
 
 
 def gate(kernel: Any, *settings: float | bool) -> Map:
-    """Return the product with the slope of an activation, from the activation's output."""
+    """Return the product with the slope of an activation, from its output or its input."""
 
-    def product(v: Tensor, y: Tensor) -> Tensor:
-        return kernel(v, y, *settings)
+    def product(v: Tensor, point: Tensor) -> Tensor:
+        return kernel(v, point, *settings)
 
     return product
 

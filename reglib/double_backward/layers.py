@@ -130,13 +130,16 @@ def batch_norm(
     )
 
 
-def _activation(x: Tensor, function: Callable[[Tensor], Tensor], slope: Map) -> Tensor:
+def _activation(
+    x: Tensor, function: Callable[[Tensor], Tensor], slope: Map, *, keeps_output: bool
+) -> Tensor:
+    """Apply an activation; keep of input and output what stock autograd keeps."""
     if not _differentiable(x):
         return NotImplemented
 
     def evaluate(x: Tensor) -> tuple[Tensor, list[Tensor]]:
         y = function(x)
-        return y, [y]
+        return y, [y if keeps_output else x]
 
     return Piecewise.apply(x, evaluate, slope, slope)
 
@@ -144,7 +147,7 @@ def _activation(x: Tensor, function: Callable[[Tensor], Tensor], slope: Map) -> 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """Rectify."""
     slope = gate(aten.threshold_backward, 0)
-    return _activation(input, torch.relu_ if inplace else torch.relu, slope)
+    return _activation(input, torch.relu_ if inplace else torch.relu, slope, keeps_output=True)
 
 
 def hardtanh(
@@ -153,7 +156,8 @@ def hardtanh(
     """Clip to a range, as ReLU6 does."""
     function = aten.hardtanh_ if inplace else aten.hardtanh
     slope = gate(aten.hardtanh_backward, min_val, max_val)
-    return _activation(input, partial(function, min_val=min_val, max_val=max_val), slope)
+    clip = partial(function, min_val=min_val, max_val=max_val)
+    return _activation(input, clip, slope, keeps_output=inplace)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
@@ -162,12 +166,13 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """Scale negative values; a negative slope stays with stock autograd."""
-    if negative_slope < 0:
+    """Scale negative values; stock autograd refuses a negative slope in place."""
+    if inplace and negative_slope < 0:
         return NotImplemented
     function = aten.leaky_relu_ if inplace else aten.leaky_relu
-    slope = gate(aten.leaky_relu_backward, negative_slope, True)
-    return _activation(input, partial(function, negative_slope=negative_slope), slope)
+    slope = gate(aten.leaky_relu_backward, negative_slope, inplace)
+    leak = partial(function, negative_slope=negative_slope)
+    return _activation(input, leak, slope, keeps_output=inplace)
 
 
 def max_pool2d(

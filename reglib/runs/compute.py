@@ -73,7 +73,7 @@ def compute(
         store.clean()
         jobs = [
             Job(tuple(identity(unit) for unit in group), str(store.folder.resolve()),
-                resources.chosen_device(), force, checkpoint_seconds)
+                resources.chosen_device(), force, checkpoint_seconds, resources.double_backward)
             for group in _groups(missing.values(), resources.chosen_jobs())
         ]  # fmt: skip
         errors = run_jobs(jobs, resources, store)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import reglib
 from reglib.data import load_data
+from reglib.double_backward import DEFAULT
 from reglib.errors import RunFailed
 from reglib.measure import Subject, measure
 from reglib.paths import ROOT
@@ -37,6 +38,7 @@ class Job:
         device: "cpu" or "cuda".
         force: compute even what is stored.
         checkpoint_seconds: least time between two checkpoints of a training.
+        double_backward: see `reglib.training.train`; None for the faster one of the device.
     """
 
     units: tuple[Mapping[str, Any], ...]
@@ -44,6 +46,7 @@ class Job:
     device: str
     force: bool = False
     checkpoint_seconds: float = 20.0
+    double_backward: str | None = None
 
 
 @dataclass
@@ -139,8 +142,12 @@ class _Worker:
 
         data = load_data(unit.data)
         resume = None if self.job.force else self.store.read_checkpoint(name)
-        trained = train(unit, data, device=self.device, resume=resume, on_epoch=save)
-        provenance = self.provenance(start) | {"resumed": resume is not None}
+        chosen = self.job.double_backward or DEFAULT[self.device.type]
+        trained = train(
+            unit, data, device=self.device, double_backward=chosen, resume=resume, on_epoch=save
+        )
+        provenance = self.provenance(start)
+        provenance |= {"resumed": resume is not None, "double_backward": chosen}
         status = "diverged" if trained.diverged else "done"
         record = Record(identity(unit), status, {"losses": trained.losses}, provenance)
         self.store.write(name, record, trained.network.state_dict())

@@ -24,14 +24,18 @@ class Resources:
         device: "auto", "cpu" or "cuda".
         jobs: local processes; None for one a core on the CPU, and one in all on a GPU.
         dask: address of a Dask scheduler, instead of local processes.
+        double_backward: "fast" or "stock" (see `reglib.training.train`); None for the faster one
+            of the device.
 
     Raises:
-        UsageError: a device that is unknown or not there, or `jobs` below 1.
+        UsageError: a device that is unknown or not there, `jobs` below 1, or an unknown way of
+            double backpropagation.
     """
 
     device: str = "auto"
     jobs: int | None = None
     dask: str | None = None
+    double_backward: str | None = None
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cpu", "cuda"):
@@ -42,10 +46,14 @@ class Resources:
             )
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"jobs: expected a positive number of processes, got {self.jobs}")
+        if self.double_backward not in (None, "fast", "stock"):
+            raise UsageError(
+                f"double_backward: expected fast or stock, got {self.double_backward!r}"
+            )
 
     @classmethod
     def from_environment(cls) -> "Resources":
-        """Read REGLIB_DEVICE, REGLIB_JOBS and REGLIB_DASK."""
+        """Read REGLIB_DEVICE, REGLIB_JOBS, REGLIB_DASK and REGLIB_DOUBLE_BACKWARD."""
         jobs = os.environ.get("REGLIB_JOBS")
         if jobs and not jobs.isdigit():
             raise UsageError(f"REGLIB_JOBS: expected a number of processes, got {jobs!r}")
@@ -53,6 +61,7 @@ class Resources:
             device=os.environ.get("REGLIB_DEVICE") or "auto",
             jobs=int(jobs) if jobs else None,
             dask=os.environ.get("REGLIB_DASK") or None,
+            double_backward=os.environ.get("REGLIB_DOUBLE_BACKWARD") or None,
         )
 
     def chosen_device(self) -> str:

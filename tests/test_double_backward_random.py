@@ -1,0 +1,140 @@
+"""Small random networks: fast layers against stock autograd, in float64 and in float32."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from reglib.autodiff import input_gradient
+from reglib.double_backward import evaluation_mode, fast_double_backward
+from reglib.regularizers import input_gradient_penalty
+from tests.test_double_backward import in_general_position, randn
+
+CLASSES = 3
+PENALTIES = {
+    "loss": lambda logits, labels, x: input_gradient_penalty(logits, labels, x).mean(),
+    "logit": lambda logits, labels, x: _squared(logits.gather(1, labels[:, None]), x),
+    "log marginal density": lambda logits, labels, x: _squared(logits.logsumexp(1), x),
+    "total variation": lambda logits, labels, x: (
+        input_gradient(logits[:, 0], x, create_graph=True).diff(dim=-1).abs().sum()
+    ),
+}
+
+
+def _squared(outputs, x):
+    return input_gradient(outputs, x, create_graph=True).square().sum()
+
+
+class Residual(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return x + self.body(x)
+
+
+@st.composite
+def convolutions(draw, channels):
+    groups = draw(st.sampled_from([g for g in (1, channels) if channels % g == 0]))
+    width = draw(st.sampled_from([2, 4]))
+    groups = groups if width % groups == 0 else 1
+    return width, nn.Conv2d(
+        channels, width, draw(st.sampled_from([1, 2, 3, (1, 3)])),
+        stride=draw(st.sampled_from([1, 2])), padding=draw(st.sampled_from([1, 2])),
+        dilation=draw(st.sampled_from([1, 2])), groups=groups, bias=draw(st.booleans()),
+    )  # fmt: skip
+
+
+@st.composite
+def layers(draw, channels):
+    """Draw a layer that keeps the number of channels."""
+    kind = draw(st.sampled_from(["norm", "activation", "pool", "residual"]))
+    if kind == "norm":
+        return nn.BatchNorm2d(
+            channels, affine=draw(st.booleans()), track_running_stats=draw(st.booleans()),
+            momentum=draw(st.sampled_from([0.1, 0.5, None])),
+        )  # fmt: skip
+    if kind == "activation":
+        return draw(st.sampled_from([
+            nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.LeakyReLU(0.1), nn.SiLU(), nn.Tanh(),
+        ]))  # fmt: skip
+    if kind == "pool":
+        return draw(st.sampled_from([
+            nn.MaxPool2d(2, ceil_mode=True), nn.MaxPool2d(3, 1, padding=1),
+            nn.AvgPool2d(3, 2, padding=1), nn.AdaptiveAvgPool2d(2), nn.AdaptiveMaxPool2d((2, 1)),
+        ]))  # fmt: skip
+    return Residual(nn.Conv2d(channels, channels, 3, padding=1))
+
+
+@st.composite
+def random_networks(draw):
+    """Draw two to four convolutions, each with up to three layers after it, and a linear head."""
+    channels = draw(st.sampled_from([1, 2]))
+    modules, width = [], channels
+    for _ in range(draw(st.integers(2, 4))):
+        width, conv = draw(convolutions(width))
+        modules += [conv, *draw(st.lists(layers(width), max_size=3))]
+    modules += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES)]
+    model = in_general_position(nn.Sequential(*modules).double(), seed=draw(st.integers(0, 99)))
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d) and draw(st.booleans()):
+            module.eval()
+    shape = draw(st.integers(2, 4)), channels, draw(st.integers(7, 9)), draw(st.integers(7, 9))
+    try:
+        step(copy.deepcopy(model), randn(*shape), torch.zeros(shape[0]).long(), "loss")
+    except RuntimeError:  # nothing is left of the image, or in-place ReLU spoils a saved output
+        assume(False)
+    return model, shape
+
+
+def step(model, x, labels, penalty):
+    x = x.clone().requires_grad_()
+    logits = model(x)
+    loss, value = F.cross_entropy(logits, labels), PENALTIES[penalty](logits, labels, x)
+    gradients = torch.autograd.grad(loss + value, [x, *model.parameters()], materialize_grads=True)
+    return [loss.detach(), value.detach(), *gradients, *model.buffers()]
+
+
+def distance(found, wanted):
+    """The largest difference of two lists of tensors, relative to the largest tensor."""
+    size = max(float(tensor.double().norm()) for tensor in wanted)
+    pairs = zip(found, wanted, strict=True)
+    return max(float((a.double() - b.double()).norm()) for a, b in pairs) / max(size, 1e-300)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(random_networks(), st.sampled_from(sorted(PENALTIES)), st.booleans())
+def test_a_step_is_that_of_stock_autograd(drawn, penalty, channels_last):
+    model, shape = drawn
+    x, labels = randn(*shape), torch.arange(shape[0]) % CLASSES
+    wanted = step(copy.deepcopy(model), x, labels, penalty)
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
+    found = step(fast_double_backward(model), x, labels, penalty)
+    assert distance(found, wanted) < 1e-11
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(random_networks(), st.sampled_from(sorted(PENALTIES)))
+def test_evaluation_mode_is_that_of_stock_autograd(drawn, penalty):
+    model, shape = drawn
+    x, labels = randn(*shape), torch.arange(shape[0]) % CLASSES
+    wanted = step(copy.deepcopy(model).eval(), x, labels, penalty)
+    assert distance(step(evaluation_mode(model), x, labels, penalty), wanted) < 1e-11
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(random_networks(), st.sampled_from(sorted(PENALTIES)))
+def test_rounding_in_float32_is_like_that_of_stock_autograd(drawn, penalty):
+    """Rounding may put an activation on the other side of its kink: rare, and the same for both."""
+    model, shape = drawn
+    x, labels = randn(*shape), torch.arange(shape[0]) % CLASSES
+    exact = step(copy.deepcopy(model), x, labels, penalty)
+    stock = step(copy.deepcopy(model).float(), x.float(), labels, penalty)
+    fast = step(fast_double_backward(model.float()), x.float(), labels, penalty)
+    assert distance(fast, exact) <= 10 * distance(stock, exact) + 1e-5

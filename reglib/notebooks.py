@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,25 @@ def resolve(chapter: str, profile: str, changes: Mapping[str, Any]) -> dict[str,
     return values
 
 
+def resolve_all(
+    names: Sequence[str], profile: str, changes: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the parameters of several runs; each takes those of the changes that it knows.
+
+    Raises:
+        UsageError: as `resolve`, or a parameter that no chapter of them has.
+    """
+    known = {chapter: parameters(chapter) for chapter in names}
+    of_any = sorted({name for entries in known.values() for name in entries})
+    for name in changes:
+        if name not in of_any:
+            raise unknown(f"parameter of {', '.join(names)}", name, of_any)
+    return {
+        chapter: resolve(chapter, profile, {k: v for k, v in changes.items() if k in entries})
+        for chapter, entries in known.items()
+    }
+
+
 def _same_type(value: Any, default: Any) -> bool:
     if isinstance(value, bool) or isinstance(default, bool):
         return isinstance(value, bool) and isinstance(default, bool)
@@ -101,22 +120,23 @@ def _same_type(value: Any, default: Any) -> bool:
 def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
     """Return the units of a run, by running the cells of a notebook up to that tagged "units".
 
+    A notebook without such a cell has none, and is not run.
+
     Raises:
         UsageError: the parameters do not make sense.
     """
-    notebook = nbformat.read(source(chapter), as_version=4)
+    cells = nbformat.read(source(chapter), as_version=4).cells
+    tagged = [(cell, cell.metadata.get("tags", [])) for cell in cells if cell.cell_type == "code"]
+    last = next((n for n, (_, tags) in enumerate(tagged) if "units" in tags), None)
+    if last is None:
+        return []
     scope: dict[str, Any] = {}
-    for cell in notebook.cells:
-        if cell.cell_type != "code":
-            continue
-        tags = cell.metadata.get("tags", [])
+    for cell, tags in tagged[: last + 1]:
         with contextlib.redirect_stdout(io.StringIO()):
             exec(compile(cell.source, f"<{chapter}>", "exec"), scope)
         if "parameters" in tags:
             scope.update(values)
-        if "units" in tags:
-            return scope["units"]
-    raise UsageError(f"{source(chapter)}: expected a cell tagged 'units', found none")
+    return scope["units"]
 
 
 def run(

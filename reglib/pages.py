@@ -41,7 +41,7 @@ def fill_readme(readme: Path) -> None:
 def results_table(verdicts: pd.DataFrame) -> str:
     """Return what came out, one row a claim that was tested, as Markdown."""
     rows = []
-    for chapter in notebooks.chapters():
+    for chapter in _chapters_with_claims():
         rows.append([f"**{chapter.replace('_', ' ').capitalize()}**", "", "", ""])
         for claim in load_claims(chapter):
             found = _of(verdicts, chapter, claim["id"])
@@ -68,7 +68,7 @@ def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
     for name, rule in RULES.items():
         first, _, rest = (rule.__doc__ or "").partition("\n")
         lines += [f"`{name}`", f": {first} {' '.join(rest.split())}", ""]
-    for chapter in notebooks.chapters():
+    for chapter in _chapters_with_claims():
         lines += [f"## {chapter.replace('_', ' ').capitalize()}", ""]
         lines += [f"Raw results: {downloads(chapter, folder)}", ""]
         for claim in load_claims(chapter):
@@ -151,7 +151,8 @@ def _run(provenance: Mapping[str, Any]) -> list[str]:
 
 
 def _data_of(settings: Mapping[str, Any]) -> list[str]:
-    names = [panel["data"] for panel in settings.get("panels", [])]
+    places = settings.get("panels", [settings])
+    names = [place["data"] for place in places if "data" in place]
     return [f"`{name}`" for name in dict.fromkeys(names)]
 
 
@@ -209,6 +210,10 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def _chapters_with_claims() -> list[str]:
+    return [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
 
 
 def _of(verdicts: pd.DataFrame, chapter: str, claim: str) -> pd.DataFrame:

@@ -67,9 +67,9 @@ def test_dry_run_says_what_is_missing_and_computes_nothing(command, tmp_path):
         (["run", "-f", "nowhere.yml"], "nowhere.yml: not a readable YAML file"),
         (["run", "--jobs", "0"], "jobs: expected a positive number"),
         (["run", "--device", "tpu"], "device: expected auto, cpu or cuda"),
-        (["run", "--profile", "smoke", "-p", "alpha_min", "-1.0"], "0 < low <= high"),
-        (["run", "--profile", "paper"], "data set 'mnist' is not at"),
-        (["run", "--profile", "smoke", "--dask", "tcp://127.0.0.1:9"], "cannot be reached"),
+        (["run", CHAPTER, "--profile", "smoke", "-p", "alpha_min", "-1.0"], "0 < low <= high"),
+        (["run", CHAPTER, "--profile", "paper"], "data set 'mnist' is not at"),
+        (["run", CHAPTER, "--dask", "tcp://127.0.0.1:9"], "cannot be reached"),
         (["rum"], "rum"),
         (["run", "--fast"], "--fast"),
         (["compare", "a", "b"], "expected results"),
@@ -90,10 +90,11 @@ def test_a_gpu_that_is_not_there_is_refused(command):
 
 
 def test_a_store_that_cannot_be_made_is_refused(command, tmp_path):
-    (tmp_path / "file").write_text("")
-    code, _, err = command("run", "--profile", "smoke", REGLIB_STORE=str(tmp_path / "file"))
+    file = tmp_path / "file"
+    file.write_text("")
+    code, _, err = command("run", CHAPTER, "--profile", "smoke", REGLIB_STORE=str(file))
     assert code == 2
-    assert f"store folder {tmp_path / 'file'}" in err
+    assert f"store folder {file}" in err
 
 
 def test_debug_shows_the_traceback(command):
@@ -103,11 +104,18 @@ def test_debug_shows_the_traceback(command):
 
 def test_parameters_of_a_file_give_way_to_those_of_the_command_line(command, tmp_path):
     (tmp_path / "params.yml").write_text("seeds: [0, 1, 2, 3]\nalpha_min: 1.0e+3\n")
-    given = ["run", "--profile", "smoke", "--dry-run", "-f", "params.yml"]
+    given = ["run", CHAPTER, "--profile", "smoke", "--dry-run", "-f", "params.yml"]
     _, four, _ = command(*given)
     _, one, _ = command(*given, "-p", "seeds", "[5]")
     counts = [int(text.partition("smoke: ")[2].split()[0]) for text in (four, one)]
     assert counts[0] > 3 * counts[1]
+
+
+def test_a_parameter_goes_to_the_chapters_that_have_it(command):
+    code, out, _ = command("run", "--dry-run", "--profile", "smoke", "-p", "alpha_min", "1e3")
+    assert code == 0
+    assert "differentiating_a_gradient, profile smoke: no units" in out
+    assert f"{CHAPTER}, profile smoke: " in out
 
 
 def test_report_as_json_has_the_fields_of_a_verdict(command):

@@ -168,6 +168,33 @@ def test_all_orders_of_differentiation_agree_with_stock_autograd():
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
 
 
+class DecomposedBatchNorm(nn.BatchNorm2d):
+    """Batch normalisation by elementary operations: stock autograd can differentiate it often."""
+
+    def forward(self, x):
+        var, mean = torch.var_mean(x, (0, 2, 3), correction=0, keepdim=True)
+        y = (x - mean) / (var + self.eps).sqrt()
+        return y * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_derivatives_of_batch_norm_under_a_curved_head(order):
+    """The gradient that arrives depends on the input, and the scale does too."""
+    results = []
+    for kind in (DecomposedBatchNorm, nn.BatchNorm2d):
+        norm = fast_double_backward(in_general_position(kind(2).double()))
+        x, direction, t = randn(3, 2, 2, 2), randn(3, 2, 2, 2, seed=5), randn().requires_grad_()
+        point = x + t * direction
+        scale = norm.weight * (1 + point.mean().sin())
+        value = torch.func.functional_call(norm, {"weight": scale}, (point,)).tanh()
+        value = (value * randn(3, 2, 2, 2, seed=6)).sum()
+        for _ in range(order):
+            (value,) = torch.autograd.grad(value, t, create_graph=True)
+        results.append([value, *torch.autograd.grad(value, (norm.weight, norm.bias))])
+    for wanted, got in zip(*results):
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-11)
+
+
 def preactivation():
     class Block(nn.Module):
         """BatchNorm, ReLU and convolution, twice, with functional ReLU that is used again."""
@@ -312,7 +339,25 @@ class Forked(nn.Module):
         return (F.relu(x) - x.relu().square() + torch.relu(x) * x + x.clone().relu_()).mean((2, 3))
 
 
+class Discarded(nn.Module):
+    """Changes a tensor in place, ignores what the function returns and goes on with the tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, CLASSES)
+
+    def forward(self, x):
+        x = self.head(x.mean((2, 3)))
+        F.relu(x, inplace=True)
+        return x * x
+
+
 SPECIAL = {
+    "what an in-place function returns is ignored": Discarded,
+    "in place after a function that keeps its input": lambda: nn.Sequential(
+        nn.Conv2d(2, CLASSES, 3), nn.ReLU6(), nn.ReLU(inplace=True), nn.LeakyReLU(0.1),
+        nn.LeakyReLU(0.1, inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    ),
     "used twice, in place": Reused,
     "forked": Forked,
     "in-place relatives of ReLU": lambda: nn.Sequential(

@@ -11,6 +11,7 @@ from reglib.evidence import Results, judge, load_claims, save_results
 from reglib.evidence.report import all_verdicts
 
 CHAPTER = "gradient_regularisation"
+WITHOUT_CLAIMS = "differentiating_a_gradient"
 
 
 @pytest.fixture
@@ -61,6 +62,13 @@ def test_status_page_has_runs_and_every_licence(executed):
     assert "| this computer | gradient regularisation | laptop | 9 | 12 | 2026-01-02 |" in page
     for name, entry in pages.SOURCES.items():
         assert f"`{name}` | {entry.about} | {entry.licence}" in page
+
+
+def test_a_chapter_without_claims_is_in_the_status_but_not_in_the_evidence(executed):
+    assert load_claims(WITHOUT_CLAIMS) == []
+    assert "| differentiating a gradient | smoke | `mnist5k` |" in pages.status_page(executed)
+    assert "Differentiating" not in pages.evidence_page(all_verdicts(), executed)
+    assert "Differentiating" not in pages.results_table(all_verdicts())
 
 
 def test_benchmark_page_shows_value_spread_goal_and_whether_it_is_met(tmp_path, monkeypatch):

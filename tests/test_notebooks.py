@@ -8,6 +8,7 @@ import yaml
 
 from reglib import notebooks
 from reglib.errors import RunFailed, UsageError
+from reglib.evidence import load_claims
 from reglib.units import Training
 
 PARAMETERS = """\
@@ -24,16 +25,17 @@ units = [Training(data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3
 """
 
 
-def write_chapter(folder, *sources, parameters=PARAMETERS):
-    tagged = [(parameters, ["parameters"]), (UNITS, ["units"]), *((s, []) for s in sources)]
+def write_chapter(folder, *sources, parameters=PARAMETERS, units=UNITS, name="sample"):
+    tagged = [(parameters, ["parameters"]), *((s, []) for s in sources)]
+    tagged[1:1] = [(units, ["units"])] if units else []
     cells = [nbformat.v4.new_code_cell(text, metadata={"tags": tags}) for text, tags in tagged]
     folder.mkdir(exist_ok=True)
     metadata = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
-    nbformat.write(notebook, folder / "sample.ipynb")
+    nbformat.write(notebook, folder / f"{name}.ipynb")
     (folder / "profiles").mkdir(exist_ok=True)
     profiles = {"smoke": {"n_images": 2}, "laptop": {}}
-    (folder / "profiles" / "sample.yml").write_text(yaml.safe_dump(profiles))
+    (folder / "profiles" / f"{name}.yml").write_text(yaml.safe_dump(profiles))
 
 
 @pytest.fixture
@@ -80,6 +82,27 @@ def test_bad_values_are_refused_before_a_kernel_starts(
 ):
     with pytest.raises(UsageError, match=message):
         notebooks.resolve(chapter_name, profile, changes)
+
+
+def test_several_chapters_take_each_the_parameters_that_they_have(chapter):
+    write_chapter(chapter, parameters='profile: str = "laptop"\nwidth: int = 8\n', name="other")
+    write_chapter(chapter, name="third")
+    names, changes = ["other", "sample"], {"n_images": 3, "width": 4}
+    assert notebooks.resolve_all(names, "laptop", changes) == {
+        "other": {"profile": "laptop", "width": 4},
+        "sample": {"profile": "laptop", "n_images": 3},
+    }
+    with pytest.raises(UsageError, match="'widht': did you mean 'width'"):
+        notebooks.resolve_all(names, "laptop", {"widht": 4})
+    with pytest.raises(UsageError, match="'width'"):
+        notebooks.resolve_all(["sample"], "laptop", {"width": 4})
+    with pytest.raises(UsageError, match="n_images: expected int"):
+        notebooks.resolve_all(["sample", "third"], "laptop", {"n_images": "many"})
+
+
+def test_a_notebook_without_a_cell_of_units_has_none_and_is_not_run(chapter):
+    write_chapter(chapter, "raise RuntimeError('it was run')", units=None)
+    assert notebooks.units_of("sample", {}) == []
 
 
 def test_units_are_those_of_the_values_and_nothing_is_printed(chapter, capsys):
@@ -144,11 +167,19 @@ def test_source_notebooks_hold_no_outputs(name):
 
 
 @pytest.mark.parametrize("name", notebooks.chapters())
-def test_every_profile_of_a_chapter_fits_its_parameters_and_has_units(name):
+def test_every_profile_of_a_chapter_fits_its_parameters_and_has_units_for_its_claims(name):
     assert set(notebooks.profiles(name)) == {"smoke", "laptop", "workstation", "paper"}
     for profile in notebooks.profiles(name):
         units = notebooks.units_of(name, notebooks.resolve(name, profile, {}))
-        assert len(units) > 10
+        assert len(units) > 10 if load_claims(name) else units == []
+
+
+def test_every_file_beside_the_notebooks_is_that_of_a_notebook():
+    """A misspelt name would make a chapter one without claims."""
+    files = list(notebooks.NOTEBOOKS.glob("*/*.yml"))
+    assert {file.stem for file in files} == set(notebooks.chapters())
+    for chapter in {file.stem for file in files if file.parent.name == "published"}:
+        assert load_claims(chapter)
 
 
 def test_alpha_that_is_negative_or_nan_is_refused():

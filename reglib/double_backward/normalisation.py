@@ -182,15 +182,22 @@ def _all_gradients(
     gy: Tensor, x: Tensor, w: Tensor | None, b: Tensor | None, eps: float
 ) -> list[Tensor | None]:
     """Return the gradients by x, w and b, to be differentiated further."""
+    x, w, b = _apart(x), _apart(w), _apart(b)
     return _differentiate(_decomposed(x, w, b, eps), [x, w, b], gy)
 
 
 def _further(u: Tensor, gy: Tensor, x: Tensor, w: Tensor | None, eps: float) -> list[Tensor | None]:
     """Return the gradients of <u, G gy> by gy, x and w, to be differentiated further."""
+    gy, x, w = _apart(gy), _apart(x), _apart(w)
     point = x if x.requires_grad else x.detach().requires_grad_()
     y = _decomposed(point, w, None, eps)
     (gx,) = torch.autograd.grad(y, point, gy, create_graph=True)
     return _differentiate(gx, [gy, x, w], u)
+
+
+def _apart(tensor: Any) -> Any:
+    """Return a tensor that others do not depend on, so that it can be differentiated by alone."""
+    return None if tensor is None else tensor.view_as(tensor)
 
 
 def _differentiate(y: Tensor, tensors: Sequence[Tensor | None], gy: Tensor) -> list[Tensor | None]:

@@ -178,19 +178,21 @@ class DecomposedBatchNorm(nn.BatchNorm2d):
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_derivatives_of_batch_norm_under_a_curved_head(order):
-    """The gradient that arrives depends on the input, and the scale does too."""
+@pytest.mark.parametrize("coupling", [0.0, 1.0], ids=["scale apart", "scale from the input"])
+def test_derivatives_of_batch_norm_under_a_curved_head(order, coupling):
+    """The gradient that arrives depends on the input, and the scale may do so too."""
     results = []
     for kind in (DecomposedBatchNorm, nn.BatchNorm2d):
         norm = fast_double_backward(in_general_position(kind(2).double()))
         x, direction, t = randn(3, 2, 2, 2), randn(3, 2, 2, 2, seed=5), randn().requires_grad_()
         point = x + t * direction
-        scale = norm.weight * (1 + point.mean().sin())
+        scale = norm.weight * (1 + point.mean().sin()) if coupling else norm.weight.detach()
         value = torch.func.functional_call(norm, {"weight": scale}, (point,)).tanh()
         value = (value * randn(3, 2, 2, 2, seed=6)).sum()
         for _ in range(order):
             (value,) = torch.autograd.grad(value, t, create_graph=True)
-        results.append([value, *torch.autograd.grad(value, (norm.weight, norm.bias))])
+        by = [norm.bias, norm.weight] if coupling else [norm.bias]
+        results.append([value, *torch.autograd.grad(value, by)])
     for wanted, got in zip(*results):
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-11)
 

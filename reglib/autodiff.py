@@ -1,7 +1,12 @@
-"""Input gradients: the one place that calls `torch.autograd.grad`."""
+"""Derivatives by the input: the one place that calls `torch.autograd.grad`."""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+Map = Callable[[Tensor], Tensor]
 
 
 def input_gradient(outputs: Tensor, inputs: Tensor, *, create_graph: bool = False) -> Tensor:
@@ -43,3 +48,87 @@ def input_gradient(outputs: Tensor, inputs: Tensor, *, create_graph: bool = Fals
     if gradient is None:
         raise ValueError("outputs: expected values that depend on inputs, got independent ones")
     return gradient
+
+
+class Linearisation(NamedTuple):
+    """A function at one point, with products by its Jacobian and by the adjoint.
+
+    Args:
+        outputs: the values, (B, c).
+        push: Jacobian-vector product, from (B, ...) like the inputs to (B, c).
+        pull: vector-Jacobian product, from (B, c) to (B, ...) like the inputs.
+    """
+
+    outputs: Tensor
+    push: Map
+    pull: Map
+
+
+def linearise(function: Map, inputs: Tensor) -> Linearisation:
+    r"""Evaluate a function once, and keep its graph for products by its Jacobian.
+
+    .. math:: \text{pull}(u) = J^T u, \qquad
+       \text{push}(v) = \nabla_w \langle J^T w, v \rangle = J v
+
+    A product by the Jacobian differentiates a vector-Jacobian product, which is linear in `w`. With
+    `reglib.double_backward` that costs one forward pass without evaluating the function again;
+    forward-mode differentiation evaluates it each time.
+
+    Args:
+        function: from (B, ...) to (B, c), of samples that do not influence one another.
+        inputs: the point, (B, ...). Vectors are brought into its layout in memory.
+
+    Returns:
+        Values and products, without a graph. The memory of the graph is held as long as they are.
+
+    Raises:
+        ValueError: the values do not depend on the inputs.
+
+    >>> at = linearise(lambda x: x.square(), torch.tensor([[1.0, 3.0]]))
+    >>> at.push(torch.tensor([[1.0, 1.0]])), at.pull(torch.tensor([[1.0, 0.0]]))
+    (tensor([[2., 6.]]), tensor([[2., 0.]]))
+    """
+    x = inputs.detach().requires_grad_()
+    with torch.enable_grad():
+        outputs = function(x)
+        w = torch.zeros_like(outputs, requires_grad=True)
+        pulled = input_gradient(outputs * w, x, create_graph=True)
+
+    def push(v: Tensor) -> Tensor:
+        v = torch.empty_like(x).copy_(v)
+        return torch.autograd.grad(pulled, w, v, retain_graph=True)[0]
+
+    def pull(u: Tensor) -> Tensor:
+        return torch.autograd.grad(outputs, x, u, retain_graph=True)[0]
+
+    return Linearisation(outputs.detach(), push, pull)
+
+
+def second_derivative(function: Map, inputs: Tensor) -> Map:
+    r"""Return the Hessian-vector product of a function by differentiating twice.
+
+    .. math:: v \mapsto \nabla_x \langle \nabla_x \textstyle\sum_b l_b(x), v \rangle = H v
+
+    Args:
+        function: one value for each sample, from (B, ...) to (B,).
+        inputs: the point, (B, ...).
+
+    Returns:
+        From (B, ...) to (B, ...); zero where the gradient is constant.
+
+    Raises:
+        ValueError: the values do not depend on the inputs.
+    """
+    x = inputs.detach().requires_grad_()
+    with torch.enable_grad():
+        gradient = input_gradient(function(x), x, create_graph=True)
+
+    def product(v: Tensor) -> Tensor:
+        if not gradient.requires_grad:
+            return torch.zeros_like(x)
+        v = torch.empty_like(x).copy_(v)
+        return torch.autograd.grad(
+            gradient, x, v, retain_graph=True, allow_unused=True, materialize_grads=True
+        )[0]
+
+    return product

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from reglib.autodiff import input_gradient
+from reglib.autodiff import input_gradient, linearise, second_derivative
 
 
 def test_gradient_of_a_cubic_is_its_derivative():
@@ -55,3 +55,42 @@ def test_outputs_that_do_not_depend_on_inputs_are_refused():
     other = torch.ones(2, requires_grad=True)
     with pytest.raises(ValueError, match="outputs: expected values that depend on inputs"):
         input_gradient(other * 2, x)
+
+
+def cubic(x):
+    return (x**3).flatten(1) @ torch.arange(1.0, 7.0).view(3, 2)
+
+
+def test_products_by_the_jacobian_are_those_of_the_formed_one():
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    at = linearise(cubic, x)
+    torch.testing.assert_close(at.outputs, cubic(x))
+    jacobian = 3 * x[:, :, None] ** 2 * torch.arange(1.0, 7.0).view(3, 2)  # (B, inputs, outputs)
+    v, u = torch.ones(4, 3), torch.tensor([[1.0, -2.0]]).expand(4, 2)
+    for _ in range(2):
+        torch.testing.assert_close(at.push(v), jacobian.sum(1))
+        torch.testing.assert_close(at.pull(u), jacobian @ torch.tensor([1.0, -2.0]))
+    assert not any(t.requires_grad for t in (at.outputs, at.push(v), at.pull(u)))
+    assert not x.requires_grad
+
+
+def test_a_vector_may_be_laid_out_otherwise_than_the_inputs():
+    x = torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    at = linearise(lambda x: x.square().flatten(1), x)
+    v = torch.rand(2, 3, 4, 4)
+    torch.testing.assert_close(at.push(v), (2 * x * v).flatten(1))
+
+
+def test_the_second_derivative_of_a_cubic_is_diagonal_and_that_of_a_line_zero():
+    x = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
+    product = second_derivative(lambda x: (x**3).sum(1), x)
+    v = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    for _ in range(2):
+        torch.testing.assert_close(product(v), 6 * x * v)
+    assert not second_derivative(lambda x: 2 * x.sum(1), x)(v).any()
+
+
+def test_derivatives_are_taken_under_no_grad_too():
+    with torch.no_grad():
+        at = linearise(lambda x: x.square(), torch.ones(1, 2))
+        torch.testing.assert_close(at.push(torch.ones(1, 2)), torch.full((1, 2), 2.0))

@@ -116,6 +116,7 @@ def test_a_folded_copy_gives_the_same_and_is_a_copy(name):
     gradients = [torch.autograd.grad(y[:, 0].sum(), x)[0] for y in (found, wanted)]
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9 * float(gradients[1].abs().max()))
     assert not any(p.requires_grad for p in folded.parameters())
+    assert not any(module.training for module in folded.modules())
     assert all(torch.equal(v, state[n]) for n, v in model.state_dict().items())
     assert all(p.requires_grad for p in model.parameters())
     assert model.training

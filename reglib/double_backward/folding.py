@@ -94,7 +94,7 @@ def folded_copy(model: nn.Module) -> Any:
             weight, bias = _fold(norm, conv.weight, conv.bias)
             conv.weight = nn.Parameter(weight, False)
             conv.bias = nn.Parameter(bias, False)
-            model.set_submodule(norm_name, nn.Identity())
+            model.set_submodule(norm_name, nn.Identity().eval())
     return model
 
 

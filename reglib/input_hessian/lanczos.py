@@ -1,0 +1,205 @@
+r"""Leading eigenpairs of many symmetric matrices at once, each known by its products."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reglib.autodiff import Map
+from reglib.input_hessian.products import InputHessian, times_covariance
+
+
+class Eigenpairs(NamedTuple):
+    r"""Leading eigenpairs of the Hessian of each image, largest eigenvalue first.
+
+    Args:
+        values: (B, k), in double precision.
+        vectors: of norm 1 and orthogonal to one another, (B, k, C, H, W).
+        residual: :math:`\|H v - \theta v\|_2` over the largest absolute value of the eigenvalues
+            seen, (B, k). Some eigenvalue is at most so far away from :math:`\theta`, relatively;
+            one that stands apart is much closer, by the square of the residual over the gap.
+        products: Hessian-vector products until an image was done, (B,).
+        converged: whether all k residuals are within the tolerance, (B,).
+    """
+
+    values: Tensor
+    vectors: Tensor
+    residual: Tensor
+    products: Tensor
+    converged: Tensor
+
+
+def hessian_eigenpairs(
+    hessian: InputHessian,
+    *,
+    k: int = 1,
+    tolerance: float = 1e-3,
+    max_products: int = 100,
+    seed: int = 0,
+) -> Eigenpairs:
+    """Compute the leading eigenpairs of the Hessian of each image by Lanczos.
+
+    It starts from random combinations of the logits' gradients, weighted as the Hessian weights
+    them, the same for each image: so the result for an image does not depend on the batch.
+
+    Args:
+        hessian: from `closed_form_hessian`, `true_hessian` or `input_hessian`.
+        k: number of eigenpairs.
+        tolerance: of the residual.
+        max_products: upper bound of Hessian-vector products.
+        seed: of the start, drawn on the CPU.
+
+    Raises:
+        ValueError: as `leading_eigenpairs`.
+    """
+    start = random_start(hessian, seed=seed)
+    return leading_eigenpairs(
+        hessian.product, start, k=k, tolerance=tolerance, max_products=max_products, seed=seed
+    )
+
+
+def random_start(hessian: InputHessian, *, seed: int = 0) -> Tensor:
+    r"""Return :math:`W A u` with a random u that is the same for each image, (B, C, H, W)."""
+    probs = hessian.logits.double().softmax(1)
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.randn(probs.shape[1], generator=generator, dtype=torch.float64)
+    direction = times_covariance(probs, random.to(probs.device).expand_as(probs))
+    return hessian.pull(direction.to(hessian.logits.dtype))
+
+
+def leading_eigenpairs(
+    product: Map,
+    start: Tensor,
+    *,
+    k: int = 1,
+    tolerance: float = 1e-3,
+    max_products: int = 100,
+    seed: int = 0,
+) -> Eigenpairs:
+    r"""Compute the algebraically largest eigenpairs of symmetric matrices by Lanczos.
+
+    .. math:: H Q_m = Q_m T_m + \beta_m q_{m+1} e_m^T, \quad T_m s = \theta s, \quad v = Q_m s,
+       \quad \|H v - \theta v\|_2 = \beta_m |s_m|
+
+    with all vectors orthogonalised twice against those before. Where a matrix maps the vectors so
+    far into themselves and k are not yet found, a random one goes on, so a matrix of low rank gives
+    zeros. As always with Lanczos, a multiple eigenvalue may be found once. An image that has
+    converged keeps its result.
+
+    Args:
+        product: from (B, ...) to (B, ...), one symmetric matrix for each row.
+        start: (B, ...); should have a share of what is sought. A row of zeros is replaced.
+        k: number of eigenpairs, at most the size of a matrix.
+        tolerance: of the residual, see `Eigenpairs`. In single precision not below about 1e-6.
+        max_products: upper bound of products, at least k.
+        seed: of the random vectors, drawn on the CPU.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    shape, size = start.shape, start[0].numel()
+    _check(k, tolerance, max_products, size)
+    generator = torch.Generator().manual_seed(seed)
+    steps = min(max_products, size)
+    found = _nothing_yet(len(start), steps, k, start.device)
+    basis: list[Tensor] = []
+    diagonal: list[Tensor] = []
+    couplings: list[Tensor] = []
+    q, _ = _unit(start.flatten(1), start.new_zeros(len(start)), basis, generator)
+    for m in range(1, steps + 1):
+        basis.append(q)
+        w = product(q.view(shape)).flatten(1)
+        diagonal.append((q.double() * w.double()).sum(1))
+        w = _orthogonal(w, basis)
+        theta, s = torch.linalg.eigh(_tridiagonal(diagonal, couplings))
+        scale = theta.abs().amax(1)
+        beta = w.norm(dim=1).double()
+        if m >= k:
+            _record(found, theta, s, beta if m < size else 0 * beta, scale, tolerance)
+            if found.converged.all():
+                break
+        q, kept = _unit(w, 10 * torch.finfo(w.dtype).eps * scale, basis, generator)
+        couplings.append(torch.where(kept, beta, 0))
+    vectors = sum(
+        q[:, None] * c[:, :, None].to(q.dtype)
+        for q, c in zip(basis, found.coefficients.unbind(1), strict=False)
+    )
+    pairs = torch.as_tensor(vectors).view(len(start), k, *shape[1:])
+    return Eigenpairs(found.values, pairs, found.residual, found.products, found.converged)
+
+
+class _Found(NamedTuple):
+    """Results so far, written in place; `coefficients` (B, steps, k) are those of the basis."""
+
+    values: Tensor
+    coefficients: Tensor
+    residual: Tensor
+    products: Tensor
+    converged: Tensor
+
+
+def _nothing_yet(n: int, steps: int, k: int, device: torch.device) -> _Found:
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float64, device=device)
+
+    return _Found(
+        zeros(n, k), zeros(n, steps, k), zeros(n, k), zeros(n).long(), zeros(n).bool()
+    )  # fmt: skip
+
+
+def _record(
+    found: _Found, theta: Tensor, s: Tensor, beta: Tensor, scale: Tensor, tolerance: float
+) -> None:
+    """Write the present pairs of the images that have not converged before."""
+    k, m = found.values.shape[1], theta.shape[1]
+    theta, s = theta.flip(1)[:, :k], s.flip(2)[:, :, :k]
+    residual = beta[:, None] * s[:, -1].abs()
+    residual = torch.where(residual > 0, residual / scale[:, None], 0)
+    open_ = ~found.converged
+    found.values[open_] = theta[open_]
+    found.coefficients[open_, :m] = s[open_]
+    found.residual[open_] = residual[open_]
+    found.products[open_] = m
+    found.converged[open_] = (residual <= tolerance).all(1)[open_]
+
+
+def _tridiagonal(diagonal: list[Tensor], couplings: list[Tensor]) -> Tensor:
+    matrix = torch.diag_embed(torch.stack(diagonal, 1))
+    if couplings:
+        beside = torch.stack(couplings, 1)
+        matrix = matrix + torch.diag_embed(beside, 1) + torch.diag_embed(beside, -1)
+    return matrix
+
+
+def _orthogonal(w: Tensor, basis: list[Tensor]) -> Tensor:
+    """Take away from w (B, d) its shares of the basis, twice."""
+    for _ in range(2):
+        for q in basis:
+            w = w - (q * w).sum(1, keepdim=True) * q
+    return w
+
+
+def _unit(
+    w: Tensor, tiny: Tensor, basis: list[Tensor], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return w of norm 1, at random beside the basis where w is tiny, and where it is not."""
+    norm = w.norm(dim=1)
+    kept = norm > tiny
+    if not kept.all():
+        random = torch.randn(w.shape[1], generator=generator, dtype=torch.float64)
+        random = _orthogonal(random.to(w).expand_as(w), basis)
+        w = torch.where(kept[:, None], w, random)
+        norm = w.norm(dim=1)
+    return w / norm.clamp_min(torch.finfo(w.dtype).tiny)[:, None], kept
+
+
+def _check(k: int, tolerance: float, max_products: int, size: int) -> None:
+    if not 1 <= k <= size:
+        raise ValueError(f"k: expected 1 to {size} eigenpairs, the size of the matrix, got {k}")
+    if not tolerance > 0:
+        raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
+    if max_products < k:
+        raise ValueError(
+            f"max_products: expected at least k = {k} products, one for each eigenpair, "
+            f"got {max_products}"
+        )

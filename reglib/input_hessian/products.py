@@ -1,0 +1,220 @@
+r"""Products by the Hessian of the cross-entropy by the input, which is never formed."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reglib.autodiff import Linearisation, Map, linearise, second_derivative
+from reglib.double_backward import fast_double_backward, folding_of
+from reglib.input_hessian.checks import (
+    NoDropout,
+    check_images,
+    check_labels,
+    check_logits,
+    check_network,
+)
+
+
+class InputHessian(NamedTuple):
+    r"""The loss of each image of a batch around it, to second order.
+
+    Args:
+        logits: (B, c).
+        product: from vectors :math:`v` (B, C, H, W) to :math:`H v`, for each image its own.
+        pull: from (B, c) to :math:`W u`, (B, C, H, W).
+    """
+
+    logits: Tensor
+    product: Map
+    pull: Map
+
+    def gradient(self, labels: Tensor) -> Tensor:
+        r"""Compute the input gradient of the cross-entropy, :math:`g = W (p - y)`.
+
+        Exact for every network. Softmax and difference are in double precision: in single precision
+        little is left of :math:`1 - p` where the network is confident.
+
+        Args:
+            labels: (B,).
+
+        Returns:
+            (B, C, H, W).
+
+        Raises:
+            ValueError: labels are no class indices.
+        """
+        return self.pull(logit_weights(self.logits, labels))
+
+
+def closed_form_hessian(model: nn.Module, images: Tensor) -> InputHessian:
+    r"""Make the product by the closed-form Hessian of the cross-entropy.
+
+    .. math:: H = W A W^T, \qquad A = \mathrm{diag}(p) - p p^T, \qquad W^T = \nabla_x f(x)
+
+    The Hessian by the input of the cross-entropy of each image (not of the mean over the batch),
+    exact where the network is piecewise linear. There it does not depend on the label. For other
+    networks it is the Gauss-Newton part; see `hessian_case`. A product costs a Jacobian-vector and
+    a vector-Jacobian product, both through the graph of one evaluation, by the exact fast
+    functions of `reglib.double_backward`.
+
+    Args:
+        model: network in evaluation mode, from images to logits (B, c).
+        images: (B, C, H, W), in the units and the layout that the network is fast with.
+
+    Raises:
+        ValueError: the network is in training mode or has active dropout; images or logits are not
+            finite or not a batch.
+
+    Source: proposition 1 of :cite:t:`singla2019`.
+    """
+    at = linearisation_of(model, images)
+    probs = at.outputs.double().softmax(1)
+
+    def product(v: Tensor) -> Tensor:
+        return at.pull(times_covariance(probs, at.push(v)))
+
+    return InputHessian(at.outputs, product, at.pull)
+
+
+def true_hessian(model: nn.Module, images: Tensor, labels: Tensor) -> InputHessian:
+    """Make the product by the Hessian of the cross-entropy by differentiating twice.
+
+    Exact for every network that can be differentiated twice. Where the network is not piecewise
+    linear it depends on the labels and can have negative eigenvalues.
+
+    Args:
+        model: network in evaluation mode, from images to logits (B, c).
+        images: (B, C, H, W).
+        labels: class indices, (B,).
+
+    Raises:
+        ValueError: as `closed_form_hessian`; labels are no class indices.
+    """
+    at = linearisation_of(model, images)
+    check_labels(labels, at.outputs)
+    fast = fast_double_backward(model)
+    product = second_derivative(
+        lambda x: F.cross_entropy(fast(x), labels, reduction="none"), images
+    )
+    return InputHessian(at.outputs, product, at.pull)
+
+
+def input_hessian(
+    model: nn.Module, images: Tensor, labels: Tensor, *, closed_form: bool | None = None
+) -> InputHessian:
+    """Make the product by the Hessian: in closed form if the network is known to be straight.
+
+    A network is piecewise linear if each call in it is in the lists of `folding_of`; a network that
+    cannot be traced counts as curved.
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        labels: class indices, (B,).
+        closed_form: whether to take `closed_form_hessian` or `true_hessian`. None traces the
+            network to find out, which takes about a second for a large one.
+
+    Raises:
+        ValueError: as `true_hessian`.
+    """
+    check_network(model)
+    if closed_form is None:
+        closed_form = not folding_of(model).curved
+    if closed_form:
+        return closed_form_hessian(model, images)
+    return true_hessian(model, images, labels)
+
+
+class HessianCase(NamedTuple):
+    """Which Hessian a network has.
+
+    Args:
+        curved: reason by name of each call that is not known to be linear on pieces.
+        difference: norm of the difference of both products with a random vector, over that of the
+            true product (over that of the other where the true one is zero), (B,).
+    """
+
+    curved: dict[str, str]
+    difference: Tensor
+
+    @property
+    def piecewise_linear(self) -> bool:
+        """Whether nothing curved was found, so that the closed form is exact."""
+        return not self.curved
+
+
+def hessian_case(
+    model: nn.Module, images: Tensor, labels: Tensor, *, generator: torch.Generator
+) -> HessianCase:
+    """Find out whether the closed form is exact for a network, and by how much it differs.
+
+    The random vector is put into the range of the closed form first: a vector with equal shares of
+    all directions would compare what hardly matters.
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        labels: class indices, (B,).
+        generator: source of the vector, on the device of `images`.
+
+    Raises:
+        ValueError: as `true_hessian`.
+    """
+    closed, true = closed_form_hessian(model, images), true_hessian(model, images, labels)
+    v = closed.product(
+        torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+    )
+    ours, theirs = closed.product(v).flatten(1), true.product(v).flatten(1)
+    norm = theirs.norm(dim=1)
+    norm = torch.where(norm > 0, norm, ours.norm(dim=1))
+    difference = (ours - theirs).norm(dim=1) / torch.where(norm > 0, norm, torch.ones_like(norm))
+    return HessianCase(folding_of(model).curved, difference)
+
+
+def linearisation_of(model: nn.Module, images: Tensor) -> Linearisation:
+    """Evaluate a network, and check network, images and logits.
+
+    Raises:
+        ValueError: as `closed_form_hessian`.
+    """
+    check_network(model)
+    check_images(images)
+    fast: Callable[..., Any] = fast_double_backward(model)
+
+    def checked(x: Tensor) -> Tensor:
+        with NoDropout():
+            logits: Tensor = fast(x)
+        check_logits(logits.detach(), len(x))
+        return logits
+
+    return linearise(checked, images)
+
+
+def logit_weights(logits: Tensor, labels: Tensor) -> Tensor:
+    """Compute the gradient of the cross-entropy by the logits, p - y, (B, c).
+
+    Raises:
+        ValueError: labels are no class indices.
+    """
+    check_labels(labels, logits)
+    probs = logits.double().softmax(1)
+    return (probs - F.one_hot(labels, probs.shape[1])).to(logits.dtype)
+
+
+def times_covariance(probs: Tensor, u: Tensor) -> Tensor:
+    r"""Multiply by the covariance of the one-hot label.
+
+    .. math:: A u = p \odot (u - \langle p, u \rangle), \qquad A = \mathrm{diag}(p) - p p^T
+
+    Args:
+        probs: (B, c), in double precision, in which it is computed.
+        u: (B, c).
+
+    Returns:
+        (B, c), of the type of `u`.
+    """
+    wide = u.to(probs.dtype)
+    return (probs * (wide - (probs * wide).sum(1, keepdim=True))).to(u.dtype)

@@ -1,0 +1,388 @@
+"""The closed-form Hessian against one formed by autograd, in double precision."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from reglib.double_backward import folded_copy
+from reglib.input_hessian import (
+    closed_form_hessian,
+    decomposition,
+    from_eigenpairs,
+    hessian_case,
+    hessian_eigenpairs,
+    input_hessian,
+    leading_eigenpairs,
+    true_hessian,
+)
+from tests.test_double_backward import in_general_position, randn
+
+CLASSES = 4
+LABELS = torch.tensor([3, 0, 1])
+
+
+def convolutional(activation, *, pool=True, norm=True):
+    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4) if norm else nn.Identity(), activation]
+    layers += [nn.MaxPool2d(2)] if pool else []
+    model = nn.Sequential(*layers, nn.Conv2d(4, 4, 1), activation, nn.Flatten(),
+                          nn.LazyLinear(CLASSES))  # fmt: skip
+    model = model.double().eval()
+    model(randn(1, 2, 6, 6))
+    return in_general_position(model).requires_grad_(False)
+
+
+STRAIGHT = {
+    "ReLU": convolutional(nn.ReLU(), pool=False, norm=False),
+    "ReLU6": convolutional(nn.ReLU6(), pool=False, norm=False),
+    "leaky ReLU": convolutional(nn.LeakyReLU(0.1), pool=False, norm=False),
+    "max-pooling": convolutional(nn.ReLU(), norm=False),
+    "batch normalisation": convolutional(nn.ReLU6()),
+}
+CURVED = {
+    "softplus": convolutional(nn.Softplus()),
+    "SiLU": convolutional(nn.SiLU()),
+}
+straight = pytest.mark.parametrize("model", STRAIGHT.values(), ids=STRAIGHT)
+curved = pytest.mark.parametrize("model", CURVED.values(), ids=CURVED)
+
+
+@pytest.fixture
+def images():
+    return 2 * randn(3, 2, 6, 6, seed=5)
+
+
+def formed(model, images, labels):
+    """Form the Hessian of each image's own loss, (B, d, d)."""
+    matrices = []
+    for image, label in zip(images.split(1), labels.split(1)):
+
+        def loss(x, shape=image.shape, label=label):
+            return F.cross_entropy(model(x.view(shape)), label)
+
+        matrices.append(torch.autograd.functional.hessian(loss, image.flatten()))
+    return torch.stack(matrices)
+
+
+def assert_close(found, wanted, rtol=1e-10):
+    """Compare by the norm of each row."""
+    found, wanted = found.flatten(1), wanted.flatten(1)
+    assert ((found - wanted).norm(dim=1) <= rtol * wanted.norm(dim=1)).all()
+    assert (wanted.norm(dim=1) > 0).all()
+
+
+def columns(product, images):
+    """Multiply by each unit vector, (B, d, d)."""
+    units = torch.eye(images[0].numel(), dtype=images.dtype)
+    rows = [product(u.expand(len(images), -1).view_as(images)).flatten(1) for u in units]
+    return torch.stack(rows, 1)
+
+
+@straight
+def test_the_closed_form_is_the_hessian(model, images):
+    hessian = closed_form_hessian(model, images)
+    assert_close(columns(hessian.product, images), formed(model, images, LABELS))
+
+
+@straight
+def test_the_hessian_does_not_depend_on_the_label(model, images):
+    other = (LABELS + 1) % CLASSES
+    assert_close(formed(model, images, other), formed(model, images, LABELS))
+
+
+@pytest.mark.parametrize("model", [*STRAIGHT.values(), *CURVED.values()], ids=[*STRAIGHT, *CURVED])
+def test_differentiating_twice_is_the_hessian(model, images):
+    hessian = true_hessian(model, images, LABELS)
+    assert_close(columns(hessian.product, images), formed(model, images, LABELS))
+
+
+@curved
+def test_which_case_holds_and_by_how_much(model, images):
+    case = hessian_case(model, images, LABELS, generator=torch.Generator().manual_seed(0))
+    assert not case.piecewise_linear
+    assert set(case.curved)
+    v = torch.randn(images.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ours = columns(closed_form_hessian(model, images).product, images)
+    theirs = formed(model, images, LABELS)
+    v = ours @ v.flatten(1)[:, :, None]
+    wanted = ((ours - theirs) @ v).norm(dim=1) / (theirs @ v).norm(dim=1)
+    torch.testing.assert_close(case.difference, wanted[:, 0], rtol=1e-8, atol=0)
+    assert (case.difference > 1e-3).all()
+
+
+@straight
+def test_in_a_straight_network_both_products_agree(model, images):
+    case = hessian_case(model, images, LABELS, generator=torch.Generator().manual_seed(0))
+    assert case.piecewise_linear
+    assert not case.curved
+    assert (case.difference < 1e-12).all()
+
+
+def test_the_case_decides_which_product_is_made(images):
+    for model in (STRAIGHT["ReLU"], CURVED["SiLU"]):
+        hessian = input_hessian(model, images, LABELS)
+        assert_close(columns(hessian.product, images), formed(model, images, LABELS))
+
+
+@pytest.mark.parametrize("model", [STRAIGHT["max-pooling"], CURVED["SiLU"]], ids=["ReLU", "SiLU"])
+def test_the_gradient_is_that_of_each_loss(model, images):
+    x = images.clone().requires_grad_()
+    loss = F.cross_entropy(model(x), LABELS, reduction="sum")
+    (wanted,) = torch.autograd.grad(loss, x)
+    assert_close(closed_form_hessian(model, images).gradient(LABELS), wanted)
+    assert_close(true_hessian(model, images, LABELS).gradient(LABELS), wanted)
+
+
+def test_a_confident_network_keeps_its_digits_in_single_precision():
+    """With p = 1 - 1e-9, the difference 1 - p is zero in single precision."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 3)).eval().requires_grad_(False)
+    with torch.no_grad():
+        model[1].bias.copy_(torch.tensor([21.0, 0.0, 0.0]))
+    images, labels = torch.zeros(1, 1, 1, 3), torch.tensor([0])
+    wide = copy.deepcopy(model).double()
+    v = torch.randn(1, 1, 1, 3, generator=torch.Generator().manual_seed(1))
+    for found, wanted in (
+        (closed_form_hessian(model, images).product(v),
+         closed_form_hessian(wide, images.double()).product(v.double())),
+        (closed_form_hessian(model, images).gradient(labels),
+         closed_form_hessian(wide, images.double()).gradient(labels)),
+    ):  # fmt: skip
+        assert_close(found.double(), wanted, rtol=1e-5)
+
+
+@straight
+def test_folding_batch_normalisation_changes_nothing(model, images):
+    v = randn(*images.shape, seed=8)
+    folded = closed_form_hessian(folded_copy(model), images).product(v)
+    assert_close(folded, closed_form_hessian(model, images).product(v))
+
+
+@straight
+@pytest.mark.parametrize("keep_jacobian", [False, True])
+@pytest.mark.parametrize("chunk", [1, 3, 9])
+def test_the_decomposition_is_that_of_the_formed_hessian(model, images, keep_jacobian, chunk):
+    found = decomposition(
+        model, images, n_vectors=CLASSES, chunk=chunk, keep_jacobian=keep_jacobian
+    )
+    matrix = formed(model, images, LABELS)
+    values = torch.linalg.eigvalsh(matrix).flip(1)[:, :CLASSES]
+    assert (found.values - values).abs().max() < 1e-10 * values.max()
+    assert (found.values[:, -1] < 1e-10 * found.values[:, 0]).all()
+    vectors = found.vectors.flatten(2)[:, : CLASSES - 1]
+    applied = vectors @ matrix
+    assert_close(applied, vectors * found.values[:, : CLASSES - 1, None])
+    gram = vectors @ vectors.mT
+    torch.testing.assert_close(gram, torch.eye(CLASSES - 1, dtype=gram.dtype).expand_as(gram))
+    assert not found.vectors[:, -1].any()
+
+
+def test_the_decomposition_gives_as_many_vectors_as_asked_for(images):
+    model = STRAIGHT["ReLU"]
+    some, none = (decomposition(model, images, n_vectors=n) for n in (2, 0))
+    assert some.vectors.shape == (3, 2, 2, 6, 6)
+    assert none.vectors.shape == (3, 0, 2, 6, 6)
+    assert torch.equal(some.values, none.values)
+
+
+@straight
+def test_lanczos_finds_the_leading_eigenpairs(model, images):
+    exact = decomposition(model, images, n_vectors=2)
+    found = hessian_eigenpairs(closed_form_hessian(model, images), k=2, tolerance=1e-9)
+    assert found.converged.all()
+    assert (found.residual <= 1e-9).all()
+    torch.testing.assert_close(found.values, exact.values[:, :2], rtol=1e-12, atol=0)
+    cosine = (found.vectors.flatten(2) * exact.vectors.flatten(2)).sum(2).abs()
+    torch.testing.assert_close(cosine, torch.ones_like(cosine), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_residual_is_that_of_the_result(images, k):
+    hessian = true_hessian(CURVED["SiLU"], images, LABELS)
+    matrix = formed(CURVED["SiLU"], images, LABELS)
+    found = hessian_eigenpairs(hessian, k=k, max_products=6, tolerance=1e-14)
+    assert not found.converged.any()
+    assert (found.products == 6).all()
+    vectors = found.vectors.flatten(2)
+    norms = (vectors @ matrix - found.values[:, :, None] * vectors).norm(dim=2)
+    assert (found.residual > 1e-8).any()
+    basis = lanczos_values(matrix, hessian, 6)
+    wanted = norms / basis.abs().amax(1, keepdim=True)
+    torch.testing.assert_close(found.residual, wanted, rtol=1e-5, atol=1e-13)
+
+
+def lanczos_values(matrix, hessian, m):
+    """Compute the Ritz values in the Krylov space of the first vector by QR."""
+    wide = hessian_eigenpairs(hessian, k=m, max_products=m, tolerance=1e-30)
+    q = wide.vectors.flatten(2)
+    return torch.linalg.eigvalsh(q @ matrix @ q.mT)
+
+
+def test_lanczos_stops_each_image_when_it_has_converged(images):
+    hessian = closed_form_hessian(STRAIGHT["max-pooling"], images)
+    together = hessian_eigenpairs(hessian, tolerance=1e-2)
+    assert len(set(together.products.tolist())) > 1
+    for b in range(3):
+        alone = hessian_eigenpairs(
+            closed_form_hessian(STRAIGHT["max-pooling"], images[b : b + 1]), tolerance=1e-2
+        )
+        assert alone.products[0] == together.products[b]
+        torch.testing.assert_close(alone.values[0], together.values[b], rtol=1e-12, atol=0)
+        torch.testing.assert_close(alone.vectors[0], together.vectors[b], rtol=1e-8, atol=1e-10)
+
+
+def test_lanczos_goes_on_at_random_where_its_space_is_exhausted():
+    diagonal = torch.tensor([[5.0, 5.0, 0.0, 0.0, -7.0], [0.0] * 5]).double()
+    start = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]] * 2).double()  # two eigenvalues of the first
+    found = leading_eigenpairs(lambda v: diagonal * v, start, k=4, tolerance=1e-10)
+    wanted = torch.tensor([[5.0, 5.0, 0.0, 0.0], [0.0] * 4]).double()
+    torch.testing.assert_close(found.values, wanted, rtol=0, atol=1e-12)
+    assert found.converged.all()
+    gram = found.vectors @ found.vectors.mT
+    torch.testing.assert_close(gram, torch.eye(4).double().expand(2, 4, 4))
+    torch.testing.assert_close(
+        diagonal[:, None] * found.vectors, found.values[..., None] * found.vectors
+    )
+
+
+def test_lanczos_from_nothing_starts_at_random():
+    diagonal = torch.arange(6.0).double()[None]
+    found = leading_eigenpairs(lambda v: diagonal * v, torch.zeros_like(diagonal))
+    torch.testing.assert_close(found.values, torch.tensor([[5.0]]).double(), rtol=1e-5, atol=0)
+
+
+def test_a_system_is_solved_from_eigenpairs(images):
+    model = STRAIGHT["ReLU6"]
+    exact = decomposition(model, images, n_vectors=CLASSES)
+    vector = randn(*images.shape, seed=3)
+    shift = exact.values[:, 0] * 1.01
+    solved = from_eigenpairs(vector, exact.values, exact.vectors, shift=shift).flatten(1)
+    matrix = formed(model, images, LABELS)
+    wanted = torch.linalg.solve(
+        shift[:, None, None] * torch.eye(72, dtype=torch.float64) - matrix, vector.flatten(1)
+    )
+    assert_close(solved, wanted)
+    with pytest.raises(ValueError, match="shift: expected values above the largest eigenvalues"):
+        from_eigenpairs(vector, exact.values, exact.vectors, shift=exact.values[:, 0])
+
+
+@pytest.mark.parametrize("way", ["closed", "true", "decomposition"])
+def test_the_network_is_left_as_it_was(images, way):
+    model = copy.deepcopy(STRAIGHT["batch normalisation"]).requires_grad_()
+    state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    x = images.clone().requires_grad_()
+    if way == "decomposition":
+        results = decomposition(model, x)
+    else:
+        hessian = (
+            closed_form_hessian(model, x) if way == "closed" else true_hessian(model, x, LABELS)
+        )
+        results = [*hessian_eigenpairs(hessian), hessian.gradient(LABELS), hessian.logits]
+    assert not any(r.requires_grad for r in results)
+    assert x.grad is None
+    assert torch.equal(x, images)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(v, state[n]) for n, v in model.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+
+
+class AlwaysDropping(nn.Module):
+    def forward(self, x):
+        return F.dropout(x.flatten(1), 0.5)
+
+
+class Linear(nn.Module):
+    """Logits that are the image."""
+
+    def forward(self, x):
+        return x.flatten(1)
+
+
+def test_a_network_in_training_mode_is_refused(images):
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(72, 3)).double()
+    with pytest.raises(ValueError, match=r"Sequential is in training mode; call model\.eval"):
+        closed_form_hessian(model, images)
+    model.eval()
+    closed_form_hessian(model, images)
+    model[1].train()
+    with pytest.raises(ValueError, match="but Dropout '1' is in training mode"):
+        closed_form_hessian(model, images)
+
+
+def test_active_dropout_and_statistics_of_the_batch_are_refused(images):
+    with pytest.raises(ValueError, match="calls dropout with training=True in evaluation mode"):
+        closed_form_hessian(AlwaysDropping().eval(), images)
+    model = nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten()).double()
+    with pytest.raises(ValueError, match="BatchNorm2d '0' normalises by statistics of the batch"):
+        closed_form_hessian(model.eval(), images)
+
+
+def test_logits_that_are_not_finite_are_refused():
+    images = torch.zeros(3, 1, 1, 2)
+    images[1] = 1e30
+
+    class Overflow(nn.Module):
+        def forward(self, x):
+            return x.flatten(1).pow(2) + x.flatten(1)
+
+    with pytest.raises(ValueError, match=r"logits: expected finite values, got .* for image 1;"):
+        closed_form_hessian(Overflow().eval(), images)
+    images[:2] = torch.nan
+    with pytest.raises(ValueError, match=r"images: expected finite .* for image 0 and 1 more;"):
+        closed_form_hessian(Overflow().eval(), images)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(2, 3, dtype=torch.uint8), r"images: expected floating-point .* torch\.uint8"),
+        (torch.zeros(3), r"images: expected a batch .* got shape \(3,\); add the batch dimension"),
+        (torch.zeros(0, 3), "images: expected a batch .* at least one image"),
+        (torch.zeros(2, 1), r"model: expected logits of shape \(2, classes\) .* got \(2, 1\)"),
+    ],
+    ids=["bytes", "no batch", "empty", "one class"],
+)
+def test_images_and_logits_of_another_form_are_refused(images, message):
+    with pytest.raises(ValueError, match=message):
+        closed_form_hessian(Linear().eval(), images)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1, 4], "labels: expected class indices from 0 to 3, got 4"),
+        ([0, -1, 2], "labels: expected class indices from 0 to 3, got -1"),
+        ([0, 1], r"labels: expected integers .* of shape \(3,\), .* of shape \(2,\)"),
+        ([0.0, 1.0, 2.0], r"labels: expected integers .* got torch\.float32"),
+    ],
+    ids=["above", "below", "too few", "not integers"],
+)
+def test_labels_that_are_no_classes_are_refused(images, labels, message):
+    model = STRAIGHT["ReLU"]
+    with pytest.raises(ValueError, match=message):
+        true_hessian(model, images, torch.tensor(labels))
+    with pytest.raises(ValueError, match=message):
+        closed_form_hessian(model, images).gradient(torch.tensor(labels))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "k: expected 1 to 72 eigenpairs, the size of the matrix, got 0"),
+        ({"k": 73}, "k: expected 1 to 72"),
+        ({"tolerance": 0.0}, "tolerance: expected a positive number"),
+        ({"k": 3, "max_products": 2}, "max_products: expected at least k = 3"),
+    ],
+    ids=str,
+)
+def test_settings_of_lanczos_out_of_range_are_refused(images, options, message):
+    with pytest.raises(ValueError, match=message):
+        hessian_eigenpairs(closed_form_hessian(STRAIGHT["ReLU"], images), **options)
+
+
+def test_settings_of_the_decomposition_out_of_range_are_refused(images):
+    with pytest.raises(ValueError, match=r"n_vectors: expected 0 to 4 \(classes\), got 5"):
+        decomposition(STRAIGHT["ReLU"], images, n_vectors=5)
+    with pytest.raises(ValueError, match="chunk: expected at least one class at a time, got 0"):
+        decomposition(STRAIGHT["ReLU"], images, chunk=0)

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from reglib.networks import build_network
-from reglib.saliency import SALIENCIES, deeplift, logit_gradient
+from reglib.saliency import (
+    SALIENCIES,
+    deeplift,
+    integrated_gradients,
+    logit_gradient,
+    loss_gradient,
+    normalised_for_display,
+    smooth_grad,
+)
 
 NETWORKS = {
     "lenet5": ("lenet5", (2, 12, 12), {}),
@@ -99,3 +107,119 @@ def test_images_that_require_a_gradient_get_none(method, images):
     method(network, inputs, CLASS_INDEX)
     assert inputs.grad is None
     assert inputs.requires_grad
+
+
+def test_the_gradient_of_the_loss_agrees_with_autograd(network, images):
+    inputs = images.clone().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(network(inputs), CLASS_INDEX, reduction="sum")
+    (wanted,) = torch.autograd.grad(loss, inputs)
+    torch.testing.assert_close(loss_gradient(network, images, CLASS_INDEX), wanted)
+
+
+def test_smooth_grad_without_noise_is_the_method(network, images):
+    generator = torch.Generator().manual_seed(0)
+    smooth = smooth_grad(
+        network, images, CLASS_INDEX, generator=generator, n_samples=2, noise_level=0.0
+    )
+    torch.testing.assert_close(smooth, loss_gradient(network, images, CLASS_INDEX))
+
+
+def test_smooth_grad_of_a_quadratic_tends_to_its_gradient(images):
+    """Noise moves the gradient of a quadratic linearly, so that its mean stays."""
+
+    class Quadratic(torch.nn.Module):
+        def forward(self, x):
+            return x.flatten(1).square().sum(1, keepdim=True)
+
+    wanted = 2 * images
+    spread = (images.flatten(1).amax(1) - images.flatten(1).amin(1)).view(3, 1, 1, 1)
+    for n_samples in (1, 400):
+        maps = smooth_grad(
+            Quadratic().eval(), images, 0 * CLASS_INDEX, method=logit_gradient, noise_level=0.2,
+            generator=torch.Generator().manual_seed(0), n_samples=n_samples,
+        )  # fmt: skip
+        error = ((maps - wanted) / spread).flatten(1).std(1)
+        torch.testing.assert_close(
+            error, torch.full_like(error, 0.4 / n_samples**0.5), rtol=0.15, atol=0
+        )
+
+
+def test_smooth_grad_does_not_depend_on_the_batch(network, images):
+    def maps(x, class_index):
+        return smooth_grad(network, x, class_index, generator=torch.Generator().manual_seed(0))
+
+    together = maps(images, CLASS_INDEX)
+    for b in range(3):
+        alone = maps(images[b : b + 1], CLASS_INDEX[b : b + 1])
+        torch.testing.assert_close(alone, together[b : b + 1], rtol=1e-9, atol=1e-12)
+
+
+def test_integrated_gradients_are_complete(network, images):
+    maps = integrated_gradients(network, images, CLASS_INDEX, n_steps=400)
+    difference = logits_of(network, images) - logits_of(network, torch.zeros_like(images))
+    torch.testing.assert_close(maps.sum((1, 2, 3)), difference, rtol=0.02, atol=0.002)
+    bare = integrated_gradients(network, images, CLASS_INDEX, n_steps=400, multiply_by_inputs=False)
+    torch.testing.assert_close(bare * images, maps)
+
+
+def test_integrated_gradients_of_a_cubic_are_exact(images):
+    class Cubic(torch.nn.Module):
+        def forward(self, x):
+            return x.flatten(1).pow(3).sum(1, keepdim=True)
+
+    maps = integrated_gradients(Cubic().eval(), images, 0 * CLASS_INDEX, n_steps=3)
+    torch.testing.assert_close(maps, images**3)
+
+
+def test_what_is_drawn_is_clipped_at_the_percentile():
+    maps = torch.zeros(3, 2, 10, 10)
+    maps[0, 0] = torch.arange(100.0).view(10, 10)
+    maps[0, 1] = -torch.arange(100.0).view(10, 10)
+    maps[1, 0, 3, 4] = -5.0
+    drawn = normalised_for_display(maps, percentile=50)
+    wanted = (torch.arange(100.0) / 49.5).clamp_max(1).view(10, 10)
+    torch.testing.assert_close(drawn[0], wanted)
+    assert drawn[1, 3, 4] == 1
+    assert drawn[1].sum() == 1
+    assert not drawn[2].any()
+
+
+METHODS = {
+    "loss_gradient": loss_gradient,
+    "integrated_gradients": integrated_gradients,
+    "smooth_grad": lambda *given: smooth_grad(*given, generator=torch.Generator(), n_samples=2),
+}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_methods_leave_everything_as_it_was_and_refuse_training_mode(method, network, images):
+    network.requires_grad_()
+    random = torch.get_rng_state()
+    inputs = images.clone().requires_grad_()
+    maps = method(network, inputs, CLASS_INDEX)
+    assert maps.shape == images.shape
+    assert maps.dtype == images.dtype
+    assert not maps.requires_grad
+    assert inputs.grad is None
+    assert torch.equal(inputs, images)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(p.grad is None for p in network.parameters())
+    assert not any(module._forward_hooks for module in network.modules())
+    with pytest.raises(ValueError, match=r"call model\.eval"):
+        method(network.train(), images, CLASS_INDEX)
+
+
+def test_settings_out_of_range_are_refused(network, images):
+    generator = torch.Generator()
+    for options, message in (
+        ({"n_samples": 0}, "n_samples: expected at least one, got 0"),
+        ({"noise_level": -0.1}, "noise_level: expected a number from 0 up, got -0.1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            smooth_grad(network, images, CLASS_INDEX, generator=generator, **options)
+    with pytest.raises(ValueError, match="n_steps: expected at least one, got 0"):
+        integrated_gradients(network, images, CLASS_INDEX, n_steps=0)
+    with pytest.raises(ValueError, match="labels: expected class indices from 0 to 4, got 5"):
+        loss_gradient(network, images, CLASS_INDEX + 1)
+    with pytest.raises(ValueError, match="percentile: expected a number from 0 to 100, got 101"):
+        normalised_for_display(images, percentile=101)

@@ -1,14 +1,15 @@
-"""Saliency maps: which pixels of an image matter to a network.
-
-A method is a function of (model, images, class_index) that returns maps of the images' shape.
-"""
+"""Saliency maps from gradients: of a logit, of the loss, averaged, along a path."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from reglib.autodiff import input_gradient
+from reglib.input_hessian.checks import check_images, check_logits, check_network
+from reglib.input_hessian.products import logit_weights
 
 Saliency = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
@@ -34,6 +35,139 @@ def logit_gradient(model: nn.Module, images: Tensor, class_index: Tensor) -> Ten
     return input_gradient(logits.gather(1, class_index[:, None]), inputs).detach()
 
 
+def loss_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    r"""Compute the input gradient of the cross-entropy of each image.
+
+    .. math:: a(x) = \nabla_x H(y, \hat y) = W (p - y)
+
+    The last step is in double precision: see `reglib.input_hessian.InputHessian.gradient`.
+
+    Args:
+        model: network in evaluation mode, from images to logits (B, classes).
+        images: (B, C, H, W).
+        labels: class indices, (B,).
+
+    Returns:
+        Signed maps, (B, C, H, W).
+
+    Raises:
+        ValueError: the network is in training mode, or images, logits or labels are not as said.
+
+    Source: "vanilla gradient" in :cite:t:`singla2019`, of the loss as their equation 3 has it.
+    """
+    check_network(model)
+    check_images(images)
+    inputs = images.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = model(inputs)
+        check_logits(logits.detach(), len(images))
+        return input_gradient(logits * logit_weights(logits.detach(), labels), inputs).detach()
+
+
+def smooth_grad(
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    generator: torch.Generator,
+    n_samples: int = 16,
+    noise_level: float = 0.15,
+    method: Saliency = loss_gradient,
+) -> Tensor:
+    r"""Average a saliency method over images with noise (SmoothGrad).
+
+    .. math:: \frac 1 n \sum_{j=1}^n a(x + \epsilon_j), \qquad
+       \epsilon_j \sim \mathcal N(0, \sigma^2 I), \quad
+       \sigma = \text{noise\_level} \cdot (\max_i x_i - \min_i x_i)
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        class_index: of each image, (B,).
+        generator: source of the noise, on the device of `images`.
+        n_samples: noisy copies, which go through the network one after another.
+        noise_level: standard deviation of the noise as a share of the range of an image.
+        method: what is averaged.
+
+    Returns:
+        Maps, (B, C, H, W).
+
+    Raises:
+        ValueError: `n_samples` or `noise_level` is out of its range; as `method`.
+
+    Source: :cite:t:`smilkov2017`. 16 samples at 0.15 are read from the program of
+    :cite:t:`singla2019`.
+    """
+    copies = noisy_copies(images, generator=generator, n_samples=n_samples, noise_level=noise_level)
+    return torch.stack([method(model, noisy, class_index) for noisy in copies]).mean(0)
+
+
+def noisy_copies(
+    images: Tensor, *, generator: torch.Generator, n_samples: int, noise_level: float
+) -> Iterator[Tensor]:
+    """Yield images with noise, (B, C, H, W) each; see `smooth_grad`.
+
+    All images of a batch get the same noise, each times its own standard deviation: so what becomes
+    of an image does not depend on the batch.
+
+    Raises:
+        ValueError: `n_samples` is not positive or `noise_level` is negative.
+    """
+    if n_samples < 1:
+        raise ValueError(f"n_samples: expected at least one, got {n_samples}")
+    if not noise_level >= 0:
+        raise ValueError(f"noise_level: expected a number from 0 up, got {noise_level}")
+    flat = images.flatten(1)
+    std = noise_level * (flat.amax(1) - flat.amin(1))
+    std = std.view(-1, *[1] * (images.ndim - 1))
+    for _ in range(n_samples):
+        noise = torch.randn(
+            images.shape[1:], generator=generator, device=images.device, dtype=images.dtype
+        )
+        yield images + std * noise
+
+
+def integrated_gradients(
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    n_steps: int = 50,
+    multiply_by_inputs: bool = True,
+) -> Tensor:
+    r"""Compute Integrated Gradients of a logit (baseline zero), by Captum.
+
+    .. math:: a_i(x) = x_i \int_0^1 \partial_i f_c(\alpha x) \, d\alpha
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        class_index: the class of each image, (B,).
+        n_steps: points of Gauss-Legendre quadrature, which go through the network one by one.
+        multiply_by_inputs: False leaves out the factor :math:`x_i`.
+
+    Returns:
+        Signed maps, (B, C, H, W); with the factor they sum to the logit minus that of the baseline,
+        as far as `n_steps` suffice.
+
+    Raises:
+        ValueError: the network is in training mode, or `n_steps` is not positive.
+
+    Source: :cite:t:`sundararajan2017`. The baseline is zero in the units of `images`.
+    """
+    check_network(model)
+    check_images(images)
+    if n_steps < 1:
+        raise ValueError(f"n_steps: expected at least one, got {n_steps}")
+    with _quiet_captum():
+        from captum.attr import IntegratedGradients
+
+        attribution = IntegratedGradients(model, multiply_by_inputs=multiply_by_inputs).attribute(
+            images.detach(), target=class_index, n_steps=n_steps, internal_batch_size=len(images)
+        )
+    return attribution.detach().to(images.dtype)
+
+
 def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
     """Compute DeepLIFT attributions of a logit (rescale rule, baseline zero), by Captum.
 
@@ -48,9 +182,7 @@ def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
     Source: :cite:t:`shrikumar2017`. The baseline is zero in the units of `images`: middle grey for
     images in [-1, 1], black for images in [0, 1].
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Setting forward, backward hooks")
-        warnings.filterwarnings("ignore", message="IProgress not found")
+    with _quiet_captum():
         from captum.attr import DeepLift
 
         # Captum hooks tensors: an activation that directly follows a pooling layer shares one with
@@ -68,6 +200,14 @@ def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
             for handle in own:
                 handle.remove()
     return attribution.detach()
+
+
+@contextmanager
+def _quiet_captum() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Setting forward, backward hooks")
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        yield
 
 
 SALIENCIES: dict[str, Saliency] = {"logit_gradient": logit_gradient, "deeplift": deeplift}

@@ -1,0 +1,38 @@
+"""Maps as they are drawn."""
+
+import torch
+from torch import Tensor
+
+
+def normalised_for_display(maps: Tensor, *, percentile: float = 99.0) -> Tensor:
+    r"""Bring maps to [0, 1] without a sign, as the paper draws them.
+
+    .. math:: \min \Bigl( \frac{s}{q}, 1 \Bigr), \qquad s = \sum_{\text{channels}} |a|
+
+    with `q` the percentile of `s` over the pixels of an image. Where it is zero, in a map of few
+    pixels, the largest value takes its place.
+
+    Args:
+        maps: saliency, (B, C, H, W).
+        percentile: 0 to 100, of the pixels; those above are drawn as 1.
+
+    Returns:
+        (B, H, W); zero where the map is.
+
+    Raises:
+        ValueError: the percentile is out of its range.
+
+    Source: appendix D of :cite:t:`singla2019`, after :cite:t:`smilkov2017`, whose program also
+    subtracts the smallest value.
+
+    >>> normalised_for_display(torch.tensor([[[[1.0, -2.0, 4.0]]]]), percentile=50)
+    tensor([[[0.5000, 1.0000, 1.0000]]])
+    """
+    if not 0 <= percentile <= 100:
+        raise ValueError(f"percentile: expected a number from 0 to 100, got {percentile}")
+    strengths = maps.abs().sum(1)
+    flat = strengths.flatten(1)
+    cap = torch.quantile(flat, percentile / 100, dim=1, keepdim=True)
+    cap = torch.where(cap > 0, cap, flat.amax(1, keepdim=True))
+    shown = flat / torch.where(cap > 0, cap, 1)
+    return shown.clamp_max(1).view_as(strengths)

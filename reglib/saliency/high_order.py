@@ -1,0 +1,198 @@
+r"""CAFO and CASO: what change of an image, sparse or not, raises the loss the most?
+
+>>> from reglib.networks import build_network
+>>> from reglib.saliency.surrogate import surrogate_loss
+>>> network = build_network("lenet5", (1, 28, 28), 10, options={}, seed=0).eval()
+>>> images = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+>>> loss = surrogate_loss(network, images, torch.tensor([3, 5]))
+>>> second_order = caso(loss, lambda1=torch.tensor([0.0, 1e-3]))
+>>> second_order.maps.shape, second_order.converged
+(torch.Size([2, 1, 28, 28]), tensor([True, True]))
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reglib.autodiff import Map
+from reglib.saliency.proximal import (
+    Problem,
+    Settings,
+    Solution,
+    conjugate_gradients,
+    fista,
+    without_curvature,
+)
+from reglib.saliency.surrogate import SurrogateLoss, warn_unless_converged
+
+DEFAULT = Settings()
+MARGIN = 10.0
+
+
+class Interpretation(NamedTuple):
+    r"""Maps of CAFO or CASO, with what they are the maximum of, and how nearly.
+
+    All but the maps have one value for each image, (B,).
+
+    Args:
+        maps: the change :math:`\Delta` of each image, signed, (B, C, H, W).
+        lambda1: strength of the L1 norm.
+        lambda2: strength of the squared L2 norm.
+        objective: the value that was maximised.
+        loss_change: what the surrogate says that the loss changes by; CAFO's has no curvature.
+        residual: norm of the smallest subgradient, over the norm of the gradient.
+        iterations: of the solver; zero where the solution is known.
+        converged: whether the residual is within the tolerance. CAFO is exact.
+        sparsity: share of the values of the map that are exactly zero; 1 is an empty map.
+    """
+
+    maps: Tensor
+    lambda1: Tensor
+    lambda2: Tensor
+    objective: Tensor
+    loss_change: Tensor
+    residual: Tensor
+    iterations: Tensor
+    converged: Tensor
+    sparsity: Tensor
+
+
+def cafo(
+    loss: SurrogateLoss,
+    *,
+    lambda1: Tensor | float = 0.0,
+    lambda2: Tensor | float | None = None,
+    margin: float = MARGIN,
+) -> Interpretation:
+    r"""Compute the context-aware first-order interpretation, in closed form.
+
+    .. math:: \max_\Delta \; g^T \Delta - \lambda_1 \|\Delta\|_1 - \lambda_2 \|\Delta\|_2^2
+       \quad \text{at} \quad \Delta = \frac{S_{\lambda_1}(g)}{2 \lambda_2}
+
+    with soft-thresholding S. All zero where :math:`\lambda_1 \ge \|g\|_\infty`.
+
+    Args:
+        loss: from `surrogate_loss`, or from `smooth_surrogate_loss` for smooth CAFO.
+        lambda1: one for all images, or (B,), or (K, B).
+        lambda2: the same. None takes that of CASO, L / 2 + `margin`, to compare like with like.
+        margin: in the units of the Hessian, nats over squared units of the images.
+
+    Returns:
+        Maps and what is known about them; with `lambda1` of shape (K, B), all of shape (K, B, ...).
+
+    Raises:
+        ValueError: `lambda1` is negative, or `lambda2` is not positive.
+
+    Source: definition 2 (equation 3) of :cite:t:`singla2019`.
+    """
+    problem, lead = _problem(loss, lambda1, lambda2, margin, lambda v: torch.zeros_like(v))
+    if not (problem.lambda2 > 0).all():
+        raise ValueError(f"lambda2: expected positive numbers, got {problem.lambda2.min():g}")
+    return _interpretation(problem, without_curvature(problem), lead, loss.gradient.shape)
+
+
+def caso(
+    loss: SurrogateLoss,
+    *,
+    lambda1: Tensor | float = 0.0,
+    lambda2: Tensor | float | None = None,
+    margin: float = MARGIN,
+    settings: Settings = DEFAULT,
+) -> Interpretation:
+    r"""Compute the context-aware second-order interpretation.
+
+    .. math:: \max_\Delta \; g^T \Delta + \tfrac12 \Delta^T H \Delta
+       - \lambda_1 \|\Delta\|_1 - \lambda_2 \|\Delta\|_2^2
+
+    Without L1 norm (:math:`\lambda_1 = 0` for all) the maximum is
+    :math:`\Delta = (2 \lambda_2 I - H)^{-1} g`, by conjugate gradients; else it is found by FISTA.
+    Each image has its own :math:`\lambda_1`, :math:`\lambda_2`, step and end.
+
+    Args:
+        loss: from `surrogate_loss`, or from `smooth_surrogate_loss` for smooth CASO.
+        lambda1: one for all images, or (B,), or (K, B).
+        lambda2: the same. None takes L / 2 + `margin`, which makes the objective concave.
+        margin: in the units of the Hessian, nats over squared units of the images.
+        settings: tolerance, iterations and step.
+
+    Returns:
+        Maps and what is known about them; with `lambda1` of shape (K, B), all of shape (K, B, ...).
+
+    Raises:
+        ValueError: `lambda1` is negative, or `lambda2` is at most L / 2.
+
+    Warns:
+        RuntimeWarning: an image did not converge.
+
+    Source: definition 3 (equation 5), theorem 3 and section 4 of :cite:t:`singla2019`.
+    """
+    problem, lead = _problem(loss, lambda1, lambda2, margin, loss.product)
+    _check_concave(problem.lambda2, loss.largest_eigenvalue)
+    solver = fista if (problem.lambda1 > 0).any() else conjugate_gradients
+    solution = solver(problem, settings)
+    warn_unless_converged("CASO", solution.converged, solution.residual)
+    return _interpretation(problem, solution, lead, loss.gradient.shape)
+
+
+def _problem(
+    loss: SurrogateLoss,
+    lambda1: Tensor | float,
+    lambda2: Tensor | float | None,
+    margin: float,
+    product: Map,
+) -> tuple[Problem, torch.Size]:
+    """Return the objective, a row for each lambda1 and image, and their shape, (B,) or (K, B)."""
+    images = loss.gradient.shape
+    n = images[0]
+    if lambda2 is None:
+        lambda2 = loss.largest_eigenvalue / 2 + margin
+    strengths = []
+    for name, value in (("lambda1", lambda1), ("lambda2", lambda2)):
+        value = torch.as_tensor(value).to(loss.gradient)
+        if value.shape[value.ndim - 1 :] not in ((), (n,)) or value.ndim > 2:
+            raise ValueError(
+                f"{name}: expected a number, or shape ({n},) or (K, {n}), one for each image, "
+                f"got {tuple(value.shape)}"
+            )
+        strengths.append(value)
+    strengths = list(torch.broadcast_tensors(*strengths, loss.gradient.new_zeros(n))[:2])
+    if not (strengths[0] >= 0).all():
+        raise ValueError(f"lambda1: expected numbers from 0 up, got {strengths[0].min():g}")
+    lead = strengths[0].shape[:-1]
+
+    def blocks(v: Tensor) -> Tensor:
+        """Multiply the rows for each lambda1, leaving out where all are zero."""
+        parts = [product(part.view(images)).flatten(1) if part.any() else part
+                 for part in v.split(n)]  # fmt: skip
+        return torch.cat(parts)
+
+    gradient = loss.gradient.flatten(1).expand(*lead, -1, -1).reshape(strengths[0].numel(), -1)
+    columns = [strength.reshape(-1, 1) for strength in strengths]
+    return Problem(gradient, blocks, *columns), strengths[0].shape
+
+
+def _check_concave(lambda2: Tensor, largest: Tensor) -> None:
+    needed = (largest / 2).repeat(len(lambda2) // len(largest)).to(lambda2)
+    wrong = (lambda2[:, 0] <= needed).nonzero()[:, 0].tolist()
+    if wrong:
+        first = wrong[0]
+        raise ValueError(
+            f"lambda2: expected more than half of the largest eigenvalue of the Hessian, where the "
+            f"objective is concave: for image {first % len(largest)} more than "
+            f"{needed[first]:.6g}, got {lambda2[first, 0]:.6g}; lambda2=None takes "
+            f"{needed[first] + MARGIN:.6g}"
+        )
+
+
+def _interpretation(
+    problem: Problem, solution: Solution, lead: torch.Size, images: torch.Size
+) -> Interpretation:
+    point = solution.point
+    change = ((problem.gradient + solution.curved / 2) * point).sum(1)
+    values = (
+        problem.lambda1[:, 0], problem.lambda2[:, 0], problem.value(point, solution.curved), change,
+        solution.residual, solution.iterations, solution.converged,
+        (point == 0).to(point.dtype).mean(1),
+    )  # fmt: skip
+    return Interpretation(point.view(*lead, *images[1:]), *(value.view(lead) for value in values))

@@ -1,0 +1,197 @@
+r"""Maximising a quadratic with an L1 penalty, for many images at once."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reglib.autodiff import Map
+
+
+class Settings(NamedTuple):
+    """How a maximum is sought.
+
+    Args:
+        tolerance: of the residual, see `Solution`.
+        max_iterations: upper bound.
+        step: first step of FISTA. None takes 1 / (2 lambda2), which no positive semi-definite
+            Hessian makes too long. The paper starts at 0.1, and makes 10 iterations.
+        shrink: factor of the step in backtracking.
+    """
+
+    tolerance: float = 1e-4
+    max_iterations: int = 200
+    step: float | None = None
+    shrink: float = 0.5
+
+
+class Problem(NamedTuple):
+    r"""The objective of each image, to be maximised.
+
+    .. math:: \phi(\Delta) = g^T \Delta + \tfrac12 \Delta^T H \Delta
+       - \lambda_1 \|\Delta\|_1 - \lambda_2 \|\Delta\|_2^2
+
+    Args:
+        gradient: g, (B, d).
+        product: from (B, d) to H times each row. Rows of zeros need not be computed.
+        lambda1: (B, 1).
+        lambda2: (B, 1), above half of the largest eigenvalue.
+    """
+
+    gradient: Tensor
+    product: Map
+    lambda1: Tensor
+    lambda2: Tensor
+
+    def slope(self, point: Tensor, curved: Tensor) -> Tensor:
+        """Return the gradient of the smooth part of -phi, with `curved` for H times the point."""
+        return 2 * self.lambda2 * point - self.gradient - curved
+
+    def residual(self, point: Tensor, curved: Tensor) -> Tensor:
+        """Return the norm of the smallest subgradient, relative to that of g, (B,)."""
+        slope = self.slope(point, curved)
+        at_zero = soft_threshold(slope, self.lambda1)
+        subgradient = torch.where(point != 0, slope + self.lambda1 * point.sign(), at_zero)
+        norm = self.gradient.norm(dim=1)
+        return subgradient.norm(dim=1) / torch.where(norm > 0, norm, 1)
+
+    def value(self, point: Tensor, curved: Tensor) -> Tensor:
+        """Return phi, (B,)."""
+        smooth = (self.gradient + curved / 2 - self.lambda2 * point) * point
+        return (smooth - self.lambda1 * point.abs()).sum(1)
+
+
+class Solution(NamedTuple):
+    r"""The best point that was found for each image.
+
+    Args:
+        point: (B, d).
+        curved: H times it, (B, d).
+        residual: norm of the smallest subgradient there, over the norm of g, (B,). The distance to
+            the maximum is at most :math:`\|g\|_2 \, r / (2 \lambda_2 - L)`.
+        iterations: (B,).
+        converged: whether the residual is within the tolerance, (B,).
+    """
+
+    point: Tensor
+    curved: Tensor
+    residual: Tensor
+    iterations: Tensor
+    converged: Tensor
+
+
+def soft_threshold(values: Tensor, threshold: Tensor) -> Tensor:
+    r"""Shrink towards zero: :math:`\mathrm{sign}(v) \max(|v| - t, 0)`, with exact zeros.
+
+    >>> soft_threshold(torch.tensor([3.0, -0.5, -2.0]), torch.tensor(1.0))
+    tensor([ 2., -0., -1.])
+    """
+    return values.sign() * (values.abs() - threshold).clamp_min(0)
+
+
+def fista(problem: Problem, settings: Settings) -> Solution:
+    r"""Maximise by accelerated proximal gradient steps with backtracking.
+
+    .. math:: \Delta_{k+1} = S_{t \lambda_1} \bigl( y_k
+       - t (2 \lambda_2 y_k - g - H y_k) \bigr), \qquad
+       y_{k+1} = \Delta_{k+1} + \tfrac{\theta_k - 1}{\theta_{k+1}} (\Delta_{k+1} - \Delta_k)
+
+    from :math:`\Delta_0 = 0`. The step of an image shrinks as long as the quadratic bound that it
+    stands for does not hold; its momentum starts anew where it points uphill. An image that has
+    converged keeps its point. One product for each iteration and each shrinking.
+
+    Source: section 4 of :cite:t:`singla2019`; :cite:t:`beck2009`; the restart, without which
+    convergence on a strongly convex function is slow, of :cite:t:`odonoghue2015`.
+    """
+    g = problem.gradient
+    x = curved = y = curved_y = torch.zeros_like(g)
+    step = (
+        1 / (2 * problem.lambda2)
+        if settings.step is None
+        else torch.full_like(problem.lambda2, settings.step)
+    )
+    theta = torch.ones_like(step)
+    residual = problem.residual(x, curved)
+    iterations = torch.zeros(len(g), dtype=torch.int64, device=g.device)
+    for _ in range(settings.max_iterations):
+        active = residual > settings.tolerance
+        if not active.any():
+            break
+        new, curved_new, step = _step(problem, y, curved_y, step, active, settings.shrink)
+        uphill = ((y - new) * (new - x)).sum(1, keepdim=True) > 0
+        theta = torch.where(uphill, 1, theta)
+        following = (1 + (1 + 4 * theta**2).sqrt()) / 2
+        momentum = (theta - 1) / following
+        y = new + momentum * (new - x)
+        curved_y = curved_new + momentum * (curved_new - curved)
+        x = torch.where(active[:, None], new, x)
+        curved = torch.where(active[:, None], curved_new, curved)
+        theta = following
+        residual = problem.residual(x, curved)
+        iterations += active
+    return Solution(x, curved, residual, iterations, residual <= settings.tolerance)
+
+
+def _step(
+    problem: Problem, y: Tensor, curved_y: Tensor, step: Tensor, active: Tensor, shrink: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Take a proximal step of the active images; shrink steps that are too long."""
+    slope = problem.slope(y, curved_y)
+    noise = torch.finfo(y.dtype).eps ** 0.5
+    pending = active
+    new, curved = torch.zeros_like(y), torch.zeros_like(y)
+    while pending.any():
+        trial = soft_threshold(y - step * slope, step * problem.lambda1)
+        new = torch.where(pending[:, None], trial, new)
+        tried = problem.product(torch.where(pending[:, None], new, 0))
+        curved = torch.where(pending[:, None], tried, curved)
+        change = new - y
+        length = change.square().sum(1)
+        bend = (change * (2 * problem.lambda2 * change - (curved - curved_y))).sum(1)
+        seen = length > noise**2 * new.square().sum(1)
+        pending = pending & seen & (bend * step[:, 0] > length * (1 + noise))
+        step = torch.where(pending[:, None], step * shrink, step)
+    return new, curved, step
+
+
+def conjugate_gradients(problem: Problem, settings: Settings) -> Solution:
+    r"""Maximise without L1 penalty by solving :math:`(2 \lambda_2 I - H) \Delta = g`.
+
+    An image that has converged keeps its point. The residual is computed anew at the end.
+
+    Source: the equation is the closed form in theorem 5 of :cite:t:`singla2019`.
+    """
+    g = problem.gradient
+    x = torch.zeros_like(g)
+    r = p = g
+    square = r.square().sum(1)
+    goal = (settings.tolerance / 2) ** 2 * square
+    iterations = torch.zeros(len(g), dtype=torch.int64, device=g.device)
+    for _ in range(settings.max_iterations):
+        active = square > goal
+        if not active.any():
+            break
+        p = torch.where(active[:, None], p, 0)
+        bent = 2 * problem.lambda2 * p - problem.product(p)
+        length = torch.where(active, square / (p * bent).sum(1), 0)[:, None]
+        x = x + length * p
+        r = r - length * bent
+        following = r.square().sum(1)
+        p = r + torch.where(active, following / square, 0)[:, None] * p
+        square = following
+        iterations += active
+    curved = problem.product(x)
+    residual = problem.residual(x, curved)
+    return Solution(x, curved, residual, iterations, residual <= settings.tolerance)
+
+
+def without_curvature(problem: Problem) -> Solution:
+    r"""Maximise without the term of the Hessian, in closed form.
+
+    .. math:: \Delta = \frac{S_{\lambda_1}(g)}{2 \lambda_2}
+    """
+    point = soft_threshold(problem.gradient, problem.lambda1) / (2 * problem.lambda2)
+    curved = torch.zeros_like(point)
+    residual = problem.residual(point, curved)
+    iterations = torch.zeros(len(point), dtype=torch.int64, device=point.device)
+    return Solution(point, curved, residual, iterations, iterations == 0)

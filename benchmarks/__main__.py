@@ -12,17 +12,28 @@ from typing import Any
 
 import torch
 
-from benchmarks import memory, saliency_metrics, start_up, stored_units, training_step
+from benchmarks import (
+    input_hessian,
+    memory,
+    saliency_metrics,
+    start_up,
+    stored_units,
+    training_step,
+)
 from benchmarks.timing import Row
 
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS = {
     "training_step": training_step.run,
     "saliency_metrics": saliency_metrics.run,
+    "input_hessian": input_hessian.run,
     "memory": memory.run,
     "start_up": start_up.run,
     "stored_units": stored_units.run,
 }
+
+
+ON_CUDA = ("training_step", "saliency_metrics", "input_hessian")
 
 
 def main() -> None:
@@ -45,7 +56,7 @@ def main() -> None:
 def _run(names: Sequence[str], device: torch.device, *, quick: bool) -> list[Row]:
     rows = []
     for name in names:
-        if device.type == "cuda" and name not in ("training_step", "saliency_metrics"):
+        if device.type == "cuda" and name not in ON_CUDA:
             continue
         new = BENCHMARKS[name](device, quick=quick)
         for row in new:

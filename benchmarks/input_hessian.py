@@ -1,0 +1,129 @@
+"""The input Hessian of EfficientNet-Lite0 on one image, against the way of the paper's authors.
+
+They take a vector-Jacobian product for each of the 1,000 classes, one after the other, and
+decompose a dense matrix of 1,000 x 1,000. Weights are random: the time of a product does not depend
+on them, but the number of products does.
+"""
+
+from typing import Any
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.timing import Row, interleaved, median_row, ratios, seconds_of
+from reglib.double_backward import folded_copy
+from reglib.input_hessian import closed_form_hessian, decomposition, hessian_eigenpairs
+from reglib.saliency import caso, surrogate_loss
+
+TITLE = "input Hessian"
+PAIR_GOAL, FULL_GOAL, ERROR_GOAL = 50, 2, 1e-4
+
+
+def run(device: torch.device, *, quick: bool) -> list[Row]:
+    """Time the leading eigenpair, the full decomposition, and CASO of a batch."""
+    size = 64 if quick else 224
+    network, images = subject(device, size, 4 if quick else 16)
+    fast = folded_copy(network).to(memory_format=torch.channels_last)
+    laid_out = images.contiguous(memory_format=torch.channels_last)
+    one = laid_out[:1]
+    functions: dict[str, Any] = {
+        "authors' way": lambda: authors_eigenvalues(network, images[:1]),
+        "full": lambda: decomposition(fast, one),
+        "full, Jacobian kept": lambda: decomposition(fast, one, keep_jacobian=True),
+    }
+    full = interleaved(functions, rounds=1 if quick else 3, warm_up=0)
+    pair = interleaved(
+        {
+            "leading eigenpair": lambda: leading(network, one),
+            "leading eigenpair, folded": lambda: leading(fast, one),
+        },
+        rounds=3 if quick else 9,
+    )
+    case = f"EfficientNet-Lite0, {size} pixels"
+    rows = [
+        median_row(TITLE, f"{case}: {name}", [1000 * s for s in values], "ms")
+        for name, values in {**full, **pair}.items()
+    ]
+    theirs = sorted(full["authors' way"])[len(full["authors' way"]) // 2]
+    for name, values in pair.items():
+        rows.append(
+            median_row(TITLE, f"authors' way / {name}", [theirs / s for s in values], "x",
+                       at_least=PAIR_GOAL)
+        )  # fmt: skip
+    for name in ("full", "full, Jacobian kept"):
+        ratio = ratios(full["authors' way"], full[name])
+        rows.append(median_row(TITLE, f"authors' way / {name}", ratio, "x", at_least=FULL_GOAL))
+    return [*rows, *_errors(fast, one), *_batch(fast, laid_out)]
+
+
+def subject(device: torch.device, size: int, n_images: int) -> tuple[nn.Module, Tensor]:
+    """Build the network, with statistics of normalisation that keep its activations in range."""
+    torch_state = torch.get_rng_state()
+    torch.manual_seed(0)
+    network: nn.Module = timm.create_model("efficientnet_lite0").to(device)
+    torch.set_rng_state(torch_state)
+    generator = torch.Generator(device).manual_seed(1)
+    images = torch.randn(n_images, 3, size, size, generator=generator, device=device)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None
+    with torch.no_grad():
+        network.train()(images)
+    return network.eval().requires_grad_(False), images
+
+
+def leading(network: nn.Module, images: Tensor) -> Any:
+    """Compute the leading eigenpair of each image, from nothing."""
+    return hessian_eigenpairs(closed_form_hessian(network, images))
+
+
+def authors_eigenvalues(network: nn.Module, image: Tensor) -> Tensor:
+    """Decompose by a backward pass for each class and a Cholesky-like factor of A."""
+    inputs = image.detach().requires_grad_()
+    logits = network(inputs)
+    rows = [
+        torch.autograd.grad(logit, inputs, retain_graph=True)[0].flatten()
+        for logit in logits[0].unbind()
+    ]
+    w = torch.stack(rows)
+    p = logits[0].detach().softmax(0)
+    values, vectors = torch.linalg.eigh(torch.diag(p) - torch.outer(p, p))
+    b = w.T @ (vectors * values.clamp_min(0).sqrt())
+    return torch.linalg.eigh(b.T @ b).eigenvalues.flip(0)
+
+
+def _errors(network: nn.Module, image: Tensor) -> list[Row]:
+    exact = decomposition(network, image)
+    found = leading(network, image)
+    error = float((found.values[0, 0] / exact.values[0, 0] - 1).abs())
+    cosine = F.cosine_similarity(found.vectors[0, 0].flatten(), exact.vectors[0, 0].flatten(), 0)
+    return [
+        Row(benchmark=TITLE, case="leading eigenpair: products until it converged",
+            value=int(found.products[0]), unit=""),
+        Row(benchmark=TITLE, case="leading eigenpair: relative error of the eigenvalue",
+            value=error, unit="", at_most=ERROR_GOAL),
+        Row(benchmark=TITLE, case="leading eigenpair: 1 - cosine with the exact one",
+            value=float(1 - cosine.abs()), unit=""),
+    ]  # fmt: skip
+
+
+def _batch(network: nn.Module, images: Tensor) -> list[Row]:
+    with torch.no_grad():
+        labels = network(images).argmax(1)
+
+    def one_by_one() -> None:
+        for image, label in zip(images.split(1), labels.split(1), strict=True):
+            caso(surrogate_loss(network, image, label, closed_form=True), lambda1=1e-4)
+
+    together = seconds_of(
+        lambda: caso(surrogate_loss(network, images, labels, closed_form=True), lambda1=1e-4)
+    )
+    single = seconds_of(one_by_one)
+    n = len(images)
+    return [
+        Row(benchmark=TITLE, case=f"CASO of {n} images at once", value=1000 * together, unit="ms"),
+        Row(benchmark=TITLE, case=f"CASO, {n} images one by one / at once",
+            value=single / together, unit="x"),
+    ]  # fmt: skip

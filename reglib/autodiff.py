@@ -1,4 +1,4 @@
-"""Input gradients: the one place that calls `torch.autograd.grad`."""
+"""Input gradients: outside `double_backward`, the one caller of `torch.autograd.grad`."""
 
 import torch
 from torch import Tensor

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from reglib.double_backward import (
     DEFAULT,
@@ -575,6 +576,32 @@ def test_function_transforms_and_forward_mode_get_stock_functions():
         dual = fast(torch.autograd.forward_ad.make_dual(x, direction))
         tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
     torch.testing.assert_close(tangent, wanted[1])
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU())
+        self.head = nn.Linear(3, CLASSES)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.body, x, use_reentrant=False).mean((2, 3)))
+
+
+def test_activation_checkpointing_gets_stock_functions():
+    model = in_general_position(Checkpointed().double())
+    assert_same_step(model, randn(3, 2, 6, 6), torch.tensor([0, 3, 1]))
+    calls = calls_of(model, randn(3, 2, 6, 6).requires_grad_())
+    assert not calls.fast
+
+
+def test_checkpointing_is_refused_where_it_would_run_in_another_mode():
+    model = in_general_position(Checkpointed().double())
+    x = randn(3, 2, 6, 6).requires_grad_()
+    with pytest.raises(RuntimeError, match="expected no activation checkpointing"):
+        evaluation_mode(model)(x)
+    wanted = copy.deepcopy(model).eval()(x)
+    torch.testing.assert_close(evaluation_mode(model.eval())(x), wanted)
 
 
 def test_complex_convolutions_stay_stock():

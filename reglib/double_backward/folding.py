@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from reglib.double_backward.layers import HANDLERS, FastLayers
+from reglib.double_backward.layers import HANDLERS, FastLayers, saved_tensors_are_hooked
 from reglib.double_backward.modules import View, check, view_of
 from reglib.double_backward.normalisation import scale_and_shift
 
@@ -66,6 +66,7 @@ def evaluation_mode(model: nn.Module) -> Any:
 
     Raises:
         ValueError: TorchScript or quantised modules, or a lazy module that was never called.
+        RuntimeError: in the call, activation checkpointing in a network in training mode.
     """
     if isinstance(model, View):
         model = model.original()
@@ -104,7 +105,8 @@ class Evaluation(View):
     _folded: Mapping[str, str] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with _in_evaluation_mode(self), _FoldedLayers(self, self._folded):
+        switched = any(module.training for module in self.modules())
+        with _in_evaluation_mode(self), _FoldedLayers(self, self._folded, switched):
             return super().__call__(*args, **kwargs)
 
     @staticmethod
@@ -128,8 +130,9 @@ def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
 class _FoldedLayers(FastLayers):
     """Give convolutions the weights into which their batch normalisation was folded."""
 
-    def __init__(self, model: nn.Module, folded: Mapping[str, str]) -> None:
+    def __init__(self, model: nn.Module, folded: Mapping[str, str], switched: bool) -> None:
         super().__init__()
+        self.switched = switched
         self.norms: dict[int, _BatchNorm] = {}
         self.done: set[int] = set()
         for norm_name, conv_name in folded.items():
@@ -141,7 +144,13 @@ class _FoldedLayers(FastLayers):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func is F.conv2d and (norm := self.norms.get(id(args[1]))) is not None:
+        if saved_tensors_are_hooked():
+            if self.switched:
+                raise RuntimeError(
+                    "evaluation_mode: expected no activation checkpointing in a network in "
+                    "training mode, because it runs layers again after the call; call .eval() first"
+                )
+        elif func is F.conv2d and (norm := self.norms.get(id(args[1]))) is not None:
             args = (args[0], *_fold(norm, args[1], args[2]), *args[3:])
             self.done.add(id(norm.running_mean))
         elif func is F.batch_norm and id(args[1]) in self.done:

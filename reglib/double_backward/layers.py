@@ -56,11 +56,20 @@ class FastLayers(TorchFunctionMode):
         return result
 
 
+def saved_tensors_are_hooked() -> bool:
+    """Whether activation checkpointing, say, will run this part of the network again later.
+
+    That happens outside the view, and must then meet the same functions.
+    """
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
 def _ordinary(x: Any) -> bool:
-    """Whether x is a plain tensor outside function transforms and forward-mode differentiation."""
+    """Whether x is a plain tensor, outside of what transforms or repeats the functions."""
     return (
         type(x) in (Tensor, nn.Parameter)
         and x.is_floating_point()
+        and not saved_tensors_are_hooked()
         and not torch._C._are_functorch_transforms_active()
         and torch.autograd.forward_ad._current_level < 0
     )

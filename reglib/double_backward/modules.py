@@ -92,7 +92,7 @@ def fast_double_backward(model: nn.Module) -> Any:
     batch normalisation, ReLU and its relatives, and pooling go to exact autograd functions of ours,
     whichever module or function calls them; all others are left to stock autograd (`calls_of` lists
     both). Derivatives of any order by any parameter are exact. Function transforms (`torch.func`),
-    forward-mode differentiation and complex tensors get stock functions throughout.
+    forward-mode differentiation, activation checkpointing and complex tensors get stock functions.
 
     Args:
         model: any network in Python. It can be used by itself as before.

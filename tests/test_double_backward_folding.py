@@ -174,10 +174,24 @@ def test_weights_that_a_hook_makes_are_not_folded_and_not_forgotten():
         lambda module, _: module.__dict__.update(weight=2 * module._parameters["weight"])
     )
     kept = model[0]._parameters["weight"]
-    view = evaluation_mode(model)
+    view, folded = evaluation_mode(model), folded_copy(model)
     x = randn(2, 2, 5, 5)
-    wanted = model[1].eval()(F.conv2d(x, 2 * kept, model[0].bias))
+    wanted = copy.deepcopy(model[1]).eval()(F.conv2d(x, 2 * kept, model[0].bias))
     torch.testing.assert_close(view(x), wanted)
+    torch.testing.assert_close(folded(x), wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.nn.utils.weight_norm. is deprecated")
+@pytest.mark.parametrize(
+    "norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm], ids=["hook", "new"]
+)
+def test_reparametrised_convolutions_are_not_folded(norm):
+    model = in_general_position(nn.Sequential(norm(nn.Conv2d(2, 2, 3)), nn.BatchNorm2d(2)).double())
+    x = randn(2, 2, 5, 5)
+    wanted = copy.deepcopy(model).eval()(x) if norm is not nn.utils.weight_norm else None
+    assert not folding_of(model).folded
+    found = evaluation_mode(model)(x)
+    torch.testing.assert_close(found, model.eval()(x) if wanted is None else wanted)
 
 
 class Branching(nn.Module):

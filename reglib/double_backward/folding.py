@@ -91,7 +91,8 @@ def folded_copy(model: nn.Module) -> Any:
     for norm_name, conv_name in folded.items():
         norm: Any = model.get_submodule(norm_name)
         conv: Any = model.get_submodule(conv_name)
-        if type(norm) is nn.BatchNorm2d and not (conv._forward_hooks or norm._forward_pre_hooks):
+        hooks = (*conv._forward_pre_hooks, *conv._forward_hooks, *norm._forward_pre_hooks)
+        if type(norm) is nn.BatchNorm2d and not hooks:
             weight, bias = _fold(norm, conv.weight, conv.bias)
             conv.weight = nn.Parameter(weight, False)
             conv.bias = nn.Parameter(bias, False)
@@ -237,6 +238,8 @@ def _convolution_before(
         return "", f"its input is {before}, which is not the output of a convolution"
     name = convs[before]
     weight = modules[name].weight
+    if "weight" not in modules[name]._parameters:
+        return name, f"the weight of {name} is not a parameter"
     sharing = [m for m in modules.values() if getattr(m, "weight", None) is weight]
     if list(convs.values()).count(name) > 1 or len(sharing) > 1:
         return name, f"{name} or its weight is used more than once"

@@ -15,7 +15,7 @@ from reglib.double_backward import (
     folding_of,
 )
 from reglib.networks import build_network
-from tests.test_double_backward import in_general_position, networks, randn
+from tests.double_backward import in_general_position, network_and_images, randn
 
 
 class Odd(nn.Module):
@@ -84,9 +84,7 @@ def test_output_and_gradients_are_those_of_the_network_in_evaluation_mode():
     "name", ["VGG-11 of torchvision", "ResNet-18 of timm", "EfficientNet-Lite0", "PreAct-ResNet"]
 )
 def test_whole_networks_fold(name):
-    torch.manual_seed(0)
-    model, size = networks()[name]
-    model = model.double()
+    model, x = network_and_images(name)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.running_mean)
@@ -96,7 +94,6 @@ def test_whole_networks_fold(name):
     assert len(folding.folded) + len(folding.kept) == norms
     assert (len(folding.kept) == 0) == (name != "PreAct-ResNet")
     assert not folding.curved
-    x = randn(2, 3, size, size)
     with torch.no_grad():
         folded = evaluation_mode(model.train())(x)
         torch.testing.assert_close(folded, model.eval()(x), rtol=1e-9, atol=1e-9)
@@ -104,12 +101,11 @@ def test_whole_networks_fold(name):
 
 @pytest.mark.parametrize("name", ["ResNet-18 of torchvision", "EfficientNet-Lite0"])
 def test_a_folded_copy_gives_the_same_and_is_a_copy(name):
-    torch.manual_seed(0)
-    model, size = networks()[name]
-    in_general_position(model.double().train())
+    model, x = network_and_images(name)
+    in_general_position(model.train())
     state = copy.deepcopy(model.state_dict())
     folded = folded_copy(model)
-    x = randn(2, 3, size, size).requires_grad_()
+    x.requires_grad_()
     wanted = copy.deepcopy(model).eval()(x)
     found = folded(x)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)

@@ -1,6 +1,7 @@
 """Views of a network whose calls go through other functions, with the same state."""
 
 import copy
+from abc import abstractmethod
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -24,9 +25,9 @@ class View(nn.Module):
         return self.make(copy.deepcopy(self.original(), memo))
 
     @staticmethod
+    @abstractmethod
     def make(model: nn.Module) -> Any:
         """Make a view of this kind."""
-        raise NotImplementedError
 
     def original(self) -> Any:
         """Return the network that this is a view of."""

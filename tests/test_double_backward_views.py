@@ -41,6 +41,26 @@ def test_a_view_has_the_state_of_its_network():
     assert fast_double_backward(fast) is fast
 
 
+class Named(nn.Sequential):
+    """A network with a method and attributes that a view might hide."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.original = self.viewed = self.folded = "mine"
+
+    def make(self, factor):
+        return factor * 2
+
+
+def test_a_view_hides_no_name_of_the_network():
+    model = Named(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    for view in (fast_double_backward(model), evaluation_mode(model)):
+        for again in (view, copy.deepcopy(view), evaluation_mode(view)):
+            assert (again.original, again.viewed, again.folded, again.make(2)) == (
+                "mine", "mine", "mine", 4,
+            )  # fmt: skip
+
+
 def test_the_network_itself_is_as_it_was():
     model = small()
     before = set(vars(model))

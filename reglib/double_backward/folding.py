@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from reglib.double_backward.layers import HANDLERS, FastLayers, saved_tensors_are_hooked
-from reglib.double_backward.modules import View, check, view_of
+from reglib.double_backward.modules import View, check, view_of, viewed
 from reglib.double_backward.normalisation import scale_and_shift
 
 STRAIGHT_MODULES = (
@@ -68,11 +68,9 @@ def evaluation_mode(model: nn.Module) -> Any:
         ValueError: TorchScript or quantised modules, or a lazy module that was never called.
         RuntimeError: in the call, activation checkpointing in a network in training mode.
     """
-    if isinstance(model, View):
-        model = model.original()
-    folding = folding_of(model)
-    view = view_of(model, Evaluation)
-    type(view)._folded = folding.folded
+    folded = folding_of(model).folded
+    view = view_of(viewed(model), Evaluation)
+    type(view)._reglib_folded = folded
     return view
 
 
@@ -86,7 +84,7 @@ def folded_copy(model: nn.Module) -> Any:
         ValueError: as `evaluation_mode`.
     """
     folded = folding_of(model).folded
-    model = copy.deepcopy(model.original() if isinstance(model, View) else model)
+    model = copy.deepcopy(viewed(model))
     model = model.eval().requires_grad_(False)
     for norm_name, conv_name in folded.items():
         norm: Any = model.get_submodule(norm_name)
@@ -103,16 +101,15 @@ def folded_copy(model: nn.Module) -> Any:
 class Evaluation(View):
     """A view that calls folded layers in evaluation mode."""
 
-    _folded: Mapping[str, str] = {}
+    _reglib_folded: Mapping[str, str] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         switched = any(module.training for module in self.modules())
-        with _in_evaluation_mode(self), _FoldedLayers(self, self._folded, switched):
+        with _in_evaluation_mode(self), _FoldedLayers(self, self._reglib_folded, switched):
             return super().__call__(*args, **kwargs)
 
     @staticmethod
-    def make(model: nn.Module) -> Any:
-        """Make a view of this kind."""
+    def _reglib_make_view(model: nn.Module) -> Any:
         return evaluation_mode(model)
 
 
@@ -174,8 +171,7 @@ def folding_of(model: nn.Module) -> Folding:
         ValueError: as `evaluation_mode`.
     """
     check(model)
-    if isinstance(model, View):
-        model = model.original()
+    model = viewed(model)
     norms = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
     try:
         with _in_evaluation_mode(model):

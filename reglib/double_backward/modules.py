@@ -15,23 +15,25 @@ class View(nn.Module):
     """Base of views: modules that have the very state of another one, its training flag included.
 
     A view of a network of class `C` is an instance of a subclass of `C`, so that its parameters,
-    buffers, hooks, submodules and their names are those of the network.
+    buffers, hooks, submodules and their names are those of the network. The names that are added
+    here are long, so that they hide nothing of the network.
     """
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self).make, (self.original(),)
+        return type(self)._reglib_make_view, (viewed(self),)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self.make(copy.deepcopy(self.original(), memo))
+        return self._reglib_make_view(copy.deepcopy(viewed(self), memo))
 
     @staticmethod
     @abstractmethod
-    def make(model: nn.Module) -> Any:
+    def _reglib_make_view(model: nn.Module) -> Any:
         """Make a view of this kind."""
 
-    def original(self) -> Any:
-        """Return the network that this is a view of."""
-        return _sharing(type(self).__bases__[1], self)
+
+def viewed(model: nn.Module) -> Any:
+    """Return the network that a module is a view of, or the module itself."""
+    return _sharing(type(model).__bases__[1], model) if isinstance(model, View) else model
 
 
 def view_of(model: nn.Module, kind: type[View]) -> Any:
@@ -80,8 +82,7 @@ class Fast(View):
             return super().__call__(*args, **kwargs)
 
     @staticmethod
-    def make(model: nn.Module) -> Any:
-        """Make a view of this kind."""
+    def _reglib_make_view(model: nn.Module) -> Any:
         return fast_double_backward(model)
 
 
@@ -128,5 +129,5 @@ def calls_of(model: nn.Module, *inputs: Any) -> Calls:
     check(model)
     calls = Calls(Counter(), Counter())
     with FastLayers(calls._asdict()), torch.enable_grad():
-        copy.deepcopy(model.original() if isinstance(model, View) else model)(*inputs)
+        copy.deepcopy(viewed(model))(*inputs)
     return calls

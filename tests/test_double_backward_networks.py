@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from reglib.double_backward import fast_double_backward
+from reglib.double_backward.functions import max_pool_of_pairs_with_indices
 from reglib.networks import build_network
 from reglib.regularizers import input_gradient_penalty
 from tests.double_backward import (
@@ -164,6 +165,22 @@ def test_pooling_without_a_gradient_has_the_bits_of_stock_pooling(size):
     if min(size) > 1:
         found = fast_double_backward(nn.MaxPool2d(2))(x)
         assert torch.equal(found.nan_to_num(9), F.max_pool2d(x, 2).nan_to_num(9))
+
+
+@pytest.mark.parametrize("size", [(7, 9), (8, 6), (2, 3)])
+def test_indices_of_pairs_are_those_of_stock_pooling(size):
+    x = randn(2, 3, *size).round(decimals=0)  # with many ties
+    y, indices = max_pool_of_pairs_with_indices(x)
+    wanted, wanted_indices = F.max_pool2d(x, 2, return_indices=True)
+    assert torch.equal(y, wanted)
+    assert torch.equal(indices, wanted_indices)
+
+
+def test_indices_of_pairs_lie_in_the_image_whatever_its_values():
+    x = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0])[torch.arange(64) * 7 % 4]
+    y, indices = max_pool_of_pairs_with_indices(x.view(1, 1, 8, 8))
+    assert torch.equal(y.isnan(), F.max_pool2d(x.view(1, 1, 8, 8), 2).isnan())
+    assert ((indices >= 0) & (indices < 64)).all()
 
 
 def test_float32_is_as_close_to_float64_as_stock_autograd_is():

@@ -24,6 +24,7 @@ from reglib.double_backward.functions import (
     aten,
     gate,
     max_pool_of_pairs,
+    max_pool_of_pairs_with_indices,
 )
 
 Pair = int | Iterable[int]
@@ -202,9 +203,20 @@ def max_pool2d(
     pairs = even and window == ((2, 2), (2, 2), (0, 0), (1, 1))
     if pairs and not _differentiable(input):
         return max_pool_of_pairs(input)
+    fast = pairs and _pools_slowly(input)
+    forward = _max_pool_of_pairs if fast else aten.max_pool2d_with_indices
     settings = *window, ceil_mode
-    forward, backward = aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward
-    return _pool_with_indices(input, forward, backward, settings)
+    return _pool_with_indices(input, forward, aten.max_pool2d_with_indices_backward, settings)
+
+
+def _pools_slowly(x: Tensor) -> bool:
+    """Whether the CPU's kernel finds too few values side by side to vectorise over."""
+    side_by_side = x.is_contiguous(memory_format=torch.channels_last) and x.shape[1] >= 16
+    return x.device.type == "cpu" and not side_by_side
+
+
+def _max_pool_of_pairs(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
+    return max_pool_of_pairs_with_indices(x)
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:

@@ -1,6 +1,7 @@
 """What a view shares with its network, what it leaves to stock autograd, what it refuses."""
 
 import copy
+import gc
 import io
 import pickle
 
@@ -39,6 +40,17 @@ def test_a_view_has_the_state_of_its_network():
     fast[-1] = nn.Linear(4, 2)
     assert model[-1].out_features == 2
     assert fast_double_backward(fast) is fast
+
+
+@pytest.mark.parametrize("make", [fast_double_backward, evaluation_mode])
+def test_a_view_outlives_every_other_name_of_its_network(make):
+    x = torch.rand(2, 2, 12, 12)
+    view = make(small())
+    gc.collect()
+    wanted = make(model := small())(x)
+    torch.testing.assert_close(view(x), wanted)
+    assert view[0].weight is view.get_submodule("0").weight
+    assert len(view) == len(model)
 
 
 class Named(nn.Sequential):

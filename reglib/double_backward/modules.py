@@ -3,7 +3,7 @@
 import copy
 from abc import abstractmethod
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -19,6 +19,8 @@ class View(nn.Module):
     here are long, so that they hide nothing of the network.
     """
 
+    _reglib_model: ClassVar[nn.Module]
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return type(self)._reglib_make_view, (viewed(self),)
 
@@ -33,16 +35,14 @@ class View(nn.Module):
 
 def viewed(model: nn.Module) -> Any:
     """Return the network that a module is a view of, or the module itself."""
-    return _sharing(type(model).__bases__[1], model) if isinstance(model, View) else model
+    return model._reglib_model if isinstance(model, View) else model
 
 
 def view_of(model: nn.Module, kind: type[View]) -> Any:
     """Return a view of `model`, of class `kind` and of the class of `model`."""
-    return _sharing(type(f"{kind.__name__}{type(model).__name__}", (kind, type(model)), {}), model)
-
-
-def _sharing(kind: type, model: nn.Module) -> Any:
-    view: Any = object.__new__(kind)
+    # The class keeps the network alive: Python may empty the attributes of an object that ends.
+    name, own = f"{kind.__name__}{type(model).__name__}", {"_reglib_model": model}
+    view: Any = object.__new__(type(name, (kind, type(model)), own))
     object.__setattr__(view, "__dict__", model.__dict__)
     return view
 

@@ -48,9 +48,9 @@ step = @printf '\n[%s/8] %s (about %s left)\n' '$(1)' '$(2)' '$(3)'; start=$$(da
 
 test: .venv/installed
 	@rm -rf $(TRY)
-	$(call step,1,style,6 min,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
-	$(call step,2,types,6 min,$(BIN)/mypy)
-	$(call step,3,unit tests and doctests,6 min,OMP_NUM_THREADS=1 $(BIN)/pytest -m "not browser" --doctest-modules reglib tests \
+	$(call step,1,style,8 min,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
+	$(call step,2,types,8 min,$(BIN)/mypy)
+	$(call step,3,unit tests and doctests,8 min,OMP_NUM_THREADS=1 $(BIN)/pytest -m "not browser" --doctest-modules reglib tests \
 	    --ignore=tests/references --ignore=tests/test_pages.py --ignore=tests/test_readme.py)
 	$(call step,4,code blocks and commands of the pages,4 min,$(BIN)/pytest tests/test_pages.py tests/test_readme.py)
 	$(call step,5,notebooks at profile smoke,3 min,$(TRYING) \

@@ -35,7 +35,7 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
         "full": lambda: decomposition(fast, one),
         "full, Jacobian kept": lambda: decomposition(fast, one, keep_jacobian=True),
     }
-    full = interleaved(functions, rounds=1 if quick else 3, warm_up=0)
+    full = interleaved(functions, rounds=1, warm_up=0)
     pair = interleaved(
         {
             "leading eigenpair": lambda: leading(network, one),

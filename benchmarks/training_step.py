@@ -5,6 +5,7 @@ channels-last, `reglib.double_backward`), with stock autograd in both layouts, a
 forward-over-reverse differentiation, which needs no second derivative of a layer.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -146,7 +147,11 @@ def forward_over_reverse_step(batch: Batch, model: nn.Module) -> None:
         return F.cross_entropy(logits, batch.labels, reduction="sum")
 
     direction = torch.func.grad(loss, argnums=1)(parameters, batch.images)
-    torch.func.jvp(lambda x: torch.func.grad(loss)(parameters, x), (batch.images,), (direction,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, when forward mode is loaded
+        torch.func.jvp(
+            lambda x: torch.func.grad(loss)(parameters, x), (batch.images,), (direction,)
+        )
 
 
 def _itself(network: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Derivatives by the input: the one place that calls `torch.autograd.grad`."""
+"""Derivatives by the input: outside `double_backward`, the one caller of `torch.autograd.grad`."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -256,7 +256,7 @@ def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
         ),
         "missing setting": (
             Measurement(training=of, metric="entropy", settings={"n_images": 3}),
-            "metric 'entropy': missing a required argument: 'saliency'",
+            "metric 'entropy': missing a required",
         ),
         "network": (small(network="lenet"), "unknown network 'lenet': did you mean 'lenet5'?"),
         "optimizer": (small(optimizer="adan"), "unknown optimizer 'adan': did you mean 'adam'?"),

@@ -15,7 +15,7 @@ from reglib.double_backward import (
     folding_of,
 )
 from reglib.networks import build_network
-from tests.test_double_backward import in_general_position, networks, randn
+from tests.double_backward import in_general_position, network_and_images, randn
 
 
 class Odd(nn.Module):
@@ -84,9 +84,7 @@ def test_output_and_gradients_are_those_of_the_network_in_evaluation_mode():
     "name", ["VGG-11 of torchvision", "ResNet-18 of timm", "EfficientNet-Lite0", "PreAct-ResNet"]
 )
 def test_whole_networks_fold(name):
-    torch.manual_seed(0)
-    model, size = networks()[name]
-    model = model.double()
+    model, x = network_and_images(name)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.running_mean)
@@ -96,7 +94,6 @@ def test_whole_networks_fold(name):
     assert len(folding.folded) + len(folding.kept) == norms
     assert (len(folding.kept) == 0) == (name != "PreAct-ResNet")
     assert not folding.curved
-    x = randn(2, 3, size, size)
     with torch.no_grad():
         folded = evaluation_mode(model.train())(x)
         torch.testing.assert_close(folded, model.eval()(x), rtol=1e-9, atol=1e-9)
@@ -104,12 +101,11 @@ def test_whole_networks_fold(name):
 
 @pytest.mark.parametrize("name", ["ResNet-18 of torchvision", "EfficientNet-Lite0"])
 def test_a_folded_copy_gives_the_same_and_is_a_copy(name):
-    torch.manual_seed(0)
-    model, size = networks()[name]
-    in_general_position(model.double().train())
+    model, x = network_and_images(name)
+    in_general_position(model.train())
     state = copy.deepcopy(model.state_dict())
     folded = folded_copy(model)
-    x = randn(2, 3, size, size).requires_grad_()
+    x.requires_grad_()
     wanted = copy.deepcopy(model).eval()(x)
     found = folded(x)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
@@ -175,10 +171,24 @@ def test_weights_that_a_hook_makes_are_not_folded_and_not_forgotten():
         lambda module, _: module.__dict__.update(weight=2 * module._parameters["weight"])
     )
     kept = model[0]._parameters["weight"]
-    view = evaluation_mode(model)
+    view, folded = evaluation_mode(model), folded_copy(model)
     x = randn(2, 2, 5, 5)
-    wanted = model[1].eval()(F.conv2d(x, 2 * kept, model[0].bias))
+    wanted = copy.deepcopy(model[1]).eval()(F.conv2d(x, 2 * kept, model[0].bias))
     torch.testing.assert_close(view(x), wanted)
+    torch.testing.assert_close(folded(x), wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.nn.utils.weight_norm. is deprecated")
+@pytest.mark.parametrize(
+    "norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm], ids=["hook", "new"]
+)
+def test_reparametrised_convolutions_are_not_folded(norm):
+    model = in_general_position(nn.Sequential(norm(nn.Conv2d(2, 2, 3)), nn.BatchNorm2d(2)).double())
+    x = randn(2, 2, 5, 5)
+    wanted = copy.deepcopy(model).eval()(x) if norm is not nn.utils.weight_norm else None
+    assert not folding_of(model).folded
+    found = evaluation_mode(model)(x)
+    torch.testing.assert_close(found, model.eval()(x) if wanted is None else wanted)
 
 
 class Branching(nn.Module):

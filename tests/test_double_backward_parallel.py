@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reglib.double_backward import fast_double_backward
 from reglib.networks import build_network
 from reglib.regularizers import input_gradient_penalty
-from tests.test_double_backward import randn
+from tests.double_backward import randn
 
 BATCH = 8
 

@@ -11,7 +11,7 @@ from torch import nn
 from reglib.autodiff import input_gradient
 from reglib.double_backward import evaluation_mode, fast_double_backward
 from reglib.regularizers import input_gradient_penalty
-from tests.test_double_backward import in_general_position, randn
+from tests.double_backward import in_general_position, randn
 
 CLASSES = 3
 PENALTIES = {

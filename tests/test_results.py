@@ -4,7 +4,7 @@ import pytest
 
 from reglib.errors import RunFailed, UsageError
 from reglib.evidence import Results, load_results, save_results
-from reglib.evidence.report import compare_folders, measured, trend_sentence
+from reglib.evidence.report import compare_folders, measured, narrow, trend_sentence
 
 
 def results(value=1.0):
@@ -66,3 +66,15 @@ def test_trend_sentence_takes_its_word_from_the_numbers():
     assert trend_sentence(falling, x="alpha", symbol="α").startswith("falls")
     mixed = rows.assign(value=[3, 1, 4, 1, 5, 9, 2, 6, 5, 3])
     assert "no significant trend" in trend_sentence(mixed, x="alpha", symbol="α")
+
+
+def test_narrow_names_where_a_claim_was_tested_and_puts_the_verdict_beside_it():
+    rows = pd.DataFrame([{
+        "claim": "c", "data": "fashion_mnist", "network": "lenet5", "profile": "workstation",
+        "published": "falls", "measured": "ρ: -1", "models": 13, "verdict": "reproduced",
+    }])  # fmt: skip
+    assert narrow(rows).to_dict("records") == [{
+        "claim": "c", "on": "Fashion-MNIST, LeNet-5, workstation", "verdict": "reproduced",
+        "published": "falls", "measured": "ρ: -1", "models": 13,
+    }]  # fmt: skip
+    assert narrow(rows.iloc[:0]).empty

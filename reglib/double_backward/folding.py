@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from reglib.double_backward.layers import HANDLERS, FastLayers
-from reglib.double_backward.modules import View, check, view_of
+from reglib.double_backward.layers import HANDLERS, FastLayers, saved_tensors_are_hooked
+from reglib.double_backward.modules import View, check, view_of, viewed
 from reglib.double_backward.normalisation import scale_and_shift
 
 STRAIGHT_MODULES = (
@@ -66,12 +66,11 @@ def evaluation_mode(model: nn.Module) -> Any:
 
     Raises:
         ValueError: TorchScript or quantised modules, or a lazy module that was never called.
+        RuntimeError: in the call, activation checkpointing in a network in training mode.
     """
-    if isinstance(model, View):
-        model = model.original()
-    folding = folding_of(model)
-    view = view_of(model, Evaluation)
-    type(view)._folded = folding.folded
+    folded = folding_of(model).folded
+    view = view_of(viewed(model), Evaluation)
+    type(view)._reglib_folded = folded
     return view
 
 
@@ -85,12 +84,13 @@ def folded_copy(model: nn.Module) -> Any:
         ValueError: as `evaluation_mode`.
     """
     folded = folding_of(model).folded
-    model = copy.deepcopy(model.original() if isinstance(model, View) else model)
+    model = copy.deepcopy(viewed(model))
     model = model.eval().requires_grad_(False)
     for norm_name, conv_name in folded.items():
         norm: Any = model.get_submodule(norm_name)
         conv: Any = model.get_submodule(conv_name)
-        if type(norm) is nn.BatchNorm2d and not (conv._forward_hooks or norm._forward_pre_hooks):
+        hooks = (*conv._forward_pre_hooks, *conv._forward_hooks, *norm._forward_pre_hooks)
+        if type(norm) is nn.BatchNorm2d and not hooks:
             weight, bias = _fold(norm, conv.weight, conv.bias)
             conv.weight = nn.Parameter(weight, False)
             conv.bias = nn.Parameter(bias, False)
@@ -101,15 +101,15 @@ def folded_copy(model: nn.Module) -> Any:
 class Evaluation(View):
     """A view that calls folded layers in evaluation mode."""
 
-    _folded: Mapping[str, str] = {}
+    _reglib_folded: Mapping[str, str] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with _in_evaluation_mode(self), _FoldedLayers(self, self._folded):
+        switched = any(module.training for module in self.modules())
+        with _in_evaluation_mode(self), _FoldedLayers(self, self._reglib_folded, switched):
             return super().__call__(*args, **kwargs)
 
     @staticmethod
-    def make(model: nn.Module) -> Any:
-        """Make a view of this kind."""
+    def _reglib_make_view(model: nn.Module) -> Any:
         return evaluation_mode(model)
 
 
@@ -128,8 +128,9 @@ def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
 class _FoldedLayers(FastLayers):
     """Give convolutions the weights into which their batch normalisation was folded."""
 
-    def __init__(self, model: nn.Module, folded: Mapping[str, str]) -> None:
+    def __init__(self, model: nn.Module, folded: Mapping[str, str], switched: bool) -> None:
         super().__init__()
+        self.switched = switched
         self.norms: dict[int, _BatchNorm] = {}
         self.done: set[int] = set()
         for norm_name, conv_name in folded.items():
@@ -141,7 +142,13 @@ class _FoldedLayers(FastLayers):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func is F.conv2d and (norm := self.norms.get(id(args[1]))) is not None:
+        if saved_tensors_are_hooked():
+            if self.switched:
+                raise RuntimeError(
+                    "evaluation_mode: expected no activation checkpointing in a network in "
+                    "training mode, because it runs layers again after the call; call .eval() first"
+                )
+        elif func is F.conv2d and (norm := self.norms.get(id(args[1]))) is not None:
             args = (args[0], *_fold(norm, args[1], args[2]), *args[3:])
             self.done.add(id(norm.running_mean))
         elif func is F.batch_norm and id(args[1]) in self.done:
@@ -164,8 +171,7 @@ def folding_of(model: nn.Module) -> Folding:
         ValueError: as `evaluation_mode`.
     """
     check(model)
-    if isinstance(model, View):
-        model = model.original()
+    model = viewed(model)
     norms = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
     try:
         with _in_evaluation_mode(model):
@@ -228,6 +234,8 @@ def _convolution_before(
         return "", f"its input is {before}, which is not the output of a convolution"
     name = convs[before]
     weight = modules[name].weight
+    if "weight" not in modules[name]._parameters:
+        return name, f"the weight of {name} is not a parameter"
     sharing = [m for m in modules.values() if getattr(m, "weight", None) is weight]
     if list(convs.values()).count(name) > 1 or len(sharing) > 1:
         return name, f"{name} or its weight is used more than once"

@@ -186,8 +186,38 @@ def gate(kernel: Any, *settings: float | bool) -> Map:
     return product
 
 
-def max_pool_of_pairs(x: Tensor) -> Tensor:
-    """Pool 2 x 2 pixels by three maxima of strided views: the same bits as `max_pool2d`."""
+class Pairs(NamedTuple):
+    """Maxima over the columns of each window of 2 x 2 pixels, and what they were taken of."""
+
+    left: Tensor
+    right: Tensor
+    upper: Tensor
+    lower: Tensor
+
+
+def _pairs(x: Tensor) -> Pairs:
     height, width = (size // 2 * 2 for size in x.shape[-2:])
-    columns = torch.maximum(x[..., 0:width:2], x[..., 1:width:2])
-    return torch.maximum(columns[..., 0:height:2, :], columns[..., 1:height:2, :])
+    left, right = x[..., 0:width:2], x[..., 1:width:2]
+    columns = torch.maximum(left, right)
+    return Pairs(left, right, columns[..., 0:height:2, :], columns[..., 1:height:2, :])
+
+
+def max_pool_of_pairs(x: Tensor) -> Tensor:
+    """Pool 2 x 2 pixels by maxima of strided views: the same bits as `max_pool2d`."""
+    pairs = _pairs(x)
+    return torch.maximum(pairs.upper, pairs.lower)
+
+
+def max_pool_of_pairs_with_indices(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and the index of each maximum in its image; of equal pixels that of the first."""
+    pairs = _pairs(x)
+    height, width = x.shape[-2:]
+    # Zeros and ones as numbers: of selections, `where` is by far the slowest.
+    right = (pairs.right > pairs.left).float()
+    below = (pairs.lower > pairs.upper).float()
+    rows = height // 2 * 2
+    column = torch.lerp(right[..., 0:rows:2, :], right[..., 1:rows:2, :], below)
+    row_starts = torch.arange(0, height // 2, device=x.device)[:, None] * (2 * width)
+    first = row_starts + torch.arange(0, width // 2, device=x.device) * 2
+    y = torch.maximum(pairs.upper, pairs.lower)
+    return y, column.add_(below, alpha=width).long().add_(first)

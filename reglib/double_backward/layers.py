@@ -24,6 +24,7 @@ from reglib.double_backward.functions import (
     aten,
     gate,
     max_pool_of_pairs,
+    max_pool_of_pairs_with_indices,
 )
 
 Pair = int | Iterable[int]
@@ -56,11 +57,20 @@ class FastLayers(TorchFunctionMode):
         return result
 
 
+def saved_tensors_are_hooked() -> bool:
+    """Whether activation checkpointing, say, will run this part of the network again later.
+
+    That happens outside the view, and must then meet the same functions.
+    """
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
 def _ordinary(x: Any) -> bool:
-    """Whether x is a plain tensor outside function transforms and forward-mode differentiation."""
+    """Whether x is a plain tensor, outside of what transforms or repeats the functions."""
     return (
         type(x) in (Tensor, nn.Parameter)
         and x.is_floating_point()
+        and not saved_tensors_are_hooked()
         and not torch._C._are_functorch_transforms_active()
         and torch.autograd.forward_ad._current_level < 0
     )
@@ -193,9 +203,20 @@ def max_pool2d(
     pairs = even and window == ((2, 2), (2, 2), (0, 0), (1, 1))
     if pairs and not _differentiable(input):
         return max_pool_of_pairs(input)
+    fast = pairs and _pools_slowly(input)
+    forward = _max_pool_of_pairs if fast else aten.max_pool2d_with_indices
     settings = *window, ceil_mode
-    forward, backward = aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward
-    return _pool_with_indices(input, forward, backward, settings)
+    return _pool_with_indices(input, forward, aten.max_pool2d_with_indices_backward, settings)
+
+
+def _pools_slowly(x: Tensor) -> bool:
+    """Whether the CPU's kernel finds too few values side by side to vectorise over."""
+    side_by_side = x.is_contiguous(memory_format=torch.channels_last) and x.shape[1] >= 16
+    return x.device.type == "cpu" and not side_by_side
+
+
+def _max_pool_of_pairs(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
+    return max_pool_of_pairs_with_indices(x)
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:

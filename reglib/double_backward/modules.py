@@ -1,8 +1,9 @@
 """Views of a network whose calls go through other functions, with the same state."""
 
 import copy
+from abc import abstractmethod
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -14,32 +15,34 @@ class View(nn.Module):
     """Base of views: modules that have the very state of another one, its training flag included.
 
     A view of a network of class `C` is an instance of a subclass of `C`, so that its parameters,
-    buffers, hooks, submodules and their names are those of the network.
+    buffers, hooks, submodules and their names are those of the network. The names that are added
+    here are long, so that they hide nothing of the network.
     """
 
+    _reglib_model: ClassVar[nn.Module]
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self).make, (self.original(),)
+        return type(self)._reglib_make_view, (viewed(self),)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self.make(copy.deepcopy(self.original(), memo))
+        return self._reglib_make_view(copy.deepcopy(viewed(self), memo))
 
     @staticmethod
-    def make(model: nn.Module) -> Any:
+    @abstractmethod
+    def _reglib_make_view(model: nn.Module) -> Any:
         """Make a view of this kind."""
-        raise NotImplementedError
 
-    def original(self) -> Any:
-        """Return the network that this is a view of."""
-        return _sharing(type(self).__bases__[1], self)
+
+def viewed(model: nn.Module) -> Any:
+    """Return the network that a module is a view of, or the module itself."""
+    return model._reglib_model if isinstance(model, View) else model
 
 
 def view_of(model: nn.Module, kind: type[View]) -> Any:
     """Return a view of `model`, of class `kind` and of the class of `model`."""
-    return _sharing(type(f"{kind.__name__}{type(model).__name__}", (kind, type(model)), {}), model)
-
-
-def _sharing(kind: type, model: nn.Module) -> Any:
-    view: Any = object.__new__(kind)
+    # The class keeps the network alive: Python may empty the attributes of an object that ends.
+    name, own = f"{kind.__name__}{type(model).__name__}", {"_reglib_model": model}
+    view: Any = object.__new__(type(name, (kind, type(model)), own))
     object.__setattr__(view, "__dict__", model.__dict__)
     return view
 
@@ -79,8 +82,7 @@ class Fast(View):
             return super().__call__(*args, **kwargs)
 
     @staticmethod
-    def make(model: nn.Module) -> Any:
-        """Make a view of this kind."""
+    def _reglib_make_view(model: nn.Module) -> Any:
         return fast_double_backward(model)
 
 
@@ -92,7 +94,7 @@ def fast_double_backward(model: nn.Module) -> Any:
     batch normalisation, ReLU and its relatives, and pooling go to exact autograd functions of ours,
     whichever module or function calls them; all others are left to stock autograd (`calls_of` lists
     both). Derivatives of any order by any parameter are exact. Function transforms (`torch.func`),
-    forward-mode differentiation and complex tensors get stock functions throughout.
+    forward-mode differentiation, activation checkpointing and complex tensors get stock functions.
 
     Args:
         model: any network in Python. It can be used by itself as before.
@@ -127,5 +129,5 @@ def calls_of(model: nn.Module, *inputs: Any) -> Calls:
     check(model)
     calls = Calls(Counter(), Counter())
     with FastLayers(calls._asdict()), torch.enable_grad():
-        copy.deepcopy(model.original() if isinstance(model, View) else model)(*inputs)
+        copy.deepcopy(viewed(model))(*inputs)
     return calls

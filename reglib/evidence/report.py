@@ -54,6 +54,18 @@ def verdict_table(chapter: str, verdicts: pd.DataFrame, section: str | None = No
     return pd.DataFrame(rows)
 
 
+def narrow(rows: pd.DataFrame) -> pd.DataFrame:
+    """Put data, network and profile of a table of verdicts into one column, by their names."""
+    where = [
+        f"{name_of(row['data'])}, {name_of(row['network'])}, {row['profile']}"
+        for _, row in rows.iterrows()
+    ]
+    rest = rows.drop(columns=["data", "network", "profile", "verdict"])
+    rest.insert(1, "on", where)
+    rest.insert(2, "verdict", rows["verdict"])
+    return rest
+
+
 def measured(verdict: "pd.Series[Any]") -> str:
     """Write the estimate of a verdict with its interval and p-value."""
     if not np.isfinite(verdict["estimate"]):

@@ -1,0 +1,167 @@
+"""Each fast function against finite differences, to the third derivative."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from reglib.double_backward import fast_double_backward
+from reglib.double_backward.layers import FastLayers
+from tests.double_backward import cases, in_general_position, randn
+
+CONVOLUTIONS = {
+    "plain": {"kernel_size": 3},
+    "one channel": {"kernel_size": 3, "in_channels": 1, "padding": 1},
+    "one channel, much padding": {"kernel_size": 2, "in_channels": 1, "padding": 2},
+    "one channel, dilated": {"kernel_size": 3, "in_channels": 1, "padding": 1, "dilation": 2},
+    "strided": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "strides that leave a rest": {"kernel_size": 2, "stride": (3, 2)},
+    "oblong": {"kernel_size": (1, 3), "padding": (0, 1)},
+    "dilated": {"kernel_size": 3, "dilation": (2, 1), "padding": 2},
+    "groups": {"kernel_size": 3, "in_channels": 4, "groups": 2},
+    "depthwise": {"kernel_size": 3, "in_channels": 4, "groups": 4, "padding": 1},
+    "same": {"kernel_size": 3, "padding": "same", "dilation": 2},
+    "same, not symmetric": {"kernel_size": 2, "padding": "same"},
+    "valid": {"kernel_size": 3, "padding": "valid"},
+    "reflected": {"kernel_size": 3, "padding": 1, "padding_mode": "reflect"},
+    "without bias": {"kernel_size": 3, "bias": False},
+    "1 x 1": {"kernel_size": 1},
+}
+NORMS = {
+    "training": {},
+    "without affine parameters": {"affine": False},
+    "without running statistics": {"track_running_stats": False},
+    "without either": {"affine": False, "track_running_stats": False},
+    "cumulative average": {"momentum": None},
+    "evaluation": {"training": False},
+    "evaluation, without affine parameters": {"affine": False, "training": False},
+    "evaluation, without running statistics": {"track_running_stats": False, "training": False},
+}
+ACTIVATIONS = {
+    "relu": nn.ReLU(),
+    "relu6": nn.ReLU6(),
+    "hardtanh": nn.Hardtanh(-0.5, 0.7),
+    "leaky relu": nn.LeakyReLU(0.2),
+    "leaky relu, negative slope": nn.LeakyReLU(-0.2),
+}
+POOLS = {
+    "max": nn.MaxPool2d(2),
+    "max, overlapping": nn.MaxPool2d(3, 2, padding=1),
+    "max, dilated, ceiling": nn.MaxPool2d(2, 2, dilation=2, ceil_mode=True),
+    "average": nn.AvgPool2d(2),
+    "average, overlapping": nn.AvgPool2d(3, 2, padding=1, count_include_pad=False),
+    "average, own divisor": nn.AvgPool2d(2, divisor_override=3, ceil_mode=True),
+    "adaptive average": nn.AdaptiveAvgPool2d((2, 3)),
+    "adaptive average to one": nn.AdaptiveAvgPool2d(1),
+    "adaptive average, one side free": nn.AdaptiveAvgPool2d((None, 2)),
+    "adaptive max": nn.AdaptiveMaxPool2d((3, 2)),
+}
+
+
+def check_layer(layer, x):
+    """Check first, second and third derivatives by the input and all parameters."""
+    layer = in_general_position(layer.double())
+    names = [name for name, _ in layer.named_parameters()]
+    values = [p.detach().requires_grad_() for p in layer.parameters()]
+    x = x.requires_grad_()
+
+    def function(x, *values):
+        state = dict(zip(names, values)) | dict(copy.deepcopy(layer).named_buffers())
+        with FastLayers():
+            return torch.func.functional_call(layer, state, (x,))
+
+    y = function(x, *values)
+    assert torch.autograd.gradcheck(function, (x, *values))
+    assert torch.autograd.gradgradcheck(function, (x, *values), randn(*y.shape).requires_grad_())
+    gy = randn(*y.shape, seed=3).requires_grad_()
+
+    def second(gy, x, *values):
+        """Differentiate the squared input gradient, which the next check differentiates twice."""
+        y = function(x, *values)
+        (gx,) = torch.autograd.grad(y, x, gy, create_graph=True)
+        return torch.autograd.grad(
+            gx.square().sum(), (x, *values), create_graph=True, materialize_grads=True
+        )
+
+    assert torch.autograd.gradcheck(second, (gy, x, *values))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@cases(CONVOLUTIONS)
+def test_convolution(case):
+    settings = {"in_channels": 2, "out_channels": 4, **case}
+    check_layer(nn.Conv2d(**settings), randn(2, settings["in_channels"], 6, 5))
+
+
+@cases(NORMS)
+@pytest.mark.parametrize("shape", [(3, 2, 2, 3), (5, 2)], ids=["images", "features"])
+def test_batch_norm(case, shape):
+    settings = dict(case)
+    training = settings.pop("training", True)
+    kind = nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d
+    check_layer(kind(2, **settings).train(training), randn(*shape))
+
+
+@cases(ACTIVATIONS)
+def test_activation(case):
+    check_layer(case, randn(3, 7))
+
+
+@cases(POOLS)
+@pytest.mark.parametrize("size", [(6, 5), (8, 6)], ids=["odd", "even"])
+def test_pool(case, size):
+    check_layer(case, randn(2, 2, *size))
+
+
+def test_linear_and_what_follows():
+    check_layer(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), randn(3, 4))
+
+
+def test_all_orders_of_differentiation_agree_with_stock_autograd():
+    """A chain of gradients, each by something else, with the graph kept to the end."""
+    layer = in_general_position(
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(3, 2, 2)).double()
+    )
+    results = []
+    for model in (layer, fast_double_backward(layer)):
+        x = randn(3, 2, 8, 8).requires_grad_()
+        (by_weight,) = torch.autograd.grad(
+            model(x).square().sum(), layer[0].weight, create_graph=True
+        )
+        (by_x,) = torch.autograd.grad(by_weight.square().sum(), x, create_graph=True)
+        by_last, by_weight = torch.autograd.grad(
+            by_x.square().sum(), (layer[3].weight, layer[0].weight), create_graph=True
+        )
+        results.append((by_x, by_last, by_weight))
+    for wanted, got in zip(*results):
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
+
+
+class DecomposedBatchNorm(nn.BatchNorm2d):
+    """Batch normalisation by elementary operations: stock autograd can differentiate it often."""
+
+    def forward(self, x):
+        var, mean = torch.var_mean(x, (0, 2, 3), correction=0, keepdim=True)
+        y = (x - mean) / (var + self.eps).sqrt()
+        return y * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("coupling", [0.0, 1.0], ids=["scale apart", "scale from the input"])
+def test_derivatives_of_batch_norm_under_a_curved_head(order, coupling):
+    """The gradient that arrives depends on the input, and the scale may do so too."""
+    results = []
+    for kind in (DecomposedBatchNorm, nn.BatchNorm2d):
+        norm = fast_double_backward(in_general_position(kind(2).double()))
+        x, direction, t = randn(3, 2, 2, 2), randn(3, 2, 2, 2, seed=5), randn().requires_grad_()
+        point = x + t * direction
+        scale = norm.weight * (1 + point.mean().sin()) if coupling else norm.weight.detach()
+        value = torch.func.functional_call(norm, {"weight": scale}, (point,)).tanh()
+        value = (value * randn(3, 2, 2, 2, seed=6)).sum()
+        for _ in range(order):
+            (value,) = torch.autograd.grad(value, t, create_graph=True)
+        by = [norm.bias, norm.weight] if coupling else [norm.bias]
+        results.append([value, *torch.autograd.grad(value, by)])
+    for wanted, got in zip(*results):
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-11)

@@ -22,7 +22,7 @@ from reglib.saliency import (
 )
 from reglib.saliency.proximal import Problem, conjugate_gradients, fista, without_curvature
 from reglib.saliency.surrogate import SurrogateLoss
-from tests.test_double_backward import randn
+from tests.double_backward import randn
 from tests.test_input_hessian import (
     CLASSES,
     CURVED,

@@ -18,7 +18,7 @@ from reglib.input_hessian import (
     leading_eigenpairs,
     true_hessian,
 )
-from tests.test_double_backward import in_general_position, randn
+from tests.double_backward import in_general_position, randn
 
 CLASSES = 4
 LABELS = torch.tensor([3, 0, 1])

@@ -71,8 +71,8 @@ def train(
         data: the data set that the unit names.
         device: where to train.
         double_backward: "fast" (see `reglib.double_backward`) or "stock" autograd for penalties;
-            default: the faster one of the device. They differ by rounding alone, so this is no part
-            of a unit.
+            default: the faster one of the device. Gradients differ by rounding, which a training
+            amplifies as it does with another number of threads: neither is part of a unit.
         resume: state from an earlier call of `on_epoch`.
         on_epoch: called after each epoch with a function that gives the state to save.
 

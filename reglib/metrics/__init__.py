@@ -2,7 +2,12 @@
 
 from reglib.metrics.chunks import CHUNK_BYTES
 from reglib.metrics.complexity import entropy
-from reglib.metrics.faithfulness import faithfulness_estimate, inverted, pixel_effects
+from reglib.metrics.faithfulness import (
+    faithfulness_estimate,
+    inverted,
+    patch_effects,
+    pixel_effects,
+)
 from reglib.metrics.insertion import area_under_curve, deletion_curve, insertion_curve
 from reglib.metrics.robustness import local_lipschitz_estimate, max_sensitivity
 
@@ -16,5 +21,6 @@ __all__ = [
     "inverted",
     "local_lipschitz_estimate",
     "max_sensitivity",
+    "patch_effects",
     "pixel_effects",
 ]

@@ -244,11 +244,17 @@ def _stored(keys: Iterable[str], store: Store) -> dict[str, Record]:
 
 
 def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
-    """Put units of one training together, unless that leaves processes without work."""
-    by_training: dict[str, list[Unit]] = defaultdict(list)
+    """Put units of one training together, unless that leaves processes without work.
+
+    Of a network that others have trained, which is soon loaded, only units of the same images.
+    """
+    together: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
-        by_training[str(identity(training_of(unit)))].append(unit)
-    groups = list(by_training.values())
+        name = str(identity(training_of(unit)))
+        if isinstance(unit, Measurement) and isinstance(unit.training, Pretrained):
+            name += str([unit.settings.get(part) for part in ("n_images", "first", "step")])
+        together[name].append(unit)
+    groups = list(together.values())
     if len(groups) >= jobs:
         return groups
     return [group[start::jobs] for group in groups for start in range(min(jobs, len(group)))]

@@ -231,7 +231,9 @@ def _window_sums(
     return y[:, :, 0] if flat else y, height * width
 
 
-def _adaptive_max_pool(squared: bool, x: Tensor, output_size: Any, *_: Any) -> Tensor:
+def _adaptive_max_pool(
+    squared: bool, x: Tensor, output_size: Any, return_indices: bool = False
+) -> Tensor:
     return _adaptive_sums(x, output_size, -1 if squared else 0)
 
 

@@ -12,6 +12,7 @@ from reglib import metrics
 from reglib.data import ImageData, Split, load_data, to_float
 from reglib.double_backward import fast_double_backward, folded_copy
 from reglib.errors import UsageError, unknown
+from reglib.landscape import expected_importance_landscape, total_variation
 from reglib.saliency import SALIENCIES
 from reglib.training import memory_format
 from reglib.units import Measurement, Training
@@ -88,6 +89,42 @@ def accuracy(subject: Subject, *, n_images: int | None = None) -> Result:
     return Result((predicted == labels).double())
 
 
+def accuracy_by_location(
+    subject: Subject,
+    *,
+    margin: int,
+    where: str = "all",
+    step: int = 1,
+    n_images: int | None = None,
+    data: str | None = None,
+) -> Result:
+    """Share of the shifts over an empty margin after which an image is classified right.
+
+    `where` is a name in `reglib.metrics.places`; the accuracy of each shift is kept. See
+    `reglib.metrics.correct_by_location`.
+    """
+    correct = torch.cat(
+        [
+            metrics.correct_by_location(subject.folded, images, labels, margin=margin, step=step)
+            for images, labels in zip(*(t.split(500) for t in subject.test_images(n_images, data)))
+        ]
+    )
+    chosen = metrics.places(where, correct.shape[1]).to(correct.device)
+    return Result(correct[:, chosen].mean(1), {"accuracy": correct.mean(0)})
+
+
+def importance_landscape(
+    subject: Subject, *, n_images: int | None = None, data: str | None = None
+) -> Result:
+    """Total variation of the importance landscape over test images: one value. The map is kept.
+
+    See `reglib.landscape.expected_importance_landscape` and `reglib.landscape.total_variation`.
+    """
+    images, _ = subject.test_images(n_images, data)
+    landscape = expected_importance_landscape(subject.folded, images.split(100))
+    return Result(total_variation(landscape)[None], {"landscape": landscape})
+
+
 def faithfulness_estimate(
     subject: Subject, *, saliency: str, n_images: int, score: str = "probability"
 ) -> Result:
@@ -161,8 +198,10 @@ def saliency_maps(
 
 METRICS: dict[str, Callable[..., Result]] = {
     "accuracy": accuracy,
+    "accuracy_by_location": accuracy_by_location,
     "entropy": entropy,
     "faithfulness_estimate": faithfulness_estimate,
+    "importance_landscape": importance_landscape,
     "local_lipschitz_estimate": local_lipschitz_estimate,
     "max_sensitivity": max_sensitivity,
     "saliency_maps": saliency_maps,

@@ -3,14 +3,17 @@
 from reglib.metrics.chunks import CHUNK_BYTES
 from reglib.metrics.complexity import entropy
 from reglib.metrics.faithfulness import faithfulness_estimate, inverted, pixel_effects
+from reglib.metrics.location import correct_by_location, places
 from reglib.metrics.robustness import local_lipschitz_estimate, max_sensitivity
 
 __all__ = [
     "CHUNK_BYTES",
+    "correct_by_location",
     "entropy",
     "faithfulness_estimate",
     "inverted",
     "local_lipschitz_estimate",
     "max_sensitivity",
     "pixel_effects",
+    "places",
 ]

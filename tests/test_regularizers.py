@@ -85,7 +85,7 @@ def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
     values = penalty(step)
     least = 0.0
     if penalty is landscape_target:  # the landscape is zero, the target is not
-        least = float(step.constants.smoothness(3).square().sum())
+        least = float(step.constants.smoothness(3).square().mean())
     torch.testing.assert_close(values, torch.full_like(values, least), rtol=1e-12, atol=0)
     gradients = parameter_gradients(values, model)
     if penalty in (landscape_curvature, landscape_target):
@@ -264,7 +264,7 @@ def test_landscape_penalties_are_those_of_the_batch_in_evaluation_mode(setting):
     torch.testing.assert_close(last, expected.expand(BATCH), rtol=1e-12, atol=0)
     if not setting[2]:
         torch.testing.assert_close(curvature, last, rtol=1e-12, atol=0)
-        distance = (landscape - data_smoothness([images()], kernel_width=5)).square().sum()
+        distance = (landscape - data_smoothness([images()], kernel_width=5)).square().mean()
         torch.testing.assert_close(target, distance.expand(BATCH), rtol=1e-12, atol=0)
 
 

@@ -270,7 +270,7 @@ def test_a_penalty_acts_in_every_t_th_step_of_the_training_in_full_strength(monk
 @pytest.mark.parametrize("name", ["landscape_curvature", "landscape_target"])
 @pytest.mark.parametrize("way", ["fast", "stock"])
 def test_landscape_penalties_flatten_the_landscape(name, way):
-    strength = {"landscape_curvature": 100.0, "landscape_target": 0.1}[name]
+    strength = {"landscape_curvature": 100.0, "landscape_target": 80.0}[name]
     changes = {"epochs": 8, "learning_rate": 5e-3}
     plain = dataclasses.replace(WITH_BATCH_NORM, penalties={}, **changes)
     settings = {"strength": strength, "every": 2}

@@ -69,21 +69,25 @@ def curvature_penalty(landscape: Tensor, *, kernel_width: int = 3) -> Tensor:
 
 
 def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
-    r"""Compute the squared distance of a landscape from a target.
+    r"""Compute the mean squared distance of a landscape from a target.
 
-    .. math:: L_t = \| I' - S \|_2^2 = \sum_{hw} (I'_{hw} - S_{hw})^2
+    .. math:: L_t = \frac{1}{H W} \| I' - S \|_2^2
+
+    The paper prints the sum over places. The mean, like the variance in `curvature_penalty`, is for
+    images of every size a number of the order of one, to which the published strengths of 1 to 100
+    fit; the sum with strength `a` is the mean with strength `a H W`.
 
     Args:
         landscape: (..., H, W).
         target: (H, W), for example from `data_smoothness`.
 
     Returns:
-        One value for each landscape, (...), from zero to about `4 H W`.
+        One value for each landscape, (...), from zero to about four.
 
     Raises:
         ValueError: the target has another size, or is zero everywhere.
 
-    Source: equation 9 of :cite:t:`moens2020`.
+    Source: equation 9, divided by the number of places, of :cite:t:`moens2020`.
     """
     if target.shape != landscape.shape[-2:]:
         raise ValueError(
@@ -94,7 +98,7 @@ def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
         raise ValueError(
             "target: expected a map with a mean square of about one, got zeros everywhere"
         )
-    return (landscape - target).square().sum((-2, -1))
+    return (landscape - target).square().mean((-2, -1))
 
 
 def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tensor:

@@ -13,7 +13,7 @@ from reglib.data import ImageData, Split, load_data, to_float
 from reglib.double_backward import fast_double_backward, folded_copy
 from reglib.errors import UsageError, unknown
 from reglib.landscape import expected_importance_landscape, total_variation
-from reglib.saliency import SALIENCIES
+from reglib.saliency import SALIENCIES, integrated_gradients
 from reglib.training import memory_format
 from reglib.units import Measurement, Training
 
@@ -63,11 +63,19 @@ class Subject:
         Raises:
             UsageError: see `checked_test_split`.
         """
+        pixels, labels = self.test_bytes(count, data)
+        return self.as_inputs(pixels), labels
+
+    def test_bytes(self, count: int | None, data: str | None = None) -> tuple[Tensor, Tensor]:
+        """Return the first test images in bytes, (B, C, H, W), and labels; see `test_images`."""
         name = data or self.unit.data
         test = checked_test_split(self.data, load_data(data) if data else self.data, name, count)
-        images = to_float(test.images[:count].to(self.device), self.unit.pixel_range)
+        return test.images[:count].to(self.device), test.labels[:count].to(self.device)
+
+    def as_inputs(self, pixels: Tensor) -> Tensor:
+        """Return images in bytes as the network takes them."""
         layout = memory_format(self.network, self.device)
-        return images.contiguous(memory_format=layout), test.labels[:count].to(self.device)
+        return to_float(pixels, self.unit.pixel_range).contiguous(memory_format=layout)
 
     def maps_of(self, saliency: str) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the saliency of (images, class_index), channels summed, (B, 1, H, W)."""
@@ -123,6 +131,67 @@ def importance_landscape(
     images, _ = subject.test_images(n_images, data)
     landscape = expected_importance_landscape(subject.folded, images.split(100))
     return Result(total_variation(landscape)[None], {"landscape": landscape})
+
+
+def ablation_auc(
+    subject: Subject,
+    *,
+    n_images: int,
+    n_baselines: int,
+    n_steps: int = 50,
+    step: int = 1,
+    seed: int = 0,
+    data: str | None = None,
+) -> Result:
+    """Area under the curve of `reglib.metrics.ablation_curve`, by Integrated Gradients.
+
+    Of randomly drawn test images that are classified right, with other test images as baselines.
+    The number of replaced pixels goes from none to all by `step`; the mean curve is kept.
+    """
+    images, labels = subject.test_images(None, data)
+    with torch.no_grad():
+        right = torch.cat([subject.folded(part).argmax(1) for part in images.split(500)]) == labels
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    order = order.to(images.device)
+    chosen = order[right[order]][:n_images]
+    others = order[~torch.isin(order, chosen)][:n_baselines]
+    if len(chosen) < n_images or len(others) < n_baselines:
+        raise UsageError(
+            f"n_images, n_baselines: expected at most the {int(right.sum())} test images that are "
+            f"classified right, and the rest of {len(images)}, got {n_images} and {n_baselines}"
+        )
+    maps = integrated_gradients(
+        subject.folded, images[chosen], labels[chosen], n_steps=n_steps, baselines=images[others]
+    )
+    n_pixels = images[0, 0].numel()
+    counts = [*range(0, n_pixels, step), n_pixels]
+    curves = metrics.ablation_curve(
+        subject.folded, images[chosen], labels[chosen], maps,
+        counts=counts, max_bytes=subject.max_bytes,
+    )  # fmt: skip
+    kept = {"counts": torch.tensor(counts), "curve": curves.mean(0)}
+    return Result(metrics.area_under_curve(curves, counts), kept)
+
+
+def corruption_robustness(
+    subject: Subject,
+    *,
+    corruption: str,
+    level: int,
+    n_images: int | None = None,
+    seed: int = 0,
+    data: str | None = None,
+) -> Result:
+    """See `reglib.metrics.corrupted` and `reglib.metrics.probability_ratio`, for the label."""
+    pixels, labels = subject.test_bytes(n_images, data)
+    changed = metrics.corrupted(pixels, corruption=corruption, level=level, seed=seed)
+    ratios = [
+        metrics.probability_ratio(
+            subject.folded, subject.as_inputs(a), subject.as_inputs(b), labels_of
+        )
+        for a, b, labels_of in zip(*(t.split(500) for t in (pixels, changed, labels)))
+    ]
+    return Result(torch.cat(ratios))
 
 
 def faithfulness_estimate(
@@ -197,8 +266,10 @@ def saliency_maps(
 
 
 METRICS: dict[str, Callable[..., Result]] = {
+    "ablation_auc": ablation_auc,
     "accuracy": accuracy,
     "accuracy_by_location": accuracy_by_location,
+    "corruption_robustness": corruption_robustness,
     "entropy": entropy,
     "faithfulness_estimate": faithfulness_estimate,
     "importance_landscape": importance_landscape,
@@ -227,7 +298,7 @@ def check(unit: Measurement) -> None:
         raise UsageError(f"metric {unit.metric!r}: {error}") from error
     if unit.settings.get("saliency", "deeplift") not in SALIENCIES:
         raise unknown("saliency", unit.settings["saliency"], SALIENCIES)
-    for name in ("n_images", "n_samples"):
+    for name in ("n_images", "n_samples", "n_baselines", "n_steps", "step"):
         count: Any = unit.settings.get(name)
         if count is not None and not (isinstance(count, int) and count > 0):
             raise UsageError(f"{name}: expected a positive integer, got {count!r}")

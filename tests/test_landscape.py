@@ -275,7 +275,9 @@ class TestTargetPenalty:
         target = 1 + randn(6, 7)
         shift = torch.zeros(2, 6, 7).double()
         shift[1, 2, 3], shift[1, 0, 0] = 2.0, -1.0
-        close(target_penalty(target + shift, target), torch.tensor([0.0, 5 / 42]).double())
+        close(
+            target_penalty(target + shift, target), torch.tensor([0, 5 / 42], dtype=torch.float64)
+        )
 
     def test_refuses_a_target_of_another_size(self):
         with pytest.raises(ValueError, match=r"size of the landscape, \(6, 7\), got \(7, 6\)"):

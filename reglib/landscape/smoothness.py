@@ -30,7 +30,7 @@ def laplacian(maps: Tensor, *, kernel_width: int = 3) -> Tensor:
         ValueError: `kernel_width` is even or below 3, or the maps are smaller than the kernel.
 
     Source: section 3.3.1 of :cite:t:`moens2020`, which leaves the kernel open but for its width,
-    after :cite:t:`pertuz2013`. This is the Laplacian of Kornia :cite:p:`riba2020`.
+    after :cite:t:`pertuz2013`. The kernel is that of Kornia :cite:p:`riba2020`.
 
     >>> laplacian(torch.tensor([[0.0, 0, 0], [0, 16, 0], [0, 0, 0]]))
     tensor([[ 1.,  1.,  1.],

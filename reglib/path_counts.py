@@ -37,7 +37,9 @@ def path_counts(
        = \sum_j \sum_{c \in \mathbb P_{ij}} \prod_{l \in c} \mathbb V[w^{(l)}] \, d^{(l)}
 
     with the mean square of a layer's weights for :math:`\mathbb V[w]`, d = 1/2 for an activation,
-    1/n for the largest and 1/n^2 for the mean of n values, and 1 for normalisation.
+    1/n for the largest and 1/n^2 for the mean of n values, and 1 for normalisation, taken as
+    independent. Where they are not, as in pooling after an activation, the scale is another, and
+    the landscape nearly the same.
 
     Args:
         model: any network of convolutions (one, two or three dimensions, groups), linear layers,

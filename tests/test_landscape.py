@@ -314,11 +314,11 @@ class TestDataSmoothness:
 
     def test_leaves_out_images_of_one_colour(self):
         images = randn(2, *SHAPE)
-        grey = torch.full((1, *SHAPE), 0.3, dtype=torch.float64)
+        grey = torch.full((1, *SHAPE), 0.7, dtype=torch.float64)
         close(data_smoothness([torch.cat([grey, images]), grey]), data_smoothness([images]))
 
     def test_refuses_data_without_edges_and_of_several_sizes(self):
-        for batches in ([], [torch.full((1, *SHAPE), 0.3)]):
+        for batches in ([], [torch.full((1, *SHAPE), 0.7).double()]):
             with pytest.raises(ValueError, match="expected an image that has an edge, got none"):
                 data_smoothness(batches)
         with pytest.raises(ValueError, match=r"of \(6, 7\) pixels .* got \(6, 6\)"):

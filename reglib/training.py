@@ -1,6 +1,7 @@
 """One training loop for every paper: cross-entropy plus the sum of strength x penalty."""
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -11,12 +12,16 @@ from torch import Tensor, nn
 
 from reglib.data import ImageData, to_float
 from reglib.double_backward import DEFAULT, fast_double_backward
+from reglib.double_backward.modules import viewed
 from reglib.errors import UsageError, unknown
 from reglib.networks import NETWORKS, build_network
-from reglib.regularizers import PENALTIES, Step
+from reglib.regularizers import PENALTIES, Constants, Step
 from reglib.units import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam}
+
+# Settings that every penalty has: its coefficient, and T, if it acts in every T-th step only.
+COMMON = ("strength", "every")
 
 State = dict[str, Tensor]
 
@@ -47,8 +52,16 @@ def check(unit: Training) -> None:
         if name not in known:
             raise unknown(kind, name, known)
     for name, settings in unit.penalties.items():
-        if extra := settings.keys() - {"strength"}:
-            raise unknown(f"setting of penalty {name!r}", min(extra), ["strength"])
+        own = inspect.signature(PENALTIES[name]).parameters.values()
+        allowed = [*COMMON, *(p.name for p in own if p.kind is p.KEYWORD_ONLY)]
+        if extra := settings.keys() - set(allowed):
+            raise unknown(f"setting of penalty {name!r}", min(extra), allowed)
+        every = settings.get("every", 1)
+        if type(every) is not int or every < 1:
+            raise UsageError(
+                f"every, of penalty {name!r}: expected a positive integer, the number of steps of "
+                f"which the penalty acts in one, got {every!r}"
+            )
 
 
 def train(
@@ -102,9 +115,10 @@ def train(
 
     images = data.train.images[: unit.n_train].to(device)
     labels = data.train.labels[: unit.n_train].to(device)
+    constants = Constants(model, lambda: images.split(500))
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         for epoch in range(len(losses), unit.epochs):
-            losses.append(_epoch(unit, model, optimizer, layout, images, labels, epoch))
+            losses.append(_epoch(unit, constants, optimizer, layout, images, labels, epoch))
             if not math.isfinite(losses[-1]):
                 return Trained(network.eval(), losses, diverged=True)
             if on_epoch is not None:
@@ -134,7 +148,7 @@ def memory_format(
 
 def _epoch(
     unit: Training,
-    network: nn.Module,
+    constants: Constants,
     optimizer: torch.optim.Optimizer,
     layout: torch.memory_format,
     images: Tensor,
@@ -147,16 +161,19 @@ def _epoch(
     generator = torch.Generator(images.device).manual_seed(seed)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    network.train()
+    network = viewed(constants.model).train()  # faster where no penalty acts
     total = torch.zeros((), device=images.device, dtype=torch.float64)
-    for index in order.to(images.device).split(unit.batch_size):
+    batches = order.to(images.device).split(unit.batch_size)
+    for number, index in enumerate(batches, start=1 + epoch * len(batches)):
         inputs = to_float(images[index], unit.pixel_range).contiguous(memory_format=layout)
-        inputs.requires_grad_(bool(unit.penalties))
-        logits = network(inputs)
+        acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
+        inputs.requires_grad_(bool(acting))
+        logits = (constants.model if acting else network)(inputs)
         loss = F.cross_entropy(logits, labels[index])
-        step = Step(network, inputs, labels[index], logits, generator)
-        for name, settings in unit.penalties.items():
-            loss = loss + settings["strength"] * PENALTIES[name](step).mean()
+        step = Step(constants.model, inputs, labels[index], logits, generator, constants)
+        for name, settings in acting.items():
+            own = {key: value for key, value in settings.items() if key not in COMMON}
+            loss = loss + settings["strength"] * PENALTIES[name](step, **own).mean()
         optimizer.zero_grad()
         # Naming the parameters spares a gradient by the images that nobody needs.
         torch.autograd.backward(loss, inputs=parameters)

@@ -30,7 +30,8 @@ class Training:
         n_train: only the first images of the training split; None for all.
         epochs, batch_size, optimizer, learning_rate: of the training.
         penalties: for each name in `reglib.regularizers.PENALTIES` its settings, of which
-            "strength" is the coefficient.
+            "strength" is the coefficient; with "every" a penalty acts, in full strength, in steps
+            T, 2T, ... of the training only.
         seed: of the initial weights and of the order of the images.
 
     Raises:

@@ -8,8 +8,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from reglib.double_backward import fast_double_backward
+from reglib.landscape import curvature_penalty, data_smoothness, importance_landscape
 from reglib.networks import build_network
-from reglib.regularizers import PENALTIES, Step, input_gradient_penalty
+from reglib.regularizers import (
+    PENALTIES,
+    Constants,
+    Step,
+    input_gradient_penalty,
+    landscape_curvature,
+    landscape_target,
+)
 
 SHAPE, CLASSES, BATCH = (2, 12, 12), 4, 3
 LABELS = torch.tensor([3, 0, 1])
@@ -43,8 +51,9 @@ def images(dtype=torch.float64):
 def step_of(model, inputs):
     """Make one step; its generator has the same seed each time."""
     inputs = inputs.detach().requires_grad_()
-    generator = torch.Generator(inputs.device).manual_seed(9)
-    return Step(model, inputs, LABELS.to(inputs.device), model(inputs), generator)
+    generator = torch.Generator("cpu").manual_seed(9)
+    constants = Constants(model, lambda: [images()])
+    return Step(model, inputs, LABELS.to(inputs.device), model(inputs), generator, constants)
 
 
 def parameter_gradients(values, model):
@@ -69,26 +78,38 @@ def test_one_finite_value_for_each_sample(penalty, setting):
 
 @each_penalty
 @each_setting
-def test_zero_where_the_output_does_not_depend_on_the_input(penalty, setting):
+def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
     model = network_of(setting)
     nn.init.zeros_(model[-1].weight)
-    values = penalty(step_of(model, images()))
-    assert torch.equal(values, torch.zeros_like(values))
-    assert all(g.isfinite().all() for g in parameter_gradients(values, model))
+    step = step_of(model, images())
+    values = penalty(step)
+    least = 0.0
+    if penalty is landscape_target:  # the landscape is zero, the target is not
+        least = float(step.constants.smoothness(3).square().mean())
+    torch.testing.assert_close(values, torch.full_like(values, least), rtol=1e-12, atol=0)
+    gradients = parameter_gradients(values, model)
+    if penalty in (landscape_curvature, landscape_target):
+        assert not any(g.any() for g in gradients)
+    assert all(g.isfinite().all() for g in gradients)
 
 
 @each_penalty
 @each_setting
 def test_parameter_gradient_agrees_with_finite_differences(penalty, setting):
     model = network_of(setting)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 0.0  # penalties take running statistics as constants
     step = step_of(model, images())
-    gradients = parameter_gradients(penalty(step), model)
+    values = penalty(step)
+    gradients = parameter_gradients(values, model)
+    rounding = 1e-12 + 1e-9 * float(values.detach().mean())
     generator = torch.Generator().manual_seed(10)
     for parameter, gradient in zip(model.parameters(), gradients):
         direction = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
         direction /= direction.norm()
         slope = finite_difference(penalty, model, parameter, direction)
-        tolerance = 1e-5 * float(gradient.norm()) + 1e-12
+        tolerance = 1e-5 * float(gradient.norm()) + rounding
         assert float((gradient * direction).sum()) == pytest.approx(slope, rel=0, abs=tolerance)
 
 
@@ -228,3 +249,67 @@ def test_input_gradient_penalty_refuses_inputs_without_gradient():
     logits = torch.zeros(1, 2, requires_grad=True)
     with pytest.raises(ValueError, match="inputs: expected a tensor that requires a gradient"):
         input_gradient_penalty(logits, torch.tensor([0]), torch.zeros(1, 2))
+
+
+@each_setting
+def test_landscape_penalties_are_those_of_the_batch_in_evaluation_mode(setting):
+    model = network_of(setting)
+    curvature = landscape_curvature(step_of(model, images()), kernel_width=5)
+    target = landscape_target(step_of(model, images()), kernel_width=5)
+    model(images())  # the running statistics after a third step
+    last = landscape_curvature(step_of(model, images()), kernel_width=5)
+    generator = torch.Generator().manual_seed(9)
+    landscape = importance_landscape(model.eval(), images(), generator=generator)
+    expected = curvature_penalty(landscape, kernel_width=5)
+    torch.testing.assert_close(last, expected.expand(BATCH), rtol=1e-12, atol=0)
+    if not setting[2]:
+        torch.testing.assert_close(curvature, last, rtol=1e-12, atol=0)
+        distance = (landscape - data_smoothness([images()], kernel_width=5)).square().mean()
+        torch.testing.assert_close(target, distance.expand(BATCH), rtol=1e-12, atol=0)
+
+
+def test_landscape_penalties_draw_their_classes_from_the_generator_of_the_step():
+    model = network_of(SETTINGS["without batch normalisation"])
+    step = step_of(model, images())
+    values = [landscape_curvature(step) for _ in range(8)]
+    assert len({float(v[0].detach()) for v in values}) > 1
+    step.generator.manual_seed(9)
+    assert torch.equal(landscape_curvature(step), values[0])
+
+
+def test_landscape_of_a_batch_of_one_under_batch_normalisation_is_that_of_evaluation_mode():
+    model = network_of(SETTINGS["batch normalisation in training mode"])
+    x, generator = images()[:1], torch.Generator().manual_seed(3)
+    state = copy.deepcopy(model.state_dict())
+    value = landscape_curvature(Step(model, x, LABELS[:1], torch.empty(0), generator))
+    expected = importance_landscape(model.eval(), x, generator=generator.manual_seed(3))
+    torch.testing.assert_close(value, curvature_penalty(expected)[None], rtol=1e-12, atol=0)
+    assert all(torch.equal(v, state[name]) for name, v in model.state_dict().items())
+
+
+def test_landscape_target_needs_training_images():
+    step = step_of(network_of(SETTINGS["without batch normalisation"]), images())
+    with pytest.raises(ValueError, match=r"step.constants: expected Constants.* got None"):
+        landscape_target(step._replace(constants=None))
+    with pytest.raises(ValueError, match="batches: expected an image that has an edge"):
+        landscape_target(step._replace(constants=Constants(step.model)))
+
+
+def test_landscape_penalties_refuse_batch_statistics_without_running_ones():
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(),
+        nn.Linear(300, 4),
+    ).double()  # fmt: skip
+    with pytest.raises(ValueError, match="BatchNorm2d '1' normalises by statistics of the batch"):
+        landscape_curvature(step_of(model, images()))
+    assert model.training
+
+
+def test_constants_are_made_once():
+    calls = []
+    model = network_of(SETTINGS["without batch normalisation"])
+    constants = Constants(model, lambda: calls.append(1) or [images()])
+    assert constants.smoothness(3) is constants.smoothness(3)
+    assert constants.smoothness(5).shape == (12, 12)
+    assert len(calls) == 2
+    assert constants.evaluated is constants.evaluated

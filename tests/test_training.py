@@ -6,8 +6,14 @@ import torch
 
 from reglib.data import load_data, to_float
 from reglib.errors import UsageError
+from reglib.landscape import (
+    curvature_penalty,
+    data_smoothness,
+    expected_importance_landscape,
+    target_penalty,
+)
 from reglib.networks import build_network
-from reglib.regularizers import input_gradient_penalty
+from reglib.regularizers import PENALTIES, input_gradient_penalty
 from reglib.training import check, initial_network, memory_format, train
 from reglib.units import Training
 
@@ -169,6 +175,21 @@ def test_weights_that_the_last_step_made_infinite_count_as_diverged():
             {"penalties": {"input_gradient": {"strength": 1, "strenght": 2}}},
             r"unknown setting of penalty 'input_gradient' 'strenght': did you mean 'strength'\?",
         ),
+        (
+            {"penalties": {"input_gradient": {"strength": 1, "kernel_width": 3}}},
+            r"unknown setting of penalty 'input_gradient' 'kernel_width': .*Known: every, strength",
+        ),
+        (
+            {"penalties": {"landscape_curvature": {"strength": 1, "kernel_with": 3}}},
+            r"unknown setting of .* 'kernel_with': did you mean 'kernel_width'\?",
+        ),
+        *(
+            (
+                {"penalties": {"input_gradient": {"strength": 1, "every": every}}},
+                rf"every, of penalty 'input_gradient': expected a positive integer.*got {every!r}",
+            )
+            for every in (0, -1, 2.0, True, "2", None)
+        ),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(changes, text):
@@ -222,6 +243,51 @@ def test_fast_and_stock_double_backpropagation_differ_by_rounding_alone(unit):
 def test_a_way_of_double_backpropagation_that_is_unknown_is_refused():
     with pytest.raises(UsageError, match="double_backward: expected fast or stock, got 'quick'"):
         trained(UNIT, double_backward="quick")
+
+
+def test_a_penalty_acts_in_every_t_th_step_of_the_training_in_full_strength(monkeypatch):
+    seen = []
+
+    def record(step, *, kernel_width=3):
+        seen.append((kernel_width, step.inputs.requires_grad, step.labels))
+        return 0 * step.logits.sum(1) + 1
+
+    monkeypatch.setitem(PENALTIES, "landscape_curvature", record)
+    penalties = {"landscape_curvature": {"strength": 9.0, "every": 2, "kernel_width": 5}}
+    unit = dataclasses.replace(UNIT, penalties=penalties)
+    sparse, states = states_of(unit)
+    assert [(width, grad) for width, grad, _ in seen] == [(5, True)] * 4  # steps 2, 4, 6, 8 of 9
+    steps_of_epochs = [1, 2, 1]
+    plain = trained(dataclasses.replace(UNIT, penalties={}))
+    extra = [a - b for a, b in zip(sparse.losses, plain.losses)]
+    assert extra == pytest.approx([9.0 * n / 3 for n in steps_of_epochs], rel=1e-3)
+    kept = [labels for _, _, labels in seen]
+    seen.clear()
+    trained(unit, resume=states[0])
+    assert all(torch.equal(again[2], before) for again, before in zip(seen, kept[1:], strict=True))
+
+
+@pytest.mark.parametrize("name", ["landscape_curvature", "landscape_target"])
+@pytest.mark.parametrize("way", ["fast", "stock"])
+def test_landscape_penalties_flatten_the_landscape(name, way):
+    strength = {"landscape_curvature": 100.0, "landscape_target": 80.0}[name]
+    changes = {"epochs": 8, "learning_rate": 5e-3}
+    plain = dataclasses.replace(WITH_BATCH_NORM, penalties={}, **changes)
+    settings = {"strength": strength, "every": 2}
+    unit = dataclasses.replace(WITH_BATCH_NORM, penalties={name: settings}, **changes)
+    train_split = load_data("mnist5k").train
+    inputs = to_float(train_split.images[:64], UNIT.pixel_range)
+    target = data_smoothness([inputs]).float()
+    distances = []
+    for result in (trained(plain), trained(unit, double_backward=way)):
+        landscape = expected_importance_landscape(result.network, [inputs]).float()
+        distances.append(
+            curvature_penalty(landscape)
+            if name == "landscape_curvature"
+            else target_penalty(landscape, target)
+        )
+        assert not result.diverged
+    assert distances[0] > 1.5 * distances[1]
 
 
 @pytest.mark.gpu

@@ -1,32 +1,28 @@
 """Penalties: pure functions of tensors, one value for each sample.
 
-`PENALTIES` gives each a name, under which a `Training` asks for it.
+`PENALTIES` gives each a name, under which a `Training` asks for it. What a penalty takes by keyword
+besides the `Step` are its settings in a `Training`.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reglib.regularizers.input_gradient import input_gradient_penalty
+from reglib.regularizers.landscape import landscape_curvature, landscape_target
+from reglib.regularizers.step import Constants, Step
 
-__all__ = ["PENALTIES", "Step", "input_gradient_penalty"]
+__all__ = [
+    "PENALTIES",
+    "Constants",
+    "Step",
+    "input_gradient_penalty",
+    "landscape_curvature",
+    "landscape_target",
+]
 
-
-class Step(NamedTuple):
-    """What a penalty may look at in one training step.
-
-    `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it.
-    """
-
-    model: nn.Module
-    inputs: Tensor
-    labels: Tensor
-    logits: Tensor
-    generator: torch.Generator
-
-
-PENALTIES: dict[str, Callable[[Step], Tensor]] = {
+PENALTIES: dict[str, Callable[..., Tensor]] = {
     "input_gradient": lambda step: input_gradient_penalty(step.logits, step.labels, step.inputs),
+    "landscape_curvature": landscape_curvature,
+    "landscape_target": landscape_target,
 }

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reglib.errors import UsageError, unknown
+from reglib.top_gap import TopGAPNet
 
 
 class LeNet5(nn.Sequential):
@@ -111,10 +112,28 @@ def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.Mod
     return [conv, nn.BatchNorm2d(outputs)]
 
 
+def top_gap(
+    channels: int = 3,
+    size: int = 32,
+    classes: int = 10,
+    *,
+    k: int | float,
+    backbone: str = "resnet",
+    backbone_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> TopGAPNet:
+    """Put Top-GAP around a network of `NETWORKS`; `options` go to `TopGAPNet`."""
+    if backbone not in NETWORKS:
+        raise unknown("backbone", backbone, NETWORKS)
+    network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
+    return TopGAPNet(network, classes, k=k, image_size=size, **options)
+
+
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
     "convnet": ConvNet,
     "resnet": ResNet,
+    "top_gap": top_gap,
 }
 
 

@@ -13,7 +13,7 @@ from reglib.data import ImageData, to_float
 from reglib.double_backward import DEFAULT, fast_double_backward
 from reglib.errors import UsageError, unknown
 from reglib.networks import NETWORKS, build_network
-from reglib.regularizers import PENALTIES, Step
+from reglib.regularizers import PENALTIES, take_step
 from reglib.units import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam}
@@ -152,9 +152,8 @@ def _epoch(
     for index in order.to(images.device).split(unit.batch_size):
         inputs = to_float(images[index], unit.pixel_range).contiguous(memory_format=layout)
         inputs.requires_grad_(bool(unit.penalties))
-        logits = network(inputs)
-        loss = F.cross_entropy(logits, labels[index])
-        step = Step(network, inputs, labels[index], logits, generator)
+        step = take_step(network, inputs, labels[index], generator)
+        loss = F.cross_entropy(step.logits, step.labels)
         for name, settings in unit.penalties.items():
             loss = loss + settings["strength"] * PENALTIES[name](step).mean()
         optimizer.zero_grad()

@@ -94,7 +94,7 @@ def class_map_l1(maps: Tensor) -> Tensor:
     >>> class_map_l1(torch.tensor([[[[1.0, -3.0]]]]))
     tensor([2.])
     """
-    return maps.abs().flatten(1).mean(1)
+    return torch.linalg.vector_norm(maps, 1, dim=(1, 2, 3)) / maps[0].numel()
 
 
 def _check_k(k: int | float, locations: int | None = None) -> None:

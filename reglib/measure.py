@@ -2,19 +2,23 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from reglib import metrics
+from reglib.attacks import ATTACKS
 from reglib.data import ImageData, Split, load_data, to_float
 from reglib.double_backward import fast_double_backward, folded_copy
 from reglib.errors import UsageError, unknown
 from reglib.saliency import SALIENCIES
+from reglib.top_gap import TopGAPNet
 from reglib.training import memory_format
 from reglib.units import Measurement, Training
+
+IMAGES = 128  # that go through a network at a time, where the activations are kept
 
 
 class Result(NamedTuple):
@@ -80,9 +84,9 @@ class Subject:
         return torch.Generator(self.device).manual_seed(seed)
 
 
-def accuracy(subject: Subject, *, n_images: int | None = None) -> Result:
-    """1 where a test image is classified right, else 0."""
-    images, labels = subject.test_images(n_images)
+def accuracy(subject: Subject, *, n_images: int | None = None, data: str | None = None) -> Result:
+    """1 where a test image, of another data set if `data` is given, is classified right, else 0."""
+    images, labels = subject.test_images(n_images, data)
     with torch.no_grad():
         predicted = torch.cat([subject.folded(chunk).argmax(1) for chunk in images.split(500)])
     return Result((predicted == labels).double())
@@ -159,13 +163,99 @@ def saliency_maps(
     return Result(maps.flatten(1).norm(dim=1), kept)
 
 
+def robust_accuracy(
+    subject: Subject,
+    *,
+    attack: str,
+    epsilon: float,
+    n_images: int,
+    counts: str = "unchanged",
+    attack_settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Result:
+    """1 where an attack fails, else 0; keeps the attacked images.
+
+    `counts` is "unchanged" (the prediction is that of the clean image) or "correct" (and right).
+    `attack` is a name in `reglib.attacks.ATTACKS`, `attack_settings` are its arguments.
+    """
+    if tuple(subject.unit.pixel_range) != (0, 1):
+        raise UsageError("robust_accuracy: expected a network of images in [0, 1], got one trained "
+                         f"with pixel_range {tuple(subject.unit.pixel_range)}")  # fmt: skip
+    images, labels = subject.test_images(n_images)
+    settings = {"epsilon": epsilon, **(attack_settings or {})}
+    if "generator" in inspect.signature(ATTACKS[attack]).parameters:
+        settings["generator"] = subject.generator(seed)
+    found = ATTACKS[attack](subject.folded, images, labels, **settings)
+    values = found.unchanged if counts == "unchanged" else found.correct
+    return Result(values.double(), {"images": found.images})
+
+
+def _with_class_maps(subject: Subject) -> TopGAPNet:
+    if not isinstance(subject.folded, TopGAPNet):
+        raise UsageError("expected a network with class maps, such as 'top_gap', got "
+                         f"{subject.unit.network!r}")  # fmt: skip
+    return subject.folded
+
+
+def _activation_maps(subject: Subject, n_images: int) -> Tensor:
+    """Return the map of the label of each of the first test images, (B, H, W) in [0, 1]."""
+    network = _with_class_maps(subject)
+    batches = zip(*(part.split(IMAGES) for part in subject.test_images(n_images)))
+    with torch.no_grad():
+        return torch.cat([network.class_activation_maps(*batch) for batch in batches])
+
+
+def class_map_sparsity(subject: Subject, *, n_images: int) -> Result:
+    """See `reglib.metrics.map_sparsity`; keeps the maps."""
+    maps = _activation_maps(subject, n_images)
+    return Result(metrics.map_sparsity(maps), {"maps": maps})
+
+
+def mask_iou(subject: Subject, *, n_images: int, threshold: float | None = None) -> Result:
+    """See `reglib.metrics.mask_iou` and, without a threshold, `largest_mask_iou`."""
+    masks = subject.data.test.masks
+    if masks is None:
+        raise UsageError(f"mask_iou: expected a data set with masks, got {subject.unit.data!r}")
+    maps = _activation_maps(subject, n_images)
+    masks = masks[:n_images].to(maps.device)
+    if threshold is None:
+        return Result(metrics.largest_mask_iou(maps, masks))
+    return Result(metrics.mask_iou(maps, masks, threshold=threshold))
+
+
+def erf_distance(
+    subject: Subject, *, n_images: int, part: str = "distance", normalise: str = "each"
+) -> Result:
+    """See `reglib.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
+    network = _with_class_maps(subject)
+    images, _ = subject.test_images(n_images)
+    found = [
+        metrics.erf_distance(network.class_maps, batch, normalise=normalise)
+        for batch in images.split(IMAGES)
+    ]
+    return Result(torch.cat([getattr(one, part) for one in found]))
+
+
 METRICS: dict[str, Callable[..., Result]] = {
     "accuracy": accuracy,
+    "class_map_sparsity": class_map_sparsity,
     "entropy": entropy,
+    "erf_distance": erf_distance,
     "faithfulness_estimate": faithfulness_estimate,
     "local_lipschitz_estimate": local_lipschitz_estimate,
+    "mask_iou": mask_iou,
     "max_sensitivity": max_sensitivity,
+    "robust_accuracy": robust_accuracy,
     "saliency_maps": saliency_maps,
+}
+
+
+CHOICES: dict[str, Collection[str]] = {
+    "attack": ATTACKS,
+    "counts": ("correct", "unchanged"),
+    "normalise": ("each", "none", "together"),
+    "part": ("centre", "corner", "distance"),
+    "saliency": SALIENCIES,
 }
 
 
@@ -186,12 +276,25 @@ def check(unit: Measurement) -> None:
         signature.bind(None, **unit.settings)
     except TypeError as error:
         raise UsageError(f"metric {unit.metric!r}: {error}") from error
-    if unit.settings.get("saliency", "deeplift") not in SALIENCIES:
-        raise unknown("saliency", unit.settings["saliency"], SALIENCIES)
+    for setting, known in CHOICES.items():
+        chosen = unit.settings.get(setting)
+        if chosen is not None and chosen not in known:
+            raise unknown(setting, chosen, known)
+    if unit.metric == "robust_accuracy":
+        _check_attack(unit.settings)
     for name in ("n_images", "n_samples"):
         count: Any = unit.settings.get(name)
         if count is not None and not (isinstance(count, int) and count > 0):
             raise UsageError(f"{name}: expected a positive integer, got {count!r}")
+
+
+def _check_attack(settings: Mapping[str, Any]) -> None:
+    given = settings.get("attack_settings") or {}
+    known = inspect.signature(ATTACKS[settings["attack"]]).parameters.keys()
+    own = {"model", "images", "labels", "generator", "epsilon"}
+    for name in given:
+        if name not in known - own:
+            raise unknown(f"setting of attack {settings['attack']!r}", name, known - own)
 
 
 def measure(subject: Subject, unit: Measurement) -> Result:

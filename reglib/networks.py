@@ -59,6 +59,8 @@ class ResNet(nn.Sequential):
         blocks: basic blocks in each stage; (2, 2, 2, 2) is ResNet-18.
         width: filters of the first stage; each further stage has twice as many.
         stem: "cifar" (3x3, stride 1), "strided" (3x3, stride 2) or "imagenet" (7x7 and pooling).
+        pre_activation: normalise and activate before each convolution, not after it
+            :cite:p:`he2016identity`; (2, 2, 2, 2) is then PreAct-ResNet-18.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class ResNet(nn.Sequential):
         blocks: Sequence[int] = (2, 2, 2, 2),
         width: int = 64,
         stem: str = "cifar",
+        pre_activation: bool = False,
     ) -> None:
         stems: dict[str, Callable[[], list[nn.Module]]] = {
             "cifar": lambda: _conv_bn(channels, width, 3, 1) + [nn.ReLU()],
@@ -81,13 +84,18 @@ class ResNet(nn.Sequential):
         if stem not in stems:
             raise unknown("stem", stem, stems)
         layers = stems[stem]()
+        if pre_activation and stem != "imagenet":
+            layers = layers[:1]
+        block = PreActivationBlock if pre_activation else BasicBlock
         inputs = width
         for stage, count in enumerate(blocks):
             outputs = width * 2**stage
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
-                layers.append(BasicBlock(inputs, outputs, stride))
+                layers.append(block(inputs, outputs, stride))
                 inputs = outputs
+        if pre_activation:
+            layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
@@ -105,6 +113,27 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.activation(self.residual(x) + self.shortcut(x))
+
+
+class PreActivationBlock(nn.Module):
+    """Twice normalisation, ReLU and a 3x3 convolution; the shortcut is not normalised.
+
+    Where the shape changes, the shortcut is a 1x1 convolution of the activated input.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.before = nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU())
+        self.residual = nn.Sequential(
+            *_conv_bn(inputs, outputs, 3, stride), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        )  # fmt: skip
+        same = stride == 1 and inputs == outputs
+        self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.before(x)
+        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
 
 
 def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.Module]:

@@ -4,6 +4,7 @@ A method is a function of (model, images, class_index) that returns maps of the 
 and CASO are functions of a loss to second order: see `reglib.saliency.high_order`.
 """
 
+from reglib.saliency.class_activation import grad_cam
 from reglib.saliency.display import normalised_for_display
 from reglib.saliency.gradients import (
     SALIENCIES,
@@ -30,6 +31,7 @@ __all__ = [
     "caso",
     "choose_lambda1",
     "deeplift",
+    "grad_cam",
     "integrated_gradients",
     "logit_gradient",
     "loss_gradient",

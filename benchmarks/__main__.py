@@ -18,6 +18,7 @@ from benchmarks import (
     saliency_metrics,
     start_up,
     stored_units,
+    top_gap,
     training_step,
 )
 from benchmarks.timing import Row
@@ -27,13 +28,14 @@ BENCHMARKS = {
     "training_step": training_step.run,
     "saliency_metrics": saliency_metrics.run,
     "input_hessian": input_hessian.run,
+    "top_gap": top_gap.run,
     "memory": memory.run,
     "start_up": start_up.run,
     "stored_units": stored_units.run,
 }
 
 
-ON_CUDA = ("training_step", "saliency_metrics", "input_hessian")
+ON_CUDA = ("training_step", "saliency_metrics", "input_hessian", "top_gap")
 
 
 def main() -> None:

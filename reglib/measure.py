@@ -2,13 +2,20 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reglib import interpretations, landscape_measures, metrics, second_order
+from reglib import (
+    interpretations,
+    landscape_measures,
+    metrics,
+    second_order,
+    top_gap_measures,
+)
+from reglib.attacks import ATTACKS
 from reglib.double_backward import fast_double_backward
 from reglib.errors import UsageError, unknown
 from reglib.saliency import SALIENCIES
@@ -16,9 +23,9 @@ from reglib.subject import Result, Subject
 from reglib.units import Measurement
 
 
-def accuracy(subject: Subject, *, n_images: int | None = None) -> Result:
-    """1 where a test image is classified right, else 0."""
-    images, labels = subject.test_images(n_images)
+def accuracy(subject: Subject, *, n_images: int | None = None, data: str | None = None) -> Result:
+    """1 where a test image, of another data set if `data` is given, is classified right, else 0."""
+    images, labels = subject.test_images(n_images, data)
     with torch.no_grad():
         predicted = torch.cat([subject.folded(chunk).argmax(1) for chunk in images.split(500)])
     return Result((predicted == labels).double())
@@ -99,9 +106,11 @@ METRICS: dict[str, Callable[..., Result]] = {
     "ablation_auc": landscape_measures.ablation_auc,
     "accuracy": accuracy,
     "accuracy_by_location": landscape_measures.accuracy_by_location,
+    "class_map_sparsity": top_gap_measures.class_map_sparsity,
     "closed_form_error": second_order.closed_form_error,
     "corruption_robustness": landscape_measures.corruption_robustness,
     "entropy": entropy,
+    "erf_distance": top_gap_measures.erf_distance,
     "exact_share": second_order.exact_share,
     "faithfulness_estimate": faithfulness_estimate,
     "first_and_second_order": interpretations.first_and_second_order,
@@ -110,11 +119,22 @@ METRICS: dict[str, Callable[..., Result]] = {
     "interpretation_quality": interpretations.interpretation_quality,
     "lambda1_sweep": interpretations.lambda1_sweep,
     "local_lipschitz_estimate": local_lipschitz_estimate,
+    "mask_iou": top_gap_measures.mask_iou,
     "max_sensitivity": max_sensitivity,
+    "robust_accuracy": top_gap_measures.robust_accuracy,
     "saliency_maps": saliency_maps,
 }
 
 
+# Settings that are one of several names: of all metrics, or of one.
+CHOICES: dict[str, Collection[str]] = {
+    "attack": ATTACKS,
+    "corruption_robustness.corruption": [n for some in metrics.CORRUPTIONS.values() for n in some],
+    "erf_distance.normalise": ("each", "none", "together"),
+    "erf_distance.part": metrics.ERFDistance._fields,
+    "robust_accuracy.counts": ("correct", "unchanged"),
+    "saliency": SALIENCIES,
+}
 COUNTS = (
     "k", "n_baselines", "n_classes", "n_images", "n_samples", "n_steps", "patch", "step", "stride",
 )  # fmt: skip
@@ -132,7 +152,8 @@ def check(unit: Measurement) -> None:
     """Check the names in a unit before any time is spent.
 
     Raises:
-        UsageError: unknown metric, saliency method or setting, or a setting that is missing.
+        UsageError: unknown metric or setting, a setting that is missing, or a value of it that is
+            not known.
     """
     if unit.metric not in METRICS:
         raise unknown("metric", unit.metric, METRICS)
@@ -145,8 +166,12 @@ def check(unit: Measurement) -> None:
         signature.bind(None, **unit.settings)
     except TypeError as error:
         raise UsageError(f"metric {unit.metric!r}: {error}") from error
-    if unit.settings.get("saliency", "deeplift") not in SALIENCIES:
-        raise unknown("saliency", unit.settings["saliency"], SALIENCIES)
+    for name, chosen in unit.settings.items():
+        known = CHOICES.get(f"{unit.metric}.{name}", CHOICES.get(name))
+        if known is not None and chosen is not None and chosen not in known:
+            raise unknown(name, chosen, known)
+    if unit.metric == "robust_accuracy":
+        top_gap_measures.check_attack(**unit.settings)
     for name in COUNTS:
         count: Any = unit.settings.get(name)
         if count is not None and not (isinstance(count, int) and count > 0):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reglib.errors import UsageError, unknown
+from reglib.top_gap import TopGAPNet
 
 
 class LeNet5(nn.Sequential):
@@ -58,6 +59,8 @@ class ResNet(nn.Sequential):
         blocks: basic blocks in each stage; (2, 2, 2, 2) is ResNet-18.
         width: filters of the first stage; each further stage has twice as many.
         stem: "cifar" (3x3, stride 1), "strided" (3x3, stride 2) or "imagenet" (7x7 and pooling).
+        pre_activation: normalise and activate before each convolution, not after it
+            :cite:p:`he2016identity`; (2, 2, 2, 2) is then PreAct-ResNet-18.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class ResNet(nn.Sequential):
         blocks: Sequence[int] = (2, 2, 2, 2),
         width: int = 64,
         stem: str = "cifar",
+        pre_activation: bool = False,
     ) -> None:
         stems: dict[str, Callable[[], list[nn.Module]]] = {
             "cifar": lambda: _conv_bn(channels, width, 3, 1) + [nn.ReLU()],
@@ -80,13 +84,18 @@ class ResNet(nn.Sequential):
         if stem not in stems:
             raise unknown("stem", stem, stems)
         layers = stems[stem]()
+        if pre_activation and stem != "imagenet":
+            layers = layers[:1]
+        block = PreActivationBlock if pre_activation else BasicBlock
         inputs = width
         for stage, count in enumerate(blocks):
             outputs = width * 2**stage
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
-                layers.append(BasicBlock(inputs, outputs, stride))
+                layers.append(block(inputs, outputs, stride))
                 inputs = outputs
+        if pre_activation:
+            layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
@@ -106,15 +115,54 @@ class BasicBlock(nn.Module):
         return self.activation(self.residual(x) + self.shortcut(x))
 
 
+class PreActivationBlock(nn.Module):
+    """Twice normalisation, ReLU and a 3x3 convolution; the shortcut is not normalised.
+
+    Where the shape changes, the shortcut is a 1x1 convolution of the activated input.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.before = nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU())
+        self.residual = nn.Sequential(
+            *_conv_bn(inputs, outputs, 3, stride), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        )  # fmt: skip
+        same = stride == 1 and inputs == outputs
+        self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.before(x)
+        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
+
+
 def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.Module]:
     conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return [conv, nn.BatchNorm2d(outputs)]
+
+
+def top_gap(
+    channels: int = 3,
+    size: int = 32,
+    classes: int = 10,
+    *,
+    k: int | float,
+    backbone: str = "resnet",
+    backbone_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> TopGAPNet:
+    """Put Top-GAP around a network of `NETWORKS`; `options` go to `TopGAPNet`."""
+    if backbone not in NETWORKS:
+        raise unknown("backbone", backbone, NETWORKS)
+    network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
+    return TopGAPNet(network, classes, k=k, image_size=size, **options)
 
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
     "convnet": ConvNet,
     "resnet": ResNet,
+    "top_gap": top_gap,
 }
 
 
@@ -131,7 +179,7 @@ def build_network(
         seed: of the initial weights.
 
     Raises:
-        UsageError: unknown network or option, or images that are not square.
+        UsageError: unknown network, an option that it does not take, or images that are not square.
     """
     if name not in NETWORKS:
         raise unknown("network", name, NETWORKS)
@@ -142,5 +190,5 @@ def build_network(
         torch.manual_seed(seed)
         try:
             return NETWORKS[name](channels, height, classes, **options)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise UsageError(f"network {name!r}: {error}") from error

@@ -15,7 +15,7 @@ from reglib.double_backward import DEFAULT, fast_double_backward
 from reglib.double_backward.modules import viewed
 from reglib.errors import UsageError, unknown
 from reglib.networks import NETWORKS, build_network
-from reglib.regularizers import PENALTIES, Constants, Step
+from reglib.regularizers import PENALTIES, Constants, take_step
 from reglib.units import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam}
@@ -168,9 +168,9 @@ def _epoch(
         inputs = to_float(images[index], unit.pixel_range).contiguous(memory_format=layout)
         acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
         inputs.requires_grad_(bool(acting))
-        logits = (constants.model if acting else network)(inputs)
-        loss = F.cross_entropy(logits, labels[index])
-        step = Step(constants.model, inputs, labels[index], logits, generator, constants)
+        model = constants.model if acting else network
+        step = take_step(model, inputs, labels[index], generator, constants=constants)
+        loss = F.cross_entropy(step.logits, step.labels)
         for name, settings in acting.items():
             own = {key: value for key, value in settings.items() if key not in COMMON}
             loss = loss + settings["strength"] * PENALTIES[name](step, **own).mean()

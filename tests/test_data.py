@@ -17,7 +17,10 @@ from reglib.errors import DataMissing, UsageError
 from reglib.networks import build_network
 
 IDX = ("MNIST", "KMNIST", "FashionMNIST")
-IN_PACKAGES = {"mnist5k", "digits-centred", "digits-anywhere", "foolbox-imagenet"}
+IN_PACKAGES = {
+    "mnist5k", "digits-centred", "digits-anywhere", "digit_canvas", "digit_canvas_swapped",
+    "foolbox-imagenet",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from torch import nn
 from reglib.errors import UsageError
 from reglib.networks import NETWORKS, LeNet5, ResNet, build_network
 
+SLIM = {"width": 4, "blocks": (1, 1, 1)}
 SMALL = [
     ("lenet5", (1, 28, 28), {}),
     ("lenet5", (3, 12, 12), {}),
@@ -15,6 +16,9 @@ SMALL = [
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1, 1)}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1), "stem": "strided"}),
     ("resnet", (1, 64, 64), {"width": 4, "blocks": (2, 1), "stem": "imagenet"}),
+    ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 2), "pre_activation": True}),
+    ("top_gap", (3, 32, 32), {"k": 5, "width": 4, "backbone_options": SLIM}),
+    ("top_gap", (1, 28, 28), {"k": 0.1, "fpn": False, "backbone": "convnet"}),
 ]
 
 
@@ -73,6 +77,24 @@ def test_lenet5_has_two_convolutions_three_linear_layers_and_relu_between_them()
 def test_resnet18_in_cifar_form_has_its_11173962_parameters():
     with torch.device("meta"):
         assert count(ResNet(3, 32, 10)) == 11_173_962
+
+
+def test_preact_resnet18_in_cifar_form_has_its_11172170_parameters():
+    """11,171,146 in a common implementation, which leaves out the last normalisation (1,024)."""
+    with torch.device("meta"):
+        assert count(ResNet(3, 32, 10, pre_activation=True)) == 11_172_170
+
+
+def test_a_pre_activation_block_passes_its_input_on_unchanged():
+    network = build("resnet", (3, 32, 32), {"width": 4, "blocks": (2,), "pre_activation": True})
+    kinds = [type(module).__name__ for module in network]
+    assert kinds == ["Conv2d", "PreActivationBlock", "PreActivationBlock", "BatchNorm2d", "ReLU",
+                     "AdaptiveAvgPool2d", "Flatten", "Linear"]  # fmt: skip
+    stem, first, second = network[0], network[1], network[2]
+    for block in (first, second):
+        nn.init.zeros_(block.residual[-1].weight)
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(second(first(stem(images))), stem(images))
 
 
 def test_convnet_has_six_convolutions_of_its_width():

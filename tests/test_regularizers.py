@@ -8,27 +8,42 @@ import torch.nn.functional as F
 from torch import nn
 
 from reglib.double_backward import fast_double_backward
+from reglib.errors import UsageError
 from reglib.landscape import curvature_penalty, data_smoothness, importance_landscape
 from reglib.networks import build_network
 from reglib.regularizers import (
     PENALTIES,
     Constants,
     Step,
+    class_map_l1,
     input_gradient_penalty,
     landscape_curvature,
     landscape_target,
+    take_step,
 )
 
 SHAPE, CLASSES, BATCH = (2, 12, 12), 4, 3
 LABELS = torch.tensor([3, 0, 1])
+RESNET = {"width": 2, "blocks": (1, 1)}
 SETTINGS = {
     "without batch normalisation": ("lenet5", {}, False),
     "batch normalisation in training mode": ("convnet", {"width": 4}, True),
-    "batch normalisation in evaluation mode": ("resnet", {"width": 2, "blocks": (1, 1)}, False),
+    "batch normalisation in evaluation mode": ("resnet", RESNET, False),
 }
+TOP_GAP = {
+    "Top-GAP in training mode": (
+        "top_gap", {"k": 9, "width": 3, "backbone_options": RESNET}, True
+    ),
+    "Top-GAP of the last map": ("top_gap", {"k": 0.2, "fpn": False, "backbone_options": RESNET},
+                                False),
+}  # fmt: skip
+CASES = [
+    pytest.param(penalty, setting, id=f"{name}-{title}")
+    for name, penalty in PENALTIES.items()
+    for title, setting in (TOP_GAP if name == "class_map_l1" else SETTINGS | TOP_GAP).items()
+]
 
-each_penalty = pytest.mark.parametrize("penalty", PENALTIES.values(), ids=PENALTIES)
-each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+each_case = pytest.mark.parametrize(("penalty", "setting"), CASES)
 
 
 def network_of(setting, dtype=torch.float64):
@@ -53,7 +68,7 @@ def step_of(model, inputs):
     inputs = inputs.detach().requires_grad_()
     generator = torch.Generator("cpu").manual_seed(9)
     constants = Constants(model, lambda: [images()])
-    return Step(model, inputs, LABELS.to(inputs.device), model(inputs), generator, constants)
+    return take_step(model, inputs, LABELS.to(inputs.device), generator, constants=constants)
 
 
 def parameter_gradients(values, model):
@@ -67,8 +82,7 @@ def hooks(model):
     return [len(getattr(module, kind)) for module in model.modules() for kind in kinds]
 
 
-@each_penalty
-@each_setting
+@each_case
 def test_one_finite_value_for_each_sample(penalty, setting):
     values = penalty(step_of(network_of(setting), images()))
     assert values.shape == (BATCH,)
@@ -76,11 +90,12 @@ def test_one_finite_value_for_each_sample(penalty, setting):
     assert (values > 0).all()
 
 
-@each_penalty
-@each_setting
+@each_case
 def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
     model = network_of(setting)
-    nn.init.zeros_(model[-1].weight)
+    last = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
     step = step_of(model, images())
     values = penalty(step)
     least = 0.0
@@ -93,8 +108,7 @@ def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
     assert all(g.isfinite().all() for g in gradients)
 
 
-@each_penalty
-@each_setting
+@each_case
 def test_parameter_gradient_agrees_with_finite_differences(penalty, setting):
     model = network_of(setting)
     for module in model.modules():
@@ -126,8 +140,7 @@ def finite_difference(penalty, model, parameter, direction, step=1e-6):
     return (values[0] - values[1]) / (2 * step)
 
 
-@each_penalty
-@each_setting
+@each_case
 def test_model_inputs_and_global_random_state_are_left_as_they_were(penalty, setting):
     model = network_of(setting)
     only_forward = copy.deepcopy(model)
@@ -151,8 +164,7 @@ def test_model_inputs_and_global_random_state_are_left_as_they_were(penalty, set
     assert torch.equal(step.labels, torch.tensor([3, 0, 1]))
 
 
-@each_penalty
-@each_setting
+@each_case
 def test_the_loss_can_still_be_differentiated_afterwards(penalty, setting):
     model = network_of(setting)
     step = step_of(model, images())
@@ -162,8 +174,7 @@ def test_the_loss_can_still_be_differentiated_afterwards(penalty, setting):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@each_penalty
-@each_setting
+@each_case
 def test_bfloat16_autocast_gives_nearly_the_same(penalty, setting):
     model = network_of(setting, torch.float32)
     exact = penalty(step_of(copy.deepcopy(model), images(torch.float32)))
@@ -175,8 +186,7 @@ def test_bfloat16_autocast_gives_nearly_the_same(penalty, setting):
     assert any(g.any() for g in gradients)
 
 
-@each_penalty
-@each_setting
+@each_case
 def test_channels_last_gives_the_same(penalty, setting):
     model = network_of(setting)
     last = copy.deepcopy(model).to(memory_format=torch.channels_last)
@@ -189,8 +199,7 @@ def test_channels_last_gives_the_same(penalty, setting):
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
 
 
-@each_penalty
-@each_setting
+@each_case
 def test_fast_double_backpropagation_gives_the_same(penalty, setting):
     model = network_of(setting)
     fast = fast_double_backward(copy.deepcopy(model))
@@ -203,8 +212,7 @@ def test_fast_double_backpropagation_gives_the_same(penalty, setting):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@each_penalty
-@each_setting
+@each_case
 def test_cuda_gives_the_same(penalty, setting):
     model = network_of(setting)
     expected = penalty(step_of(model, images()))
@@ -251,7 +259,7 @@ def test_input_gradient_penalty_refuses_inputs_without_gradient():
         input_gradient_penalty(logits, torch.tensor([0]), torch.zeros(1, 2))
 
 
-@each_setting
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_landscape_penalties_are_those_of_the_batch_in_evaluation_mode(setting):
     model = network_of(setting)
     curvature = landscape_curvature(step_of(model, images()), kernel_width=5)
@@ -313,3 +321,36 @@ def test_constants_are_made_once():
     assert constants.smoothness(5).shape == (12, 12)
     assert len(calls) == 2
     assert constants.evaluated is constants.evaluated
+
+
+def test_class_map_l1_takes_the_maps_of_the_same_forward_pass():
+    model = network_of(TOP_GAP["Top-GAP in training mode"])
+    passes = []
+    model.classifier.register_forward_hook(lambda module, inputs, output: passes.append(output))
+    step = step_of(model, images())
+    assert len(passes) == 1
+    assert step.class_maps is passes[0]
+    assert torch.equal(step.logits, model.pool(step.class_maps))
+    assert torch.equal(PENALTIES["class_map_l1"](step), class_map_l1(passes[0]))
+
+
+def test_class_map_l1_is_the_mean_of_absolute_values():
+    maps = torch.tensor([[[[1.0, -2.0]], [[0.0, 3.0]]], [[[0.0, 0.0]], [[0.5, -0.5]]]])
+    assert torch.equal(class_map_l1(maps), torch.tensor([1.5, 0.25]))
+    maps.requires_grad_()
+    class_map_l1(maps).sum().backward()
+    assert torch.equal(maps.grad, maps.detach().sign() / 4)
+
+
+def test_class_map_l1_asks_for_a_network_with_class_maps():
+    step = step_of(network_of(SETTINGS["without batch normalisation"]), images())
+    assert step.class_maps is None
+    with pytest.raises(UsageError, match="expected a network with a TopGAP layer, got LeNet5"):
+        PENALTIES["class_map_l1"](step)
+
+
+def test_a_step_that_fails_leaves_no_hook():
+    model = network_of(TOP_GAP["Top-GAP of the last map"])
+    with pytest.raises(RuntimeError):
+        step_of(model, images()[:, :1])
+    assert not any(hooks(model))

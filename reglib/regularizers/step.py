@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,14 @@ from reglib.double_backward.folding import in_evaluation_mode
 from reglib.double_backward.modules import View
 from reglib.input_hessian.checks import check_network
 from reglib.landscape import data_smoothness
+from reglib.top_gap import TopGAP
 
 
 class Step(NamedTuple):
-    """What a penalty may look at in one training step.
+    """What a penalty may look at in one training step: see `take_step`.
 
-    `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it.
+    `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it, and on
+    the way `class_maps` (B, classes, h, w), if the network has a `TopGAP` layer that pools them.
     `constants` belongs to the whole training; without it, what is needed is made anew each time.
     """
 
@@ -28,7 +30,39 @@ class Step(NamedTuple):
     labels: Tensor
     logits: Tensor
     generator: torch.Generator
+    class_maps: Tensor | None = None
     constants: Constants | None = None
+
+
+def take_step(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    *,
+    constants: Constants | None = None,
+) -> Step:
+    """Run a network on a batch, and note what penalties may look at.
+
+    The class maps are what the `TopGAP` layer is given: a hook that lives as long as the call sees
+    them, so that networks keep nothing of a forward pass, and one pass serves loss and penalties.
+    """
+    maps: list[Tensor] = []
+
+    def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        maps.append(arguments[0])
+
+    pools = [module for module in model.modules() if isinstance(module, TopGAP)]
+    hooks = [pool.register_forward_pre_hook(note) for pool in pools]
+    try:
+        logits = model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Step(
+        model, inputs, labels, logits, generator,
+        class_maps=maps[-1] if maps else None, constants=constants,
+    )  # fmt: skip
 
 
 class Constants:

@@ -54,7 +54,7 @@ def apgd(
         raise unknown("loss", loss, LOSSES)
 
     def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
-        from art.attacks.evasion import (  # type: ignore[import-untyped]
+        from art.attacks.evasion import (
             AutoProjectedGradientDescent,
         )
 
@@ -177,7 +177,7 @@ def auto_attack(
 
 
 def _classifier(frozen: nn.Module, x: Tensor, classes: int) -> Any:
-    from art.estimators.classification import (  # type: ignore[import-untyped]
+    from art.estimators.classification import (
         PyTorchClassifier,
     )
 

@@ -46,7 +46,7 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
             "images: expected bytes with 1 or 3 channels and at least 32 pixels a side, got "
             f"{images.dtype} of shape {tuple(images.shape)}"
         )
-    from imagecorruptions import corrupt  # type: ignore[import-untyped]
+    from imagecorruptions import corrupt
 
     results = []
     with _numpy_state():

@@ -1,0 +1,121 @@
+"""Insertion and deletion curves against closed forms and a plain loop."""
+
+import pytest
+import torch
+from torch import nn
+
+from reglib.errors import UsageError
+from reglib.metrics import area_under_curve, deletion_curve, insertion_curve
+from reglib.networks import build_network
+from tests.test_metrics import LABELS, Recorder, linear_network, random_images
+
+
+def gains(model, images, baseline):
+    """What each pixel adds to the label's logit of a linear network, (B, P)."""
+    weight = model[1].weight.detach()[LABELS].view_as(images)
+    return ((images - baseline) * weight).sum(1).flatten(1)
+
+
+@pytest.mark.parametrize("baseline", [0.0, 0.4, random_images(3, 2, 4, 4, seed=9)])
+def test_curve_of_a_linear_network_is_a_sum_of_sorted_gains(baseline):
+    model, images = linear_network(32), random_images(3, 2, 4, 4)
+    gain = gains(model, images, baseline)
+    curves = insertion_curve(
+        gain.view(3, 1, 4, 4), model, images, LABELS, n_steps=16, baseline=baseline, score="logit"
+    )
+    start = model(torch.zeros_like(images) + baseline).gather(1, LABELS[:, None]).detach()
+    added = gain.sort(dim=1, descending=True).values.cumsum(1)
+    torch.testing.assert_close(curves, torch.cat([start, start + added], dim=1))
+
+
+def test_deletion_takes_the_gains_away_in_the_same_order():
+    model, images = linear_network(32), random_images(3, 2, 4, 4)
+    gain = gains(model, images, 0.3)
+    curves = deletion_curve(
+        gain.view(3, 1, 4, 4), model, images, LABELS, n_steps=16, baseline=0.3, score="logit"
+    )
+    whole = model(images).gather(1, LABELS[:, None]).detach()
+    taken = gain.sort(dim=1, descending=True).values.cumsum(1)
+    torch.testing.assert_close(curves, torch.cat([whole, whole - taken], dim=1))
+
+
+@pytest.mark.parametrize("n_steps", [1, 5, 144])
+def test_curves_agree_with_a_plain_loop(n_steps):
+    model = build_network("lenet5", (3, 12, 12), 3, options={}, seed=2).double().eval()
+    images, maps = random_images(3, 3, 12, 12), random_images(3, 3, 12, 12, seed=1) - 0.5
+    curves = insertion_curve(maps, model, images, LABELS, n_steps=n_steps)
+    assert curves.shape == (3, n_steps + 1)
+    for b in range(3):
+        ranked = sorted(range(144), key=lambda i: -float(maps[b, :, i // 12, i % 12].sum()))
+        for k in range(n_steps + 1):
+            mixed = torch.zeros(3, 12, 12, dtype=torch.float64)
+            for i in ranked[: k * 144 // n_steps]:
+                mixed[:, i // 12, i % 12] = images[b, :, i // 12, i % 12]
+            with torch.no_grad():
+                expected = model(mixed[None]).softmax(1)[0, LABELS[b]]
+            torch.testing.assert_close(curves[b, k], expected, rtol=1e-12, atol=0)
+
+
+def test_curves_begin_and_end_at_baseline_and_image():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    curves = (insertion_curve, deletion_curve)
+    inserted, deleted = (curve(images, model, images, LABELS, n_steps=3) for curve in curves)
+    black, whole = (model(x).softmax(1)[torch.arange(3), LABELS] for x in (images * 0, images))
+    torch.testing.assert_close(inserted[:, [0, -1]], torch.stack([black, whole], dim=1))
+    torch.testing.assert_close(deleted[:, [0, -1]], torch.stack([whole, black], dim=1))
+
+
+def test_equal_pixels_go_in_the_order_of_their_index():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    flat = insertion_curve(torch.zeros(3, 1, 4, 4), model, images, LABELS, n_steps=16)
+    falling = -torch.arange(16.0).view(1, 1, 4, 4).expand(3, -1, -1, -1)
+    assert torch.equal(flat, insertion_curve(falling, model, images, LABELS, n_steps=16))
+
+
+def test_size_of_chunks_changes_nothing_but_the_batches():
+    model, images = Recorder(linear_network(16)), random_images(3, 1, 4, 4)
+    one_image = 16 * 8
+    small = insertion_curve(images, model, images, LABELS, n_steps=5, max_bytes=4 * one_image)
+    assert model.batches == [4, 4, 4, 4, 2]
+    assert model.largest_bytes <= 4 * one_image
+    whole = insertion_curve(images, model, images, LABELS, n_steps=5)
+    torch.testing.assert_close(small, whole, rtol=1e-12, atol=0)
+
+
+def test_nothing_is_changed_and_no_graph_is_built():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    maps, before = images.clone().requires_grad_(), images.clone()
+    curves = deletion_curve(maps, model, images, LABELS, n_steps=4)
+    assert not curves.requires_grad
+    assert torch.equal(images, before)
+    assert not model.training
+
+
+def test_area_is_that_of_the_trapezoids():
+    curves = random_images(2, 6)
+    expected = [sum((row[k] + row[k + 1]) / 10 for k in range(5)) for row in curves]
+    torch.testing.assert_close(area_under_curve(curves), torch.stack(expected))
+    assert area_under_curve(torch.ones(1, 9)).item() == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"n_steps": 0}, "n_steps: expected 1 to 16, .* got 0"),
+        ({"n_steps": 17}, "n_steps: expected 1 to 16, .* got 17"),
+        ({"maps": torch.zeros(2, 1, 4, 4)}, r"maps: expected .*\(3, C, 4, 4\) .* got \(2, 1"),
+        ({"maps": torch.zeros(3, 1, 2, 8)}, r"maps: expected shape \(3, C, 4, 4\)"),
+        ({"max_bytes": 0}, "max_bytes: expected a positive number"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_by_name(changes, text):
+    images = random_images(3, 1, 4, 4)
+    arguments = {"maps": images, "images": images, "class_index": LABELS, "n_steps": 4} | changes
+    with pytest.raises(ValueError, match=text):
+        insertion_curve(model=nn.Flatten(), **arguments)
+
+
+def test_an_unknown_score_names_the_nearest():
+    images = random_images(3, 1, 4, 4)
+    with pytest.raises(UsageError, match="unknown score 'logits': did you mean 'logit'"):
+        deletion_curve(images, linear_network(16), images, LABELS, n_steps=2, score="logits")

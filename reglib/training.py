@@ -1,6 +1,7 @@
 """One training loop for every paper: cross-entropy plus the sum of strength x penalty."""
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -36,7 +37,8 @@ def check(unit: Training) -> None:
     """Check the names in a unit before any time is spent.
 
     Raises:
-        UsageError: unknown network, optimizer, penalty or argument of a penalty.
+        UsageError: unknown network, optimizer, penalty or setting of a penalty, or a setting that
+            is missing.
     """
     names: list[tuple[str, str, Mapping[str, Any]]] = [
         ("network", unit.network, NETWORKS),
@@ -47,8 +49,19 @@ def check(unit: Training) -> None:
         if name not in known:
             raise unknown(kind, name, known)
     for name, settings in unit.penalties.items():
-        if extra := settings.keys() - {"strength"}:
-            raise unknown(f"setting of penalty {name!r}", min(extra), ["strength"])
+        signature = inspect.signature(PENALTIES[name])
+        known_settings = {"strength", *signature.parameters} - {"step"}
+        if extra := settings.keys() - known_settings:
+            raise unknown(f"setting of penalty {name!r}", min(extra), known_settings)
+        try:
+            signature.bind(None, **own_settings(settings))
+        except TypeError as error:
+            raise UsageError(f"penalty {name!r}: {error}") from error
+
+
+def own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a penalty: its settings in a unit without the strength."""
+    return {name: value for name, value in settings.items() if name != "strength"}
 
 
 def train(
@@ -154,9 +167,10 @@ def _epoch(
         inputs.requires_grad_(bool(unit.penalties))
         logits = network(inputs)
         loss = F.cross_entropy(logits, labels[index])
-        step = Step(network, inputs, labels[index], logits, generator)
+        step = Step(network, inputs, labels[index], logits, generator, unit.pixel_range)
         for name, settings in unit.penalties.items():
-            loss = loss + settings["strength"] * PENALTIES[name](step).mean()
+            values = PENALTIES[name](step, **own_settings(settings))
+            loss = loss + settings["strength"] * values.mean()
         optimizer.zero_grad()
         # Naming the parameters spares a gradient by the images that nobody needs.
         torch.autograd.backward(loss, inputs=parameters)

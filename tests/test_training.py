@@ -7,7 +7,7 @@ import torch
 from reglib.data import load_data, to_float
 from reglib.errors import UsageError
 from reglib.networks import build_network
-from reglib.regularizers import input_gradient_penalty
+from reglib.regularizers import PENALTIES, input_gradient_penalty
 from reglib.training import check, initial_network, memory_format, train
 from reglib.units import Training
 
@@ -169,6 +169,14 @@ def test_weights_that_the_last_step_made_infinite_count_as_diverged():
             {"penalties": {"input_gradient": {"strength": 1, "strenght": 2}}},
             r"unknown setting of penalty 'input_gradient' 'strenght': did you mean 'strength'\?",
         ),
+        (
+            {"penalties": {"cure": {"strength": 1, "radios": 2}}},
+            r"unknown setting of penalty 'cure' 'radios': did you mean 'radius'\? Known: radius, s",
+        ),
+        (
+            {"penalties": {"adversarial": {"strength": 1, "epsilon": 0.1}}},
+            "penalty 'adversarial': missing a required argument: 'step_size'",
+        ),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(changes, text):
@@ -177,6 +185,29 @@ def test_unknown_names_are_refused_with_the_nearest(changes, text):
         check(unit)
     with pytest.raises(UsageError, match=text):
         trained(unit)
+
+
+def test_settings_of_a_penalty_reach_it():
+    def first_loss(**settings):
+        penalties = {"cure": {"strength": 1.0, **settings}}
+        unit = dataclasses.replace(UNIT, penalties=penalties, epochs=1, batch_size=96)
+        return trained(unit).losses[0]
+
+    assert first_loss() == first_loss(radius=1.5)
+    assert first_loss(radius=3.0) > first_loss() + 1e-4
+
+
+def test_penalties_know_the_pixel_range_of_the_unit(monkeypatch):
+    ranges = []
+
+    def penalty(step):
+        ranges.append(step.pixel_range)
+        return PENALTIES["input_gradient"](step)
+
+    monkeypatch.setitem(PENALTIES, "logit_gradient", penalty)
+    penalties = {"logit_gradient": {"strength": 1}}
+    trained(dataclasses.replace(UNIT, pixel_range=(-1, 2), epochs=1, penalties=penalties))
+    assert ranges == [(-1, 2)] * 3
 
 
 def test_strength_zero_is_training_without_a_penalty():

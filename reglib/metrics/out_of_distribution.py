@@ -45,6 +45,7 @@ def auroc(known: Tensor, foreign: Tensor) -> Tensor:
                 f"{tuple(scores.shape)} with {int(scores.isnan().sum())} NaN"
             )
     ordered = foreign.sort().values
+    known = known.contiguous()
     below = torch.searchsorted(ordered, known, right=False)
     not_above = torch.searchsorted(ordered, known, right=True)
     return (below + not_above) / (2 * len(foreign))
@@ -68,4 +69,6 @@ def logit_auroc(known: Tensor, foreign: Tensor) -> Tensor:
     Source: :math:`f_i(x; \theta)` in table 6 of :cite:t:`yang2024`, as we read "for a specific
     label y = i".
     """
-    return torch.stack([auroc(a, b) for a, b in zip(known.T, foreign.T, strict=True)]).mean(0)
+    return torch.stack(
+        [auroc(a, b) for a, b in zip(known.unbind(1), foreign.unbind(1), strict=True)]
+    ).mean(0)

@@ -14,7 +14,7 @@ from reglib.data import ImageData, to_float
 from reglib.double_backward import DEFAULT, fast_double_backward
 from reglib.errors import UsageError, unknown
 from reglib.networks import NETWORKS, build_network
-from reglib.regularizers import PENALTIES, Step
+from reglib.regularizers import PENALTIES, Step, balancing_weights, group_dro
 from reglib.units import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam}
@@ -93,7 +93,8 @@ def train(
         The network and its losses.
 
     Raises:
-        UsageError: an unknown name, or an unknown way of double backpropagation.
+        UsageError: an unknown name, an unknown way of double backpropagation, or data without the
+            groups that the unit asks for.
     """
     check(unit)
     way = double_backward or DEFAULT[device.type]
@@ -109,15 +110,17 @@ def train(
     losses: list[float] = []
     if resume is not None:
         losses = _restore(resume, network, optimizer)
+    groups = _groups(unit, data, device, resume)
 
     def state() -> State:
-        return _state(network, optimizer, losses)
+        state = _state(network, optimizer, losses)
+        return state if groups is None else state | {"group_weights": groups.weights}
 
     images = data.train.images[: unit.n_train].to(device)
     labels = data.train.labels[: unit.n_train].to(device)
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         for epoch in range(len(losses), unit.epochs):
-            losses.append(_epoch(unit, model, optimizer, layout, images, labels, epoch))
+            losses.append(_epoch(unit, model, optimizer, layout, images, labels, groups, epoch))
             if not math.isfinite(losses[-1]):
                 return Trained(network.eval(), losses, diverged=True)
             if on_epoch is not None:
@@ -145,6 +148,33 @@ def memory_format(
     return torch.channels_last if fast else torch.contiguous_format
 
 
+class _Groups(NamedTuple):
+    """Groups (N,) of the images, and the weights (groups,) of Group DRO, which change in place."""
+
+    groups: Tensor
+    weights: Tensor
+
+
+def _groups(
+    unit: Training, data: ImageData, device: torch.device, resume: State | None
+) -> _Groups | None:
+    if unit.group_dro is None and not unit.balance_groups:
+        return None
+    if data.train.groups is None:
+        raise UsageError(
+            f"data set {unit.data!r}: expected groups of images, which group_dro and "
+            "balance_groups need, got none"
+        )
+    groups = data.train.groups[: unit.n_train].to(device)
+    count = int(data.train.groups.max()) + 1
+    weights = torch.full((count,), 1 / count, device=device)
+    if resume is not None:
+        if "group_weights" not in resume:
+            raise UsageError("resume: expected the state of a training with groups, got another")
+        weights.copy_(resume["group_weights"])
+    return _Groups(groups, weights)
+
+
 def _epoch(
     unit: Training,
     network: nn.Module,
@@ -152,6 +182,7 @@ def _epoch(
     layout: torch.memory_format,
     images: Tensor,
     labels: Tensor,
+    groups: _Groups | None,
     epoch: int,
 ) -> float:
     """Go through the images once; return the mean loss, penalties included."""
@@ -159,6 +190,11 @@ def _epoch(
     torch.manual_seed(seed)
     generator = torch.Generator(images.device).manual_seed(seed)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    if groups is not None and unit.balance_groups:
+        chances = balancing_weights(groups.groups, len(groups.weights)).cpu()
+        order = chances.multinomial(
+            len(images), replacement=True, generator=torch.Generator().manual_seed(seed)
+        )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     network.train()
     total = torch.zeros((), device=images.device, dtype=torch.float64)
@@ -166,7 +202,14 @@ def _epoch(
         inputs = to_float(images[index], unit.pixel_range).contiguous(memory_format=layout)
         inputs.requires_grad_(bool(unit.penalties))
         logits = network(inputs)
-        loss = F.cross_entropy(logits, labels[index])
+        if groups is not None and unit.group_dro is not None:
+            losses = F.cross_entropy(logits, labels[index], reduction="none")
+            loss, weights = group_dro(
+                losses, groups.groups[index], groups.weights, step_size=unit.group_dro
+            )
+            groups.weights.copy_(weights)
+        else:
+            loss = F.cross_entropy(logits, labels[index])
         step = Step(network, inputs, labels[index], logits, generator, unit.pixel_range)
         for name, settings in unit.penalties.items():
             values = PENALTIES[name](step, **own_settings(settings))

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchvision import datasets
 from torchvision.transforms import v2
 
+from reglib import photographs
 from reglib.errors import DataMissing, UsageError, unknown
 from reglib.paths import data_folder
 
@@ -50,13 +51,17 @@ class ImageData:
 
 @dataclass(frozen=True)
 class Source:
-    """How a data set is read, what it is, and how to get it."""
+    """How a data set is read, what it is, and how to get it.
+
+    Without `to_train` all images are in the test split.
+    """
 
     read: Callable[[Path], tuple[Split, Split, Sequence[str]]]
     about: str
     licence: str
     how_to_get: str
     shape: tuple[int, int, int] | None = None
+    to_train: bool = True
 
 
 def to_float(images: Tensor, pixel_range: Sequence[float]) -> Tensor:
@@ -74,7 +79,8 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
 
     Args:
         name: a key of `SOURCES`, or `imagefolder:PATH` for images of your own, laid out as
-            `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for `test`), of one size.
+            `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for `test`), of one size; without
+            these folders, photographs of any size to show to a network for ImageNet.
         root: folder of downloaded data; default: see `reglib.paths.data_folder`.
 
     Raises:
@@ -91,8 +97,9 @@ def image_shape(name: str) -> tuple[int, int, int]:
 
 @functools.lru_cache(maxsize=2)
 def _load(name: str, root: str) -> ImageData:
-    train, test, classes = source(name).read(Path(root))
-    for part, split in (("training", train), ("test", test)):
+    origin = source(name)
+    train, test, classes = origin.read(Path(root))
+    for part, split in [("training", train)] * origin.to_train + [("test", test)]:
         if len(split.images) == 0:
             raise UsageError(f"data set {name!r}: expected images in its {part} split, found none")
         if len(split.images) != len(split.labels):
@@ -121,13 +128,35 @@ def source(name: str) -> Source:
     """
     kind, colon, path = name.partition(":")
     if kind == "imagefolder" and colon:
+        folder = Path(path).expanduser()
+        if folder.is_dir() and not any((folder / part).is_dir() for part in _PARTS):
+            return _shown(
+                lambda root: photographs.read_own(folder), name,
+                f"own photographs below {path}", "your own", f"put images into {path}",
+            )  # fmt: skip
         return Source(
-            lambda root: _read_image_folder(Path(path).expanduser(), name),
+            lambda root: _read_image_folder(folder, name),
             f"own images in {path}", "your own", f"put images into {path}/train/CLASS/",
         )  # fmt: skip
     if name not in SOURCES:
         raise unknown("data set", name, [*SOURCES, "imagefolder:PATH"])
     return SOURCES[name]
+
+
+def _shown(
+    read: Callable[[Path], photographs.Read], name: str, about: str, licence: str, how: str
+) -> Source:
+    """Make the source of photographs that are only shown to networks."""
+
+    def split(root: Path) -> tuple[Split, Split, Sequence[str]]:
+        try:
+            images, labels, classes = read(root)
+        except FileNotFoundError as error:
+            raise _missing(name, root, str(error)) from error
+        return Split(images[:0], labels[:0]), Split(images, labels), classes
+
+    size = photographs.SIZE
+    return Source(split, about, licence, how, (3, size, size), to_train=False)
 
 
 def _read_mnist5k(root: Path) -> tuple[Split, Split, Sequence[str]]:
@@ -289,6 +318,8 @@ def _by_torchvision(name: str, arguments: str = "") -> str:
     return f'python -c "from torchvision.datasets import {name}; {call}"'
 
 
+_PARTS = ("train", "test", "val")
+
 SOURCES: dict[str, Source] = {
     "mnist5k": Source(
         _read_mnist5k,
@@ -385,5 +416,27 @@ SOURCES: dict[str, Source] = {
         "for research that is not commercial",
         _by_torchvision("CelebA"),
         (3, 128, 128),
+    ),
+    "foolbox-imagenet": _shown(
+        lambda root: photographs.read_foolbox(),
+        "foolbox-imagenet",
+        "20 photographs of ImageNet that come with the package foolbox, cut to 224 x 224",
+        "from the package foolbox (MIT); the images: terms of ImageNet",
+        "it comes with the package foolbox: pip install foolbox",
+    ),
+    "imagenet-samples": _shown(
+        lambda root: photographs.read_one_a_class(root / "imagenet-samples"),
+        "imagenet-samples",
+        "one training photograph of each of the 1,000 classes of ImageNet, cut to 224 x 224",
+        "terms of ImageNet: research, not commercial",
+        "lay one photograph of each class out as DATA/imagenet-samples/nXXXXXXXX_name.JPEG",
+    ),
+    "imagenet-val-1000": _shown(
+        lambda root: photographs.read_validation_sample(root / "imagenet" / "val"),
+        "imagenet-val-1000",
+        "1,000 random photographs of the validation set of ImageNet 2012, cut to 224 x 224",
+        "terms of ImageNet: research, not commercial",
+        "get ILSVRC2012_img_val.tar from image-net.org and lay it out as "
+        "DATA/imagenet/val/nXXXXXXXX/*.JPEG",
     ),
 }

@@ -3,81 +3,17 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from reglib import metrics
-from reglib.data import ImageData, Split, load_data, to_float
-from reglib.double_backward import fast_double_backward, folded_copy
+from reglib import interpretations, metrics, second_order
+from reglib.double_backward import fast_double_backward
 from reglib.errors import UsageError, unknown
 from reglib.saliency import SALIENCIES
-from reglib.training import memory_format
-from reglib.units import Measurement, Training
-
-
-class Result(NamedTuple):
-    """One value for each image, (B,), and tensors to keep, such as maps."""
-
-    per_image: Tensor
-    tensors: dict[str, Tensor] = {}
-
-
-def checked_test_split(own: ImageData, shown: ImageData, name: str, count: int | None) -> Split:
-    """Return the test split of `shown`, if a network trained on `own` can take `count` of it.
-
-    Raises:
-        UsageError: fewer images than asked for, images of another shape, or more classes.
-    """
-    if count is not None and count > len(shown.test.images):
-        raise UsageError(f"n_images: expected at most {len(shown.test.images)} for the test split "
-                         f"of {name!r}, got {count}")  # fmt: skip
-    if shown.shape != own.shape:
-        raise UsageError(f"data set {name!r}: expected images of shape {own.shape} as in training, "
-                         f"got {shown.shape}")  # fmt: skip
-    if len(shown.classes) > len(own.classes):
-        raise UsageError(f"data set {name!r}: expected at most the {len(own.classes)} classes of "
-                         f"the network, got {len(shown.classes)}")  # fmt: skip
-    return shown.test
-
-
-class Subject:
-    """A trained network in evaluation mode, with the images of its data set.
-
-    `folded` is a copy of `network`, faster because its batch normalisation is folded.
-    """
-
-    def __init__(self, network: nn.Module, unit: Training, data: ImageData) -> None:
-        self.network = network
-        self.folded = folded_copy(network)
-        self.unit = unit
-        self.data = data
-        self.device = next(network.parameters()).device
-        self.max_bytes = metrics.CHUNK_BYTES * (1 if self.device.type == "cpu" else 128)
-
-    def test_images(self, count: int | None, data: str | None = None) -> tuple[Tensor, Tensor]:
-        """Return the first test images as the network takes them, (B, C, H, W), and labels.
-
-        Raises:
-            UsageError: see `checked_test_split`.
-        """
-        name = data or self.unit.data
-        test = checked_test_split(self.data, load_data(data) if data else self.data, name, count)
-        images = to_float(test.images[:count].to(self.device), self.unit.pixel_range)
-        layout = memory_format(self.network, self.device)
-        return images.contiguous(memory_format=layout), test.labels[:count].to(self.device)
-
-    def maps_of(self, saliency: str) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the saliency of (images, class_index), channels summed, (B, 1, H, W)."""
-        if saliency not in SALIENCIES:
-            raise unknown("saliency", saliency, SALIENCIES)
-        method = SALIENCIES[saliency]
-        return lambda images, labels: method(self.folded, images, labels).sum(1, keepdim=True)
-
-    def generator(self, seed: int) -> torch.Generator:
-        """Return a source of random numbers on the device of the network."""
-        return torch.Generator(self.device).manual_seed(seed)
+from reglib.subject import Result, Subject
+from reglib.units import Measurement
 
 
 def accuracy(subject: Subject, *, n_images: int | None = None) -> Result:
@@ -161,12 +97,26 @@ def saliency_maps(
 
 METRICS: dict[str, Callable[..., Result]] = {
     "accuracy": accuracy,
+    "closed_form_error": second_order.closed_form_error,
     "entropy": entropy,
+    "exact_share": second_order.exact_share,
     "faithfulness_estimate": faithfulness_estimate,
+    "first_and_second_order": interpretations.first_and_second_order,
+    "high_order": second_order.high_order,
+    "interpretation_quality": interpretations.interpretation_quality,
+    "lambda1_sweep": interpretations.lambda1_sweep,
     "local_lipschitz_estimate": local_lipschitz_estimate,
     "max_sensitivity": max_sensitivity,
     "saliency_maps": saliency_maps,
 }
+
+
+def images_needed(unit: Measurement) -> int | None:
+    """Return how many test images there must be for a measurement; None if any number will do."""
+    count = unit.settings.get("n_images")
+    if count is None:
+        return None
+    return unit.settings.get("first", 0) + (count - 1) * unit.settings.get("step", 1) + 1
 
 
 def check(unit: Measurement) -> None:
@@ -188,7 +138,7 @@ def check(unit: Measurement) -> None:
         raise UsageError(f"metric {unit.metric!r}: {error}") from error
     if unit.settings.get("saliency", "deeplift") not in SALIENCIES:
         raise unknown("saliency", unit.settings["saliency"], SALIENCIES)
-    for name in ("n_images", "n_samples"):
+    for name in ("n_images", "n_samples", "step", "n_classes", "patch", "n_steps", "k"):
         count: Any = unit.settings.get(name)
         if count is not None and not (isinstance(count, int) and count > 0):
             raise UsageError(f"{name}: expected a positive integer, got {count!r}")

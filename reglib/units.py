@@ -15,7 +15,7 @@ from typing import Any
 
 from reglib.errors import UsageError
 
-VERSIONS = {"training": 1, "measurement": 2}
+VERSIONS = {"training": 1, "pretrained": 1, "measurement": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,31 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """A network that others have trained, and the images that it is shown.
+
+    Args:
+        data: name of the data set (see `reglib.data.SOURCES`); its test images are shown.
+        network: name of the network (see `reglib.pretrained.PRETRAINED`).
+
+    Raises:
+        UsageError: a field that has not its type, by name.
+    """
+
+    data: str
+    network: str
+
+    def __post_init__(self) -> None:
+        for name in ("data", "network"):
+            _require(name, getattr(self, name), "a name", _is_name)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """A metric of a trained network.
 
     Args:
-        training: the network.
+        training: the network, trained here or by others.
         metric: a name in `reglib.measure.METRICS`.
         settings: arguments of the metric.
 
@@ -92,17 +112,19 @@ class Measurement:
         UsageError: a field that has not its type, by name.
     """
 
-    training: Training
+    training: Training | Pretrained
     metric: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require("training", self.training, "a Training", lambda v: isinstance(v, Training))
+        _require("training", self.training, "a Training or a Pretrained",
+                 lambda v: isinstance(v, Training | Pretrained))  # fmt: skip
         _require("metric", self.metric, "a name", _is_name)
         _require("settings", self.settings, "names and values", _is_settings)
 
 
-Unit = Training | Measurement
+Network = Training | Pretrained
+Unit = Network | Measurement
 
 
 def identity(unit: Unit) -> dict[str, Any]:
@@ -117,7 +139,7 @@ def identity(unit: Unit) -> dict[str, Any]:
             else spec.default
         )
         if value != default:
-            result[spec.name] = identity(value) if isinstance(value, Training) else value
+            result[spec.name] = identity(value) if isinstance(value, Network) else value
     return json.loads(json.dumps(result))
 
 
@@ -126,13 +148,15 @@ def from_identity(values: Mapping[str, Any]) -> Unit:
     fields = {name: value for name, value in values.items() if name not in ("unit", "version")}
     if values["unit"] == "measurement":
         return Measurement(training=training_of(from_identity(fields.pop("training"))), **fields)
+    if values["unit"] == "pretrained":
+        return Pretrained(**fields)
     if "pixel_range" in fields:
         fields["pixel_range"] = tuple(fields["pixel_range"])
     return Training(**fields)
 
 
-def training_of(unit: Unit) -> Training:
-    """Return the training of a measurement, or the training itself."""
+def training_of(unit: Unit) -> Network:
+    """Return the network of a measurement, trained here or by others, or the network itself."""
     return unit.training if isinstance(unit, Measurement) else unit
 
 

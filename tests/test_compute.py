@@ -14,12 +14,12 @@ import pytest
 from reglib import measure
 from reglib.data import load_data
 from reglib.errors import DataMissing, RunFailed, UsageError
-from reglib.measure import Result, Subject
 from reglib.runs import Store, compute
 from reglib.runs.compute import Plan, plan
 from reglib.runs.execute import Job, load_subject, run_job
 from reglib.runs.executors import Resources
 from reglib.runs.store import Record
+from reglib.subject import Result, Subject, checked_test_split
 from reglib.units import Measurement, Training, Unit, identity, key
 
 Small = Callable[..., Training]
@@ -513,4 +513,4 @@ def test_labels_that_the_network_does_not_have_are_refused() -> None:
     own = load_data("mnist5k")
     more = replace(own, classes=(*own.classes, "ten"))
     with pytest.raises(UsageError, match="at most the 10 classes of the network, got 11"):
-        measure.checked_test_split(own, more, "more", None)
+        checked_test_split(own, more, "more", None)

@@ -412,9 +412,10 @@ def test_an_empty_split_is_refused(tmp_path: Path) -> None:
 
 
 MADE_OF_OTHERS = {"blockmnist5k", "blockmnist", "texturedmnist5k", "texturedmnist"}
+IN_PACKAGES = {"mnist5k", "foolbox-imagenet"}
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"mnist5k"} - MADE_OF_OTHERS))
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - IN_PACKAGES - MADE_OF_OTHERS))
 def test_missing_data_say_how_to_get_them(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataMissing) as caught:
         load_data(name)

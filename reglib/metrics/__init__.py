@@ -3,7 +3,12 @@
 from reglib.metrics.activation import maximise_activation
 from reglib.metrics.chunks import CHUNK_BYTES
 from reglib.metrics.complexity import entropy
-from reglib.metrics.faithfulness import faithfulness_estimate, inverted, pixel_effects
+from reglib.metrics.faithfulness import (
+    faithfulness_estimate,
+    inverted,
+    patch_effects,
+    pixel_effects,
+)
 from reglib.metrics.groups import group_accuracies
 from reglib.metrics.insertion import area_under_curve, deletion_curve, insertion_curve
 from reglib.metrics.leakage import FeatureLeakage, feature_leakage
@@ -36,6 +41,7 @@ __all__ = [
     "logit_auroc",
     "max_sensitivity",
     "maximise_activation",
+    "patch_effects",
     "pixel_effects",
     "pixel_perturbation",
 ]

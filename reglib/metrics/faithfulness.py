@@ -70,6 +70,50 @@ def pixel_effects(
     return effects
 
 
+@torch.no_grad()
+def patch_effects(
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    patch: int,
+    score: str = "probability",
+    perturb: Callable[[Tensor], Tensor] = inverted,
+    max_bytes: int = CHUNK_BYTES,
+) -> Tensor:
+    """Measure what changing one square of pixels at a time does to the score of a class.
+
+    For large images, in which one pixel does next to nothing. With `patch=1` it is `pixel_effects`.
+
+    Args:
+        patch: side of a square, which must divide height and width.
+
+    Returns:
+        The effects, (B, H * W / patch^2), row by row.
+
+    Raises:
+        ValueError: `patch` does not divide the sides of the images.
+        UsageError: unknown score.
+    """
+    height, width = images.shape[2:]
+    if patch < 1 or height % patch or width % patch:
+        raise ValueError(f"patch: expected a divisor of {height} and {width}, got {patch}")
+    if score not in SCORES:
+        raise unknown("score", score, SCORES)
+    columns = width // patch
+    squares = torch.arange(height * columns // patch, device=images.device)
+    square_of = squares.view(-1, columns).repeat_interleave(patch, 0).repeat_interleave(patch, 1)
+    replaced = perturb(images)
+    effects = images.new_zeros(len(images), len(squares))
+    for b, c in enumerate(class_index.tolist()):
+        before = SCORES[score](model(images[b : b + 1]))[0, c]
+        for chosen in squares.split(chunk_size(images, max_bytes)):
+            inside = square_of == chosen.view(-1, 1, 1)
+            batch = torch.where(inside[:, None], replaced[b], images[b])
+            effects[b, chosen] = SCORES[score](model(batch))[:, c] - before
+    return effects
+
+
 def faithfulness_estimate(maps: Tensor, effects: Tensor) -> Tensor:
     r"""Compute the Faithfulness Estimate: the correlation of a map with the pixels' effects.
 

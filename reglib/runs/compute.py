@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from reglib import measure, training
+from reglib import measure, pretrained, training
 from reglib.data import load_data
 from reglib.errors import DataMissing, RunFailed, UsageError
 from reglib.paths import store_folder
@@ -18,8 +18,11 @@ from reglib.runs.dispatch import Failure, run_jobs
 from reglib.runs.execute import Job, describe
 from reglib.runs.executors import Resources
 from reglib.runs.store import Record, Store
+from reglib.subject import checked_test_split
 from reglib.units import (
     Measurement,
+    Network,
+    Pretrained,
     Training,
     Unit,
     data_names,
@@ -90,7 +93,13 @@ def check(unit: Unit) -> None:
     Raises:
         UsageError: something unknown.
     """
-    training.check(training_of(unit))
+    network = training_of(unit)
+    if isinstance(network, Pretrained):
+        pretrained.entry(network.network)
+        if not isinstance(unit, Measurement):
+            raise UsageError("a Pretrained is trained already: expected measurements of it")
+    else:
+        training.check(network)
     if isinstance(unit, Measurement):
         measure.check(unit)
 
@@ -107,11 +116,18 @@ def _check_with_data(units: Iterable[Unit]) -> None:
         if isinstance(unit, Measurement):
             name = unit.settings.get("data", unit.training.data)
             own, shown = load_data(unit.training.data), load_data(name)
-            measure.checked_test_split(own, shown, name, unit.settings.get("n_images"))
+            checked_test_split(own, shown, name, measure.images_needed(unit))
     built = set()
     for unit in map(training_of, units):
         data = load_data(unit.data)
+        if isinstance(unit, Pretrained):
+            pretrained.check_weights(unit.network)
+            pretrained.network_inputs(unit.network, data.test.images[:1])
+            continue
         n_train = len(data.train.labels)
+        if n_train == 0:
+            raise UsageError(f"data set {unit.data!r}: expected images to train on, it has none; "
+                             "it can only be shown to a Pretrained")  # fmt: skip
         if unit.n_train is not None and unit.n_train > n_train:
             raise UsageError(
                 f"n_train: expected at most {n_train} for the training split of {unit.data!r}, "
@@ -166,7 +182,14 @@ def plan(
         except DataMissing as error:
             missing_data[name] = str(error)
     # A measurement brings its training with it, whether that was asked for or not.
-    work = _distinct([*wanted, *map(training_of, wanted)])
+    trainings = [network for network in map(training_of, wanted) if isinstance(network, Training)]
+    for network in map(training_of, wanted):
+        if isinstance(network, Pretrained) and network.network not in missing_data:
+            try:
+                pretrained.check_weights(network.network)
+            except DataMissing as error:
+                missing_data[network.network] = str(error)
+    work = _distinct([*wanted, *trainings])
     there = [unit for unit in work if not missing_data.keys() & set(data_names(unit))]
     keys = dict(zip(map(str, map(identity, there)), _keys(there)))
     records = _stored(keys.values(), store)
@@ -200,10 +223,13 @@ def _distinct(units: Iterable[Unit]) -> list[Unit]:
 def _similar(unit: Unit) -> tuple[Any, ...]:
     """Group units that take about the same time."""
     of = training_of(unit)
-    size = (of.data, of.network, str(of.network_options))
-    if isinstance(unit, Training):
-        return ("training", *size, of.epochs, of.n_train)
-    return (unit.metric, *size, str(sorted(unit.settings.items())))
+    size: tuple[Any, ...] = (of.data, of.network)
+    if isinstance(of, Training):
+        size = (*size, str(of.network_options), of.epochs, of.n_train)
+    if not isinstance(unit, Measurement):
+        return ("training", *size)
+    settings = {name: value for name, value in unit.settings.items() if name != "first"}
+    return (unit.metric, *size[:3], str(sorted(settings.items())))
 
 
 def _keys(units: Sequence[Unit]) -> list[str]:
@@ -218,11 +244,17 @@ def _stored(keys: Iterable[str], store: Store) -> dict[str, Record]:
 
 
 def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
-    """Put units of one training together, unless that leaves processes without work."""
-    by_training: dict[str, list[Unit]] = defaultdict(list)
+    """Put units of one training together, unless that leaves processes without work.
+
+    Of a network that others have trained, which is soon loaded, only units of the same images.
+    """
+    together: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
-        by_training[str(identity(training_of(unit)))].append(unit)
-    groups = list(by_training.values())
+        name = str(identity(training_of(unit)))
+        if isinstance(unit, Measurement) and isinstance(unit.training, Pretrained):
+            name += str([unit.settings.get(part) for part in ("n_images", "first", "step")])
+        together[name].append(unit)
+    groups = list(together.values())
     if len(groups) >= jobs:
         return groups
     return [group[start::jobs] for group in groups for start in range(min(jobs, len(group)))]
@@ -251,7 +283,7 @@ def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:
     else:
         losses = record.values.get("losses") or [None]
         row["metric"] = "training_loss"
-        values = {"mean": losses[-1], "n": unit.n_train}
+        values = {"mean": losses[-1], "n": row["n_train"]}
     row |= {
         "value": _number(values.get("mean")), "std": _number(values.get("std")),
         "n": values.get("n"), "undefined": values.get("undefined", 0), "status": record.status,
@@ -260,8 +292,10 @@ def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:
     return row
 
 
-def _training_columns(unit: Training) -> dict[str, Any]:
+def _training_columns(unit: Network) -> dict[str, Any]:
     row: dict[str, Any] = {spec.name: getattr(unit, spec.name) for spec in fields(unit)}
+    if isinstance(unit, Pretrained):
+        return row
     row |= row.pop("network_options")
     for penalty, settings in row.pop("penalties").items():
         row |= {f"{penalty}_{name}": value for name, value in settings.items()}

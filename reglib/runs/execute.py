@@ -19,11 +19,24 @@ import reglib
 from reglib.data import load_data
 from reglib.double_backward import DEFAULT
 from reglib.errors import RunFailed
-from reglib.measure import Subject, measure
+from reglib.measure import measure
 from reglib.paths import ROOT
+from reglib.pretrained import load_pretrained
 from reglib.runs.store import Record, Store
+from reglib.subject import Subject
 from reglib.training import initial_network, memory_format, train
-from reglib.units import Training, Unit, data_names, from_identity, identity, key, training_of
+from reglib.units import (
+    Measurement,
+    Network,
+    Pretrained,
+    Training,
+    Unit,
+    data_names,
+    from_identity,
+    identity,
+    key,
+    training_of,
+)
 
 _ONE_JOB = threading.Lock()
 
@@ -80,10 +93,10 @@ def describe(unit: Unit) -> str:
     """Say what a unit is, in one line."""
     values = identity(training_of(unit))
     of = _listed({k: v for k, v in values.items() if k not in ("unit", "version")})
-    if isinstance(unit, Training):
-        return f"training ({of})"
+    if not isinstance(unit, Measurement):
+        return f"{values['unit']} ({of})"
     settings = f" ({_listed(unit.settings)})" if unit.settings else ""
-    return f"{unit.metric}{settings} of training ({of})"
+    return f"{unit.metric}{settings} of {values['unit']} ({of})"
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
@@ -100,12 +113,12 @@ class _Worker:
         self.subjects: dict[str, Subject | None] = {}
 
     def finish(self, unit: Unit) -> None:
-        """Bring the record of a unit into the store."""
+        """Bring the record of a unit into the store; there is none of a pretrained network."""
         name = _key(unit)
         if not self.job.force and self.store.read(name) is not None:
             return
         subject = self.subject(training_of(unit))
-        if isinstance(unit, Training):
+        if not isinstance(unit, Measurement):
             return
         start = time.perf_counter()
         if subject is None:
@@ -117,9 +130,13 @@ class _Worker:
         record = Record(identity(unit), "done", values, self.provenance(start))
         self.store.write(name, record, result.tensors)
 
-    def subject(self, unit: Training) -> Subject | None:
+    def subject(self, unit: Network) -> Subject | None:
         """Return the trained network, or None where training diverged."""
         name = _key(unit)
+        if isinstance(unit, Pretrained):
+            if name not in self.subjects:
+                self.subjects[name] = pretrained_subject(unit, self.device)
+            return self.subjects[name]
         if name not in self.subjects:
             record = None if self.job.force else self.store.read(name)
             weights = None if record is None else self.store.read_tensors(name)
@@ -163,6 +180,13 @@ class _Worker:
 
 def _key(unit: Unit) -> str:
     return key(unit, {name: load_data(name).fingerprint for name in data_names(unit)})
+
+
+def pretrained_subject(unit: Pretrained, device: torch.device) -> Subject:
+    """Load a network that others have trained, with the images that it is shown."""
+    network = load_pretrained(unit.network).to(device)
+    layout = memory_format(network, device)
+    return Subject(network.to(memory_format=layout), unit, load_data(unit.data))
 
 
 def _subject(unit: Training, weights: Mapping[str, Tensor], device: torch.device) -> Subject:
@@ -222,12 +246,14 @@ def commit() -> str:
     return head + ("+changes" if status.strip() else "")
 
 
-def load_subject(unit: Training, store: Store, device: str = "cpu") -> Subject:
-    """Load a trained network that the store has.
+def load_subject(unit: Network, store: Store, device: str = "cpu") -> Subject:
+    """Load a network that the store has, or one that others have trained.
 
     Raises:
         RunFailed: it is not stored, or its training diverged.
     """
+    if isinstance(unit, Pretrained):
+        return pretrained_subject(unit, torch.device(device))
     name = _key(unit)
     record = store.read(name)
     weights = None if record is None else store.read_tensors(name)

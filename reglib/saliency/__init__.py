@@ -4,9 +4,9 @@ A method is a function of (model, images, class_index) that returns maps of the 
 and CASO are functions of a loss to second order: see `reglib.saliency.high_order`.
 """
 
+from reglib.saliency.by_name import SALIENCIES, patient_caso
 from reglib.saliency.display import normalised_for_display
 from reglib.saliency.gradients import (
-    SALIENCIES,
     Saliency,
     deeplift,
     integrated_gradients,
@@ -34,6 +34,7 @@ __all__ = [
     "logit_gradient",
     "loss_gradient",
     "normalised_for_display",
+    "patient_caso",
     "smooth_grad",
     "smooth_surrogate_loss",
     "surrogate_loss",

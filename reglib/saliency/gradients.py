@@ -208,6 +208,3 @@ def _quiet_captum() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="Setting forward, backward hooks")
         warnings.filterwarnings("ignore", message="IProgress not found")
         yield
-
-
-SALIENCIES: dict[str, Saliency] = {"logit_gradient": logit_gradient, "deeplift": deeplift}

@@ -1,0 +1,98 @@
+"""A network to be measured, with the images that it is shown."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reglib import metrics
+from reglib.data import ImageData, Split, load_data, to_float
+from reglib.double_backward import folded_copy
+from reglib.errors import UsageError, unknown
+from reglib.pretrained import network_inputs
+from reglib.saliency import SALIENCIES
+from reglib.training import memory_format
+from reglib.units import Network, Pretrained
+
+
+class Result(NamedTuple):
+    """One value for each image, (B,), and tensors to keep, such as maps."""
+
+    per_image: Tensor
+    tensors: dict[str, Tensor] = {}
+
+
+def checked_test_split(own: ImageData, shown: ImageData, name: str, count: int | None) -> Split:
+    """Return the test split of `shown`, if a network trained on `own` can take `count` of it.
+
+    Raises:
+        UsageError: fewer images than asked for, images of another shape, or more classes.
+    """
+    if count is not None and count > len(shown.test.images):
+        raise UsageError(f"n_images: expected at most {len(shown.test.images)} for the test split "
+                         f"of {name!r}, got {count}")  # fmt: skip
+    if shown.shape != own.shape:
+        raise UsageError(f"data set {name!r}: expected images of shape {own.shape} as in training, "
+                         f"got {shown.shape}")  # fmt: skip
+    if len(shown.classes) > len(own.classes):
+        raise UsageError(f"data set {name!r}: expected at most the {len(own.classes)} classes of "
+                         f"the network, got {len(shown.classes)}")  # fmt: skip
+    return shown.test
+
+
+class Subject:
+    """A trained network in evaluation mode, with the images of its data set.
+
+    `folded` is a copy of `network`, faster because its batch normalisation is folded. `remembered`
+    is for what several measurements need.
+    """
+
+    def __init__(self, network: nn.Module, unit: Network, data: ImageData) -> None:
+        self.network = network
+        self.folded = folded_copy(network)
+        self.unit = unit
+        self.data = data
+        self.remembered: dict[Any, Tensor] = {}
+        self.device = next(network.parameters()).device
+        self.max_bytes = metrics.CHUNK_BYTES * (1 if self.device.type == "cpu" else 128)
+
+    def test_images(
+        self, count: int | None, data: str | None = None, *, first: int = 0, step: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """Return `count` test images as the network takes them, (B, C, H, W), and labels.
+
+        They are those at `first`, `first` + `step`, and so on.
+
+        Raises:
+            UsageError: see `checked_test_split`.
+        """
+        name = data or self.unit.data
+        last = None if count is None else first + (count - 1) * step + 1
+        test = checked_test_split(self.data, load_data(data) if data else self.data, name, last)
+        chosen = slice(first, last, step)
+        pixels = test.images[chosen].to(self.device)
+        if isinstance(self.unit, Pretrained):
+            images = network_inputs(self.unit.network, pixels)
+        else:
+            images = to_float(pixels, self.unit.pixel_range)
+        layout = memory_format(self.network, self.device)
+        return images.contiguous(memory_format=layout), test.labels[chosen].to(self.device)
+
+    def batches(
+        self, n_images: int, first: int = 0, step: int = 1, *, size: int = 4
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Go through test images and labels, a few at a time; see `test_images`."""
+        images, labels = self.test_images(n_images, first=first, step=step)
+        return zip(images.split(size), labels.split(size), strict=True)
+
+    def maps_of(self, saliency: str) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the saliency of (images, class_index), channels summed, (B, 1, H, W)."""
+        if saliency not in SALIENCIES:
+            raise unknown("saliency", saliency, SALIENCIES)
+        method = SALIENCIES[saliency]
+        return lambda images, labels: method(self.folded, images, labels).sum(1, keepdim=True)
+
+    def generator(self, seed: int) -> torch.Generator:
+        """Return a source of random numbers on the device of the network."""
+        return torch.Generator(self.device).manual_seed(seed)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reglib import interpretations, metrics, second_order
+from reglib import density_measures, interpretations, metrics, second_order
 from reglib.double_backward import fast_double_backward
 from reglib.errors import UsageError, unknown
 from reglib.saliency import SALIENCIES
@@ -98,16 +98,24 @@ def saliency_maps(
 METRICS: dict[str, Callable[..., Result]] = {
     "accuracy": accuracy,
     "closed_form_error": second_order.closed_form_error,
+    "density_change": density_measures.density_change,
+    "density_gradient": density_measures.density_gradient,
     "entropy": entropy,
     "exact_share": second_order.exact_share,
     "faithfulness_estimate": faithfulness_estimate,
+    "feature_leakage": density_measures.feature_leakage,
     "first_and_second_order": interpretations.first_and_second_order,
+    "gradient_change": density_measures.gradient_change,
     "high_order": second_order.high_order,
+    "insertion_auc": density_measures.insertion_auc,
     "interpretation_quality": interpretations.interpretation_quality,
     "lambda1_sweep": interpretations.lambda1_sweep,
     "local_lipschitz_estimate": local_lipschitz_estimate,
     "max_sensitivity": max_sensitivity,
+    "ood_auroc": density_measures.ood_auroc,
+    "pixel_perturbation": density_measures.pixel_perturbation,
     "saliency_maps": saliency_maps,
+    "worst_group_accuracy": density_measures.worst_group_accuracy,
 }
 
 

@@ -11,6 +11,7 @@ from reglib.metrics import (
     OOD_SCORES,
     auroc,
     density_change,
+    density_gradients,
     feature_leakage,
     gradient_change,
     group_accuracies,
@@ -123,6 +124,36 @@ def test_density_change_agrees_with_its_formulas(max_bytes):
     here = model(images).detach()
     ratios = [((here + c).exp().sum(1) / here.exp().sum(1)).log().abs() for c in changes]
     torch.testing.assert_close(found.log_density, sum(ratios) / 4)
+
+
+class Shifted(nn.Module):
+    """Logits plus a function of the image, the same for all classes."""
+
+    def __init__(self, network, scale):
+        super().__init__()
+        self.network, self.scale = network, scale
+
+    def forward(self, x):
+        return self.network(x) + self.scale * x.square().flatten(1).sum(1, keepdim=True)
+
+
+def test_gradients_of_the_density_of_a_linear_network():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    weight, p = model[1].weight.detach(), model(images).detach().softmax(1)
+    found = density_gradients(model, images)
+    torch.testing.assert_close(found.whole, (p @ weight).norm(dim=1))
+    torch.testing.assert_close(found.shift, weight.mean(0).norm().expand(3))
+    torch.testing.assert_close(found.centred, ((p - 1 / 3) @ weight).norm(dim=1))
+
+
+def test_a_shift_of_the_logits_changes_the_density_but_not_its_centred_part():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    shifted = Shifted(model, 10.0)
+    torch.testing.assert_close(shifted(images).softmax(1), model(images).softmax(1))
+    before, after = density_gradients(model, images), density_gradients(shifted, images)
+    torch.testing.assert_close(after.centred, before.centred)
+    assert (after.whole > 10 * before.whole).all()
+    assert (after.shift > 10 * before.shift).all()
 
 
 @pytest.mark.parametrize("name", ["noise_std", "n_samples"])

@@ -3,6 +3,7 @@
 from reglib.metrics.activation import maximise_activation
 from reglib.metrics.chunks import CHUNK_BYTES
 from reglib.metrics.complexity import entropy
+from reglib.metrics.density import DensityGradients, density_gradients
 from reglib.metrics.faithfulness import (
     faithfulness_estimate,
     inverted,
@@ -25,11 +26,13 @@ __all__ = [
     "CHUNK_BYTES",
     "OOD_SCORES",
     "DensityChange",
+    "DensityGradients",
     "FeatureLeakage",
     "area_under_curve",
     "auroc",
     "deletion_curve",
     "density_change",
+    "density_gradients",
     "entropy",
     "faithfulness_estimate",
     "feature_leakage",

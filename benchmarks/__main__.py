@@ -15,6 +15,7 @@ import torch
 from benchmarks import (
     input_hessian,
     memory,
+    penalties,
     saliency_metrics,
     start_up,
     stored_units,
@@ -26,6 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 BENCHMARKS = {
     "training_step": training_step.run,
     "saliency_metrics": saliency_metrics.run,
+    "penalties": penalties.run,
     "input_hessian": input_hessian.run,
     "memory": memory.run,
     "start_up": start_up.run,
@@ -33,7 +35,7 @@ BENCHMARKS = {
 }
 
 
-ON_CUDA = ("training_step", "saliency_metrics", "input_hessian")
+ON_CUDA = ("training_step", "penalties", "saliency_metrics", "input_hessian")
 
 
 def main() -> None:

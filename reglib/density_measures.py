@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from reglib import metrics
-from reglib.data import Split
+from reglib.data import Split, load_data
 from reglib.errors import UsageError, unknown
 from reglib.grouped_data import null_block_masks
 from reglib.subject import Result, Subject
@@ -112,9 +112,9 @@ def ood_auroc(
     scores = {*metrics.OOD_SCORES, "logit"}
     if score not in scores:
         raise unknown("score", score, scores)
-    if data == subject.unit.data:
-        raise UsageError(f"data: expected images of another data set than that of the training, "
-                         f"got {data!r} for both")  # fmt: skip
+    if load_data(data).fingerprint == subject.data.fingerprint:
+        raise UsageError(f"data: expected other images than those of the training, got {data!r}, "
+                         f"which are those of {subject.unit.data!r}")  # fmt: skip
     known, foreign = (
         _logits(subject, subject.test_images(n_images, name)[0]) for name in (None, data)
     )

@@ -124,9 +124,11 @@ def test_ood_auroc_compares_with_the_other_data(subject, score):
     torch.testing.assert_close(found.per_image, expected)
 
 
-def test_foreign_data_that_are_those_of_the_training_are_refused(subject):
-    with pytest.raises(UsageError, match="data: expected images of another data set .* 'blocks'"):
-        value(subject, "ood_auroc", data="blocks")
+@pytest.mark.parametrize("name", ["blocks", "blocks by another name"])
+def test_foreign_data_that_are_those_of_the_training_are_refused(subject, name, monkeypatch):
+    monkeypatch.setitem(data.SOURCES, "blocks by another name", data.SOURCES["blocks"])
+    with pytest.raises(UsageError, match=r"data: expected other images .* those of 'blocks'"):
+        value(subject, "ood_auroc", data=name)
 
 
 @pytest.mark.parametrize(

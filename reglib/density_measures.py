@@ -116,7 +116,8 @@ def ood_auroc(
         raise UsageError(f"data: expected other images than those of the training, got {data!r}, "
                          f"which are those of {subject.unit.data!r}")  # fmt: skip
     known, foreign = (
-        _logits(subject, subject.test_images(n_images, name)[0]) for name in (None, data)
+        _logits(subject, subject.test_images(n_images, name, labelled=False)[0])
+        for name in (None, data)
     )
     if score == "logit":
         return Result(metrics.logit_auroc(known, foreign))

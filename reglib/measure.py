@@ -119,6 +119,10 @@ METRICS: dict[str, Callable[..., Result]] = {
 }
 
 
+# What takes only the images of the data that it is shown: these may have any number of classes.
+WITHOUT_LABELS = ("ood_auroc",)
+
+
 def images_needed(unit: Measurement) -> int | None:
     """Return how many test images there must be for a measurement; None if any number will do."""
     count = unit.settings.get("n_images")

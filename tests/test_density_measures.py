@@ -11,6 +11,7 @@ from reglib.errors import UsageError
 from reglib.grouped_data import block_images, null_block_masks
 from reglib.measure import check, measure
 from reglib.networks import build_network
+from reglib.runs import compute
 from reglib.saliency import integrated_gradients
 from reglib.subject import Subject
 from reglib.units import Measurement, Training
@@ -122,6 +123,18 @@ def test_ood_auroc_compares_with_the_other_data(subject, score):
         expected = metrics.auroc(*(metrics.OOD_SCORES[score](f) for f in (known, foreign)))
     found = value(subject, "ood_auroc", data="other blocks", score=score)
     torch.testing.assert_close(found.per_image, expected)
+
+
+def test_foreign_data_may_have_more_classes(subject, monkeypatch, store, here):
+    def read(root):
+        train, test, _ = blocks(2)
+        return train, Split(test.images, test.labels + 4), "abcdefgh"
+
+    monkeypatch.setitem(data.SOURCES, "many", Source(read, "", "", ""))
+    assert value(subject, "ood_auroc", data="many").per_image.shape == (20,)
+    unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "many"})
+    table = compute([unit], store=store, resources=here)
+    assert 0 <= table["value"].item() <= 1
 
 
 @pytest.mark.parametrize("name", ["blocks", "blocks by another name"])

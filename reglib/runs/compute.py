@@ -116,7 +116,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
         if isinstance(unit, Measurement):
             name = unit.settings.get("data", unit.training.data)
             own, shown = load_data(unit.training.data), load_data(name)
-            checked_test_split(own, shown, name, measure.images_needed(unit))
+            labelled = unit.metric not in measure.WITHOUT_LABELS
+            checked_test_split(own, shown, name, measure.images_needed(unit), labelled=labelled)
     built = set()
     for unit in map(training_of, units):
         data = load_data(unit.data)

@@ -137,6 +137,15 @@ def test_foreign_data_may_have_more_classes(subject, monkeypatch, store, here):
     assert 0 <= table["value"].item() <= 1
 
 
+def test_trainings_with_groups_have_columns_for_them(subject, store, here):
+    units = [UNIT, dataclasses.replace(UNIT, group_dro=0.1, balance_groups=True)]
+    table = compute(units, store=store, resources=here)
+    assert table.balance_groups.tolist()[1] is True
+    assert table.group_dro.tolist()[1] == 0.1
+    plain = compute(units[:1], store=store, resources=here)
+    assert not {"group_dro", "balance_groups"} & set(plain.columns)
+
+
 @pytest.mark.parametrize("name", ["blocks", "blocks by another name"])
 def test_foreign_data_that_are_those_of_the_training_are_refused(subject, name, monkeypatch):
     monkeypatch.setitem(data.SOURCES, "blocks by another name", data.SOURCES["blocks"])

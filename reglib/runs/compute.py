@@ -300,6 +300,9 @@ def _training_columns(unit: Network) -> dict[str, Any]:
     row |= row.pop("network_options")
     for penalty, settings in row.pop("penalties").items():
         row |= {f"{penalty}_{name}": value for name, value in settings.items()}
+    for name in ("group_dro", "balance_groups"):
+        if not row[name]:
+            del row[name]  # so that only tables of trainings with groups have these columns
     return row
 
 

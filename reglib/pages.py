@@ -13,6 +13,7 @@ from reglib.evidence.claims import LEAST_MODELS, MARGIN, RULES, WEAK, load_claim
 from reglib.evidence.names import name_of
 from reglib.evidence.report import all_verdicts, measured
 from reglib.paths import KEPT_RESULTS, ROOT, executed_folder
+from reglib.pretrained import PRETRAINED
 
 VERDICTS = ("reproduced", "not reproduced", "underpowered", "untested")
 START, END = "<!-- results:start -->", "<!-- results:end -->"
@@ -60,9 +61,10 @@ def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
         "# Evidence", "",
         "Every claim of every paper: what it says, what was published, what was measured, and what "
         "the rule makes of it. The rules were written before the first run.", "", "## Rules", "",
-        f"A rule needs at least {LEAST_MODELS} models. A correlation nearer to zero than {WEAK} is "
-        f"called no trend; *within the margin* means ±{MARGIN}. Intervals are 95% bootstrap "
-        "intervals over models, p-values are two-sided, from 9,999 permutations. The p-values of "
+        f"A rule needs at least {LEAST_MODELS} models; where a row is an image, it counts as one. "
+        f"A correlation nearer to zero than {WEAK} is called no trend; *within the margin* means "
+        f"±{MARGIN}. Intervals are 95%, by bootstrap over models for correlations and Student's t "
+        "for means; p-values are two-sided, from 9,999 permutations. The p-values of "
         "different claims are not corrected for their number.", "",
     ]  # fmt: skip
     for name, rule in RULES.items():
@@ -135,7 +137,12 @@ def status_page(folder: Path) -> str:
             ["name", "what it is", "licence"],
             [[f"`{name}`", entry.about, entry.licence] for name, entry in SOURCES.items()],
         ), "",
-        "No chapter uses a file of pretrained weights so far.", "",
+        "## Weights", "", "Pretrained networks, with how the SHA-256 of their file begins.", "",
+        markdown_table(
+            ["name", "what it is", "SHA-256", "licence"],
+            [[f"`{name}`", entry.about, f"`{entry.sha256[:8]}`", entry.licence]
+             for name, entry in PRETRAINED.items()],
+        ), "",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -152,7 +159,7 @@ def _run(provenance: Mapping[str, Any]) -> list[str]:
 
 def _data_of(settings: Mapping[str, Any]) -> list[str]:
     places = settings.get("panels", [settings])
-    names = [place["data"] for place in places if "data" in place]
+    names = [place[key] for place in places for key in ("data", "images") if key in place]
     return [f"`{name}`" for name in dict.fromkeys(names)]
 
 

@@ -1,6 +1,7 @@
 """Figures that more than one chapter draws."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from reglib.evidence.names import name_of
-from reglib.evidence.statistics import correlation, permutation_p
+from reglib.evidence.statistics import correlation, mean_interval, permutation_p
 
 COLOURS = {"workstation": "#b35806", "paper": "#542788"}
 COLUMNS = 3
@@ -76,6 +77,100 @@ def _trend(panel: pd.DataFrame, x: str, hollow: str | None) -> str:
         return f"n = {len(panel)}: too few for a trend"
     rho = correlation(panel[x], panel["value"]).estimate
     return f"ρ = {rho:.2f}, p = {permutation_p(panel[x], panel['value']):.2g}, n = {len(panel)}"
+
+
+def dots_with_bins(
+    frame: pd.DataFrame, *, x: str, x_label: str, y_label: str, n_bins: int = 8, log: bool = False
+) -> Figure:
+    """Draw `value` against `x`, one dot an image and one panel a data set, network and profile.
+
+    Args:
+        frame: one row an image: data, network, profile, value, `x`.
+        x, x_label, y_label: column and labels.
+        n_bins: bins with equally many images, at least five in each, whose means are drawn with
+            95% intervals.
+        log: whether `value` has a logarithmic axis.
+
+    Returns:
+        The figure; Spearman's correlation, its p-value and n are in the titles.
+    """
+    panels = list(frame.groupby(["profile", "data", "network"], sort=False))
+    if not panels:
+        return not_run("not run at the profiles that are shown")
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(max(4.2, 3.6 * len(panels)), 3.4), squeeze=False,
+        layout="constrained", sharey=True,
+    )  # fmt: skip
+    for axis, ((profile, data, network), panel) in zip(axes.flat, panels):
+        colour = COLOURS.get(str(profile), "#2166ac")
+        axis.scatter(panel[x], panel["value"], s=12, color=colour, alpha=min(1, 60 / len(panel)))
+        ordered = panel.sort_values(x)
+        for rows in np.array_split(np.arange(len(panel)), max(1, min(n_bins, len(panel) // 5))):
+            part = ordered.iloc[rows]
+            mean = mean_interval(part["value"])
+            axis.errorbar(
+                part[x].mean(), mean.estimate,
+                np.abs([[mean.estimate - mean.low], [mean.high - mean.estimate]]),
+                fmt="s", color="black", markersize=4, elinewidth=1, capsize=2,
+            )  # fmt: skip
+        rho = correlation(panel[x], panel["value"])
+        axis.set_title(
+            f"{name_of(data)}\n{name_of(network)}, {profile}\nρ = {rho.estimate:.2f} "
+            f"[{rho.low:.2f}, {rho.high:.2f}], n = {rho.n}", fontsize=9,
+        )  # fmt: skip
+        axis.set(xlabel=x_label, yscale="log" if log else "linear")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].set_ylabel(y_label)
+    return figure
+
+
+def picture_grid(
+    rows: Sequence[Sequence[NDArray[Any] | None]],
+    *,
+    titles: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    notes: Sequence[Sequence[str]] = (),
+    marked: Collection[tuple[int, int]] = (),
+) -> Figure:
+    """Draw photographs (3, H, W) and maps (H, W), both in bytes, in rows.
+
+    Args:
+        rows: pictures; None for one that is not at hand.
+        titles, labels: of the columns and the rows.
+        notes: text below each picture, rows as in `rows`.
+        marked: (row, column) of pictures that get a green frame.
+
+    Returns:
+        The figure; maps are black where they are zero.
+    """
+    n = max(map(len, rows))
+    figure, axes = plt.subplots(
+        len(rows), n, figsize=(1.45 * n, 1.6 * len(rows)), squeeze=False, layout="constrained"
+    )
+    for r, row in enumerate(rows):
+        for c, axis in enumerate(axes[r]):
+            axis.set(xticks=[], yticks=[])
+            picture = row[c] if c < len(row) else None
+            if c >= len(row):
+                axis.set_axis_off()
+            elif picture is None:
+                axis.text(0.5, 0.5, "image not\nat hand", ha="center", va="center", fontsize=7)
+            else:
+                photograph = picture.ndim == 3
+                axis.imshow(
+                    picture.transpose(1, 2, 0) if photograph else picture,
+                    cmap=None if photograph else "gray", vmin=0, vmax=255,
+                )  # fmt: skip
+            if r < len(notes) and c < len(notes[r]):
+                axis.set_xlabel(notes[r][c], fontsize=7)
+            if (r, c) in marked:
+                for spine in axis.spines.values():
+                    spine.set(color="#1b9e3e", linewidth=3)
+        if r < len(labels):
+            axes[r, 0].set_ylabel(labels[r], fontsize=7)
+    for c, title in enumerate(titles):
+        axes[0, c].set_title(title, fontsize=8)
+    return figure
 
 
 def saliency_grid(

@@ -12,6 +12,7 @@ from reglib.metrics import (
     inverted,
     local_lipschitz_estimate,
     max_sensitivity,
+    patch_effects,
     pixel_effects,
 )
 from reglib.metrics.chunks import chunk_size
@@ -356,3 +357,33 @@ def test_a_chunk_has_at_least_one_image():
 def test_max_bytes_that_is_not_positive_is_named():
     with pytest.raises(ValueError, match="max_bytes: expected a positive number of bytes, got 0"):
         chunk_size(random_images(1, 1, 2, 2), 0)
+
+
+@pytest.mark.parametrize("max_bytes", [1, CHUNK_BYTES])
+@pytest.mark.parametrize("score", ["logit", "probability"])
+def test_patch_effects_change_one_square_at_a_time(score, max_bytes):
+    model, images = linear_network(2 * 4 * 6), random_images(3, 2, 4, 6)
+    effects = patch_effects(model, images, LABELS, patch=2, score=score, max_bytes=max_bytes)
+    assert effects.shape == (3, 6)
+    mirrored = inverted(images)
+    for square in range(6):
+        top, left = 2 * (square // 3), 2 * (square % 3)
+        changed = images.clone()
+        place = (..., slice(top, top + 2), slice(left, left + 2))
+        changed[place] = mirrored[place]
+        outputs = [model(x) if score == "logit" else model(x).softmax(1) for x in (changed, images)]
+        expected = (outputs[0] - outputs[1]).gather(1, LABELS[:, None])[:, 0]
+        torch.testing.assert_close(effects[:, square], expected.detach())
+
+
+def test_squares_of_one_pixel_are_pixels():
+    model, images = linear_network(12), random_images(3, 1, 3, 4)
+    torch.testing.assert_close(
+        patch_effects(model, images, LABELS, patch=1), pixel_effects(model, images, LABELS)
+    )
+
+
+@pytest.mark.parametrize("patch", [0, 5])
+def test_squares_must_tile_the_image(patch):
+    with pytest.raises(ValueError, match=f"patch: expected a divisor of 3 and 4, got {patch}"):
+        patch_effects(linear_network(12), random_images(3, 1, 3, 4), LABELS, patch=patch)

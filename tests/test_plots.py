@@ -81,3 +81,45 @@ def test_kept_profiles_have_colours_of_their_own():
         for profile in ("laptop", "workstation", "workstation, Lipschitz")
     }
     assert shades["workstation"] == shades["workstation, Lipschitz"] != shades["laptop"]
+
+
+def photographs(n=40, profile="laptop"):
+    x = np.linspace(0, 1, n)
+    return pd.DataFrame({"profile": profile, "data": "imagenet", "network": "resnet50",
+                         "confidence": x, "value": 1 - x})  # fmt: skip
+
+
+def test_dots_have_means_of_bins_with_equally_many_images():
+    frame = pd.concat([photographs(), photographs(profile="paper")]).sample(frac=1, random_state=0)
+    figure = plots.dots_with_bins(
+        frame, x="confidence", x_label="top probability", y_label="difference", n_bins=4
+    )
+    assert len(figure.axes) == 2
+    axis = figure.axes[0]
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("top probability", "difference")
+    assert len(axis.collections[0].get_offsets()) == 40
+    centres = sorted(container.lines[0].get_xdata()[0] for container in axis.containers)
+    assert centres == pytest.approx([photographs().confidence[k : k + 10].mean()
+                                     for k in range(0, 40, 10)])  # fmt: skip
+    assert "ρ = -1.00" in axis.get_title()
+    assert "n = 40" in axis.get_title()
+
+
+def test_dots_of_nothing_say_so():
+    figure = plots.dots_with_bins(photographs()[:0], x="confidence", x_label="", y_label="")
+    assert figure.axes[0].texts[0].get_text().startswith("not run")
+
+
+def test_pictures_are_drawn_where_they_are_at_hand():
+    photograph = np.zeros((3, 8, 8), np.uint8)
+    figure = plots.picture_grid(
+        [[photograph, photograph[0]], [None, photograph[0]]], titles=["photograph", "map"],
+        labels=["cat", "dog"], notes=[["", "zeros 50%"]], marked={(1, 1)},
+    )  # fmt: skip
+    axes = np.array(figure.axes).reshape(2, 2)
+    assert [axis.get_title() for axis in axes[0]] == ["photograph", "map"]
+    assert [axis.get_ylabel() for axis in axes[:, 0]] == ["cat", "dog"]
+    assert axes[0, 1].get_xlabel() == "zeros 50%"
+    assert len(axes[0, 0].images) == len(axes[1, 1].images) == 1
+    assert axes[1, 0].texts[0].get_text() == "image not\nat hand"
+    assert axes[1, 1].spines["left"].get_linewidth() > axes[0, 1].spines["left"].get_linewidth()

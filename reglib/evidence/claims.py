@@ -18,6 +18,7 @@ from reglib.evidence.statistics import (
     Interval,
     correlation,
     correlation_difference,
+    mean_interval,
     permutation_p,
 )
 from reglib.paths import NOTEBOOKS
@@ -187,6 +188,63 @@ def cut_off(rows: pd.DataFrame, *, x: str, plateau_below: float) -> Decision:
     return verdict, "decades from 95% to 50% of the plateau", interval, float("nan")
 
 
+def level(
+    rows: pd.DataFrame,
+    *,
+    x: str,
+    expected: str,
+    limit: float,
+    at_least: float = -np.inf,
+    at_most: float = np.inf,
+) -> Decision:
+    """Decide whether the mean value, where `x` is in a range, lies below or above a limit.
+
+    Reproduced: the interval of the mean lies on the expected side of the limit. Not reproduced: it
+    lies on the other side. With fewer than six rows in the range: underpowered.
+    """
+    values = rows["value"][rows[x].between(at_least, at_most)]
+    where = f"mean, {x} from {at_least:g}" if np.isinf(at_most) else f"mean, {x} to {at_most:g}"
+    where = "mean" if np.isinf(at_least) and np.isinf(at_most) else where
+    if len(values) < LEAST_MODELS:
+        nothing = Interval(float("nan"), float("nan"), float("nan"), len(values))
+        return "underpowered", f"{where}: only {len(values)} rows", nothing, float("nan")
+    interval = mean_interval(values)
+    sign = {"above": 1, "below": -1}[expected]
+    return _on_side(interval, limit, sign), f"{where} (limit {limit:g})", interval, float("nan")
+
+
+def paired(
+    rows: pd.DataFrame,
+    *,
+    x: str,
+    between: str,
+    first: str,
+    second: str,
+    expected: str,
+    margin: float = 0.0,
+) -> Decision:
+    """Decide whether the value is lower, or higher, for one value of a column than for another.
+
+    The mean difference, first minus second, over pairs with the same `x`, and a margin by which the
+    first may lose. Lower is reproduced where the interval lies below the margin and not reproduced
+    where it lies above it; higher the other way round, with minus the margin.
+    """
+    pairs = rows.pivot_table(index=[x, "seed"], columns=between, values="value")
+    if missing := {first, second} - set(pairs.columns):
+        raise UsageError(f"paired: expected {between} {sorted(missing)}, got {list(pairs.columns)}")
+    interval = mean_interval((pairs[first] - pairs[second]).dropna())
+    sign = {"higher": 1, "lower": -1}[expected]
+    verdict = _on_side(interval, -sign * margin, sign)
+    return verdict, f"{first} − {second}", interval, float("nan")
+
+
+def _on_side(interval: Interval, limit: float, sign: int) -> str:
+    low, high = sorted((sign * interval.low, sign * interval.high))
+    if low > sign * limit:
+        return "reproduced"
+    return "not reproduced" if high < sign * limit else "underpowered"
+
+
 def _within_margin(interval: Interval) -> str:
     if interval.low > -MARGIN and interval.high < MARGIN:
         return "reproduced"
@@ -200,4 +258,6 @@ RULES: dict[str, Rule] = {
     "no_trend": no_trend,
     "same_trend": same_trend,
     "cut_off": cut_off,
+    "level": level,
+    "paired": paired,
 }

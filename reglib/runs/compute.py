@@ -65,7 +65,7 @@ def compute(
     store = store or Store(store_folder())
     resources = resources or Resources.from_environment()
     force = os.environ.get("REGLIB_FORCE", "") not in ("", "0") if force is None else force
-    names = _keys(units)
+    names = keys_of(units)
     keys = dict(zip(names, units))
     told = len(store.reports)
     stored = {} if force else _stored(keys, store)
@@ -192,7 +192,7 @@ def plan(
                 missing_data[network.network] = str(error)
     work = _distinct([*wanted, *trainings])
     there = [unit for unit in work if not missing_data.keys() & set(data_names(unit))]
-    keys = dict(zip(map(str, map(identity, there)), _keys(there)))
+    keys = dict(zip(map(str, map(identity, there)), keys_of(there)))
     records = _stored(keys.values(), store)
     costs = defaultdict(list)
     todo: Counter[tuple[Any, ...]] = Counter()
@@ -233,7 +233,8 @@ def _similar(unit: Unit) -> tuple[Any, ...]:
     return (unit.metric, *size[:3], str(sorted(settings.items())))
 
 
-def _keys(units: Sequence[Unit]) -> list[str]:
+def keys_of(units: Sequence[Unit]) -> list[str]:
+    """Return the name of each unit in the store."""
     names = dict.fromkeys(name for unit in units for name in data_names(unit))
     fingerprints = {name: load_data(name).fingerprint for name in names}
     return [key(unit, fingerprints) for unit in units]

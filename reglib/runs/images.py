@@ -1,0 +1,54 @@
+"""Measurements image by image, as a table."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from reglib.errors import RunFailed
+from reglib.runs.compute import keys_of
+from reglib.runs.execute import describe
+from reglib.runs.store import Store
+from reglib.units import Measurement
+
+WHICH = ("n_images", "first", "step")
+
+
+def per_image(units: Iterable[Measurement], store: Store) -> pd.DataFrame:
+    """Return what was measured of each image.
+
+    Args:
+        units: stored measurements, with the settings `first` and `step` where they do not take the
+            first images.
+        store: where they are.
+
+    Returns:
+        One row an image and measurement: data, network, metric, image (its place in the test
+        split), the settings, value, a column for each tensor with a number an image, and
+        NAME_1, NAME_2, ... for each with several.
+
+    Raises:
+        RunFailed: a measurement is not stored, or has no values for single images.
+    """
+    units = list(units)
+    return pd.concat(
+        [_rows(unit, key, store) for unit, key in zip(units, keys_of(units), strict=True)],
+        ignore_index=True,
+    )
+
+
+def _rows(unit: Measurement, key: str, store: Store) -> pd.DataFrame:
+    record = store.read(key)
+    values = None if record is None else record.values.get("per_image")
+    if values is None:
+        raise RunFailed(f"{describe(unit)}: expected values for each image in the store, got none")
+    first, step = unit.settings.get("first", 0), unit.settings.get("step", 1)
+    rows = pd.DataFrame({"image": range(first, first + len(values) * step, step), "value": values})
+    for name, tensor in (store.read_tensors(key) or {}).items():
+        if tensor.shape == (len(values),):
+            rows[name] = tensor.numpy()
+        elif tensor.ndim == 2 and len(tensor) == len(values):
+            for column in range(tensor.shape[1]):
+                rows[f"{name}_{column + 1}"] = tensor[:, column].numpy()
+    settings = {name: value for name, value in unit.settings.items() if name not in WHICH}
+    of = unit.training
+    return rows.assign(data=of.data, network=of.network, metric=unit.metric, **settings)

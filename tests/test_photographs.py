@@ -1,0 +1,119 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from reglib import photographs
+from reglib.data import load_data
+from reglib.errors import DataMissing, UsageError
+
+
+def save(path, size=(224, 224), **options):
+    """Write a picture whose red grows from left to right and whose green from top to bottom."""
+    width, height = size
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[:, :, 0] = np.linspace(0, 255, width)[None]
+    pixels[:, :, 1] = np.linspace(0, 255, height)[:, None]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+def jpeg():
+    buffer = io.BytesIO()
+    Image.new("RGB", (224, 224)).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def test_a_photograph_of_the_right_size_stays_as_it_is(tmp_path):
+    path = save(tmp_path / "a.png")
+    expected = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
+    assert torch.equal(photographs.read_photograph(path), expected)
+
+
+@pytest.mark.parametrize("size", [(512, 300), (300, 512), (256, 257), (100, 80)])
+def test_the_middle_of_the_photograph_is_cut_out(tmp_path, size):
+    image = photographs.read_photograph(save(tmp_path / "a.png", size)).double()
+    assert image.shape == (3, 224, 224)
+    for channel, side in enumerate(size):
+        scaled = side * 256 / min(size)
+        expected = [255 * ((scaled - 224) / 2 + 0.5) / scaled, 255 * ((scaled + 224) / 2) / scaled]
+        row = image[channel].mean(channel)
+        assert [float(row[0]), float(row[-1])] == pytest.approx(expected, abs=2)
+
+
+def test_odd_margins_are_cut_to_the_left_and_above(tmp_path):
+    path = save(tmp_path / "a.png", (257, 256))
+    pixels = np.array(Image.open(path)).transpose(2, 0, 1)
+    assert np.array_equal(photographs.read_photograph(path).numpy(), pixels[:, 16:240, 16:240])
+
+
+def test_a_photograph_that_lies_on_its_side_is_turned(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise
+    turned = photographs.read_photograph(save(tmp_path / "a.png", (300, 400), exif=exif))
+    assert turned[1, 0, 0] < turned[1, 0, -1] or turned[1, 0, 0] > turned[1, 0, -1]
+    assert float(turned[1, 0].double().std()) > 10 * float(turned[1, :, 0].double().std())
+
+
+def test_a_file_that_is_no_image_is_named(tmp_path):
+    (tmp_path / "a.png").write_text("no image")
+    with pytest.raises(UsageError, match=r"a\.png: not a readable image"):
+        photographs.read_photograph(tmp_path / "a.png")
+
+
+def test_photographs_of_foolbox_have_their_labels():
+    data = load_data("foolbox-imagenet")
+    assert data.shape == (3, 224, 224)
+    assert (len(data.train.images), len(data.test.images)) == (0, 20)
+    assert data.test.labels[:3].tolist() == [243, 559, 438]
+    assert data.classes[243] == "bull mastiff"
+
+
+def test_one_photograph_a_class_in_the_order_of_wordnet(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+    folder = tmp_path / "imagenet-samples"
+    folder.mkdir()
+    for index in range(999):
+        (folder / f"n{index:08}_name.JPEG").write_bytes(jpeg())
+    save(folder / "n00000998_twice.png")
+    with pytest.raises(UsageError, match=r"expected 1,000 photographs .* got 1000"):
+        load_data("imagenet-samples")
+    (folder / "n00000998_twice.png").unlink()
+    save(folder / "n99999999_last.png")
+    data = load_data("imagenet-samples")
+    assert data.test.labels.tolist() == list(range(1000))
+    assert int(data.test.images[:999].max()) == 0
+    assert int(data.test.images[999].max()) == 255
+
+
+def test_a_sample_of_the_validation_set_is_always_the_same(tmp_path):
+    for index in range(1000):
+        path = tmp_path / f"n{index:08}" / "a.JPEG"
+        path.parent.mkdir()
+        path.write_bytes(jpeg())
+    images, labels, classes = photographs.read_validation_sample(tmp_path, n=5)
+    assert images.shape == (5, 3, 224, 224)
+    assert labels.tolist() == sorted(
+        torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:5].tolist()
+    )
+    assert len(classes) == 1000
+    with pytest.raises(UsageError, match="at least 2000 photographs, got 1000 with 1000"):
+        photographs.read_validation_sample(tmp_path, n=2000)
+
+
+def test_own_photographs_of_any_size_are_shown(tmp_path):
+    save(tmp_path / "own" / "b" / "1.png", (300, 400))
+    save(tmp_path / "own" / "2.JPG")
+    data = load_data(f"imagefolder:{tmp_path / 'own'}")
+    assert data.test.images.shape == (2, 3, 224, 224)
+    assert data.classes == ("unknown",)
+
+
+def test_a_folder_without_photographs_is_missing_data(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "notes.txt").write_text("nothing")
+    with pytest.raises(DataMissing, match="there are no photographs below"):
+        load_data(f"imagefolder:{tmp_path / 'own'}")

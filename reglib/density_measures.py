@@ -7,6 +7,7 @@ from reglib import metrics
 from reglib.data import Split, load_data
 from reglib.errors import UsageError, unknown
 from reglib.grouped_data import null_block_masks
+from reglib.regularizers import adversarial_examples
 from reglib.subject import Result, Subject
 
 
@@ -81,6 +82,25 @@ def density_change(
         noise_std=noise_std, n_samples=n_samples, max_bytes=subject.max_bytes,
     )  # fmt: skip
     return Result(found.published if published else found.log_density)
+
+
+def pgd_accuracy(
+    subject: Subject,
+    *,
+    n_images: int,
+    norm: str,
+    epsilon: float,
+    step_size: float,
+    n_steps: int = 20,
+    seed: int = 0,
+) -> Result:
+    """1 where an image is classified right after `reglib.regularizers.adversarial_examples`."""
+    images, labels = subject.test_images(n_images)
+    attacked = adversarial_examples(
+        subject.folded, images, labels, epsilon=epsilon, step_size=step_size, n_steps=n_steps,
+        norm=norm, pixel_range=subject.unit.pixel_range, generator=subject.generator(seed),
+    )  # fmt: skip
+    return Result((_logits(subject, attacked).argmax(1) == labels).double())
 
 
 def density_gradient(subject: Subject, *, n_images: int, part: str = "whole") -> Result:

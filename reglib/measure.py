@@ -113,6 +113,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "local_lipschitz_estimate": local_lipschitz_estimate,
     "max_sensitivity": max_sensitivity,
     "ood_auroc": density_measures.ood_auroc,
+    "pgd_accuracy": density_measures.pgd_accuracy,
     "pixel_perturbation": density_measures.pixel_perturbation,
     "saliency_maps": saliency_maps,
     "worst_group_accuracy": density_measures.worst_group_accuracy,

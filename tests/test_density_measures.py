@@ -11,6 +11,7 @@ from reglib.errors import UsageError
 from reglib.grouped_data import block_images, null_block_masks
 from reglib.measure import check, measure
 from reglib.networks import build_network
+from reglib.regularizers import adversarial_examples
 from reglib.runs import compute
 from reglib.saliency import integrated_gradients
 from reglib.subject import Subject
@@ -172,3 +173,15 @@ def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
         value(plain, "worst_group_accuracy")
     with pytest.raises(ValueError, match="expected images of BlockMNIST"):
         value(plain, "feature_leakage", n_images=2)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_pgd_accuracy_counts_what_is_right_after_the_attack(subject, norm):
+    images, labels = shown(subject, 20)
+    settings = {"norm": norm, "epsilon": 0.1, "step_size": 0.05, "n_steps": 3}
+    attacked = adversarial_examples(
+        subject.folded, images, labels, generator=torch.Generator().manual_seed(0), **settings
+    )
+    found = value(subject, "pgd_accuracy", n_images=20, **settings).per_image
+    assert found.tolist() == (subject.network(attacked).argmax(1) == labels).tolist()
+    assert found.mean() <= value(subject, "accuracy", n_images=20).per_image.mean()

@@ -15,6 +15,7 @@ import torch
 from benchmarks import (
     input_hessian,
     memory,
+    penalties,
     saliency_metrics,
     start_up,
     stored_units,
@@ -27,6 +28,7 @@ RESULTS = Path(__file__).parent / "results"
 BENCHMARKS = {
     "training_step": training_step.run,
     "saliency_metrics": saliency_metrics.run,
+    "penalties": penalties.run,
     "input_hessian": input_hessian.run,
     "top_gap": top_gap.run,
     "memory": memory.run,
@@ -35,7 +37,7 @@ BENCHMARKS = {
 }
 
 
-ON_CUDA = ("training_step", "saliency_metrics", "input_hessian", "top_gap")
+ON_CUDA = ("training_step", "penalties", "saliency_metrics", "input_hessian", "top_gap")
 
 
 def main() -> None:

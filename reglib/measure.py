@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from reglib import (
+    density_measures,
     interpretations,
     landscape_measures,
     metrics,
@@ -18,6 +19,7 @@ from reglib import (
 from reglib.attacks import ATTACKS
 from reglib.double_backward import fast_double_backward
 from reglib.errors import UsageError, unknown
+from reglib.regularizers.adversarial import NORMS
 from reglib.saliency import SALIENCIES
 from reglib.subject import Result, Subject
 from reglib.units import Measurement
@@ -109,20 +111,29 @@ METRICS: dict[str, Callable[..., Result]] = {
     "class_map_sparsity": top_gap_measures.class_map_sparsity,
     "closed_form_error": second_order.closed_form_error,
     "corruption_robustness": landscape_measures.corruption_robustness,
+    "density_change": density_measures.density_change,
+    "density_gradient": density_measures.density_gradient,
     "entropy": entropy,
     "erf_distance": top_gap_measures.erf_distance,
     "exact_share": second_order.exact_share,
     "faithfulness_estimate": faithfulness_estimate,
+    "feature_leakage": density_measures.feature_leakage,
     "first_and_second_order": interpretations.first_and_second_order,
+    "gradient_change": density_measures.gradient_change,
     "high_order": second_order.high_order,
     "importance_landscape": landscape_measures.importance_landscape,
+    "insertion_auc": density_measures.insertion_auc,
     "interpretation_quality": interpretations.interpretation_quality,
     "lambda1_sweep": interpretations.lambda1_sweep,
     "local_lipschitz_estimate": local_lipschitz_estimate,
     "mask_iou": top_gap_measures.mask_iou,
     "max_sensitivity": max_sensitivity,
+    "ood_auroc": density_measures.ood_auroc,
+    "pgd_accuracy": density_measures.pgd_accuracy,
+    "pixel_perturbation": density_measures.pixel_perturbation,
     "robust_accuracy": top_gap_measures.robust_accuracy,
     "saliency_maps": saliency_maps,
+    "worst_group_accuracy": density_measures.worst_group_accuracy,
 }
 
 
@@ -130,14 +141,19 @@ METRICS: dict[str, Callable[..., Result]] = {
 CHOICES: dict[str, Collection[str]] = {
     "attack": ATTACKS,
     "corruption_robustness.corruption": [n for some in metrics.CORRUPTIONS.values() for n in some],
+    "density_gradient.part": metrics.DensityGradients._fields,
     "erf_distance.normalise": ("each", "none", "together"),
     "erf_distance.part": metrics.ERFDistance._fields,
+    "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
+    "pgd_accuracy.norm": NORMS,
     "robust_accuracy.counts": ("correct", "unchanged"),
     "saliency": SALIENCIES,
 }
 COUNTS = (
     "k", "n_baselines", "n_classes", "n_images", "n_samples", "n_steps", "patch", "step", "stride",
 )  # fmt: skip
+# What takes only the images of the data that it is shown: these may have any number of classes.
+WITHOUT_LABELS = ("ood_auroc",)
 
 
 def images_needed(unit: Measurement) -> int | None:

@@ -12,7 +12,6 @@ from reglib.attacks import ATTACKS
 from reglib.errors import UsageError, unknown
 from reglib.subject import Result, Subject
 from reglib.top_gap import TopGAPNet
-from reglib.units import Pretrained
 
 IMAGES = 128  # that go through a network at a time, where the activations are kept
 
@@ -32,12 +31,9 @@ def robust_accuracy(
     `counts` is "unchanged" (the prediction is that of the clean image) or "correct" (and right).
     `attack` is a name in `reglib.attacks.ATTACKS`, `attack_settings` are its arguments.
     """
-    if isinstance(subject.unit, Pretrained):
-        raise UsageError("robust_accuracy: expected a network of images in [0, 1], got "
-                         f"{subject.unit.network!r}, which takes them normalised")  # fmt: skip
-    if tuple(subject.unit.pixel_range) != (0, 1):
+    if subject.pixel_range != (0, 1):
         raise UsageError("robust_accuracy: expected a network of images in [0, 1], got one trained "
-                         f"with pixel_range {tuple(subject.unit.pixel_range)}")  # fmt: skip
+                         f"with pixel_range {subject.pixel_range}")  # fmt: skip
     images, labels = subject.test_images(n_images)
     settings = {"epsilon": epsilon, **(attack_settings or {})}
     if "generator" in inspect.signature(ATTACKS[attack]).parameters:

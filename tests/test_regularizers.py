@@ -1,6 +1,8 @@
 """The contract that every penalty keeps, and the closed forms of each."""
 
 import copy
+import inspect
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from reglib.regularizers import (
     input_gradient_penalty,
     landscape_curvature,
     landscape_target,
+    of_step,
     take_step,
 )
 
@@ -37,13 +40,64 @@ TOP_GAP = {
     "Top-GAP of the last map": ("top_gap", {"k": 0.2, "fpn": False, "backbone_options": RESNET},
                                 False),
 }  # fmt: skip
-CASES = [
-    pytest.param(penalty, setting, id=f"{name}-{title}")
-    for name, penalty in PENALTIES.items()
-    for title, setting in (TOP_GAP if name == "class_map_l1" else SETTINGS | TOP_GAP).items()
-]
 
-each_case = pytest.mark.parametrize(("penalty", "setting"), CASES)
+
+class Case(NamedTuple):
+    """A penalty with settings of its own.
+
+    `signed`: it can be negative. `third_order`: it differentiates three times, which stock batch
+    normalisation in training mode cannot. `bfloat16`: it is smooth enough for that type.
+    """
+
+    name: str
+    settings: dict[str, Any] = {}
+    signed: bool = False
+    third_order: bool = False
+    bfloat16: bool = True
+
+    def __call__(self, step):
+        return PENALTIES[self.name](step, **self.settings)
+
+
+RANDOM = ("input_hessian", "score_matching", "adversarial")
+TAYLOR = {"trace": "taylor", "n_samples": 2, "noise_std": 0.5, "stability": 0.1}
+FGSM = {"epsilon": 0.1, "step_size": 0.1}
+CASES = {
+    "class_map_l1": Case("class_map_l1"),
+    "input_gradient": Case("input_gradient"),
+    "landscape_curvature": Case("landscape_curvature"),
+    "landscape_target": Case("landscape_target"),
+    "logit_gradient": Case("logit_gradient"),
+    "logit_gradient, p = 1": Case("logit_gradient", {"p": 1}),
+    "marginal_density": Case("marginal_density"),
+    "marginal_density, naive": Case("marginal_density", {"implementation": "naive"}),
+    "marginal_density, stable": Case("marginal_density", {"implementation": "stable"}),
+    "marginal_density, p = 1.2": Case("marginal_density", {"p": 1.2}),
+    "input_hessian": Case("input_hessian", {}, third_order=True, bfloat16=False),
+    "cure": Case("cure", {"radius": 0.5}, bfloat16=False),
+    "score_matching": Case("score_matching", {}, signed=True, third_order=True, bfloat16=False),
+    "score_matching, taylor": Case("score_matching", TAYLOR, signed=True, bfloat16=False),
+    "adversarial": Case("adversarial", FGSM, signed=True, bfloat16=False),
+    "adversarial, PGD": Case(
+        "adversarial", FGSM | {"n_steps": 2, "random_start": True}, signed=True, bfloat16=False
+    ),
+}  # fmt: skip
+
+
+def settings_of(name, penalty):
+    """Return the networks that a penalty is tried on, those of Top-GAP once for each penalty."""
+    plain = {} if name == "class_map_l1" else SETTINGS
+    return plain | TOP_GAP if name == penalty.name else plain
+
+
+each_case = pytest.mark.parametrize(
+    ("penalty", "setting"),
+    [
+        pytest.param(penalty, setting, id=f"{name}-{title}")
+        for name, penalty in CASES.items()
+        for title, setting in settings_of(name, penalty).items()
+    ],
+)
 
 
 def network_of(setting, dtype=torch.float64):
@@ -58,6 +112,12 @@ def network_of(setting, dtype=torch.float64):
     return network.to(dtype).train(training)
 
 
+def network_for(penalty, setting):
+    """Build a network whose layers can be differentiated as often as the penalty does."""
+    model = network_of(setting)
+    return fast_double_backward(model) if penalty.third_order and model.training else model
+
+
 def images(dtype=torch.float64):
     generator = torch.Generator().manual_seed(8)
     return torch.randn(BATCH, *SHAPE, generator=generator, dtype=torch.float64).to(dtype)
@@ -66,9 +126,11 @@ def images(dtype=torch.float64):
 def step_of(model, inputs):
     """Make one step; its generator has the same seed each time."""
     inputs = inputs.detach().requires_grad_()
-    generator = torch.Generator("cpu").manual_seed(9)
-    constants = Constants(model, lambda: [images()])
-    return take_step(model, inputs, LABELS.to(inputs.device), generator, constants=constants)
+    return take_step(
+        model, inputs, LABELS.to(inputs.device),
+        torch.Generator(inputs.device).manual_seed(9),
+        pixel_range=(-9, 9), constants=Constants(model, lambda: [images()]),
+    )  # fmt: skip
 
 
 def parameter_gradients(values, model):
@@ -82,42 +144,57 @@ def hooks(model):
     return [len(getattr(module, kind)) for module in model.modules() for kind in kinds]
 
 
+def test_every_penalty_is_tested_here():
+    assert {case.name for case in CASES.values()} == PENALTIES.keys()
+
+
+def test_settings_of_a_penalty_are_the_arguments_that_no_step_holds():
+    def function(inputs, labels, *, radius, order=2):
+        return inputs.sum(1) * radius + labels * order
+
+    penalty = of_step(function)
+    assert str(inspect.signature(penalty)) == "(step, /, *, radius, order=2)"
+    inputs = torch.ones(3, 2)
+    step = Step(nn.Identity(), inputs, LABELS, inputs, torch.Generator())
+    assert torch.equal(penalty(step, radius=10), 20 + 2 * LABELS)
+    assert torch.equal(penalty(step, radius=10, order=0), torch.full((3,), 20.0))
+
+
 @each_case
 def test_one_finite_value_for_each_sample(penalty, setting):
-    values = penalty(step_of(network_of(setting), images()))
+    values = penalty(step_of(network_for(penalty, setting), images()))
     assert values.shape == (BATCH,)
     assert values.isfinite().all()
-    assert (values > 0).all()
+    assert (values != 0 if penalty.signed else values > 0).all()
 
 
 @each_case
 def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
-    model = network_of(setting)
+    model = network_for(penalty, setting)
     last = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
     step = step_of(model, images())
     values = penalty(step)
     least = 0.0
-    if penalty is landscape_target:  # the landscape is zero, the target is not
+    if penalty.name == "landscape_target":  # the landscape is zero, the target is not
         least = float(step.constants.smoothness(3).square().mean())
     torch.testing.assert_close(values, torch.full_like(values, least), rtol=1e-12, atol=0)
     gradients = parameter_gradients(values, model)
-    if penalty in (landscape_curvature, landscape_target):
+    if penalty.name.startswith("landscape"):
         assert not any(g.any() for g in gradients)
     assert all(g.isfinite().all() for g in gradients)
 
 
 @each_case
 def test_parameter_gradient_agrees_with_finite_differences(penalty, setting):
-    model = network_of(setting)
+    model = network_for(penalty, setting)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 0.0  # penalties take running statistics as constants
-    step = step_of(model, images())
-    values = penalty(step)
+    values = penalty(step_of(model, images()))
     gradients = parameter_gradients(values, model)
-    rounding = 1e-12 + 1e-9 * float(values.detach().mean())
+    rounding = 1e-12 + 1e-9 * float(values.detach().abs().amax())
     generator = torch.Generator().manual_seed(10)
     for parameter, gradient in zip(model.parameters(), gradients):
         direction = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
@@ -142,7 +219,7 @@ def finite_difference(penalty, model, parameter, direction, step=1e-6):
 
 @each_case
 def test_model_inputs_and_global_random_state_are_left_as_they_were(penalty, setting):
-    model = network_of(setting)
+    model = network_for(penalty, setting)
     only_forward = copy.deepcopy(model)
     only_forward(images())
     step = step_of(model, images())
@@ -166,7 +243,7 @@ def test_model_inputs_and_global_random_state_are_left_as_they_were(penalty, set
 
 @each_case
 def test_the_loss_can_still_be_differentiated_afterwards(penalty, setting):
-    model = network_of(setting)
+    model = network_for(penalty, setting)
     step = step_of(model, images())
     loss = F.cross_entropy(step.logits, step.labels)
     total = loss + penalty(step).mean()
@@ -176,11 +253,14 @@ def test_the_loss_can_still_be_differentiated_afterwards(penalty, setting):
 
 @each_case
 def test_bfloat16_autocast_gives_nearly_the_same(penalty, setting):
-    model = network_of(setting, torch.float32)
+    model = network_for(penalty, setting).float()
     exact = penalty(step_of(copy.deepcopy(model), images(torch.float32)))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         values = penalty(step_of(model, images(torch.float32)))
-    torch.testing.assert_close(values.float(), exact, rtol=0.25, atol=0)
+    assert values.isfinite().all()
+    if penalty.bfloat16:
+        atol = 0.3 * float(exact.detach().max())
+        torch.testing.assert_close(values.float(), exact, rtol=0.25, atol=atol)
     gradients = parameter_gradients(values, model)
     assert all(g.dtype == torch.float32 and g.isfinite().all() for g in gradients)
     assert any(g.any() for g in gradients)
@@ -188,7 +268,7 @@ def test_bfloat16_autocast_gives_nearly_the_same(penalty, setting):
 
 @each_case
 def test_channels_last_gives_the_same(penalty, setting):
-    model = network_of(setting)
+    model = network_for(penalty, setting)
     last = copy.deepcopy(model).to(memory_format=torch.channels_last)
     expected = penalty(step_of(model, images()))
     inputs = images().contiguous(memory_format=torch.channels_last)
@@ -202,6 +282,10 @@ def test_channels_last_gives_the_same(penalty, setting):
 @each_case
 def test_fast_double_backpropagation_gives_the_same(penalty, setting):
     model = network_of(setting)
+    if penalty.third_order and model.training:
+        with pytest.raises(RuntimeError, match="batch_norm does not support 3rd"):
+            parameter_gradients(penalty(step_of(model, images())), model)
+        return
     fast = fast_double_backward(copy.deepcopy(model))
     expected, values = penalty(step_of(model, images())), penalty(step_of(fast, images()))
     torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
@@ -215,9 +299,13 @@ def test_fast_double_backpropagation_gives_the_same(penalty, setting):
 @each_case
 def test_cuda_gives_the_same(penalty, setting):
     model = network_of(setting)
+    if penalty.name in RANDOM:
+        pytest.skip("the generators of the two devices give other numbers")
     expected = penalty(step_of(model, images()))
-    on_gpu = penalty(step_of(network_of(setting).cuda(), images().cuda()))
-    torch.testing.assert_close(on_gpu.cpu(), expected, rtol=1e-9, atol=1e-12)
+    step = step_of(network_of(setting).cuda(), images().cuda())
+    if penalty.name.startswith("landscape"):  # these take a generator of any device
+        step = step._replace(generator=torch.Generator().manual_seed(9))
+    torch.testing.assert_close(penalty(step).cpu(), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_input_gradient_penalty_of_a_linear_softmax_network():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,7 +23,8 @@ class Step(NamedTuple):
 
     `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it, and on
     the way `class_maps` (B, classes, h, w), if the network has a `TopGAP` layer that pools them.
-    `constants` belongs to the whole training; without it, what is needed is made anew each time.
+    `pixel_range` holds the values of black and white. `constants` belongs to the whole training;
+    without it, what is needed is made anew each time.
     """
 
     model: nn.Module
@@ -31,6 +33,7 @@ class Step(NamedTuple):
     logits: Tensor
     generator: torch.Generator
     class_maps: Tensor | None = None
+    pixel_range: tuple[float, float] = (0.0, 1.0)
     constants: Constants | None = None
 
 
@@ -40,6 +43,7 @@ def take_step(
     labels: Tensor,
     generator: torch.Generator,
     *,
+    pixel_range: tuple[float, float] = (0.0, 1.0),
     constants: Constants | None = None,
 ) -> Step:
     """Run a network on a batch, and note what penalties may look at.
@@ -61,8 +65,29 @@ def take_step(
             hook.remove()
     return Step(
         model, inputs, labels, logits, generator,
-        class_maps=maps[-1] if maps else None, constants=constants,
+        class_maps=maps[-1] if maps else None, pixel_range=pixel_range, constants=constants,
     )  # fmt: skip
+
+
+Penalty = Callable[..., Tensor]
+
+
+def of_step(function: Penalty) -> Penalty:
+    """Let a penalty take from a `Step` what has the name of one of its fields.
+
+    The other arguments of `function` are its settings: they are the keyword arguments of the
+    result, as its signature says.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    fields = [p.name for p in parameters if p.name in Step._fields]
+
+    def penalty(step: Step, **settings: Any) -> Tensor:
+        return function(**{name: getattr(step, name) for name in fields}, **settings)
+
+    step = inspect.Parameter("step", inspect.Parameter.POSITIONAL_ONLY)
+    settings = [p for p in parameters if p.name not in fields]
+    penalty.__signature__ = inspect.Signature([step, *settings])  # type: ignore[attr-defined]
+    return penalty
 
 
 class Constants:

@@ -1,11 +1,14 @@
 """Digits on cluttered canvases: objects whose place, size and background are known exactly."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+
+from reglib.readers import Read, Split
 
 SIDE = 40
 SIZES = (20, 32)  # of the square that holds the digit, which takes about 20/28 of it
@@ -70,6 +73,17 @@ def place_on_canvases(digits: Tensor, labels: Tensor, *, seed: int, swapped: boo
         images[i] = (canvas * (255 - cover) + 255 * cover) // 255
         masks[i] = cover > 127
     return Canvases(torch.from_numpy(images)[:, None], torch.from_numpy(masks), kinds)
+
+
+def digits(train: Split, test: Split, classes: Sequence[str], *, swapped: bool) -> Read:
+    """Put the images of both splits on canvases; only in testing are backgrounds swapped."""
+    splits = []
+    for seed, split in enumerate((train, test)):
+        made = place_on_canvases(
+            split.images, split.labels, seed=seed, swapped=swapped and split is test
+        )
+        splits.append(Split(made.images, split.labels, made.masks))
+    return splits[0], splits[1], classes
 
 
 def _cover(digit: np.ndarray, size: int, shift: list[int]) -> np.ndarray:

@@ -9,15 +9,12 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from reglib.data import Split, _missing, _read_image
 from reglib.errors import UsageError
+from reglib.readers import NotThere, Read, Split, read_image
 
 WATERBIRDS = "waterbird_complete95_forest2water2"
 WATERBIRDS_SIZE, CELEBA_SIZE = 224, 128
 MINORITY = 0.05
-
-
-Read = tuple[Split, Split, Sequence[str]]
 
 
 def block_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
@@ -70,7 +67,7 @@ def textured_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
 def read_waterbirds(root: Path) -> Read:
     """Read the images and `metadata.csv` of Waterbirds; group = 2 label + background."""
     folder = root / WATERBIRDS
-    table = _table("waterbirds", folder / "metadata.csv", ["img_filename", "y", "split", "place"])
+    table = _table(folder / "metadata.csv", ["img_filename", "y", "split", "place"])
     side = WATERBIRDS_SIZE
     resize = v2.Compose(
         [v2.Resize((side * 8 // 7, side * 8 // 7), antialias=True), v2.CenterCrop(side)]
@@ -86,8 +83,8 @@ def read_waterbirds(root: Path) -> Read:
 def read_celeba(root: Path) -> Read:
     """Read CelebA as its authors lay it out; label: blond hair, group = 2 label + male."""
     folder = root / "celeba"
-    attributes = _table("celeba", folder / "list_attr_celeba.txt", ["Blond_Hair", "Male"])
-    partition = _table("celeba", folder / "list_eval_partition.txt", None).iloc[:, 0]
+    attributes = _table(folder / "list_attr_celeba.txt", ["Blond_Hair", "Male"])
+    partition = _table(folder / "list_eval_partition.txt", None).iloc[:, 0]
     resize = v2.Compose([v2.CenterCrop(178), v2.Resize(CELEBA_SIZE, antialias=True)])
     splits = []
     for number in (0, 2):
@@ -146,10 +143,10 @@ def _balanced_draw(labels: Tensor, share: float, seed: int) -> Tensor:
     return chosen
 
 
-def _table(name: str, path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
+def _table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
     """Read a table of CelebA (.txt; its first column names the images) or of Waterbirds (.csv)."""
     if not path.exists():
-        raise _missing(name, path, "there is no such file")
+        raise NotThere(path, "there is no such file")
     try:
         if path.suffix == ".csv":
             table = pd.read_csv(path)
@@ -172,6 +169,6 @@ def _read_images(
 ) -> Split:
     if not paths:
         return Split(torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.long))
-    images = torch.stack([resize(_read_image(str(path))) for path in paths])
+    images = torch.stack([resize(read_image(str(path))) for path in paths])
     y, a = (torch.tensor(column.to_numpy(dtype=np.int64)) for column in (labels, attribute))
     return Split(images, y, groups=2 * y + a)

@@ -1,7 +1,11 @@
 """Digits on a larger canvas, where they can lie in the middle or anywhere."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from reglib.readers import Read, Split
 
 SIZE, BOX = 32, 20
 
@@ -41,6 +45,15 @@ def on_canvas(
         top, left = corner[0] + (box - height) // 2, corner[1] + (box - width) // 2
         canvas[n, :, top : top + height, left : left + width] = drawing
     return canvas
+
+
+def digits(train: Split, test: Split, classes: Sequence[str], *, anywhere: bool) -> Read:
+    """Put the images of both splits `on_canvas`, in the middle or anywhere."""
+    placed = []
+    for seed, split in enumerate((train, test)):
+        generator = torch.Generator().manual_seed(seed) if anywhere else None
+        placed.append(Split(on_canvas(split.images, generator=generator), split.labels))
+    return placed[0], placed[1], classes
 
 
 def _cropped(image: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-from reglib import data
+from reglib import data, readers
 from reglib.data import SOURCES, ImageData, image_shape, load_data, source, to_float
 from reglib.errors import DataMissing, UsageError
 from reglib.networks import build_network
@@ -26,7 +26,7 @@ IN_PACKAGES = {
 @pytest.fixture(autouse=True)
 def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data._load.cache_clear()
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    monkeypatch.setattr(readers, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "data"))
 
 
@@ -131,7 +131,7 @@ def test_idx_files_of_torchvision(name: str, tmp_path: Path) -> None:
 
 
 def test_fashion_mnist_of_debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path / "debian")
+    monkeypatch.setattr(readers, "DEBIAN_FASHION_MNIST", tmp_path / "debian")
     written = write_idx(tmp_path / "debian", compressed=True)
     loaded = load_data("fashion_mnist")
     check_idx(loaded, written)
@@ -140,7 +140,7 @@ def test_fashion_mnist_of_debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     # The same files in torchvision's folder are the same data set, and come first.
     write_idx(tmp_path / "data" / "FashionMNIST" / "raw")
     data._load.cache_clear()
-    monkeypatch.setattr(data, "_read_idx", None)
+    monkeypatch.setattr(readers, "_read_idx", None)
     assert load_data("fashion_mnist").fingerprint == loaded.fingerprint
 
 
@@ -149,7 +149,7 @@ def test_damaged_files_of_debian_are_told(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "debian"
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", folder)
+    monkeypatch.setattr(readers, "DEBIAN_FASHION_MNIST", folder)
     write_idx(folder, compressed=True)
     images, labels = (folder / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
     if damage == "cut":
@@ -410,7 +410,7 @@ def test_an_empty_split_is_refused(tmp_path: Path) -> None:
         header = struct.pack(f">{1 + len(sizes)}I", 0x800 + len(sizes), *sizes)
         (folder / f"t10k-{kind}-ubyte.gz").write_bytes(gzip.compress(header))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "DEBIAN_FASHION_MNIST", folder)
+        patch.setattr(readers, "DEBIAN_FASHION_MNIST", folder)
         with pytest.raises(UsageError, match="expected images in its test split, found none"):
             load_data("fashion_mnist")
 

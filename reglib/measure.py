@@ -101,6 +101,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "accuracy_by_location": landscape_measures.accuracy_by_location,
     "closed_form_error": second_order.closed_form_error,
     "corruption_robustness": landscape_measures.corruption_robustness,
+    "cross_entropy": landscape_measures.cross_entropy,
     "entropy": entropy,
     "exact_share": second_order.exact_share,
     "faithfulness_estimate": faithfulness_estimate,
@@ -112,6 +113,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "local_lipschitz_estimate": local_lipschitz_estimate,
     "max_sensitivity": max_sensitivity,
     "saliency_maps": saliency_maps,
+    "top_k_accuracy": landscape_measures.top_k_accuracy,
 }
 
 

@@ -1,6 +1,7 @@
 """Measurements of the chapter on importance landscapes: see `reglib.metrics` and `landscape`."""
 
 import torch
+import torch.nn.functional as F
 
 from reglib import metrics
 from reglib.errors import UsageError
@@ -106,3 +107,21 @@ def corruption_robustness(
         for a, b, labels_of in zip(*(t.split(500) for t in (pixels, changed, labels)))
     ]
     return Result(torch.cat(ratios))
+
+
+@torch.no_grad()
+def top_k_accuracy(subject: Subject, *, k: int = 5, n_images: int | None = None) -> Result:
+    """1 where the label of a test image is among the `k` classes of highest logits, else 0."""
+    images, labels = subject.test_images(n_images)
+    if k > len(subject.data.classes):
+        raise UsageError(f"k: expected 1 to {len(subject.data.classes)} classes, got {k!r}")
+    first = torch.cat([subject.folded(part).topk(k).indices for part in images.split(500)])
+    return Result((first == labels[:, None]).any(1).double())
+
+
+@torch.no_grad()
+def cross_entropy(subject: Subject, *, n_images: int | None = None) -> Result:
+    """Cross-entropy of each test image, in nats, without penalties."""
+    images, labels = subject.test_images(n_images)
+    logits = torch.cat([subject.folded(part) for part in images.split(500)])
+    return Result(F.cross_entropy(logits, labels, reduction="none"))

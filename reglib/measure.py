@@ -111,6 +111,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "class_map_sparsity": top_gap_measures.class_map_sparsity,
     "closed_form_error": second_order.closed_form_error,
     "corruption_robustness": landscape_measures.corruption_robustness,
+    "cross_entropy": landscape_measures.cross_entropy,
     "density_change": density_measures.density_change,
     "density_gradient": density_measures.density_gradient,
     "entropy": entropy,
@@ -134,6 +135,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "robust_accuracy": top_gap_measures.robust_accuracy,
     "saliency_maps": saliency_maps,
     "worst_group_accuracy": density_measures.worst_group_accuracy,
+    "top_k_accuracy": landscape_measures.top_k_accuracy,
 }
 
 

@@ -164,6 +164,13 @@ SOURCES: dict[str, Source] = {
         _by_torchvision("CIFAR10"),
         (3, 32, 32),
     ),
+    "cifar100": Source(
+        readers.read_torchvision("cifar-100-python", lambda r, train: datasets.CIFAR100(r, train)),
+        "CIFAR-100, 60,000 photographs of 100 classes, 32 x 32",
+        "no licence stated by its authors",
+        _by_torchvision("CIFAR100"),
+        (3, 32, 32),
+    ),
     "cifar10-jpeg": Source(
         lambda root: readers.read_image_folder(root / "cifar10-jpeg"),
         "the images and the split of CIFAR-10, encoded again as JPEG",

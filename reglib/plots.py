@@ -97,16 +97,18 @@ def dots_with_bins(
     panels = list(frame.groupby(["profile", "data", "network"], sort=False))
     if not panels:
         return not_run("not run at the profiles that are shown")
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(max(4.2, 3.6 * len(panels)), 3.4), squeeze=False,
+        rows, columns, figsize=(4.2 if columns == 1 else 7.6, 3.3 * rows), squeeze=False,
         layout="constrained", sharey=True,
     )  # fmt: skip
     for axis, ((profile, data, network), panel) in zip(axes.flat, panels):
         colour = COLOURS.get(str(profile), "#2166ac")
         axis.scatter(panel[x], panel["value"], s=12, color=colour, alpha=min(1, 60 / len(panel)))
         ordered = panel.sort_values(x)
-        for rows in np.array_split(np.arange(len(panel)), max(1, min(n_bins, len(panel) // 5))):
-            part = ordered.iloc[rows]
+        for places in np.array_split(np.arange(len(panel)), max(1, min(n_bins, len(panel) // 5))):
+            part = ordered.iloc[places]
             mean = mean_interval(part["value"])
             axis.errorbar(
                 part[x].mean(), mean.estimate,
@@ -120,7 +122,10 @@ def dots_with_bins(
         )  # fmt: skip
         axis.set(xlabel=x_label, yscale="log" if log else "linear")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_ylabel(y_label)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y_label)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
     return figure
 
 
@@ -144,9 +149,11 @@ def picture_grid(
         The figure; maps are black where they are zero.
     """
     n = max(map(len, rows))
+    side = min(1.45, 8.8 / n)
     figure, axes = plt.subplots(
-        len(rows), n, figsize=(1.45 * n, 1.6 * len(rows)), squeeze=False, layout="constrained"
-    )
+        len(rows), n, figsize=(side * n, (side + (0.15 if notes else 0.05)) * len(rows) + 0.5),
+        squeeze=False, layout="constrained",
+    )  # fmt: skip
     for r, row in enumerate(rows):
         for c, axis in enumerate(axes[r]):
             axis.set(xticks=[], yticks=[])

@@ -52,7 +52,7 @@ def local_lipschitz_estimate(
         return noise * noise_std
 
     largest = images.new_zeros(len(images))
-    for b, noise, change in _changes(maps_of, images, class_index, draw, n_samples, max_bytes):
+    for b, noise, change, _ in _changes(maps_of, images, class_index, draw, n_samples, max_bytes):
         ratio = change / noise.flatten(1).norm(dim=1)
         largest[b] = torch.maximum(largest[b], ratio.max())
     return largest
@@ -97,10 +97,11 @@ def max_sensitivity(
         noise = torch.rand(shape, generator=generator, device=images.device, dtype=images.dtype)
         return (2 * noise - 1) * radius
 
-    largest = images.new_zeros(len(images))
-    for b, _, change in _changes(maps_of, images, class_index, draw, n_samples, max_bytes):
+    largest, norms = images.new_zeros(len(images)), images.new_zeros(len(images))
+    for b, _, change, norm in _changes(maps_of, images, class_index, draw, n_samples, max_bytes):
         largest[b] = torch.maximum(largest[b], change.max())
-    return largest / maps_of(images, class_index).flatten(1).norm(dim=1)
+        norms[b] = norm
+    return largest / norms
 
 
 def _changes(
@@ -110,8 +111,8 @@ def _changes(
     draw: Callable[[tuple[int, ...]], Tensor],
     n_samples: int,
     max_bytes: int,
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield (image, noise (k, C, H, W), norm of the change of its map (k,)), chunk by chunk."""
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """Yield (image, noise (k, C, H, W), norm of the change of its map (k,), its norm), by chunk."""
     size = chunk_size(images, max_bytes)
     for b in range(len(images)):
         reference = maps_of(images[b : b + 1], class_index[b : b + 1])
@@ -119,7 +120,7 @@ def _changes(
             k = min(size, n_samples - start)
             noise = draw((k, *images.shape[1:]))
             maps = maps_of(images[b] + noise, class_index[b].expand(k))
-            yield b, noise, (maps - reference).flatten(1).norm(dim=1)
+            yield b, noise, (maps - reference).flatten(1).norm(dim=1), reference.norm()
 
 
 def _check_positive(**arguments: float) -> None:

@@ -11,6 +11,7 @@ from reglib.runs.store import Store
 from reglib.units import Measurement
 
 WHICH = ("n_images", "first", "step")
+MOST_COLUMNS = 20
 
 
 def per_image(units: Iterable[Measurement], store: Store) -> pd.DataFrame:
@@ -24,7 +25,7 @@ def per_image(units: Iterable[Measurement], store: Store) -> pd.DataFrame:
     Returns:
         One row an image and measurement: data, network, metric, image (its place in the test
         split), the settings, value, a column for each tensor with a number an image, and
-        NAME_1, NAME_2, ... for each with several.
+        NAME_1, NAME_2, ... for each with several, at most 20.
 
     Raises:
         RunFailed: a measurement is not stored, or has no values for single images.
@@ -42,13 +43,14 @@ def _rows(unit: Measurement, key: str, store: Store) -> pd.DataFrame:
     if values is None:
         raise RunFailed(f"{describe(unit)}: expected values for each image in the store, got none")
     first, step = unit.settings.get("first", 0), unit.settings.get("step", 1)
-    rows = pd.DataFrame({"image": range(first, first + len(values) * step, step), "value": values})
+    columns = {"image": range(first, first + len(values) * step, step), "value": values}
     for name, tensor in (store.read_tensors(key) or {}).items():
         if tensor.shape == (len(values),):
-            rows[name] = tensor.numpy()
-        elif tensor.ndim == 2 and len(tensor) == len(values):
-            for column in range(tensor.shape[1]):
-                rows[f"{name}_{column + 1}"] = tensor[:, column].numpy()
+            columns[name] = tensor.numpy()
+        elif tensor.ndim == 2 and len(tensor) == len(values) and tensor.shape[1] <= MOST_COLUMNS:
+            numbered = enumerate(tensor.unbind(1), start=1)
+            columns |= {f"{name}_{number}": column.numpy() for number, column in numbered}
     settings = {name: value for name, value in unit.settings.items() if name not in WHICH}
     of = unit.training
-    return rows.assign(data=of.data, network=of.network, metric=unit.metric, **settings)
+    named = {"data": of.data, "network": of.network, "metric": unit.metric, **settings}
+    return pd.DataFrame(columns).assign(**named)

@@ -15,9 +15,11 @@ import torch
 from benchmarks import (
     input_hessian,
     memory,
+    penalties,
     saliency_metrics,
     start_up,
     stored_units,
+    top_gap,
     training_step,
 )
 from benchmarks.timing import Row
@@ -26,14 +28,16 @@ RESULTS = Path(__file__).parent / "results"
 BENCHMARKS = {
     "training_step": training_step.run,
     "saliency_metrics": saliency_metrics.run,
+    "penalties": penalties.run,
     "input_hessian": input_hessian.run,
+    "top_gap": top_gap.run,
     "memory": memory.run,
     "start_up": start_up.run,
     "stored_units": stored_units.run,
 }
 
 
-ON_CUDA = ("training_step", "saliency_metrics", "input_hessian")
+ON_CUDA = ("training_step", "penalties", "saliency_metrics", "input_hessian", "top_gap")
 
 
 def main() -> None:

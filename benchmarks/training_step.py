@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from benchmarks.timing import Row, interleaved, median_row, ratios
 from reglib.autodiff import input_gradient
 from reglib.double_backward import evaluation_mode, fast_double_backward
+from reglib.landscape import curvature_penalty, importance_landscape
 from reglib.networks import build_network
 from reglib.regularizers import input_gradient_penalty
 
@@ -128,11 +129,10 @@ def density_step(batch: Batch, model: nn.Module) -> None:
 
 
 def landscape_pass(batch: Batch, model: nn.Module) -> None:
-    """Differentiate the total variation of the mean input gradient of the label's logit."""
-    x = batch.inputs()
-    logits = model(x).gather(1, batch.labels[:, None])
-    landscape = input_gradient(logits, x, create_graph=True).mean((0, 1))
-    batch.backward(landscape.diff(dim=0).abs().mean() + landscape.diff(dim=1).abs().mean())
+    """Differentiate the curvature of the importance landscape."""
+    generator = torch.Generator().manual_seed(2)
+    landscape = importance_landscape(model, batch.images, generator=generator, create_graph=True)
+    batch.backward(curvature_penalty(landscape))
 
 
 def forward_over_reverse_step(batch: Batch, model: nn.Module) -> None:

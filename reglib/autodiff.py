@@ -50,6 +50,30 @@ def input_gradient(outputs: Tensor, inputs: Tensor, *, create_graph: bool = Fals
     return gradient
 
 
+def hessian_product(
+    gradient: Tensor, inputs: Tensor, vector: Tensor, *, create_graph: bool = False
+) -> Tensor:
+    r"""Multiply a vector by the Hessian, given the gradient with its graph.
+
+    .. math:: \nabla_x \langle g(x), v \rangle = H v
+
+    Args:
+        gradient: from `input_gradient` with `create_graph`.
+        inputs: what it was taken by.
+        vector: of the shape of `inputs`.
+        create_graph: keep the graph, so that the product can be differentiated.
+
+    Returns:
+        The product, of the shape of `inputs`; zero where the gradient is constant.
+    """
+    if not gradient.requires_grad:
+        return torch.zeros_like(inputs)
+    return torch.autograd.grad(
+        gradient, inputs, torch.empty_like(gradient).copy_(vector), retain_graph=True,
+        create_graph=create_graph, allow_unused=True, materialize_grads=True,
+    )[0]  # fmt: skip
+
+
 class Linearisation(NamedTuple):
     """A function at one point, with products by its Jacobian and by the adjoint.
 
@@ -123,12 +147,4 @@ def second_derivative(function: Map, inputs: Tensor) -> Map:
     with torch.enable_grad():
         gradient = input_gradient(function(x), x, create_graph=True)
 
-    def product(v: Tensor) -> Tensor:
-        if not gradient.requires_grad:
-            return torch.zeros_like(x)
-        v = torch.empty_like(x).copy_(v)
-        return torch.autograd.grad(
-            gradient, x, v, retain_graph=True, allow_unused=True, materialize_grads=True
-        )[0]
-
-    return product
+    return lambda v: hessian_product(gradient, x, v)

@@ -2,23 +2,32 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reglib import interpretations, metrics, second_order
+from reglib import (
+    density_measures,
+    interpretations,
+    landscape_measures,
+    metrics,
+    second_order,
+    top_gap_measures,
+)
+from reglib.attacks import ATTACKS
 from reglib.double_backward import fast_double_backward
 from reglib.errors import UsageError, unknown
+from reglib.regularizers.adversarial import NORMS
 from reglib.saliency import SALIENCIES
 from reglib.subject import Result, Subject
 from reglib.units import Measurement
 
 
-def accuracy(subject: Subject, *, n_images: int | None = None) -> Result:
-    """1 where a test image is classified right, else 0."""
-    images, labels = subject.test_images(n_images)
+def accuracy(subject: Subject, *, n_images: int | None = None, data: str | None = None) -> Result:
+    """1 where a test image, of another data set if `data` is given, is classified right, else 0."""
+    images, labels = subject.test_images(n_images, data)
     with torch.no_grad():
         predicted = torch.cat([subject.folded(chunk).argmax(1) for chunk in images.split(500)])
     return Result((predicted == labels).double())
@@ -96,19 +105,57 @@ def saliency_maps(
 
 
 METRICS: dict[str, Callable[..., Result]] = {
+    "ablation_auc": landscape_measures.ablation_auc,
     "accuracy": accuracy,
+    "accuracy_by_location": landscape_measures.accuracy_by_location,
+    "class_map_sparsity": top_gap_measures.class_map_sparsity,
     "closed_form_error": second_order.closed_form_error,
+    "corruption_robustness": landscape_measures.corruption_robustness,
+    "cross_entropy": landscape_measures.cross_entropy,
+    "density_change": density_measures.density_change,
+    "density_gradient": density_measures.density_gradient,
     "entropy": entropy,
+    "erf_distance": top_gap_measures.erf_distance,
     "exact_share": second_order.exact_share,
     "faithfulness_estimate": faithfulness_estimate,
+    "feature_leakage": density_measures.feature_leakage,
     "first_and_second_order": interpretations.first_and_second_order,
+    "gradient_change": density_measures.gradient_change,
     "high_order": second_order.high_order,
+    "importance_landscape": landscape_measures.importance_landscape,
+    "insertion_auc": density_measures.insertion_auc,
     "interpretation_quality": interpretations.interpretation_quality,
     "lambda1_sweep": interpretations.lambda1_sweep,
     "local_lipschitz_estimate": local_lipschitz_estimate,
+    "mask_iou": top_gap_measures.mask_iou,
     "max_sensitivity": max_sensitivity,
+    "ood_auroc": density_measures.ood_auroc,
+    "pgd_accuracy": density_measures.pgd_accuracy,
+    "pixel_perturbation": density_measures.pixel_perturbation,
+    "robust_accuracy": top_gap_measures.robust_accuracy,
     "saliency_maps": saliency_maps,
+    "worst_group_accuracy": density_measures.worst_group_accuracy,
+    "top_k_accuracy": landscape_measures.top_k_accuracy,
 }
+
+
+# Settings that are one of several names: of all metrics, or of one.
+CHOICES: dict[str, Collection[str]] = {
+    "attack": ATTACKS,
+    "corruption_robustness.corruption": [n for some in metrics.CORRUPTIONS.values() for n in some],
+    "density_gradient.part": metrics.DensityGradients._fields,
+    "erf_distance.normalise": ("each", "none", "together"),
+    "erf_distance.part": metrics.ERFDistance._fields,
+    "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
+    "pgd_accuracy.norm": NORMS,
+    "robust_accuracy.counts": ("correct", "unchanged"),
+    "saliency": SALIENCIES,
+}
+COUNTS = (
+    "k", "n_baselines", "n_classes", "n_images", "n_samples", "n_steps", "patch", "step", "stride",
+)  # fmt: skip
+# What takes only the images of the data that it is shown: these may have any number of classes.
+WITHOUT_LABELS = ("ood_auroc",)
 
 
 def images_needed(unit: Measurement) -> int | None:
@@ -123,7 +170,8 @@ def check(unit: Measurement) -> None:
     """Check the names in a unit before any time is spent.
 
     Raises:
-        UsageError: unknown metric, saliency method or setting, or a setting that is missing.
+        UsageError: unknown metric or setting, a setting that is missing, or a value of it that is
+            not known.
     """
     if unit.metric not in METRICS:
         raise unknown("metric", unit.metric, METRICS)
@@ -136,9 +184,13 @@ def check(unit: Measurement) -> None:
         signature.bind(None, **unit.settings)
     except TypeError as error:
         raise UsageError(f"metric {unit.metric!r}: {error}") from error
-    if unit.settings.get("saliency", "deeplift") not in SALIENCIES:
-        raise unknown("saliency", unit.settings["saliency"], SALIENCIES)
-    for name in ("n_images", "n_samples", "step", "n_classes", "patch", "n_steps", "k"):
+    for name, chosen in unit.settings.items():
+        known = CHOICES.get(f"{unit.metric}.{name}", CHOICES.get(name))
+        if known is not None and chosen is not None and chosen not in known:
+            raise unknown(name, chosen, known)
+    if unit.metric == "robust_accuracy":
+        top_gap_measures.check_attack(**unit.settings)
+    for name in COUNTS:
         count: Any = unit.settings.get(name)
         if count is not None and not (isinstance(count, int) and count > 0):
             raise UsageError(f"{name}: expected a positive integer, got {count!r}")

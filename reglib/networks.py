@@ -3,6 +3,7 @@
 Every activation is a module of its own, used once, so that DeepLIFT can replace its gradient.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from reglib.errors import UsageError, unknown
+from reglib.top_gap import TopGAPNet
+
+Size = int | tuple[int, int]
 
 
 class LeNet5(nn.Sequential):
@@ -19,7 +23,9 @@ class LeNet5(nn.Sequential):
     ReLU: the function is the same as the other way round, on a quarter of the values.
     """
 
-    def __init__(self, channels: int = 1, size: int = 28, classes: int = 10) -> None:
+    def __init__(self, channels: int = 1, size: Size = 28, classes: int = 10) -> None:
+        if not isinstance(size, int):
+            raise UsageError(f"LeNet-5: expected square images, got {size[0]} x {size[1]}")
         if size < 12:
             raise UsageError(f"LeNet-5: expected images of at least 12 pixels a side, got {size}")
         side = (size // 2 - 4) // 2
@@ -33,6 +39,59 @@ class LeNet5(nn.Sequential):
         )  # fmt: skip
 
 
+class MLP(nn.Sequential):
+    """A multi-layer perceptron with ReLU.
+
+    Args:
+        channels, size, classes: of the images (B, channels, height, width) and logits (B, classes).
+        hidden: units of each hidden layer.
+    """
+
+    def __init__(
+        self,
+        channels: int = 1,
+        size: Size = 28,
+        classes: int = 10,
+        *,
+        hidden: Sequence[int] = (256, 256),
+    ) -> None:
+        height, width = (size, size) if isinstance(size, int) else size
+        layers: list[nn.Module] = [nn.Flatten()]
+        inputs = channels * height * width
+        for units in hidden:
+            layers += [nn.Linear(inputs, units), nn.ReLU()]
+            inputs = units
+        super().__init__(*layers, nn.Linear(inputs, classes))
+
+
+class VGG11(nn.Sequential):
+    """VGG-11 :cite:p:`simonyan2015` for small images: no batch normalisation, one linear layer.
+
+    Takes (B, channels, height, width) and returns logits (B, classes). Five max-poolings, which
+    keep an odd last row, come before the ReLU. Initial weights are those of torchvision: with
+    PyTorch's own ones the signal fades on its way through the layers.
+
+    Args:
+        channels, size, classes: of images and logits; any size will do.
+        width: filters of the first layer; later ones have up to eight times as many.
+    """
+
+    def __init__(
+        self, channels: int = 3, size: Size = 32, classes: int = 10, *, width: int = 64
+    ) -> None:
+        layers: list[nn.Module] = []
+        for factor, pooled in zip((1, 2, 4, 4, 8, 8, 8, 8), (1, 1, 0, 1, 0, 1, 0, 1), strict=True):
+            layers.append(nn.Conv2d(channels, factor * width, 3, padding=1))
+            layers += [nn.MaxPool2d(2, ceil_mode=True)] * pooled + [nn.ReLU()]
+            channels = factor * width
+        for layer in layers:
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        head = nn.Linear(channels, classes)
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+
+
 class ConvNet(nn.Sequential):
     """Six 3x3 convolutions of `width` filters, each with batch normalisation and ReLU.
 
@@ -40,7 +99,7 @@ class ConvNet(nn.Sequential):
     """
 
     def __init__(
-        self, channels: int = 3, size: int = 32, classes: int = 10, *, width: int = 32
+        self, channels: int = 3, size: Size = 32, classes: int = 10, *, width: int = 32
     ) -> None:
         layers: list[nn.Module] = []
         for index in range(6):
@@ -58,17 +117,20 @@ class ResNet(nn.Sequential):
         blocks: basic blocks in each stage; (2, 2, 2, 2) is ResNet-18.
         width: filters of the first stage; each further stage has twice as many.
         stem: "cifar" (3x3, stride 1), "strided" (3x3, stride 2) or "imagenet" (7x7 and pooling).
+        pre_activation: normalise and activate before each convolution, not after it
+            :cite:p:`he2016identity`; (2, 2, 2, 2) is then PreAct-ResNet-18.
     """
 
     def __init__(
         self,
         channels: int = 3,
-        size: int = 32,
+        size: Size = 32,
         classes: int = 10,
         *,
         blocks: Sequence[int] = (2, 2, 2, 2),
         width: int = 64,
         stem: str = "cifar",
+        pre_activation: bool = False,
     ) -> None:
         stems: dict[str, Callable[[], list[nn.Module]]] = {
             "cifar": lambda: _conv_bn(channels, width, 3, 1) + [nn.ReLU()],
@@ -80,13 +142,18 @@ class ResNet(nn.Sequential):
         if stem not in stems:
             raise unknown("stem", stem, stems)
         layers = stems[stem]()
+        if pre_activation and stem != "imagenet":
+            layers = layers[:1]
+        block = PreActivationBlock if pre_activation else BasicBlock
         inputs = width
         for stage, count in enumerate(blocks):
             outputs = width * 2**stage
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
-                layers.append(BasicBlock(inputs, outputs, stride))
+                layers.append(block(inputs, outputs, stride))
                 inputs = outputs
+        if pre_activation:
+            layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
@@ -106,15 +173,58 @@ class BasicBlock(nn.Module):
         return self.activation(self.residual(x) + self.shortcut(x))
 
 
+class PreActivationBlock(nn.Module):
+    """Twice normalisation, ReLU and a 3x3 convolution; the shortcut is not normalised.
+
+    Where the shape changes, the shortcut is a 1x1 convolution of the activated input.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.before = nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU())
+        self.residual = nn.Sequential(
+            *_conv_bn(inputs, outputs, 3, stride), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        )  # fmt: skip
+        same = stride == 1 and inputs == outputs
+        self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.before(x)
+        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
+
+
 def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.Module]:
     conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return [conv, nn.BatchNorm2d(outputs)]
 
 
+def top_gap(
+    channels: int = 3,
+    size: Size = 32,
+    classes: int = 10,
+    *,
+    k: int | float,
+    backbone: str = "resnet",
+    backbone_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> TopGAPNet:
+    """Put Top-GAP around a network of `NETWORKS`; `options` go to `TopGAPNet`."""
+    if not isinstance(size, int):
+        raise UsageError(f"top_gap: expected square images, got {size[0]} x {size[1]}")
+    if backbone not in NETWORKS:
+        raise unknown("backbone", backbone, NETWORKS)
+    network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
+    return TopGAPNet(network, classes, k=k, image_size=size, **options)
+
+
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
+    "mlp": MLP,
     "convnet": ConvNet,
     "resnet": ResNet,
+    "top_gap": top_gap,
+    "vgg11": VGG11,
 }
 
 
@@ -125,22 +235,60 @@ def build_network(
 
     Args:
         name: a key of `NETWORKS`.
-        shape: of one image, (C, H, W), with H = W.
+        shape: of one image, (C, H, W).
         classes: number of classes.
-        options: further keyword arguments of the network.
+        options: further keyword arguments of the network; with "softplus", a number, the network
+            gets activations of that sharpness (see `with_softplus`).
         seed: of the initial weights.
 
     Raises:
-        UsageError: unknown network or option, or images that are not square.
+        UsageError: unknown network or option, or images that the network cannot take.
     """
     if name not in NETWORKS:
         raise unknown("network", name, NETWORKS)
     channels, height, width = shape
-    if height != width:
-        raise UsageError(f"network {name!r}: expected square images, got {height} x {width}")
+    size = height if height == width else (height, width)
+    own = {key: value for key, value in options.items() if key != "softplus"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return NETWORKS[name](channels, height, classes, **options)
-        except TypeError as error:
+            network = NETWORKS[name](channels, size, classes, **own)
+        except (TypeError, ValueError) as error:
             raise UsageError(f"network {name!r}: {error}") from error
+    return with_softplus(network, beta=options["softplus"]) if "softplus" in options else network
+
+
+def with_softplus(network: Any, *, beta: float) -> Any:
+    r"""Return a copy of a network whose ReLU modules are softplus functions.
+
+    .. math:: \operatorname{softplus}_\beta(x) = \beta^{-1} \ln (1 + e^{\beta x})
+
+    It is smooth, larger than ReLU by at most :math:`\ln 2 / \beta`, and tends to it with growing
+    :math:`\beta`.
+
+    Args:
+        network: whose activations are modules; functional ones in a forward method are not seen.
+        beta: sharpness, in one over the unit of the activations.
+
+    Returns:
+        A network of the same class with copies of the weights, in the mode of `network`.
+
+    Raises:
+        UsageError: `beta` is not positive, or the network has no module `torch.nn.ReLU`.
+
+    Source: :cite:t:`dombrowski2019`.
+    """
+    if not beta > 0:
+        raise UsageError(f"softplus: expected a positive sharpness, got {beta}")
+    network = copy.deepcopy(network)
+    found = [
+        (parent, name)
+        for parent in network.modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.ReLU
+    ]
+    if not found:
+        raise UsageError("softplus: expected a network with modules of torch.nn.ReLU, found none")
+    for parent, name in found:
+        setattr(parent, name, nn.Softplus(beta).train(parent.training))
+    return network

@@ -23,11 +23,14 @@ class Result(NamedTuple):
     tensors: dict[str, Tensor] = {}
 
 
-def checked_test_split(own: ImageData, shown: ImageData, name: str, count: int | None) -> Split:
+def checked_test_split(
+    own: ImageData, shown: ImageData, name: str, count: int | None, *, labelled: bool = True
+) -> Split:
     """Return the test split of `shown`, if a network trained on `own` can take `count` of it.
 
     Raises:
-        UsageError: fewer images than asked for, images of another shape, or more classes.
+        UsageError: fewer images than asked for, images of another shape, or, if the labels are
+            needed (`labelled`), more classes.
     """
     if count is not None and count > len(shown.test.images):
         raise UsageError(f"n_images: expected at most {len(shown.test.images)} for the test split "
@@ -35,7 +38,7 @@ def checked_test_split(own: ImageData, shown: ImageData, name: str, count: int |
     if shown.shape != own.shape:
         raise UsageError(f"data set {name!r}: expected images of shape {own.shape} as in training, "
                          f"got {shown.shape}")  # fmt: skip
-    if len(shown.classes) > len(own.classes):
+    if labelled and len(shown.classes) > len(own.classes):
         raise UsageError(f"data set {name!r}: expected at most the {len(own.classes)} classes of "
                          f"the network, got {len(shown.classes)}")  # fmt: skip
     return shown.test
@@ -58,7 +61,13 @@ class Subject:
         self.max_bytes = metrics.CHUNK_BYTES * (1 if self.device.type == "cpu" else 128)
 
     def test_images(
-        self, count: int | None, data: str | None = None, *, first: int = 0, step: int = 1
+        self,
+        count: int | None,
+        data: str | None = None,
+        *,
+        first: int = 0,
+        step: int = 1,
+        labelled: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Return `count` test images as the network takes them, (B, C, H, W), and labels.
 
@@ -67,17 +76,45 @@ class Subject:
         Raises:
             UsageError: see `checked_test_split`.
         """
+        pixels, labels = self.test_bytes(count, data, first=first, step=step, labelled=labelled)
+        return self.as_inputs(pixels), labels
+
+    def test_bytes(
+        self,
+        count: int | None,
+        data: str | None = None,
+        *,
+        first: int = 0,
+        step: int = 1,
+        labelled: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """Return test images in bytes, (B, C, H, W), and labels; see `test_images`."""
         name = data or self.unit.data
         last = None if count is None else first + (count - 1) * step + 1
-        test = checked_test_split(self.data, load_data(data) if data else self.data, name, last)
+        shown = load_data(data) if data else self.data
+        test = checked_test_split(self.data, shown, name, last, labelled=labelled)
         chosen = slice(first, last, step)
-        pixels = test.images[chosen].to(self.device)
+        return test.images[chosen].to(self.device), test.labels[chosen].to(self.device)
+
+    @property
+    def pixel_range(self) -> tuple[float, float]:
+        """Values that black and white get.
+
+        Raises:
+            UsageError: a network that others have trained, with a range for each colour.
+        """
+        if isinstance(self.unit, Pretrained):
+            raise UsageError("expected a network with one pixel_range for all colours, got "
+                             f"{self.unit.network!r}, which takes them normalised")  # fmt: skip
+        return self.unit.pixel_range
+
+    def as_inputs(self, pixels: Tensor) -> Tensor:
+        """Return images in bytes as the network takes them."""
         if isinstance(self.unit, Pretrained):
             images = network_inputs(self.unit.network, pixels)
         else:
-            images = to_float(pixels, self.unit.pixel_range)
-        layout = memory_format(self.network, self.device)
-        return images.contiguous(memory_format=layout), test.labels[chosen].to(self.device)
+            images = to_float(pixels, self.pixel_range)
+        return images.contiguous(memory_format=memory_format(self.network, self.device))
 
     def batches(
         self, n_images: int, first: int = 0, step: int = 1, *, size: int = 4

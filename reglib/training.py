@@ -1,6 +1,7 @@
 """One training loop for every paper: cross-entropy plus the sum of strength x penalty."""
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -9,14 +10,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib.data import ImageData, to_float
+from reglib.data import ImageData, Split, to_float
 from reglib.double_backward import DEFAULT, fast_double_backward
+from reglib.double_backward.modules import viewed
 from reglib.errors import UsageError, unknown
 from reglib.networks import NETWORKS, build_network
-from reglib.regularizers import PENALTIES, Step
+from reglib.regularizers import (
+    PENALTIES,
+    Constants,
+    Step,
+    balancing_weights,
+    group_dro,
+    take_step,
+)
 from reglib.units import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam}
+
+# Settings that every penalty has: its coefficient, and T, if it acts in every T-th step only.
+COMMON = ("strength", "every")
 
 State = dict[str, Tensor]
 
@@ -36,7 +48,8 @@ def check(unit: Training) -> None:
     """Check the names in a unit before any time is spent.
 
     Raises:
-        UsageError: unknown network, optimizer, penalty or argument of a penalty.
+        UsageError: unknown network, optimizer, penalty or setting of a penalty, or a setting that
+            is missing.
     """
     names: list[tuple[str, str, Mapping[str, Any]]] = [
         ("network", unit.network, NETWORKS),
@@ -47,8 +60,29 @@ def check(unit: Training) -> None:
         if name not in known:
             raise unknown(kind, name, known)
     for name, settings in unit.penalties.items():
-        if extra := settings.keys() - {"strength"}:
-            raise unknown(f"setting of penalty {name!r}", min(extra), ["strength"])
+        _check_penalty(name, settings)
+
+
+def _check_penalty(name: str, settings: Mapping[str, Any]) -> None:
+    signature = inspect.signature(PENALTIES[name])
+    known = {*COMMON, *signature.parameters} - {"step"}
+    if extra := settings.keys() - known:
+        raise unknown(f"setting of penalty {name!r}", min(extra), known)
+    every = settings.get("every", 1)
+    if type(every) is not int or every < 1:
+        raise UsageError(
+            f"every, of penalty {name!r}: expected a positive integer, the number of steps of "
+            f"which the penalty acts in one, got {every!r}"
+        )
+    try:
+        signature.bind(None, **_own_settings(settings))
+    except TypeError as error:
+        raise UsageError(f"penalty {name!r}: {error}") from error
+
+
+def _own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a penalty: its settings in a unit without those that all have."""
+    return {name: value for name, value in settings.items() if name not in COMMON}
 
 
 def train(
@@ -80,7 +114,8 @@ def train(
         The network and its losses.
 
     Raises:
-        UsageError: an unknown name, or an unknown way of double backpropagation.
+        UsageError: an unknown name, an unknown way of double backpropagation, or data without the
+            groups that the unit asks for.
     """
     check(unit)
     way = double_backward or DEFAULT[device.type]
@@ -96,15 +131,18 @@ def train(
     losses: list[float] = []
     if resume is not None:
         losses = _restore(resume, network, optimizer)
+    groups = _groups(unit, data, device, resume)
 
     def state() -> State:
-        return _state(network, optimizer, losses)
+        state = _state(network, optimizer, losses)
+        return state if groups is None else state | {"group_weights": groups.weights}
 
     images = data.train.images[: unit.n_train].to(device)
-    labels = data.train.labels[: unit.n_train].to(device)
+    split = Split(images, data.train.labels[: unit.n_train].to(device))
+    constants = Constants(model, lambda: images.split(500))
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         for epoch in range(len(losses), unit.epochs):
-            losses.append(_epoch(unit, model, optimizer, layout, images, labels, epoch))
+            losses.append(_epoch(unit, constants, optimizer, layout, split, groups, epoch))
             if not math.isfinite(losses[-1]):
                 return Trained(network.eval(), losses, diverged=True)
             if on_epoch is not None:
@@ -132,37 +170,90 @@ def memory_format(
     return torch.channels_last if fast else torch.contiguous_format
 
 
+class _Groups(NamedTuple):
+    """Groups (N,) of the images, and the weights (groups,) of Group DRO, which change in place."""
+
+    groups: Tensor
+    weights: Tensor
+
+
+def _groups(
+    unit: Training, data: ImageData, device: torch.device, resume: State | None
+) -> _Groups | None:
+    if unit.group_dro is None and not unit.balance_groups:
+        return None
+    if data.train.groups is None:
+        raise UsageError(
+            f"data set {unit.data!r}: expected groups of images, which group_dro and "
+            "balance_groups need, got none"
+        )
+    groups = data.train.groups[: unit.n_train].to(device)
+    count = int(data.train.groups.max()) + 1
+    weights = torch.full((count,), 1 / count, device=device)
+    if resume is not None:
+        if "group_weights" not in resume:
+            raise UsageError("resume: expected the state of a training with groups, got another")
+        weights.copy_(resume["group_weights"])
+    return _Groups(groups, weights)
+
+
 def _epoch(
     unit: Training,
-    network: nn.Module,
+    constants: Constants,
     optimizer: torch.optim.Optimizer,
     layout: torch.memory_format,
-    images: Tensor,
-    labels: Tensor,
+    split: Split,
+    groups: _Groups | None,
     epoch: int,
 ) -> float:
     """Go through the images once; return the mean loss, penalties included."""
     seed = int.from_bytes(hashlib.sha256(f"{unit.seed}/{epoch}".encode()).digest()[:7], "big")
     torch.manual_seed(seed)
-    generator = torch.Generator(images.device).manual_seed(seed)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    device = split.images.device
+    generator = torch.Generator(device).manual_seed(seed)
+    batches = _order(unit, split, groups, seed).to(device).split(unit.batch_size)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    network.train()
-    total = torch.zeros((), device=images.device, dtype=torch.float64)
-    for index in order.to(images.device).split(unit.batch_size):
-        inputs = to_float(images[index], unit.pixel_range).contiguous(memory_format=layout)
-        inputs.requires_grad_(bool(unit.penalties))
-        logits = network(inputs)
-        loss = F.cross_entropy(logits, labels[index])
-        step = Step(network, inputs, labels[index], logits, generator)
-        for name, settings in unit.penalties.items():
-            loss = loss + settings["strength"] * PENALTIES[name](step).mean()
+    network = viewed(constants.model).train()  # faster where no penalty acts
+    total = torch.zeros((), device=device, dtype=torch.float64)
+    for number, index in enumerate(batches, start=1 + epoch * len(batches)):
+        images = to_float(split.images[index], unit.pixel_range).contiguous(memory_format=layout)
+        acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
+        images.requires_grad_(bool(acting))
+        step = take_step(
+            constants.model if acting else network, images, split.labels[index], generator,
+            pixel_range=unit.pixel_range, constants=constants,
+        )  # fmt: skip
+        loss = _cross_entropy(unit, step, groups, index)
+        for name, settings in acting.items():
+            values = PENALTIES[name](step, **_own_settings(settings))
+            loss = loss + settings["strength"] * values.mean()
         optimizer.zero_grad()
         # Naming the parameters spares a gradient by the images that nobody needs.
         torch.autograd.backward(loss, inputs=parameters)
         optimizer.step()
         total += loss.detach() * len(index)
-    return float(total) / len(images)
+    return float(total) / len(split.images)
+
+
+def _order(unit: Training, split: Split, groups: _Groups | None, seed: int) -> Tensor:
+    """Draw the order of the images in an epoch; where groups are balanced, with repeats."""
+    generator = torch.Generator().manual_seed(seed)
+    if groups is None or not unit.balance_groups:
+        return torch.randperm(len(split.images), generator=generator)
+    chances = balancing_weights(groups.groups, len(groups.weights)).cpu()
+    return chances.multinomial(len(split.images), replacement=True, generator=generator)
+
+
+def _cross_entropy(unit: Training, step: Step, groups: _Groups | None, index: Tensor) -> Tensor:
+    """Return the mean over a batch, or what Group DRO makes of it, which moves the weights."""
+    if groups is None or unit.group_dro is None:
+        return F.cross_entropy(step.logits, step.labels)
+    losses = F.cross_entropy(step.logits, step.labels, reduction="none")
+    loss, weights = group_dro(
+        losses, groups.groups[index], groups.weights, step_size=unit.group_dro
+    )
+    groups.weights.copy_(weights)
+    return loss
 
 
 def _state(network: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> State:

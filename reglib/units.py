@@ -30,7 +30,13 @@ class Training:
         n_train: only the first images of the training split; None for all.
         epochs, batch_size, optimizer, learning_rate: of the training.
         penalties: for each name in `reglib.regularizers.PENALTIES` its settings, of which
+            "strength" is the coefficient; with "every" a penalty acts, in full strength, in steps
+            T, 2T, ... of the training only.
             "strength" is the coefficient.
+        group_dro: step size of Group DRO, which then takes the place of the mean cross-entropy;
+            None for none. The data set must have groups.
+        balance_groups: draw the images of an epoch with replacement, so that all groups are
+            equally frequent.
         seed: of the initial weights and of the order of the images.
 
     Raises:
@@ -48,6 +54,8 @@ class Training:
     batch_size: int = 128
     optimizer: str = "adam"
     penalties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    group_dro: float | None = None
+    balance_groups: bool = False
 
     def __post_init__(self) -> None:
         for name in ("data", "network", "optimizer"):
@@ -56,6 +64,10 @@ class Training:
             _require(name, getattr(self, name), "a positive integer", _is_count)
         if self.n_train is not None:
             _require("n_train", self.n_train, "a positive integer or None", _is_count)
+        if self.group_dro is not None:
+            _require("group_dro", self.group_dro, "a positive finite number or None", _is_positive)
+        _require("balance_groups", self.balance_groups, "True or False",
+                 lambda v: isinstance(v, bool))  # fmt: skip
         _require("learning_rate", self.learning_rate, "a positive finite number", _is_positive)
         _require("seed", self.seed, "an integer in 0..2^63-1", _is_seed)
         _require("pixel_range", self.pixel_range, "two finite numbers, low < high", _is_range)

@@ -11,18 +11,22 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-from reglib import data
+from reglib import data, readers
 from reglib.data import SOURCES, ImageData, image_shape, load_data, source, to_float
 from reglib.errors import DataMissing, UsageError
 from reglib.networks import build_network
 
 IDX = ("MNIST", "KMNIST", "FashionMNIST")
+IN_PACKAGES = {
+    "mnist5k", "digits-centred", "digits-anywhere", "digit_canvas", "digit_canvas_swapped",
+    "foolbox-imagenet",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data._load.cache_clear()
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    monkeypatch.setattr(readers, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "data"))
 
 
@@ -127,7 +131,7 @@ def test_idx_files_of_torchvision(name: str, tmp_path: Path) -> None:
 
 
 def test_fashion_mnist_of_debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path / "debian")
+    monkeypatch.setattr(readers, "DEBIAN_FASHION_MNIST", tmp_path / "debian")
     written = write_idx(tmp_path / "debian", compressed=True)
     loaded = load_data("fashion_mnist")
     check_idx(loaded, written)
@@ -136,7 +140,7 @@ def test_fashion_mnist_of_debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     # The same files in torchvision's folder are the same data set, and come first.
     write_idx(tmp_path / "data" / "FashionMNIST" / "raw")
     data._load.cache_clear()
-    monkeypatch.setattr(data, "_read_idx", None)
+    monkeypatch.setattr(readers, "_read_idx", None)
     assert load_data("fashion_mnist").fingerprint == loaded.fingerprint
 
 
@@ -145,7 +149,7 @@ def test_damaged_files_of_debian_are_told(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "debian"
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", folder)
+    monkeypatch.setattr(readers, "DEBIAN_FASHION_MNIST", folder)
     write_idx(folder, compressed=True)
     images, labels = (folder / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
     if damage == "cut":
@@ -351,12 +355,12 @@ class TestImageFolder:
         with pytest.raises(DataMissing, match="find any class folder"):
             load_data(f"imagefolder:{tmp_path}")
 
-    def test_images_that_are_not_square_are_refused_by_networks(self, tmp_path: Path) -> None:
+    def test_images_that_are_not_square_are_refused_by_lenet5(self, tmp_path: Path) -> None:
         write_images(tmp_path, size=(16, 12))
         loaded = load_data(f"imagefolder:{tmp_path}")
         assert loaded.shape == (3, 12, 16) == image_shape(f"imagefolder:{tmp_path}")
-        with pytest.raises(UsageError, match=r"network 'resnet': expected square .* 12 x 16"):
-            build_network("resnet", loaded.shape, 2, options={}, seed=0)
+        with pytest.raises(UsageError, match=r"LeNet-5: expected square .* 12 x 16"):
+            build_network("lenet5", loaded.shape, 2, options={}, seed=0)
 
 
 class TestImagenette:
@@ -406,12 +410,15 @@ def test_an_empty_split_is_refused(tmp_path: Path) -> None:
         header = struct.pack(f">{1 + len(sizes)}I", 0x800 + len(sizes), *sizes)
         (folder / f"t10k-{kind}-ubyte.gz").write_bytes(gzip.compress(header))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "DEBIAN_FASHION_MNIST", folder)
+        patch.setattr(readers, "DEBIAN_FASHION_MNIST", folder)
         with pytest.raises(UsageError, match="expected images in its test split, found none"):
             load_data("fashion_mnist")
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"mnist5k", "foolbox-imagenet"}))
+MADE_OF_OTHERS = {"blockmnist5k", "blockmnist", "texturedmnist5k", "texturedmnist"}
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - IN_PACKAGES - MADE_OF_OTHERS))
 def test_missing_data_say_how_to_get_them(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataMissing) as caught:
         load_data(name)

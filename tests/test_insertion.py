@@ -66,10 +66,10 @@ def test_curves_begin_and_end_at_baseline_and_image():
 
 
 def test_equal_pixels_go_in_the_order_of_their_index():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    flat = insertion_curve(torch.zeros(3, 1, 4, 4), model, images, LABELS, n_steps=16)
-    falling = -torch.arange(16.0).view(1, 1, 4, 4).expand(3, -1, -1, -1)
-    assert torch.equal(flat, insertion_curve(falling, model, images, LABELS, n_steps=16))
+    model, images = linear_network(900), random_images(3, 1, 30, 30)
+    flat = insertion_curve(torch.zeros(3, 1, 30, 30), model, images, LABELS, n_steps=90)
+    falling = -torch.arange(900.0).view(1, 1, 30, 30).expand(3, -1, -1, -1)
+    assert torch.equal(flat, insertion_curve(falling, model, images, LABELS, n_steps=90))
 
 
 def test_size_of_chunks_changes_nothing_but_the_batches():

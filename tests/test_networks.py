@@ -2,19 +2,29 @@ from collections import Counter
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 
 from reglib.errors import UsageError
-from reglib.networks import NETWORKS, LeNet5, ResNet, build_network
+from reglib.networks import MLP, NETWORKS, VGG11, LeNet5, ResNet, build_network, with_softplus
 
+SLIM = {"width": 4, "blocks": (1, 1, 1)}
 SMALL = [
     ("lenet5", (1, 28, 28), {}),
     ("lenet5", (3, 12, 12), {}),
     ("lenet5", (3, 33, 33), {}),
+    ("mlp", (1, 28, 28), {"hidden": (5,)}),
+    ("mlp", (2, 56, 28), {}),
+    ("vgg11", (3, 32, 32), {"width": 2}),
+    ("vgg11", (1, 56, 28), {"width": 2}),
     ("convnet", (3, 32, 32), {"width": 4}),
+    ("convnet", (3, 24, 12), {"width": 4}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1, 1)}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1), "stem": "strided"}),
     ("resnet", (1, 64, 64), {"width": 4, "blocks": (2, 1), "stem": "imagenet"}),
+    ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 2), "pre_activation": True}),
+    ("top_gap", (3, 32, 32), {"k": 5, "width": 4, "backbone_options": SLIM}),
+    ("top_gap", (1, 28, 28), {"k": 0.1, "fpn": False, "backbone": "convnet"}),
 ]
 
 
@@ -70,9 +80,94 @@ def test_lenet5_has_two_convolutions_three_linear_layers_and_relu_between_them()
     assert kinds == {nn.Conv2d: 2, nn.MaxPool2d: 2, nn.Flatten: 1, nn.Linear: 3, nn.ReLU: 4}
 
 
+def test_mlp_has_two_hidden_layers_of_256_units():
+    sizes = [(m.in_features, m.out_features) for m in MLP(1, (56, 28)) if hasattr(m, "weight")]
+    assert sizes == [(1568, 256), (256, 256), (256, 10)]
+
+
+def test_vgg11_has_the_convolutions_of_its_authors():
+    reference = torchvision.models.vgg11(num_classes=10)
+    with torch.device("meta"):
+        ours = VGG11(3, 32, 10)
+    shapes = [
+        [m.weight.shape for m in network.modules() if isinstance(m, nn.Conv2d)]
+        for network in (ours, reference)
+    ]
+    assert shapes[0] == shapes[1]
+    pools, activations = (
+        sum(isinstance(m, kind) for m in ours) for kind in (nn.MaxPool2d, nn.ReLU)
+    )
+    assert (pools, activations) == (5, 8)
+
+
+def test_the_signal_does_not_fade_in_vgg11():
+    network = build("vgg11", (3, 32, 32), {"width": 16})
+    images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert nn.Sequential(*list(network)[:-1])(images).std() > 0.1
+
+
+def test_softplus_is_close_to_relu_and_smooth():
+    network = build("lenet5", (1, 28, 28))
+    images = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    found = [
+        (with_softplus(network, beta=b)(images) - network(images)).abs().max() for b in (5, 500)
+    ]
+    assert found[0] > 1e-2
+    assert found[1] < 1e-2 * found[0] + 1e-3
+    smooth = with_softplus(network, beta=5.0)
+    kinds = Counter(type(module) for module in smooth.modules())
+    assert kinds[nn.Softplus] == 4
+    assert not kinds[nn.ReLU]
+    x = torch.tensor([-1.0, 0.0, 2.0])
+    torch.testing.assert_close(smooth[2](x), (1 + (5 * x).exp()).log() / 5)
+
+
+def test_softplus_copies_the_network_and_keeps_its_mode():
+    network = build("resnet", (3, 32, 32), {"width": 2, "blocks": (1,)}).train()
+    network[0].eval()
+    smooth = with_softplus(network, beta=10.0)
+    assert type(smooth) is ResNet
+    assert smooth.training
+    assert not smooth[0].training
+    assert any(isinstance(module, nn.ReLU) for module in network.modules())
+    nn.init.zeros_(smooth[-1].weight)
+    assert network[-1].weight.any()
+
+
+def test_softplus_is_an_option_of_every_network():
+    network = build("mlp", (1, 28, 28), {"hidden": (5,), "softplus": 3.0})
+    assert network[2].beta == 3.0
+    assert torch.equal(network[1].weight, build("mlp", (1, 28, 28), {"hidden": (5,)})[1].weight)
+
+
+def test_softplus_without_relu_or_sharpness_is_refused():
+    with pytest.raises(UsageError, match=r"softplus: expected a network with modules of .*ReLU"):
+        with_softplus(nn.Sequential(nn.Tanh()), beta=1.0)
+    with pytest.raises(UsageError, match="softplus: expected a positive sharpness, got 0"):
+        build("lenet5", (1, 28, 28), {"softplus": 0})
+
+
 def test_resnet18_in_cifar_form_has_its_11173962_parameters():
     with torch.device("meta"):
         assert count(ResNet(3, 32, 10)) == 11_173_962
+
+
+def test_preact_resnet18_in_cifar_form_has_its_11172170_parameters():
+    """11,171,146 in a common implementation, which leaves out the last normalisation (1,024)."""
+    with torch.device("meta"):
+        assert count(ResNet(3, 32, 10, pre_activation=True)) == 11_172_170
+
+
+def test_a_pre_activation_block_passes_its_input_on_unchanged():
+    network = build("resnet", (3, 32, 32), {"width": 4, "blocks": (2,), "pre_activation": True})
+    kinds = [type(module).__name__ for module in network]
+    assert kinds == ["Conv2d", "PreActivationBlock", "PreActivationBlock", "BatchNorm2d", "ReLU",
+                     "AdaptiveAvgPool2d", "Flatten", "Linear"]  # fmt: skip
+    stem, first, second = network[0], network[1], network[2]
+    for block in (first, second):
+        nn.init.zeros_(block.residual[-1].weight)
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(second(first(stem(images))), stem(images))
 
 
 def test_convnet_has_six_convolutions_of_its_width():

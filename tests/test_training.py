@@ -1,13 +1,20 @@
 import dataclasses
+import functools
 import math
 
 import pytest
 import torch
 
-from reglib.data import load_data, to_float
+from reglib.data import ImageData, Split, load_data, to_float
 from reglib.errors import UsageError
+from reglib.landscape import (
+    curvature_penalty,
+    data_smoothness,
+    expected_importance_landscape,
+    target_penalty,
+)
 from reglib.networks import build_network
-from reglib.regularizers import input_gradient_penalty
+from reglib.regularizers import PENALTIES, group_dro, input_gradient_penalty
 from reglib.training import check, initial_network, memory_format, train
 from reglib.units import Training
 
@@ -21,6 +28,19 @@ WITH_BATCH_NORM = dataclasses.replace(
 )
 
 
+GROUPED = dataclasses.replace(UNIT, data="grouped", penalties={}, balance_groups=True)
+
+
+@functools.cache
+def grouped_data():
+    """Digits of which one in eight is in a group of its own, with labels that are wrong."""
+    data = load_data("mnist5k")
+    rare = torch.arange(96) % 8 == 0
+    labels = torch.where(rare, 9 - data.train.labels[:96], data.train.labels[:96])
+    split = Split(data.train.images[:96], labels, groups=rare.long())
+    return ImageData(split, split, data.classes, "")
+
+
 def with_strength(strength, **changes):
     return dataclasses.replace(
         UNIT, penalties={"input_gradient": {"strength": strength}}, **changes
@@ -28,7 +48,8 @@ def with_strength(strength, **changes):
 
 
 def trained(unit, **options):
-    return train(unit, load_data("mnist5k"), device=CPU, **options)
+    data = grouped_data() if unit.data == "grouped" else load_data(unit.data)
+    return train(unit, data, device=CPU, **options)
 
 
 def states_of(unit):
@@ -169,6 +190,29 @@ def test_weights_that_the_last_step_made_infinite_count_as_diverged():
             {"penalties": {"input_gradient": {"strength": 1, "strenght": 2}}},
             r"unknown setting of penalty 'input_gradient' 'strenght': did you mean 'strength'\?",
         ),
+        (
+            {"penalties": {"input_gradient": {"strength": 1, "kernel_width": 3}}},
+            r"unknown setting of penalty 'input_gradient' 'kernel_width': .*Known: every, strength",
+        ),
+        (
+            {"penalties": {"landscape_curvature": {"strength": 1, "kernel_with": 3}}},
+            r"unknown setting of .* 'kernel_with': did you mean 'kernel_width'\?",
+        ),
+        *(
+            (
+                {"penalties": {"input_gradient": {"strength": 1, "every": every}}},
+                rf"every, of penalty 'input_gradient': expected a positive integer.*got {every!r}",
+            )
+            for every in (0, -1, 2.0, True, "2", None)
+        ),
+        (
+            {"penalties": {"cure": {"strength": 1, "radios": 2}}},
+            r"setting of penalty 'cure' 'radios': did you mean 'radius'\? Known: every, radius",
+        ),
+        (
+            {"penalties": {"adversarial": {"strength": 1, "epsilon": 0.1}}},
+            "penalty 'adversarial': missing a required argument: 'step_size'",
+        ),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(changes, text):
@@ -177,6 +221,76 @@ def test_unknown_names_are_refused_with_the_nearest(changes, text):
         check(unit)
     with pytest.raises(UsageError, match=text):
         trained(unit)
+
+
+def test_settings_of_a_penalty_reach_it():
+    def first_loss(**settings):
+        penalties = {"cure": {"strength": 1.0, **settings}}
+        unit = dataclasses.replace(UNIT, penalties=penalties, epochs=1, batch_size=96)
+        return trained(unit).losses[0]
+
+    assert first_loss() == first_loss(radius=1.5)
+    assert first_loss(radius=3.0) > first_loss() + 1e-4
+
+
+def test_penalties_know_the_pixel_range_of_the_unit(monkeypatch):
+    ranges = []
+
+    def penalty(step):
+        ranges.append(step.pixel_range)
+        return PENALTIES["input_gradient"](step)
+
+    monkeypatch.setitem(PENALTIES, "logit_gradient", penalty)
+    penalties = {"logit_gradient": {"strength": 1}}
+    trained(dataclasses.replace(UNIT, pixel_range=(-1, 2), epochs=1, penalties=penalties))
+    assert ranges == [(-1, 2)] * 3
+
+
+def test_balanced_groups_are_equally_frequent(monkeypatch):
+    seen = []
+
+    def record(step):
+        seen.extend(step.inputs.flatten(1).sum(1).tolist())
+        return step.logits.sum(1) * 0
+
+    monkeypatch.setitem(PENALTIES, "logit_gradient", record)
+    trained(dataclasses.replace(GROUPED, penalties={"logit_gradient": {"strength": 1}}))
+    sums = to_float(grouped_data().train.images, UNIT.pixel_range).flatten(1).sum(1)
+    rare = {round(v, 3) for v in sums[grouped_data().train.groups == 1].tolist()}
+    assert len(seen) == 3 * 96
+    share = sum(round(v, 3) in rare for v in seen) / len(seen)
+    assert share == pytest.approx(0.5, abs=0.1)
+
+
+def test_group_dro_weighs_the_group_with_the_larger_loss():
+    """The first loss is that of equal weights, which then move to the group of wrong labels."""
+    unit = dataclasses.replace(GROUPED, balance_groups=False, group_dro=0.1, batch_size=96)
+    result, states = states_of(unit)
+    network = initial_network(unit, grouped_data())
+    logits = network(to_float(grouped_data().train.images, unit.pixel_range))
+    losses = torch.nn.functional.cross_entropy(
+        logits, grouped_data().train.labels, reduction="none"
+    )
+    groups = grouped_data().train.groups
+    expected = group_dro(losses, groups, torch.full((2,), 0.5), step_size=0.1)
+    assert result.losses[0] == pytest.approx(float(expected.loss.detach()), rel=1e-5)
+    torch.testing.assert_close(states[0]["group_weights"], expected.weights)
+    assert states[2]["group_weights"].sum().item() == pytest.approx(1, rel=1e-5)
+    resumed = trained(unit, resume=states[0])
+    assert same_bits(resumed.network, result.network)
+    assert resumed.losses == result.losses
+
+
+def test_resuming_without_group_weights_is_refused():
+    state = states_of(dataclasses.replace(GROUPED, balance_groups=False))[1][0]
+    with pytest.raises(UsageError, match="resume: expected the state of a training with groups"):
+        trained(GROUPED, resume=state)
+
+
+@pytest.mark.parametrize("changes", [{"group_dro": 0.1}, {"balance_groups": True}])
+def test_data_without_groups_are_refused(changes):
+    with pytest.raises(UsageError, match="data set 'mnist5k': expected groups of images"):
+        trained(dataclasses.replace(UNIT, **changes))
 
 
 def test_strength_zero_is_training_without_a_penalty():
@@ -222,6 +336,51 @@ def test_fast_and_stock_double_backpropagation_differ_by_rounding_alone(unit):
 def test_a_way_of_double_backpropagation_that_is_unknown_is_refused():
     with pytest.raises(UsageError, match="double_backward: expected fast or stock, got 'quick'"):
         trained(UNIT, double_backward="quick")
+
+
+def test_a_penalty_acts_in_every_t_th_step_of_the_training_in_full_strength(monkeypatch):
+    seen = []
+
+    def record(step, *, kernel_width=3):
+        seen.append((kernel_width, step.inputs.requires_grad, step.labels))
+        return 0 * step.logits.sum(1) + 1
+
+    monkeypatch.setitem(PENALTIES, "landscape_curvature", record)
+    penalties = {"landscape_curvature": {"strength": 9.0, "every": 2, "kernel_width": 5}}
+    unit = dataclasses.replace(UNIT, penalties=penalties)
+    sparse, states = states_of(unit)
+    assert [(width, grad) for width, grad, _ in seen] == [(5, True)] * 4  # steps 2, 4, 6, 8 of 9
+    steps_of_epochs = [1, 2, 1]
+    plain = trained(dataclasses.replace(UNIT, penalties={}))
+    extra = [a - b for a, b in zip(sparse.losses, plain.losses)]
+    assert extra == pytest.approx([9.0 * n / 3 for n in steps_of_epochs], rel=1e-3)
+    kept = [labels for _, _, labels in seen]
+    seen.clear()
+    trained(unit, resume=states[0])
+    assert all(torch.equal(again[2], before) for again, before in zip(seen, kept[1:], strict=True))
+
+
+@pytest.mark.parametrize("name", ["landscape_curvature", "landscape_target"])
+@pytest.mark.parametrize("way", ["fast", "stock"])
+def test_landscape_penalties_flatten_the_landscape(name, way):
+    strength = {"landscape_curvature": 100.0, "landscape_target": 80.0}[name]
+    changes = {"epochs": 8, "learning_rate": 5e-3}
+    plain = dataclasses.replace(WITH_BATCH_NORM, penalties={}, **changes)
+    settings = {"strength": strength, "every": 2}
+    unit = dataclasses.replace(WITH_BATCH_NORM, penalties={name: settings}, **changes)
+    train_split = load_data("mnist5k").train
+    inputs = to_float(train_split.images[:64], UNIT.pixel_range)
+    target = data_smoothness([inputs]).float()
+    distances = []
+    for result in (trained(plain), trained(unit, double_backward=way)):
+        landscape = expected_importance_landscape(result.network, [inputs]).float()
+        distances.append(
+            curvature_penalty(landscape)
+            if name == "landscape_curvature"
+            else target_penalty(landscape, target)
+        )
+        assert not result.diverged
+    assert distances[0] > 1.5 * distances[1]
 
 
 @pytest.mark.gpu

@@ -48,6 +48,8 @@ OTHER_VALUES: dict[str, Any] = {
     "batch_size": 32,
     "optimizer": "other",
     "penalties": {"input_gradient": {"strength": 0.5}},
+    "group_dro": 0.01,
+    "balance_groups": True,
 }
 
 
@@ -170,6 +172,11 @@ def test_training_of_a_measurement_and_of_a_training() -> None:
             ("pixel_range", value, "two finite numbers, low < high")
             for value in ((1.0, 0.0), (0.0, 0.0), (0.0, math.inf), (0.0,), "01", 1.0, ("0", "1"))
         ),
+        *(
+            ("group_dro", value, "a positive finite number or None")
+            for value in (0, -1.0, "1", True)
+        ),
+        *(("balance_groups", value, "True or False") for value in (1, None, "yes")),
         ("network_options", [("width", 3)], "names and values"),
         ("network_options", {"width": object()}, "names and values"),
         ("penalties", {1: {"strength": 0.1}}, "names, and settings for each"),

@@ -105,7 +105,7 @@ class Evaluation(View):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         switched = any(module.training for module in self.modules())
-        with _in_evaluation_mode(self), _FoldedLayers(self, self._reglib_folded, switched):
+        with in_evaluation_mode(self), _FoldedLayers(self, self._reglib_folded, switched):
             return super().__call__(*args, **kwargs)
 
     @staticmethod
@@ -114,7 +114,8 @@ class Evaluation(View):
 
 
 @contextmanager
-def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Bring all modules into evaluation mode, and those that trained back afterwards."""
     training = [module for module in model.modules() if module.training]
     try:
         for module in training:
@@ -174,7 +175,7 @@ def folding_of(model: nn.Module) -> Folding:
     model = viewed(model)
     norms = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
     try:
-        with _in_evaluation_mode(model):
+        with in_evaluation_mode(model):
             graph = fx.Tracer().trace(model)
     except Exception as error:  # noqa: BLE001 - whatever the network does with a symbol
         opaque = f"the network cannot be traced: {error}"

@@ -8,7 +8,6 @@ from reglib.metrics.chunks import CHUNK_BYTES, chunk_size
 from reglib.metrics.faithfulness import SCORES
 
 
-@torch.no_grad()
 def insertion_curve(
     maps: Tensor,
     model: nn.Module,
@@ -47,32 +46,17 @@ def insertion_curve(
 
     Source: :cite:t:`petsiuk2018`; from a baseline of zero in :cite:t:`yang2024`.
     """
-    n, _, height, width = images.shape
-    pixels = height * width
-    if (maps.shape[0], *maps.shape[2:]) != (n, height, width):
-        raise ValueError(
-            f"maps: expected shape ({n}, C, {height}, {width}) as that of the images, got "
-            f"{tuple(maps.shape)}"
-        )
+    pixels = images[0, 0].numel()
     if not 1 <= n_steps <= pixels:
         raise ValueError(
             f"n_steps: expected 1 to {pixels}, the number of pixels of an image, got {n_steps}"
         )
     if score not in SCORES:
         raise unknown("score", score, SCORES)
-    start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
-    order = maps.sum(1).flatten(1).argsort(dim=1, descending=True, stable=True)
-    rank = order.argsort(dim=1).view(n, 1, height, width)
     counts = torch.arange(n_steps + 1, device=images.device) * pixels // n_steps
-    curves = images.new_empty(n * (n_steps + 1))
-    for index in torch.arange(len(curves), device=images.device).split(
-        chunk_size(images, max_bytes)
-    ):
-        b, k = index // (n_steps + 1), index % (n_steps + 1)
-        inserted = rank[b] < counts[k].view(-1, 1, 1, 1)
-        scores = SCORES[score](model(torch.where(inserted, images[b], start[b])))
-        curves[index] = scores.gather(1, class_index[b, None])[:, 0]
-    return curves.view(n, n_steps + 1)
+    return scores_by_count(
+        maps, model, images, baseline, class_index, counts, score=score, max_bytes=max_bytes
+    )
 
 
 def deletion_curve(
@@ -98,18 +82,45 @@ def deletion_curve(
     )  # fmt: skip
 
 
-def area_under_curve(curves: Tensor) -> Tensor:
-    r"""Compute the area under curves over the share of the pixels, by the trapezoidal rule.
-
-    .. math:: \frac 1 K \Bigl( \frac{s_0 + s_K}{2} + \sum_{k=1}^{K-1} s_k \Bigr)
+@torch.no_grad()
+def scores_by_count(
+    maps: Tensor,
+    model: nn.Module,
+    images: Tensor,
+    baseline: Tensor | float,
+    class_index: Tensor,
+    counts: Tensor,
+    *,
+    score: str,
+    max_bytes: int,
+) -> Tensor:
+    """Measure the score of a class with the first pixels of images put into a baseline.
 
     Args:
-        curves: from `insertion_curve` or `deletion_curve`, (B, K + 1).
+        maps, model, images, baseline, class_index, score, max_bytes: see `insertion_curve`.
+        counts: numbers of pixels, (K,).
 
     Returns:
-        One value for each image, (B,), of the unit of the curves: 1 where they are always 1.
+        The scores, (B, K).
 
-    >>> area_under_curve(torch.tensor([[0.0, 1.0, 1.0]]))
-    tensor([0.7500])
+    Raises:
+        ValueError: maps of other images or sizes.
     """
-    return torch.trapezoid(curves, dx=1 / (curves.shape[1] - 1))
+    n, _, height, width = images.shape
+    if (maps.shape[0], *maps.shape[2:]) != (n, height, width):
+        raise ValueError(
+            f"maps: expected shape ({n}, C, {height}, {width}) as that of the images, got "
+            f"{tuple(maps.shape)}"
+        )
+    start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
+    order = maps.sum(1).flatten(1).argsort(dim=1, descending=True, stable=True)
+    rank = order.argsort(dim=1).view(n, 1, height, width)
+    scores = images.new_empty(n * len(counts))
+    for index in torch.arange(len(scores), device=images.device).split(
+        chunk_size(images, max_bytes)
+    ):
+        b, k = index // len(counts), index % len(counts)
+        inserted = rank[b] < counts[k].view(-1, 1, 1, 1)
+        found = SCORES[score](model(torch.where(inserted, images[b], start[b])))
+        scores[index] = found.gather(1, class_index[b, None])[:, 0]
+    return scores.view(n, len(counts))

@@ -116,7 +116,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
         if isinstance(unit, Measurement):
             name = unit.settings.get("data", unit.training.data)
             own, shown = load_data(unit.training.data), load_data(name)
-            checked_test_split(own, shown, name, measure.images_needed(unit))
+            labelled = unit.metric not in measure.WITHOUT_LABELS
+            checked_test_split(own, shown, name, measure.images_needed(unit), labelled=labelled)
     built = set()
     for unit in map(training_of, units):
         data = load_data(unit.data)
@@ -300,6 +301,9 @@ def _training_columns(unit: Network) -> dict[str, Any]:
     row |= row.pop("network_options")
     for penalty, settings in row.pop("penalties").items():
         row |= {f"{penalty}_{name}": value for name, value in settings.items()}
+    for name in ("group_dro", "balance_groups"):
+        if not row[name]:
+            del row[name]  # so that only tables of trainings with groups have these columns
     return row
 
 

@@ -5,6 +5,7 @@ and CASO are functions of a loss to second order: see `reglib.saliency.high_orde
 """
 
 from reglib.saliency.by_name import SALIENCIES, patient_caso
+from reglib.saliency.class_activation import grad_cam
 from reglib.saliency.display import normalised_for_display
 from reglib.saliency.gradients import (
     Saliency,
@@ -30,6 +31,7 @@ __all__ = [
     "caso",
     "choose_lambda1",
     "deeplift",
+    "grad_cam",
     "integrated_gradients",
     "logit_gradient",
     "loss_gradient",

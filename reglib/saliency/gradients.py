@@ -134,38 +134,61 @@ def integrated_gradients(
     *,
     n_steps: int = 50,
     multiply_by_inputs: bool = True,
+    baselines: Tensor | None = None,
 ) -> Tensor:
-    r"""Compute Integrated Gradients of a logit (baseline zero), by Captum.
+    r"""Compute Integrated Gradients of a logit, by Captum.
 
-    .. math:: a_i(x) = x_i \int_0^1 \partial_i f_c(\alpha x) \, d\alpha
+    .. math:: a_i(x) = \frac 1 N \sum_{n=1}^N (x_i - x'_{n,i})
+       \int_0^1 \partial_i f_c(x'_n + \alpha (x - x'_n)) \, d\alpha
 
     Args:
         model: network in evaluation mode.
         images: (B, C, H, W).
         class_index: the class of each image, (B,).
         n_steps: points of Gauss-Legendre quadrature, which go through the network one by one.
-        multiply_by_inputs: False leaves out the factor :math:`x_i`.
+        multiply_by_inputs: False leaves out the factor :math:`x_i - x'_{n,i}`.
+        baselines: the images :math:`x'_n`, (N, C, H, W), the same for all images; by default one
+            that is zero.
 
     Returns:
-        Signed maps, (B, C, H, W); with the factor they sum to the logit minus that of the baseline,
-        as far as `n_steps` suffice.
+        Signed maps, (B, C, H, W); with the factor they sum to the logit minus that of the baseline
+        (the mean over baselines), as far as `n_steps` suffice.
 
     Raises:
-        ValueError: the network is in training mode, or `n_steps` is not positive.
+        ValueError: the network is in training mode, `n_steps` is not positive, or the baselines
+            have not the shape of the images.
 
-    Source: :cite:t:`sundararajan2017`. The baseline is zero in the units of `images`.
+    Source: :cite:t:`sundararajan2017`; over other images as in section 4.1.2 of
+    :cite:t:`moens2020`. The default baseline is zero in the units of `images`.
     """
     check_network(model)
     check_images(images)
     if n_steps < 1:
         raise ValueError(f"n_steps: expected at least one, got {n_steps}")
+    if baselines is not None and (len(baselines) == 0 or baselines.shape[1:] != images.shape[1:]):
+        raise ValueError(
+            f"baselines: expected shape (N, {', '.join(map(str, images.shape[1:]))}), N >= 1, got "
+            f"{tuple(baselines.shape)}"
+        )
     with _quiet_captum():
         from captum.attr import IntegratedGradients
 
-        attribution = IntegratedGradients(model, multiply_by_inputs=multiply_by_inputs).attribute(
-            images.detach(), target=class_index, n_steps=n_steps, internal_batch_size=len(images)
-        )
-    return attribution.detach().to(images.dtype)
+        method = IntegratedGradients(model, multiply_by_inputs=multiply_by_inputs)
+        if baselines is None:
+            maps = method.attribute(images.detach(), target=class_index, n_steps=n_steps,
+                                    internal_batch_size=len(images))  # fmt: skip
+            return maps.detach().to(images.dtype)
+        means = [
+            torch.cat([
+                method.attribute(
+                    image.detach().expand_as(part), baselines=part, target=int(c),
+                    n_steps=n_steps, internal_batch_size=len(part),
+                ).detach()
+                for part in baselines.split(100)
+            ]).mean(0)
+            for image, c in zip(images, class_index)
+        ]  # fmt: skip
+    return torch.stack(means).to(images.dtype)
 
 
 def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:

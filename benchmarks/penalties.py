@@ -1,0 +1,56 @@
+"""Training steps with each penalty of the marginal-density chapter, against the plain step."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks.timing import Row, interleaved, median_row, ratios
+from benchmarks.training_step import LAYOUTS, Batch, Case, batch_of, plain_step
+from reglib.double_backward import fast_double_backward
+from reglib.regularizers import PENALTIES, take_step
+
+CASES = {
+    "MLP, BlockMNIST": Case("mlp", {}, (1, 56, 28), 128, 0),
+    "VGG-11": Case("vgg11", {}, (3, 32, 32), 32, 0),
+    "ResNet-18, CIFAR form": Case("resnet", {}, (3, 32, 32), 32, 0),
+}
+PGD = {"epsilon": 0.3, "step_size": 0.1, "n_steps": 3, "random_start": True}
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "marginal density, naive": ("marginal_density", {"implementation": "naive"}),
+    "marginal density, stable": ("marginal_density", {"implementation": "stable"}),
+    "marginal density, efficient": ("marginal_density", {}),
+    "gradient of the label's logit": ("logit_gradient", {}),
+    "input Hessian": ("input_hessian", {}),
+    "CURE": ("cure", {}),
+    "score matching, Hutchinson": ("score_matching", {}),
+    "score matching, Taylor": ("score_matching", {"trace": "taylor"}),
+    "FGSM": ("adversarial", {"epsilon": 0.3, "step_size": 0.3}),
+    "PGD of 3 steps": ("adversarial", PGD),
+}
+
+
+def run(device: torch.device, *, quick: bool) -> list[Row]:
+    """Time the steps of all networks."""
+    return [row for name in CASES for row in _rows(name, device, rounds=1 if quick else 7)]
+
+
+def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
+    batch = batch_of(CASES[name], device, LAYOUTS["channels-last"])
+    model = fast_double_backward(batch.network)
+    steps: dict[str, Callable[[], None]] = {"plain": lambda: plain_step(batch)}
+    for label, (penalty, settings) in SETTINGS.items():
+        steps[label] = lambda p=penalty, s=settings: _step(batch, model, p, s)  # type: ignore[misc]
+    seconds = interleaved(steps, rounds=rounds)
+    yield median_row("penalties", f"{name}: plain", [1000 * s for s in seconds["plain"]], "ms")
+    for label in SETTINGS:
+        values = ratios(seconds[label], seconds["plain"])
+        yield median_row("penalties", f"{name}: {label} / plain", values, "x")
+
+
+def _step(batch: Batch, model: torch.nn.Module, penalty: str, settings: dict[str, Any]) -> None:
+    x = batch.inputs()
+    step = take_step(model, x, batch.labels, torch.Generator(x.device).manual_seed(0))
+    values = PENALTIES[penalty](step, **settings)
+    batch.backward(F.cross_entropy(step.logits, batch.labels) + values.mean())

@@ -1,0 +1,123 @@
+"""Top-GAP against global average pooling, its network against the backbone, attacks by the image.
+
+Pooling is timed forward and backward, alone and with the L1 penalty on the class maps. Steps are
+those of training: forward, backward, no optimizer. The attack is PGD with 20 steps, against the
+loop of Foolbox on the network as it was trained.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.timing import Row, interleaved, median_row, ratios
+from reglib.attacks import pgd
+from reglib.networks import build_network
+from reglib.regularizers import take_step
+from reglib.top_gap import class_map_l1, top_gap
+
+TITLE = "Top-GAP"
+SHAPES = {(32, 100, 56, 56): 256, (64, 10, 32, 32): 64}
+POOLING_GOAL = 5.5
+BACKBONE: dict[str, Any] = {"width": 16, "blocks": (1, 1, 1, 1)}
+
+
+def run(device: torch.device, *, quick: bool) -> list[Row]:
+    """Time pooling, training steps and an attack."""
+    rounds = 3 if quick else 15
+    rows = [row for shape in SHAPES for row in _pooling(shape, device, rounds)]
+    return [*rows, *_steps(device, rounds), *_attacks(device, rounds=2 if quick else 5)]
+
+
+def _pooling(shape: tuple[int, int, int, int], device: torch.device, rounds: int) -> list[Row]:
+    k = SHAPES[shape]
+    maps = torch.randn(shape, device=device, requires_grad=True)
+    weights = torch.randn(shape[:2], device=device)
+
+    def there_and_back(pool: Callable[[Tensor], Tensor], l1: float = 0) -> Callable[[], None]:
+        def call() -> None:
+            maps.grad = None
+            loss = (pool(maps) * weights).sum()
+            (loss + l1 * class_map_l1(maps).mean() if l1 else loss).backward()
+
+        return call
+
+    seconds = interleaved(
+        {
+            "average": there_and_back(lambda m: m.mean((2, 3))),
+            "topk": there_and_back(lambda m: m.flatten(2).topk(k, sorted=False).values.mean(2)),
+            "Top-GAP": there_and_back(lambda m: top_gap(m, k=k)),
+            "Top-GAP and L1": there_and_back(lambda m: top_gap(m, k=k), l1=1),
+        },
+        rounds=rounds,
+    )
+    case, base = f"{list(shape)}, k = {k}", seconds["average"]
+    goal = {"at_most": POOLING_GOAL} if device.type == "cpu" and shape[-1] == 56 else {}
+    return [
+        median_row(TITLE, f"{case}: average pooling", [1000 * s for s in base], "ms"),
+        *(
+            median_row(TITLE, f"{case}: {name} / average pooling",
+                       ratios(seconds[name], base), "x", **(goal if "L1" in name else {}))
+            for name in ("topk", "Top-GAP", "Top-GAP and L1")
+        ),
+    ]  # fmt: skip
+
+
+def _networks(device: torch.device) -> dict[str, nn.Module]:
+    options = {"k": 64, "width": 64, "backbone_options": BACKBONE}
+    made = {
+        "backbone": build_network("resnet", (3, 32, 32), 10, options=BACKBONE, seed=0),
+        "Top-GAP": build_network("top_gap", (3, 32, 32), 10, options=options, seed=0),
+    }
+    layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
+    return {name: net.to(device).to(memory_format=layout) for name, net in made.items()}
+
+
+def _steps(device: torch.device, rounds: int) -> list[Row]:
+    images = torch.rand(64, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(10, (64,), device=device)
+    generator = torch.Generator(device)
+
+    def step(network: nn.Module) -> Callable[[], None]:
+        def call() -> None:
+            taken = take_step(network, images, labels, generator)
+            loss = F.cross_entropy(taken.logits, labels)
+            if taken.class_maps is not None:
+                loss = loss + class_map_l1(taken.class_maps).mean()
+            torch.autograd.backward(loss, inputs=list(network.parameters()))
+
+        return call
+
+    networks = _networks(device)
+    seconds = interleaved({name: step(net) for name, net in networks.items()}, rounds=rounds)
+    case = "training step, ResNet of width 16, pyramid of width 64, batch 64"
+    values = ratios(seconds["Top-GAP"], seconds["backbone"])
+    return [median_row(TITLE, f"{case}: with L1 / backbone", values, "x")]
+
+
+def _attacks(device: torch.device, rounds: int) -> list[Row]:
+    network = _networks(device)["Top-GAP"].eval()
+    images = torch.rand(64, 3, 32, 32, device=device)
+    labels = torch.randint(10, (64,), device=device)
+    foolbox: Any = importlib.import_module("foolbox")
+    foreign = foolbox.PyTorchModel(network, bounds=(0, 1), device=device)
+    attack = foolbox.attacks.LinfProjectedGradientDescentAttack(steps=20)
+    generator = torch.Generator(device)
+    seconds = interleaved(
+        {
+            "ours": lambda: pgd(
+                network, images, labels, epsilon=8 / 255, steps=20, generator=generator
+            ),
+            "Foolbox": lambda: attack(foreign, images, labels, epsilons=8 / 255),
+        },
+        rounds=rounds,
+    )
+    case = "PGD, 20 steps, 64 images of 32 x 32"
+    speed = ratios(seconds["Foolbox"], seconds["ours"])
+    return [
+        median_row(TITLE, f"{case}: images", [64 / s for s in seconds["ours"]], "/s"),
+        median_row(TITLE, f"{case}: Foolbox's loop / ours", speed, "x"),
+    ]

@@ -1,0 +1,159 @@
+"""What importance is at initialisation: Monte Carlo, resampling, ReLU, batch normalisation."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reglib.autodiff import input_gradient
+
+
+class Estimate(NamedTuple):
+    """A mean over random draws and its standard error, of the same shape."""
+
+    mean: Tensor
+    standard_error: Tensor
+
+
+def squared_gradients_at_initialisation(
+    build: Callable[[], nn.Module], inputs: Tensor, *, n_draws: int, seed: int
+) -> Estimate:
+    r"""Estimate the expected squared derivative by each input value over initialisations.
+
+    .. math:: \mathbb E_{j, p(W)} \left[ \left( \frac{\partial h_j}{\partial x_i} \right)^2 \right]
+       = \frac 1 Z \, \mathbb E_{W, s} \left[
+       \left( \frac{\partial}{\partial x_i} \sum_j s_j h_j \right)^2 \right], \qquad
+       s_j = \pm 1
+
+    with independent random signs, so that one backward pass serves all `Z` outputs without bias. By
+    proposition 1 it is `path_counts(..., squared=True) / Z`.
+
+    Args:
+        build: makes a network with fresh weights from the global random state, which is forked.
+        inputs: (B, C, ...); the squares are averaged over them.
+        n_draws: networks, at least two.
+        seed: of weights and signs.
+
+    Returns:
+        Mean and standard error over the draws, (C, ...), in float64.
+
+    Raises:
+        ValueError: fewer than two draws.
+
+    Source: equations 3 and 4 of :cite:t:`moens2020`.
+    """
+    if n_draws < 2:
+        raise ValueError(f"n_draws: expected at least two, got {n_draws}")
+    draws = []
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(seed)
+        for _ in range(n_draws):
+            x = inputs.detach().requires_grad_()
+            outputs = build()(x)
+            signs = 2 * torch.randint_like(outputs, 2) - 1
+            squares = input_gradient(outputs * signs, x).double().square()
+            draws.append(squares.mean(0) / outputs[0].numel())
+    values = torch.stack(draws)
+    return Estimate(values.mean(0), values.std(0) / math.sqrt(n_draws))
+
+
+def resampling_importance(function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    r"""Measure how much the output changes when one input value is drawn anew from the data.
+
+    .. math:: I_i = \frac 1 M \sum_m \left( \frac 1 M \sum_{m'}
+       f(x_m \text{ with } x_{m,i} = x_{m',i}) - f(x_m) \right)^2
+
+    Args:
+        function: from (B, ...) to (B,).
+        images: the data, (M, ...); the cost is `M^2` evaluations for each input value.
+
+    Returns:
+        One value for each input value, of the shape of an image.
+
+    Source: equation 10 of :cite:t:`moens2020`, after :cite:t:`breiman2001`.
+    """
+    m = len(images)
+    before = function(images)
+    flat = images.flatten(1)
+    importance = torch.empty_like(flat[0])
+    for i in range(flat.shape[1]):
+        mixed = flat.repeat_interleave(m, 0)  # (M M, P): each image M times
+        mixed[:, i] = flat[:, i].repeat(m)
+        expected = function(mixed.view(-1, *images.shape[1:])).view(m, m).mean(1)
+        importance[i] = (expected - before).square().mean()
+    return importance.view(images.shape[1:])
+
+
+def gradient_importance(function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    r"""Compute the proxy of `resampling_importance` from gradients.
+
+    .. math:: I_i \approx \mathbb V[x_i] \, \frac 1 M \sum_m
+       \left( \frac{\partial f(x_m)}{\partial x_i} \right)^2
+
+    The same for a linear function; near it where `f` is almost linear over the spread of the data.
+    The statement of the lemma takes the square root of both.
+
+    Args:
+        function: from (B, ...) to (B,), of samples that do not influence one another.
+        images: the data, (M, ...).
+
+    Returns:
+        One value for each input value, of the shape of an image.
+
+    Source: lemma 1 and appendix A of :cite:t:`moens2020`.
+    """
+    inputs = images.detach().requires_grad_()
+    with torch.enable_grad():
+        gradient = input_gradient(function(inputs), inputs)
+    return images.var(0, correction=0) * gradient.square().mean(0)
+
+
+def rectified_variance(variance: float) -> float:
+    r"""Return the variance of the ReLU of a normal value with mean zero.
+
+    .. math:: \mathbb V[h] = \frac{\mathbb E_{N^+}[x^2]}{2}
+       - \left( \frac{\mathbb E_{N^+}[x]}{2} \right)^2
+       = S \left( \frac 1 2 - \frac 1 {2 \pi} \right)
+
+    with :math:`N^+` the normal distribution truncated to positive values. The paper prints the
+    variance of :math:`N^+` in place of its second moment, which gives a fifteenth of this.
+
+    Args:
+        variance: `S`, of the normal value.
+
+    Source: after equation 16 of :cite:t:`moens2020`, corrected.
+
+    >>> round(rectified_variance(1.0), 4)
+    0.3408
+    """
+    return variance * (1 / 2 - 1 / (2 * math.pi))
+
+
+def batch_norm_importance(
+    counts: Tensor, *, fan_in: int, n_values: int, input_variance: float, gamma: float = 1.0
+) -> Tensor:
+    r"""Predict the squared derivative through a convolution and training-mode normalisation.
+
+    .. math:: \mathbb E_{j, x, w} \left[ \left( \frac{\partial y_j}{\partial x_i} \right)^2 \right]
+       \approx \frac{N - 1}{N} \, \gamma^2 \, \frac{\mathbb E_j[\# p_{a_j \to x_i}]}{K}
+       \frac{1}{\mathbb V[x]}
+
+    whatever the variance of the weights. `K` is the number of paths into an output, input channels
+    times kernel, as the variance of the output has it; the paper divides by the largest mean count
+    of an input instead, which gives the same landscape but for its scale.
+
+    Args:
+        counts: mean over outputs of the path counts of the convolution, of any shape.
+        fan_in: `K`.
+        n_values: `N`, values of a channel in the batch.
+        input_variance: of the input values, which are independent.
+        gamma: the scale of the normalisation.
+
+    Returns:
+        The prediction, of the shape of `counts`, to relative order `1 / N`.
+
+    Source: lemma 2 of :cite:t:`moens2020`, for one layer.
+    """
+    return counts * ((n_values - 1) / n_values * gamma**2 / (fan_in * input_variance))

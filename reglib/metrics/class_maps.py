@@ -1,0 +1,107 @@
+"""How much of an image does a class activation map mark, and is it the object?"""
+
+import torch
+from torch import Tensor
+
+
+def map_sparsity(maps: Tensor) -> Tensor:
+    r"""Average a class activation map: the smaller, the fewer pixels it marks.
+
+    .. math:: \frac{1}{n m} \| X \|_1
+
+    Args:
+        maps: of the label, upsampled and scaled to [0, 1], (B, H, W).
+
+    Returns:
+        One value in [0, 1] for each image, (B,).
+
+    Raises:
+        ValueError: maps that are not scaled.
+
+    Source: section 4.2 of :cite:t:`topgap`.
+
+    >>> map_sparsity(torch.tensor([[[0.0, 1.0], [0.5, 0.5]]]))
+    tensor([0.5000])
+    """
+    _check_maps(maps)
+    return maps.mean((1, 2))
+
+
+def mask_iou(maps: Tensor, masks: Tensor, *, threshold: float = 0.5) -> Tensor:
+    r"""Compute the intersection over union of thresholded maps and the masks of the objects.
+
+    .. math:: \frac{|\{X \ge \theta\} \cap M|}{|\{X \ge \theta\} \cup M|}
+
+    Args:
+        maps: scaled to [0, 1], (B, H, W).
+        masks: True where the object is, (B, H, W).
+        threshold: :math:`\theta`.
+
+    Returns:
+        One value in [0, 1] for each image, (B,).
+
+    Raises:
+        ValueError: maps that are not scaled; masks of another shape, not of booleans, or empty.
+
+    Source: appendix D of :cite:t:`topgap`, which gives no threshold; see `largest_mask_iou`.
+    """
+    _check_maps(maps)
+    _check_masks(masks, maps)
+    marked = maps >= threshold
+    union = (marked | masks).sum((1, 2))
+    return (marked & masks).sum((1, 2)) / union
+
+
+def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
+    r"""Compute the largest intersection over union that any threshold gives, for each image.
+
+    .. math:: \max_\theta \frac{|\{X \ge \theta\} \cap M|}{|\{X \ge \theta\} \cup M|}
+
+    This is our reading of "the predicted mask that has the largest overlap with the ground truth".
+    A threshold that was chosen with the mask at hand flatters every method; a map that marks
+    everything still gets the share of the image that the object takes.
+
+    Args:
+        maps, masks: see `mask_iou`.
+
+    Returns:
+        One value in (0, 1] for each image, (B,).
+
+    Raises:
+        ValueError: see `mask_iou`.
+
+    Source: appendix D of :cite:t:`topgap`.
+    """
+    _check_maps(maps)
+    _check_masks(masks, maps)
+    values, order = maps.flatten(1).sort(1, descending=True)
+    inside = masks.flatten(1).gather(1, order).cumsum(1)
+    marked = torch.arange(1, values.shape[1] + 1, device=maps.device)
+    iou = inside / (marked + inside[:, -1:] - inside)
+    # Equal values are marked together: a threshold lies between two different ones.
+    between = torch.ones_like(order, dtype=torch.bool)
+    between[:, :-1] = values[:, :-1] > values[:, 1:]
+    return torch.where(between, iou, 0).amax(1)
+
+
+def _check_maps(maps: Tensor) -> None:
+    if maps.ndim != 3 or not bool(((maps >= 0) & (maps <= 1)).all()):
+        raise ValueError(
+            "maps: expected class activation maps (B, H, W) with values in [0, 1], got shape "
+            f"{tuple(maps.shape)} and {float(maps.min()):.3g} to {float(maps.max()):.3g}; see "
+            "reglib.top_gap.scaled_maps"
+        )
+
+
+def _check_masks(masks: Tensor, maps: Tensor) -> None:
+    if masks.shape != maps.shape or masks.dtype != torch.bool:
+        raise ValueError(
+            f"masks: expected booleans of shape {tuple(maps.shape)} as the maps, got "
+            f"{masks.dtype} of shape {tuple(masks.shape)}"
+        )
+    empty = (~masks.flatten(1).any(1)).nonzero()[:, 0].tolist()
+    if empty:
+        raise ValueError(
+            f"masks: expected an object in every image, got an empty mask for image {empty[0]}"
+            f"{f' and {len(empty) - 1} more' if empty[1:] else ''}"
+        )

@@ -1,0 +1,148 @@
+"""Training on adversarial examples, as a penalty."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reglib.autodiff import input_gradient
+from reglib.errors import unknown
+from reglib.regularizers.forward import further_pass
+
+NORMS = ("linf", "l2")
+
+
+def adversarial_examples(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    step_size: float,
+    n_steps: int,
+    norm: str = "linf",
+    random_start: bool = True,
+    pixel_range: Sequence[float] = (0.0, 1.0),
+    generator: torch.Generator,
+) -> Tensor:
+    r"""Raise the loss within a ball around each image by projected gradient ascent (PGD).
+
+    .. math:: x^{t+1} = \Pi \bigl( x^t + \alpha \, s(\nabla_x H(y, f(x^t))) \bigr)
+
+    with :math:`s(g) = \operatorname{sign} g` for the maximum norm and :math:`g / \|g\|_2` for the
+    Euclidean one; :math:`\Pi` goes back into the ball, then into the pixel range. One step of
+    :math:`\alpha = \epsilon` without a random start is the fast gradient sign method (FGSM).
+
+    Args:
+        model: the network, in the mode that it is attacked in; its state stays as it is.
+        images: (B, ...).
+        labels: class indices, (B,).
+        epsilon: radius of the ball, in the units of `images`.
+        step_size: :math:`\alpha`, in the same units.
+        n_steps: number of steps.
+        norm: "linf" or "l2".
+        random_start: begin at a point drawn uniformly from the cube of radius `epsilon` (for "l2":
+            in a random direction, at a uniform share of the radius).
+        pixel_range: smallest and largest value of a pixel.
+        generator: source of the starting points, on the device of `images`.
+
+    Returns:
+        Images, (B, ...), without a graph.
+
+    Raises:
+        ValueError: `epsilon`, `step_size` or `n_steps` is not positive.
+        UsageError: unknown norm.
+
+    Source: :cite:t:`madry2018`; FGSM: :cite:t:`goodfellow2015`.
+    """
+    if norm not in NORMS:
+        raise unknown("norm", norm, NORMS)
+    for name, value in {"epsilon": epsilon, "step_size": step_size, "n_steps": n_steps}.items():
+        if not value > 0:
+            raise ValueError(f"{name}: expected a positive number, got {value}")
+    clean = images.detach()
+    low, high = pixel_range
+    moved = clean
+    if random_start:
+        moved = (clean + epsilon * _random_point(clean, norm, generator)).clamp(low, high)
+    for _ in range(n_steps):
+        x = moved.detach().requires_grad_()
+        loss = F.cross_entropy(further_pass(model, x), labels, reduction="sum")
+        direction = _unit(input_gradient(loss, x), norm)
+        moved = _project(x.detach() + step_size * direction - clean, epsilon, norm) + clean
+        moved = moved.clamp(low, high)
+    return moved
+
+
+def adversarial_penalty(
+    model: nn.Module,
+    logits: Tensor,
+    labels: Tensor,
+    inputs: Tensor,
+    *,
+    epsilon: float,
+    step_size: float,
+    n_steps: int = 1,
+    norm: str = "linf",
+    random_start: bool = False,
+    pixel_range: Sequence[float] = (0.0, 1.0),
+    generator: torch.Generator,
+) -> Tensor:
+    r"""Compute how much more an adversarial example costs than its image.
+
+    .. math:: r_b = H(y_b, f(x_b^{adv})) - H(y_b, f(x_b))
+
+    With strength 1 the training loss is that of the adversarial examples alone, with 1/2 it is the
+    mean of both. The example is held constant when the penalty is differentiated. Running
+    statistics are those of the images.
+
+    Args:
+        model: the network, which is called `n_steps` + 1 times.
+        logits: output of the network for `inputs`, (B, classes).
+        labels: class indices, (B,).
+        inputs: images, (B, ...).
+        epsilon, step_size, n_steps, norm, random_start, pixel_range, generator: see
+            `adversarial_examples`; the defaults are those of FGSM, if `step_size` is `epsilon`.
+
+    Returns:
+        One value for each sample, (B,), that can be differentiated by the parameters.
+
+    Raises:
+        ValueError, UsageError: as `adversarial_examples`.
+
+    Source: :cite:t:`goodfellow2015`, :cite:t:`madry2018`.
+    """
+    examples = adversarial_examples(
+        model, inputs, labels, epsilon=epsilon, step_size=step_size, n_steps=n_steps, norm=norm,
+        random_start=random_start, pixel_range=pixel_range, generator=generator,
+    )  # fmt: skip
+    attacked = F.cross_entropy(further_pass(model, examples), labels, reduction="none")
+    return attacked - F.cross_entropy(logits, labels, reduction="none")
+
+
+def _random_point(like: Tensor, norm: str, generator: torch.Generator) -> Tensor:
+    """Draw a point of the unit ball for each image."""
+    options: dict[str, Any] = {
+        "generator": generator, "device": like.device, "dtype": like.dtype,
+    }  # fmt: skip
+    if norm == "linf":
+        return 2 * torch.rand(like.shape, **options) - 1
+    share = torch.rand(len(like), *[1] * (like.ndim - 1), **options)
+    return share * _unit(torch.randn(like.shape, **options), norm)
+
+
+def _unit(gradient: Tensor, norm: str) -> Tensor:
+    """Return the step of unit length that raises the loss most."""
+    if norm == "linf":
+        return gradient.sign()
+    return F.normalize(gradient.flatten(1), dim=1).view_as(gradient)
+
+
+def _project(change: Tensor, epsilon: float, norm: str) -> Tensor:
+    """Return the nearest point of the ball."""
+    if norm == "linf":
+        return change.clamp(-epsilon, epsilon)
+    lengths = change.flatten(1).norm(dim=1).clamp_min(epsilon)
+    return change * (epsilon / lengths).view(-1, *[1] * (change.ndim - 1))

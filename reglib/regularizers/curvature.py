@@ -1,0 +1,184 @@
+"""Penalties on how the input gradient of a loss or of a logit changes with the input."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reglib.autodiff import hessian_product, input_gradient
+from reglib.errors import unknown
+from reglib.input_hessian.checks import check_labels
+from reglib.regularizers.forward import further_pass
+
+TRACES = ("hutchinson", "taylor")
+
+
+def input_hessian_penalty(
+    logits: Tensor,
+    labels: Tensor,
+    inputs: Tensor,
+    *,
+    generator: torch.Generator,
+    n_samples: int = 1,
+) -> Tensor:
+    r"""Estimate the squared Frobenius norm of the input Hessian of the loss.
+
+    .. math:: r_b = \frac 1 n \sum_{s=1}^n \bigl\| G_b v_s \bigr\|_2^2, \qquad
+       E \, r_b = \| G_b \|_F^2, \qquad G_b = \nabla_{x_b}^2 H(y_b, \hat y_b)
+
+    with signs :math:`v_s` drawn at random. The Hessian of a *logit* of a network of ReLU and linear
+    layers is zero almost everywhere; that of the loss is not.
+
+    Batch normalisation in training mode couples the samples: with the loss summed over the batch,
+    the product of its whole Hessian with all :math:`v_s` takes the place of :math:`G_b v_s`. To be
+    differentiated it needs `reglib.double_backward.fast_double_backward`, since stock batch
+    normalisation raises an error at a third derivative.
+
+    Args:
+        logits: output of the network for `inputs`, (B, classes).
+        labels: class indices, (B,).
+        inputs: images, (B, ...), that required a gradient before the forward pass.
+        generator: source of the signs, on the device of `inputs`.
+        n_samples: vectors :math:`v_s` for each image.
+
+    Returns:
+        One value for each sample, (B,), that can be differentiated by the parameters.
+
+    Raises:
+        ValueError: `n_samples` is not positive, or `inputs` does not require a gradient.
+
+    Source: after :cite:t:`dombrowski2022`, for "Hessian" in table 1 of :cite:t:`yang2024`.
+    """
+    loss = F.cross_entropy(logits, labels, reduction="sum")
+    gradient = input_gradient(loss, inputs, create_graph=True)
+    values = [
+        hessian_product(gradient, inputs, v, create_graph=True).square().flatten(1).sum(1)
+        for v in _draws(inputs, generator, n_samples, signs=True)
+    ]
+    return torch.stack(values).mean(0)
+
+
+def cure_penalty(
+    model: nn.Module, logits: Tensor, labels: Tensor, inputs: Tensor, *, radius: float = 1.5
+) -> Tensor:
+    r"""Compute how far the input gradient of the loss turns along its own sign (CURE).
+
+    .. math:: r_b = \| \nabla_x l(x_b + h z_b) - \nabla_x l(x_b) \|_2^2, \qquad
+       z_b = \frac{\operatorname{sign} \nabla_x l(x_b)}{\| \operatorname{sign} \nabla_x l(x_b) \|_2}
+
+    The direction :math:`z` is held constant when the penalty is differentiated.
+
+    Args:
+        model: the network; it is called once more, and its running statistics stay as they are.
+        logits: output of the network for `inputs`, (B, classes).
+        labels: class indices, (B,).
+        inputs: images, (B, ...), that required a gradient before the forward pass.
+        radius: `h`, the Euclidean length of the step, in the units of `inputs`.
+
+    Returns:
+        One value for each sample, (B,), that can be differentiated by the parameters.
+
+    Raises:
+        ValueError: `radius` is not positive, or `inputs` does not require a gradient.
+
+    Source: equation 9 of :cite:t:`moosavi2019`, whose radius of 1.5 is reached after some epochs of
+    smaller ones, and without their factor :math:`1 / h^2`, which the strength holds.
+    """
+    if not radius > 0:
+        raise ValueError(f"radius: expected a positive length, got {radius}")
+    loss = F.cross_entropy(logits, labels, reduction="sum")
+    here = input_gradient(loss, inputs, create_graph=True)
+    z = F.normalize(here.detach().sign().flatten(1), dim=1).view_as(inputs)
+    moved = (inputs.detach() + radius * z).requires_grad_()
+    loss = F.cross_entropy(further_pass(model, moved), labels, reduction="sum")
+    there = input_gradient(loss, moved, create_graph=True)
+    return (there - here).square().flatten(1).sum(1)
+
+
+def score_matching_penalty(
+    model: nn.Module,
+    logits: Tensor,
+    labels: Tensor,
+    inputs: Tensor,
+    *,
+    generator: torch.Generator,
+    trace: str = "hutchinson",
+    n_samples: int = 1,
+    noise_std: float = 0.01,
+    stability: float = 0.0,
+) -> Tensor:
+    r"""Estimate the score-matching objective of the density that a logit implies.
+
+    .. math:: r_b = t_b + \tfrac 1 2 \| \nabla_x f_y(x_b) \|_2^2 + \tau t_b^2, \qquad
+       t_b \approx \operatorname{trace} \nabla_x^2 f_y(x_b)
+
+    It can be negative. The trace is the mean over `n_samples` of
+
+    .. math::
+       \text{hutchinson:} \quad & v^T \nabla_x^2 f_y(x) \, v && v_i = \pm 1 \\
+       \text{taylor:} \quad & 2 \sigma^{-2} \bigl( f_y(x + \sigma v) - f_y(x) \bigr)
+       && v \sim \mathcal N(0, I)
+
+    In a network of ReLU and linear layers the first is zero almost everywhere, which leaves half
+    the squared gradient of the logit; the second also sees kinks about :math:`\sigma` away. For
+    batch normalisation in training mode what is said at `input_hessian_penalty` holds for the
+    first.
+
+    Args:
+        model: the network. For "taylor" it is called `n_samples` times, and its running statistics
+            stay as they are.
+        logits: output of the network for `inputs`, (B, classes).
+        labels: class indices, (B,).
+        inputs: images, (B, ...), that required a gradient before the forward pass.
+        generator: source of `v`, on the device of `inputs`.
+        trace: "hutchinson" or "taylor".
+        n_samples: vectors `v` for each image.
+        noise_std: :math:`\sigma` of "taylor", in the units of `inputs`.
+        stability: :math:`\tau`.
+
+    Returns:
+        One value for each sample, (B,), that can be differentiated by the parameters.
+
+    Raises:
+        ValueError: a label outside of the range, `n_samples` or `noise_std` not positive, or
+            `inputs` does not require a gradient.
+        UsageError: unknown estimator of the trace.
+
+    Source: :cite:t:`srinivas2021`; their program takes "taylor", 10 samples of 0.01.
+    """
+    if trace not in TRACES:
+        raise unknown("estimator of the trace", trace, TRACES)
+    if not noise_std > 0:
+        raise ValueError(f"noise_std: expected a positive number, got {noise_std}")
+    check_labels(labels, logits)
+    logit = logits.gather(1, labels[:, None])[:, 0]
+    gradient = input_gradient(logit, inputs, create_graph=True)
+    traces = []
+    for v in _draws(inputs, generator, n_samples, signs=trace == "hutchinson"):
+        if trace == "hutchinson":
+            product = hessian_product(gradient, inputs, v, create_graph=True)
+            traces.append((v * product).flatten(1).sum(1))
+        else:
+            moved = further_pass(model, inputs.detach() + noise_std * v)
+            change = moved.gather(1, labels[:, None])[:, 0] - logit
+            traces.append(2 / noise_std**2 * change)
+    t = torch.stack(traces).mean(0)
+    return t + gradient.square().flatten(1).sum(1) / 2 + stability * t.square()
+
+
+def _draws(
+    inputs: Tensor, generator: torch.Generator, n_samples: int, *, signs: bool
+) -> Iterator[Tensor]:
+    """Yield random signs or normal numbers, (B, ...) each.
+
+    Raises:
+        ValueError: `n_samples` is not positive.
+    """
+    if n_samples < 1:
+        raise ValueError(f"n_samples: expected at least one, got {n_samples}")
+    for _ in range(n_samples):
+        normal = torch.randn(
+            inputs.shape, generator=generator, device=inputs.device, dtype=inputs.dtype
+        )
+        yield torch.where(normal < 0, -1.0, 1.0).to(inputs.dtype) if signs else normal

@@ -1,0 +1,141 @@
+"""Penalties on the input gradient of a density that the logits imply."""
+
+import torch
+from torch import Tensor
+
+from reglib.autodiff import input_gradient
+from reglib.errors import unknown
+from reglib.input_hessian.checks import check_labels
+
+IMPLEMENTATIONS = ("naive", "stable", "efficient")
+
+
+def marginal_density_penalty(
+    logits: Tensor,
+    inputs: Tensor,
+    *,
+    generator: torch.Generator,
+    implementation: str = "efficient",
+    p: float = 2.0,
+) -> Tensor:
+    r"""Compute the norm of the input gradient of the log marginal density.
+
+    .. math:: r_b = \bigl\| \nabla_{x_b} \textstyle\sum_{b'} \log Z(x_{b'}) \bigr\|_p, \qquad
+       Z(x) = \sum_{i=1}^C e^{f_i(x)}
+
+    The log marginal density is :math:`\log Z`, the logsumexp of the logits, up to a constant. Its
+    gradient is taken as
+
+    .. math::
+       \text{naive:} \quad & \textstyle \nabla_x \sum_i e^{f_i} \big/ \sum_i e^{f_i}
+       && \text{(equation 4)} \\
+       \text{stable:} \quad & \nabla_x f_i - \nabla_x \log (e^{f_i} / Z) && \text{(equation 5)} \\
+       \text{efficient:} \quad & \nabla_x \bigl( f_i - \log (e^{f_i} / Z) \bigr)
+       && \text{(equation 6)}
+
+    with a random class :math:`i` for each sample. The three are one quantity: differentiation is
+    linear, so that equation 6 is no approximation of equation 5, and
+    :math:`f_i - \log (e^{f_i} / Z) = \log Z` for any class. They differ in time and in rounding.
+
+    Under batch normalisation in training mode, which couples the samples, the gradient of the
+    *summed* log density is meant, as the stable and the efficient one have it. The naive one
+    is then another quantity, in which each sample weighs by its own :math:`Z`.
+
+    Args:
+        logits: output of the network for `inputs`, (B, classes).
+        inputs: images, (B, ...), that required a gradient before the forward pass.
+        generator: source of the random classes, on the device of `logits`.
+        implementation: "naive", "stable" or "efficient".
+        p: order of the norm, from 1 to infinity.
+
+    Returns:
+        One value for each sample, (B,), that can be differentiated by the parameters.
+
+    Raises:
+        ValueError: `p` below 1; logits of one class; `inputs` does not require a gradient; in the
+            naive form, exponentials out of the range of the type.
+        UsageError: unknown implementation.
+
+    Source: equations 4 to 6 of :cite:t:`yang2024`.
+
+    >>> x = torch.zeros(1, 2, requires_grad=True)
+    >>> logits = x @ torch.tensor([[2.0, 0.0], [0.0, 0.0]])
+    >>> marginal_density_penalty(logits, x, generator=torch.Generator())  # gradient (1, 0)
+    tensor([1.], grad_fn=<LinalgVectorNormBackward0>)
+    """
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise ValueError(
+            f"logits: expected (B, classes) with at least two classes, got {tuple(logits.shape)}"
+        )
+    if implementation == "naive":
+        partition = logits.exp().sum(1)
+        _check_exponentials(logits, partition)
+        gradient = input_gradient(partition, inputs, create_graph=True)
+        return p_norms(gradient.flatten(1) / partition[:, None], p)
+    i = torch.randint(logits.shape[1], (len(logits), 1), generator=generator, device=logits.device)
+    logit, log_prob = logits.gather(1, i), logits.log_softmax(1).gather(1, i)
+    if implementation == "stable":
+        joint = input_gradient(logit, inputs, create_graph=True)
+        conditional = input_gradient(log_prob, inputs, create_graph=True)
+        return p_norms(joint - conditional, p)
+    if implementation == "efficient":
+        return p_norms(input_gradient(logit - log_prob, inputs, create_graph=True), p)
+    raise unknown("implementation", implementation, IMPLEMENTATIONS)
+
+
+def logit_gradient_penalty(
+    logits: Tensor, labels: Tensor, inputs: Tensor, *, p: float = 2.0
+) -> Tensor:
+    r"""Compute the norm of the input gradient of the label's logit.
+
+    .. math:: r_b = \bigl\| \nabla_{x_b} \textstyle\sum_{b'} f_{y_{b'}}(x_{b'}) \bigr\|_p
+
+    Read as a density, the logit is the log joint (and log conditional) one of image and label.
+    `input_gradient_penalty` has the *squared* norm of the gradient of the *loss*, which vanishes
+    where the network is sure; this one does not.
+
+    Args:
+        logits: output of the network for `inputs`, (B, classes).
+        labels: class indices, (B,).
+        inputs: images, (B, ...), that required a gradient before the forward pass.
+        p: order of the norm, from 1 to infinity.
+
+    Returns:
+        One value for each sample, (B,), that can be differentiated by the parameters.
+
+    Raises:
+        ValueError: a label outside of the range; `p` below 1; `inputs` does not require a gradient.
+
+    Source: section 6 and equation 8 of :cite:t:`yang2024`, who take it for the penalty of
+    :cite:t:`drucker1992` and :cite:t:`ross2018`.
+    """
+    check_labels(labels, logits)
+    logit = logits.gather(1, labels[:, None])
+    return p_norms(input_gradient(logit, inputs, create_graph=True), p)
+
+
+def p_norms(values: Tensor, p: float) -> Tensor:
+    """Return the p-norm of each sample, (B,); its gradient is zero where the norm is.
+
+    Raises:
+        ValueError: `p` is below 1, where it is no norm.
+    """
+    if not p >= 1:
+        raise ValueError(f"p: expected the order of a norm, a number from 1 up, got {p}")
+    return torch.linalg.vector_norm(values.flatten(1), ord=p, dim=1)
+
+
+def _check_exponentials(logits: Tensor, partition: Tensor) -> None:
+    """Raise a ValueError if sums of exponentials leave no room for their gradients."""
+    # Gradients are products of these sums with weights: a margin on both sides keeps them exact.
+    info = torch.finfo(partition.dtype)
+    safe = (partition > info.tiny / info.eps) & (partition < info.max * info.eps)
+    wrong = logits.isfinite().all(1) & ~safe
+    if wrong.any():
+        low, high = logits[wrong].amin(), logits[wrong].amax()
+        raise ValueError(
+            f"logits: expected sums of exponentials from {info.tiny / info.eps:.0e} to "
+            f"{info.max * info.eps:.0e}, which {partition.dtype} can differentiate, got logits "
+            f"from {low:.4g} to {high:.4g} in {int(wrong.sum())} samples, whose exponentials "
+            'overflow or vanish; take implementation="stable" or "efficient"'
+        )

@@ -1,0 +1,25 @@
+r"""Top-GAP :cite:p:`topgap`: a prior on the size of what a network looks at.
+
+>>> import torch
+>>> from reglib.networks import ResNet
+>>> backbone = ResNet(1, 32, 10, width=4, blocks=(1, 1, 1))
+>>> network = TopGAPNet(backbone, 10, k=0.1, width=8, image_size=32)
+>>> maps = network.class_maps(torch.rand(2, 1, 32, 32))  # (2, 10, 32, 32)
+>>> logits = network.pool(maps)  # what network(images) returns
+>>> class_map_l1(maps).shape, logits.shape
+(torch.Size([2]), torch.Size([2, 10]))
+"""
+
+from reglib.top_gap.backbones import FeatureMap, feature_maps
+from reglib.top_gap.network import TopGAPNet, scaled_maps
+from reglib.top_gap.pooling import TopGAP, class_map_l1, top_gap
+
+__all__ = [
+    "FeatureMap",
+    "TopGAP",
+    "TopGAPNet",
+    "class_map_l1",
+    "feature_maps",
+    "scaled_maps",
+    "top_gap",
+]

@@ -1,0 +1,197 @@
+"""The feature maps of a convolutional network, found by running it on the shape of an image."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from reglib.errors import unknown
+
+
+class FeatureMap(NamedTuple):
+    """The output of the module `name`: (B, channels, *size)."""
+
+    name: str
+    channels: int
+    size: tuple[int, int]
+
+
+class FeatureMaps(NamedTuple):
+    """The last feature map of each size, and what the head of the network pools."""
+
+    maps: list[FeatureMap]
+    final: FeatureMap
+
+
+def backbone_of(name: str, *, pretrained: bool) -> nn.Module:
+    """Build a network of timm or, where that has none of this name, of torchvision.
+
+    Raises:
+        UsageError: neither has it.
+    """
+    import timm
+    from torchvision import models
+
+    if timm.is_model(name):
+        return timm.create_model(name, pretrained=pretrained)
+    if name in models.list_models(models):
+        return models.get_model(name, weights="DEFAULT" if pretrained else None)
+    raise unknown("backbone", name, {*timm.list_models(), *models.list_models(models)})
+
+
+def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
+    r"""List the last feature map of each size that a network computes, from large to small.
+
+    A feature map is the output of the last module of its size that holds a convolution with a
+    kernel above 1 x 1, together with the normalisation and the activation that follow it. So
+    pooling makes no map, and a 1 x 1 convolution before the classifier belongs to the head.
+
+    Args:
+        model: a convolutional network in Python. A copy of it is run, without data.
+        image_size: height and width of the image that it is run on.
+
+    Raises:
+        ValueError: no convolution; it cannot be run on that image; maps that do not shrink.
+
+    >>> from reglib.networks import ResNet
+    >>> found = feature_maps(ResNet(3, 32, 10, width=4, blocks=(1, 1)), image_size=32)
+    >>> [(name, channels, size) for name, channels, size in found.maps]
+    [('3', 4, (32, 32)), ('4', 8, (16, 16))]
+    """
+    shapes = _shapes(model, image_size)
+    modules = dict(model.named_modules())
+    spatial = {n: shape[2:] for n, shape in shapes.items() if _is_spatial(modules[n])}
+    inside = set(_blocks(model, "", spatial))
+    blocks = [name for name in shapes if name in inside]
+    maps: dict[tuple[int, ...], FeatureMap] = {}
+    last: tuple[int, ...] | None = None
+    for name in blocks:
+        size = shapes[name][2:]
+        convolutions = [m for m in modules[name].modules() if isinstance(m, nn.Conv2d)]
+        if any(_is_spatial(m) for m in convolutions):
+            last = size
+        elif convolutions or size != last:
+            last = None
+        if last is not None:
+            maps[size] = _feature_map(name, shapes)
+    if len(maps) < 2:
+        raise ValueError(
+            f"backbone: expected feature maps that shrink, but on an image of {image_size} x "
+            f"{image_size} pixels {type(model).__name__} has maps of "
+            f"{sorted(set(spatial.values()), reverse=True)} only"
+        )
+    found = sorted(maps.values(), key=lambda m: -m.size[0] * m.size[1])
+    final = [name for name in blocks if shapes[name][2:] == found[-1].size][-1]
+    return FeatureMaps(found, _feature_map(final, shapes))
+
+
+def _shapes(model: nn.Module, image_size: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the feature maps of all modules by name, in order of execution."""
+    probe = copy.deepcopy(model).to("meta").eval()
+    first = next((m for m in probe.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is None:
+        raise ValueError(
+            f"backbone: expected a convolutional network, got {type(model).__name__}, which holds "
+            "no nn.Conv2d"
+        )
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def record(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.ndim == 4 and output[0, 0].numel() > 1:
+            shapes.setdefault(name, tuple(output.shape))
+
+    for name, module in probe.named_modules():
+        module.register_forward_hook(partial(record, name))
+    image = torch.zeros(1, first.in_channels, image_size, image_size, device="meta")
+    try:
+        with torch.no_grad():
+            probe(image)
+    except RuntimeError as error:
+        raise ValueError(
+            f"backbone: {type(model).__name__} cannot be run on an image of shape "
+            f"{tuple(image.shape[1:])} ({error}); give the image_size that it is made for"
+        ) from error
+    return shapes
+
+
+def _is_spatial(module: nn.Module) -> bool:
+    return isinstance(module, nn.Conv2d) and max(module.kernel_size) > 1
+
+
+def _blocks(module: nn.Module, name: str, spatial: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """Take a network apart down to modules whose convolutions make maps of one size.
+
+    A block that shrinks its input by its second convolution stays whole.
+    """
+    start = f"{name}." if name else ""
+    sizes = {size for n, size in spatial.items() if n == name or n.startswith(start)}
+    line = not name or isinstance(module, nn.Sequential)
+    if len(sizes) > (1 if line else 2):
+        for child, part in module.named_children():
+            yield from _blocks(part, f"{start}{child}", spatial)
+    else:
+        yield name
+
+
+def _feature_map(name: str, shapes: Mapping[str, tuple[int, ...]]) -> FeatureMap:
+    _, channels, height, width = shapes[name]
+    return FeatureMap(name, channels, (height, width))
+
+
+class _Complete(Exception):
+    """All feature maps were met: what follows is not traced."""
+
+
+class _Tracer(fx.Tracer):
+    """Follow a symbol up to the last feature map, so that the head may be anything."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = names
+        self.outputs: dict[str, fx.Node] = {}
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return module_qualified_name in self.names or super().is_leaf_module(
+            m, module_qualified_name
+        )
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        output = super().call_module(m, forward, args, kwargs)
+        name = self.path_of_module(m)
+        if name in self.names:
+            self.outputs[name] = output.node
+        if len(self.outputs) == len(self.names):
+            raise _Complete
+        return output
+
+
+def extractor(model: nn.Module, names: Sequence[str]) -> fx.GraphModule:
+    """Return a copy of a network that ends with the outputs of some of its modules.
+
+    The copy holds only the modules that are needed, under the names that they have in the network.
+    (`torchvision.models.feature_extraction` keeps what assertions in the head look at, and cannot
+    trace heads whose flow depends on shapes.)
+
+    Raises:
+        ValueError: `torch.fx` cannot trace the network.
+    """
+    model = copy.deepcopy(model).eval()
+    tracer = _Tracer(names)
+    try:
+        tracer.trace(model)
+    except _Complete:
+        tracer.graph.output([tracer.outputs[name] for name in names])
+        graph = fx.GraphModule(model, tracer.graph)
+        graph.graph.eliminate_dead_code()
+        graph.delete_all_unused_submodules()
+        graph.recompile()
+        return graph.train()
+    except Exception as error:
+        raise ValueError(
+            f"backbone: expected a network that torch.fx can trace, got {type(model).__name__}: "
+            f"{error}"
+        ) from error
+    raise ValueError(f"backbone: expected modules {', '.join(names)} in the path of an image")

@@ -1,0 +1,145 @@
+"""Top-GAP around any convolutional network."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reglib.top_gap.backbones import FeatureMap, FeatureMaps, backbone_of, extractor, feature_maps
+from reglib.top_gap.pooling import TopGAP
+
+LARGEST = 56
+
+
+class TopGAPNet(nn.Module):
+    r"""A convolutional network whose logits are pooled class maps.
+
+    .. math:: X^{(n+1)} = V * \sum_j \text{up}(W_j * F_j), \qquad
+       \hat y = \text{softmax}(\text{Top-GAP}(X^{(n+1)}, k))
+
+    Feature maps :math:`F_j` of a backbone go through 3 x 3 convolutions, are upsampled to the
+    largest (nearest neighbour, as in the feature pyramid of :cite:t:`lin2017`), added, and
+    convolved to one map for each class. Without `fpn` the class maps are made from what the head
+    of the backbone pools: with `k` = 1.0 that is the unmodified network, if its head is a linear
+    layer behind global average pooling.
+
+    Args:
+        backbone: name of a network in timm or torchvision, or a network; a copy of it is used.
+        num_classes: number of classes.
+        k: number (integer) or fraction (float) of the locations that are pooled.
+        fpn: combine several feature maps.
+        n_maps: how many, the last ones; default: up to four, none above 56 x 56 for an image of
+            `image_size`, which is the size that the paper has for 224 pixels.
+        width: filters of the 3 x 3 convolutions.
+        dropout: probability to drop a value before the class maps, in training.
+        pretrained: load the default weights of a named backbone.
+        image_size: height and width that the backbone is made for; any size can be given later.
+
+    Raises:
+        UsageError: unknown backbone.
+        ValueError: `k`, `n_maps` or `dropout` out of range; a backbone without feature maps that
+            shrink, or that torch.fx cannot trace.
+
+    Source: section 3 of :cite:t:`topgap`.
+    """
+
+    def __init__(
+        self,
+        backbone: str | nn.Module,
+        num_classes: int,
+        *,
+        k: int | float,
+        fpn: bool = True,
+        n_maps: int | None = None,
+        width: int = 256,
+        dropout: float = 0.0,
+        pretrained: bool = False,
+        image_size: int = 224,
+    ) -> None:
+        super().__init__()
+        pool = TopGAP(k)
+        if isinstance(backbone, str):
+            backbone = backbone_of(backbone, pretrained=pretrained)
+        found = feature_maps(backbone, image_size=image_size)
+        used = _last(found, n_maps) if fpn else [found.final]
+        self.backbone = extractor(backbone, [m.name for m in used])
+        self.lateral = nn.ModuleList(
+            nn.Conv2d(used_map.channels, width, 3, padding=1) for used_map in used if fpn
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Conv2d(width if fpn else found.final.channels, num_classes, 1)
+        self.pool = pool
+
+    def class_maps(self, images: Tensor) -> Tensor:
+        """Compute one map for each class, (B, classes, h, w), from images (B, C, H, W)."""
+        features = self.backbone(images)
+        if len(self.lateral):
+            features = [conv(feature) for conv, feature in zip(self.lateral, features)]
+        merged = features[0]
+        for feature in features[1:]:
+            merged = merged + F.interpolate(feature, size=merged.shape[-2:])
+        return self.classifier(self.dropout(merged))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute logits (B, classes) from images (B, C, H, W)."""
+        return self.pool(self.class_maps(images))
+
+    def class_activation_maps(self, images: Tensor, class_index: Tensor) -> Tensor:
+        """Compute the class activation map of a class for each image.
+
+        Args:
+            images: (B, C, H, W).
+            class_index: (B,).
+
+        Returns:
+            (B, H, W), each scaled to [0, 1]: see `scaled_maps`.
+        """
+        maps = self.class_maps(images)
+        return scaled_maps(maps[torch.arange(len(maps)), class_index], images.shape[-2:])
+
+
+def scaled_maps(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
+    r"""Upsample maps to the size of the image, and scale each to [0, 1].
+
+    .. math:: a = \frac{\text{up}(X) - \min \text{up}(X)}{\max \text{up}(X) - \min \text{up}(X)}
+
+    Upsampling is bilinear. A constant map marks nothing and becomes zero.
+
+    Args:
+        maps: one map for each image, (B, h, w).
+        size: (H, W).
+
+    Returns:
+        (B, H, W).
+
+    Raises:
+        ValueError: infinity or NaN in a map.
+
+    Source: mode 2 of section 3.1 of :cite:t:`topgap`.
+
+    >>> scaled_maps(torch.tensor([[[1.0, 3.0]]]), (1, 2))
+    tensor([[[0., 1.]]])
+    """
+    wrong = (~maps.isfinite().flatten(1).all(1)).nonzero()[:, 0].tolist()
+    if wrong:
+        raise ValueError(
+            f"maps: expected finite activations, got infinity or NaN for image {wrong[0]}"
+            f"{f' and {len(wrong) - 1} more' if wrong[1:] else ''}; has the training diverged?"
+        )
+    up = F.interpolate(maps[:, None], size=size, mode="bilinear")[:, 0]
+    low, high = up.amin((1, 2), keepdim=True), up.amax((1, 2), keepdim=True)
+    span = high - low
+    return (up - low) / torch.where(span > 0, span, 1)
+
+
+def _last(found: FeatureMaps, n_maps: int | None) -> list[FeatureMap]:
+    """Choose the last feature maps, from large to small."""
+    if n_maps is None:
+        small = [m for m in found.maps if max(m.size) <= LARGEST]
+        return small[-4:] or found.maps[-1:]
+    if not 1 <= n_maps <= len(found.maps):
+        sizes = ", ".join(f"{m.name!r} {m.size[0]} x {m.size[1]}" for m in found.maps)
+        raise ValueError(
+            f"n_maps: expected 1 to {len(found.maps)}, the feature maps of the backbone ({sizes}), "
+            f"got {n_maps}"
+        )
+    return found.maps[-n_maps:]

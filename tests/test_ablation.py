@@ -1,0 +1,213 @@
+"""Ablation curves and corruptions."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from reglib.data import load_data
+from reglib.errors import UsageError
+from reglib.measure import Subject, measure
+from reglib.metrics import (
+    CORRUPTIONS,
+    ablation_curve,
+    area_under_curve,
+    corrupted,
+    probability_ratio,
+)
+from reglib.networks import build_network
+from reglib.saliency import integrated_gradients
+from reglib.units import Measurement, Training
+
+
+def rand(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def softmax_network(shape, classes=3):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+    model = model.double().eval()
+    model[1].weight.data = rand(*model[1].weight.shape, seed=5) - 0.5
+    return model
+
+
+class TestAblationCurve:
+    def test_replaces_the_pixels_of_largest_saliency_by_the_mean(self):
+        shape, labels = (2, 3, 4), torch.tensor([2, 0])
+        model, images, maps = softmax_network(shape), rand(2, *shape), rand(2, *shape, seed=1) - 0.5
+        counts = [0, 1, 5, 12]
+        curve = ablation_curve(model, images, labels, maps, counts=counts, max_bytes=1)
+        for b, c in enumerate(labels):
+            total = maps[b].sum(0).flatten()
+            for k, ratio in zip(counts, curve[b]):
+                changed = images[b].clone().flatten(1)
+                for p in sorted(range(12), key=lambda i: -total[i])[:k]:
+                    changed[:, p] = images[b].mean((1, 2))
+                pair = torch.stack([images[b], changed.view(shape)])
+                before, after = model(pair).softmax(1)[:, c].tolist()
+                assert float(ratio) == pytest.approx(after / before, rel=1e-12)
+        assert torch.equal(curve[:, 0], torch.ones(2).double())
+        together = ablation_curve(model, images, labels, maps, counts=counts)
+        torch.testing.assert_close(together, curve)
+
+    @pytest.mark.parametrize("counts", [[], [-1, 2], [0, 13]])
+    def test_refuses_counts_that_there_are_not(self, counts):
+        images = rand(1, 2, 3, 4)
+        with pytest.raises(ValueError, match="counts: expected numbers from 0 to 12"):
+            ablation_curve(softmax_network((2, 3, 4)), images, torch.tensor([0]), images,
+                           counts=counts)  # fmt: skip
+
+    def test_refuses_maps_of_another_size(self):
+        with pytest.raises(
+            ValueError, match=r"maps: expected shape \(1, C, 3, 4\) .* got \(1, 2, 4, 3\)"
+        ):
+            ablation_curve(softmax_network((2, 3, 4)), rand(1, 2, 3, 4), torch.tensor([0]),
+                           rand(1, 2, 4, 3), counts=[1])  # fmt: skip
+
+    def test_area_is_that_of_trapezoids(self):
+        curves = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.5, 0.0], [2.0, 0.0, 0.0]])
+        found = area_under_curve(curves, [0, 1, 4])
+        torch.testing.assert_close(found, torch.tensor([1.0, (0.75 + 0.75) / 4, 0.25]))
+
+
+class TestIntegratedGradientsOverBaselines:
+    def test_of_a_linear_network_is_the_weight_times_the_distance_from_the_mean(self):
+        model, images, baselines = softmax_network((1, 3, 3)), rand(2, 1, 3, 3), rand(130, 1, 3, 3)
+        labels = torch.tensor([1, 2])
+        maps = integrated_gradients(model, images, labels, n_steps=2, baselines=baselines)
+        weight = model[1].weight.detach()[labels].view(2, 1, 3, 3)
+        torch.testing.assert_close(maps, weight * (images - baselines.mean(0)))
+
+    def test_sums_to_the_difference_of_the_logits(self):
+        model = build_network("lenet5", (1, 16, 16), 3, options={}, seed=0).double().eval()
+        images, baselines = rand(2, 1, 16, 16), rand(3, 1, 16, 16, seed=1)
+        labels = torch.tensor([1, 2])
+        maps = integrated_gradients(model, images, labels, n_steps=300, baselines=baselines)
+        logits = model(images).gather(1, labels[:, None])[:, 0] - model(baselines)[:, labels].mean(
+            0
+        )
+        torch.testing.assert_close(maps.flatten(1).sum(1), logits, rtol=0.01, atol=1e-5)
+
+    @pytest.mark.parametrize("shape", [(0, 1, 3, 3), (2, 1, 3, 4)])
+    def test_refuses_baselines_of_another_shape(self, shape):
+        with pytest.raises(ValueError, match=r"baselines: expected shape \(N, 1, 3, 3\), N >= 1"):
+            integrated_gradients(softmax_network((1, 3, 3)), rand(2, 1, 3, 3),
+                                 torch.tensor([0, 0]), baselines=torch.zeros(shape))  # fmt: skip
+
+
+def photographs(count=2, channels=3, size=32):
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(count, channels, 5, 5, generator=generator)
+    smooth = nn.functional.interpolate(coarse, (size, size), mode="bilinear")
+    return (255 * smooth).to(torch.uint8)
+
+
+class TestCorruptions:
+    @pytest.mark.parametrize("name", [n for group in CORRUPTIONS.values() for n in group])
+    def test_changes_images_by_the_seed_alone(self, name):
+        images = photographs()
+        np.random.seed(1)
+        state = np.random.get_state()[1].copy()
+        first = corrupted(images, corruption=name, level=3, seed=4)
+        assert np.array_equal(np.random.get_state()[1], state)
+        assert first.shape == images.shape
+        assert first.dtype == torch.uint8
+        assert not torch.equal(first, images)
+        np.random.seed(2)
+        alone = corrupted(images[1:], corruption=name, level=3, seed=5)
+        assert torch.equal(alone, first[1:])
+
+    def test_level_5_of_noise_is_stronger_than_level_1(self):
+        images = torch.full((1, 3, 32, 32), 128, dtype=torch.uint8)
+        first, strong, other = (
+            corrupted(images, corruption="gaussian_noise", level=level, seed=seed).double()
+            for level, seed in ((1, 0), (5, 0), (1, 1))
+        )
+        assert float(first.std()) == pytest.approx(0.08 * 255, rel=0.1)
+        assert float(strong.std()) > 3 * float(first.std())
+        assert not torch.equal(other, first)
+
+    def test_grey_images_stay_grey(self):
+        images = photographs(channels=1)
+        found = corrupted(images, corruption="contrast", level=2, seed=0)
+        colour = corrupted(images.expand(-1, 3, -1, -1), corruption="contrast", level=2, seed=0)
+        assert found.shape == images.shape
+        assert int((found.int() - colour[:, :1].int()).abs().max()) <= 1
+
+    def test_are_those_of_the_paper_by_category(self):
+        from imagecorruptions import get_corruption_names
+
+        for category, names in CORRUPTIONS.items():
+            assert list(names) == get_corruption_names(category)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"corruption": "gauss_noise"}, "unknown corruption .* did you mean 'gaussian_noise'"),
+            ({"level": 6}, "level: expected an integer from 1 to 5, got 6"),
+            ({"level": 0}, "level: expected an integer from 1 to 5, got 0"),
+            ({"images": photographs(size=28)}, "at least 32 pixels a side, got .*28, 28"),
+            ({"images": photographs(channels=2)}, "bytes with 1 or 3 channels"),
+            ({"images": photographs().float()}, "expected bytes"),
+        ],
+    )
+    def test_refuses_what_cannot_be_corrupted(self, changes, message):
+        options = {"images": photographs(), "corruption": "fog", "level": 1, "seed": 0} | changes
+        with pytest.raises(UsageError, match=message):
+            corrupted(options.pop("images"), **options)
+
+    def test_ratio_is_that_of_the_probabilities(self):
+        model, clean, changed = (
+            softmax_network((1, 3, 3)),
+            rand(2, 1, 3, 3),
+            rand(2, 1, 3, 3, seed=1),
+        )
+        labels = torch.tensor([2, 0])
+        ratios = probability_ratio(model, clean, changed, labels)
+        expected = (
+            model(changed).softmax(1)[[0, 1], [2, 0]] / model(clean).softmax(1)[[0, 1], [2, 0]]
+        )
+        torch.testing.assert_close(ratios, expected.detach())
+
+
+class TestMeasurements:
+    UNIT = Training(
+        data="digits-centred", network="lenet5", epochs=1, learning_rate=1e-3, seed=0
+    )  # fmt: skip
+
+    def subject(self):
+        data = load_data(self.UNIT.data)
+        network = build_network("lenet5", data.shape, 10, options={}, seed=0).eval()
+        return Subject(network, self.UNIT, data)
+
+    def measured(self, metric, **settings):
+        return measure(
+            self.subject(), Measurement(training=self.UNIT, metric=metric, settings=settings)
+        )
+
+    def test_ablation_auc(self):
+        result = self.measured("ablation_auc", n_images=4, n_baselines=3, n_steps=5, stride=100)
+        assert result.per_image.shape == (4,)
+        assert result.tensors["counts"].tolist() == [*range(0, 1024, 100), 1024]
+        curve = result.tensors["curve"]
+        assert float(curve[0]) == pytest.approx(1)
+        area = area_under_curve(curve[None], result.tensors["counts"].tolist())
+        assert float(area) == pytest.approx(float(result.per_image.mean()), rel=1e-5)
+        with pytest.raises(UsageError, match=r"classified right, and the rest of 1000, got 900"):
+            self.measured("ablation_auc", n_images=900, n_baselines=3)
+        with pytest.raises(UsageError, match="stride: expected a positive integer, got 0"):
+            self.measured("ablation_auc", n_images=4, n_baselines=3, stride=0)
+
+    def test_corruption_robustness(self):
+        settings = {"corruption": "contrast", "level": 5, "n_images": 6, "seed": 3}
+        result = self.measured("corruption_robustness", **settings)
+        subject = self.subject()
+        pixels, labels = subject.test_bytes(6)
+        changed = corrupted(pixels, corruption="contrast", level=5, seed=3)
+        probs = [
+            subject.network(images.float() / 255).softmax(1)[range(6), labels]
+            for images in (changed, pixels)
+        ]
+        torch.testing.assert_close(
+            result.per_image, (probs[0] / probs[1]).detach(), rtol=1e-4, atol=0
+        )

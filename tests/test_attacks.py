@@ -1,0 +1,269 @@
+"""Attacks on linear networks, whose worst perturbation is known."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from reglib.attacks import ATTACKS, apgd, auto_attack, fgsm, judged, pgd, square
+from reglib.errors import UsageError
+
+SIDE = 8
+FAST = {
+    "apgd": {"steps": 20},
+    "auto_attack": {"steps": 10, "queries": 40, "n_targets": 2},
+    "fgsm": {},
+    "pgd": {"steps": 20, "relative_step": 0.2},
+    "square": {"steps": 300},
+}
+each_attack = pytest.mark.parametrize("name", ATTACKS)
+each_gradient_attack = pytest.mark.parametrize("name", ["apgd", "fgsm", "pgd"])
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def run(name, *arguments, seed=0, **settings):
+    if name != "fgsm":
+        settings = FAST[name] | {"generator": generator(seed)} | settings
+    return ATTACKS[name](*arguments, **settings)
+
+
+class Linear(nn.Sequential):
+    """Logits (w x + offset, 0, -1000)."""
+
+    def __init__(self, weight, offset=0.0):
+        super().__init__(nn.Flatten(), nn.Linear(weight.numel(), 3))
+        self[1].weight.data.zero_()
+        self[1].weight.data[0] = weight.flatten()
+        self[1].bias.data = torch.tensor([offset, 0.0, -1000.0])
+        self.eval()
+
+
+def images(count=40):
+    """Make images far enough from 0 and 1 that the range does not bind."""
+    return 0.3 + 0.4 * torch.rand(count, 2, SIDE, SIDE, generator=generator(1))
+
+
+def weight(constant=False):
+    if constant:
+        return torch.ones(2, SIDE, SIDE) / (2 * SIDE * SIDE)
+    return torch.randn(2, SIDE, SIDE, generator=generator(2))
+
+
+def dual_norm(w, norm):
+    """Return the largest change of w x by a perturbation of norm 1."""
+    return float(w.abs().sum() if norm == "linf" else w.norm())
+
+
+def size(change, norm):
+    change = change.flatten(1)
+    return change.abs().amax(1) if norm == "linf" else change.norm(dim=1)
+
+
+@each_gradient_attack
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_predictions_change_where_the_worst_perturbation_changes_them(name, norm):
+    w, x = weight(), images()
+    epsilon = 0.01 if norm == "linf" else 0.1
+    reach = epsilon * dual_norm(w, norm)
+    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).median()))
+    margin = network(x)[:, 0].abs().detach()
+    near, far = margin < 0.95 * reach, margin > 1.001 * reach
+    assert near.sum() > 5
+    assert far.sum() > 5
+    found = run(name, network, x, torch.zeros(40).long(), epsilon=epsilon, norm=norm)
+    assert not found.unchanged[near].any()
+    assert found.unchanged[far].all()
+    assert (size(found.images - x, norm) <= epsilon * (1 + 1e-4)).all()
+
+
+@pytest.mark.parametrize("name", ["fgsm", "pgd"])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_perturbation_is_the_worst_one(name, norm):
+    w, x = weight(), images(3)
+    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
+    direction = w.sign() if norm == "linf" else w / w.norm()
+    found = run(name, network, x, torch.zeros(3).long(), epsilon=0.05, norm=norm)
+    atol = 1e-6 if norm == "linf" or name == "fgsm" else 2e-3
+    torch.testing.assert_close(found.images, x - 0.05 * direction, rtol=0, atol=atol)
+
+
+def test_twenty_default_steps_cross_a_third_of_the_ball_and_sixty_all_of_it():
+    w, x = weight(), images(20)
+    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
+    worst = x - 0.03 * w.sign()
+
+    def distance(steps):
+        found = pgd(network, x, torch.zeros(20).long(), epsilon=0.03, steps=steps,
+                    generator=generator())  # fmt: skip
+        return float((found.images - worst).abs().max())
+
+    assert distance(20) == pytest.approx(0.03 * 4 / 3, rel=0.01)
+    assert distance(60) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["square", "auto_attack"])
+def test_attacks_by_queries_reach_the_known_bound(name):
+    w, x = weight(constant=True), images()
+    epsilon = 0.03
+    offsets = torch.linspace(-2, 2, 40) * epsilon - x.flatten(1) @ w.flatten()
+    for factor, changed in ((0.5, True), (1.01, False)):
+        chosen = (offsets + x.flatten(1) @ w.flatten()).abs() / epsilon
+        chosen = chosen < factor if changed else chosen > factor
+        for b in chosen.nonzero()[:3, 0]:
+            network = Linear(w, offset=float(offsets[b]))
+            found = run(name, network, x[b : b + 1], torch.tensor([0]), epsilon=epsilon)
+            assert found.unchanged.tolist() == [not changed]
+            assert float(size(found.images - x[b : b + 1], "linf")) <= epsilon * (1 + 1e-4)
+
+
+def test_attacked_images_stay_in_the_range():
+    x = torch.rand(6, 2, SIDE, SIDE, generator=generator(3)).round()
+    for name in ATTACKS:
+        found = run(name, Linear(weight()), x, torch.zeros(6).long(), epsilon=0.2)
+        assert 0 <= found.images.min() <= found.images.max() <= 1
+
+
+def test_robust_by_the_paper_and_correct_are_two_things():
+    w, x = weight(), images(4)
+    network = Linear(w, offset=50.0)  # far from the boundary: always class 0
+    found = fgsm(network, x, torch.tensor([0, 1, 0, 2]), epsilon=0.01)
+    assert found.unchanged.tolist() == [True] * 4
+    assert found.correct.tolist() == [True, False, True, False]
+    weak = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).max()) + 1e-3)
+    found = fgsm(weak, x, torch.tensor([0, 0, 1, 1]), epsilon=0.2)
+    assert found.unchanged.tolist() == [False] * 4
+    assert found.correct.tolist() == [False] * 4
+
+
+def test_what_attacks_one_network_is_judged_on_another():
+    w, x = weight(), images(4)
+    near, far = (Linear(w, float(d - (x.flatten(1) @ w.flatten()).min())) for d in (0.1, 90.0))
+    labels = torch.zeros(4).long()
+    attacked = fgsm(near, x, labels, epsilon=0.2)
+    assert not attacked.unchanged.any()
+    assert judged(far, x, attacked.images, labels).unchanged.all()
+    assert not judged(near, x, attacked.images, labels).unchanged.any()
+
+
+def test_restarts_find_what_one_start_misses():
+    """A bump that only a start near one corner of the ball can climb."""
+
+    class Bump(nn.Module):
+        def forward(self, x):
+            inside = (x - 0.5).flatten(1).amin(1)  # above 0.05: all values of the start are high
+            return torch.stack([0.02 - inside, torch.zeros_like(inside)], 1)
+
+    x = torch.full((60, 1, 1, 2), 0.5)
+    settings = {"epsilon": 0.05, "steps": 1, "relative_step": 1e-6}
+    labels = torch.zeros(60).long()
+    one, many = (
+        pgd(Bump(), x, labels, restarts=n, generator=generator(), **settings).unchanged.sum()
+        for n in (1, 6)
+    )
+    assert one < 60
+    assert many < one - 10
+
+
+def test_aiming_at_classes_finds_another_way_out():
+    w = weight()
+    network, x = Linear(w, offset=50.0), images(3)
+    network[1].weight.data[2] = -4 * w.flatten()  # class 2 comes near faster than class 1
+    network[1].bias.data[2] = 0.0
+    reach = 5 * 0.2 * dual_norm(w, "linf")
+    margin = (network(x)[:, 0] - network(x)[:, 2]).detach()
+    network[1].bias.data[2] = float(margin.max()) - 0.8 * reach
+    found = run("apgd", network, x, torch.zeros(3).long(), epsilon=0.2, n_targets=2)
+    assert not found.unchanged.any()
+    assert (network(found.images).argmax(1) == 2).all()
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"fgsm"}))
+def test_same_generator_same_images_and_another_one_others(name):
+    x, labels = images(4), torch.zeros(4).long()
+    network = Linear(weight(), offset=20.0)
+    first, again, other = (
+        run(name, network, x, labels, epsilon=0.01, seed=seed).images for seed in (5, 5, 6)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_images_are_attacked_in_batches():
+    x, labels = images(10), torch.zeros(10).long()
+    network = Linear(weight(), offset=float(-(x.flatten(1) @ weight().flatten()).median()))
+    together, apart = (fgsm(network, x, labels, epsilon=0.02, batch_size=n) for n in (10, 3))
+    assert torch.equal(together.images, apart.images)
+    assert torch.equal(together.unchanged, apart.unchanged)
+
+
+@each_attack
+def test_network_images_and_random_states_are_left_as_they_were(name):
+    network = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)
+    )  # fmt: skip
+    before = copy.deepcopy(network.state_dict())
+    x = images(4)
+    kept = x.clone()
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    run(name, network, x, torch.zeros(4).long(), epsilon=0.01)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[1] == states[1]).all()
+    assert random.getstate() == states[2]
+    assert network.training
+    assert torch.equal(x, kept)
+    assert all(p.grad is None and p.requires_grad for p in network.parameters())
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+@each_attack
+def test_images_outside_the_range_are_refused(name):
+    with pytest.raises(ValueError, match=r"expected values in \[0, 1\], got -1 to 1; make what"):
+        run(name, Linear(weight()), 2 * images(2).round() - 1, torch.zeros(2).long(), epsilon=0.1)
+
+
+@each_attack
+@pytest.mark.parametrize("epsilon", [0.0, -0.1, 8.0, float("nan")])
+def test_epsilon_that_does_not_fit_the_range_is_refused(name, epsilon):
+    with pytest.raises(
+        ValueError, match=r"epsilon: expected a number above 0 and up to 1, .*8/255"
+    ):
+        run(name, Linear(weight()), images(2), torch.zeros(2).long(), epsilon=epsilon)
+
+
+def test_what_else_is_refused():
+    network, x, labels = Linear(weight()), images(2), torch.zeros(2).long()
+    settings = {"epsilon": 0.1, "generator": generator()}
+    with pytest.raises(UsageError, match="unknown norm 'l1'"):
+        fgsm(network, x, labels, epsilon=0.1, norm="l1")
+    with pytest.raises(UsageError, match="unknown loss 'entropy': did you mean 'cross_entropy'"):
+        apgd(network, x, labels, loss="entropy", **settings)
+    with pytest.raises(ValueError, match="steps: expected a positive number, got 0"):
+        pgd(network, x, labels, steps=0, **settings)
+    with pytest.raises(ValueError, match=r"at least 5 pixels a side, .*got 4 x 4"):
+        square(network, torch.rand(2, 2, 4, 4), labels, **settings)
+    two = nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE * SIDE, 2))
+    with pytest.raises(ValueError, match="expected three classes for logit_ratio, got 2"):
+        apgd(two, x, labels, loss="logit_ratio", **settings)
+    network[1].bias.data[0] = torch.nan
+    with pytest.raises(ValueError, match="model: expected finite logits"):
+        auto_attack(network, x, labels, **settings)
+
+
+def test_the_largest_euclidean_change_is_that_of_the_whole_image():
+    network, x, labels = Linear(weight()), images(2), torch.zeros(2).long()
+    fgsm(network, x, labels, epsilon=11.0, norm="l2")
+    with pytest.raises(ValueError, match=r"up to 11\.31"):
+        fgsm(network, x, labels, epsilon=12.0, norm="l2")
+
+
+def test_logit_ratio_attacks_too():
+    w, x = weight(), images(5)
+    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
+    found = run("apgd", network, x, torch.zeros(5).long(), epsilon=0.2, loss="logit_ratio")
+    assert not found.unchanged.any()

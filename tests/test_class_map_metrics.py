@@ -1,0 +1,166 @@
+"""Effective receptive fields, sparsity and overlap of class maps, against closed forms."""
+
+import pytest
+import torch
+from torch import nn
+
+from reglib.errors import UsageError
+from reglib.metrics import (
+    effective_receptive_field,
+    erf_distance,
+    largest_mask_iou,
+    map_sparsity,
+    mask_iou,
+)
+from reglib.networks import build_network
+
+
+def random(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def convolution(weights):
+    """Make a 3 x 3 convolution of one channel to two, without padding."""
+    layer = nn.Conv2d(1, 2, 3, bias=False).double()
+    layer.weight.data = torch.stack([weights, 2 * weights])[:, None]
+    return layer
+
+
+def test_receptive_field_of_a_convolution_is_its_kernel_at_the_location():
+    kernel = random(3, 3)
+    field = effective_receptive_field(convolution(kernel), random(2, 1, 9, 8), location=(4, 2))
+    expected = torch.zeros(2, 1, 9, 8, dtype=torch.float64)
+    expected[:, :, 4:7, 2:5] = 3 * kernel  # the channels have 1 and 2 of it
+    torch.testing.assert_close(field, expected)
+
+
+def test_locations_count_from_the_end_too_and_must_exist():
+    layer, x = convolution(random(3, 3)), random(1, 1, 9, 8)
+    last, same = (effective_receptive_field(layer, x, location=at) for at in ((-1, -1), (6, 5)))
+    assert torch.equal(last, same)
+    for location in ((7, 0), (0, 6), (-8, 0)):
+        with pytest.raises(ValueError, match=r"a row and a column of maps of 7 x 6, got \("):
+            effective_receptive_field(layer, x, location=location)
+
+
+class CentreAndCorner(nn.Module):
+    """A map of 7 x 7 whose fourth location sees `centre` of each pixel, whose first `corner`."""
+
+    def __init__(self, centre, corner):
+        super().__init__()
+        self.centre, self.corner = centre, corner
+
+    def forward(self, x):
+        maps = x.new_zeros(len(x), 1, 7, 7) + 0 * x.sum()
+        maps[:, 0, 3, 3] += (x * self.centre).sum((1, 2, 3))
+        maps[:, 0, 0, 0] += (x * self.corner).sum((1, 2, 3))
+        return maps
+
+
+def test_erf_distance_of_given_gradients():
+    centre, corner = 5 * random(1, 6, 6) - 2, random(1, 6, 6, seed=1) - 0.5
+    model, x = CentreAndCorner(centre, corner), random(3, 1, 6, 6, seed=2)
+
+    def z(values, of=None):
+        of = values if of is None else of
+        return ((values - of.mean()) / of.std(correction=0)).abs().mean().expand(3)
+
+    both = torch.stack([centre, corner])
+    expected = {
+        "none": (centre.abs().mean().expand(3), corner.abs().mean().expand(3)),
+        "each": (z(centre), z(corner)),
+        "together": (z(centre, both), z(corner, both)),
+    }
+    for way, (middle, edge) in expected.items():
+        found = erf_distance(model, x, normalise=way)
+        torch.testing.assert_close(found.centre, middle)
+        torch.testing.assert_close(found.corner, edge)
+        torch.testing.assert_close(found.distance, middle - edge)
+    assert torch.equal(erf_distance(model, x).distance, erf_distance(model, x, normalise="each")[2])
+
+
+def test_a_location_that_sees_nothing_has_no_receptive_field():
+    model = CentreAndCorner(random(1, 6, 6), torch.zeros(1, 6, 6, dtype=torch.float64))
+    found = erf_distance(model, random(2, 1, 6, 6))
+    assert found.corner.tolist() == [0, 0]
+    assert (found.centre > 0.5).all()
+
+
+def test_centre_of_an_even_map_and_of_one_side():
+    seen = []
+    kernel = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+
+    def maps_of(x):
+        maps = nn.functional.conv2d(x, kernel)
+        if maps.requires_grad:
+            maps.register_hook(lambda g: seen.append(g[0, 0].nonzero().tolist()))
+        return maps
+
+    erf_distance(maps_of, random(1, 1, 8, 5))
+    assert seen == [[[3, 2]], [[0, 0]]]
+
+
+def test_receptive_fields_leave_the_network_alone_and_work_for_a_real_one():
+    options = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": (1, 1)}}
+    network = build_network("top_gap", (1, 16, 16), 4, options=options, seed=0).double().eval()
+    x = random(3, 1, 16, 16)
+    together = erf_distance(network.class_maps, x)
+    alone = erf_distance(network.class_maps, x[1:2])
+    torch.testing.assert_close(together.distance[1:2], alone.distance)
+    assert all(p.grad is None for p in network.parameters())
+    assert not x.requires_grad
+    with pytest.raises(UsageError, match="unknown normalise 'eech': did you mean 'each'"):
+        erf_distance(network.class_maps, x, normalise="eech")
+
+
+def test_sparsity_is_the_mean():
+    maps = random(3, 4, 5)
+    torch.testing.assert_close(map_sparsity(maps), maps.flatten(1).sum(1) / 20)
+
+
+def squares():
+    """A map that is 1 in a square of 4 x 4 and 0.6 around it, and a mask over half the square."""
+    maps = torch.zeros(1, 8, 8)
+    maps[0, 1:7, 1:7] = 0.6
+    maps[0, 2:6, 2:6] = 1.0
+    masks = torch.zeros(1, 8, 8, dtype=torch.bool)
+    masks[0, 2:6, 2:4] = True
+    return maps, masks
+
+
+def test_overlap_of_squares():
+    maps, masks = squares()
+    assert mask_iou(maps, masks, threshold=0.9).tolist() == [8 / 16]
+    assert mask_iou(maps, masks, threshold=1.0).tolist() == [8 / 16]
+    assert mask_iou(maps, masks).item() == pytest.approx(8 / 36)
+    assert mask_iou(maps, masks, threshold=0.0).tolist() == [8 / 64]
+    assert largest_mask_iou(maps, masks).tolist() == [0.5]
+
+
+def test_a_threshold_cannot_part_equal_values():
+    maps, masks = torch.full((1, 4, 4), 0.5), torch.zeros(1, 4, 4, dtype=torch.bool)
+    masks[0, :2] = True
+    assert largest_mask_iou(maps, masks).tolist() == [0.5]
+
+
+def test_largest_overlap_is_that_of_the_best_threshold():
+    maps = random(20, 6, 7).mul(12).round() / 12
+    masks = random(20, 6, 7, seed=1) > 0.6
+    every = torch.stack([mask_iou(maps, masks, threshold=t / 12) for t in range(13)])
+    torch.testing.assert_close(largest_mask_iou(maps, masks), every.amax(0))
+
+
+@pytest.mark.parametrize("overlap", [mask_iou, largest_mask_iou])
+def test_masks_and_maps_that_mean_nothing_are_refused(overlap):
+    maps, masks = squares()
+    with pytest.raises(ValueError, match="got an empty mask for image 1 and 1 more"):
+        overlap(maps.expand(3, 8, 8), torch.cat([masks, ~masks & False, ~masks & False]))
+    with pytest.raises(ValueError, match=r"masks: expected booleans of shape \(1, 8, 8\).*float32"):
+        overlap(maps, masks.float())
+    with pytest.raises(ValueError, match=r"masks: expected booleans.*of shape \(1, 8, 7\)"):
+        overlap(maps, masks[:, :, 1:])
+    for wrong in (maps * 2, maps - 1, maps[None], maps * torch.nan):
+        with pytest.raises(ValueError, match=r"maps: expected class activation maps \(B, H, W\)"):
+            overlap(wrong, masks)
+        with pytest.raises(ValueError, match=r"maps: expected class activation maps \(B, H, W\)"):
+            map_sparsity(wrong)

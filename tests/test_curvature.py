@@ -1,0 +1,131 @@
+"""Penalties of second order against closed forms."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from reglib.autodiff import hessian_product
+from reglib.errors import UsageError
+from reglib.regularizers import cure_penalty, input_hessian_penalty, score_matching_penalty
+from tests.test_marginal_density import draw, generator, linear
+from tests.test_regularizers import LABELS, SETTINGS, images, network_of
+
+
+def linear_network():
+    """Return a network of logits W x + c, its weight, images, and logits."""
+    weight, x, logits = linear()
+    model = nn.Linear(6, 4).double()
+    model.weight.data, model.bias.data = weight, (logits - x @ weight.T)[0].detach()
+    return model, weight, x, logits
+
+
+def drawn(seed=0):
+    """What the penalties draw first for images (3, 6)."""
+    return torch.randn(3, 6, generator=generator(seed), dtype=torch.float64)
+
+
+def test_input_hessian_of_a_linear_softmax_network():
+    r"""It is W^T (diag p - p p^T) W."""
+    weight, x, logits = linear()
+    p = logits.detach().softmax(1)
+    hessian = weight.T @ (torch.diag_embed(p) - p[:, :, None] * p[:, None]) @ weight
+    values = input_hessian_penalty(logits, LABELS, x, generator=generator())
+    product = (hessian @ drawn().sign()[:, :, None])[:, :, 0]
+    torch.testing.assert_close(values, product.square().sum(1), rtol=1e-10, atol=0)
+    many = input_hessian_penalty(logits, LABELS, x, generator=generator(), n_samples=2000)
+    expected = hessian.square().sum((1, 2))
+    torch.testing.assert_close(many, expected, rtol=0.1, atol=0)
+
+
+def test_cure_on_a_linear_softmax_network():
+    r"""It is |W^T (p(x + h z) - p(x))|^2, with z the unit vector along the signs of W^T (p - e)."""
+    model, weight, x, logits = linear_network()
+    p = logits.detach().softmax(1)
+    z = ((p - F.one_hot(LABELS, 4)) @ weight).sign() / 6**0.5
+    moved = model(x.detach() + 0.7 * z).softmax(1)
+    values = cure_penalty(model, logits, LABELS, x, radius=0.7)
+    expected = ((moved - p) @ weight).square().sum(1)
+    torch.testing.assert_close(values, expected.detach(), rtol=1e-10, atol=0)
+    default = cure_penalty(model, logits, LABELS, x)
+    assert torch.equal(default, cure_penalty(model, logits, LABELS, x, radius=1.5))
+
+
+def test_score_matching_on_a_linear_network():
+    """The trace is zero; its estimate from differences is 2 w v / sigma."""
+    model, weight, x, logits = linear_network()
+    half = weight[LABELS].square().sum(1) / 2
+    values = score_matching_penalty(model, logits, LABELS, x, generator=generator())
+    torch.testing.assert_close(values, half, rtol=1e-12, atol=0)
+    trace = 2 / 0.1 * (weight[LABELS] * drawn()).sum(1)
+    taylor = score_matching_penalty(
+        model, logits, LABELS, x,
+        generator=generator(), trace="taylor", noise_std=0.1, stability=0.3,
+    )  # fmt: skip
+    torch.testing.assert_close(taylor, half + trace + 0.3 * trace.square(), rtol=1e-9, atol=0)
+
+
+class Quadratic(nn.Module):
+    """Logits x^T A_c x of symmetric matrices."""
+
+    def __init__(self, matrices):
+        super().__init__()
+        self.matrices = nn.Parameter(matrices)
+
+    def forward(self, x):
+        return torch.einsum("bi,cij,bj->bc", x, self.matrices, x)
+
+
+@pytest.mark.parametrize(("trace", "n_samples"), [("hutchinson", 1), ("taylor", 4000)])
+def test_score_matching_finds_the_trace_of_a_quadratic_logit(trace, n_samples):
+    """The Hessian is 2 A; of a diagonal one, random signs give the trace without error."""
+    diagonals = draw(4, 6).abs() + 1
+    model, x = Quadratic(torch.diag_embed(diagonals)), 0.1 * draw(3, 6, seed=13)
+    x.requires_grad_()
+    values = score_matching_penalty(
+        model, model(x), LABELS, x,
+        generator=generator(), trace=trace, n_samples=n_samples, noise_std=1.0,
+    )  # fmt: skip
+    own = diagonals[LABELS]
+    expected = 2 * own.sum(1) + (2 * own * x.detach()).square().sum(1) / 2
+    tolerance = 1e-12 if trace == "hutchinson" else 0.05
+    torch.testing.assert_close(values.detach(), expected, rtol=tolerance, atol=0)
+
+
+def test_score_matching_on_a_relu_network_is_half_the_squared_gradient():
+    model = network_of(SETTINGS["without batch normalisation"])
+    x = images().requires_grad_()
+    logits = model(x)
+    values = score_matching_penalty(model, logits, LABELS, x, generator=generator())
+    (gradient,) = torch.autograd.grad(logits.gather(1, LABELS[:, None]).sum(), x)
+    torch.testing.assert_close(values.detach(), gradient.square().sum((1, 2, 3)) / 2)
+
+
+def test_hessian_product_of_a_constant_gradient_is_zero():
+    x = draw(2, 3).requires_grad_()
+    assert torch.equal(hessian_product(torch.ones(2, 3), x, x.detach()), torch.zeros_like(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "text"),
+    [
+        (input_hessian_penalty, {"n_samples": 0}, "n_samples: expected at least one, got 0"),
+        (cure_penalty, {"radius": 0.0}, "radius: expected a positive length, got 0.0"),
+        (score_matching_penalty, {"n_samples": 0}, "n_samples: expected at least one, got 0"),
+        (score_matching_penalty, {"noise_std": 0}, "noise_std: expected a positive number, got 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(function, settings, text):
+    model, _, x, logits = linear_network()
+    known = {"model": model, "logits": logits, "labels": LABELS, "inputs": x,
+             "generator": generator()}  # fmt: skip
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    with pytest.raises(ValueError, match=text):
+        function(**{name: known[name] for name in names if name in known}, **settings)
+
+
+def test_an_unknown_estimator_of_the_trace_names_the_nearest():
+    model, _, x, logits = linear_network()
+    with pytest.raises(UsageError, match=r"unknown estimator of the trace 'tailor'.*'taylor'"):
+        score_matching_penalty(model, logits, LABELS, x, generator=generator(), trace="tailor")

@@ -1,0 +1,187 @@
+"""Measurements of the marginal-density chapter give what their functions give."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from reglib import data, metrics
+from reglib.data import ImageData, Source, Split, to_float
+from reglib.errors import UsageError
+from reglib.grouped_data import block_images, null_block_masks
+from reglib.measure import check, measure
+from reglib.networks import build_network
+from reglib.regularizers import adversarial_examples
+from reglib.runs import compute
+from reglib.saliency import integrated_gradients
+from reglib.subject import Subject
+from reglib.units import Measurement, Training
+
+UNIT = Training(data="blocks", network="mlp", epochs=1, learning_rate=0.1, seed=0)
+NOISE = {"noise_std": 0.1, "n_samples": 2, "seed": 3}
+
+
+def blocks(seed):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(256, (20, 1, 28, 28), generator=generator, dtype=torch.uint8)
+    split = Split(images, torch.arange(20) % 4)
+    return (*block_images(split, split, "abcd")[:2], "abcd")
+
+
+@pytest.fixture
+def subject(monkeypatch):
+    for seed, name in enumerate(("blocks", "other blocks")):
+        source = Source(lambda root, seed=seed: blocks(seed), "", "", "")
+        monkeypatch.setitem(data.SOURCES, name, source)
+    data._load.cache_clear()
+    own = data.load_data("blocks")
+    network = build_network("mlp", own.shape, 4, options={"hidden": (8,)}, seed=1).eval()
+    yield Subject(network, UNIT, own)
+    data._load.cache_clear()
+
+
+def value(subject, metric, **settings):
+    unit = Measurement(training=UNIT, metric=metric, settings=settings)
+    check(unit)
+    return measure(subject, unit)
+
+
+def shown(subject, count):
+    test = subject.data.test
+    return to_float(test.images[:count], (0, 1)), test.labels[:count]
+
+
+def test_feature_leakage_is_that_of_the_null_blocks(subject):
+    images, labels = shown(subject, 5)
+    maps = integrated_gradients(subject.network, images, labels)
+    masks = null_block_masks(subject.data.test)[:5]
+    expected = metrics.feature_leakage(maps, masks)
+    found = value(subject, "feature_leakage", n_images=5)
+    torch.testing.assert_close(found.per_image, expected.absolute)
+    share = value(subject, "feature_leakage", n_images=5, relative=True)
+    torch.testing.assert_close(share.per_image, expected.relative)
+
+
+def test_insertion_auc_is_the_area_under_its_curves(subject):
+    images, labels = shown(subject, 5)
+    maps = integrated_gradients(subject.network, images, labels)
+    curves = metrics.insertion_curve(maps, subject.network, images, labels, n_steps=4)
+    found = value(subject, "insertion_auc", saliency="integrated_gradients", n_images=5, n_steps=4)
+    torch.testing.assert_close(found.tensors["curves"], curves)
+    torch.testing.assert_close(found.per_image, metrics.area_under_curve(curves))
+
+
+def test_pixel_perturbation_takes_maps_without_sign(subject):
+    images, labels = shown(subject, 5)
+    maps = subject.maps_of("smooth_grad")(images, labels).abs()
+    curves = metrics.pixel_perturbation(maps, subject.network, images, labels, n_steps=4)
+    found = value(subject, "pixel_perturbation", n_images=5, n_steps=4)
+    torch.testing.assert_close(found.tensors["curves"], curves)
+
+
+def test_noise_of_a_measurement_comes_from_its_seed(subject):
+    images, labels = shown(subject, 5)
+    settings = {"noise_std": 0.1, "n_samples": 2}
+
+    def source():
+        return torch.Generator().manual_seed(3)
+
+    expected = metrics.gradient_change(
+        subject.network, images, labels, generator=source(), **settings
+    )
+    found = value(subject, "gradient_change", n_images=5, **NOISE)
+    torch.testing.assert_close(found.per_image, expected)
+    densities = metrics.density_change(subject.network, images, generator=source(), **settings)
+    for published, wanted in ((True, densities.published), (False, densities.log_density)):
+        found = value(subject, "density_change", n_images=5, published=published, **NOISE)
+        torch.testing.assert_close(found.per_image, wanted)
+
+
+@pytest.mark.parametrize("part", metrics.DensityGradients._fields)
+def test_density_gradient_has_its_parts(subject, part):
+    expected = getattr(metrics.density_gradients(subject.network, shown(subject, 5)[0]), part)
+    found = value(subject, "density_gradient", n_images=5, part=part)
+    torch.testing.assert_close(found.per_image, expected)
+
+
+def test_worst_group_accuracy_is_the_lowest_of_the_groups(subject):
+    images, labels = shown(subject, 20)
+    correct = (subject.network(images).argmax(1) == labels).double()
+    groups = subject.data.test.groups
+    expected = [correct[groups == g].mean().item() for g in (0, 1)]
+    found = value(subject, "worst_group_accuracy")
+    assert found.per_image.tolist() == [pytest.approx(min(expected))]
+    assert found.tensors["accuracies"].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("score", [*metrics.OOD_SCORES, "logit"])
+def test_ood_auroc_compares_with_the_other_data(subject, score):
+    known = subject.network(shown(subject, 20)[0]).detach()
+    foreign = subject.network(to_float(blocks(1)[1].images, (0, 1))).detach()
+    if score == "logit":
+        expected = metrics.logit_auroc(known, foreign)
+    else:
+        expected = metrics.auroc(*(metrics.OOD_SCORES[score](f) for f in (known, foreign)))
+    found = value(subject, "ood_auroc", data="other blocks", score=score)
+    torch.testing.assert_close(found.per_image, expected)
+
+
+def test_foreign_data_may_have_more_classes(subject, monkeypatch, store, here):
+    def read(root):
+        train, test, _ = blocks(2)
+        return train, Split(test.images, test.labels + 4), "abcdefgh"
+
+    monkeypatch.setitem(data.SOURCES, "many", Source(read, "", "", ""))
+    assert value(subject, "ood_auroc", data="many").per_image.shape == (20,)
+    unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "many"})
+    table = compute([unit], store=store, resources=here)
+    assert 0 <= table["value"].item() <= 1
+
+
+def test_trainings_with_groups_have_columns_for_them(subject, store, here):
+    units = [UNIT, dataclasses.replace(UNIT, group_dro=0.1, balance_groups=True)]
+    table = compute(units, store=store, resources=here)
+    assert table.balance_groups.tolist()[1] is True
+    assert table.group_dro.tolist()[1] == 0.1
+    plain = compute(units[:1], store=store, resources=here)
+    assert not {"group_dro", "balance_groups"} & set(plain.columns)
+
+
+@pytest.mark.parametrize("name", ["blocks", "blocks by another name"])
+def test_foreign_data_that_are_those_of_the_training_are_refused(subject, name, monkeypatch):
+    monkeypatch.setitem(data.SOURCES, "blocks by another name", data.SOURCES["blocks"])
+    with pytest.raises(UsageError, match=r"data: expected other images .* those of 'blocks'"):
+        value(subject, "ood_auroc", data=name)
+
+
+@pytest.mark.parametrize(
+    ("metric", "settings", "text"),
+    [
+        ("ood_auroc", {"data": "other blocks", "score": "logits"}, "unknown score 'logits'"),
+        ("density_gradient", {"n_images": 2, "part": "shfit"}, "unknown part 'shfit'"),
+    ],
+)
+def test_unknown_names_are_refused(subject, metric, settings, text):
+    with pytest.raises(UsageError, match=text):
+        value(subject, metric, **settings)
+
+
+def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
+    test = dataclasses.replace(subject.data.test, groups=None)
+    plain = Subject(subject.network, UNIT, ImageData(test, test, tuple("abcd"), ""))
+    with pytest.raises(UsageError, match="data set 'blocks': expected groups of images"):
+        value(plain, "worst_group_accuracy")
+    with pytest.raises(ValueError, match="expected images of BlockMNIST"):
+        value(plain, "feature_leakage", n_images=2)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_pgd_accuracy_counts_what_is_right_after_the_attack(subject, norm):
+    images, labels = shown(subject, 20)
+    settings = {"norm": norm, "epsilon": 0.1, "step_size": 0.05, "n_steps": 3}
+    attacked = adversarial_examples(
+        subject.folded, images, labels, generator=torch.Generator().manual_seed(0), **settings
+    )
+    found = value(subject, "pgd_accuracy", n_images=20, **settings).per_image
+    assert found.tolist() == (subject.network(attacked).argmax(1) == labels).tolist()
+    assert found.mean() <= value(subject, "accuracy", n_images=20).per_image.mean()

@@ -1,0 +1,339 @@
+"""Landscapes and their penalties against closed forms, in float64."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+from torch import nn
+
+from reglib.double_backward import evaluation_mode
+from reglib.landscape import (
+    curvature_penalty,
+    data_smoothness,
+    expected_importance_landscape,
+    importance_landscape,
+    laplacian,
+    sample_classes,
+    scaled_norm,
+    target_penalty,
+    total_variation,
+)
+
+SHAPE, CLASSES = (2, 6, 7), 3
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def close(a, b, rtol=1e-12):
+    torch.testing.assert_close(a, b, rtol=rtol, atol=rtol)
+
+
+def linear_network(weight, bias):
+    """Make a network with logits <weight[y], x> + bias[y]; weight is (classes, C, H, W)."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(weight[0].numel(), len(weight))).double()
+    with torch.no_grad():
+        model[1].weight.copy_(weight.flatten(1))
+        model[1].bias.copy_(bias)
+    return model.eval()
+
+
+def by_numpy(squares):
+    """Compute equation 6 from squared gradients (C, H, W)."""
+    values = squares.numpy()
+    norms = np.sqrt((values**2).sum(0))
+    return torch.from_numpy(np.sqrt(norms.size) * norms / np.sqrt((values**2).sum()))
+
+
+class TestLandscape:
+    def test_of_a_linear_network_is_its_weights(self):
+        weight = randn(CLASSES, *SHAPE)
+        certain = linear_network(weight, torch.tensor([0.0, 900.0, 0.0]))
+        images = randn(5, *SHAPE, seed=1)
+        expected = by_numpy(weight[1].square())
+        close(importance_landscape(certain, images, generator=generator()), expected)
+        close(expected_importance_landscape(certain, [images]), expected)
+
+    def test_of_one_channel_is_the_squared_weight_over_its_root_mean_square(self):
+        weight = torch.tensor([[[[1.0, 2.0], [3.0, 0.0]]], [[[0.0] * 2] * 2]]).double()
+        model = linear_network(weight, torch.tensor([900.0, 0.0]))
+        landscape = importance_landscape(model, randn(1, 1, 2, 2), generator=generator())
+        close(landscape, 2 * torch.tensor([[1.0, 4.0], [9.0, 0.0]]).double() / math.sqrt(98))
+
+    def test_has_a_mean_square_of_one_and_a_mean_below(self):
+        model = linear_network(randn(CLASSES, *SHAPE), torch.zeros(CLASSES))
+        landscape = importance_landscape(model, randn(5, *SHAPE), generator=generator())
+        assert landscape.shape == SHAPE[1:]
+        assert float(landscape.square().mean()) == pytest.approx(1, rel=1e-12)
+        assert float(landscape.mean()) < 0.95
+
+    def test_of_a_pixel_that_the_network_ignores_is_zero(self):
+        weight = randn(CLASSES, *SHAPE)
+        weight[:, :, 2, 3] = 0
+        model = linear_network(weight, torch.zeros(CLASSES))
+        landscape = importance_landscape(model, randn(5, *SHAPE), generator=generator())
+        assert landscape[2, 3] == 0
+        assert (landscape > 0).sum() == 6 * 7 - 1
+
+    def test_expectation_weighs_classes_by_their_probability(self):
+        weight, bias = randn(CLASSES, *SHAPE), torch.tensor([0.3, -0.2, 1.0]).double()
+        images = 0.1 * randn(4, *SHAPE, seed=1)
+        probs = (images.flatten(1) @ weight.flatten(1).T + bias).softmax(1)
+        squares = torch.einsum("my,ychw->chw", probs, weight.square()) / 4
+        model = linear_network(weight, bias)
+        close(expected_importance_landscape(model, [images]), by_numpy(squares))
+        halves = expected_importance_landscape(model, images.split(3))
+        close(halves, by_numpy(squares))
+
+    def test_samples_have_the_expectation(self):
+        model = linear_network(randn(CLASSES, *SHAPE), torch.tensor([0.3, -0.2, 1.0]))
+        images = (0.1 * randn(1, *SHAPE, seed=1)).expand(20_000, *SHAPE)
+        sampled = importance_landscape(model, images, generator=generator())
+        expected = expected_importance_landscape(model, [images[:1]])
+        assert float((sampled - expected).abs().max()) < 0.03
+        other = importance_landscape(model, images[:3], generator=generator())
+        assert float((other - expected).abs().max()) > 0.03
+
+    def test_draws_from_the_generator_alone(self):
+        model = linear_network(randn(CLASSES, *SHAPE), torch.zeros(CLASSES))
+        images, state = 0.1 * randn(6, *SHAPE), torch.get_rng_state()
+        first, again, other = (
+            importance_landscape(model, images, generator=generator(s)) for s in (1, 1, 2)
+        )
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert all(p.grad is None for p in model.parameters())
+
+    def test_has_a_graph_only_when_asked(self):
+        model = linear_network(randn(CLASSES, *SHAPE), torch.zeros(CLASSES))
+        images = randn(2, *SHAPE)
+        assert not importance_landscape(model, images, generator=generator()).requires_grad
+        with torch.no_grad():
+            landscape = importance_landscape(
+                model, images, generator=generator(), create_graph=True
+            )
+        assert landscape.requires_grad
+        assert not images.requires_grad
+
+    @pytest.mark.parametrize("scale", [1e-25, 1e25])
+    def test_does_not_depend_on_the_scale_of_the_weights(self, scale):
+        weight = randn(CLASSES, *SHAPE)
+        models = [linear_network(w, torch.tensor([900.0, 0, 0])) for w in (weight, scale * weight)]
+        images = torch.zeros(2, *SHAPE)
+        expected, scaled = (
+            importance_landscape(m.float(), images, generator=generator()) for m in models
+        )
+        assert torch.equal(expected > 0, torch.ones_like(expected) > 0)
+        close(scaled, expected, 1e-5)
+
+    def test_of_a_network_that_ignores_its_input_is_zero_with_gradient_zero(self):
+        model = linear_network(torch.zeros(CLASSES, *SHAPE), torch.zeros(CLASSES))
+        landscape = importance_landscape(
+            model, randn(2, *SHAPE), generator=generator(), create_graph=True
+        )
+        assert torch.equal(landscape, torch.zeros(SHAPE[1:], dtype=torch.float64))
+        curvature_penalty(landscape).backward()
+        assert not model[1].weight.grad.any()
+
+    def test_derivatives_by_the_weights(self):
+        first, second = randn(4, 2, 3, 3, seed=3), randn(CLASSES, 4 * 4 * 5, seed=4) / 4
+        images, target = randn(2, *SHAPE), 1 + 0.1 * randn(*SHAPE[1:], seed=5)
+
+        def penalties(first, second):
+            def network(x):
+                h = torch.nn.functional.softplus(torch.nn.functional.conv2d(x, first))
+                return h.flatten(1) @ second.T
+
+            landscape = importance_landscape(
+                network, images, generator=generator(), create_graph=True
+            )
+            return curvature_penalty(landscape), target_penalty(landscape, target)
+
+        weights = (first.requires_grad_(), second.requires_grad_())
+        assert torch.autograd.gradcheck(penalties, weights, fast_mode=True)
+        assert torch.autograd.gradgradcheck(penalties, weights, fast_mode=True)
+
+    @pytest.mark.parametrize("function", ["sampled", "expected"])
+    @pytest.mark.parametrize(
+        ("model", "images", "message"),
+        [
+            (nn.Conv2d(2, 3, 3), randn(2, *SHAPE), r"\(2, classes\), got \(2, 3, 4, 5\)"),
+            (nn.Flatten(0, 2), randn(2, *SHAPE), r"\(2, classes\), got \(24, 7\)"),
+            (nn.Flatten(), randn(*SHAPE), r"images: expected shape \(B, C, H, W\), got \(2, 6, 7"),
+            (nn.Flatten(), torch.zeros(0, *SHAPE), "at least one image"),
+            (nn.Flatten(), torch.zeros(1, *SHAPE, dtype=torch.uint8), "floating-point values"),
+            (nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten()),
+             randn(2, *SHAPE), "do not influence one another, but BatchNorm2d '0'"),
+        ],
+    )  # fmt: skip
+    def test_refuses_what_has_no_landscape(self, function, model, images, message):
+        model = model.double().eval()
+        functions = {
+            "sampled": lambda: importance_landscape(model, images, generator=generator()),
+            "expected": lambda: expected_importance_landscape(model, [images]),
+        }
+        with pytest.raises(ValueError, match=message):
+            functions[function]()
+
+    def test_refuses_a_network_in_training_mode_but_not_a_view_in_evaluation_mode(self):
+        model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten()).double()
+        images = randn(2, *SHAPE)
+        with pytest.raises(ValueError, match="expected a network in evaluation mode"):
+            importance_landscape(model, images, generator=generator())
+        view = importance_landscape(evaluation_mode(model), images, generator=generator())
+        assert model.training
+        close(view, importance_landscape(model.eval(), images, generator=generator()))
+
+    def test_of_no_images_is_refused(self):
+        with pytest.raises(ValueError, match="batches: expected at least one batch"):
+            expected_importance_landscape(nn.Flatten().eval(), [])
+
+
+class TestSampledClasses:
+    def test_have_the_frequencies_of_the_softmax(self):
+        logits = torch.tensor([1.0, 0.0, -2.0, 0.5])
+        classes = sample_classes(logits.expand(200_000, 4), generator())
+        shares = classes.bincount(minlength=4) / 200_000
+        torch.testing.assert_close(shares, logits.softmax(0), rtol=0, atol=0.005)
+
+    def test_of_certain_and_of_broken_logits_are_classes(self):
+        logits = torch.tensor([[0.0, 900.0], [900.0, 0.0], [math.nan, 0.0], [math.inf, 0.0]])
+        classes = sample_classes(logits, generator())
+        assert classes[:2].tolist() == [1, 0]
+        assert ((classes >= 0) & (classes < 2)).all()
+
+
+class TestScaledNorm:
+    def test_is_that_of_numpy_for_each_image(self):
+        values = randn(4, *SHAPE)
+        close(scaled_norm(values), torch.stack([by_numpy(v) for v in values]))
+
+    def test_neither_overflows_nor_vanishes(self):
+        values = randn(1, *SHAPE).float()
+        for scale in (1e-30, 1e30):
+            close(scaled_norm(scale * values), scaled_norm(values), 1e-5)
+        assert torch.equal(scaled_norm(torch.zeros(SHAPE)), torch.zeros(SHAPE[1:]))
+
+
+class TestLaplacian:
+    @pytest.mark.parametrize("width", [3, 5])
+    def test_is_that_of_scipy_with_repeated_borders(self, width):
+        kernel = np.ones((width, width))
+        kernel[width // 2, width // 2] = 1 - width**2
+        kernel /= np.abs(kernel).sum()
+        maps = randn(2, *SHAPE)
+        wanted = [[scipy.ndimage.convolve(m, kernel, mode="nearest") for m in c] for c in maps]
+        close(laplacian(maps, kernel_width=width), torch.from_numpy(np.array(wanted)))
+
+    @pytest.mark.parametrize("width", [2, 1, 0, -3, 4, 3.0, "3", None])
+    def test_refuses_a_width_that_has_no_middle(self, width):
+        with pytest.raises(ValueError, match=rf"kernel_width: expected an odd number.*{width!r}"):
+            laplacian(torch.zeros(6, 6), kernel_width=width)
+
+    def test_refuses_maps_smaller_than_the_kernel(self):
+        with pytest.raises(ValueError, match=r"at least 5 x 5 places .* got 4 x 6"):
+            curvature_penalty(torch.zeros(4, 6), kernel_width=5)
+
+
+class TestCurvaturePenalty:
+    @pytest.mark.parametrize("width", [3, 5])
+    def test_of_a_flat_landscape_is_zero(self, width):
+        flat = torch.full((6, 7), 0.7, dtype=torch.float64)
+        assert float(curvature_penalty(flat, kernel_width=width)) < 1e-30
+        assert float(curvature_penalty(torch.ones(6, 7), kernel_width=width)) == 0
+
+    @pytest.mark.parametrize("width", [3, 5])
+    def test_of_planes_and_bowls_is_not_zero(self, width):
+        y, x = torch.meshgrid(torch.arange(6.0), torch.arange(7.0), indexing="ij")
+        for landscape in (x, y, x - y, x**2 + y**2, x * y):
+            assert float(curvature_penalty(landscape, kernel_width=width)) > 1e-3
+
+    def test_of_a_step_edge(self):
+        r"""Beside the edge a place sees 3 places that differ by `a`, each with weight 1/16."""
+        a, height, width = 0.8, 6, 10
+        edge = torch.ones(height, width, dtype=torch.float64)
+        edge[:, 4:] += a
+        assert float(curvature_penalty(edge)) == pytest.approx(2 * (3 * a / 16) ** 2 / width)
+        assert float(curvature_penalty(edge.T)) == pytest.approx(2 * (3 * a / 16) ** 2 / width)
+
+    def test_is_the_energy_of_the_laplacian(self):
+        landscapes = randn(4, 6, 7)
+        close(laplacian(landscapes).mean((1, 2)), torch.zeros(4).double())
+        close(curvature_penalty(landscapes), laplacian(landscapes).square().mean((1, 2)))
+
+
+class TestTargetPenalty:
+    def test_is_the_mean_of_squared_differences(self):
+        target = 1 + randn(6, 7)
+        shift = torch.zeros(2, 6, 7).double()
+        shift[1, 2, 3], shift[1, 0, 0] = 2.0, -1.0
+        close(
+            target_penalty(target + shift, target), torch.tensor([0, 5 / 42], dtype=torch.float64)
+        )
+
+    def test_refuses_a_target_of_another_size(self):
+        with pytest.raises(ValueError, match=r"size of the landscape, \(6, 7\), got \(7, 6\)"):
+            target_penalty(torch.ones(6, 7), torch.ones(7, 6))
+
+    def test_refuses_a_target_of_zeros(self):
+        with pytest.raises(ValueError, match="got zeros everywhere"):
+            target_penalty(torch.ones(6, 7), torch.zeros(6, 7))
+
+
+class TestDataSmoothness:
+    def test_of_an_impulse(self):
+        """An impulse of 16 in one of two channels has -8 in the middle and 1 around it."""
+        images = torch.zeros(1, 2, 5, 6)
+        images[0, 1, 2, 3] = 16
+        expected = torch.zeros(5, 6).double()
+        expected[1:4, 2:5] = 1
+        expected[2, 3] = 8
+        close(data_smoothness([images]), expected * math.sqrt(30 / 72))
+
+    def test_is_the_mean_over_images_however_they_are_cut(self):
+        images = randn(7, *SHAPE)
+        each = [by_numpy(laplacian(image, kernel_width=5)) for image in images]
+        expected = torch.stack(each).mean(0)
+        for size in (1, 3, 7):
+            close(data_smoothness(images.split(size), kernel_width=5), expected)
+        assert float(expected.square().mean()) < 1
+
+    def test_does_not_depend_on_brightness_and_contrast(self):
+        images = torch.randint(0, 256, (3, *SHAPE), generator=generator(), dtype=torch.uint8)
+        expected = data_smoothness([images])
+        assert expected.dtype == torch.float64
+        close(data_smoothness([images.double() / 127.5 - 1]), expected)
+
+    def test_leaves_out_images_of_one_colour(self):
+        images = randn(2, *SHAPE)
+        grey = torch.full((1, *SHAPE), 0.7, dtype=torch.float64)
+        close(data_smoothness([torch.cat([grey, images]), grey]), data_smoothness([images]))
+
+    def test_refuses_data_without_edges_and_of_several_sizes(self):
+        for batches in ([], [torch.full((1, *SHAPE), 0.7).double()]):
+            with pytest.raises(ValueError, match="expected an image that has an edge, got none"):
+                data_smoothness(batches)
+        with pytest.raises(ValueError, match=r"of \(6, 7\) pixels .* got \(6, 6\)"):
+            data_smoothness([randn(1, *SHAPE), randn(1, 2, 6, 6)])
+
+
+class TestTotalVariation:
+    def test_of_simple_landscapes(self):
+        ramp = 0.5 * torch.arange(7.0).expand(6, 7)
+        across, down = 6 * 6, 5 * 7
+        expected = [0.0, 0.25 * across / (across + down), 4.0]
+        checkers = 2.0 * ((torch.arange(6)[:, None] + torch.arange(7)) % 2)
+        found = total_variation(torch.stack([torch.ones(6, 7), ramp, checkers]))
+        torch.testing.assert_close(found, torch.tensor(expected))
+
+    def test_of_a_single_place_is_refused(self):
+        with pytest.raises(ValueError, match=r"at least two places, got shape \(1, 1\)"):
+            total_variation(torch.ones(1, 1))

@@ -1,0 +1,43 @@
+"""Top-k accuracy and loss on the test split, as Table 1 of the landscape paper has them."""
+
+import pytest
+import torch
+
+from reglib.data import load_data
+from reglib.errors import UsageError
+from reglib.measure import measure
+from reglib.networks import build_network
+from reglib.subject import Subject
+from reglib.units import Measurement, Training
+
+UNIT = Training(data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
+
+
+def measured(metric, **settings):
+    data = load_data("mnist5k")
+    subject = Subject(
+        build_network("lenet5", data.shape, 10, options={}, seed=0).eval(), UNIT, data
+    )
+    images, labels = subject.test_images(60)
+    logits = subject.network(images).detach()
+    unit = Measurement(training=UNIT, metric=metric, settings={"n_images": 60, **settings})
+    return measure(subject, unit).per_image, logits, labels
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_top_k_accuracy_asks_whether_fewer_than_k_logits_are_higher(k):
+    value, logits, labels = measured("top_k_accuracy", k=k)
+    higher = (logits > logits[torch.arange(60), labels][:, None]).sum(1)
+    assert torch.equal(value, (higher < k).double())
+    assert 0 < value.mean() < 1
+
+
+def test_cross_entropy_is_minus_the_log_probability_of_the_label():
+    value, logits, labels = measured("cross_entropy")
+    expected = logits.logsumexp(1) - logits[torch.arange(60), labels]
+    torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_more_classes_than_there_are_is_an_error():
+    with pytest.raises(UsageError, match="k: expected 1 to 10 classes, got 11"):
+        measured("top_k_accuracy", k=11)

@@ -1,0 +1,181 @@
+"""The paper's propositions and lemmas, by Monte Carlo and in closed form."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from reglib.landscape.theory import (
+    batch_norm_importance,
+    gradient_importance,
+    rectified_variance,
+    resampling_importance,
+    squared_gradients_at_initialisation,
+)
+from reglib.networks import BasicBlock
+from reglib.path_counts import path_counts
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def normal(module, std=0.3):
+    """Draw all weights from a normal distribution; biases too, which must not matter."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=std)
+    return module.double()
+
+
+class ResidualSum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv1d(2, 2, 3, padding=1), nn.Conv1d(2, 3, 1, stride=2)
+
+    def forward(self, x):
+        return self.second(x + self.first(x))
+
+
+STACKS = {
+    "convolutions": lambda: normal(nn.Sequential(nn.Conv1d(2, 3, 3), nn.Conv1d(3, 4, 3))),
+    "strided and dilated": lambda: normal(
+        nn.Sequential(nn.Conv1d(2, 3, 3, stride=2, padding=1), nn.Conv1d(3, 2, 2, dilation=2))
+    ),
+    "residual": lambda: normal(ResidualSum()),
+    "pooled": lambda: normal(
+        nn.Sequential(nn.Conv1d(2, 3, 3), nn.AvgPool1d(2), nn.Flatten(), nn.Linear(12, 5))
+    ),
+}
+
+
+def deviations(estimate, expected):
+    return (estimate.mean - expected).abs() / estimate.standard_error
+
+
+@pytest.mark.parametrize("build", STACKS.values(), ids=STACKS)
+def test_proposition_1_the_squared_gradient_follows_the_paths(build):
+    x = randn(1, 2, 10)
+    estimate = squared_gradients_at_initialisation(build, x, n_draws=1500, seed=1)
+    model = build()
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.3)  # the mean square is the variance 0.09
+    expected = path_counts(model, (2, 10), squared=True) / model(x)[0].numel()
+    seen = expected > 0
+    assert torch.equal(estimate.mean > 0, seen)
+    assert float(deviations(estimate, expected)[seen].max()) < 4
+    assert float((estimate.standard_error / estimate.mean)[seen].max()) < 0.12
+
+
+def test_proposition_1_does_not_depend_on_the_input():
+    build = STACKS["convolutions"]
+    first, other = (
+        squared_gradients_at_initialisation(build, x, n_draws=20, seed=1)
+        for x in (randn(1, 2, 10), 5 + randn(1, 2, 10, seed=3))
+    )
+    torch.testing.assert_close(first.mean, other.mean)
+
+
+def test_every_relu_halves_the_squared_gradient():
+    def build():
+        return normal(nn.Sequential(nn.Conv1d(2, 6, 3), nn.ReLU(), nn.Conv1d(6, 4, 3)))
+
+    x = randn(1, 2, 10)
+    estimate = squared_gradients_at_initialisation(build, x, n_draws=2000, seed=2)
+    model = build()
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.3)
+    expected = path_counts(model, (2, 10), squared=True) / model(x)[0].numel()
+    assert float(deviations(estimate, expected).max()) < 4
+    assert float(deviations(estimate, 2 * expected).min()) > 4
+
+
+def test_a_strided_residual_block_with_batch_normalisation_follows_the_paths():
+    def build():
+        block = BasicBlock(2, 3, 2).double().eval()
+        for module in block.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=0.3)
+        return block
+
+    x = randn(4, 2, 6, 6)
+    estimate = squared_gradients_at_initialisation(build, x, n_draws=600, seed=3)
+    model = build()
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.constant_(module.weight, 0.3)
+    expected = path_counts(model, (2, 6, 6), squared=True) / 27
+    torch.testing.assert_close(estimate.mean, expected, rtol=0.25, atol=0)
+    assert float(torch.corrcoef(torch.stack([estimate.mean, expected]).flatten(1))[0, 1]) > 0.98
+
+
+def test_draws_come_from_the_seed_alone_and_need_two():
+    x, build, state = randn(1, 2, 10), STACKS["convolutions"], torch.get_rng_state()
+    first, again, other = (
+        squared_gradients_at_initialisation(build, x, n_draws=3, seed=s) for s in (1, 1, 2)
+    )
+    assert torch.equal(first.mean, again.mean)
+    assert not torch.equal(first.mean, other.mean)
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(ValueError, match="n_draws: expected at least two, got 1"):
+        squared_gradients_at_initialisation(build, x, n_draws=1, seed=1)
+
+
+class TestLemma1:
+    def test_is_exact_for_a_linear_function(self):
+        weight, images = randn(2, 3), randn(20, 2, 3, seed=1)
+
+        def function(x):
+            return (x * weight).sum((1, 2)) + 1
+
+        expected = images.var(0, correction=0) * weight.square()
+        torch.testing.assert_close(resampling_importance(function, images), expected)
+        torch.testing.assert_close(gradient_importance(function, images), expected)
+
+    def test_of_a_product_the_proxy_is_that_of_independent_values(self):
+        """For f = x0 x1 with independent centred values both are V[x0] V[x1]."""
+        grid = torch.tensor([-1.0, 0.0, 1.0]).double()
+        images = torch.cartesian_prod(grid, grid)  # independent, variance 2/3 each
+
+        def function(x):
+            return x[:, 0] * x[:, 1]
+
+        expected = torch.full((2,), 4 / 9, dtype=torch.float64)
+        torch.testing.assert_close(resampling_importance(function, images), expected)
+        torch.testing.assert_close(gradient_importance(function, images), expected)
+
+    def test_of_a_curved_function_the_two_differ(self):
+        """For f = x^2 on {-1, 1} resampling changes nothing, the gradient is large."""
+        images = torch.tensor([[-1.0], [1.0]]).double()
+
+        def function(x):
+            return x[:, 0].square()
+
+        assert float(resampling_importance(function, images)) == 0
+        assert float(gradient_importance(function, images)) == 4
+
+
+def test_rectified_variance_is_that_of_samples():
+    values = 1.5 * randn(400_000)
+    assert float(values.relu().var()) == pytest.approx(rectified_variance(2.25), rel=0.01)
+    half_normal = 1 - 2 / math.pi  # variance of the truncated normal distribution
+    printed = half_normal / 2 - (math.sqrt(2 / math.pi) / 2) ** 2
+    assert rectified_variance(1.0) / printed == pytest.approx(15.1, rel=0.01)
+
+
+@pytest.mark.parametrize("std", [0.01, 3.0])
+def test_lemma_2_batch_normalisation_cancels_the_variance_of_weights(std):
+    def build():
+        norm = nn.BatchNorm1d(6).double()
+        nn.init.constant_(norm.weight, 1.5)
+        return nn.Sequential(normal(nn.Conv1d(2, 6, 3), std), norm)
+
+    x = 2 * randn(60, 2, 10, seed=4)
+    estimate = squared_gradients_at_initialisation(build, x, n_draws=400, seed=5)
+    counts = path_counts(build(), (2, 10)) / (6 * 8)
+    expected = batch_norm_importance(
+        counts, fan_in=6, n_values=60 * 8, input_variance=float(x.var()), gamma=1.5
+    )
+    relative = (estimate.mean - expected).abs() / expected
+    assert float((relative - 3.5 * estimate.standard_error / expected).max()) < 0.05
+    assert float(relative.max()) < 0.2

@@ -1,0 +1,181 @@
+"""Digits on a canvas, and accuracy by location."""
+
+import pytest
+import torch
+from torch import nn
+
+from reglib.data import Split, image_shape, load_data
+from reglib.errors import UsageError
+from reglib.landscape import expected_importance_landscape, total_variation
+from reglib.measure import Subject, measure
+from reglib.metrics import correct_by_location, places
+from reglib.networks import build_network
+from reglib.plain_canvas import on_canvas
+from reglib.units import Measurement, Training
+
+FINGERPRINTS = {
+    "digits-centred": "fe21b9dd9c9b09e12cef57eeae3a4ded05164231a53b2ead2c81ffc41a0cba91",
+    "digits-anywhere": "6713c5dd666df6f507c111a6918e71e04b2054e499afe256b6df6cfdcc56a4db",
+}
+
+
+def drawing(height, width, top=1, left=2, canvas=(8, 9)):
+    image = torch.zeros(1, 1, *canvas, dtype=torch.uint8)
+    image[..., top : top + height, left : left + width] = torch.arange(
+        1, height * width + 1, dtype=torch.uint8
+    ).view(height, width)
+    return image
+
+
+def box_of(image):
+    rows, columns = (image.any(0).any(axis).nonzero()[:, 0] for axis in (1, 0))
+    return [int(v) for v in (rows[0], rows[-1], columns[0], columns[-1])]
+
+
+class TestOnCanvas:
+    def test_puts_a_drawing_into_the_middle(self):
+        placed = on_canvas(drawing(2, 4), size=12, box=4)
+        assert placed.shape == (1, 1, 12, 12)
+        assert placed.dtype == torch.uint8
+        assert box_of(placed[0]) == [5, 6, 4, 7]
+        assert placed[0, 0, 5:7, 4:8].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+        assert int(placed.sum()) == 36
+
+    def test_puts_boxes_anywhere_with_equal_chances(self):
+        images = drawing(3, 3).expand(4000, -1, -1, -1)
+        placed = on_canvas(images, size=6, box=3, generator=torch.Generator().manual_seed(0))
+        tops = torch.tensor([box_of(image)[0] for image in placed])
+        lefts = torch.tensor([box_of(image)[2] for image in placed])
+        counts = (4 * tops + lefts).bincount(minlength=16)
+        assert len(counts) == 16
+        assert 190 < int(counts.min()) <= int(counts.max()) < 310
+        assert (placed.flatten(1).sum(1) == 45).all()
+
+    def test_keeps_an_empty_image_empty(self):
+        assert not on_canvas(torch.zeros(1, 2, 8, 8, dtype=torch.uint8), size=10, box=4).any()
+
+    def test_refuses_what_does_not_fit(self):
+        with pytest.raises(ValueError, match="at most 3 x 3 pixels, got 2 x 4 in image 0"):
+            on_canvas(drawing(2, 4), size=12, box=3)
+        with pytest.raises(ValueError, match="at most the 12 pixels of the canvas, got 13"):
+            on_canvas(drawing(2, 4), size=12, box=13)
+
+
+@pytest.mark.parametrize("name", FINGERPRINTS)
+def test_digits_are_those_of_mnist5k_on_a_canvas(name):
+    loaded, digits = load_data(name), load_data("mnist5k")
+    assert loaded.fingerprint == FINGERPRINTS[name]
+    assert loaded.shape == image_shape(name) == (1, 32, 32)
+    for split, own in ((loaded.train, digits.train), (loaded.test, digits.test)):
+        assert isinstance(split, Split)
+        assert torch.equal(split.labels, own.labels)
+        ink = (images.flatten(1).sort(1).values[:, -784:] for images in (split.images, own.images))
+        assert torch.equal(*ink)
+    boxes = torch.tensor([box_of(image) for image in loaded.test.images])
+    middle = (boxes[:, :2].sum(1) / 2, boxes[:, 2:].sum(1) / 2)
+    spread = [float(m.max() - m.min()) for m in middle]
+    assert spread == ([0.5, 0.5] if name == "digits-centred" else pytest.approx([12, 12], abs=0.6))
+
+
+class Brightest(nn.Module):
+    """Class 1 where the brightest pixel lies in the right half."""
+
+    def forward(self, x):
+        halves = x.amax((1, 2)).split(x.shape[3] // 2, 1)
+        return torch.stack([half.amax(1) for half in halves], 1)
+
+
+class TestCorrectByLocation:
+    def test_goes_through_all_shifts(self):
+        images = torch.zeros(2, 1, 8, 8)
+        images[:, 0, 4, 4] = 1  # in the right half, unless it is shifted to the left
+        labels = torch.tensor([1, 0])
+        correct = correct_by_location(Brightest(), images, labels, margin=3)
+        assert correct.shape == (2, 7, 7)
+        assert correct[0].tolist() == [[0, 0, 0, 1, 1, 1, 1]] * 7
+        assert torch.equal(correct[1], 1 - correct[0])
+        coarse = correct_by_location(Brightest(), images, labels, margin=2, stride=2)
+        assert coarse[0].tolist() == [[0, 1, 1]] * 3
+
+    def test_shifts_down_along_the_first_axis(self):
+        class Upper(nn.Module):
+            def forward(self, x):
+                return Brightest()(x.transpose(2, 3))
+
+        images = torch.full((1, 2, 8, 8), 0.5)
+        images[..., 3, 3] = 0.7
+        correct = correct_by_location(Upper(), images, torch.tensor([0]), margin=2, stride=1)
+        assert correct[0].tolist() == [[1] * 5] * 3 + [[0] * 5] * 2
+
+    def test_refuses_images_that_fill_the_margin(self):
+        images = torch.zeros(3, 1, 8, 8)
+        images[1, 0, 1, 4] = 1
+        labels = torch.zeros(3, dtype=torch.long)
+        correct_by_location(Brightest(), images, labels, margin=1)
+        with pytest.raises(ValueError, match="a margin of 2 pixels, got others in image 1"):
+            correct_by_location(Brightest(), images, labels, margin=2)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"margin": -1}, "margin: expected .* 8 x 8 pixels, got -1"),
+            ({"margin": 4}, "margin: expected .* got 4"),
+            ({"margin": 2, "stride": 0}, "stride: expected a divisor of the margin 2, got 0"),
+            ({"margin": 3, "stride": 2}, "stride: expected a divisor of the margin 3, got 2"),
+        ],
+    )
+    def test_refuses_shifts_that_there_are_not(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            correct_by_location(Brightest(), torch.zeros(1, 1, 8, 8), torch.zeros(1), **options)
+
+
+def test_places_by_name():
+    assert [int(places(name, 5).sum()) for name in ("all", "middle", "edge", "corners")] == [
+        25, 1, 16, 4,
+    ]  # fmt: skip
+    assert places("middle", 5)[2, 2]
+    assert places("corners", 5)[[0, 0, 4, 4], [0, 4, 0, 4]].all()
+    with pytest.raises(UsageError, match="unknown place 'edges': did you mean 'edge'"):
+        places("edges", 5)
+
+
+class TestMeasurements:
+    UNIT = Training(
+        data="digits-anywhere", network="lenet5", epochs=1, learning_rate=1e-3, seed=0
+    )  # fmt: skip
+
+    def subject(self):
+        data = load_data(self.UNIT.data)
+        network = build_network("lenet5", data.shape, 10, options={}, seed=0).eval()
+        return Subject(network, self.UNIT, data)
+
+    def measured(self, metric, **settings):
+        return measure(
+            self.subject(), Measurement(training=self.UNIT, metric=metric, settings=settings)
+        )
+
+    def test_accuracy_by_location(self):
+        own = {"data": "digits-centred", "n_images": 60, "margin": 6}
+        everywhere = self.measured("accuracy_by_location", stride=3, **own)
+        centred = self.measured("accuracy", n_images=60)
+        assert everywhere.per_image.shape == (60,)
+        kept = everywhere.tensors["accuracy"]
+        assert kept.shape == (5, 5)
+        assert float(kept.mean()) == pytest.approx(float(everywhere.per_image.mean()))
+        corners = self.measured("accuracy_by_location", stride=6, where="corners", **own)
+        expected = float(kept[::4, ::4].mean())
+        assert float(corners.per_image.mean()) == pytest.approx(expected)
+        middle = self.measured("accuracy_by_location", stride=6, where="middle", **own)
+        subject = self.subject()
+        images, labels = subject.test_images(60, "digits-centred")
+        right = (subject.network(images).argmax(1) == labels).double()
+        assert torch.equal(middle.per_image, right)
+        assert centred.per_image.shape == (60,)
+
+    def test_importance_landscape(self):
+        result = self.measured("importance_landscape", n_images=120)
+        subject = self.subject()
+        images, _ = subject.test_images(120)
+        expected = expected_importance_landscape(subject.network, [images])
+        torch.testing.assert_close(result.tensors["landscape"], expected, rtol=1e-5, atol=1e-6)
+        assert float(result.per_image) == pytest.approx(float(total_variation(expected)), rel=1e-4)

@@ -1,0 +1,127 @@
+"""Metrics of class maps and of robustness, as a `Measurement` asks for them."""
+
+import pytest
+import torch
+
+from reglib import metrics, top_gap_measures
+from reglib.attacks import pgd
+from reglib.data import ImageData, Split, to_float
+from reglib.errors import UsageError
+from reglib.measure import METRICS, Subject, check
+from reglib.networks import build_network
+from reglib.training import train
+from reglib.units import Measurement, Training
+
+OPTIONS = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": [1, 1]}}
+N = 7
+
+
+def data(masks=True):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (9, 1, 16, 16), generator=generator, dtype=torch.uint8)
+    split = Split(images, torch.arange(9) % 3, images[:, 0] > 128 if masks else None)
+    return ImageData(split, split, ("a", "b", "c"), "")
+
+
+def unit(**changes):
+    fields = {"data": "d", "network": "top_gap", "network_options": OPTIONS, "epochs": 1,
+              "learning_rate": 0.01, "seed": 0}  # fmt: skip
+    return Training(**fields | changes)
+
+
+def subject(of=None, shown=None):
+    of = of or unit()
+    network = build_network(of.network, (1, 16, 16), 3, options=of.network_options, seed=1)
+    return Subject(network.eval(), of, shown or data())
+
+
+def images():
+    return to_float(data().test.images[:N], (0, 1)), data().test.labels[:N]
+
+
+def values(name, **settings):
+    own = subject()
+    check(Measurement(training=own.unit, metric=name, settings={"n_images": N} | settings))
+    return METRICS[name](own, n_images=N, **settings)
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch):
+    monkeypatch.setattr(top_gap_measures, "IMAGES", 3)
+
+
+def test_class_maps_are_measured_in_batches():
+    network, masks = subject().network, data().test.masks[:N]
+    with torch.no_grad():
+        maps = network.class_activation_maps(*images())
+    found = values("class_map_sparsity")
+    torch.testing.assert_close(found.tensors["maps"], maps)
+    torch.testing.assert_close(found.per_image, maps.mean((1, 2)))
+    best, at = metrics.largest_mask_iou(maps, masks), metrics.mask_iou(maps, masks, threshold=0.3)
+    torch.testing.assert_close(values("mask_iou").per_image, best)
+    torch.testing.assert_close(values("mask_iou", threshold=0.3).per_image, at)
+
+
+@pytest.mark.parametrize("normalise", ["each", "together", "none"])
+def test_parts_of_the_erf_distance(normalise):
+    expected = metrics.erf_distance(subject().network.class_maps, images()[0], normalise=normalise)
+    for part in ("centre", "corner", "distance"):
+        found = values("erf_distance", part=part, normalise=normalise).per_image
+        torch.testing.assert_close(found, getattr(expected, part))
+
+
+def test_robust_accuracy_is_that_of_the_attack():
+    settings = {"steps": 3, "relative_step": 0.5}
+    expected = pgd(subject().network, *images(), epsilon=0.1,
+                   generator=torch.Generator().manual_seed(4), **settings)  # fmt: skip
+    ask = {"attack": "pgd", "epsilon": 0.1, "attack_settings": settings, "seed": 4}
+    found = values("robust_accuracy", **ask)
+    torch.testing.assert_close(found.tensors["images"], expected.images)
+    assert torch.equal(found.per_image, expected.unchanged.double())
+    correct = values("robust_accuracy", counts="correct", **ask).per_image
+    assert torch.equal(correct, expected.correct.double())
+    assert not torch.equal(correct, found.per_image)
+    assert values("robust_accuracy", attack="fgsm", epsilon=1e-6).per_image.all()
+
+
+def test_what_cannot_be_measured_is_refused():
+    plain = subject(unit(network="resnet", network_options=OPTIONS["backbone_options"]))
+    for name in ("class_map_sparsity", "mask_iou", "erf_distance"):
+        with pytest.raises(UsageError, match=r"a network with class maps, .*'resnet'"):
+            METRICS[name](plain, n_images=N)
+    with pytest.raises(UsageError, match="expected a data set with masks, got 'd'"):
+        METRICS["mask_iou"](subject(shown=data(masks=False)), n_images=N)
+    shifted = subject(unit(pixel_range=(-1, 1)))
+    with pytest.raises(UsageError, match=r"images in \[0, 1\], got one .*\(-1, 1\)"):
+        METRICS["robust_accuracy"](shifted, attack="fgsm", epsilon=0.1, n_images=N)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"attack": "pdg"}, "unknown attack 'pdg': did you mean 'pgd'"),
+        ({"counts": "right"}, "unknown counts 'right'"),
+        ({"attack_settings": {"step": 3}}, "setting of attack 'pgd' 'step': did you mean 'steps'"),
+        ({"attack_settings": {"generator": 3}}, "unknown setting of attack 'pgd' 'generator'"),
+    ],
+)
+def test_names_are_checked_before_any_time_is_spent(settings, message):
+    ask = {"attack": "pgd", "epsilon": 0.1, "n_images": 3} | settings
+    with pytest.raises(UsageError, match=message):
+        check(Measurement(training=unit(), metric="robust_accuracy", settings=ask))
+    with pytest.raises(UsageError, match="unknown part 'center': did you mean 'centre'"):
+        check(Measurement(training=unit(), metric="erf_distance",
+                          settings={"n_images": 3, "part": "center"}))  # fmt: skip
+
+
+def test_a_training_with_the_penalty_shrinks_the_class_maps():
+    sizes = []
+    for strength in (0.0, 10.0):
+        trained = train(
+            unit(epochs=15, penalties={"class_map_l1": {"strength": strength}}), data(),
+            device=torch.device("cpu"),
+        )  # fmt: skip
+        assert not trained.diverged
+        with torch.no_grad():
+            sizes.append(float(trained.network.class_maps(images()[0]).abs().mean()))
+    assert sizes[1] < 0.5 * sizes[0]

@@ -1,0 +1,356 @@
+"""Pooling against torch.topk, the network against Table 1 and unmodified networks."""
+
+import copy
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torchvision import models
+
+from reglib.double_backward import fast_double_backward, folded_copy
+from reglib.errors import UsageError
+from reglib.networks import ResNet
+from reglib.top_gap import TopGAP, TopGAPNet, feature_maps, scaled_maps, top_gap
+
+
+def random(*shape, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def by_topk(maps, k):
+    return maps.flatten(2).topk(k, sorted=False).values.mean(2)
+
+
+def gradient(pool, maps, weights):
+    maps = maps.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    (result,) = torch.autograd.grad((pool(maps) * weights).sum(), maps)
+    return result
+
+
+def small(k=0.1, **options):
+    backbone = ResNet(2, 16, 10, width=4, blocks=(1, 1, 1))
+    return TopGAPNet(backbone, 5, k=k, width=8, image_size=16, **options).eval()
+
+
+def images(size=16):
+    return random(2, 2, size, size, dtype=torch.float32)
+
+
+def count(network):
+    return sum(p.numel() for p in network.parameters())
+
+
+# Pooling
+
+
+@pytest.mark.parametrize("k", [1, 1e-9])
+def test_one_location_is_global_max_pooling(k):
+    maps = random(3, 4, 5, 6)
+    assert torch.equal(top_gap(maps, k=k), F.adaptive_max_pool2d(maps, 1)[:, :, 0, 0])
+
+
+@pytest.mark.parametrize("k", [30, 1.0])
+def test_all_locations_are_global_average_pooling(k):
+    maps = random(3, 4, 5, 6)
+    assert torch.equal(top_gap(maps, k=k), maps.mean((2, 3)))
+
+
+def test_mean_of_the_k_largest_by_sorting():
+    maps = random(3, 4, 5, 6)
+    for k in range(1, 31):
+        ordered = np.sort(maps.flatten(2).numpy())[:, :, ::-1]
+        np.testing.assert_allclose(top_gap(maps, k=k), ordered[:, :, :k].mean(2), rtol=1e-12)
+
+
+def test_a_fraction_is_rounded_to_locations():
+    maps = random(2, 3, 5, 6)
+    assert torch.equal(top_gap(maps, k=0.5), top_gap(maps, k=15))
+    assert torch.equal(top_gap(maps, k=0.12), top_gap(maps, k=4))  # of 3.6
+
+
+CUTS = {
+    "different values": lambda maps: maps,
+    "many equal values": lambda maps: maps.mul(2).round(),
+    "all equal": torch.zeros_like,
+    "some rows equal": lambda maps: torch.where(maps[:, :, :1, :1] > 0, maps, 1.0),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_values_and_gradients_are_those_of_topk(cut, dtype, layout):
+    maps = cut(random(6, 7, 9, 8, dtype=dtype)).contiguous(memory_format=layout)
+    weights = random(6, 7, seed=1, dtype=dtype)
+    for k in (1, 5, 40, 71):
+        torch.testing.assert_close(top_gap(maps, k=k), by_topk(maps, k))
+        ours = gradient(lambda m, k=k: top_gap(m, k=k), maps, weights)
+        expected = gradient(lambda m, k=k: by_topk(m, k), maps, weights)
+        assert torch.equal(ours != 0, expected != 0)
+        torch.testing.assert_close(ours, expected, rtol=1e-6, atol=0)
+        assert ours.is_contiguous(memory_format=layout)
+
+
+def test_rows_that_do_not_fill_a_block_are_pooled_too():
+    maps = random(3, 70, 64, 64, dtype=torch.float32)  # 210 rows in blocks of 32
+    torch.testing.assert_close(top_gap(maps, k=100), by_topk(maps, 100))
+
+
+@pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["some rows equal"]])
+def test_gradients_of_gradients_are_those_of_topk(cut):
+    maps, direction = cut(random(2, 3, 4, 4)), random(2, 3, 4, 4, seed=1)
+
+    def second(pool):
+        x = maps.clone().requires_grad_()
+        (first,) = torch.autograd.grad(pool(x).exp().sum(), x, create_graph=True)
+        return torch.autograd.grad((first * direction).sum(), x)[0]
+
+    torch.testing.assert_close(second(lambda x: top_gap(x, k=5)), second(lambda x: by_topk(x, 5)))
+
+
+def test_function_transforms_and_half_precision_give_those_of_topk():
+    maps = random(3, 2, 4, 5)
+    by_transform = torch.func.vmap(torch.func.grad(lambda m: top_gap(m[None], k=4).sum()))(maps)
+    expected = gradient(lambda m: by_topk(m, 4), maps, torch.ones(3, 2))
+    torch.testing.assert_close(by_transform, expected)
+    half = maps.bfloat16()
+    assert torch.equal(top_gap(half, k=4), by_topk(half, 4))
+
+
+def test_maps_and_nan_are_left_as_they_are():
+    maps = random(2, 2, 4, 4)
+    before = maps.clone()
+    top_gap(maps, k=3)
+    assert torch.equal(maps, before)
+    maps[0, 1, 2, 2] = torch.nan
+    assert top_gap(maps, k=3).isnan().tolist() == [[False, True], [False, False]]
+
+
+@pytest.mark.parametrize("k", [0, -3, 0.0, -0.5, 1.5, float("nan"), True, "4"])
+def test_k_out_of_range_is_refused_at_once(k):
+    with pytest.raises(ValueError, match=r"k: expected a number of locations.*got "):
+        TopGAP(k)
+
+
+def test_k_above_the_number_of_locations_names_that_number():
+    with pytest.raises(
+        ValueError, match=r"an integer from 1 to 16, the locations of a map.*got 17"
+    ):
+        TopGAP(17)(torch.zeros(1, 1, 4, 4))
+
+
+def test_what_is_no_class_map_is_refused():
+    with pytest.raises(ValueError, match=r"expected class maps \(B, classes, h, w\), got shape"):
+        top_gap(torch.zeros(1, 10), k=1)
+
+
+# Table 1
+
+
+def on_meta(*arguments, **options):
+    with torch.device("meta"):
+        return TopGAPNet(*arguments, k=256, **options)
+
+
+def test_vgg11_bn_has_the_parameters_of_table_1():
+    with torch.device("meta"):
+        assert count(models.vgg11_bn()) == 132_868_840
+    assert count(on_meta("vgg11_bn", 1000)) == 12_432_872
+
+
+def test_efficientnet_b0_has_the_parameters_of_table_1():
+    with torch.device("meta"):
+        assert count(timm.create_model("efficientnet_b0", num_classes=53)) == 4_075_441
+    assert count(on_meta("efficientnet_b0", 53)) == 4_752_817
+
+
+def test_densenet121_has_other_parameters_than_table_1():
+    """No arrangement of 3 or 4 maps and 3 x 3 convolutions has the 8.03M of the paper."""
+    with torch.device("meta"):
+        assert count(models.densenet121()) == 7_978_856
+    assert count(on_meta("densenet121", 1000)) == 13_699_944
+    assert count(on_meta("densenet121", 1000, n_maps=3)) == 13_109_864
+
+
+# Feature maps
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "densenet121", "efficientnet_b0", "convnext_tiny", "mobilenetv2_100"]
+)
+def test_feature_maps_are_those_that_timm_lists(name):
+    with torch.device("meta"):
+        found = feature_maps(timm.create_model(name)).maps
+        listed = timm.create_model(name, features_only=True).feature_info
+    assert [m.channels for m in found] == listed.channels()
+    assert [224 // m.size[0] for m in found] == listed.reduction()
+
+
+@pytest.mark.parametrize("name", ["vgg11_bn", "resnet18", "densenet121", "efficientnet_b0"])
+def test_timm_and_torchvision_have_the_same_feature_maps(name):
+    with torch.device("meta"):
+        pair = [timm.create_model(name), models.get_model(name, weights=None)]
+        found = [feature_maps(network).maps for network in pair]
+    assert [m[1:] for m in found[0]] == [m[1:] for m in found[1]]
+
+
+class StridedBySecond(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, 2, padding=1)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_a_block_that_shrinks_its_input_by_its_second_convolution_stays_whole():
+    blocks = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), StridedBySecond(), StridedBySecond())
+    found = feature_maps(blocks, image_size=16).maps
+    assert [m.name for m in found] == ["0", "1", "2"]
+
+
+def test_cam_is_as_large_as_in_the_paper():
+    network = TopGAPNet("resnet18", 3, k=256, width=2).eval()
+    with torch.no_grad():
+        assert network.class_maps(torch.zeros(1, 3, 224, 224)).shape == (1, 3, 56, 56)
+        assert network.class_maps(torch.zeros(1, 3, 64, 96)).shape == (1, 3, 16, 24)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: models.resnet18(num_classes=4),
+        lambda: timm.create_model("efficientnet_b0", num_classes=4),
+    ],
+)
+def test_without_the_three_parts_it_is_the_unmodified_network(make):
+    unmodified = make().eval()
+    network = TopGAPNet(unmodified, 4, k=1.0, fpn=False).eval()
+    assert count(network) == count(unmodified)
+    last = [module for module in unmodified.modules() if isinstance(module, nn.Linear)][-1]
+    network.classifier.weight.data = last.weight.data[:, :, None, None]
+    network.classifier.bias.data = last.bias.data
+    x = random(2, 3, 64, 64, dtype=torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), unmodified(x), rtol=1e-4, atol=1e-5)
+
+
+def test_class_maps_are_the_sum_of_upsampled_convolutions():
+    network, x = small(n_maps=2), images()
+    features = network.backbone(x)
+    assert [f.shape[-1] for f in features] == [8, 4]
+    first, second = (conv(f) for conv, f in zip(network.lateral, features))
+    repeated = second.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
+    expected = network.classifier(first + repeated)
+    torch.testing.assert_close(network.class_maps(x), expected)
+    torch.testing.assert_close(network(x), by_topk(expected, 6))  # 0.1 of 64
+
+
+def test_dropout_acts_in_training_only():
+    network, x = small(dropout=0.5), images()
+    assert torch.equal(network(x), network(x))
+    network.train()
+    assert not torch.equal(network(x), network(x))
+
+
+def test_the_backbone_is_copied():
+    backbone = ResNet(2, 16, 10, width=4, blocks=(1, 1)).eval()
+    before = copy.deepcopy(backbone.state_dict())
+    network = TopGAPNet(backbone, 5, k=3, width=8, image_size=16)
+    assert network.training
+    network(images()).sum().backward()
+    assert not any(module.training for module in backbone.modules())
+    assert all(p.grad is None for p in backbone.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+    weights = network.backbone.state_dict()
+    assert all(torch.equal(before[n], w) for n, w in weights.items() if n.endswith("weight"))
+
+
+def test_backbones_that_cannot_be_used_are_refused():
+    with pytest.raises(UsageError, match=r"unknown backbone 'resnet_18': did you mean 'resnet\d+"):
+        TopGAPNet("resnet_18", 3, k=1)
+    with pytest.raises(ValueError, match=r"on an image of 224 x 224.*VisionTransformer has maps of "
+                                         r"\[\(14, 14\)\] only"):  # fmt: skip
+        TopGAPNet("vit_tiny_patch16_224", 3, k=1)
+    with pytest.raises(ValueError, match=r"got Sequential, which holds no nn\.Conv2d"):
+        TopGAPNet(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 3, k=1)
+    lenet = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
+    with pytest.raises(ValueError, match=r"cannot be run on an image of shape \(1, 9, 9\)"):
+        TopGAPNet(lenet, 3, k=1, image_size=9)
+    with pytest.raises(ValueError, match=r"n_maps: expected 1 to 3, .*'3' 16 x 16.*got 4"):
+        small(n_maps=4)
+
+
+class Branching(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x if x.shape[1] < 2 else x[:, :1])
+
+
+def test_a_network_that_cannot_be_traced_is_refused():
+    backbone = Branching(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3, 2))
+    with pytest.raises(
+        ValueError, match=r"expected a network that torch\.fx can trace, got Branch"
+    ):
+        TopGAPNet(backbone, 3, k=1, image_size=16)
+
+
+# Class activation maps
+
+
+def test_class_activation_maps_are_the_maps_of_the_class_upsampled_and_scaled():
+    network, x = small(), images()
+    maps = network.class_activation_maps(x, torch.tensor([4, 1]))
+    assert maps.shape == (2, 16, 16)
+    chosen = torch.stack([network.class_maps(x)[0, 4], network.class_maps(x)[1, 1]])
+    up = nn.Upsample((16, 16), mode="bilinear")(chosen[:, None])[:, 0]
+    for b in range(2):
+        expected = (up[b] - up[b].min()) / (up[b].max() - up[b].min())
+        torch.testing.assert_close(maps[b], expected)
+        assert (maps[b].min(), maps[b].max()) == (0, 1)
+
+
+def test_a_constant_map_marks_nothing():
+    assert torch.equal(scaled_maps(torch.full((1, 2, 2), 3.0), (4, 4)), torch.zeros(1, 4, 4))
+
+
+def test_maps_that_are_not_finite_are_refused():
+    maps = torch.zeros(3, 2, 2)
+    maps[1, 0, 0], maps[2, 1, 1] = torch.inf, torch.nan
+    with pytest.raises(ValueError, match="got infinity or NaN for image 1 and 1 more"):
+        scaled_maps(maps, (4, 4))
+
+
+# How networks are used
+
+
+def test_channels_last_autocast_and_views_give_nearly_the_same():
+    network, x = small(), images()
+    expected = network(x)
+    last = copy.deepcopy(network).to(memory_format=torch.channels_last)
+    torch.testing.assert_close(last(x.contiguous(memory_format=torch.channels_last)), expected)
+    torch.testing.assert_close(fast_double_backward(network)(x.requires_grad_()), expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(network(x).float(), expected, rtol=0.05, atol=0.02)
+    folded = folded_copy(network)
+    torch.testing.assert_close(folded(x), expected)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+
+
+def test_an_exported_network_takes_any_batch():
+    network = small()
+    batch = torch.export.Dim("batch", min=2)
+    exported = torch.export.export(network, (images(),), dynamic_shapes={"images": {0: batch}})
+    x = random(5, 2, 16, 16, seed=3, dtype=torch.float32)
+    torch.testing.assert_close(exported.module()(x), network(x))
+
+
+def test_weights_go_through_safetensors(tmp_path):
+    network, other = small(), small()
+    save_file(network.state_dict(), tmp_path / "network.safetensors")
+    other.load_state_dict(load_file(tmp_path / "network.safetensors"))
+    assert torch.equal(network(images()), other(images()))

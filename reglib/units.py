@@ -32,7 +32,6 @@ class Training:
         penalties: for each name in `reglib.regularizers.PENALTIES` its settings, of which
             "strength" is the coefficient; with "every" a penalty acts, in full strength, in steps
             T, 2T, ... of the training only.
-            "strength" is the coefficient.
         group_dro: step size of Group DRO, which then takes the place of the mean cross-entropy;
             None for none. The data set must have groups.
         balance_groups: draw the images of an epoch with replacement, so that all groups are

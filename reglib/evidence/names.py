@@ -10,6 +10,12 @@ NAMES = {
     "cifar10": "CIFAR-10",
     "cifar10-jpeg": "cifar10-jpeg",
     "cifar100": "CIFAR-100",
+    "blockmnist5k": "BlockMNIST (5,000)",
+    "blockmnist": "BlockMNIST",
+    "texturedmnist5k": "digits on textures (5,000)",
+    "texturedmnist": "digits on textures",
+    "waterbirds": "Waterbirds",
+    "celeba": "CelebA",
     "imagenette320": "Imagenette-320",
     "imagenet": "ImageNet",
     "foolbox-imagenet": "Foolbox's 20 photographs",
@@ -21,6 +27,8 @@ NAMES = {
     "se_resnet50": "SE-ResNet-50",
     "lenet5": "LeNet-5",
     "resnet": "ResNet",
+    "mlp": "MLP",
+    "vgg11": "VGG-11",
 }
 
 

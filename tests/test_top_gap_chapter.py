@@ -1,0 +1,33 @@
+"""What the chapter on Top-GAP trains, and its tables of the paper."""
+
+from reglib import notebooks
+from reglib.evidence import load_published
+from reglib.units import Training
+
+CHAPTER = "top_gap"
+
+
+def test_laptop_trains_all_eight_variants_and_five_k():
+    values = notebooks.resolve(CHAPTER, "laptop", {})
+    units = notebooks.units_of(CHAPTER, values)
+    trainings = [unit for unit in units if isinstance(unit, Training) and unit.seed == 0]
+    options = [(unit.network_options, unit.penalties) for unit in trainings]
+    variants = {
+        (o["fpn"], bool(p), o["k"] < 1)
+        for o, p in options
+        if o["k"] in (0.08, 1.0) and p in ({}, {"class_map_l1": {"strength": 1.0}})
+    }
+    assert len(variants) == 8
+    assert {o["k"] for o, p in options if o["fpn"] and p} >= {0.02, 0.04, 0.08, 0.25, 0.65}
+    assert len(trainings) == len({str(unit) for unit in trainings})
+
+
+def test_every_row_of_a_published_table_has_a_value_for_every_column():
+    tables = load_published(CHAPTER)["tables"]
+    assert [table["number"] for table in tables] == [
+        *"1234567", *(f"A{n}" for n in range(1, 10))
+    ]  # fmt: skip
+    for table in tables:
+        assert all(len(row) == len(table["columns"]) for row in table["rows"]), table["id"]
+    gains = [ours - plain for _, _, plain, ours in tables[1]["rows"]]
+    assert min(gains) > 0.1

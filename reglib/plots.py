@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from reglib.evidence.names import name_of
-from reglib.evidence.statistics import correlation, mean_interval, permutation_p
+from reglib.evidence.statistics import correlation, mean_interval, permutation_p, spearman
 
 COLOURS = {"workstation": "#b35806", "paper": "#542788"}
 COLUMNS = 3
@@ -92,7 +92,7 @@ def dots_with_bins(
         log: whether `value` has a logarithmic axis.
 
     Returns:
-        The figure; Spearman's correlation, its p-value and n are in the titles.
+        The figure; Spearman's correlation and n are in the titles.
     """
     panels = list(frame.groupby(["profile", "data", "network"], sort=False))
     if not panels:
@@ -115,10 +115,10 @@ def dots_with_bins(
                 np.abs([[mean.estimate - mean.low], [mean.high - mean.estimate]]),
                 fmt="s", color="black", markersize=4, elinewidth=1, capsize=2,
             )  # fmt: skip
-        rho = correlation(panel[x], panel["value"])
+        rho = float(spearman(panel[x], panel["value"]))
         axis.set_title(
-            f"{name_of(data)}\n{name_of(network)}, {profile}\nρ = {rho.estimate:.2f} "
-            f"[{rho.low:.2f}, {rho.high:.2f}], n = {rho.n}", fontsize=9,
+            f"{name_of(data)}\n{name_of(network)}, {profile}\nρ = {rho:.2f}, n = {len(panel)}",
+            fontsize=9,
         )  # fmt: skip
         axis.set(xlabel=x_label, yscale="log" if log else "linear")
         axis.spines[["top", "right"]].set_visible(False)

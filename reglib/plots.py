@@ -15,6 +15,7 @@ from reglib.evidence.statistics import correlation, mean_interval, permutation_p
 
 COLOURS = {"workstation": "#b35806", "paper": "#542788"}
 COLUMNS = 3
+FEW = 6
 
 
 def panels_against(
@@ -52,6 +53,9 @@ def panels_against(
             title += "\n" + _trend(panel, x, hollow)
         axis.set_title(title, fontsize=9)
         axis.set(xscale="log", xlabel=x_label, ylabel=y_label)
+        if len(ticks := sorted(panel[x].unique())) <= FEW:  # labels of a short axis would collide
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.minorticks_off()
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()

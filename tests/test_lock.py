@@ -2,10 +2,12 @@
 
 import re
 import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from reglib.paths import ROOT
@@ -40,6 +42,19 @@ def test_each_dependency_is_pinned_within_its_specifier(wanted):
 @pytest.mark.parametrize("line", LOCK)
 def test_a_line_is_an_exact_public_version(line):
     assert re.fullmatch(r"[a-z0-9.-]+==[0-9a-z.]+( ; [a-z_()=.' \"0-9]+)?", line)
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.12.0", "3.13.0"])
+def test_every_pin_that_is_installed_takes_every_patch_of_a_python(python):
+    refusing = {}
+    for name in pins():
+        try:
+            wanted = metadata(name)["Requires-Python"]
+        except PackageNotFoundError:  # a package of another platform
+            continue
+        if wanted and not SpecifierSet(wanted).contains(python):
+            refusing[name] = wanted
+    assert not refusing
 
 
 def test_lines_are_sorted_and_each_package_stands_once():

@@ -109,7 +109,9 @@ def dots_with_bins(
     )  # fmt: skip
     for axis, ((profile, data, network), panel) in zip(axes.flat, panels):
         colour = COLOURS.get(str(profile), "#2166ac")
-        axis.scatter(panel[x], panel["value"], s=12, color=colour, alpha=min(1, 60 / len(panel)))
+        axis.scatter(
+            panel[x], panel["value"], s=12, color=colour, alpha=min(1, max(0.2, 60 / len(panel)))
+        )
         ordered = panel.sort_values(x)
         for places in np.array_split(np.arange(len(panel)), max(1, min(n_bins, len(panel) // 5))):
             part = ordered.iloc[places]

@@ -49,7 +49,7 @@ def test_every_pin_that_is_installed_takes_every_patch_of_a_python(python):
     refusing = {}
     for name in pins():
         try:
-            wanted = metadata(name)["Requires-Python"]
+            wanted = metadata(name).get("Requires-Python")
         except PackageNotFoundError:  # a package of another platform
             continue
         if wanted and not SpecifierSet(wanted).contains(python):

@@ -222,6 +222,7 @@ def _epoch(
         step = take_step(
             constants.model if acting else network, images, split.labels[index], generator,
             pixel_range=unit.pixel_range, constants=constants,
+            with_activations="activation_l1" in acting,
         )  # fmt: skip
         loss = _cross_entropy(unit, step, groups, index)
         for name, settings in acting.items():

@@ -6,7 +6,7 @@ import torchvision
 from torch import nn
 
 from reglib.errors import UsageError
-from reglib.networks import MLP, NETWORKS, VGG11, LeNet5, ResNet, build_network, with_softplus
+from reglib.networks import MLP, NETWORKS, VGG11, LeNet5, ResNet, build_network
 
 SLIM = {"width": 4, "blocks": (1, 1, 1)}
 SMALL = [
@@ -104,47 +104,6 @@ def test_the_signal_does_not_fade_in_vgg11():
     network = build("vgg11", (3, 32, 32), {"width": 16})
     images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert nn.Sequential(*list(network)[:-1])(images).std() > 0.1
-
-
-def test_softplus_is_close_to_relu_and_smooth():
-    network = build("lenet5", (1, 28, 28))
-    images = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
-    found = [
-        (with_softplus(network, beta=b)(images) - network(images)).abs().max() for b in (5, 500)
-    ]
-    assert found[0] > 1e-2
-    assert found[1] < 1e-2 * found[0] + 1e-3
-    smooth = with_softplus(network, beta=5.0)
-    kinds = Counter(type(module) for module in smooth.modules())
-    assert kinds[nn.Softplus] == 4
-    assert not kinds[nn.ReLU]
-    x = torch.tensor([-1.0, 0.0, 2.0])
-    torch.testing.assert_close(smooth[2](x), (1 + (5 * x).exp()).log() / 5)
-
-
-def test_softplus_copies_the_network_and_keeps_its_mode():
-    network = build("resnet", (3, 32, 32), {"width": 2, "blocks": (1,)}).train()
-    network[0].eval()
-    smooth = with_softplus(network, beta=10.0)
-    assert type(smooth) is ResNet
-    assert smooth.training
-    assert not smooth[0].training
-    assert any(isinstance(module, nn.ReLU) for module in network.modules())
-    nn.init.zeros_(smooth[-1].weight)
-    assert network[-1].weight.any()
-
-
-def test_softplus_is_an_option_of_every_network():
-    network = build("mlp", (1, 28, 28), {"hidden": (5,), "softplus": 3.0})
-    assert network[2].beta == 3.0
-    assert torch.equal(network[1].weight, build("mlp", (1, 28, 28), {"hidden": (5,)})[1].weight)
-
-
-def test_softplus_without_relu_or_sharpness_is_refused():
-    with pytest.raises(UsageError, match=r"softplus: expected a network with modules of .*ReLU"):
-        with_softplus(nn.Sequential(nn.Tanh()), beta=1.0)
-    with pytest.raises(UsageError, match="softplus: expected a positive sharpness, got 0"):
-        build("lenet5", (1, 28, 28), {"softplus": 0})
 
 
 def test_resnet18_in_cifar_form_has_its_11173962_parameters():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from reglib.double_backward.folding import in_evaluation_mode
 from reglib.double_backward.modules import View
 from reglib.input_hessian.checks import check_network
 from reglib.landscape import data_smoothness
+from reglib.network_changes import is_activation
 from reglib.top_gap import TopGAP
 
 
@@ -22,7 +23,8 @@ class Step(NamedTuple):
     """What a penalty may look at in one training step: see `take_step`.
 
     `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it, and on
-    the way `class_maps` (B, classes, h, w), if the network has a `TopGAP` layer that pools them.
+    the way `class_maps` (B, classes, h, w), if the network has a `TopGAP` layer that pools them,
+    and `activations`, the outputs (B, ...) of its activation layers, if they were asked for.
     `pixel_range` holds the values of black and white. `constants` belongs to the whole training;
     without it, what is needed is made anew each time.
     """
@@ -33,6 +35,7 @@ class Step(NamedTuple):
     logits: Tensor
     generator: torch.Generator
     class_maps: Tensor | None = None
+    activations: Sequence[Tensor] = ()
     pixel_range: tuple[float, float] = (0.0, 1.0)
     constants: Constants | None = None
 
@@ -45,19 +48,32 @@ def take_step(
     *,
     pixel_range: tuple[float, float] = (0.0, 1.0),
     constants: Constants | None = None,
+    with_activations: bool = False,
 ) -> Step:
     """Run a network on a batch, and note what penalties may look at.
 
     The class maps are what the `TopGAP` layer is given: a hook that lives as long as the call sees
     them, so that networks keep nothing of a forward pass, and one pass serves loss and penalties.
+    Activations are noted in the same way, in the order of the layers.
     """
     maps: list[Tensor] = []
+    activations: list[Tensor] = []
 
-    def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+    def note_input(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         maps.append(arguments[0])
 
-    pools = [module for module in model.modules() if isinstance(module, TopGAP)]
-    hooks = [pool.register_forward_pre_hook(note) for pool in pools]
+    def note_output(module: nn.Module, arguments: Any, output: Tensor) -> None:
+        activations.append(output)
+
+    hooks = [
+        module.register_forward_pre_hook(note_input)
+        for module in model.modules()
+        if isinstance(module, TopGAP)
+    ] + [
+        module.register_forward_hook(note_output)
+        for module in model.modules()
+        if with_activations and is_activation(module)
+    ]
     try:
         logits = model(inputs)
     finally:
@@ -65,7 +81,8 @@ def take_step(
             hook.remove()
     return Step(
         model, inputs, labels, logits, generator,
-        class_maps=maps[-1] if maps else None, pixel_range=pixel_range, constants=constants,
+        class_maps=maps[-1] if maps else None, activations=activations, pixel_range=pixel_range,
+        constants=constants,
     )  # fmt: skip
 
 

@@ -111,6 +111,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "class_map_sparsity": top_gap_measures.class_map_sparsity,
     "closed_form_error": second_order.closed_form_error,
     "corruption_robustness": landscape_measures.corruption_robustness,
+    "corrupted_accuracy": landscape_measures.corrupted_accuracy,
     "cross_entropy": landscape_measures.cross_entropy,
     "density_change": density_measures.density_change,
     "density_gradient": density_measures.density_gradient,
@@ -139,10 +140,12 @@ METRICS: dict[str, Callable[..., Result]] = {
 }
 
 
+_CORRUPTIONS = [name for kind in metrics.CORRUPTIONS.values() for name in kind]
 # Settings that are one of several names: of all metrics, or of one.
 CHOICES: dict[str, Collection[str]] = {
     "attack": ATTACKS,
-    "corruption_robustness.corruption": [n for some in metrics.CORRUPTIONS.values() for n in some],
+    "corrupted_accuracy.corruption": _CORRUPTIONS,
+    "corruption_robustness.corruption": _CORRUPTIONS,
     "density_gradient.part": metrics.DensityGradients._fields,
     "erf_distance.normalise": ("each", "none", "together"),
     "erf_distance.part": metrics.ERFDistance._fields,

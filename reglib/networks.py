@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from reglib.errors import UsageError, unknown
 from reglib.network_changes import CHANGES
 from reglib.top_gap import TopGAPNet
+from reglib.top_gap.backbones import backbone_of, normalised
 
 Size = int | tuple[int, int]
 
@@ -207,14 +208,27 @@ def top_gap(
     k: int | float,
     backbone: str = "resnet",
     backbone_options: Mapping[str, Any] | None = None,
+    pretrained: bool = False,
     **options: Any,
 ) -> TopGAPNet:
-    """Put Top-GAP around a network of `NETWORKS`; `options` go to `TopGAPNet`."""
+    """Put Top-GAP around a network of `NETWORKS`, or of timm or torchvision by its name there.
+
+    One of these normalises its images in [0, 1] itself and may have its default weights
+    (`pretrained`); `backbone_options` are for those of `NETWORKS`. `options` go to `TopGAPNet`.
+    """
     if not isinstance(size, int):
         raise UsageError(f"top_gap: expected square images, got {size[0]} x {size[1]}")
-    if backbone not in NETWORKS:
-        raise unknown("backbone", backbone, NETWORKS)
-    network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
+    if backbone in NETWORKS:
+        if pretrained:
+            raise UsageError(f"top_gap: there are no pretrained weights of backbone {backbone!r}")
+        network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
+    else:
+        if channels != 3 or backbone_options:
+            raise UsageError(
+                f"top_gap: expected colour images and no backbone_options for {backbone!r}, got "
+                f"{channels} channels and {backbone_options or {}}"
+            )
+        network = normalised(backbone_of(backbone, pretrained=pretrained))
     return TopGAPNet(network, classes, k=k, image_size=size, **options)
 
 

@@ -1,6 +1,7 @@
 from collections import Counter
 
 import pytest
+import timm
 import torch
 import torchvision
 from torch import nn
@@ -166,6 +167,33 @@ def test_global_random_state_is_left_as_it_was():
     before = torch.get_rng_state()
     build("lenet5", (1, 28, 28), seed=3)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_top_gap_takes_a_backbone_of_timm_and_normalises_its_images():
+    options = {"k": 0.1, "width": 4, "backbone": "test_efficientnet"}
+    network = build("top_gap", (3, 64, 64), options).eval()
+    normalise = network.get_submodule("backbone.0")
+    about = timm.create_model("test_efficientnet").pretrained_cfg
+    assert normalise.mean.flatten().tolist() == pytest.approx(about["mean"])
+    assert normalise.std.flatten().tolist() == pytest.approx(about["std"])
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    before = network(images)
+    normalise.mean += 0.1
+    assert not torch.allclose(network(images), before)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((1, 64, 64), {"backbone": "resnet18"}, "expected colour images .* got 1 channels"),
+        ((3, 64, 64), {"backbone": "resnet18", "backbone_options": SLIM}, "no backbone_options"),
+        ((3, 64, 64), {"backbone": "resnet", "pretrained": True}, "no pretrained weights"),
+        ((3, 64, 64), {"backbone": "resnet_18"}, "unknown backbone 'resnet_18'"),
+    ],
+)
+def test_what_a_backbone_of_top_gap_cannot_have_is_refused(shape, options, message):
+    with pytest.raises(UsageError, match=message):
+        build("top_gap", shape, {"k": 1} | options)
 
 
 def test_unknown_network_names_the_nearest():

@@ -22,6 +22,41 @@ def test_laptop_trains_all_eight_variants_and_five_k():
     assert len(trainings) == len({str(unit) for unit in trainings})
 
 
+def test_other_defences_are_the_unmodified_network_with_one_change():
+    values = notebooks.resolve(CHAPTER, "laptop", {})
+    units = notebooks.units_of(CHAPTER, values)
+    trainings = [unit for unit in units if isinstance(unit, Training)]
+    plain = next(
+        u for u in trainings
+        if (u.network_options["fpn"], u.network_options["k"], u.penalties) == (False, 1.0, {})
+        and u.network_options.keys() <= {"fpn", "k", "width", "backbone_options"}
+    )  # fmt: skip
+    changes = [
+        ({"k_wta": 0.2}, {}, 6),
+        ({"flc_pooling": True}, {}, 6),
+        ({}, {"activation_l1": {"strength": 1.0, "layers": "last"}}, 3),
+        ({}, {"activation_l1": {"strength": 1.0, "layers": "all"}}, 3),
+    ]
+    for options, penalties, n_seeds in changes:
+        wanted = dict(plain.network_options) | options
+        seeds = [
+            u.seed for u in trainings if u.network_options == wanted and u.penalties == penalties
+        ]
+        assert sorted(seeds) == list(range(n_seeds))
+    adversarial = [u for u in trainings if "adversarial" in u.penalties]
+    assert {u.penalties["adversarial"]["epsilon"] for u in adversarial} == {values["epsilon"]}
+    assert all(u.network_options == plain.network_options for u in adversarial)
+
+
+def test_workstation_repeats_the_main_comparison_on_fashion_mnist():
+    values = notebooks.resolve(CHAPTER, "workstation", {})
+    units = notebooks.units_of(CHAPTER, values)
+    trainings = [unit for unit in units if isinstance(unit, Training)]
+    further = [unit for unit in trainings if unit.data == "fashion_mnist"]
+    assert {unit.data for unit in trainings} == {"cifar10-jpeg", "fashion_mnist"}
+    assert sorted(unit.seed for unit in further) == sorted([*range(6)] * 3)
+
+
 def test_every_row_of_a_published_table_has_a_value_for_every_column():
     tables = load_published(CHAPTER)["tables"]
     assert [table["number"] for table in tables] == [

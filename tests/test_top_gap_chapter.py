@@ -44,7 +44,8 @@ def test_other_defences_are_the_unmodified_network_with_one_change():
         ]
         assert sorted(seeds) == list(range(n_seeds))
     adversarial = [u for u in trainings if "adversarial" in u.penalties]
-    assert {u.penalties["adversarial"]["epsilon"] for u in adversarial} == {values["epsilon"]}
+    epsilon = notebooks.parameters(CHAPTER)["epsilon"].default
+    assert {u.penalties["adversarial"]["epsilon"] for u in adversarial} == {epsilon}
     assert all(u.network_options == plain.network_options for u in adversarial)
 
 

@@ -15,7 +15,8 @@ from reglib.double_backward.folding import in_evaluation_mode
 from reglib.double_backward.modules import View
 from reglib.input_hessian.checks import check_network
 from reglib.landscape import data_smoothness
-from reglib.top_gap import TopGAP
+from reglib.top_gap import Pooled, TopGAP
+from reglib.top_gap.pooling import can_fuse
 
 
 class Step(NamedTuple):
@@ -23,6 +24,7 @@ class Step(NamedTuple):
 
     `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it, and on
     the way `class_maps` (B, classes, h, w), if the network has a `TopGAP` layer that pools them.
+    `class_map_l1` (B,) is their L1 norm where the kernel that pools them computes it anyway.
     `pixel_range` holds the values of black and white. `constants` belongs to the whole training;
     without it, what is needed is made anew each time.
     """
@@ -35,6 +37,7 @@ class Step(NamedTuple):
     class_maps: Tensor | None = None
     pixel_range: tuple[float, float] = (0.0, 1.0)
     constants: Constants | None = None
+    class_map_l1: Tensor | None = None
 
 
 def take_step(
@@ -51,10 +54,11 @@ def take_step(
     The class maps are what the `TopGAP` layer is given: a hook that lives as long as the call sees
     them, so that networks keep nothing of a forward pass, and one pass serves loss and penalties.
     """
-    maps: list[Tensor] = []
+    noted: list[tuple[Tensor, list[Pooled]]] = []
 
-    def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        maps.append(arguments[0])
+    def note(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        noted.append((arguments[0], []))
+        return noted[-1] if can_fuse(arguments[0]) else None
 
     pools = [module for module in model.modules() if isinstance(module, TopGAP)]
     hooks = [pool.register_forward_pre_hook(note) for pool in pools]
@@ -63,9 +67,11 @@ def take_step(
     finally:
         for hook in hooks:
             hook.remove()
+    maps, pooled = noted[-1] if noted else (None, [])
     return Step(
         model, inputs, labels, logits, generator,
-        class_maps=maps[-1] if maps else None, pixel_range=pixel_range, constants=constants,
+        class_maps=maps, pixel_range=pixel_range, constants=constants,
+        class_map_l1=pooled[-1].l1 if pooled else None,
     )  # fmt: skip
 
 

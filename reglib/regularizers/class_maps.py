@@ -23,7 +23,7 @@ def class_map_sizes(step: Step) -> Tensor:
             f"{type(step.model).__name__}; name the network 'top_gap', with k = 1.0 for the mean "
             "over all locations"
         )
-    return class_map_l1(step.class_maps)
+    return class_map_l1(step.class_maps) if step.class_map_l1 is None else step.class_map_l1
 
 
 LAYERS = ("last", "all")

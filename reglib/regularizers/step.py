@@ -16,7 +16,8 @@ from reglib.double_backward.modules import View
 from reglib.input_hessian.checks import check_network
 from reglib.landscape import data_smoothness
 from reglib.network_changes import is_activation
-from reglib.top_gap import TopGAP
+from reglib.top_gap import Pooled, TopGAP
+from reglib.top_gap.pooling import can_fuse
 
 
 class Step(NamedTuple):
@@ -25,6 +26,8 @@ class Step(NamedTuple):
     `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it, and on
     the way `class_maps` (B, classes, h, w), if the network has a `TopGAP` layer that pools them,
     and `activations`, the outputs (B, ...) of its activation layers, if they were asked for.
+    `class_map_l1` (B,) is the L1 norm of the maps where the kernel that pools them computes it
+    anyway.
     `pixel_range` holds the values of black and white. `constants` belongs to the whole training;
     without it, what is needed is made anew each time.
     """
@@ -38,6 +41,7 @@ class Step(NamedTuple):
     activations: Sequence[Tensor] = ()
     pixel_range: tuple[float, float] = (0.0, 1.0)
     constants: Constants | None = None
+    class_map_l1: Tensor | None = None
 
 
 def take_step(
@@ -56,17 +60,18 @@ def take_step(
     them, so that networks keep nothing of a forward pass, and one pass serves loss and penalties.
     Activations are noted in the same way, in the order of the layers.
     """
-    maps: list[Tensor] = []
+    noted: list[tuple[Tensor, list[Pooled]]] = []
     activations: list[Tensor] = []
 
-    def note_input(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        maps.append(arguments[0])
+    def note(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        noted.append((arguments[0], []))
+        return noted[-1] if can_fuse(arguments[0]) else None
 
     def note_output(module: nn.Module, arguments: Any, output: Tensor) -> None:
         activations.append(output)
 
     hooks = [
-        module.register_forward_pre_hook(note_input)
+        module.register_forward_pre_hook(note)
         for module in model.modules()
         if isinstance(module, TopGAP)
     ] + [
@@ -79,10 +84,11 @@ def take_step(
     finally:
         for hook in hooks:
             hook.remove()
+    maps, pooled = noted[-1] if noted else (None, [])
     return Step(
         model, inputs, labels, logits, generator,
-        class_maps=maps[-1] if maps else None, activations=activations, pixel_range=pixel_range,
-        constants=constants,
+        class_maps=maps, activations=activations, pixel_range=pixel_range, constants=constants,
+        class_map_l1=pooled[-1].l1 if pooled else None,
     )  # fmt: skip
 
 

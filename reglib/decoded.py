@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from reglib.errors import UsageError
 from reglib.photographs import SIZE, middle, read_photograph
-from reglib.readers import Split, round_the_classes
+from reglib.readers import Split, image_size, round_the_classes
 
 FOLDER = "decoded"
 AT_A_TIME = 1024
@@ -89,8 +89,7 @@ def read_masks(root: Path, paths: Sequence[Path], masks: Masks) -> Tensor:
 
     def read(row: int) -> np.ndarray:
         drawn = masks.read(row)
-        with Image.open(paths[row]) as image:
-            size = image.size
+        size = image_size(paths[row])
         if drawn.size != size:
             raise UsageError(
                 f"{paths[row]}: expected a mask of the size of the image, {size[0]} x {size[1]}, "
@@ -195,7 +194,7 @@ def _write_values(
     ):
         for start in range(0, shape[0], AT_A_TIME):
             rows = range(start, min(start + AT_A_TIME, shape[0]))
-            values = np.stack(list(pool.map(read, rows)))
+            values = np.ascontiguousarray(np.stack(list(pool.map(read, rows))))
             if start == 0:
                 header = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
@@ -211,7 +210,7 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
         values = np.load(path, mmap_mode="r")
         if values.shape != shape:
             raise ValueError(f"expected shape {shape}, got {values.shape}")
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise UsageError(
             f"{path}: what was decoded is damaged ({error}); remove it, and it is made again"
         ) from error

@@ -161,12 +161,15 @@ def _birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
     try:
         columns = {key: table.iloc[:, 0] for key, table in read.items()}
         species = columns.pop("species")
-        table = pd.DataFrame(columns).astype({"class": int, "is_training": int})
+        table = pd.DataFrame(columns)
+        if table.isna().to_numpy().any() or list(species.index) != [*range(1, len(species) + 1)]:
+            raise ValueError("others")
+        table = table.astype({"class": int, "is_training": int})
     except (ValueError, IndexError) as error:
         raise UsageError(
             f"{folder}: expected a number and a value in each line of "
             f"{', '.join(f'{name}.txt' for name in files.values())}, the same numbers in the first "
-            f"three, got {error}"
+            f"three and 1, 2, 3, ... in the last, got {error}"
         ) from error
     return table, [name.partition(".")[2].replace("_", " ") for name in species]
 

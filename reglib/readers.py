@@ -37,6 +37,9 @@ class Split:
         return Split(self.images[rows], self.labels[rows], masks, groups)
 
 
+# Pillow calls some damaged PNG files a SyntaxError, and has an error for very many pixels.
+NOT_READABLE = (OSError, SyntaxError, Image.DecompressionBombError)
+
 Read = tuple[Split, Split, Sequence[str]]  # training, test, names of the classes
 
 
@@ -210,7 +213,18 @@ def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = False) ->
             if image.mode.startswith(("I", "F")):
                 raise UsageError(f"{path}: expected 8 bits a channel, got mode {image.mode}")
             return (ImageOps.exif_transpose(image) if upright else image).convert(mode)
-    # Pillow calls some damaged PNG files a SyntaxError, and has an error for more pixels than
-    # somebody may have meant.
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except NOT_READABLE as error:
+        raise UsageError(f"{path}: not a readable image ({error})") from error
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an image, without decoding it.
+
+    Raises:
+        UsageError: not an image that can be read.
+    """
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except NOT_READABLE as error:
         raise UsageError(f"{path}: not a readable image ({error})") from error

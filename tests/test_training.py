@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from reglib import training
 from reglib.data import ImageData, Split, load_data, to_float
 from reglib.errors import UsageError
 from reglib.landscape import (

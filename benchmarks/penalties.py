@@ -17,7 +17,6 @@ from benchmarks.training_step import (
 )
 from reglib.double_backward import fast_double_backward
 from reglib.network_changes import with_softplus
-from reglib.networks import 
 from reglib.regularizers import PENALTIES, group_dro, take_step
 
 CASES = {

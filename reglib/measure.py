@@ -27,9 +27,11 @@ from reglib.units import Measurement
 
 def accuracy(subject: Subject, *, n_images: int | None = None, data: str | None = None) -> Result:
     """1 where a test image, of another data set if `data` is given, is classified right, else 0."""
-    images, labels = subject.test_images(n_images, data)
+    pixels, labels = subject.test_bytes(n_images, data)
     with torch.no_grad():
-        predicted = torch.cat([subject.folded(chunk).argmax(1) for chunk in images.split(500)])
+        predicted = torch.cat(
+            [subject.folded(subject.as_inputs(part)).argmax(1) for part in pixels.split(500)]
+        )
     return Result((predicted == labels).double())
 
 

@@ -1,43 +1,38 @@
 """The data sets by name: how each is read, what it is, and how to get it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchvision import datasets
 
-from reglib import cluttered_canvas, grouped_data, photographs, plain_canvas, readers
+from reglib import (
+    cluttered_canvas,
+    grouped_data,
+    natural_sources,
+    photographs,
+    plain_canvas,
+    readers,
+)
 from reglib.errors import DataMissing, UsageError, unknown
 from reglib.paths import data_folder
 from reglib.plain_canvas import BOX, SIZE
-from reglib.readers import Damaged, NotThere, Read, Split
+from reglib.readers import Damaged, NotThere, Read, Source, Split
 
 _PARTS = ("train", "test", "val")
 
 
-@dataclass(frozen=True)
-class Source:
-    """How a data set is read, what it is, and how to get it.
-
-    Without `to_train` all images are in the test split.
-    """
-
-    read: Callable[[Path], Read]
-    about: str
-    licence: str
-    how_to_get: str
-    shape: tuple[int, int, int] | None = None
-    to_train: bool = True
-
-
 def source(name: str) -> Source:
-    """Return the entry of `SOURCES` for a name; `imagefolder:PATH` makes one.
+    """Return the entry of `SOURCES` for a name, or make one.
+
+    Made are `imagefolder:PATH` and `imagenet_c:CORRUPTION:LEVEL`.
 
     Raises:
-        UsageError: unknown name.
+        UsageError: unknown name, corruption or level.
     """
     kind, colon, path = name.partition(":")
+    if kind == "imagenet_c":
+        return natural_sources.imagenet_c(path)
     if kind == "imagefolder" and colon:
         folder = Path(path).expanduser()
         if folder.is_dir() and not any((folder / part).is_dir() for part in _PARTS):
@@ -50,7 +45,7 @@ def source(name: str) -> Source:
             f"own images in {path}", "your own", f"put images into {path}/train/CLASS/",
         )  # fmt: skip
     if name not in SOURCES:
-        raise unknown("data set", name, [*SOURCES, "imagefolder:PATH"])
+        raise unknown("data set", name, [*SOURCES, *natural_sources.FAMILIES, "imagefolder:PATH"])
     return SOURCES[name]
 
 
@@ -229,6 +224,7 @@ SOURCES: dict[str, Source] = {
         _by_torchvision("CelebA"),
         (3, 128, 128),
     ),
+    **natural_sources.SOURCES,
     "foolbox-imagenet": _shown(
         lambda root: photographs.read_foolbox(),
         "20 photographs of ImageNet that come with the package foolbox, cut to 224 x 224",

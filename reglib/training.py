@@ -27,6 +27,9 @@ from reglib.units import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam}
 
+# Images of at most so many bytes are kept on the device; of more, each batch is brought there.
+RESIDENT_BYTES = 2**32
+
 # Settings that every penalty has: its coefficient, and T, if it acts in every T-th step only.
 COMMON = ("strength", "every")
 
@@ -137,9 +140,10 @@ def train(
         state = _state(network, optimizer, losses)
         return state if groups is None else state | {"group_weights": groups.weights}
 
-    images = data.train.images[: unit.n_train].to(device)
+    images = data.train.images[: unit.n_train]
+    images = images.to(device) if images.nbytes <= RESIDENT_BYTES else images
     split = Split(images, data.train.labels[: unit.n_train].to(device))
-    constants = Constants(model, lambda: images.split(500))
+    constants = Constants(model, lambda: (part.to(device) for part in images.split(500)))
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         for epoch in range(len(losses), unit.epochs):
             losses.append(_epoch(unit, constants, optimizer, layout, split, groups, epoch))
@@ -209,14 +213,15 @@ def _epoch(
     """Go through the images once; return the mean loss, penalties included."""
     seed = int.from_bytes(hashlib.sha256(f"{unit.seed}/{epoch}".encode()).digest()[:7], "big")
     torch.manual_seed(seed)
-    device = split.images.device
+    device = split.labels.device
     generator = torch.Generator(device).manual_seed(seed)
     batches = _order(unit, split, groups, seed).to(device).split(unit.batch_size)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     network = viewed(constants.model).train()  # faster where no penalty acts
     total = torch.zeros((), device=device, dtype=torch.float64)
     for number, index in enumerate(batches, start=1 + epoch * len(batches)):
-        images = to_float(split.images[index], unit.pixel_range).contiguous(memory_format=layout)
+        pixels = split.images[index.to(split.images.device)].to(device)
+        images = to_float(pixels, unit.pixel_range).contiguous(memory_format=layout)
         acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
         images.requires_grad_(bool(acting))
         step = take_step(

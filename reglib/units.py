@@ -36,6 +36,10 @@ class Training:
             None for none. The data set must have groups.
         balance_groups: draw the images of an epoch with replacement, so that all groups are
             equally frequent.
+        folds: split the training images into so many folds of equal shares of each class, train on
+            all but one and test on that one; None for the data set's own test images. The folds do
+            not depend on the seed; `n_train` counts the images of the other folds.
+        fold: the fold to test on, from 0.
         seed: of the initial weights and of the order of the images.
 
     Raises:
@@ -55,6 +59,8 @@ class Training:
     penalties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     group_dro: float | None = None
     balance_groups: bool = False
+    folds: int | None = None
+    fold: int = 0
 
     def __post_init__(self) -> None:
         for name in ("data", "network", "optimizer"):
@@ -67,6 +73,12 @@ class Training:
             _require("group_dro", self.group_dro, "a positive finite number or None", _is_positive)
         _require("balance_groups", self.balance_groups, "True or False",
                  lambda v: isinstance(v, bool))  # fmt: skip
+        if self.folds is not None:
+            _require("folds", self.folds, "an integer of at least 2 or None",
+                     lambda v: _is_count(v) and v > 1)  # fmt: skip
+        last = (self.folds or 1) - 1
+        _require("fold", self.fold, f"an integer in 0..{last} for folds={self.folds}",
+                 lambda v: _is_integer(v) and 0 <= v <= last)  # fmt: skip
         _require("learning_rate", self.learning_rate, "a positive finite number", _is_positive)
         _require("seed", self.seed, "an integer in 0..2^63-1", _is_seed)
         _require("pixel_range", self.pixel_range, "two finite numbers, low < high", _is_range)

@@ -429,7 +429,9 @@ def test_missing_data_say_how_to_get_them(name: str, tmp_path: Path) -> None:
     assert str(tmp_path / "data") in message.split("To get it: ")[1]
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "kmnist", "cifar10", "imagenette320"])
+@pytest.mark.parametrize(
+    "name", ["mnist", "fashion_mnist", "kmnist", "cifar10", "imagenette320", "oxford_pet"]
+)
 def test_the_command_to_get_data_is_python(name: str) -> None:
     how = source(name).how_to_get
     program = how[how.index('python -c "') + len('python -c "') : -1]

@@ -31,6 +31,7 @@ NAMES = {
     "wood": "wood fibres",
     "oxford_pet": "Oxford-IIIT Pet",
     "cub": "CUB-200-2011",
+    "cub_on_waterbirds": "CUB-200-2011 on other backgrounds",
     "imagenet_sketch": "ImageNet-Sketch",
     "imagenet_c": "ImageNet-C",
     "top_gap": "ResNet with Top-GAP",

@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reglib.augmentation import check_crop_padding, crop_and_flip
 from reglib.data import ImageData, Split, to_float
 from reglib.double_backward import DEFAULT, fast_double_backward
 from reglib.double_backward.modules import viewed
 from reglib.errors import UsageError, unknown
 from reglib.networks import NETWORKS, build_network
+from reglib.optimizers import build_optimizer, check_optimizer, set_learning_rate
 from reglib.regularizers import (
     PENALTIES,
     Constants,
@@ -24,8 +26,6 @@ from reglib.regularizers import (
     take_step,
 )
 from reglib.units import Training
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam}
 
 # Settings that every penalty has: its coefficient, and T, if it acts in every T-th step only.
 COMMON = ("strength", "every")
@@ -53,12 +53,12 @@ def check(unit: Training) -> None:
     """
     names: list[tuple[str, str, Mapping[str, Any]]] = [
         ("network", unit.network, NETWORKS),
-        ("optimizer", unit.optimizer, OPTIMIZERS),
         *(("penalty", name, PENALTIES) for name in unit.penalties),
     ]
     for kind, name, known in names:
         if name not in known:
             raise unknown(kind, name, known)
+    check_optimizer(unit)
     for name, settings in unit.penalties.items():
         _check_penalty(name, settings)
 
@@ -127,7 +127,7 @@ def train(
     network = network.to(memory_format=layout)
     model = fast_double_backward(network) if penalised and way == "fast" else network
     parameters = list(network.parameters())
-    optimizer = OPTIMIZERS[unit.optimizer](parameters, lr=unit.learning_rate, fused=True)
+    optimizer = build_optimizer(unit, network)
     losses: list[float] = []
     if resume is not None:
         losses = _restore(resume, network, optimizer)
@@ -152,7 +152,12 @@ def train(
 
 
 def initial_network(unit: Training, data: ImageData) -> nn.Module:
-    """Build the network of a unit as it is before training."""
+    """Build the network of a unit as it is before training.
+
+    Raises:
+        UsageError: the network does not take the images of the data, or they cannot be cropped.
+    """
+    check_crop_padding(unit.crop_padding, data.shape[1:])
     return build_network(
         unit.network, data.shape, len(data.classes), options=unit.network_options, seed=unit.seed
     )
@@ -207,16 +212,21 @@ def _epoch(
     epoch: int,
 ) -> float:
     """Go through the images once; return the mean loss, penalties included."""
-    seed = int.from_bytes(hashlib.sha256(f"{unit.seed}/{epoch}".encode()).digest()[:7], "big")
+    seed = _seed(f"{unit.seed}/{epoch}")
     torch.manual_seed(seed)
     device = split.images.device
     generator = torch.Generator(device).manual_seed(seed)
+    changes = torch.Generator().manual_seed(_seed(f"{unit.seed}/{epoch}/changes"))
     batches = _order(unit, split, groups, seed).to(device).split(unit.batch_size)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     network = viewed(constants.model).train()  # faster where no penalty acts
     total = torch.zeros((), device=device, dtype=torch.float64)
     for number, index in enumerate(batches, start=1 + epoch * len(batches)):
-        images = to_float(split.images[index], unit.pixel_range).contiguous(memory_format=layout)
+        set_learning_rate(optimizer, unit, steps=number - 1, steps_per_epoch=len(batches))
+        pixels = crop_and_flip(
+            split.images[index], crop_padding=unit.crop_padding, flip=unit.flip, generator=changes
+        )
+        images = to_float(pixels, unit.pixel_range).contiguous(memory_format=layout)
         acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
         images.requires_grad_(bool(acting))
         step = take_step(
@@ -235,6 +245,10 @@ def _epoch(
     return float(total) / len(split.images)
 
 
+def _seed(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+
+
 def _order(unit: Training, split: Split, groups: _Groups | None, seed: int) -> Tensor:
     """Draw the order of the images in an epoch; where groups are balanced, with repeats."""
     generator = torch.Generator().manual_seed(seed)
@@ -247,8 +261,10 @@ def _order(unit: Training, split: Split, groups: _Groups | None, seed: int) -> T
 def _cross_entropy(unit: Training, step: Step, groups: _Groups | None, index: Tensor) -> Tensor:
     """Return the mean over a batch, or what Group DRO makes of it, which moves the weights."""
     if groups is None or unit.group_dro is None:
-        return F.cross_entropy(step.logits, step.labels)
-    losses = F.cross_entropy(step.logits, step.labels, reduction="none")
+        return F.cross_entropy(step.logits, step.labels, label_smoothing=unit.label_smoothing)
+    losses = F.cross_entropy(
+        step.logits, step.labels, reduction="none", label_smoothing=unit.label_smoothing
+    )
     loss, weights = group_dro(
         losses, groups.groups[index], groups.weights, step_size=unit.group_dro
     )

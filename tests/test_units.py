@@ -50,6 +50,11 @@ OTHER_VALUES: dict[str, Any] = {
     "penalties": {"input_gradient": {"strength": 0.5}},
     "group_dro": 0.01,
     "balance_groups": True,
+    "crop_padding": 4,
+    "flip": True,
+    "optimizer_options": {"momentum": 0.9},
+    "cosine_epochs": 20,
+    "label_smoothing": 0.1,
 }
 
 

@@ -4,10 +4,16 @@ import torch
 from torch import Tensor
 
 from reglib.errors import UsageError
+from reglib.parallel import Share
 
 
 def crop_and_flip(
-    images: Tensor, *, crop_padding: int = 0, flip: bool = False, generator: torch.Generator
+    images: Tensor,
+    *,
+    crop_padding: int = 0,
+    flip: bool = False,
+    generator: torch.Generator,
+    share: Share | None = None,
 ) -> Tensor:
     r"""Crop each image at random after padding it by reflection, and mirror it or not.
 
@@ -22,6 +28,7 @@ def crop_and_flip(
         flip: mirror half of the images.
         generator: on the CPU, so that every device gets the same changes. It is drawn from in the
             same way whatever the settings: those that differ in one share the other's numbers.
+        share: which images of a batch these are; the others' numbers are drawn too.
 
     Returns:
         (B, C, H, W) on the device of `images`; `images` itself if nothing is asked for.
@@ -33,13 +40,13 @@ def crop_and_flip(
     4 pixels.
     """
     check_crop_padding(crop_padding, tuple(images.shape[-2:]))
-    mirrored = torch.rand(len(images), generator=generator) < 0.5
-    shifts = torch.randint(
-        -crop_padding, crop_padding + 1, (len(images), 2), generator=generator
-    ).to(images.device)
+    rows, total = share or Share(slice(None), len(images))
+    mirrored = torch.rand(total, generator=generator)[rows] < 0.5
+    shifts = torch.randint(-crop_padding, crop_padding + 1, (total, 2), generator=generator)[rows]
     if not (crop_padding or flip):
         return images
-    rows, columns = (
+    shifts = shifts.to(images.device)
+    lines, columns = (
         _reflected(torch.arange(size, device=images.device) + shifts[:, axis, None], size)
         for axis, size in enumerate(images.shape[-2:])
     )
@@ -47,7 +54,7 @@ def crop_and_flip(
         columns = columns.flip(1).where(mirrored.to(images.device)[:, None], columns)
     image = torch.arange(len(images), device=images.device).view(-1, 1, 1, 1)
     channel = torch.arange(images.shape[1], device=images.device).view(1, -1, 1, 1)
-    return images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    return images[image, channel, lines[:, None, :, None], columns[:, None, None, :]]
 
 
 def check_crop_padding(crop_padding: int, size: tuple[int, ...]) -> None:

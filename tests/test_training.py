@@ -408,18 +408,24 @@ def test_a_way_of_double_backpropagation_that_is_unknown_is_refused():
         trained(UNIT, double_backward="quick")
 
 
-def test_a_penalty_acts_in_every_t_th_step_of_the_training_in_full_strength(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "differentiates"), [("landscape_curvature", False), ("logit_gradient", True)]
+)
+def test_a_penalty_acts_in_every_t_th_step_of_the_training_in_full_strength(
+    monkeypatch, name, differentiates
+):
     seen = []
 
     def record(step, *, kernel_width=3):
         seen.append((kernel_width, step.inputs.requires_grad, step.labels))
         return 0 * step.logits.sum(1) + 1
 
-    monkeypatch.setitem(PENALTIES, "landscape_curvature", record)
-    penalties = {"landscape_curvature": {"strength": 9.0, "every": 2, "kernel_width": 5}}
+    monkeypatch.setitem(PENALTIES, name, record)
+    penalties = {name: {"strength": 9.0, "every": 2, "kernel_width": 5}}
     unit = dataclasses.replace(UNIT, penalties=penalties)
     sparse, states = states_of(unit)
-    assert [(width, grad) for width, grad, _ in seen] == [(5, True)] * 4  # steps 2, 4, 6, 8 of 9
+    of_steps_2_4_6_8_of_9 = [(5, differentiates)] * 4
+    assert [(width, grad) for width, grad, _ in seen] == of_steps_2_4_6_8_of_9
     steps_of_epochs = [1, 2, 1]
     plain = trained(dataclasses.replace(UNIT, penalties={}))
     extra = [a - b for a, b in zip(sparse.losses, plain.losses)]

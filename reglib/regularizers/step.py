@@ -15,16 +15,18 @@ from reglib.double_backward.folding import in_evaluation_mode
 from reglib.double_backward.modules import View
 from reglib.input_hessian.checks import check_network
 from reglib.landscape import data_smoothness
+from reglib.parallel import Share
 from reglib.top_gap import TopGAP
 
 
 class Step(NamedTuple):
     """What a penalty may look at in one training step: see `take_step`.
 
-    `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it, and on
-    the way `class_maps` (B, classes, h, w), if the network has a `TopGAP` layer that pools them.
-    `pixel_range` holds the values of black and white. `constants` belongs to the whole training;
-    without it, what is needed is made anew each time.
+    `inputs` (B, C, H, W) requires a gradient, unless all penalties are of `OWN_PASS`; `logits`
+    (B, classes) were computed from it, and on the way `class_maps` (B, classes, h, w), if the
+    network has a `TopGAP` layer that pools them. `pixel_range` holds the values of black and white.
+    `constants` belongs to the whole training; without it, what is needed is made anew each time.
+    `share` says which images of a batch these are, if several processes share it.
     """
 
     model: nn.Module
@@ -35,6 +37,7 @@ class Step(NamedTuple):
     class_maps: Tensor | None = None
     pixel_range: tuple[float, float] = (0.0, 1.0)
     constants: Constants | None = None
+    share: Share | None = None
 
 
 def take_step(
@@ -45,6 +48,7 @@ def take_step(
     *,
     pixel_range: tuple[float, float] = (0.0, 1.0),
     constants: Constants | None = None,
+    share: Share | None = None,
 ) -> Step:
     """Run a network on a batch, and note what penalties may look at.
 
@@ -66,6 +70,7 @@ def take_step(
     return Step(
         model, inputs, labels, logits, generator,
         class_maps=maps[-1] if maps else None, pixel_range=pixel_range, constants=constants,
+        share=share,
     )  # fmt: skip
 
 

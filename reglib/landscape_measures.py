@@ -1,7 +1,12 @@
 """Measurements of the chapter on importance landscapes: see `reglib.metrics` and `landscape`."""
 
+import functools
+import hashlib
+from dataclasses import dataclass, field
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from reglib import metrics
 from reglib.errors import UsageError
@@ -88,6 +93,24 @@ def ablation_auc(
     return Result(metrics.area_under_curve(curves, counts), kept)
 
 
+# Images of at most so many bytes, and of all corruptions and levels, are corrupted once for all
+# networks of a process, which takes longer than to show them to a network.
+REMEMBERED_BYTES = 2**22
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    """Images that are equal where their digests are."""
+
+    digest: str
+    images: Tensor = field(compare=False)
+
+
+@functools.lru_cache(maxsize=15 * 5)
+def _corrupted(pixels: _Pixels, corruption: str, level: int, seed: int) -> Tensor:
+    return metrics.corrupted(pixels.images, corruption=corruption, level=level, seed=seed)
+
+
 def corruption_robustness(
     subject: Subject,
     *,
@@ -99,7 +122,11 @@ def corruption_robustness(
 ) -> Result:
     """See `reglib.metrics.corrupted` and `reglib.metrics.probability_ratio`, for the label."""
     pixels, labels = subject.test_bytes(n_images, data)
-    changed = metrics.corrupted(pixels, corruption=corruption, level=level, seed=seed)
+    if pixels.nbytes <= REMEMBERED_BYTES:
+        digest = hashlib.sha256(pixels.cpu().contiguous().numpy().data).hexdigest()
+        changed = _corrupted(_Pixels(digest, pixels), corruption, level, seed)
+    else:
+        changed = metrics.corrupted(pixels, corruption=corruption, level=level, seed=seed)
     ratios = [
         metrics.probability_ratio(
             subject.folded, subject.as_inputs(a), subject.as_inputs(b), labels_of

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from reglib.errors import UsageError, unknown
 from reglib.network_changes import CHANGES
+from reglib.residual_blocks import BasicBlock, BottleneckBlock, PreActivationBlock, conv_bn
 from reglib.top_gap import TopGAPNet
 from reglib.top_gap.backbones import backbone_of, normalised
 
@@ -105,21 +106,26 @@ class ConvNet(nn.Sequential):
         layers: list[nn.Module] = []
         for index in range(6):
             stride = 2 if index in (2, 4) else 1
-            layers += _conv_bn(channels, width, 3, stride) + [nn.ReLU()]
+            layers += conv_bn(channels, width, 3, stride) + [nn.ReLU()]
             channels = width
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
 
 
 class ResNet(nn.Sequential):
-    """A residual network of basic blocks :cite:p:`he2016`, of any width and depth.
+    """A residual network :cite:p:`he2016`, of any width and depth.
 
     Args:
         channels, size, classes: of the images (B, channels, size, size) and logits (B, classes).
-        blocks: basic blocks in each stage; (2, 2, 2, 2) is ResNet-18.
+        blocks: in each stage; (2, 2, 2, 2) is ResNet-18, and (3, 4, 6, 3) ResNet-34, or ResNet-50
+            with `bottleneck`.
         width: filters of the first stage; each further stage has twice as many.
         stem: "cifar" (3x3, stride 1), "strided" (3x3, stride 2) or "imagenet" (7x7 and pooling).
         pre_activation: normalise and activate before each convolution, not after it
             :cite:p:`he2016identity`; (2, 2, 2, 2) is then PreAct-ResNet-18.
+        bottleneck: blocks of three convolutions, whose output has four times as many filters.
+
+    Raises:
+        UsageError: an unknown stem, or bottleneck blocks that are to be pre-activated.
     """
 
     def __init__(
@@ -132,12 +138,15 @@ class ResNet(nn.Sequential):
         width: int = 64,
         stem: str = "cifar",
         pre_activation: bool = False,
+        bottleneck: bool = False,
     ) -> None:
+        if bottleneck and pre_activation:
+            raise UsageError("resnet: expected bottleneck or pre_activation, got both")
         stems: dict[str, Callable[[], list[nn.Module]]] = {
-            "cifar": lambda: _conv_bn(channels, width, 3, 1) + [nn.ReLU()],
-            "strided": lambda: _conv_bn(channels, width, 3, 2) + [nn.ReLU()],
+            "cifar": lambda: conv_bn(channels, width, 3, 1) + [nn.ReLU()],
+            "strided": lambda: conv_bn(channels, width, 3, 2) + [nn.ReLU()],
             "imagenet": lambda: (
-                _conv_bn(channels, width, 7, 2) + [nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+                conv_bn(channels, width, 7, 2) + [nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
             ),
         }
         if stem not in stems:
@@ -145,10 +154,11 @@ class ResNet(nn.Sequential):
         layers = stems[stem]()
         if pre_activation and stem != "imagenet":
             layers = layers[:1]
-        block = PreActivationBlock if pre_activation else BasicBlock
+        basic = PreActivationBlock if pre_activation else BasicBlock
+        block = BottleneckBlock if bottleneck else basic
         inputs = width
         for stage, count in enumerate(blocks):
-            outputs = width * 2**stage
+            outputs = width * 2**stage * block.EXPANSION
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
                 layers.append(block(inputs, outputs, stride))
@@ -156,48 +166,6 @@ class ResNet(nn.Sequential):
         if pre_activation:
             layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
-
-
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut; the activations are two separate modules."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.residual = nn.Sequential(
-            *_conv_bn(inputs, outputs, 3, stride), nn.ReLU(), *_conv_bn(outputs, outputs, 3, 1)
-        )
-        same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Sequential(*([] if same else _conv_bn(inputs, outputs, 1, stride)))
-        self.activation = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.activation(self.residual(x) + self.shortcut(x))
-
-
-class PreActivationBlock(nn.Module):
-    """Twice normalisation, ReLU and a 3x3 convolution; the shortcut is not normalised.
-
-    Where the shape changes, the shortcut is a 1x1 convolution of the activated input.
-    """
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.before = nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU())
-        self.residual = nn.Sequential(
-            *_conv_bn(inputs, outputs, 3, stride), nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-        )  # fmt: skip
-        same = stride == 1 and inputs == outputs
-        self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        active = self.before(x)
-        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
-
-
-def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.Module]:
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-    return [conv, nn.BatchNorm2d(outputs)]
 
 
 def top_gap(

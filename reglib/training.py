@@ -1,5 +1,6 @@
 """One training loop for every paper: cross-entropy plus the sum of strength x penalty."""
 
+import contextlib
 import hashlib
 import inspect
 import math
@@ -10,12 +11,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reglib.augmentation import check_crop_padding, crop_and_flip
 from reglib.data import ImageData, Split, to_float
 from reglib.double_backward import DEFAULT, fast_double_backward
 from reglib.double_backward.modules import viewed
 from reglib.errors import UsageError, unknown
 from reglib.networks import NETWORKS, build_network
+from reglib.optimizers import build_optimizer, check_optimizer, set_learning_rate
+from reglib.parallel import (
+    SharedBatchNorm,
+    check_batches,
+    n_processes,
+    share_of,
+    sum_gradients,
+    summed,
+)
 from reglib.regularizers import (
+    OWN_PASS,
     PENALTIES,
     Constants,
     Step,
@@ -23,17 +35,14 @@ from reglib.regularizers import (
     group_dro,
     take_step,
 )
+from reglib.training_state import State, restore, state_of
 from reglib.units import Training
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam}
 
 # Images of at most so many bytes are kept on the device; of more, each batch is brought there.
 RESIDENT_BYTES = 2**32
 
 # Settings that every penalty has: its coefficient, and T, if it acts in every T-th step only.
 COMMON = ("strength", "every")
-
-State = dict[str, Tensor]
 
 
 class Trained(NamedTuple):
@@ -56,12 +65,12 @@ def check(unit: Training) -> None:
     """
     names: list[tuple[str, str, Mapping[str, Any]]] = [
         ("network", unit.network, NETWORKS),
-        ("optimizer", unit.optimizer, OPTIMIZERS),
         *(("penalty", name, PENALTIES) for name in unit.penalties),
     ]
     for kind, name, known in names:
         if name not in known:
             raise unknown(kind, name, known)
+    check_optimizer(unit)
     for name, settings in unit.penalties.items():
         _check_penalty(name, settings)
 
@@ -97,7 +106,7 @@ def train(
     resume: State | None = None,
     on_epoch: Callable[[Callable[[], State]], None] | None = None,
 ) -> Trained:
-    """Train a network.
+    """Train a network; processes of `torch.distributed` share each batch (see `check_parallel`).
 
     Each epoch draws its random numbers from a seed of its own, so a training that goes on from the
     end of any epoch gives the same numbers as one that was never interrupted. The caller's random
@@ -117,10 +126,11 @@ def train(
         The network and its losses.
 
     Raises:
-        UsageError: an unknown name, an unknown way of double backpropagation, or data without the
-            groups that the unit asks for.
+        UsageError: an unknown name, an unknown way of double backpropagation, data without the
+            groups that the unit asks for, or several processes for what they cannot share.
     """
     check(unit)
+    check_parallel(unit, len(data.train.images[: unit.n_train]))
     way = double_backward or DEFAULT[device.type]
     if way not in ("fast", "stock"):
         raise UsageError(f"double_backward: expected fast or stock, got {way!r}")
@@ -130,21 +140,25 @@ def train(
     network = network.to(memory_format=layout)
     model = fast_double_backward(network) if penalised and way == "fast" else network
     parameters = list(network.parameters())
-    optimizer = OPTIMIZERS[unit.optimizer](parameters, lr=unit.learning_rate, fused=True)
+    optimizer = build_optimizer(unit, network)
     losses: list[float] = []
     if resume is not None:
-        losses = _restore(resume, network, optimizer)
+        losses = restore(resume, network, optimizer)
     groups = _groups(unit, data, device, resume)
 
     def state() -> State:
-        state = _state(network, optimizer, losses)
+        state = state_of(network, optimizer, losses)
         return state if groups is None else state | {"group_weights": groups.weights}
 
     images = data.train.images[: unit.n_train]
     images = images.to(device) if images.nbytes <= RESIDENT_BYTES else images
     split = Split(images, data.train.labels[: unit.n_train].to(device))
     constants = Constants(model, lambda: (part.to(device) for part in images.split(500)))
-    with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+    with (
+        torch.random.fork_rng(),
+        torch.backends.cudnn.flags(deterministic=True, benchmark=False),
+        SharedBatchNorm() if n_processes() > 1 else contextlib.nullcontext(),
+    ):
         for epoch in range(len(losses), unit.epochs):
             losses.append(_epoch(unit, constants, optimizer, layout, split, groups, epoch))
             if not math.isfinite(losses[-1]):
@@ -155,8 +169,35 @@ def train(
     return Trained(network.eval(), losses, diverged=not finite)
 
 
+def check_parallel(unit: Training, n_images: int) -> None:
+    """Check that the processes that there are can share the batches of a training.
+
+    They get the gradients of one process up to rounding, batch normalisation included. Of the
+    penalties, those on the landscape are built for that.
+
+    Raises:
+        UsageError: there are several processes, and they cannot.
+    """
+    if n_processes() == 1:
+        return
+    check_batches(n_images, unit.batch_size)
+    if unshared := unit.penalties.keys() - OWN_PASS:
+        raise UsageError(
+            f"penalty {min(unshared)!r}: expected one of {', '.join(sorted(OWN_PASS))}, whose "
+            "batches several processes can share; train it with one process"
+        )
+    if unit.group_dro is not None:
+        raise UsageError("group_dro: expected one process, which sees all groups of a batch, "
+                         f"got {n_processes()}")  # fmt: skip
+
+
 def initial_network(unit: Training, data: ImageData) -> nn.Module:
-    """Build the network of a unit as it is before training."""
+    """Build the network of a unit as it is before training.
+
+    Raises:
+        UsageError: the network does not take the images of the data, or they cannot be cropped.
+    """
+    check_crop_padding(unit.crop_padding, data.shape[1:])
     return build_network(
         unit.network, data.shape, len(data.classes), options=unit.network_options, seed=unit.seed
     )
@@ -211,34 +252,48 @@ def _epoch(
     epoch: int,
 ) -> float:
     """Go through the images once; return the mean loss, penalties included."""
-    seed = int.from_bytes(hashlib.sha256(f"{unit.seed}/{epoch}".encode()).digest()[:7], "big")
+    seed = _seed(f"{unit.seed}/{epoch}")
     torch.manual_seed(seed)
     device = split.labels.device
     generator = torch.Generator(device).manual_seed(seed)
+    changes = torch.Generator().manual_seed(_seed(f"{unit.seed}/{epoch}/changes"))
     batches = _order(unit, split, groups, seed).to(device).split(unit.batch_size)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     network = viewed(constants.model).train()  # faster where no penalty acts
     total = torch.zeros((), device=device, dtype=torch.float64)
     for number, index in enumerate(batches, start=1 + epoch * len(batches)):
-        pixels = split.images[index.to(split.images.device)].to(device)
+        set_learning_rate(optimizer, unit, steps=number - 1, steps_per_epoch=len(batches))
+        share = share_of(len(index))
+        own = index if share is None else index[share.rows]
+        pixels = crop_and_flip(
+            split.images[own.to(split.images.device)].to(device),
+            crop_padding=unit.crop_padding, flip=unit.flip, generator=changes, share=share,
+        )  # fmt: skip
         images = to_float(pixels, unit.pixel_range).contiguous(memory_format=layout)
         acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
-        images.requires_grad_(bool(acting))
+        looked_at = bool(acting.keys() - OWN_PASS)
         step = take_step(
-            constants.model if acting else network, images, split.labels[index], generator,
-            pixel_range=unit.pixel_range, constants=constants,
-            with_activations="activation_l1" in acting,
+            constants.model if looked_at else network, images.requires_grad_(looked_at),
+            split.labels[own], generator, pixel_range=unit.pixel_range, constants=constants,
+            share=share, with_activations="activation_l1" in acting,
         )  # fmt: skip
-        loss = _cross_entropy(unit, step, groups, index)
+        loss = _cross_entropy(unit, step, groups, own)
         for name, settings in acting.items():
             values = PENALTIES[name](step, **_own_settings(settings))
             loss = loss + settings["strength"] * values.mean()
+        loss = loss if share is None else loss * share.part
         optimizer.zero_grad()
         # Naming the parameters spares a gradient by the images that nobody needs.
         torch.autograd.backward(loss, inputs=parameters)
+        if share is not None:
+            sum_gradients(parameters)
         optimizer.step()
         total += loss.detach() * len(index)
-    return float(total) / len(split.images)
+    return float(total if n_processes() == 1 else summed(total)) / len(split.images)
+
+
+def _seed(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
 
 
 def _order(unit: Training, split: Split, groups: _Groups | None, seed: int) -> Tensor:
@@ -253,41 +308,12 @@ def _order(unit: Training, split: Split, groups: _Groups | None, seed: int) -> T
 def _cross_entropy(unit: Training, step: Step, groups: _Groups | None, index: Tensor) -> Tensor:
     """Return the mean over a batch, or what Group DRO makes of it, which moves the weights."""
     if groups is None or unit.group_dro is None:
-        return F.cross_entropy(step.logits, step.labels)
-    losses = F.cross_entropy(step.logits, step.labels, reduction="none")
+        return F.cross_entropy(step.logits, step.labels, label_smoothing=unit.label_smoothing)
+    losses = F.cross_entropy(
+        step.logits, step.labels, reduction="none", label_smoothing=unit.label_smoothing
+    )
     loss, weights = group_dro(
         losses, groups.groups[index], groups.weights, step_size=unit.group_dro
     )
     groups.weights.copy_(weights)
     return loss
-
-
-def _state(network: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> State:
-    state = {f"network.{name}": value for name, value in network.state_dict().items()}
-    for index, slots in optimizer.state_dict()["state"].items():
-        state |= {f"optimizer.{index}.{name}": value for name, value in slots.items()}
-    state["losses"] = torch.tensor(losses, dtype=torch.float64)
-    return state
-
-
-def _restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
-    weights = {}
-    slots: dict[int, State] = {}
-    for name, value in state.items():
-        owner, _, rest = name.partition(".")
-        if owner == "network":
-            weights[rest] = value
-        elif owner == "optimizer":
-            index, _, slot = rest.partition(".")
-            slots.setdefault(int(index), {})[slot] = value
-    if not weights or "losses" not in state:
-        raise UsageError("resume: expected the state that on_epoch gave, got something else")
-    network.load_state_dict(weights)
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": slots, "param_groups": groups})
-    # Files do not keep layouts, and fused optimizers pair a weight with its moments by address.
-    for parameter, moments in optimizer.state.items():
-        for name, value in moments.items():
-            if value.shape == parameter.shape:
-                moments[name] = torch.empty_like(parameter).copy_(value)
-    return state["losses"].tolist()

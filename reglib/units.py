@@ -40,7 +40,15 @@ class Training:
             all but one and test on that one; None for the data set's own test images. The folds do
             not depend on the seed; `n_train` counts the images of the other folds.
         fold: the fold to test on, from 0.
-        seed: of the initial weights and of the order of the images.
+        crop_padding, flip: random changes of the images, anew in each epoch (see
+            `reglib.augmentation.crop_and_flip`).
+        optimizer_options: further arguments of the optimizer (see `reglib.optimizers`), such as
+            "momentum" and "weight_decay"; with "decay_all" false, biases and normalisations do not
+            decay.
+        cosine_epochs: the learning rate falls along half a cosine, to zero after so many epochs,
+            which may be more than `epochs`; None for a constant one.
+        label_smoothing: share of the label that is spread evenly over all classes.
+        seed: of the initial weights, of the order of the images and of their changes.
 
     Raises:
         UsageError: a field that has not its type or is out of its range, by name.
@@ -61,6 +69,11 @@ class Training:
     balance_groups: bool = False
     folds: int | None = None
     fold: int = 0
+    crop_padding: int = 0
+    flip: bool = False
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    cosine_epochs: int | None = None
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("data", "network", "optimizer"):
@@ -71,14 +84,10 @@ class Training:
             _require("n_train", self.n_train, "a positive integer or None", _is_count)
         if self.group_dro is not None:
             _require("group_dro", self.group_dro, "a positive finite number or None", _is_positive)
-        _require("balance_groups", self.balance_groups, "True or False",
-                 lambda v: isinstance(v, bool))  # fmt: skip
-        if self.folds is not None:
-            _require("folds", self.folds, "an integer of at least 2 or None",
-                     lambda v: _is_count(v) and v > 1)  # fmt: skip
-        last = (self.folds or 1) - 1
-        _require("fold", self.fold, f"an integer in 0..{last} for folds={self.folds}",
-                 lambda v: _is_integer(v) and 0 <= v <= last)  # fmt: skip
+        for name in ("balance_groups", "flip"):
+            _require(name, getattr(self, name), "True or False", lambda v: isinstance(v, bool))
+        self._check_folds()
+        self._check_schedule_and_changes()
         _require("learning_rate", self.learning_rate, "a positive finite number", _is_positive)
         _require("seed", self.seed, "an integer in 0..2^63-1", _is_seed)
         _require("pixel_range", self.pixel_range, "two finite numbers, low < high", _is_range)
@@ -90,6 +99,24 @@ class Training:
                      _is_settings)  # fmt: skip
             _require(f"strength of penalty {name!r}", settings.get("strength"),
                      "a finite number >= 0", _is_strength)  # fmt: skip
+
+    def _check_folds(self) -> None:
+        if self.folds is not None:
+            _require("folds", self.folds, "an integer of at least 2 or None",
+                     lambda v: _is_count(v) and v > 1)  # fmt: skip
+        last = (self.folds or 1) - 1
+        _require("fold", self.fold, f"an integer in 0..{last} for folds={self.folds}",
+                 lambda v: _is_integer(v) and 0 <= v <= last)  # fmt: skip
+
+    def _check_schedule_and_changes(self) -> None:
+        _require("crop_padding", self.crop_padding, "a number of pixels, 0 or more",
+                 lambda v: _is_integer(v) and v >= 0)  # fmt: skip
+        _require("optimizer_options", self.optimizer_options, "names and values", _is_settings)
+        _require("label_smoothing", self.label_smoothing, "a number from 0 to below 1",
+                 lambda v: _is_finite(v) and 0 <= v < 1)  # fmt: skip
+        if self.cosine_epochs is not None:
+            _require("cosine_epochs", self.cosine_epochs, f"an integer from {self.epochs} (epochs)",
+                     lambda v: _is_integer(v) and v >= self.epochs)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

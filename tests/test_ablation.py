@@ -211,3 +211,24 @@ class TestMeasurements:
         torch.testing.assert_close(
             result.per_image, (probs[0] / probs[1]).detach(), rtol=1e-4, atol=0
         )
+
+    def test_images_are_corrupted_once_for_all_networks_unless_they_are_many(self, monkeypatch):
+        made = []
+
+        def count(images, **settings):
+            made.append(settings)
+            return corrupted(images, **settings)
+
+        monkeypatch.setattr("reglib.metrics.corrupted", count)
+        settings = {"corruption": "contrast", "level": 5, "seed": 71}
+        first, again = (
+            self.measured("corruption_robustness", n_images=4, **settings) for _ in range(2)
+        )
+        assert torch.equal(first.per_image, again.per_image)
+        assert len(made) == 1
+        for changes in ({"level": 4}, {"seed": 72}, {"corruption": "fog"}, {"n_images": 5}):
+            self.measured("corruption_robustness", **{"n_images": 4, **settings, **changes})
+        assert len(made) == 5
+        monkeypatch.setattr("reglib.landscape_measures.REMEMBERED_BYTES", 10)
+        self.measured("corruption_robustness", n_images=4, **settings)
+        assert len(made) == 6

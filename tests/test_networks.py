@@ -24,6 +24,7 @@ SMALL = [
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1), "stem": "strided"}),
     ("resnet", (1, 64, 64), {"width": 4, "blocks": (2, 1), "stem": "imagenet"}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 2), "pre_activation": True}),
+    ("resnet", (3, 32, 32), {"width": 2, "blocks": (1, 2), "bottleneck": True}),
     ("top_gap", (3, 32, 32), {"k": 5, "width": 4, "backbone_options": SLIM}),
     ("top_gap", (1, 28, 28), {"k": 0.1, "fpn": False, "backbone": "convnet"}),
 ]
@@ -116,6 +117,38 @@ def test_preact_resnet18_in_cifar_form_has_its_11172170_parameters():
     """11,171,146 in a common implementation, which leaves out the last normalisation (1,024)."""
     with torch.device("meta"):
         assert count(ResNet(3, 32, 10, pre_activation=True)) == 11_172_170
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"blocks": (3, 4, 6, 3), "bottleneck": True}, torchvision.models.resnet50),
+        ({"blocks": (3, 4, 6, 3)}, torchvision.models.resnet34),
+    ],
+    ids=["resnet50", "resnet34"],
+)
+def test_residual_networks_for_imagenet_compute_what_those_of_torchvision_do(ours, theirs):
+    """With the very weights of torchvision's network, in the order in which both list them."""
+    own = build("resnet", (3, 224, 224), {**ours, "stem": "imagenet"}, classes=1000)
+    other = theirs().eval()
+    weights = zip(own.state_dict(), other.state_dict().values(), strict=True)
+    own.load_state_dict(dict(weights))
+    assert count(own) == count(other)
+    images = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        torch.testing.assert_close(own(images), other(images))
+
+
+def test_resnet50_has_its_25557032_parameters():
+    options = {"blocks": (3, 4, 6, 3), "bottleneck": True}
+    with torch.device("meta"):
+        assert count(ResNet(3, 224, 1000, stem="imagenet", **options)) == 25_557_032
+
+
+def test_blocks_are_not_bottlenecks_and_pre_activated_at_once():
+    options = {"bottleneck": True, "pre_activation": True}
+    with pytest.raises(UsageError, match="expected bottleneck or pre_activation, got both"):
+        build("resnet", (3, 32, 32), options)
 
 
 def test_a_pre_activation_block_passes_its_input_on_unchanged():

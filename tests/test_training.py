@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import itertools
 import math
 
 import pytest
@@ -29,6 +30,17 @@ WITH_BATCH_NORM = dataclasses.replace(
 )
 
 
+AS_IN_THE_PAPER = dataclasses.replace(
+    WITH_BATCH_NORM,
+    learning_rate=0.1,
+    optimizer="sgd",
+    optimizer_options={"momentum": 0.9, "weight_decay": 1e-3, "decay_all": False},
+    cosine_epochs=4,
+    crop_padding=4,
+    flip=True,
+    label_smoothing=0.1,
+    penalties={"landscape_target": {"strength": 1.0, "every": 2}},
+)
 GROUPED = dataclasses.replace(UNIT, data="grouped", penalties={}, balance_groups=True)
 
 
@@ -122,7 +134,9 @@ def test_every_epoch_of_every_seed_has_an_order_of_its_own(monkeypatch):
     assert all(sorted(order.tolist()) == list(range(96)) for order in orders)
 
 
-@pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM], ids=["lenet5", "convnet"])
+@pytest.mark.parametrize(
+    "unit", [UNIT, WITH_BATCH_NORM, AS_IN_THE_PAPER], ids=["lenet5", "convnet", "sgd and crops"]
+)
 def test_resuming_from_any_epoch_gives_the_bits_of_an_uninterrupted_training(unit):
     whole, states = states_of(unit)
     assert len(states) == 3
@@ -247,6 +261,62 @@ def test_penalties_know_the_pixel_range_of_the_unit(monkeypatch):
     assert ranges == [(-1, 2)] * 3
 
 
+def test_loss_and_penalties_see_the_changed_images_of_each_epoch(monkeypatch):
+    seen = []
+
+    def record(step):
+        seen.append(step.inputs.detach().clone())
+        return step.logits.sum(1) * 0
+
+    monkeypatch.setitem(PENALTIES, "logit_gradient", record)
+    unit = dataclasses.replace(UNIT, epochs=2, penalties={"logit_gradient": {"strength": 1}})
+    trained(unit)
+    plain = seen.copy()
+    seen.clear()
+    trained(dataclasses.replace(unit, crop_padding=3))
+    assert [x.shape for x in plain] == [x.shape for x in seen]
+
+    def best(shifted, image):
+        """Find the shift that makes one image of the other, on the part that both show."""
+        found = []
+        for down in range(-3, 4):
+            for right in range(-3, 4):
+                part = torch.roll(image, (-down, -right), (1, 2))[:, 3:-3, 3:-3]
+                if torch.equal(part, shifted[:, 3:-3, 3:-3]):
+                    found.append((down, right))
+        assert found
+        return found[0]
+
+    shifts = [best(a, b) for a, b in zip(torch.cat(seen), torch.cat(plain))]
+    assert len(set(shifts)) > 30
+    assert shifts[:96] != shifts[96:]
+
+
+def test_cosine_schedule_ends_at_a_learning_rate_of_nearly_zero():
+    unit = dataclasses.replace(AS_IN_THE_PAPER, epochs=4, batch_size=1, n_train=40)
+    _, states = states_of(dataclasses.replace(unit, penalties={}, batch_size=4))
+    moves = [
+        float((b["network.0.weight"] - a["network.0.weight"]).norm())
+        for a, b in itertools.pairwise(states)
+    ]
+    assert moves[2] < 0.5 * moves[0]
+
+
+def test_label_smoothing_spreads_the_label():
+    unit = dataclasses.replace(UNIT, penalties={}, epochs=1, batch_size=96, label_smoothing=0.3)
+    data = load_data("mnist5k")
+    logits = initial_network(unit, data)(to_float(data.train.images[:96], unit.pixel_range))
+    spread = torch.full((96, 10), 0.03)
+    spread[torch.arange(96), data.train.labels[:96]] += 0.7
+    expected = -(spread * logits.log_softmax(1)).sum(1).mean()
+    assert trained(unit).losses == [pytest.approx(float(expected.detach()), rel=1e-5)]
+
+
+def test_padding_that_the_images_do_not_allow_is_refused():
+    with pytest.raises(UsageError, match="crop_padding: expected 0 to 27 pixels"):
+        trained(dataclasses.replace(UNIT, crop_padding=28))
+
+
 def test_balanced_groups_are_equally_frequent(monkeypatch):
     seen = []
 
@@ -339,18 +409,24 @@ def test_a_way_of_double_backpropagation_that_is_unknown_is_refused():
         trained(UNIT, double_backward="quick")
 
 
-def test_a_penalty_acts_in_every_t_th_step_of_the_training_in_full_strength(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "differentiates"), [("landscape_curvature", False), ("logit_gradient", True)]
+)
+def test_a_penalty_acts_in_every_t_th_step_of_the_training_in_full_strength(
+    monkeypatch, name, differentiates
+):
     seen = []
 
     def record(step, *, kernel_width=3):
         seen.append((kernel_width, step.inputs.requires_grad, step.labels))
         return 0 * step.logits.sum(1) + 1
 
-    monkeypatch.setitem(PENALTIES, "landscape_curvature", record)
-    penalties = {"landscape_curvature": {"strength": 9.0, "every": 2, "kernel_width": 5}}
+    monkeypatch.setitem(PENALTIES, name, record)
+    penalties = {name: {"strength": 9.0, "every": 2, "kernel_width": 5}}
     unit = dataclasses.replace(UNIT, penalties=penalties)
     sparse, states = states_of(unit)
-    assert [(width, grad) for width, grad, _ in seen] == [(5, True)] * 4  # steps 2, 4, 6, 8 of 9
+    of_steps_2_4_6_8_of_9 = [(5, differentiates)] * 4
+    assert [(width, grad) for width, grad, _ in seen] == of_steps_2_4_6_8_of_9
     steps_of_epochs = [1, 2, 1]
     plain = trained(dataclasses.replace(UNIT, penalties={}))
     extra = [a - b for a, b in zip(sparse.losses, plain.losses)]

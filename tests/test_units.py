@@ -52,6 +52,11 @@ OTHER_VALUES: dict[str, Any] = {
     "balance_groups": True,
     "folds": 5,
     "fold": 1,
+    "crop_padding": 4,
+    "flip": True,
+    "optimizer_options": {"momentum": 0.9},
+    "cosine_epochs": 20,
+    "label_smoothing": 0.1,
 }
 
 

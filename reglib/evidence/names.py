@@ -43,5 +43,12 @@ NAMES = {
 
 
 def name_of(key: object) -> str:
-    """Return the name of a data set or network as figures show it."""
-    return NAMES.get(str(key), str(key))
+    """Return the name of a data set or network as figures show it.
+
+    >>> name_of("cifar100-cropped")
+    'CIFAR-100, RC+'
+    """
+    name = str(key)
+    if name.endswith("-cropped"):
+        return f"{name_of(name.removesuffix('-cropped'))}, RC+"
+    return NAMES.get(name, name)

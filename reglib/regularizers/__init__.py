@@ -19,6 +19,7 @@ from reglib.regularizers.step import Constants, Penalty, Step, of_step, take_ste
 from reglib.top_gap import class_map_l1
 
 __all__ = [
+    "OWN_PASS",
     "PENALTIES",
     "Constants",
     "GroupDRO",
@@ -41,6 +42,9 @@ __all__ = [
     "score_matching_penalty",
     "take_step",
 ]
+
+# What takes of a step its images and network alone, and goes through the network by itself.
+OWN_PASS = frozenset({"landscape_curvature", "landscape_target"})
 
 PENALTIES: dict[str, Penalty] = {
     "activation_l1": activation_l1,

@@ -16,6 +16,7 @@ from reglib.double_backward.modules import View
 from reglib.input_hessian.checks import check_network
 from reglib.landscape import data_smoothness
 from reglib.network_changes import is_activation
+from reglib.parallel import Share
 from reglib.top_gap import Pooled, TopGAP
 from reglib.top_gap.pooling import can_fuse
 
@@ -23,13 +24,13 @@ from reglib.top_gap.pooling import can_fuse
 class Step(NamedTuple):
     """What a penalty may look at in one training step: see `take_step`.
 
-    `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it, and on
-    the way `class_maps` (B, classes, h, w), if the network has a `TopGAP` layer that pools them,
-    and `activations`, the outputs (B, ...) of its activation layers, if they were asked for.
-    `class_map_l1` (B,) is the L1 norm of the maps where the kernel that pools them computes it
-    anyway.
-    `pixel_range` holds the values of black and white. `constants` belongs to the whole training;
-    without it, what is needed is made anew each time.
+    `inputs` (B, C, H, W) requires a gradient, unless all penalties are of `OWN_PASS`; `logits`
+    (B, classes) were computed from it, and on the way `class_maps` (B, classes, h, w), if the
+    network has a `TopGAP` layer that pools them, and `activations`, the outputs (B, ...) of its
+    activation layers, if they were asked for. `class_map_l1` (B,) is the L1 norm of the maps where
+    the kernel that pools them computes it anyway. `pixel_range` holds the values of black and
+    white. `constants` belongs to the whole training; without it, what is needed is made anew each
+    time. `share` says which images of a batch these are, if several processes share it.
     """
 
     model: nn.Module
@@ -42,6 +43,7 @@ class Step(NamedTuple):
     pixel_range: tuple[float, float] = (0.0, 1.0)
     constants: Constants | None = None
     class_map_l1: Tensor | None = None
+    share: Share | None = None
 
 
 def take_step(
@@ -52,6 +54,7 @@ def take_step(
     *,
     pixel_range: tuple[float, float] = (0.0, 1.0),
     constants: Constants | None = None,
+    share: Share | None = None,
     with_activations: bool = False,
 ) -> Step:
     """Run a network on a batch, and note what penalties may look at.
@@ -88,7 +91,7 @@ def take_step(
     return Step(
         model, inputs, labels, logits, generator,
         class_maps=maps, activations=activations, pixel_range=pixel_range, constants=constants,
-        class_map_l1=pooled[-1].l1 if pooled else None,
+        class_map_l1=pooled[-1].l1 if pooled else None, share=share,
     )  # fmt: skip
 
 

@@ -32,6 +32,10 @@ from reglib.units import (
     training_of,
 )
 
+FEW_HAVE = (
+    "group_dro", "balance_groups", "crop_padding", "flip", "cosine_epochs", "label_smoothing",
+)  # fmt: skip
+
 
 def compute(
     units: Iterable[Unit],
@@ -307,9 +311,10 @@ def _training_columns(unit: Network) -> dict[str, Any]:
     row |= row.pop("network_options")
     for penalty, settings in row.pop("penalties").items():
         row |= {f"{penalty}_{name}": value for name, value in settings.items()}
-    for name in ("group_dro", "balance_groups"):
+    row |= {f"optimizer_{k}": value for k, value in row.pop("optimizer_options").items()}
+    for name in FEW_HAVE:
         if not row[name]:
-            del row[name]  # so that only tables of trainings with groups have these columns
+            del row[name]  # so that only tables of trainings that have it have this column
     if row["folds"] is None:
         del row["folds"], row["fold"]
     return row

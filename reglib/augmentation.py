@@ -1,0 +1,75 @@
+"""Random changes of training images, drawn anew for each image in each epoch."""
+
+import torch
+from torch import Tensor
+
+from reglib.errors import UsageError
+from reglib.parallel import Share
+
+
+def crop_and_flip(
+    images: Tensor,
+    *,
+    crop_padding: int = 0,
+    flip: bool = False,
+    generator: torch.Generator,
+    share: Share | None = None,
+) -> Tensor:
+    r"""Crop each image at random after padding it by reflection, and mirror it or not.
+
+    A crop of the padded image at a random place is the image moved by whole pixels,
+    :math:`x'_{c,i,j} = x_{c,\rho(i+u),\rho(j+v)}` with `u` and `v` uniform on
+    `-crop_padding .. crop_padding`, where :math:`\rho` reflects at the outermost pixels, which are
+    not repeated. A mirrored image has left and right exchanged, with a chance of one half.
+
+    Args:
+        images: (B, C, H, W), of any type: pixels are moved, not computed.
+        crop_padding: pixels of padding at each side, below H and W; 0 for no cropping.
+        flip: mirror half of the images.
+        generator: on the CPU, so that every device gets the same changes. It is drawn from in the
+            same way whatever the settings: those that differ in one share the other's numbers.
+        share: which images of a batch these are; the others' numbers are drawn too.
+
+    Returns:
+        (B, C, H, W) on the device of `images`; `images` itself if nothing is asked for.
+
+    Raises:
+        UsageError: `crop_padding` is negative or not below the size of the images.
+
+    Source: appendix D.1 of :cite:t:`moens2020`, where RC- is to flip and RC+ to crop as well, with
+    4 pixels.
+    """
+    check_crop_padding(crop_padding, tuple(images.shape[-2:]))
+    rows, total = share or Share(slice(None), len(images))
+    mirrored = torch.rand(total, generator=generator)[rows] < 0.5
+    shifts = torch.randint(-crop_padding, crop_padding + 1, (total, 2), generator=generator)[rows]
+    if not (crop_padding or flip):
+        return images
+    shifts = shifts.to(images.device)
+    lines, columns = (
+        _reflected(torch.arange(size, device=images.device) + shifts[:, axis, None], size)
+        for axis, size in enumerate(images.shape[-2:])
+    )
+    if flip:
+        columns = columns.flip(1).where(mirrored.to(images.device)[:, None], columns)
+    image = torch.arange(len(images), device=images.device).view(-1, 1, 1, 1)
+    channel = torch.arange(images.shape[1], device=images.device).view(1, -1, 1, 1)
+    return images[image, channel, lines[:, None, :, None], columns[:, None, None, :]]
+
+
+def check_crop_padding(crop_padding: int, size: tuple[int, ...]) -> None:
+    """Check that images of a size (H, W) can be padded by reflection.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not 0 <= crop_padding < min(size):
+        raise UsageError(
+            f"crop_padding: expected 0 to {min(size) - 1} pixels for images of "
+            f"{' x '.join(map(str, size))}, got {crop_padding}"
+        )
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    """Fold places beyond 0..size-1 back at the first and the last."""
+    return (size - 1) - ((size - 1) - places.abs()).abs()

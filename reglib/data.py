@@ -50,7 +50,8 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
     Args:
         name: a key of `SOURCES`, or `imagefolder:PATH` for images of your own, laid out as
             `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for `test`), of one size; without
-            these folders, photographs of any size to show to a network for ImageNet.
+            these folders, photographs of any size to show to a network for ImageNet. Or
+            `resized:NAME:SIZE` for the images of another data set as RGB of SIZE x SIZE pixels.
         root: folder of downloaded data; default: see `reglib.paths.data_folder`.
 
     Raises:
@@ -65,7 +66,7 @@ def image_shape(name: str) -> tuple[int, int, int]:
     return source(name).shape or load_data(name).shape
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)  # one to train on, and what networks are shown beside it
 def _load(name: str, root: str) -> ImageData:
     train, test, classes = read_source(name, Path(root))
     for part, split in [("training", train)] * source(name).to_train + [("test", test)]:

@@ -221,7 +221,7 @@ def _epoch(
         images.requires_grad_(bool(acting))
         step = take_step(
             constants.model if acting else network, images, split.labels[index], generator,
-            pixel_range=unit.pixel_range, constants=constants,
+            pixel_range=unit.pixel_range, constants=constants, epoch=epoch,
         )  # fmt: skip
         loss = _cross_entropy(unit, step, groups, index)
         for name, settings in acting.items():

@@ -24,7 +24,7 @@ class Step(NamedTuple):
     `inputs` (B, C, H, W) requires a gradient; `logits` (B, classes) were computed from it, and on
     the way `class_maps` (B, classes, h, w), if the network has a `TopGAP` layer that pools them.
     `pixel_range` holds the values of black and white. `constants` belongs to the whole training;
-    without it, what is needed is made anew each time.
+    without it, what is needed is made anew each time. `epoch` counts from 0.
     """
 
     model: nn.Module
@@ -35,6 +35,7 @@ class Step(NamedTuple):
     class_maps: Tensor | None = None
     pixel_range: tuple[float, float] = (0.0, 1.0)
     constants: Constants | None = None
+    epoch: int = 0
 
 
 def take_step(
@@ -45,6 +46,7 @@ def take_step(
     *,
     pixel_range: tuple[float, float] = (0.0, 1.0),
     constants: Constants | None = None,
+    epoch: int = 0,
 ) -> Step:
     """Run a network on a batch, and note what penalties may look at.
 
@@ -66,6 +68,7 @@ def take_step(
     return Step(
         model, inputs, labels, logits, generator,
         class_maps=maps[-1] if maps else None, pixel_range=pixel_range, constants=constants,
+        epoch=epoch,
     )  # fmt: skip
 
 

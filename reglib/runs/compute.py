@@ -12,6 +12,7 @@ import pandas as pd
 
 from reglib import measure, pretrained, training
 from reglib.data import load_data
+from reglib.density_measures import check_foreign
 from reglib.errors import DataMissing, RunFailed, UsageError
 from reglib.paths import store_folder
 from reglib.runs.dispatch import Failure, run_jobs
@@ -109,7 +110,7 @@ def _check_with_data(units: Iterable[Unit]) -> None:
 
     Raises:
         UsageError: too few images, images of a shape or an option that a network does not take,
-            labels that it does not have.
+            labels that it does not have, foreign images that are those of the training.
     """
     units = sorted(units, key=lambda unit: training_of(unit).data)
     for unit in units:
@@ -118,6 +119,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             own, shown = load_data(unit.training.data), load_data(name)
             labelled = unit.metric not in measure.WITHOUT_LABELS
             checked_test_split(own, shown, name, measure.images_needed(unit), labelled=labelled)
+            if not labelled:
+                check_foreign(own, shown, unit.training.data, name)
     built = set()
     for unit in map(training_of, units):
         data = load_data(unit.data)

@@ -51,8 +51,9 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
     """Read a data set.
 
     Args:
-        name: a key of `SOURCES`, `imagenet_c:CORRUPTION:LEVEL`, or `imagefolder:PATH` for images
-            of your own, laid out as `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for
+        name: a key of `SOURCES`, `imagenet_c:CORRUPTION:LEVEL`, `resized:NAME:SIZE` for the images
+            of another data set as RGB of SIZE x SIZE pixels, or `imagefolder:PATH` for images of
+            your own, laid out as `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for
             `test`), of one size; without these folders, photographs of any size to show to a
             network for ImageNet.
         root: folder of downloaded data; default: see `reglib.paths.data_folder`.
@@ -69,7 +70,7 @@ def image_shape(name: str) -> tuple[int, int, int]:
     return source(name).shape or load_data(name).shape
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)  # one to train on, and what networks are shown beside it
 def _load(name: str, root: str) -> ImageData:
     train, test, classes = read_source(name, Path(root))
     for part, split in [("training", train)] * source(name).to_train + [("test", test)]:

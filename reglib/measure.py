@@ -19,7 +19,6 @@ from reglib import (
 from reglib.attacks import ATTACKS
 from reglib.double_backward import fast_double_backward
 from reglib.errors import UsageError, unknown
-from reglib.regularizers.adversarial import NORMS
 from reglib.saliency import SALIENCIES
 from reglib.subject import Result, Subject
 from reglib.units import Measurement
@@ -133,7 +132,6 @@ METRICS: dict[str, Callable[..., Result]] = {
     "mask_iou": top_gap_measures.mask_iou,
     "max_sensitivity": max_sensitivity,
     "ood_auroc": density_measures.ood_auroc,
-    "pgd_accuracy": density_measures.pgd_accuracy,
     "pixel_perturbation": density_measures.pixel_perturbation,
     "robust_accuracy": top_gap_measures.robust_accuracy,
     "saliency_maps": saliency_maps,
@@ -152,7 +150,6 @@ CHOICES: dict[str, Collection[str]] = {
     "erf_distance.normalise": ("each", "none", "together"),
     "erf_distance.part": metrics.ERFDistance._fields,
     "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
-    "pgd_accuracy.norm": NORMS,
     "robust_accuracy.counts": ("correct", "unchanged"),
     "saliency": SALIENCIES,
 }

@@ -134,6 +134,19 @@ def _read_idx(folder: Path, prefix: str) -> Split:
     return Split(torch.from_numpy(pixels), torch.from_numpy(classes))
 
 
+def read_svhn(root: Path) -> Read:
+    """Read the house numbers of SVHN, without its further training images."""
+    folder = root / "SVHN"
+    try:
+        parts = [datasets.SVHN(folder, part) for part in ("train", "test")]
+    except RuntimeError as error:
+        raise NotThere(folder, error) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(folder, error) from error
+    splits = [Split(torch.tensor(p.data), torch.tensor(p.labels).long()) for p in parts]
+    return splits[0], splits[1], [str(digit) for digit in range(10)]
+
+
 def read_imagenette(root: Path) -> Read:
     """Read Imagenette, cropped to squares."""
     try:

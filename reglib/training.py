@@ -275,7 +275,7 @@ def _epoch(
         step = take_step(
             constants.model if looked_at else network, images.requires_grad_(looked_at),
             split.labels[own], generator, pixel_range=unit.pixel_range, constants=constants,
-            share=share, with_activations="activation_l1" in acting,
+            share=share, epoch=epoch, with_activations="activation_l1" in acting,
         )  # fmt: skip
         loss = _cross_entropy(unit, step, groups, own)
         for name, settings in acting.items():

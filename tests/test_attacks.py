@@ -163,6 +163,21 @@ def test_an_image_withstands_an_ensemble_if_it_withstands_all_and_is_not_attacke
     assert found.images[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("shape", [(16, 8), (8, 16), (40, 6)])
+def test_square_attacks_oblong_images(shape):
+    """The network looks at one corner, which some square must have covered."""
+    corner = torch.zeros(1, *shape)
+    corner[:, :2, :2] = 1 / 4
+    network = nn.Sequential(nn.Flatten(), nn.Linear(corner.numel(), 2))
+    network[1].weight.data = torch.stack([corner.flatten(), -corner.flatten()])
+    network[1].bias.data = torch.tensor([-0.5, 0.5])
+    x = torch.full((3, 1, *shape), 0.52)
+    found = square(network.eval(), x, torch.zeros(3).long(), epsilon=0.1, generator=generator(),
+                   steps=400)  # fmt: skip
+    assert not found.unchanged.any()
+    assert float((found.images - x).abs().max()) <= 0.1 * (1 + 1e-4)
+
+
 def test_attacked_images_stay_in_the_range():
     x = torch.rand(6, 2, SIDE, SIDE, generator=generator(3)).round()
     for name in ATTACKS:

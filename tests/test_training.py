@@ -317,6 +317,16 @@ def test_padding_that_the_images_do_not_allow_is_refused():
         trained(dataclasses.replace(UNIT, crop_padding=28))
 
 
+def test_penalties_know_the_epoch():
+    def losses(radius):
+        cure = {"cure": {"strength": 1.0, "radius": radius}}
+        return trained(dataclasses.replace(UNIT, penalties=cure)).losses
+
+    rising = losses([0.1, 2.0])
+    assert rising[0] == losses(0.1)[0]
+    assert rising[1] > losses(0.1)[1]
+
+
 def test_balanced_groups_are_equally_frequent(monkeypatch):
     seen = []
 

@@ -30,7 +30,8 @@ class Step(NamedTuple):
     activation layers, if they were asked for. `class_map_l1` (B,) is the L1 norm of the maps where
     the kernel that pools them computes it anyway. `pixel_range` holds the values of black and
     white. `constants` belongs to the whole training; without it, what is needed is made anew each
-    time. `share` says which images of a batch these are, if several processes share it.
+    time. `share` says which images of a batch these are, if several processes share it; `epoch`
+    counts from 0.
     """
 
     model: nn.Module
@@ -44,6 +45,7 @@ class Step(NamedTuple):
     constants: Constants | None = None
     class_map_l1: Tensor | None = None
     share: Share | None = None
+    epoch: int = 0
 
 
 def take_step(
@@ -56,6 +58,7 @@ def take_step(
     constants: Constants | None = None,
     share: Share | None = None,
     with_activations: bool = False,
+    epoch: int = 0,
 ) -> Step:
     """Run a network on a batch, and note what penalties may look at.
 
@@ -91,7 +94,7 @@ def take_step(
     return Step(
         model, inputs, labels, logits, generator,
         class_maps=maps, activations=activations, pixel_range=pixel_range, constants=constants,
-        class_map_l1=pooled[-1].l1 if pooled else None, share=share,
+        class_map_l1=pooled[-1].l1 if pooled else None, share=share, epoch=epoch,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from reglib import measure, pretrained, training
 from reglib.data import load_data
+from reglib.density_measures import check_foreign
 from reglib.errors import DataMissing, RunFailed, UsageError
 from reglib.folds import data_of
 from reglib.paths import store_folder
@@ -114,7 +115,7 @@ def _check_with_data(units: Iterable[Unit]) -> None:
 
     Raises:
         UsageError: too few images, images of a shape or an option that a network does not take,
-            labels that it does not have.
+            labels that it does not have, foreign images that are those of the training.
     """
     units = sorted(units, key=lambda unit: _of_images(training_of(unit)))
     for unit in units:
@@ -124,6 +125,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             shown = load_data(name) if "data" in unit.settings else own
             labelled = unit.metric not in measure.WITHOUT_LABELS
             checked_test_split(own, shown, name, measure.images_needed(unit), labelled=labelled)
+            if not labelled:
+                check_foreign(own, shown, unit.training.data, name)
     built = set()
     for unit in map(training_of, units):
         data = data_of(unit)

@@ -2,6 +2,7 @@
 
 from reglib import notebooks
 from reglib.evidence import load_published
+from reglib.training import check
 from reglib.units import Training
 
 CHAPTER = "top_gap"
@@ -56,6 +57,19 @@ def test_workstation_repeats_the_main_comparison_on_fashion_mnist():
     further = [unit for unit in trainings if unit.data == "fashion_mnist"]
     assert {unit.data for unit in trainings} == {"cifar10-jpeg", "fashion_mnist"}
     assert sorted(unit.seed for unit in further) == sorted([*range(6)] * 3)
+
+
+def test_the_sets_of_the_paper_are_a_matter_of_parameters():
+    changes = {"data": "cub", "shifted": "cub_on_waterbirds", "with_masks": True, "folds": 5,
+               "backbone_name": "resnet18", "pretrained": True, "n_train": 4700}  # fmt: skip
+    values = notebooks.resolve(CHAPTER, "paper", changes)
+    units = notebooks.units_of(CHAPTER, values)
+    trainings = [unit for unit in units if isinstance(unit, Training)]
+    assert {(u.data, u.folds, u.fold) for u in trainings} == {("cub", 5, fold) for fold in range(5)}
+    for unit in trainings:
+        assert unit.network_options["backbone"] == "resnet18"
+        assert "backbone_options" not in unit.network_options
+        check(unit)
 
 
 def test_every_row_of_a_published_table_has_a_value_for_every_column():

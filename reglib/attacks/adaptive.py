@@ -147,8 +147,8 @@ def auto_attack(
 ) -> Attacked:
     """Attack by APGD-CE, by APGD aimed at classes, and by Square, each where the others failed.
 
-    Of the four attacks of AutoAttack, FAB is missing: ART does not have it. Changes are bounded as
-    in `square`.
+    An image is unchanged if all three fail. Of the four attacks of AutoAttack, FAB is missing: ART
+    does not have it, and has DeepFool in its place. Changes are bounded as in `square`.
 
     Args:
         model, images, labels, epsilon, batch_size: see `fgsm`.

@@ -8,6 +8,7 @@ r"""Top-GAP :cite:p:`topgap`: a prior on the size of what a network looks at.
 >>> logits = network.pool(maps)  # what network(images) returns
 >>> class_map_l1(maps).shape, logits.shape
 (torch.Size([2]), torch.Size([2, 10]))
+>>> logits, l1 = top_gap_and_l1(maps, k=0.1)  # the same two, on CUDA from one pass over the maps
 """
 
 from reglib.top_gap.backbones import FeatureMap, feature_maps

@@ -106,10 +106,10 @@ def write_coco(root: Path) -> Path:
     """Write 20 dogs, 21 cars, of which one lies outside the middle, and what is to be left out."""
     inside = [polygon(*BOX)]
     train, test = Coco(root / "coco", "train"), Coco(root / "coco", "val")
+    train.add((3, [polygon(0, 0, 100, 100)]))
     for _ in range(20):
         train.add((18, inside), grey=180)
         train.add((3, inside), grey=30)
-    train.add((3, [polygon(0, 0, 100, 100)]))
     for _ in range(19):
         train.add((90, inside))
     train.add((18, inside), (18, inside))
@@ -266,7 +266,7 @@ def test_a_damaged_outline_is_named(root: Path, outline: Any, message: str) -> N
 def test_a_crowd_alone_is_no_single_object(root: Path) -> None:
     table = write_coco(root)
     contents = json.loads(table.read_text())
-    contents["annotations"][0]["iscrowd"] = 1
+    contents["annotations"][1]["iscrowd"] = 1
     table.write_text(json.dumps(contents))
     assert load_data("coco").classes == ("car",)
 
@@ -393,7 +393,7 @@ def test_a_missing_and_a_damaged_image_are_named(root: Path, name: str) -> None:
     if name == "cub_on_waterbirds":
         victim = next(folder.rglob("Bird_0002_2.jpg"))
     elif name == "coco":
-        victim = next(folder.rglob("train2017/000000000005.jpg"))
+        victim = next(folder.rglob("train2017/000000000012.jpg"))
     sound = victim.read_bytes()
     for damage in ("cut", "missing"):
         if damage == "cut":

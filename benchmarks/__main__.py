@@ -52,9 +52,10 @@ def main() -> None:
     names = [options.only] if options.only else list(BENCHMARKS)
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     for name in devices:
+        load = os.getloadavg()[0]
         rows = _run(names, torch.device(name), quick=options.quick)
         if not (options.quick or options.only):
-            _write(name, rows)
+            _write(name, rows, load)
 
 
 def _run(names: Sequence[str], device: torch.device, *, quick: bool) -> list[Row]:
@@ -77,21 +78,21 @@ def line(row: Row) -> str:
     return f"{row.benchmark:<24}{row.case:<66}{value} {row.goal:<14} {verdict}".rstrip()
 
 
-def _write(device: str, rows: Sequence[Row]) -> None:
-    contents = {**_circumstances(device), "rows": [row.as_json() for row in rows]}
+def _write(device: str, rows: Sequence[Row], load: float) -> None:
+    contents = {**_circumstances(device, load), "rows": [row.as_json() for row in rows]}
     path = RESULTS / f"{device}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(contents, indent=1) + "\n")
 
 
-def _circumstances(device: str) -> dict[str, Any]:
+def _circumstances(device: str, load: float) -> dict[str, Any]:
     hardware = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     packages = ("torch", "captum", "quantus", "numpy", "pandas")
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": torch.cuda.get_device_name() if device == "cuda" else hardware,
         "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0],
+        "load_average": f"{load:.2f} and {os.getloadavg()[0]:.2f}",
         "system": f"{platform.system()}, Python {platform.python_version()}",
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }

@@ -1,4 +1,7 @@
-"""Data sets by name, held in memory as bytes; nothing is downloaded and nothing is replaced."""
+"""Data sets by name, as bytes in memory or in a file that is mapped into it.
+
+Nothing is downloaded and nothing is replaced.
+"""
 
 import functools
 import hashlib
@@ -10,8 +13,8 @@ from torch import Tensor
 
 from reglib.errors import UsageError
 from reglib.paths import data_folder
-from reglib.readers import Split
-from reglib.sources import SOURCES, Source, read_source, source
+from reglib.readers import Source, Split
+from reglib.sources import SOURCES, read_source, source
 
 __all__ = ["SOURCES", "ImageData", "Source", "Split", "image_shape", "load_data", "source",
            "to_float"]  # fmt: skip
@@ -48,9 +51,11 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
     """Read a data set.
 
     Args:
-        name: a key of `SOURCES`, or `imagefolder:PATH` for images of your own, laid out as
-            `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for `test`), of one size; without
-            these folders, photographs of any size to show to a network for ImageNet.
+        name: a key of `SOURCES`, `imagenet_c:CORRUPTION:LEVEL`, `resized:NAME:SIZE` for the images
+            of another data set as RGB of SIZE x SIZE pixels, or `imagefolder:PATH` for images of
+            your own, laid out as `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for
+            `test`), of one size; without these folders, photographs of any size to show to a
+            network for ImageNet.
         root: folder of downloaded data; default: see `reglib.paths.data_folder`.
 
     Raises:
@@ -65,7 +70,7 @@ def image_shape(name: str) -> tuple[int, int, int]:
     return source(name).shape or load_data(name).shape
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)  # one to train on, and what networks are shown beside it
 def _load(name: str, root: str) -> ImageData:
     train, test, classes = read_source(name, Path(root))
     for part, split in [("training", train)] * source(name).to_train + [("test", test)]:
@@ -84,7 +89,9 @@ def _load(name: str, root: str) -> ImageData:
     digest = hashlib.sha256()
     known = (train.masks, test.masks, train.groups, test.groups)
     further = [tensor for tensor in known if tensor is not None]
+    mapped = {id(split.images): split.sha256 for split in (train, test)}
     for tensor in (train.images, train.labels, test.images, test.labels, *further):
         digest.update(str(tuple(tensor.shape)).encode())
-        digest.update(tensor.contiguous().numpy().data)
+        sha256 = mapped.get(id(tensor))
+        digest.update(sha256.encode() if sha256 else tensor.contiguous().numpy().data)
     return ImageData(train, test, tuple(classes), digest.hexdigest())

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from reglib import metrics
-from reglib.data import Split, load_data
+from reglib.data import ImageData, Split, load_data
 from reglib.errors import UsageError, unknown
 from reglib.grouped_data import null_block_masks
-from reglib.regularizers import adversarial_examples
 from reglib.subject import Result, Subject
 
 
@@ -84,25 +83,6 @@ def density_change(
     return Result(found.published if published else found.log_density)
 
 
-def pgd_accuracy(
-    subject: Subject,
-    *,
-    n_images: int,
-    norm: str,
-    epsilon: float,
-    step_size: float,
-    n_steps: int = 20,
-    seed: int = 0,
-) -> Result:
-    """1 where an image is classified right after `reglib.regularizers.adversarial_examples`."""
-    images, labels = subject.test_images(n_images)
-    attacked = adversarial_examples(
-        subject.folded, images, labels, epsilon=epsilon, step_size=step_size, n_steps=n_steps,
-        norm=norm, pixel_range=subject.pixel_range, generator=subject.generator(seed),
-    )  # fmt: skip
-    return Result((_logits(subject, attacked).argmax(1) == labels).double())
-
-
 def density_gradient(subject: Subject, *, n_images: int, part: str = "whole") -> Result:
     """See `reglib.metrics.density_gradients`; `part` is "whole", "shift" or "centred"."""
     parts = metrics.DensityGradients._fields
@@ -132,9 +112,7 @@ def ood_auroc(
     scores = {*metrics.OOD_SCORES, "logit"}
     if score not in scores:
         raise unknown("score", score, scores)
-    if load_data(data).fingerprint == subject.data.fingerprint:
-        raise UsageError(f"data: expected other images than those of the training, got {data!r}, "
-                         f"which are those of {subject.unit.data!r}")  # fmt: skip
+    check_foreign(subject.data, load_data(data), subject.unit.data, data)
     known, foreign = (
         _logits(subject, subject.test_images(n_images, name, labelled=False)[0])
         for name in (None, data)
@@ -143,6 +121,17 @@ def ood_auroc(
         return Result(metrics.logit_auroc(known, foreign))
     to_score = metrics.OOD_SCORES[score]
     return Result(metrics.auroc(to_score(known), to_score(foreign)))
+
+
+def check_foreign(own: ImageData, shown: ImageData, own_name: str, name: str) -> None:
+    """Check that images are not those of the training.
+
+    Raises:
+        UsageError: they are, by whatever name.
+    """
+    if shown.fingerprint == own.fingerprint:
+        raise UsageError(f"data: expected other images than those of the training, got {name!r}, "
+                         f"which are those of {own_name!r}")  # fmt: skip
 
 
 @torch.no_grad()

@@ -67,7 +67,7 @@ def textured_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
 def read_waterbirds(root: Path) -> Read:
     """Read the images and `metadata.csv` of Waterbirds; group = 2 label + background."""
     folder = root / WATERBIRDS
-    table = _table(folder / "metadata.csv", ["img_filename", "y", "split", "place"])
+    table = read_table(folder / "metadata.csv", ["img_filename", "y", "split", "place"])
     side = WATERBIRDS_SIZE
     resize = v2.Compose(
         [v2.Resize((side * 8 // 7, side * 8 // 7), antialias=True), v2.CenterCrop(side)]
@@ -83,8 +83,8 @@ def read_waterbirds(root: Path) -> Read:
 def read_celeba(root: Path) -> Read:
     """Read CelebA as its authors lay it out; label: blond hair, group = 2 label + male."""
     folder = root / "celeba"
-    attributes = _table(folder / "list_attr_celeba.txt", ["Blond_Hair", "Male"])
-    partition = _table(folder / "list_eval_partition.txt", None).iloc[:, 0]
+    attributes = read_table(folder / "list_attr_celeba.txt", ["Blond_Hair", "Male"])
+    partition = read_table(folder / "list_eval_partition.txt", None).iloc[:, 0]
     resize = v2.Compose([v2.CenterCrop(178), v2.Resize(CELEBA_SIZE, antialias=True)])
     splits = []
     for number in (0, 2):
@@ -143,8 +143,14 @@ def _balanced_draw(labels: Tensor, share: float, seed: int) -> Tensor:
     return chosen
 
 
-def _table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
-    """Read a table of CelebA (.txt; its first column names the images) or of Waterbirds (.csv)."""
+def read_table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
+    """Read a table as Waterbirds (.csv), CelebA or CUB-200-2011 (.txt) have them.
+
+    The first column of a .txt names the images; without `columns`, it has no header.
+
+    Raises:
+        NotThere, UsageError: no file, or not a table with these columns.
+    """
     if not path.exists():
         raise NotThere(path, "there is no such file")
     try:

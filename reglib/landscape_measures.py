@@ -137,6 +137,30 @@ def corruption_robustness(
 
 
 @torch.no_grad()
+def corrupted_accuracy(
+    subject: Subject,
+    *,
+    level: int,
+    n_images: int | None = None,
+    corruption: str | None = None,
+    seed: int = 0,
+) -> Result:
+    """Share of the corruptions under which the prediction is the label, for each test image.
+
+    They are all of `reglib.metrics.CORRUPTIONS`, or one of them: then a value is 1 or 0.
+    """
+    pixels, labels = subject.test_bytes(n_images)
+    of_kinds = [name for kind in metrics.CORRUPTIONS.values() for name in kind]
+    right = []
+    for name in [corruption] if corruption else of_kinds:
+        changed = metrics.corrupted(pixels, corruption=name, level=level, seed=seed)
+        images = (subject.as_inputs(part) for part in changed.split(500))
+        predicted = torch.cat([subject.folded(part).argmax(1) for part in images])
+        right.append((predicted == labels).double())
+    return Result(torch.stack(right).mean(0))
+
+
+@torch.no_grad()
 def top_k_accuracy(subject: Subject, *, k: int = 5, n_images: int | None = None) -> Result:
     """1 where the label of a test image is among the `k` classes of highest logits, else 0."""
     images, labels = subject.test_images(n_images)

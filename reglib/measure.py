@@ -19,7 +19,6 @@ from reglib import (
 from reglib.attacks import ATTACKS
 from reglib.double_backward import fast_double_backward
 from reglib.errors import UsageError, unknown
-from reglib.regularizers.adversarial import NORMS
 from reglib.saliency import SALIENCIES
 from reglib.subject import Result, Subject
 from reglib.units import Measurement
@@ -27,9 +26,11 @@ from reglib.units import Measurement
 
 def accuracy(subject: Subject, *, n_images: int | None = None, data: str | None = None) -> Result:
     """1 where a test image, of another data set if `data` is given, is classified right, else 0."""
-    images, labels = subject.test_images(n_images, data)
+    pixels, labels = subject.test_bytes(n_images, data)
     with torch.no_grad():
-        predicted = torch.cat([subject.folded(chunk).argmax(1) for chunk in images.split(500)])
+        predicted = torch.cat(
+            [subject.folded(subject.as_inputs(part)).argmax(1) for part in pixels.split(500)]
+        )
     return Result((predicted == labels).double())
 
 
@@ -111,6 +112,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "class_map_sparsity": top_gap_measures.class_map_sparsity,
     "closed_form_error": second_order.closed_form_error,
     "corruption_robustness": landscape_measures.corruption_robustness,
+    "corrupted_accuracy": landscape_measures.corrupted_accuracy,
     "cross_entropy": landscape_measures.cross_entropy,
     "density_change": density_measures.density_change,
     "density_gradient": density_measures.density_gradient,
@@ -130,7 +132,6 @@ METRICS: dict[str, Callable[..., Result]] = {
     "mask_iou": top_gap_measures.mask_iou,
     "max_sensitivity": max_sensitivity,
     "ood_auroc": density_measures.ood_auroc,
-    "pgd_accuracy": density_measures.pgd_accuracy,
     "pixel_perturbation": density_measures.pixel_perturbation,
     "robust_accuracy": top_gap_measures.robust_accuracy,
     "saliency_maps": saliency_maps,
@@ -139,15 +140,16 @@ METRICS: dict[str, Callable[..., Result]] = {
 }
 
 
+_CORRUPTIONS = [name for kind in metrics.CORRUPTIONS.values() for name in kind]
 # Settings that are one of several names: of all metrics, or of one.
 CHOICES: dict[str, Collection[str]] = {
     "attack": ATTACKS,
-    "corruption_robustness.corruption": [n for some in metrics.CORRUPTIONS.values() for n in some],
+    "corrupted_accuracy.corruption": _CORRUPTIONS,
+    "corruption_robustness.corruption": _CORRUPTIONS,
     "density_gradient.part": metrics.DensityGradients._fields,
     "erf_distance.normalise": ("each", "none", "together"),
     "erf_distance.part": metrics.ERFDistance._fields,
     "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
-    "pgd_accuracy.norm": NORMS,
     "robust_accuracy.counts": ("correct", "unchanged"),
     "saliency": SALIENCIES,
 }

@@ -3,7 +3,6 @@
 Every activation is a module of its own, used once, so that DeepLIFT can replace its gradient.
 """
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,10 @@ import torch
 from torch import nn
 
 from reglib.errors import UsageError, unknown
+from reglib.network_changes import CHANGES
 from reglib.residual_blocks import BasicBlock, BottleneckBlock, PreActivationBlock, conv_bn
 from reglib.top_gap import TopGAPNet
+from reglib.top_gap.backbones import backbone_of, normalised
 
 Size = int | tuple[int, int]
 
@@ -175,14 +176,27 @@ def top_gap(
     k: int | float,
     backbone: str = "resnet",
     backbone_options: Mapping[str, Any] | None = None,
+    pretrained: bool = False,
     **options: Any,
 ) -> TopGAPNet:
-    """Put Top-GAP around a network of `NETWORKS`; `options` go to `TopGAPNet`."""
+    """Put Top-GAP around a network of `NETWORKS`, or of timm or torchvision by its name there.
+
+    One of these normalises its images in [0, 1] itself and may have its default weights
+    (`pretrained`); `backbone_options` are for those of `NETWORKS`. `options` go to `TopGAPNet`.
+    """
     if not isinstance(size, int):
         raise UsageError(f"top_gap: expected square images, got {size[0]} x {size[1]}")
-    if backbone not in NETWORKS:
-        raise unknown("backbone", backbone, NETWORKS)
-    network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
+    if backbone in NETWORKS:
+        if pretrained:
+            raise UsageError(f"top_gap: there are no pretrained weights of backbone {backbone!r}")
+        network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
+    else:
+        if channels != 3 or backbone_options:
+            raise UsageError(
+                f"top_gap: expected colour images and no backbone_options for {backbone!r}, got "
+                f"{channels} channels and {backbone_options or {}}"
+            )
+        network = normalised(backbone_of(backbone, pretrained=pretrained))
     return TopGAPNet(network, classes, k=k, image_size=size, **options)
 
 
@@ -205,8 +219,8 @@ def build_network(
         name: a key of `NETWORKS`.
         shape: of one image, (C, H, W).
         classes: number of classes.
-        options: further keyword arguments of the network; with "softplus", a number, the network
-            gets activations of that sharpness (see `with_softplus`).
+        options: further keyword arguments of the network, or what a change in
+            `reglib.network_changes.CHANGES` is given: {"softplus": 5.0}.
         seed: of the initial weights.
 
     Raises:
@@ -216,47 +230,13 @@ def build_network(
         raise unknown("network", name, NETWORKS)
     channels, height, width = shape
     size = height if height == width else (height, width)
-    own = {key: value for key, value in options.items() if key != "softplus"}
+    own = {key: value for key, value in options.items() if key not in CHANGES}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             network = NETWORKS[name](channels, size, classes, **own)
         except (TypeError, ValueError) as error:
             raise UsageError(f"network {name!r}: {error}") from error
-    return with_softplus(network, beta=options["softplus"]) if "softplus" in options else network
-
-
-def with_softplus(network: Any, *, beta: float) -> Any:
-    r"""Return a copy of a network whose ReLU modules are softplus functions.
-
-    .. math:: \operatorname{softplus}_\beta(x) = \beta^{-1} \ln (1 + e^{\beta x})
-
-    It is smooth, larger than ReLU by at most :math:`\ln 2 / \beta`, and tends to it with growing
-    :math:`\beta`.
-
-    Args:
-        network: whose activations are modules; functional ones in a forward method are not seen.
-        beta: sharpness, in one over the unit of the activations.
-
-    Returns:
-        A network of the same class with copies of the weights, in the mode of `network`.
-
-    Raises:
-        UsageError: `beta` is not positive, or the network has no module `torch.nn.ReLU`.
-
-    Source: :cite:t:`dombrowski2019`.
-    """
-    if not beta > 0:
-        raise UsageError(f"softplus: expected a positive sharpness, got {beta}")
-    network = copy.deepcopy(network)
-    found = [
-        (parent, name)
-        for parent in network.modules()
-        for name, child in parent.named_children()
-        if type(child) is nn.ReLU
-    ]
-    if not found:
-        raise UsageError("softplus: expected a network with modules of torch.nn.ReLU, found none")
-    for parent, name in found:
-        setattr(parent, name, nn.Softplus(beta).train(parent.training))
+    for change in [name for name in CHANGES if name in options]:
+        network = CHANGES[change](network, options[change])
     return network

@@ -12,6 +12,7 @@ from reglib.data import SOURCES
 from reglib.evidence.claims import LEAST_MODELS, MARGIN, RULES, WEAK, load_claims
 from reglib.evidence.names import name_of
 from reglib.evidence.report import all_verdicts, measured
+from reglib.natural_sources import FAMILIES
 from reglib.paths import KEPT_RESULTS, ROOT, executed_folder
 from reglib.pretrained import PRETRAINED
 
@@ -135,7 +136,8 @@ def status_page(folder: Path) -> str:
         "No data set and no weight file is part of the project.", "",
         markdown_table(
             ["name", "what it is", "licence"],
-            [[f"`{name}`", entry.about, entry.licence] for name, entry in SOURCES.items()],
+            [[f"`{name}`", entry.about, entry.licence]
+             for name, entry in {**SOURCES, **FAMILIES}.items()],
         ), "",
         "## Weights", "", "Pretrained networks, with how the SHA-256 of their file begins.", "",
         markdown_table(

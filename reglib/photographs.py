@@ -5,12 +5,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from torchvision.models import ResNet50_Weights
 from torchvision.transforms import v2
 
 from reglib.errors import UsageError
+from reglib.readers import open_image
 
 SIZE, SHORTER_SIDE = 224, 256
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
@@ -23,28 +24,29 @@ def class_names() -> tuple[str, ...]:
     return tuple(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
 
 
-def read_photograph(path: Path) -> Tensor:
-    """Read a photograph as bytes (3, 224, 224).
+def read_photograph(path: Path, *, upright: bool = True) -> Tensor:
+    """Read a photograph as bytes (3, 224, 224): `middle` of it, bicubic.
 
-    The shorter side is brought to 256 pixels (bicubic) and the middle cut out; an image of 224 x
-    224 pixels stays as it is.
+    `upright` turns one that its file says lies on its side.
 
     Raises:
-        UsageError: not an image that can be read.
+        UsageError: not an image that can be read, or one of more than 8 bits a channel.
     """
-    try:
-        with Image.open(path) as file:
-            image = ImageOps.exif_transpose(file).convert("RGB")
-    except (OSError, SyntaxError) as error:  # Pillow calls some damaged PNG files a SyntaxError
-        raise UsageError(f"{path}: not a readable image ({error})") from error
-    if image.size != (SIZE, SIZE):
-        if min(image.size) != SHORTER_SIDE:
-            image = v2.functional.resize(
-                image, [SHORTER_SIDE], interpolation=v2.InterpolationMode.BICUBIC
-            )
-        left, top = ((side - SIZE) // 2 for side in image.size)
-        image = image.crop((left, top, left + SIZE, top + SIZE))
-    return v2.functional.pil_to_tensor(image)
+    image = open_image(path, upright=upright)
+    return v2.functional.pil_to_tensor(middle(image, v2.InterpolationMode.BICUBIC))
+
+
+def middle(image: Image.Image, interpolation: v2.InterpolationMode) -> Image.Image:
+    """Bring the shorter side to 256 pixels and cut out the middle, 224 x 224.
+
+    An image of 224 x 224 pixels stays as it is.
+    """
+    if image.size == (SIZE, SIZE):
+        return image
+    if min(image.size) != SHORTER_SIDE:
+        image = v2.functional.resize(image, [SHORTER_SIDE], interpolation=interpolation)
+    left, top = ((side - SIZE) // 2 for side in image.size)
+    return image.crop((left, top, left + SIZE, top + SIZE))
 
 
 def read_foolbox() -> Read:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision import datasets
 from torchvision.transforms import v2
@@ -21,16 +21,41 @@ class Split:
     """Images (N, C, H, W) in bytes, labels (N,) and what else is known of the images.
 
     Masks (N, H, W) are True on the object. Groups (N,) are integers from 0 up: of what kind the
-    background of an image is, for example.
+    background of an image is, for example. `sha256` is that of the bytes of the images, where a
+    file that is mapped into memory brings it along.
     """
 
     images: Tensor
     labels: Tensor
     masks: Tensor | None = None
     groups: Tensor | None = None
+    sha256: str | None = None
 
+    def part(self, rows: Tensor) -> "Split":
+        """Return the images of these rows, (n,), with what is known of them."""
+        masks, groups = (None if t is None else t[rows] for t in (self.masks, self.groups))
+        return Split(self.images[rows], self.labels[rows], masks, groups)
+
+
+# Pillow calls some damaged PNG files a SyntaxError, and has an error for very many pixels.
+NOT_READABLE = (OSError, SyntaxError, Image.DecompressionBombError)
 
 Read = tuple[Split, Split, Sequence[str]]  # training, test, names of the classes
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a data set is read, what it is, and how to get it.
+
+    Without `to_train` all images are in the test split.
+    """
+
+    read: Callable[[Path], Read]
+    about: str
+    licence: str
+    how_to_get: str
+    shape: tuple[int, int, int] | None = None
+    to_train: bool = True
 
 
 class NotThere(Exception):
@@ -109,6 +134,19 @@ def _read_idx(folder: Path, prefix: str) -> Split:
     return Split(torch.from_numpy(pixels), torch.from_numpy(classes))
 
 
+def read_svhn(root: Path) -> Read:
+    """Read the house numbers of SVHN, without its further training images."""
+    folder = root / "SVHN"
+    try:
+        parts = [datasets.SVHN(folder, part) for part in ("train", "test")]
+    except RuntimeError as error:
+        raise NotThere(folder, error) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(folder, error) from error
+    splits = [Split(torch.tensor(p.data), torch.tensor(p.labels).long()) for p in parts]
+    return splits[0], splits[1], [str(digit) for digit in range(10)]
+
+
 def read_imagenette(root: Path) -> Read:
     """Read Imagenette, cropped to squares."""
     try:
@@ -124,7 +162,8 @@ def read_imagenette(root: Path) -> Read:
     for part in parts:
         images, labels = zip(*part, strict=True)
         crops = [v2.functional.center_crop(image, [320, 320]) for image in images]
-        splits.append(_round_the_classes(torch.stack(crops), torch.tensor(labels)))
+        order = round_the_classes(torch.tensor(labels))
+        splits.append(Split(torch.stack(crops), torch.tensor(labels)).part(order))
     return splits[0], splits[1], [names[0] for names in parts[0].classes]
 
 
@@ -157,26 +196,48 @@ def read_image_folder(folder: Path) -> Read:
                     f"{height} x {width}; resize or crop your images to one size"
                 )
             images.append(pixels)
-        splits.append(_round_the_classes(torch.stack(images), torch.tensor(part.targets)))
+        order = round_the_classes(torch.tensor(part.targets))
+        splits.append(Split(torch.stack(images), torch.tensor(part.targets)).part(order))
     return splits[0], splits[1], parts[0].classes
 
 
-def _round_the_classes(images: Tensor, labels: Tensor) -> Split:
-    """Reorder images that are sorted by class, so that any first n of them hold all classes."""
+def round_the_classes(labels: Tensor) -> Tensor:
+    """Return an order, (N,), of images sorted by class, in which any first n hold all classes."""
     rank = torch.empty_like(labels)
     for index in labels.unique():
         of_class = labels == index
         rank[of_class] = torch.arange(int(of_class.sum()))
-    order = torch.argsort(rank, stable=True)
-    return Split(images[order], labels[order])
+    return torch.argsort(rank, stable=True)
 
 
 def read_image(path: str) -> Tensor:
     """Read an image as bytes (3, H, W)."""
+    return v2.functional.pil_to_tensor(open_image(path))
+
+
+def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = False) -> Image.Image:
+    """Read an image; `upright` turns a photograph that its file says lies on its side.
+
+    Raises:
+        UsageError: not an image that can be read, or one of more than 8 bits a channel.
+    """
     try:
         with Image.open(path) as image:
             if image.mode.startswith(("I", "F")):
                 raise UsageError(f"{path}: expected 8 bits a channel, got mode {image.mode}")
-            return v2.functional.pil_to_tensor(image.convert("RGB"))
-    except (OSError, SyntaxError) as error:  # Pillow calls some damaged PNG files a SyntaxError
+            return (ImageOps.exif_transpose(image) if upright else image).convert(mode)
+    except NOT_READABLE as error:
+        raise UsageError(f"{path}: not a readable image ({error})") from error
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an image, without decoding it.
+
+    Raises:
+        UsageError: not an image that can be read.
+    """
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except NOT_READABLE as error:
         raise UsageError(f"{path}: not a readable image ({error})") from error

@@ -1,43 +1,42 @@
 """The data sets by name: how each is read, what it is, and how to get it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchvision import datasets
 
-from reglib import cluttered_canvas, grouped_data, photographs, plain_canvas, readers
+from reglib import (
+    cluttered_canvas,
+    foreign_images,
+    grouped_data,
+    natural_sources,
+    photographs,
+    plain_canvas,
+    readers,
+)
 from reglib.errors import DataMissing, UsageError, unknown
 from reglib.paths import data_folder
 from reglib.plain_canvas import BOX, SIZE
-from reglib.readers import Damaged, NotThere, Read, Split
+from reglib.readers import Damaged, NotThere, Read, Source, Split
 
 _PARTS = ("train", "test", "val")
 
 
-@dataclass(frozen=True)
-class Source:
-    """How a data set is read, what it is, and how to get it.
-
-    Without `to_train` all images are in the test split.
-    """
-
-    read: Callable[[Path], Read]
-    about: str
-    licence: str
-    how_to_get: str
-    shape: tuple[int, int, int] | None = None
-    to_train: bool = True
-
-
 def source(name: str) -> Source:
-    """Return the entry of `SOURCES` for a name; `imagefolder:PATH` makes one.
+    """Return the entry of `SOURCES` for a name, or make that of one with a colon.
+
+    `imagefolder:PATH` is a folder of own images, `resized:NAME:SIZE` another data set as RGB of
+    SIZE x SIZE pixels, `imagenet_c:CORRUPTION:LEVEL` a corrupted validation set.
 
     Raises:
-        UsageError: unknown name.
+        UsageError: unknown name, corruption or level.
     """
     kind, colon, path = name.partition(":")
+    if kind == "imagenet_c":
+        return natural_sources.imagenet_c(path)
+    if kind == "resized" and colon:
+        return _resized(name, *path.rpartition(":")[::2])
     if kind == "imagefolder" and colon:
         folder = Path(path).expanduser()
         if folder.is_dir() and not any((folder / part).is_dir() for part in _PARTS):
@@ -50,7 +49,8 @@ def source(name: str) -> Source:
             f"own images in {path}", "your own", f"put images into {path}/train/CLASS/",
         )  # fmt: skip
     if name not in SOURCES:
-        raise unknown("data set", name, [*SOURCES, "imagefolder:PATH"])
+        made = [*natural_sources.FAMILIES, "imagefolder:PATH", "resized:NAME:SIZE"]
+        raise unknown("data set", name, [*SOURCES, *made])
     return SOURCES[name]
 
 
@@ -79,6 +79,20 @@ def read_source(name: str, root: Path) -> Read:
 def _made_of(name: str, change: Callable[..., Read], **options: Any) -> Callable[[Path], Read]:
     """Return a reader of a data set that is made of another one."""
     return lambda root: change(*read_source(name, root), **options)
+
+
+def _resized(name: str, of: str, side: str) -> Source:
+    """Make the source of the square images of another one as RGB of another size."""
+    if not of or not side.isdecimal() or int(side) < 1:
+        raise UsageError(
+            f"data set {name!r}: expected resized:NAME:SIZE, such as resized:fashion_mnist:32"
+        )
+    origin, size = source(of), int(side)
+    return Source(
+        _made_of(of, foreign_images.resized, size=size),
+        f"{origin.about}; as {size} x {size} RGB",
+        origin.licence, origin.how_to_get, (3, size, size), to_train=origin.to_train,
+    )  # fmt: skip
 
 
 def _shown(read: Callable[[Path], photographs.Read], about: str, licence: str, how: str) -> Source:
@@ -171,6 +185,14 @@ SOURCES: dict[str, Source] = {
         _by_torchvision("CIFAR100"),
         (3, 32, 32),
     ),
+    "svhn": Source(
+        readers.read_svhn,
+        "Street View House Numbers, 99,289 photographs of digits, 32 x 32",
+        "for use that is not commercial",
+        "python -c \"from torchvision.datasets import SVHN; [SVHN('DATA/SVHN', part, "
+        "download=True) for part in ('train', 'test')]\"",
+        (3, 32, 32),
+    ),
     "cifar10-jpeg": Source(
         lambda root: readers.read_image_folder(root / "cifar10-jpeg"),
         "the images and the split of CIFAR-10, encoded again as JPEG",
@@ -214,6 +236,21 @@ SOURCES: dict[str, Source] = {
         "it is made of mnist: " + _by_torchvision("MNIST"),
         (3, 28, 28),
     ),
+    "texturedfashion": Source(
+        _made_of("fashion_mnist", grouped_data.textured_images),
+        "the articles of Fashion-MNIST on crops of two photographs, as texturedmnist5k",
+        "as Fashion-MNIST and texturedmnist5k",
+        "it is made of fashion_mnist: " + _by_torchvision("FashionMNIST"),
+        (3, 28, 28),
+    ),
+    "photograph-tiles": Source(
+        _made_of("foolbox-imagenet", foreign_images.tiles, size=28),
+        "1,280 tiles of 28 x 28 pixels of the 20 photographs of foolbox-imagenet",
+        "from the package foolbox (MIT); the images: terms of ImageNet",
+        "it comes with the package foolbox: pip install foolbox",
+        (3, 28, 28),
+        to_train=False,
+    ),
     "waterbirds": Source(
         grouped_data.read_waterbirds,
         "Waterbirds, 4,795 and 5,794 birds of CUB-200-2011 on scenes of Places, 224 x 224",
@@ -229,6 +266,7 @@ SOURCES: dict[str, Source] = {
         _by_torchvision("CelebA"),
         (3, 128, 128),
     ),
+    **natural_sources.SOURCES,
     "foolbox-imagenet": _shown(
         lambda root: photographs.read_foolbox(),
         "20 photographs of ImageNet that come with the package foolbox, cut to 224 x 224",

@@ -24,9 +24,10 @@ def robust_accuracy(
     n_images: int,
     counts: str = "unchanged",
     attack_settings: Mapping[str, Any] | None = None,
+    keep_images: bool = True,
     seed: int = 0,
 ) -> Result:
-    """1 where an attack fails, else 0; keeps the attacked images.
+    """1 where an attack fails, else 0; keeps the attacked images if `keep_images`.
 
     `counts` is "unchanged" (the prediction is that of the clean image) or "correct" (and right).
     `attack` is a name in `reglib.attacks.ATTACKS`, `attack_settings` are its arguments.
@@ -40,7 +41,7 @@ def robust_accuracy(
         settings["generator"] = subject.generator(seed)
     found = ATTACKS[attack](subject.folded, images, labels, **settings)
     values = found.unchanged if counts == "unchanged" else found.correct
-    return Result(values.double(), {"images": found.images})
+    return Result(values.double(), {"images": found.images} if keep_images else {})
 
 
 def _with_class_maps(subject: Subject) -> TopGAPNet:

@@ -38,6 +38,9 @@ from reglib.regularizers import (
 from reglib.training_state import State, restore, state_of
 from reglib.units import Training
 
+# Images of at most so many bytes are kept on the device; of more, each batch is brought there.
+RESIDENT_BYTES = 2**32
+
 # Settings that every penalty has: its coefficient, and T, if it acts in every T-th step only.
 COMMON = ("strength", "every")
 
@@ -147,9 +150,10 @@ def train(
         state = state_of(network, optimizer, losses)
         return state if groups is None else state | {"group_weights": groups.weights}
 
-    images = data.train.images[: unit.n_train].to(device)
+    images = data.train.images[: unit.n_train]
+    images = images.to(device) if images.nbytes <= RESIDENT_BYTES else images
     split = Split(images, data.train.labels[: unit.n_train].to(device))
-    constants = Constants(model, lambda: images.split(500))
+    constants = Constants(model, lambda: (part.to(device) for part in images.split(500)))
     with (
         torch.random.fork_rng(),
         torch.backends.cudnn.flags(deterministic=True, benchmark=False),
@@ -250,7 +254,7 @@ def _epoch(
     """Go through the images once; return the mean loss, penalties included."""
     seed = _seed(f"{unit.seed}/{epoch}")
     torch.manual_seed(seed)
-    device = split.images.device
+    device = split.labels.device
     generator = torch.Generator(device).manual_seed(seed)
     changes = torch.Generator().manual_seed(_seed(f"{unit.seed}/{epoch}/changes"))
     batches = _order(unit, split, groups, seed).to(device).split(unit.batch_size)
@@ -262,8 +266,8 @@ def _epoch(
         share = share_of(len(index))
         own = index if share is None else index[share.rows]
         pixels = crop_and_flip(
-            split.images[own], crop_padding=unit.crop_padding, flip=unit.flip, generator=changes,
-            share=share,
+            split.images[own.to(split.images.device)].to(device),
+            crop_padding=unit.crop_padding, flip=unit.flip, generator=changes, share=share,
         )  # fmt: skip
         images = to_float(pixels, unit.pixel_range).contiguous(memory_format=layout)
         acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
@@ -271,7 +275,7 @@ def _epoch(
         step = take_step(
             constants.model if looked_at else network, images.requires_grad_(looked_at),
             split.labels[own], generator, pixel_range=unit.pixel_range, constants=constants,
-            share=share,
+            share=share, epoch=epoch, with_activations="activation_l1" in acting,
         )  # fmt: skip
         loss = _cross_entropy(unit, step, groups, own)
         for name, settings in acting.items():

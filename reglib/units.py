@@ -36,6 +36,10 @@ class Training:
             None for none. The data set must have groups.
         balance_groups: draw the images of an epoch with replacement, so that all groups are
             equally frequent.
+        folds: split the training images into so many folds of equal shares of each class, train on
+            all but one and test on that one; None for the data set's own test images. The folds do
+            not depend on the seed; `n_train` counts the images of the other folds.
+        fold: the fold to test on, from 0.
         crop_padding, flip: random changes of the images, anew in each epoch (see
             `reglib.augmentation.crop_and_flip`).
         optimizer_options: further arguments of the optimizer (see `reglib.optimizers`), such as
@@ -63,6 +67,8 @@ class Training:
     penalties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     group_dro: float | None = None
     balance_groups: bool = False
+    folds: int | None = None
+    fold: int = 0
     crop_padding: int = 0
     flip: bool = False
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
@@ -80,6 +86,7 @@ class Training:
             _require("group_dro", self.group_dro, "a positive finite number or None", _is_positive)
         for name in ("balance_groups", "flip"):
             _require(name, getattr(self, name), "True or False", lambda v: isinstance(v, bool))
+        self._check_folds()
         self._check_schedule_and_changes()
         _require("learning_rate", self.learning_rate, "a positive finite number", _is_positive)
         _require("seed", self.seed, "an integer in 0..2^63-1", _is_seed)
@@ -92,6 +99,14 @@ class Training:
                      _is_settings)  # fmt: skip
             _require(f"strength of penalty {name!r}", settings.get("strength"),
                      "a finite number >= 0", _is_strength)  # fmt: skip
+
+    def _check_folds(self) -> None:
+        if self.folds is not None:
+            _require("folds", self.folds, "an integer of at least 2 or None",
+                     lambda v: _is_count(v) and v > 1)  # fmt: skip
+        last = (self.folds or 1) - 1
+        _require("fold", self.fold, f"an integer in 0..{last} for folds={self.folds}",
+                 lambda v: _is_integer(v) and 0 <= v <= last)  # fmt: skip
 
     def _check_schedule_and_changes(self) -> None:
         _require("crop_padding", self.crop_padding, "a number of pixels, 0 or more",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.attacks import ATTACKS, apgd, auto_attack, fgsm, judged, pgd, square
+from reglib.attacks import ATTACKS, adaptive, apgd, auto_attack, fgsm, judged, pgd, square
 from reglib.errors import UsageError
 
 SIDE = 8
@@ -120,6 +120,62 @@ def test_attacks_by_queries_reach_the_known_bound(name):
             found = run(name, network, x[b : b + 1], torch.tensor([0]), epsilon=epsilon)
             assert found.unchanged.tolist() == [not changed]
             assert float(size(found.images - x[b : b + 1], "linf")) <= epsilon * (1 + 1e-4)
+
+
+def test_an_ensemble_changes_what_the_worst_perturbation_changes():
+    w, x = weight(), images()
+    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).median()))
+    margin, reach = network(x)[:, 0].abs().detach(), 0.01 * dual_norm(w, "linf")
+    found = run("auto_attack", network, x, torch.zeros(40).long(), epsilon=0.01)
+    assert not found.unchanged[margin < 0.95 * reach].any()
+    assert found.unchanged[margin > 1.001 * reach].all()
+
+
+def test_an_image_withstands_an_ensemble_if_it_withstands_all_and_is_not_attacked_again(
+    monkeypatch,
+):
+    """Three attacks that blacken one value of those images whose first pixel they are made for."""
+    network, x = Linear(weight(), offset=0.0), torch.full((5, 2, SIDE, SIDE), 0.5)
+    network[1].weight.data.zero_()
+    network[1].weight.data[0, -1], network[1].bias.data[0] = 1.0, -0.25  # the last value decides
+    x[:, 0, 0, 0] = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.2])
+    tried = []
+
+    def blacken(*levels):
+        def attack(model, images, labels, **settings):
+            tried.append(images[:, 0, 0, 0].tolist())
+            result = images.clone()
+            for image in result:
+                if any(torch.isclose(image[0, 0, 0], torch.tensor(level)) for level in levels):
+                    image[-1, -1, -1] = 0.0
+            return judged(model, images, result, labels)
+
+        return attack
+
+    calls = iter([blacken(0.2), blacken(0.3)])
+    monkeypatch.setattr(adaptive, "apgd", lambda *a, **s: next(calls)(*a, **s))
+    monkeypatch.setattr(adaptive, "square", blacken(0.2, 0.4))
+    found = run("auto_attack", network, x, torch.tensor([0, 0, 0, 1, 1]), epsilon=0.1)
+    expected = [0.1, 0.2, 0.3, 0.4, 0.2], [0.1, 0.3, 0.4], [0.1, 0.4]
+    assert tried == [pytest.approx(levels) for levels in expected]
+    assert found.unchanged.tolist() == [True, False, False, False, False]
+    assert found.correct.tolist() == [True, False, False, False, False]
+    assert found.images[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("shape", [(16, 8), (8, 16), (40, 6)])
+def test_square_attacks_oblong_images(shape):
+    """The network looks at one corner, which some square must have covered."""
+    corner = torch.zeros(1, *shape)
+    corner[:, :2, :2] = 1 / 4
+    network = nn.Sequential(nn.Flatten(), nn.Linear(corner.numel(), 2))
+    network[1].weight.data = torch.stack([corner.flatten(), -corner.flatten()])
+    network[1].bias.data = torch.tensor([-0.5, 0.5])
+    x = torch.full((3, 1, *shape), 0.52)
+    found = square(network.eval(), x, torch.zeros(3).long(), epsilon=0.1, generator=generator(),
+                   steps=400)  # fmt: skip
+    assert not found.unchanged.any()
+    assert float((found.images - x).abs().max()) <= 0.1 * (1 + 1e-4)
 
 
 def test_attacked_images_stay_in_the_range():

@@ -51,6 +51,15 @@ def test_cure_on_a_linear_softmax_network():
     assert torch.equal(default, cure_penalty(model, logits, LABELS, x, radius=1.5))
 
 
+def test_cure_has_a_radius_for_each_of_the_first_epochs():
+    model, _, x, logits = linear_network()
+    arguments = model, logits, LABELS, x
+    for epoch, radius in enumerate((0.2, 0.7, 0.9, 0.9)):
+        found = cure_penalty(*arguments, epoch=epoch, radius=[0.2, 0.7, 0.9])
+        assert torch.equal(found, cure_penalty(*arguments, radius=radius))
+    assert not torch.equal(found, cure_penalty(*arguments, radius=0.2))
+
+
 def test_score_matching_on_a_linear_network():
     """The trace is zero; its estimate from differences is 2 w v / sigma."""
     model, weight, x, logits = linear_network()
@@ -110,7 +119,9 @@ def test_hessian_product_of_a_constant_gradient_is_zero():
     ("function", "settings", "text"),
     [
         (input_hessian_penalty, {"n_samples": 0}, "n_samples: expected at least one, got 0"),
-        (cure_penalty, {"radius": 0.0}, "radius: expected a positive length, got 0.0"),
+        (cure_penalty, {"radius": 0.0}, "radius: expected a positive length, .* got 0.0"),
+        (cure_penalty, {"radius": [0.1, 0]}, r"radius: .* or some of them, got \[0.1, 0\]"),
+        (cure_penalty, {"radius": []}, r"radius: expected a positive length, .* got \[\]"),
         (score_matching_penalty, {"n_samples": 0}, "n_samples: expected at least one, got 0"),
         (score_matching_penalty, {"noise_std": 0}, "noise_std: expected a positive number, got 0"),
     ],

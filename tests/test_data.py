@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.io import savemat
 from torchvision import datasets
 
 from reglib import data, readers
@@ -19,7 +20,7 @@ from reglib.networks import build_network
 IDX = ("MNIST", "KMNIST", "FashionMNIST")
 IN_PACKAGES = {
     "mnist5k", "digits-centred", "digits-anywhere", "digit_canvas", "digit_canvas_swapped",
-    "foolbox-imagenet",
+    "foolbox-imagenet", "photograph-tiles",
 }  # fmt: skip
 
 
@@ -128,6 +129,27 @@ def test_idx_files_of_torchvision(name: str, tmp_path: Path) -> None:
     written = write_idx(tmp_path / "data" / name / "raw")
     ours = "fashion_mnist" if name == "FashionMNIST" else name.lower()
     check_idx(load_data(ours), written)
+
+
+def test_house_numbers_of_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files hold images (32, 32, 3, N) and labels of 1 to 10, where 10 is the digit 0."""
+    folder, known = tmp_path / "data" / "SVHN", {}
+    folder.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 5), dtype=np.uint8)
+    for part in ("train", "test"):
+        name = f"{part}_32x32.mat"
+        labels = np.array([[1], [2], [10], [9], [3]], dtype=np.uint8)
+        savemat(folder / name, {"X": pixels, "y": labels})
+        digest = hashlib.md5((folder / name).read_bytes()).hexdigest()
+        known[part] = ["", name, digest]
+    with pytest.raises(DataMissing, match=r"data set 'svhn' is not at .*SVHN\("):
+        load_data("svhn")
+    monkeypatch.setattr(datasets.SVHN, "split_list", known)
+    loaded = load_data("svhn")
+    assert loaded.shape == (3, 32, 32) == image_shape("svhn")
+    assert loaded.test.labels.tolist() == [1, 2, 0, 9, 3]
+    assert loaded.classes == tuple("0123456789")
+    assert np.array_equal(loaded.train.images[4].permute(1, 2, 0).numpy(), pixels[..., 4])
 
 
 def test_fashion_mnist_of_debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,7 +437,9 @@ def test_an_empty_split_is_refused(tmp_path: Path) -> None:
             load_data("fashion_mnist")
 
 
-MADE_OF_OTHERS = {"blockmnist5k", "blockmnist", "texturedmnist5k", "texturedmnist"}
+MADE_OF_OTHERS = {
+    "blockmnist5k", "blockmnist", "texturedmnist5k", "texturedmnist", "texturedfashion",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES.keys() - IN_PACKAGES - MADE_OF_OTHERS))
@@ -429,7 +453,9 @@ def test_missing_data_say_how_to_get_them(name: str, tmp_path: Path) -> None:
     assert str(tmp_path / "data") in message.split("To get it: ")[1]
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "kmnist", "cifar10", "imagenette320"])
+@pytest.mark.parametrize(
+    "name", ["mnist", "fashion_mnist", "kmnist", "cifar10", "imagenette320", "oxford_pet"]
+)
 def test_the_command_to_get_data_is_python(name: str) -> None:
     how = source(name).how_to_get
     program = how[how.index('python -c "') + len('python -c "') : -1]

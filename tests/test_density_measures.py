@@ -11,7 +11,6 @@ from reglib.errors import UsageError
 from reglib.grouped_data import block_images, null_block_masks
 from reglib.measure import check, measure
 from reglib.networks import build_network
-from reglib.regularizers import adversarial_examples
 from reglib.runs import compute
 from reglib.saliency import integrated_gradients
 from reglib.subject import Subject
@@ -154,6 +153,16 @@ def test_foreign_data_that_are_those_of_the_training_are_refused(subject, name, 
         value(subject, "ood_auroc", data=name)
 
 
+def test_foreign_data_of_the_training_are_refused_before_anything_is_trained(
+    subject, monkeypatch, store, here
+):
+    monkeypatch.setitem(data.SOURCES, "the same", data.SOURCES["blocks"])
+    unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "the same"})
+    with pytest.raises(UsageError, match=r"got 'the same', which are those of 'blocks'"):
+        compute([unit], store=store, resources=here)
+    assert not list(store.folder.rglob("*.safetensors"))
+
+
 @pytest.mark.parametrize(
     ("metric", "settings", "text"),
     [
@@ -173,15 +182,3 @@ def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
         value(plain, "worst_group_accuracy")
     with pytest.raises(ValueError, match="expected images of BlockMNIST"):
         value(plain, "feature_leakage", n_images=2)
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_pgd_accuracy_counts_what_is_right_after_the_attack(subject, norm):
-    images, labels = shown(subject, 20)
-    settings = {"norm": norm, "epsilon": 0.1, "step_size": 0.05, "n_steps": 3}
-    attacked = adversarial_examples(
-        subject.folded, images, labels, generator=torch.Generator().manual_seed(0), **settings
-    )
-    found = value(subject, "pgd_accuracy", n_images=20, **settings).per_image
-    assert found.tolist() == (subject.network(attacked).argmax(1) == labels).tolist()
-    assert found.mean() <= value(subject, "accuracy", n_images=20).per_image.mean()

@@ -205,6 +205,19 @@ def test_a_damaged_table_is_named(
         load_data(name)
 
 
+def test_articles_are_put_on_textures_by_the_halves_of_their_classes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    articles = data.Source(lambda root: (digits(), digits(20), NAMES), "", "", "")
+    monkeypatch.setitem(data.SOURCES, "fashion_mnist", articles)
+    loaded = load_data("texturedfashion")
+    assert loaded.shape == data.image_shape("texturedfashion")
+    assert torch.equal(loaded.train.labels, (digits().labels >= 5).long())
+    assert torch.equal(loaded.test.groups // 2, loaded.test.labels)
+    expected = textured_images(digits(), digits(20), NAMES)
+    assert torch.equal(loaded.train.images, expected[0].images)
+
+
 @pytest.mark.parametrize("name", ["blockmnist", "texturedmnist"])
 def test_what_is_made_of_missing_data_says_how_to_get_them(name: str) -> None:
     with pytest.raises(DataMissing, match=r"data set 'mnist' is not at .*MNIST\("):

@@ -1,11 +1,14 @@
 """Top-k accuracy and loss on the test split, as Table 1 of the landscape paper has them."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from reglib.data import load_data
 from reglib.errors import UsageError
 from reglib.measure import measure
+from reglib.metrics import CORRUPTIONS, corrupted
 from reglib.networks import build_network
 from reglib.subject import Subject
 from reglib.units import Measurement, Training
@@ -41,3 +44,27 @@ def test_cross_entropy_is_minus_the_log_probability_of_the_label():
 def test_more_classes_than_there_are_is_an_error():
     with pytest.raises(UsageError, match="k: expected 1 to 10 classes, got 11"):
         measured("top_k_accuracy", k=11)
+
+
+def test_corrupted_accuracy_is_the_share_of_corruptions_that_leave_the_prediction_right():
+    data = load_data("digits-anywhere")
+    network = build_network(
+        "resnet", data.shape, 10, options={"width": 2, "blocks": [1], "stem": "strided"}, seed=0
+    )
+    unit = dataclasses.replace(UNIT, data="digits-anywhere", network="resnet")
+    subject = Subject(network.eval(), unit, data)
+    pixels, labels = subject.test_bytes(20)
+
+    def values(**settings):
+        settings |= {"n_images": 20, "level": 5}
+        unit_of = Measurement(training=unit, metric="corrupted_accuracy", settings=settings)
+        return measure(subject, unit_of).per_image
+
+    by_name = {}
+    for name in [name for kind in CORRUPTIONS.values() for name in kind]:
+        images = subject.as_inputs(corrupted(pixels, corruption=name, level=5, seed=0))
+        by_name[name] = (network(images).argmax(1) == labels).double()
+    assert torch.equal(values(corruption="fog"), by_name["fog"])
+    torch.testing.assert_close(values(), torch.stack([*by_name.values()]).mean(0))
+    with pytest.raises(UsageError, match="unknown corruption 'fogg': did you mean 'fog'"):
+        values(corruption="fogg")

@@ -82,6 +82,9 @@ def test_robust_accuracy_is_that_of_the_attack():
     assert torch.equal(correct, expected.correct.double())
     assert not torch.equal(correct, found.per_image)
     assert values("robust_accuracy", attack="fgsm", epsilon=1e-6).per_image.all()
+    dropped = values("robust_accuracy", keep_images=False, **ask)
+    assert dropped.tensors == {}
+    assert torch.equal(dropped.per_image, found.per_image)
 
 
 def test_what_cannot_be_measured_is_refused():

@@ -1,12 +1,13 @@
 from collections import Counter
 
 import pytest
+import timm
 import torch
 import torchvision
 from torch import nn
 
 from reglib.errors import UsageError
-from reglib.networks import MLP, NETWORKS, VGG11, LeNet5, ResNet, build_network, with_softplus
+from reglib.networks import MLP, NETWORKS, VGG11, LeNet5, ResNet, build_network
 
 SLIM = {"width": 4, "blocks": (1, 1, 1)}
 SMALL = [
@@ -107,47 +108,6 @@ def test_the_signal_does_not_fade_in_vgg11():
     assert nn.Sequential(*list(network)[:-1])(images).std() > 0.1
 
 
-def test_softplus_is_close_to_relu_and_smooth():
-    network = build("lenet5", (1, 28, 28))
-    images = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
-    found = [
-        (with_softplus(network, beta=b)(images) - network(images)).abs().max() for b in (5, 500)
-    ]
-    assert found[0] > 1e-2
-    assert found[1] < 1e-2 * found[0] + 1e-3
-    smooth = with_softplus(network, beta=5.0)
-    kinds = Counter(type(module) for module in smooth.modules())
-    assert kinds[nn.Softplus] == 4
-    assert not kinds[nn.ReLU]
-    x = torch.tensor([-1.0, 0.0, 2.0])
-    torch.testing.assert_close(smooth[2](x), (1 + (5 * x).exp()).log() / 5)
-
-
-def test_softplus_copies_the_network_and_keeps_its_mode():
-    network = build("resnet", (3, 32, 32), {"width": 2, "blocks": (1,)}).train()
-    network[0].eval()
-    smooth = with_softplus(network, beta=10.0)
-    assert type(smooth) is ResNet
-    assert smooth.training
-    assert not smooth[0].training
-    assert any(isinstance(module, nn.ReLU) for module in network.modules())
-    nn.init.zeros_(smooth[-1].weight)
-    assert network[-1].weight.any()
-
-
-def test_softplus_is_an_option_of_every_network():
-    network = build("mlp", (1, 28, 28), {"hidden": (5,), "softplus": 3.0})
-    assert network[2].beta == 3.0
-    assert torch.equal(network[1].weight, build("mlp", (1, 28, 28), {"hidden": (5,)})[1].weight)
-
-
-def test_softplus_without_relu_or_sharpness_is_refused():
-    with pytest.raises(UsageError, match=r"softplus: expected a network with modules of .*ReLU"):
-        with_softplus(nn.Sequential(nn.Tanh()), beta=1.0)
-    with pytest.raises(UsageError, match="softplus: expected a positive sharpness, got 0"):
-        build("lenet5", (1, 28, 28), {"softplus": 0})
-
-
 def test_resnet18_in_cifar_form_has_its_11173962_parameters():
     with torch.device("meta"):
         assert count(ResNet(3, 32, 10)) == 11_173_962
@@ -240,6 +200,33 @@ def test_global_random_state_is_left_as_it_was():
     before = torch.get_rng_state()
     build("lenet5", (1, 28, 28), seed=3)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_top_gap_takes_a_backbone_of_timm_and_normalises_its_images():
+    options = {"k": 0.1, "width": 4, "backbone": "test_efficientnet"}
+    network = build("top_gap", (3, 64, 64), options).eval()
+    normalise = network.get_submodule("backbone.0")
+    about = timm.create_model("test_efficientnet").pretrained_cfg
+    assert normalise.mean.flatten().tolist() == pytest.approx(about["mean"])
+    assert normalise.std.flatten().tolist() == pytest.approx(about["std"])
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    before = network(images)
+    normalise.mean += 0.1
+    assert not torch.allclose(network(images), before)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((1, 64, 64), {"backbone": "resnet18"}, "expected colour images .* got 1 channels"),
+        ((3, 64, 64), {"backbone": "resnet18", "backbone_options": SLIM}, "no backbone_options"),
+        ((3, 64, 64), {"backbone": "resnet", "pretrained": True}, "no pretrained weights"),
+        ((3, 64, 64), {"backbone": "resnet_18"}, "unknown backbone 'resnet_18'"),
+    ],
+)
+def test_what_a_backbone_of_top_gap_cannot_have_is_refused(shape, options, message):
+    with pytest.raises(UsageError, match=message):
+        build("top_gap", shape, {"k": 1} | options)
 
 
 def test_unknown_network_names_the_nearest():

@@ -63,6 +63,8 @@ RANDOM = ("input_hessian", "score_matching", "adversarial")
 TAYLOR = {"trace": "taylor", "n_samples": 2, "noise_std": 0.5, "stability": 0.1}
 FGSM = {"epsilon": 0.1, "step_size": 0.1}
 CASES = {
+    "activation_l1": Case("activation_l1"),
+    "activation_l1, all": Case("activation_l1", {"layers": "all"}),
     "class_map_l1": Case("class_map_l1"),
     "input_gradient": Case("input_gradient"),
     "landscape_curvature": Case("landscape_curvature"),
@@ -130,6 +132,7 @@ def step_of(model, inputs):
         model, inputs, LABELS.to(inputs.device),
         torch.Generator(inputs.device).manual_seed(9),
         pixel_range=(-9, 9), constants=Constants(model, lambda: [images()]),
+        with_activations=True,
     )  # fmt: skip
 
 
@@ -172,8 +175,9 @@ def test_one_finite_value_for_each_sample(penalty, setting):
 def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
     model = network_for(penalty, setting)
     last = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
+    of_activations = penalty.name == "activation_l1"
+    for parameter in (model if of_activations else last).parameters():
+        nn.init.zeros_(parameter)
     step = step_of(model, images())
     values = penalty(step)
     least = 0.0
@@ -435,6 +439,28 @@ def test_class_map_l1_asks_for_a_network_with_class_maps():
     assert step.class_maps is None
     with pytest.raises(UsageError, match="expected a network with a TopGAP layer, got LeNet5"):
         PENALTIES["class_map_l1"](step)
+
+
+def test_activation_l1_takes_the_outputs_of_the_activation_layers():
+    model = network_of(SETTINGS["without batch normalisation"])
+    step = step_of(model, images())
+    outputs, x = [], images()
+    for layer in model:
+        x = layer(x)
+        if isinstance(layer, torch.nn.ReLU):
+            outputs.append(x.flatten(1).abs().mean(1))
+    assert len(outputs) == 4
+    torch.testing.assert_close(PENALTIES["activation_l1"](step), outputs[-1])
+    torch.testing.assert_close(PENALTIES["activation_l1"](step, layers="all"), sum(outputs))
+    with pytest.raises(UsageError, match="unknown layers 'lst': did you mean 'last'"):
+        PENALTIES["activation_l1"](step, layers="lst")
+
+
+def test_activation_l1_asks_for_a_step_with_activations():
+    model = network_of(SETTINGS["without batch normalisation"])
+    step = take_step(model, images(), LABELS, torch.Generator())
+    with pytest.raises(UsageError, match=r"got none; LeNet5 must .* with_activations=True"):
+        PENALTIES["activation_l1"](step)
 
 
 def test_a_step_that_fails_leaves_no_hook():

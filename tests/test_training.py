@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from reglib import training
 from reglib.data import ImageData, Split, load_data, to_float
 from reglib.errors import UsageError
 from reglib.landscape import (
@@ -316,6 +317,16 @@ def test_padding_that_the_images_do_not_allow_is_refused():
         trained(dataclasses.replace(UNIT, crop_padding=28))
 
 
+def test_penalties_know_the_epoch():
+    def losses(radius):
+        cure = {"cure": {"strength": 1.0, "radius": radius}}
+        return trained(dataclasses.replace(UNIT, penalties=cure)).losses
+
+    rising = losses([0.1, 2.0])
+    assert rising[0] == losses(0.1)[0]
+    assert rising[1] > losses(0.1)[1]
+
+
 def test_balanced_groups_are_equally_frequent(monkeypatch):
     seen = []
 
@@ -467,3 +478,17 @@ def test_cuda_gives_the_same_bits_twice_and_nearly_those_of_the_cpu():
     )
     assert same_bits(first.network, again.network)
     assert first.losses == pytest.approx(trained(UNIT).losses, rel=1e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_images_that_stay_off_the_device_give_the_same_bits(monkeypatch):
+    unit = dataclasses.replace(
+        WITH_BATCH_NORM, penalties={"landscape_target": {"strength": 1.0}}, batch_size=24
+    )
+    device = torch.device("cuda")
+    resident = train(unit, load_data("mnist5k"), device=device)
+    monkeypatch.setattr(training, "RESIDENT_BYTES", 0)
+    brought = train(unit, load_data("mnist5k"), device=device)
+    assert same_bits(resident.network, brought.network)
+    assert resident.losses == brought.losses

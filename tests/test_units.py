@@ -50,6 +50,8 @@ OTHER_VALUES: dict[str, Any] = {
     "penalties": {"input_gradient": {"strength": 0.5}},
     "group_dro": 0.01,
     "balance_groups": True,
+    "folds": 5,
+    "fold": 1,
     "crop_padding": 4,
     "flip": True,
     "optimizer_options": {"momentum": 0.9},
@@ -119,10 +121,11 @@ def test_other_values_name_every_field() -> None:
 
 @pytest.mark.parametrize("field", OTHER_VALUES)
 def test_key_depends_on_every_field_of_a_training(field: str) -> None:
-    changed = dataclasses.replace(PLAIN, **{field: OTHER_VALUES[field]})
-    assert key(changed, FINGERPRINTS) != key(PLAIN, FINGERPRINTS)
+    plain = dataclasses.replace(PLAIN, folds=5) if field == "fold" else PLAIN
+    changed = dataclasses.replace(plain, **{field: OTHER_VALUES[field]})
+    assert key(changed, FINGERPRINTS) != key(plain, FINGERPRINTS)
     assert key(Measurement(training=changed, metric="accuracy"), FINGERPRINTS) != key(
-        Measurement(training=PLAIN, metric="accuracy"), FINGERPRINTS
+        Measurement(training=plain, metric="accuracy"), FINGERPRINTS
     )
 
 
@@ -182,6 +185,8 @@ def test_training_of_a_measurement_and_of_a_training() -> None:
             for value in (0, -1.0, "1", True)
         ),
         *(("balance_groups", value, "True or False") for value in (1, None, "yes")),
+        *(("folds", value, "an integer of at least 2 or None") for value in (1, 0, -3, 2.0, "5")),
+        *(("fold", value, "an integer in 0..0 for folds=None") for value in (1, -1, None, 0.0)),
         ("network_options", [("width", 3)], "names and values"),
         ("network_options", {"width": object()}, "names and values"),
         ("penalties", {1: {"strength": 0.1}}, "names, and settings for each"),
@@ -193,6 +198,13 @@ def test_a_bad_value_is_refused_by_name(field: str, value: Any, expected: str) -
         Training(**REQUIRED | {field: value})
     assert str(caught.value).startswith(f"{field}: expected {expected}")
     assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("fold", [-1, 5, 1.0, None, True])
+def test_a_fold_that_there_is_not_is_refused(fold: Any) -> None:
+    with pytest.raises(UsageError, match=r"^fold: expected an integer in 0\.\.4 for folds=5, got"):
+        Training(**REQUIRED, folds=5, fold=fold)
+    assert Training(**REQUIRED, folds=5, fold=4).fold == 4
 
 
 @pytest.mark.parametrize("strength", [-0.1, math.nan, math.inf, "0.1", None, True, [0.1]])

@@ -94,7 +94,8 @@ def square(
     """Change random squares, and keep what lowers the margin (Square Attack), by ART.
 
     It asks for logits only, so it does not depend on gradients. The largest change of a value is
-    bounded ("linf"); ART's search in the Euclidean ball divides by zero.
+    bounded ("linf"); ART's search in the Euclidean ball divides by zero. The first square covers
+    0.8 of an image, less of an oblong one, which has no room for so large a square.
 
     Args:
         model, images, labels, epsilon, batch_size: see `fgsm`. ART tries the same square on all
@@ -110,18 +111,21 @@ def square(
     """
     check(images, epsilon, "linf", steps=steps, restarts=restarts)
     height, width = images.shape[2:]
-    if min(height, width) <= round((0.8 * height * width) ** 0.5):
+    shorter, share = min(height, width), 0.8
+    if shorter < 5:
         raise ValueError(
-            "images: expected at least 5 pixels a side, and sides that are nearly equal, as the "
-            f"first square of ART needs, got {height} x {width}"
+            "images: expected at least 5 pixels a side, as the first square of ART needs, got "
+            f"{height} x {width}"
         )
+    if shorter <= round((share * height * width) ** 0.5):  # the square must fit in
+        share = (shorter - 1) ** 2 / (height * width)
 
     def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
         from art.attacks.evasion import SquareAttack
 
         attack = SquareAttack(
             _classifier(frozen, x, frozen(x).shape[1]), norm=NORMS["linf"], eps=epsilon,
-            max_iter=steps, nb_restarts=restarts, batch_size=len(x), verbose=False,
+            max_iter=steps, nb_restarts=restarts, p_init=share, batch_size=len(x), verbose=False,
         )  # fmt: skip
         return _generated(attack, x, predicted)
 
@@ -143,8 +147,8 @@ def auto_attack(
 ) -> Attacked:
     """Attack by APGD-CE, by APGD aimed at classes, and by Square, each where the others failed.
 
-    Of the four attacks of AutoAttack, FAB is missing: ART does not have it. Changes are bounded as
-    in `square`.
+    An image is unchanged if all three fail. Of the four attacks of AutoAttack, FAB is missing: ART
+    does not have it, and has DeepFool in its place. Changes are bounded as in `square`.
 
     Args:
         model, images, labels, epsilon, batch_size: see `fgsm`.

@@ -10,10 +10,13 @@ NAMES = {
     "cifar10": "CIFAR-10",
     "cifar10-jpeg": "cifar10-jpeg",
     "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
     "blockmnist5k": "BlockMNIST (5,000)",
     "blockmnist": "BlockMNIST",
     "texturedmnist5k": "digits on textures (5,000)",
     "texturedmnist": "digits on textures",
+    "texturedfashion": "articles on textures",
+    "photograph-tiles": "tiles of photographs",
     "waterbirds": "Waterbirds",
     "celeba": "CelebA",
     "imagenette320": "Imagenette-320",
@@ -31,6 +34,7 @@ NAMES = {
     "wood": "wood fibres",
     "oxford_pet": "Oxford-IIIT Pet",
     "cub": "CUB-200-2011",
+    "cub_on_waterbirds": "CUB-200-2011 on other backgrounds",
     "imagenet_sketch": "ImageNet-Sketch",
     "imagenet_c": "ImageNet-C",
     "top_gap": "ResNet with Top-GAP",
@@ -47,7 +51,8 @@ def name_of(key: object) -> str:
     >>> name_of("cifar100-cropped")
     'CIFAR-100, RC+'
     """
-    name = str(key)
+    name = str(key).removeprefix("resized:")
+    name = name if name == key else name.rpartition(":")[0]
     if name.endswith("-cropped"):
         return f"{name_of(name.removesuffix('-cropped'))}, RC+"
     return NAMES.get(name, name)

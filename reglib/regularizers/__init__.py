@@ -5,7 +5,7 @@ looks at. What it takes by keyword besides are its settings in a `Training`.
 """
 
 from reglib.regularizers.adversarial import adversarial_examples, adversarial_penalty
-from reglib.regularizers.class_maps import class_map_sizes
+from reglib.regularizers.class_maps import activation_l1, class_map_sizes
 from reglib.regularizers.curvature import (
     cure_penalty,
     input_hessian_penalty,
@@ -25,6 +25,7 @@ __all__ = [
     "GroupDRO",
     "Penalty",
     "Step",
+    "activation_l1",
     "adversarial_examples",
     "adversarial_penalty",
     "balancing_weights",
@@ -46,6 +47,7 @@ __all__ = [
 OWN_PASS = frozenset({"landscape_curvature", "landscape_target"})
 
 PENALTIES: dict[str, Penalty] = {
+    "activation_l1": activation_l1,
     "adversarial": of_step(adversarial_penalty),
     "class_map_l1": class_map_sizes,
     "cure": of_step(cure_penalty),

@@ -1,6 +1,6 @@
 """Penalties on how the input gradient of a loss or of a logit changes with the input."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +60,13 @@ def input_hessian_penalty(
 
 
 def cure_penalty(
-    model: nn.Module, logits: Tensor, labels: Tensor, inputs: Tensor, *, radius: float = 1.5
+    model: nn.Module,
+    logits: Tensor,
+    labels: Tensor,
+    inputs: Tensor,
+    *,
+    epoch: int = 0,
+    radius: float | Sequence[float] = 1.5,
 ) -> Tensor:
     r"""Compute how far the input gradient of the loss turns along its own sign (CURE).
 
@@ -74,23 +80,28 @@ def cure_penalty(
         logits: output of the network for `inputs`, (B, classes).
         labels: class indices, (B,).
         inputs: images, (B, ...), that required a gradient before the forward pass.
-        radius: `h`, the Euclidean length of the step, in the units of `inputs`.
+        epoch: of the training, from 0.
+        radius: `h`, the Euclidean length of the step, in the units of `inputs`; or one for each of
+            the first epochs, of which the last one stays.
 
     Returns:
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError: `radius` is not positive, or `inputs` does not require a gradient.
+        ValueError: a radius that is not positive, an empty list of them, or `inputs` does not
+            require a gradient.
 
-    Source: equation 9 of :cite:t:`moosavi2019`, whose radius of 1.5 is reached after some epochs of
-    smaller ones, and without their factor :math:`1 / h^2`, which the strength holds.
+    Source: equation 9 of :cite:t:`moosavi2019`, without their factor :math:`1 / h^2`, which the
+    strength holds. They raise the radius from 0 to 1.5 in the first five epochs.
     """
-    if not radius > 0:
-        raise ValueError(f"radius: expected a positive length, got {radius}")
+    schedule = [radius] if isinstance(radius, int | float) else radius
+    if not schedule or not all(h > 0 for h in schedule):
+        raise ValueError(f"radius: expected a positive length, or some of them, got {radius}")
+    h = schedule[min(epoch, len(schedule) - 1)]
     loss = F.cross_entropy(logits, labels, reduction="sum")
     here = input_gradient(loss, inputs, create_graph=True)
     z = F.normalize(here.detach().sign().flatten(1), dim=1).view_as(inputs)
-    moved = (inputs.detach() + radius * z).requires_grad_()
+    moved = (inputs.detach() + h * z).requires_grad_()
     loss = F.cross_entropy(further_pass(model, moved), labels, reduction="sum")
     there = input_gradient(loss, moved, create_graph=True)
     return (there - here).square().flatten(1).sum(1)

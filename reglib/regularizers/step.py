@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,8 +15,10 @@ from reglib.double_backward.folding import in_evaluation_mode
 from reglib.double_backward.modules import View
 from reglib.input_hessian.checks import check_network
 from reglib.landscape import data_smoothness
+from reglib.network_changes import is_activation
 from reglib.parallel import Share
-from reglib.top_gap import TopGAP
+from reglib.top_gap import Pooled, TopGAP
+from reglib.top_gap.pooling import can_fuse
 
 
 class Step(NamedTuple):
@@ -24,9 +26,12 @@ class Step(NamedTuple):
 
     `inputs` (B, C, H, W) requires a gradient, unless all penalties are of `OWN_PASS`; `logits`
     (B, classes) were computed from it, and on the way `class_maps` (B, classes, h, w), if the
-    network has a `TopGAP` layer that pools them. `pixel_range` holds the values of black and white.
-    `constants` belongs to the whole training; without it, what is needed is made anew each time.
-    `share` says which images of a batch these are, if several processes share it.
+    network has a `TopGAP` layer that pools them, and `activations`, the outputs (B, ...) of its
+    activation layers, if they were asked for. `class_map_l1` (B,) is the L1 norm of the maps where
+    the kernel that pools them computes it anyway. `pixel_range` holds the values of black and
+    white. `constants` belongs to the whole training; without it, what is needed is made anew each
+    time. `share` says which images of a batch these are, if several processes share it; `epoch`
+    counts from 0.
     """
 
     model: nn.Module
@@ -35,9 +40,12 @@ class Step(NamedTuple):
     logits: Tensor
     generator: torch.Generator
     class_maps: Tensor | None = None
+    activations: Sequence[Tensor] = ()
     pixel_range: tuple[float, float] = (0.0, 1.0)
     constants: Constants | None = None
+    class_map_l1: Tensor | None = None
     share: Share | None = None
+    epoch: int = 0
 
 
 def take_step(
@@ -49,28 +57,44 @@ def take_step(
     pixel_range: tuple[float, float] = (0.0, 1.0),
     constants: Constants | None = None,
     share: Share | None = None,
+    with_activations: bool = False,
+    epoch: int = 0,
 ) -> Step:
     """Run a network on a batch, and note what penalties may look at.
 
     The class maps are what the `TopGAP` layer is given: a hook that lives as long as the call sees
     them, so that networks keep nothing of a forward pass, and one pass serves loss and penalties.
+    Activations are noted in the same way, in the order of the layers.
     """
-    maps: list[Tensor] = []
+    noted: list[tuple[Tensor, list[Pooled]]] = []
+    activations: list[Tensor] = []
 
-    def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        maps.append(arguments[0])
+    def note(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        noted.append((arguments[0], []))
+        return noted[-1] if can_fuse(arguments[0]) else None
 
-    pools = [module for module in model.modules() if isinstance(module, TopGAP)]
-    hooks = [pool.register_forward_pre_hook(note) for pool in pools]
+    def note_output(module: nn.Module, arguments: Any, output: Tensor) -> None:
+        activations.append(output)
+
+    hooks = [
+        module.register_forward_pre_hook(note)
+        for module in model.modules()
+        if isinstance(module, TopGAP)
+    ] + [
+        module.register_forward_hook(note_output)
+        for module in model.modules()
+        if with_activations and is_activation(module)
+    ]
     try:
         logits = model(inputs)
     finally:
         for hook in hooks:
             hook.remove()
+    maps, pooled = noted[-1] if noted else (None, [])
     return Step(
         model, inputs, labels, logits, generator,
-        class_maps=maps[-1] if maps else None, pixel_range=pixel_range, constants=constants,
-        share=share,
+        class_maps=maps, activations=activations, pixel_range=pixel_range, constants=constants,
+        class_map_l1=pooled[-1].l1 if pooled else None, share=share, epoch=epoch,
     )  # fmt: skip
 
 

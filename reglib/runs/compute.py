@@ -12,7 +12,9 @@ import pandas as pd
 
 from reglib import measure, pretrained, training
 from reglib.data import load_data
+from reglib.density_measures import check_foreign
 from reglib.errors import DataMissing, RunFailed, UsageError
+from reglib.folds import data_of
 from reglib.paths import store_folder
 from reglib.runs.dispatch import Failure, run_jobs
 from reglib.runs.execute import Job, describe
@@ -113,18 +115,21 @@ def _check_with_data(units: Iterable[Unit]) -> None:
 
     Raises:
         UsageError: too few images, images of a shape or an option that a network does not take,
-            labels that it does not have.
+            labels that it does not have, foreign images that are those of the training.
     """
-    units = sorted(units, key=lambda unit: training_of(unit).data)
+    units = sorted(units, key=lambda unit: _of_images(training_of(unit)))
     for unit in units:
         if isinstance(unit, Measurement):
             name = unit.settings.get("data", unit.training.data)
-            own, shown = load_data(unit.training.data), load_data(name)
+            own = data_of(unit.training)
+            shown = load_data(name) if "data" in unit.settings else own
             labelled = unit.metric not in measure.WITHOUT_LABELS
             checked_test_split(own, shown, name, measure.images_needed(unit), labelled=labelled)
+            if not labelled:
+                check_foreign(own, shown, unit.training.data, name)
     built = set()
     for unit in map(training_of, units):
-        data = load_data(unit.data)
+        data = data_of(unit)
         if isinstance(unit, Pretrained):
             pretrained.check_weights(unit.network)
             pretrained.network_inputs(unit.network, data.test.images[:1])
@@ -142,6 +147,10 @@ def _check_with_data(units: Iterable[Unit]) -> None:
         if network not in built:
             training.initial_network(unit, data)
             built.add(network)
+
+
+def _of_images(unit: Network) -> tuple[str, int]:
+    return unit.data, unit.fold if isinstance(unit, Training) else 0
 
 
 @dataclass(frozen=True)
@@ -309,6 +318,8 @@ def _training_columns(unit: Network) -> dict[str, Any]:
     for name in FEW_HAVE:
         if not row[name]:
             del row[name]  # so that only tables of trainings that have it have this column
+    if row["folds"] is None:
+        del row["folds"], row["fold"]
     return row
 
 

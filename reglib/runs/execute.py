@@ -19,6 +19,7 @@ import reglib
 from reglib.data import load_data
 from reglib.double_backward import DEFAULT
 from reglib.errors import RunFailed
+from reglib.folds import data_of
 from reglib.measure import measure
 from reglib.parallel import is_first
 from reglib.paths import ROOT
@@ -158,7 +159,7 @@ class _Worker:
                 self.store.write_checkpoint(name, state())
                 last = time.perf_counter()
 
-        data = load_data(unit.data)
+        data = data_of(unit)
         resume = None if self.job.force else self.store.read_checkpoint(name)
         chosen = self.job.double_backward or DEFAULT[self.device.type]
         trained = train(
@@ -192,7 +193,7 @@ def pretrained_subject(unit: Pretrained, device: torch.device) -> Subject:
 
 
 def _subject(unit: Training, weights: Mapping[str, Tensor], device: torch.device) -> Subject:
-    data = load_data(unit.data)
+    data = data_of(unit)
     network = initial_network(unit, data).to(device).eval()
     network.load_state_dict(weights)
     return Subject(network.to(memory_format=memory_format(network, device)), unit, data)

@@ -8,18 +8,21 @@ r"""Top-GAP :cite:p:`topgap`: a prior on the size of what a network looks at.
 >>> logits = network.pool(maps)  # what network(images) returns
 >>> class_map_l1(maps).shape, logits.shape
 (torch.Size([2]), torch.Size([2, 10]))
+>>> logits, l1 = top_gap_and_l1(maps, k=0.1)  # the same two, on CUDA from one pass over the maps
 """
 
 from reglib.top_gap.backbones import FeatureMap, feature_maps
 from reglib.top_gap.network import TopGAPNet, scaled_maps
-from reglib.top_gap.pooling import TopGAP, class_map_l1, top_gap
+from reglib.top_gap.pooling import Pooled, TopGAP, class_map_l1, top_gap, top_gap_and_l1
 
 __all__ = [
     "FeatureMap",
+    "Pooled",
     "TopGAP",
     "TopGAPNet",
     "class_map_l1",
     "feature_maps",
     "scaled_maps",
     "top_gap",
+    "top_gap_and_l1",
 ]

@@ -42,6 +42,33 @@ def backbone_of(name: str, *, pretrained: bool) -> nn.Module:
     raise unknown("backbone", name, {*timm.list_models(), *models.list_models(models)})
 
 
+# Of the weights of torchvision, and of those of timm that do not say.
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+class Normalise(nn.Module):
+    """Bring pixels in [0, 1] to the range of a network, (x - mean) / std for each colour."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        for name, values in (("mean", mean), ("std", std)):
+            self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std
+
+
+def normalised(network: nn.Module) -> nn.Sequential:
+    """Put the normalisation that the weights of a network were trained with before it."""
+    about = getattr(network, "pretrained_cfg", {})
+    return nn.Sequential(
+        Normalise(*(about.get(name, default) for name, default in IMAGENET.items())), network
+    )
+
+
 def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
     r"""List the last feature map of each size that a network computes, from large to small.
 

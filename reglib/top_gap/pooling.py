@@ -1,10 +1,12 @@
 """Pooling of the largest values of each class map, and the L1 penalty on the maps."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
+
+from reglib.top_gap import fused
 
 # As many rows as stay in the cache of a core while they are partitioned.
 BLOCK_BYTES = 2**19
@@ -17,7 +19,7 @@ def top_gap(maps: Tensor, *, k: int | float) -> Tensor:
 
     with the values of channel `t` in descending order. `k` = 1 is global max pooling, `k` = 1.0 and
     `k` = h w are global average pooling. Among equal values those are taken that `torch.topk`
-    takes; gradients are those of `torch.topk` too.
+    takes; gradients are those of `torch.topk` too. On CUDA see `top_gap_and_l1`.
 
     Args:
         maps: (B, classes, h, w).
@@ -35,14 +37,11 @@ def top_gap(maps: Tensor, *, k: int | float) -> Tensor:
     >>> top_gap(torch.tensor([[[[4.0, 0.0], [2.0, 1.0]]]]), k=2)
     tensor([[3.]])
     """
-    if maps.ndim != 4:
-        raise ValueError(
-            f"maps: expected class maps (B, classes, h, w), got shape {tuple(maps.shape)}"
-        )
-    locations = maps.shape[2] * maps.shape[3]
-    count = _count(k, locations)
-    if count == locations:
+    count = _count(k, maps)
+    if count == maps.shape[2] * maps.shape[3]:
         return maps.mean((2, 3))
+    if can_fuse(maps):
+        return fused.fused_means(maps, count)[0]
     if _can_partition(maps):
         return _TopMean.apply(maps, count)
     return maps.flatten(2).topk(count, sorted=False).values.mean(2)
@@ -50,6 +49,39 @@ def top_gap(maps: Tensor, *, k: int | float) -> Tensor:
 
 # A symbol has no shape to compare with k: tracing keeps the call as it is.
 fx.wrap("top_gap")
+
+
+class Pooled(NamedTuple):
+    """What class maps came to: `logits` (B, classes), and `l1` (B,), their mean absolute value."""
+
+    logits: Tensor
+    l1: Tensor
+
+
+def top_gap_and_l1(maps: Tensor, *, k: int | float) -> Pooled:
+    r"""Pool class maps by `top_gap` and compute their `class_map_l1`.
+
+    Where `can_fuse` says so one Triton kernel does both and reads the maps once, and once again for
+    the gradients. All else takes the two functions one after the other, with the same result: other
+    devices, float64, maps of more than 4,096 locations, CUDA without Triton, compilers and function
+    transforms.
+
+    Args:
+        maps: (B, classes, h, w).
+        k: see `top_gap`.
+
+    Raises:
+        ValueError: see `top_gap`.
+
+    >>> top_gap_and_l1(torch.tensor([[[[4.0, 0.0], [2.0, -1.0]]]]), k=2)
+    Pooled(logits=tensor([[3.]]), l1=tensor([1.7500]))
+    """
+    count = _count(k, maps)
+    if not can_fuse(maps):
+        return Pooled(top_gap(maps, k=count), class_map_l1(maps))
+    logits, sizes = fused.fused_means(maps, count)
+    precise = torch.is_autocast_enabled(maps.device.type)  # gives norms in float32
+    return Pooled(logits, sizes.mean(1).to(sizes.dtype if precise else maps.dtype))
 
 
 class TopGAP(nn.Module):
@@ -67,8 +99,12 @@ class TopGAP(nn.Module):
         _check_k(k)
         self.k = k
 
-    def forward(self, maps: Tensor) -> Tensor:
-        return top_gap(maps, k=self.k)
+    def forward(self, maps: Tensor, pooled: list[Pooled] | None = None) -> Tensor:
+        """Pool; a hook may give a list, which `top_gap_and_l1` of the maps is put into."""
+        if pooled is None:
+            return top_gap(maps, k=self.k)
+        pooled.append(top_gap_and_l1(maps, k=self.k))
+        return pooled[-1].logits
 
     def extra_repr(self) -> str:
         return f"k={self.k}"
@@ -112,17 +148,40 @@ def _check_k(k: int | float, locations: int | None = None) -> None:
         )
 
 
-def _count(k: int | float, locations: int) -> int:
+def _count(k: int | float, maps: Tensor) -> int:
+    if maps.ndim != 4:
+        raise ValueError(
+            f"maps: expected class maps (B, classes, h, w), got shape {tuple(maps.shape)}"
+        )
+    locations = maps.shape[2] * maps.shape[3]
     _check_k(k, locations)
     return k if isinstance(k, int) else max(1, round(k * locations))
 
 
+def can_fuse(maps: Tensor) -> bool:
+    """Whether a Triton kernel pools these maps: see `top_gap_and_l1`."""
+    return (
+        maps.device.type == "cuda"
+        and maps.dtype in fused.DTYPES
+        and _is_plain(maps)
+        and maps.shape[2] * maps.shape[3] <= fused.LARGEST_MAP
+        and fused.kernels_run()
+    )
+
+
 def _can_partition(maps: Tensor) -> bool:
-    """Whether NumPy can select: plain tensors on the CPU, outside of transforms and compilers."""
+    """Whether NumPy can select."""
     return (
         maps.device.type == "cpu"
         and maps.dtype in (torch.float32, torch.float64)
-        and type(maps) in (Tensor, nn.Parameter)
+        and _is_plain(maps)
+    )
+
+
+def _is_plain(maps: Tensor) -> bool:
+    """Whether a tensor has values that code beside PyTorch can read: no symbol, no transform."""
+    return (
+        type(maps) in (Tensor, nn.Parameter)
         and maps.numel() > 0
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()

@@ -1,0 +1,188 @@
+"""Stratified cross-validation: the folds, and units that are trained and measured on them."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from reglib import data
+from reglib.data import ImageData, Split, load_data, to_float
+from reglib.errors import UsageError
+from reglib.folds import data_of, fold_of
+from reglib.readers import Source
+from reglib.runs import Store, compute
+from reglib.runs.execute import load_subject
+from reglib.runs.executors import Resources
+from reglib.units import Measurement, Pretrained, Training
+
+# Classes of unequal size, of which five folds do not share all equally.
+COUNTS = (50, 25, 12, 7)
+
+
+def numbered() -> Split:
+    """Images that hold their number, in an order without classes."""
+    labels = torch.repeat_interleave(torch.arange(4), torch.tensor(COUNTS))
+    labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))]
+    numbers = torch.arange(len(labels), dtype=torch.uint8)
+    images = numbers[:, None, None, None].expand(-1, 1, 12, 12).contiguous()
+    masks = (numbers % 2 == 0)[:, None, None].expand(-1, 12, 12)
+    return Split(images, labels, masks, groups=numbers.long() % 3)
+
+
+def numbers_of(split: Split) -> list[int]:
+    return split.images[:, 0, 0, 0].tolist()
+
+
+SPLIT = numbered()
+DATA = ImageData(SPLIT, Split(SPLIT.images[:1], SPLIT.labels[:1]), tuple("abcd"), "fingerprint")
+
+
+def test_folds_are_disjoint_and_cover_all() -> None:
+    folds = [fold_of(DATA, 5, fold) for fold in range(5)]
+    held_out = [numbers_of(fold.test) for fold in folds]
+    assert sorted(number for tested in held_out for number in tested) == list(
+        range(len(SPLIT.labels))
+    )
+    for fold, tested in zip(folds, held_out):
+        trained = numbers_of(fold.train)
+        assert not set(trained) & set(tested)
+        assert len(trained) + len(tested) == len(SPLIT.labels)
+        assert trained == sorted(trained), "the order of the training split is kept"
+        assert tested == sorted(tested)
+
+
+@pytest.mark.parametrize("folds", [2, 5, 7])
+def test_every_fold_has_its_share_of_each_class(folds: int) -> None:
+    for fold in range(folds):
+        counts = fold_of(DATA, folds, fold).test.labels.bincount(minlength=4)
+        for count, of_all in zip(counts.tolist(), COUNTS):
+            assert abs(count - of_all / folds) < 1
+
+
+def test_what_is_known_of_an_image_goes_with_it() -> None:
+    fold = fold_of(DATA, 5, 2)
+    for split in (fold.train, fold.test):
+        numbers = torch.tensor(numbers_of(split))
+        assert torch.equal(split.labels, SPLIT.labels[numbers])
+        assert split.groups is not None
+        assert torch.equal(split.groups, numbers % 3)
+        assert split.masks is not None
+        assert torch.equal(split.masks[:, 0, 0], numbers % 2 == 0)
+
+
+def test_folds_are_shuffled_and_always_the_same() -> None:
+    first, again = (numbers_of(fold_of(DATA, 5, 0).test) for _ in range(2))
+    assert first == again
+    rows = torch.arange(len(SPLIT.labels))
+    unshuffled = [r for c in range(4) for r in rows[SPLIT.labels == c][: COUNTS[c] // 5].tolist()]
+    assert set(first) != set(unshuffled)
+
+
+def test_fewer_images_of_a_class_than_folds_are_told() -> None:
+    with pytest.raises(UsageError, match=r"folds: expected at most 7, .* of class 'd', got 8"):
+        fold_of(DATA, 8, 0)
+    lacking = dataclasses.replace(DATA, classes=tuple("abcde"))
+    with pytest.raises(UsageError, match=r"folds: expected at most 0, .* of class 'e', got 2"):
+        fold_of(lacking, 2, 0)
+
+
+UNIT = Training(
+    data="numbered", network="mlp", network_options={"hidden": [4]}, epochs=1, learning_rate=0.01,
+    seed=0, batch_size=16, folds=5, fold=1,
+)  # fmt: skip
+
+
+@pytest.fixture
+def _numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    data._load.cache_clear()
+    entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "", "", "")
+    monkeypatch.setitem(data.SOURCES, "numbered", entry)
+
+
+@pytest.mark.usefixtures("_numbered")
+def test_units_without_folds_have_the_whole_data_set() -> None:
+    plain = dataclasses.replace(UNIT, folds=None, fold=0)
+    assert data_of(plain) is load_data("numbered")
+    assert data_of(Pretrained(data="numbered", network="any")) is load_data("numbered")
+    assert numbers_of(data_of(UNIT).test) == numbers_of(fold_of(DATA, 5, 1).test)
+
+
+@pytest.mark.usefixtures("_numbered")
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_a_fold_is_measured_on_what_it_held_out(
+    store: Store, here: Resources, reloaded: bool
+) -> None:
+    expected = fold_of(DATA, 5, 1)
+    measures = [
+        Measurement(training=UNIT, metric="accuracy"),
+        Measurement(training=UNIT, metric="saliency_maps",
+                    settings={"saliency": "logit_gradient", "n_images": 8}),
+        Measurement(training=UNIT, metric="worst_group_accuracy"),
+    ]  # fmt: skip
+    if reloaded:
+        compute([UNIT], store=store, resources=here)
+    table = compute(measures, store=store, resources=here)
+    assert table["n"][0] == len(expected.test.labels) == 19
+    images, labels = load_subject(UNIT, store).test_images(None)
+    assert torch.equal(images, to_float(expected.test.images, (0, 1)))
+    assert torch.equal(labels, expected.test.labels)
+    maps = store.read_tensors(table["key"][1])
+    assert maps is not None
+    assert torch.equal(maps["labels"], expected.test.labels[:8])
+    subject = load_subject(UNIT, store)
+    correct = (subject.folded(images).argmax(1) == labels).double()
+    assert table["value"][0] == pytest.approx(correct.mean().item())
+    assert subject.data.test.groups is not None
+    worst = min(correct[subject.data.test.groups == group].mean().item() for group in range(3))
+    assert table["value"][2] == pytest.approx(worst)
+
+
+@pytest.mark.usefixtures("_numbered")
+def test_a_network_is_trained_on_the_other_folds(
+    store: Store, here: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`n_train` counts the images of the other folds."""
+    seen: list[int] = []
+    from reglib import training
+
+    def note(images: torch.Tensor, pixel_range: tuple[float, float]) -> torch.Tensor:
+        seen.extend(images[:, 0, 0, 0].tolist())
+        return images.float() / 255
+
+    monkeypatch.setattr(training, "to_float", note)
+    unit = dataclasses.replace(UNIT, n_train=30)
+    compute([UNIT, unit], store=store, resources=here)
+    others = numbers_of(fold_of(DATA, 5, 1).train)
+    assert sorted(seen[: len(others)]) == others
+    assert sorted(seen[len(others) :]) == others[:30]
+
+
+@pytest.mark.usefixtures("_numbered")
+@pytest.mark.parametrize(
+    ("changes", "n_images", "message"),
+    [
+        ({"folds": 8}, None, "data set 'numbered': folds: expected at most 7"),
+        ({"n_train": 76}, None, "n_train: expected at most 75 for the training split"),
+        ({}, 20, "n_images: expected at most 19 for the test split"),
+    ],
+)
+def test_too_many_are_refused_before_anything_is_trained(
+    store: Store, here: Resources, changes: dict[str, int], n_images: int | None, message: str
+) -> None:
+    unit = dataclasses.replace(UNIT, **changes)  # type: ignore[arg-type]
+    settings = {} if n_images is None else {"n_images": n_images}
+    with pytest.raises(UsageError, match=message):
+        compute([Measurement(training=unit, metric="accuracy", settings=settings)],
+                store=store, resources=here)  # fmt: skip
+    assert list(store.folder.rglob("*.json")) == []
+
+
+@pytest.mark.usefixtures("_numbered")
+def test_tables_say_the_fold_where_there_is_one(store: Store, here: Resources) -> None:
+    plain = dataclasses.replace(UNIT, folds=None, fold=0)
+    units = [plain, *(dataclasses.replace(UNIT, fold=fold) for fold in (0, 3))]
+    table = compute(units, store=store, resources=here)
+    assert table["fold"].tolist()[1:] == [0, 3]
+    assert table["folds"].tolist()[1:] == [5, 5]
+    assert table["key"].nunique() == 3
+    assert not {"fold", "folds"} & set(compute(units[:1], store=store, resources=here).columns)

@@ -1,0 +1,108 @@
+"""Images of other sets get the shape of those that a network was trained on."""
+
+import pytest
+import torch
+
+from reglib import data
+from reglib.data import Source, Split, image_shape, load_data, source
+from reglib.errors import DataMissing, UsageError
+from reglib.evidence.names import name_of
+from reglib.foreign_images import resized, tiles
+
+
+def some(channels: int, height: int, width: int, count: int = 6) -> Split:
+    generator = torch.Generator().manual_seed(count)
+    shape = (count, channels, height, width)
+    images = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    return Split(images, torch.arange(count) % 3, groups=torch.arange(count) % 2)
+
+
+@pytest.fixture(autouse=True)
+def _tiny_sets(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    grey, empty = some(1, 8, 8), some(3, 12, 12, count=0)
+    entries = {
+        "grey": Source(lambda root: (grey, some(1, 8, 8, 4), "abc"), "grey ones", "L", "get it"),
+        "shown": Source(lambda root: (empty, some(3, 12, 12), "abc"), "", "", "", to_train=False),
+        "oblong": Source(lambda root: (some(1, 8, 4),) * 2 + ("abc",), "", "", ""),
+    }
+    for name, entry in entries.items():
+        monkeypatch.setitem(data.SOURCES, name, entry)
+    monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+    data._load.cache_clear()
+
+
+def test_a_grey_image_of_the_same_size_is_repeated_in_three_colours() -> None:
+    own, found = load_data("grey"), load_data("resized:grey:8")
+    assert found.shape == (3, 8, 8) == image_shape("resized:grey:8")
+    for before, after in ((own.train, found.train), (own.test, found.test)):
+        assert torch.equal(after.images, before.images.expand(-1, 3, -1, -1))
+        assert torch.equal(after.labels, before.labels)
+        assert torch.equal(after.groups, before.groups)
+    assert found.classes == own.classes
+    assert found.fingerprint != own.fingerprint
+
+
+def test_half_the_size_is_a_weighted_mean_that_keeps_what_is_constant() -> None:
+    """With antialiasing a checkerboard becomes grey; without, one of its colours would stay."""
+    row, column = torch.arange(8)[:, None], torch.arange(8)
+    board = (200 * ((row + column) % 2)).to(torch.uint8)
+    split = Split(torch.stack([board, torch.full((8, 8), 7, dtype=torch.uint8)])[:, None],
+                  torch.zeros(2).long())  # fmt: skip
+    found = resized(split, split, "a", size=4)[0].images
+    assert found.shape == (2, 3, 4, 4)
+    assert (found[0, :, 1:3, 1:3].float() - 100).abs().max() <= 2
+    assert (found[1] == 7).all()
+
+
+def test_sets_that_are_only_shown_stay_so_and_keep_their_colours() -> None:
+    found = load_data("resized:shown:12")
+    assert not source("resized:shown:12").to_train
+    assert len(found.train.images) == 0
+    assert torch.equal(found.test.images, load_data("shown").test.images)
+
+
+@pytest.mark.parametrize("name", ["resized:grey", "resized:grey:", "resized::8", "resized:grey:0",
+                                  "resized:grey:-8", "resized:grey:8x8"])  # fmt: skip
+def test_a_size_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"'{name}': expected resized:NAME:SIZE, such as"):
+        load_data(name)
+
+
+def test_unknown_missing_and_oblong_sets_are_told() -> None:
+    with pytest.raises(UsageError, match="unknown data set 'gray': did you mean 'grey'"):
+        load_data("resized:gray:8")
+    with pytest.raises(DataMissing, match=r"data set 'cifar10-jpeg' is not at .*To get it"):
+        load_data("resized:cifar10-jpeg:8")
+    with pytest.raises(UsageError, match="resized: expected square images, got 8 x 4"):
+        load_data("resized:oblong:8")
+
+
+def test_tiles_are_the_pieces_of_the_images_and_the_first_are_of_all_images() -> None:
+    split = some(3, 13, 9)
+    found = tiles(split, split, "abc", size=4)[1]
+    assert found.images.shape == (6 * 3 * 2, 3, 4, 4)
+    for place in range(6):
+        row, column = 4 * (place // 2), 4 * (place % 2)
+        part = slice(6 * place, 6 * place + 6)
+        piece = split.images[:, :, row : row + 4, column : column + 4]
+        assert torch.equal(found.images[part], piece)
+        assert torch.equal(found.labels[part], split.labels)
+
+
+def test_images_smaller_than_a_tile_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"tiles: expected images of at least 14 x 14, got \[13"):
+        tiles(some(3, 13, 20), some(3, 13, 20), "abc", size=14)
+
+
+def test_tiles_of_photographs_come_with_a_package() -> None:
+    found = load_data("photograph-tiles")
+    assert found.shape == image_shape("photograph-tiles") == (3, 28, 28)
+    assert len(found.test.images) == 20 * 64
+    whole = load_data("foolbox-imagenet").test.images
+    assert torch.equal(found.test.images[:20], whole[:, :, :28, :28])
+
+
+def test_a_resized_set_has_the_name_of_its_images() -> None:
+    assert name_of("resized:fashion_mnist:32") == "Fashion-MNIST"
+    assert name_of("resized:imagefolder:/a:b:32") == "imagefolder:/a:b"
+    assert name_of("mnist") == "MNIST"

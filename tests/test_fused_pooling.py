@@ -1,0 +1,325 @@
+"""The Triton kernel of Top-GAP and L1, against sorting in float64.
+
+The kernel runs on a CUDA device, and everywhere else in Triton's interpreter, which has to be
+chosen before Triton is imported: one test runs this file once more in a process of its own.
+"""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from reglib.networks import build_network
+from reglib.regularizers import PENALTIES, class_map_l1, take_step
+from reglib.regularizers import step as steps
+from reglib.top_gap import TopGAP, fused, pooling, top_gap, top_gap_and_l1
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+
+
+def runs_the_kernel(test):
+    without = not INTERPRETED and not torch.cuda.is_available()
+    return pytest.mark.gpu(pytest.mark.skipif(without, reason="there is no CUDA device")(test))
+
+
+def random(*shape, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(DEVICE, dtype)
+
+
+def by_sorting(maps, k):
+    """Return the two means of each map; of equal values the first ones count."""
+    values = maps.double().flatten(2)
+    ordered = values.sort(dim=2, descending=True, stable=True).values
+    return ordered[:, :, :k].mean(2), values.abs().mean(2)
+
+
+def with_gradient(pool, maps):
+    """Return the means and the gradient by the maps of a weighted sum of them."""
+    maps = maps.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    means = pool(maps)
+    weights = random(*means[0].shape, seed=1), random(*means[0].shape, seed=2)
+    total = sum((m.double() * w).sum() for m, w in zip(means, weights))
+    (gradient,) = torch.autograd.grad(total, maps)
+    return [m.double() for m in means], gradient
+
+
+def assert_same(maps, k, **tolerance):
+    means, gradient = with_gradient(lambda m: fused.fused_means(m, k), maps)
+    expected, expected_gradient = with_gradient(lambda m: by_sorting(m, k), maps)
+    tolerance = tolerance or {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(means, list(expected), **tolerance, equal_nan=True)
+    torch.testing.assert_close(gradient, expected_gradient, **tolerance)
+    return gradient
+
+
+CUTS = {
+    "different values": lambda maps: maps,
+    "negative values": lambda maps: -maps.abs() - 1,
+    "many equal values": lambda maps: maps.mul(2).round(),
+    "all equal": lambda maps: torch.full_like(maps, -2.5),
+    "zeros of both signs": lambda maps: torch.copysign(torch.zeros_like(maps), maps),
+    "few zeros of both signs": lambda maps: torch.where(maps.abs() > 0.5, maps, 0.0 * maps),
+    "of any size": lambda maps: maps.sign() * (60 * maps).exp().clamp(max=1e30),
+}
+
+
+@runs_the_kernel
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_means_and_gradients_are_those_of_sorting(cut):
+    maps = cut(random(1, 3, 5, 7))
+    for k in (1, 11, 34, 35):
+        assert_same(maps, k)
+
+
+@runs_the_kernel
+@pytest.mark.parametrize("size", [(1, 1), (9, 1), (1, 2), (8, 4), (16, 17)])
+def test_maps_of_every_form(size):
+    maps = random(2, 2, *size)
+    for k in {1, (size[0] * size[1] + 1) // 2}:
+        assert_same(maps, k)
+
+
+@runs_the_kernel
+def test_the_largest_maps():
+    maps = random(1, 2, 64, 64)
+    assert maps[0, 0].numel() == fused.LARGEST_MAP
+    assert_same(maps, 400)
+
+
+@runs_the_kernel
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_single(dtype):
+    maps = random(2, 2, 6, 6, dtype=dtype)
+    maps[0] = maps[0].mul(2).round()
+    eps = torch.finfo(dtype).eps
+    for k in (1, 7, 36):
+        gradient = assert_same(maps, k, rtol=2 * eps, atol=eps / 2)
+        assert gradient.dtype == dtype
+        logits, sizes = fused.fused_means(maps, k)
+        assert (logits.dtype, sizes.dtype) == (dtype, torch.float32)
+
+
+@runs_the_kernel
+def test_any_layout():
+    maps = random(2, 3, 5, 6)
+    last = maps.contiguous(memory_format=torch.channels_last)
+    assert assert_same(last, 4).is_contiguous(memory_format=torch.channels_last)
+    part = random(4, 3, 9, 8)[::2, :, 1:6, :6]
+    assert_same(part, 4)
+    assert_same(maps.transpose(2, 3), 4)
+    assert_same(maps[:1].expand(3, -1, -1, -1), 4)
+
+
+@runs_the_kernel
+def test_maps_that_are_not_finite_give_what_sorting_gives():
+    maps = random(5, 2, 3, 5)
+    maps[0, 1, 2, 2] = torch.nan
+    maps[1, 0, 1, 1], maps[1, 1, 0, 0] = torch.inf, -torch.inf
+    maps[2, 0, 0, :3] = torch.inf
+    maps[3, 0, 0, 0] = -torch.tensor(torch.nan)  # its sign bit is set
+    for k in (1, 2, 15):
+        got, expected = fused.fused_means(maps, k), by_sorting(maps, k)
+        torch.testing.assert_close([g.double() for g in got], list(expected), equal_nan=True)
+    before = maps.clone()
+    fused.fused_means(maps, 2)
+    torch.testing.assert_close(maps, before, rtol=0, atol=0, equal_nan=True)
+
+
+@runs_the_kernel
+@pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["many equal values"]])
+def test_gradients_of_gradients_are_those_of_sorting(cut):
+    maps, direction = cut(random(2, 3, 4, 4)), random(2, 3, 4, 4, seed=1)
+
+    def second(pool):
+        x = maps.clone().requires_grad_()
+        means, sizes = pool(x)
+        total = means.exp().sum() + (means * sizes).sum() + sizes.square().sum()
+        (first,) = torch.autograd.grad(total, x, create_graph=True)
+        third = (first * direction).square().sum()
+        return first, *torch.autograd.grad(third, x)
+
+    got = second(lambda x: fused.fused_means(x, 5))
+    expected = second(lambda x: by_sorting(x, 5))
+    for one, other in zip(got, expected):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@runs_the_kernel
+def test_gradients_come_in_batches():
+    maps = random(2, 3, 4, 4).requires_grad_()
+    directions = torch.eye(6, device=DEVICE).view(6, 2, 3)
+    for index in range(2):
+        means = fused.fused_means(maps, 5)[index]
+        options = {"retain_graph": True}
+        (together,) = torch.autograd.grad(
+            means, maps, directions, is_grads_batched=True, **options
+        )  # fmt: skip
+        alone = [torch.autograd.grad(means, maps, d, **options)[0] for d in directions]
+        torch.testing.assert_close(together, torch.stack(alone))
+
+
+@runs_the_kernel
+def test_logits_and_l1_by_one_kernel_are_those_of_the_two_functions(monkeypatch):
+    maps = random(3, 4, 6, 5)
+    expected, expected_gradient = with_gradient(
+        lambda m: (top_gap(m.double(), k=0.3), class_map_l1(m.double())[:, None].expand(3, 4)), maps
+    )
+    monkeypatch.setattr(pooling, "can_fuse", lambda maps: True)
+    calls = counted(monkeypatch)
+    pooled = top_gap_and_l1(maps, k=0.3)
+    assert (pooled.logits.shape, pooled.l1.shape) == ((3, 4), (3,))
+    got, gradient = with_gradient(
+        lambda m: (lambda p: (p.logits, p.l1[:, None].expand(3, 4)))(top_gap_and_l1(m, k=0.3)), maps
+    )
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
+    assert torch.equal(TopGAP(0.3)(maps), pooled.logits)
+    assert calls == ["pool", "pool", "spread", "pool"]
+    half = maps.bfloat16()
+    assert top_gap_and_l1(half, k=3).l1.dtype == class_map_l1(half).dtype == torch.bfloat16
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        assert top_gap_and_l1(half, k=3).l1.dtype == torch.float32
+
+
+def counted(monkeypatch):
+    calls, launch = [], fused._launch
+
+    def count(kernel, *arguments, **options):
+        calls.append(kernel.fn.__name__)
+        launch(kernel, *arguments, **options)
+
+    monkeypatch.setattr(fused, "_launch", count)
+    return calls
+
+
+@runs_the_kernel
+@pytest.mark.parametrize("penalties", [("class_map_l1",), ("class_map_l1", "input_gradient")])
+def test_a_training_step_takes_both_from_one_launch(penalties, monkeypatch):
+    options = {"k": 0.2, "width": 6, "backbone_options": {"width": 4, "blocks": (1, 1)}}
+    model = build_network("top_gap", (1, 12, 12), 3, options=options, seed=0).to(DEVICE)
+    images, labels = random(2, 1, 12, 12), torch.tensor([0, 2], device=DEVICE)
+
+    def gradients():
+        generator = torch.Generator(DEVICE).manual_seed(0)
+        step = take_step(model, images.clone().requires_grad_(), labels, generator)
+        loss = F.cross_entropy(step.logits, labels)
+        for name in penalties:
+            loss = loss + PENALTIES[name](step).mean()
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    fuse(monkeypatch, lambda maps: False)
+    expected = gradients()
+    fuse(monkeypatch, lambda maps: True)
+    calls = counted(monkeypatch)
+    got = gradients()
+    for one, other in zip(got, expected):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert calls.count("pool") == 1
+
+
+def fuse(monkeypatch, decide):
+    for module in (pooling, steps):
+        monkeypatch.setattr(module, "can_fuse", decide)
+
+
+# What needs no kernel
+
+
+@pytest.mark.skipif(INTERPRETED, reason="this is that run")
+def test_the_kernel_in_the_interpreter_of_triton():
+    pytest.importorskip("triton")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", __file__],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "passed" in run.stdout
+    assert "skipped" not in run.stdout
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_kernels_compile_for_cuda_and_read_the_maps_once(architecture, tmp_path, monkeypatch):
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+
+    from reglib.top_gap import kernels
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    floats = {"means", "sizes", "smallest", "of_means", "of_sizes", "maps", "gradient"}
+    for kernel, small in ((kernels.pool, 0), (kernels.spread, 4)):
+        types = {name: "*fp32" if name in floats else "i32" for name in kernel.arg_names}
+        types |= {"last": "*i32", "block": "constexpr"}
+        source = triton.compiler.ASTSource(kernel, types, {"block": 4096})
+        compiled = triton.compile(
+            source, target=GPUTarget("cuda", architecture, 32),
+            options={"num_warps": 8, "enable_fp_fusion": False},
+        )  # fmt: skip
+        reads = compiled.asm["ptx"].count("ld.global")
+        assert reads == 4096 // (8 * 32) + small
+
+
+def test_without_a_kernel_the_two_functions_are_called():
+    maps = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    pooled = top_gap_and_l1(maps, k=0.25)
+    assert torch.equal(pooled.logits, top_gap(maps, k=5))
+    assert torch.equal(pooled.l1, class_map_l1(maps))
+    noted = []
+    assert torch.equal(TopGAP(5)(maps, noted), pooled.logits)
+    assert torch.equal(noted[0].l1, pooled.l1)
+    with pytest.raises(ValueError, match=r"an integer from 1 to 20, the locations of a map"):
+        top_gap_and_l1(maps, k=21)
+    with pytest.raises(ValueError, match=r"expected class maps \(B, classes, h, w\), got shape"):
+        top_gap_and_l1(maps[0], k=2)
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on a CUDA device."""
+
+    device = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "fuses"),
+    [
+        ((2, 3, 64, 64), torch.float32, True),
+        ((2, 3, 4, 4), torch.bfloat16, True),
+        ((2, 3, 64, 65), torch.float32, False),
+        ((2, 3, 4, 4), torch.float64, False),
+        ((0, 3, 4, 4), torch.float32, False),
+    ],
+)
+def test_which_maps_a_kernel_pools(shape, dtype, fuses, monkeypatch):
+    monkeypatch.setattr(fused, "kernels_run", lambda: True)
+    maps = torch.zeros(shape, dtype=dtype)
+    assert not pooling.can_fuse(maps)
+    there = maps.as_subclass(Elsewhere)
+    assert not pooling.can_fuse(there)  # a subclass may hold anything
+    monkeypatch.setattr(pooling, "Tensor", Elsewhere)
+    assert pooling.can_fuse(there) == fuses
+    monkeypatch.setattr(fused, "kernels_run", lambda: False)
+    assert not pooling.can_fuse(there)
+
+
+def test_triton_that_is_missing_or_cannot_build_leaves_pooling_to_pytorch(monkeypatch):
+    tried = fused.kernels_run.__wrapped__
+
+    def fail(maps, k):
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: None)
+    monkeypatch.setattr(fused, "fused_means", fail)
+    with pytest.warns(RuntimeWarning, match=r"cannot build its kernels \(Failed to find C comp"):
+        assert not tried()
+    monkeypatch.setattr(fused, "fused_means", lambda maps, k: None)
+    assert tried()
+    monkeypatch.setattr(fused.importlib.util, "find_spec", lambda name: None)
+    with warnings.catch_warnings():
+        assert not tried()

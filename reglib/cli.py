@@ -94,6 +94,33 @@ def run(
 
 
 @app.command()
+def train(
+    chapter: Annotated[str, typer.Argument(help="Name of a chapter.")],
+    profile: Profile = "laptop",
+    parameter: Annotated[
+        list[str] | None, typer.Option("-p", metavar="NAME VALUE", help="Set a parameter.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", metavar="FILE", help="YAML file of parameters.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Train what a chapter lacks, by the processes that torchrun started; `run` does the rest."""
+    from reglib.parallel import is_first, n_processes
+    from reglib.runs.executors import Resources
+    from reglib.runs.store import Store
+    from reglib.runs.together import processes, train_missing
+
+    changes = {**_from_file(file), **_from_options(parameter or [])}
+    units = notebooks.units_of(chapter, notebooks.resolve(chapter, profile, changes))
+    chosen = Resources(device=device).chosen_device()
+    with processes(chosen):
+        count = train_missing(units, Store(store_folder()), device=chosen)
+        if is_first():
+            typer.echo(f"networks trained: {count}, by {n_processes()} processes")
+
+
+@app.command()
 def status() -> None:
     """Say for each chapter and profile how many units are stored, and the seconds spent."""
     for name in notebooks.chapters():

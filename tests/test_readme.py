@@ -11,6 +11,7 @@ from reglib import cli
 from reglib.notebooks import chapters, parameters, profiles
 from reglib.paths import ROOT
 
+BEFORE = re.compile(r"^(\.venv/bin/|torchrun .* (?=reglib ))")
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "book").glob("*.md"))]
 LINES = [
@@ -24,16 +25,15 @@ INLINE = [
     for page in PAGES
     for command in re.findall(r"`((?:\.venv/bin/)?reglib [a-z][^`]*)`", page.read_text())
 ]
-REGLIB = sorted({line.removeprefix(".venv/bin/") for line in LINES + INLINE if "reglib " in line})
+REGLIB = sorted({BEFORE.sub("", line) for line in LINES + INLINE if "reglib " in line})
 REGLIB = [line for line in REGLIB if line.startswith("reglib ")]
 QUICK = [["list"], ["run", "--help"], ["book", "--help"], ["serve", "--help"]]
 
 
 def test_there_are_commands():
     assert len(REGLIB) >= 8
-    assert all(
-        line.startswith(("reglib", "git", "make", "papermill", "pip", "dask")) for line in LINES
-    )
+    known = ("reglib", "git", "make", "papermill", "pip", "dask", "torchrun")
+    assert all(line.startswith(known) for line in LINES)
 
 
 def parse(words):

@@ -302,6 +302,13 @@ def test_cosine_schedule_ends_at_a_learning_rate_of_nearly_zero():
     assert moves[2] < 0.5 * moves[0]
 
 
+def test_a_shorter_training_with_the_same_schedule_is_the_start_of_the_longer_one():
+    _, states = states_of(AS_IN_THE_PAPER)
+    shorter = trained(dataclasses.replace(AS_IN_THE_PAPER, epochs=2))
+    for name, weight in shorter.network.state_dict().items():
+        assert torch.equal(weight, states[1][f"network.{name}"])
+
+
 def test_label_smoothing_spreads_the_label():
     unit = dataclasses.replace(UNIT, penalties={}, epochs=1, batch_size=96, label_smoothing=0.3)
     data = load_data("mnist5k")

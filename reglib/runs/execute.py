@@ -21,6 +21,7 @@ from reglib.double_backward import DEFAULT
 from reglib.errors import RunFailed
 from reglib.folds import data_of
 from reglib.measure import measure
+from reglib.parallel import is_first
 from reglib.paths import ROOT
 from reglib.pretrained import load_pretrained
 from reglib.runs.store import Record, Store
@@ -154,7 +155,7 @@ class _Worker:
 
         def save(state: Any) -> None:
             nonlocal last
-            if time.perf_counter() - last >= self.job.checkpoint_seconds:
+            if is_first() and time.perf_counter() - last >= self.job.checkpoint_seconds:
                 self.store.write_checkpoint(name, state())
                 last = time.perf_counter()
 
@@ -168,8 +169,9 @@ class _Worker:
         provenance |= {"resumed": resume is not None, "double_backward": chosen}
         status = "diverged" if trained.diverged else "done"
         record = Record(identity(unit), status, {"losses": trained.losses}, provenance)
-        self.store.write(name, record, trained.network.state_dict())
-        self.store.drop_checkpoint(name)
+        if is_first():
+            self.store.write(name, record, trained.network.state_dict())
+            self.store.drop_checkpoint(name)
         return None if trained.diverged else Subject(trained.network, unit, data)
 
     def provenance(self, start: float) -> dict[str, Any]:

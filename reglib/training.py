@@ -2,10 +2,9 @@
 
 import contextlib
 import hashlib
-import inspect
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,12 +14,11 @@ from reglib.augmentation import check_crop_padding, crop_and_flip
 from reglib.data import ImageData, Split, to_float
 from reglib.double_backward import DEFAULT, fast_double_backward
 from reglib.double_backward.modules import viewed
-from reglib.errors import UsageError, unknown
-from reglib.networks import NETWORKS, build_network
-from reglib.optimizers import build_optimizer, check_optimizer, set_learning_rate
+from reglib.errors import UsageError
+from reglib.networks import build_network
+from reglib.optimizers import build_optimizer, set_learning_rate
 from reglib.parallel import (
     SharedBatchNorm,
-    check_batches,
     n_processes,
     share_of,
     sum_gradients,
@@ -35,14 +33,12 @@ from reglib.regularizers import (
     group_dro,
     take_step,
 )
+from reglib.training_checks import check, check_parallel, own_settings
 from reglib.training_state import State, restore, state_of
 from reglib.units import Training
 
 # Images of at most so many bytes are kept on the device; of more, each batch is brought there.
 RESIDENT_BYTES = 2**32
-
-# Settings that every penalty has: its coefficient, and T, if it acts in every T-th step only.
-COMMON = ("strength", "every")
 
 
 class Trained(NamedTuple):
@@ -54,47 +50,6 @@ class Trained(NamedTuple):
     network: nn.Module
     losses: list[float]
     diverged: bool
-
-
-def check(unit: Training) -> None:
-    """Check the names in a unit before any time is spent.
-
-    Raises:
-        UsageError: unknown network, optimizer, penalty or setting of a penalty, or a setting that
-            is missing.
-    """
-    names: list[tuple[str, str, Mapping[str, Any]]] = [
-        ("network", unit.network, NETWORKS),
-        *(("penalty", name, PENALTIES) for name in unit.penalties),
-    ]
-    for kind, name, known in names:
-        if name not in known:
-            raise unknown(kind, name, known)
-    check_optimizer(unit)
-    for name, settings in unit.penalties.items():
-        _check_penalty(name, settings)
-
-
-def _check_penalty(name: str, settings: Mapping[str, Any]) -> None:
-    signature = inspect.signature(PENALTIES[name])
-    known = {*COMMON, *signature.parameters} - {"step"}
-    if extra := settings.keys() - known:
-        raise unknown(f"setting of penalty {name!r}", min(extra), known)
-    every = settings.get("every", 1)
-    if type(every) is not int or every < 1:
-        raise UsageError(
-            f"every, of penalty {name!r}: expected a positive integer, the number of steps of "
-            f"which the penalty acts in one, got {every!r}"
-        )
-    try:
-        signature.bind(None, **_own_settings(settings))
-    except TypeError as error:
-        raise UsageError(f"penalty {name!r}: {error}") from error
-
-
-def _own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a penalty: its settings in a unit without those that all have."""
-    return {name: value for name, value in settings.items() if name not in COMMON}
 
 
 def train(
@@ -167,28 +122,6 @@ def train(
                 on_epoch(state)
     finite = all(bool(parameter.isfinite().all()) for parameter in parameters)
     return Trained(network.eval(), losses, diverged=not finite)
-
-
-def check_parallel(unit: Training, n_images: int) -> None:
-    """Check that the processes that there are can share the batches of a training.
-
-    They get the gradients of one process up to rounding, batch normalisation included. Of the
-    penalties, those on the landscape are built for that.
-
-    Raises:
-        UsageError: there are several processes, and they cannot.
-    """
-    if n_processes() == 1:
-        return
-    check_batches(n_images, unit.batch_size)
-    if unshared := unit.penalties.keys() - OWN_PASS:
-        raise UsageError(
-            f"penalty {min(unshared)!r}: expected one of {', '.join(sorted(OWN_PASS))}, whose "
-            "batches several processes can share; train it with one process"
-        )
-    if unit.group_dro is not None:
-        raise UsageError("group_dro: expected one process, which sees all groups of a batch, "
-                         f"got {n_processes()}")  # fmt: skip
 
 
 def initial_network(unit: Training, data: ImageData) -> nn.Module:
@@ -279,7 +212,7 @@ def _epoch(
         )  # fmt: skip
         loss = _cross_entropy(unit, step, groups, own)
         for name, settings in acting.items():
-            values = PENALTIES[name](step, **_own_settings(settings))
+            values = PENALTIES[name](step, **own_settings(settings))
             loss = loss + settings["strength"] * values.mean()
         loss = loss if share is None else loss * share.part
         optimizer.zero_grad()

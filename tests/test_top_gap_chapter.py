@@ -2,7 +2,7 @@
 
 from reglib import notebooks
 from reglib.evidence import load_published
-from reglib.training import check
+from reglib.training_checks import check
 from reglib.units import Training
 
 CHAPTER = "top_gap"

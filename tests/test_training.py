@@ -17,7 +17,8 @@ from reglib.landscape import (
 )
 from reglib.networks import build_network
 from reglib.regularizers import PENALTIES, group_dro, input_gradient_penalty
-from reglib.training import check, initial_network, memory_format, train
+from reglib.training import initial_network, memory_format, train
+from reglib.training_checks import check
 from reglib.units import Training
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from reglib import measure, pretrained, training
+from reglib import measure, pretrained, training, training_checks
 from reglib.data import load_data
 from reglib.density_measures import check_foreign
 from reglib.errors import DataMissing, RunFailed, UsageError
@@ -105,7 +105,7 @@ def check(unit: Unit) -> None:
         if not isinstance(unit, Measurement):
             raise UsageError("a Pretrained is trained already: expected measurements of it")
     else:
-        training.check(network)
+        training_checks.check(network)
     if isinstance(unit, Measurement):
         measure.check(unit)
 

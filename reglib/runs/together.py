@@ -7,12 +7,12 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from reglib import training
 from reglib.data import load_data
 from reglib.errors import RunFailed
 from reglib.runs.compute import check, keys_of
 from reglib.runs.execute import Job, describe, run_job
 from reglib.runs.store import Store
+from reglib.training_checks import check_parallel
 from reglib.units import Training, Unit, identity, training_of
 
 
@@ -58,7 +58,7 @@ def train_missing(units: Sequence[Unit], store: Store, *, device: str) -> int:
     for unit in trainings:
         check(unit)
         n_images = len(load_data(unit.data).train.images[: unit.n_train])
-        training.check_parallel(unit, n_images)
+        check_parallel(unit, n_images)
     missing = _agreed([store.read(name) is None for name in keys_of(trainings)])
     chosen = [unit for unit, absent in zip(trainings, missing, strict=True) if absent]
     for unit in chosen:

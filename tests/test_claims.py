@@ -191,6 +191,17 @@ def test_paired_compares_two_methods_on_the_same_images(shift, expected, margin,
     assert found[2].estimate == pytest.approx(shift, abs=1e-6)
 
 
+@pytest.mark.parametrize(("pairs", "verdict"), [(5, "underpowered"), (6, "reproduced")])
+def test_paired_needs_pairs_and_not_only_models(pairs, verdict):
+    level = np.random.default_rng(2).normal(0, 5, 40)
+    noise = np.random.default_rng(3).normal(0, 0.01, 40)
+    more = images_of(level + 1 + noise, saliency="caso")[:pairs]
+    both = pd.concat([more, images_of(level, saliency="gradient")])
+    rule = {"x": "confidence", "between": "saliency", "first": "caso", "second": "gradient"}
+    found = claims.paired(both, **rule, expected="higher")
+    assert (found[0], found[2].n) == (verdict, pairs)
+
+
 def test_paired_names_what_is_missing():
     with pytest.raises(UsageError, match=r"expected saliency \['cafo'\], got \['caso'\]"):
         claims.paired(images_of(IMAGES, saliency="caso"), x="confidence", between="saliency",

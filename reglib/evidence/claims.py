@@ -227,14 +227,16 @@ def paired(
 
     The mean difference, first minus second, over pairs with the same `x`, and a margin by which the
     first may lose. Lower is reproduced where the interval lies below the margin and not reproduced
-    where it lies above it; higher the other way round, with minus the margin.
+    where it lies above it; higher the other way round, with minus the margin. Fewer than
+    `LEAST_MODELS` pairs are too few, even if there are more models without a partner.
     """
     pairs = rows.pivot_table(index=[x, "seed"], columns=between, values="value")
     if missing := {first, second} - set(pairs.columns):
         raise UsageError(f"paired: expected {between} {sorted(missing)}, got {list(pairs.columns)}")
     interval = mean_interval((pairs[first] - pairs[second]).dropna())
     sign = {"higher": 1, "lower": -1}[expected]
-    verdict = _on_side(interval, -sign * margin, sign)
+    few = interval.n < LEAST_MODELS
+    verdict = "underpowered" if few else _on_side(interval, -sign * margin, sign)
     return verdict, f"{first} − {second}", interval, float("nan")
 
 

@@ -1,5 +1,6 @@
 """Figures that more than one chapter draws."""
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from reglib.evidence.statistics import correlation, mean_interval, permutation_p
 COLOURS = {"workstation": "#b35806", "paper": "#542788"}
 COLUMNS = 3
 FEW = 6
+# Characters that fit an axis of 3.4 inches: its labels together, a line of its title.
+LONG, WIDE = 20, 44
 
 
 def panels_against(
@@ -48,13 +51,15 @@ def panels_against(
     )
     for axis, ((profile, data, network), panel) in zip(axes.flat, panels):
         _points(axis, panel, x, hollow, COLOURS.get(str(profile).partition(",")[0], "#2166ac"))
-        title = f"{name_of(data)}, {name_of(network)}, {profile}"
+        title = textwrap.fill(f"{name_of(data)}, {name_of(network)}, {profile}", WIDE)
         if with_trend:
             title += "\n" + _trend(panel, x, hollow)
         axis.set_title(title, fontsize=9)
         axis.set(xscale="log", xlabel=x_label, ylabel=y_label)
         if len(ticks := sorted(panel[x].unique())) <= FEW:  # labels of a short axis would collide
-            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            labels = [f"{tick:g}" for tick in ticks]
+            slanted = {"rotation": 45} if len("".join(labels)) > LONG else {}
+            axis.set_xticks(ticks, labels, **slanted)
             axis.minorticks_off()
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes.flat[len(panels) :]:

@@ -182,7 +182,7 @@ def serve(
 
 def _plan(name: str, values: dict[str, Any]) -> str:
     from reglib.evidence.results import load_results
-    from reglib.runs.compute import plan
+    from reglib.runs.plan import plan
     from reglib.runs.store import Store
 
     kept = load_results(name, values["profile"]).provenance

@@ -123,6 +123,7 @@ class ResNet(nn.Sequential):
         pre_activation: normalise and activate before each convolution, not after it
             :cite:p:`he2016identity`; (2, 2, 2, 2) is then PreAct-ResNet-18.
         bottleneck: blocks of three convolutions, whose output has four times as many filters.
+        stem_width: filters of the stem; None for `width`.
 
     Raises:
         UsageError: an unknown stem, or bottleneck blocks that are to be pre-activated.
@@ -139,14 +140,16 @@ class ResNet(nn.Sequential):
         stem: str = "cifar",
         pre_activation: bool = False,
         bottleneck: bool = False,
+        stem_width: int | None = None,
     ) -> None:
         if bottleneck and pre_activation:
             raise UsageError("resnet: expected bottleneck or pre_activation, got both")
+        inputs = width if stem_width is None else stem_width
         stems: dict[str, Callable[[], list[nn.Module]]] = {
-            "cifar": lambda: conv_bn(channels, width, 3, 1) + [nn.ReLU()],
-            "strided": lambda: conv_bn(channels, width, 3, 2) + [nn.ReLU()],
+            "cifar": lambda: conv_bn(channels, inputs, 3, 1) + [nn.ReLU()],
+            "strided": lambda: conv_bn(channels, inputs, 3, 2) + [nn.ReLU()],
             "imagenet": lambda: (
-                conv_bn(channels, width, 7, 2) + [nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+                conv_bn(channels, inputs, 7, 2) + [nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
             ),
         }
         if stem not in stems:
@@ -156,7 +159,6 @@ class ResNet(nn.Sequential):
             layers = layers[:1]
         basic = PreActivationBlock if pre_activation else BasicBlock
         block = BottleneckBlock if bottleneck else basic
-        inputs = width
         for stage, count in enumerate(blocks):
             outputs = width * 2**stage * block.EXPANSION
             for index in range(count):
@@ -166,6 +168,24 @@ class ResNet(nn.Sequential):
         if pre_activation:
             layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+
+
+def wide_resnet(
+    channels: int = 3, size: Size = 32, classes: int = 10, *, depth: int = 28, factor: int = 10
+) -> ResNet:
+    """Return a wide residual network :cite:p:`zagoruyko2016`, WRN-28-10 unless stated.
+
+    A pre-activated `ResNet` of three stages, whose filters are `factor` times 16, 32 and 64.
+
+    Raises:
+        UsageError: a depth that is not 4 more than a positive multiple of 6.
+    """
+    if depth < 10 or depth % 6 != 4:
+        raise UsageError(f"wide_resnet: expected a depth of 10, 16, 22, 28, ..., got {depth}")
+    return ResNet(
+        channels, size, classes, blocks=[(depth - 4) // 6] * 3, width=16 * factor, stem_width=16,
+        pre_activation=True,
+    )  # fmt: skip
 
 
 def top_gap(
@@ -207,6 +227,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "resnet": ResNet,
     "top_gap": top_gap,
     "vgg11": VGG11,
+    "wide_resnet": wide_resnet,
 }
 
 

@@ -66,12 +66,16 @@ def set_learning_rate(
 
     .. math:: \eta_s = \tfrac12 \eta_0 \left( 1 + \cos \frac{\pi s}{E S} \right)
 
-    with `S` steps an epoch and `E = unit.cosine_epochs`; without that it stays as it is.
+    with `S` steps an epoch and `E = unit.cosine_epochs`. Without that it is the initial one,
+    divided by ten after each of `unit.decay_epochs`.
 
     Source: :cite:t:`loshchilov2017`, without restarts, after every step.
     """
     if unit.cosine_epochs is None:
-        return
-    share = steps / (unit.cosine_epochs * steps_per_epoch)
+        decays = sum(steps >= epochs * steps_per_epoch for epochs in unit.decay_epochs)
+        rate = unit.learning_rate / 10**decays
+    else:
+        share = steps / (unit.cosine_epochs * steps_per_epoch)
+        rate = unit.learning_rate * (1 + math.cos(math.pi * share)) / 2
     for group in optimizer.param_groups:
-        group["lr"] = unit.learning_rate * (1 + math.cos(math.pi * share)) / 2
+        group["lr"] = rate

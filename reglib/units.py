@@ -9,11 +9,24 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from reglib.errors import UsageError
+from reglib.field_checks import (
+    is_count,
+    is_finite,
+    is_integer,
+    is_name,
+    is_positive,
+    is_range,
+    is_rising,
+    is_seed,
+    is_settings,
+    is_strength,
+    require,
+)
 
 VERSIONS = {"training": 1, "pretrained": 1, "measurement": 2}
 
@@ -47,6 +60,8 @@ class Training:
             decay.
         cosine_epochs: the learning rate falls along half a cosine, to zero after so many epochs,
             which may be more than `epochs`; None for a constant one.
+        decay_epochs: after each of these numbers of epochs the learning rate is divided by ten;
+            not together with `cosine_epochs`.
         label_smoothing: share of the label that is spread evenly over all classes.
         seed: of the initial weights, of the order of the images and of their changes.
 
@@ -73,50 +88,55 @@ class Training:
     flip: bool = False
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     cosine_epochs: int | None = None
+    decay_epochs: Sequence[int] = ()
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("data", "network", "optimizer"):
-            _require(name, getattr(self, name), "a name", _is_name)
+            require(name, getattr(self, name), "a name", is_name)
         for name in ("epochs", "batch_size"):
-            _require(name, getattr(self, name), "a positive integer", _is_count)
+            require(name, getattr(self, name), "a positive integer", is_count)
         if self.n_train is not None:
-            _require("n_train", self.n_train, "a positive integer or None", _is_count)
+            require("n_train", self.n_train, "a positive integer or None", is_count)
         if self.group_dro is not None:
-            _require("group_dro", self.group_dro, "a positive finite number or None", _is_positive)
+            require("group_dro", self.group_dro, "a positive finite number or None", is_positive)
         for name in ("balance_groups", "flip"):
-            _require(name, getattr(self, name), "True or False", lambda v: isinstance(v, bool))
+            require(name, getattr(self, name), "True or False", lambda v: isinstance(v, bool))
         self._check_folds()
         self._check_schedule_and_changes()
-        _require("learning_rate", self.learning_rate, "a positive finite number", _is_positive)
-        _require("seed", self.seed, "an integer in 0..2^63-1", _is_seed)
-        _require("pixel_range", self.pixel_range, "two finite numbers, low < high", _is_range)
+        require("learning_rate", self.learning_rate, "a positive finite number", is_positive)
+        require("seed", self.seed, "an integer in 0..2^63-1", is_seed)
+        require("pixel_range", self.pixel_range, "two finite numbers, low < high", is_range)
         object.__setattr__(self, "pixel_range", tuple(self.pixel_range))
-        _require("network_options", self.network_options, "names and values", _is_settings)
-        _require("penalties", self.penalties, "names, and settings for each", _is_settings)
+        require("network_options", self.network_options, "names and values", is_settings)
+        require("penalties", self.penalties, "names, and settings for each", is_settings)
         for name, settings in self.penalties.items():
-            _require(f"penalty {name!r}", settings, 'settings such as {"strength": 1}',
-                     _is_settings)  # fmt: skip
-            _require(f"strength of penalty {name!r}", settings.get("strength"),
-                     "a finite number >= 0", _is_strength)  # fmt: skip
+            require(f"penalty {name!r}", settings, 'settings such as {"strength": 1}',
+                     is_settings)  # fmt: skip
+            require(f"strength of penalty {name!r}", settings.get("strength"),
+                     "a finite number >= 0", is_strength)  # fmt: skip
 
     def _check_folds(self) -> None:
         if self.folds is not None:
-            _require("folds", self.folds, "an integer of at least 2 or None",
-                     lambda v: _is_count(v) and v > 1)  # fmt: skip
+            require("folds", self.folds, "an integer of at least 2 or None",
+                     lambda v: is_count(v) and v > 1)  # fmt: skip
         last = (self.folds or 1) - 1
-        _require("fold", self.fold, f"an integer in 0..{last} for folds={self.folds}",
-                 lambda v: _is_integer(v) and 0 <= v <= last)  # fmt: skip
+        require("fold", self.fold, f"an integer in 0..{last} for folds={self.folds}",
+                 lambda v: is_integer(v) and 0 <= v <= last)  # fmt: skip
 
     def _check_schedule_and_changes(self) -> None:
-        _require("crop_padding", self.crop_padding, "a number of pixels, 0 or more",
-                 lambda v: _is_integer(v) and v >= 0)  # fmt: skip
-        _require("optimizer_options", self.optimizer_options, "names and values", _is_settings)
-        _require("label_smoothing", self.label_smoothing, "a number from 0 to below 1",
-                 lambda v: _is_finite(v) and 0 <= v < 1)  # fmt: skip
+        require("crop_padding", self.crop_padding, "a number of pixels, 0 or more",
+                 lambda v: is_integer(v) and v >= 0)  # fmt: skip
+        require("optimizer_options", self.optimizer_options, "names and values", is_settings)
+        require("label_smoothing", self.label_smoothing, "a number from 0 to below 1",
+                 lambda v: is_finite(v) and 0 <= v < 1)  # fmt: skip
         if self.cosine_epochs is not None:
-            _require("cosine_epochs", self.cosine_epochs, f"an integer from {self.epochs} (epochs)",
-                     lambda v: _is_integer(v) and v >= self.epochs)  # fmt: skip
+            require("cosine_epochs", self.cosine_epochs, f"an integer from {self.epochs} (epochs)",
+                     lambda v: is_integer(v) and v >= self.epochs)  # fmt: skip
+            require("decay_epochs", self.decay_epochs, "none beside cosine_epochs",
+                     lambda v: not v)  # fmt: skip
+        require("decay_epochs", self.decay_epochs, "rising positive integers", is_rising)
+        object.__setattr__(self, "decay_epochs", tuple(self.decay_epochs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +156,7 @@ class Pretrained:
 
     def __post_init__(self) -> None:
         for name in ("data", "network"):
-            _require(name, getattr(self, name), "a name", _is_name)
+            require(name, getattr(self, name), "a name", is_name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +177,10 @@ class Measurement:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require("training", self.training, "a Training or a Pretrained",
+        require("training", self.training, "a Training or a Pretrained",
                  lambda v: isinstance(v, Training | Pretrained))  # fmt: skip
-        _require("metric", self.metric, "a name", _is_name)
-        _require("settings", self.settings, "names and values", _is_settings)
+        require("metric", self.metric, "a name", is_name)
+        require("settings", self.settings, "names and values", is_settings)
 
 
 Network = Training | Pretrained
@@ -244,53 +264,3 @@ def log_spaced(low: float, high: float, count: int) -> list[float]:
         return [float(low)]
     ratio = math.log10(high / low) / (count - 1)
     return [float(f"{low * 10 ** (ratio * index):.6g}") for index in range(count)]
-
-
-def _require(name: str, value: object, expected: str, holds: Callable[[Any], bool]) -> None:
-    if not holds(value):
-        kind = type(value).__name__
-        raise UsageError(f"{name}: expected {expected}, got {value!r} ({kind})")
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_finite(value: Any) -> bool:
-    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _is_count(value: Any) -> bool:
-    return _is_integer(value) and value > 0
-
-
-def _is_seed(value: Any) -> bool:
-    return _is_integer(value) and 0 <= value < 2**63
-
-
-def _is_positive(value: Any) -> bool:
-    return _is_finite(value) and value > 0
-
-
-def _is_strength(value: Any) -> bool:
-    return _is_finite(value) and value >= 0
-
-
-def _is_range(value: Any) -> bool:
-    pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_finite, value))
-    return pair and value[0] < value[1]
-
-
-def _is_settings(value: Any) -> bool:
-    """Say whether a value is a mapping from names to what JSON can hold."""
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        return False
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True

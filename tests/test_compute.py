@@ -15,9 +15,9 @@ from reglib import measure
 from reglib.data import load_data
 from reglib.errors import DataMissing, RunFailed, UsageError
 from reglib.runs import Store, compute
-from reglib.runs.compute import Plan, plan
 from reglib.runs.execute import Job, load_subject, run_job
 from reglib.runs.executors import Resources
+from reglib.runs.plan import Plan, plan
 from reglib.runs.store import Record
 from reglib.subject import Result, Subject, checked_test_split
 from reglib.units import Measurement, Training, Unit, identity, key

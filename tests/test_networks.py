@@ -7,7 +7,7 @@ import torchvision
 from torch import nn
 
 from reglib.errors import UsageError
-from reglib.networks import MLP, NETWORKS, VGG11, LeNet5, ResNet, build_network
+from reglib.networks import MLP, NETWORKS, VGG11, LeNet5, ResNet, build_network, wide_resnet
 
 SLIM = {"width": 4, "blocks": (1, 1, 1)}
 SMALL = [
@@ -25,6 +25,7 @@ SMALL = [
     ("resnet", (1, 64, 64), {"width": 4, "blocks": (2, 1), "stem": "imagenet"}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 2), "pre_activation": True}),
     ("resnet", (3, 32, 32), {"width": 2, "blocks": (1, 2), "bottleneck": True}),
+    ("wide_resnet", (3, 32, 32), {"depth": 10, "factor": 1}),
     ("top_gap", (3, 32, 32), {"k": 5, "width": 4, "backbone_options": SLIM}),
     ("top_gap", (1, 28, 28), {"k": 0.1, "fpn": False, "backbone": "convnet"}),
 ]
@@ -143,6 +144,18 @@ def test_resnet50_has_its_25557032_parameters():
     options = {"blocks": (3, 4, 6, 3), "bottleneck": True}
     with torch.device("meta"):
         assert count(ResNet(3, 224, 1000, stem="imagenet", **options)) == 25_557_032
+
+
+def test_wrn_28_10_has_its_36479194_parameters():
+    """36.5M in the paper; this is the count of the authors' network for ten classes."""
+    with torch.device("meta"):
+        assert count(wide_resnet(3, 32, 10)) == 36_479_194
+
+
+@pytest.mark.parametrize("depth", [4, 11, 27, -2])
+def test_a_depth_that_no_wide_resnet_has_is_refused(depth):
+    with pytest.raises(UsageError, match=f"expected a depth of 10, 16, 22, 28, ..., got {depth}"):
+        build("wide_resnet", (3, 32, 32), {"depth": depth})
 
 
 def test_blocks_are_not_bottlenecks_and_pre_activated_at_once():

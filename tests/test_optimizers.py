@@ -49,6 +49,16 @@ def test_without_a_schedule_the_learning_rate_is_constant():
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
+def test_learning_rate_is_divided_by_ten_after_each_decay():
+    unit = dataclasses.replace(UNIT, cosine_epochs=None, decay_epochs=(2, 3))
+    optimizer = build_optimizer(unit, nn.Linear(1, 1))
+    rates = []
+    for steps in range(20):
+        set_learning_rate(optimizer, unit, steps=steps, steps_per_epoch=5)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.1] * 10 + [0.01] * 5 + [0.001] * 5)
+
+
 def test_biases_and_normalisations_need_not_decay():
     network = build_network("convnet", (3, 32, 32), 10, options={"width": 4}, seed=0)
     options = {"weight_decay": 0.5, "decay_all": False}

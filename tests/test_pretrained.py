@@ -15,9 +15,9 @@ from reglib.pretrained import (
     with_smooth_activations,
 )
 from reglib.runs import Store, compute, per_image
-from reglib.runs.compute import plan
 from reglib.runs.execute import describe, load_subject
 from reglib.runs.executors import Resources
+from reglib.runs.plan import plan
 from reglib.units import Measurement, Pretrained, from_identity, identity, key
 from tests.tiny_pretrained import PHOTOGRAPHS, SIDE, UNIT, build, register
 

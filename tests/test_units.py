@@ -56,6 +56,7 @@ OTHER_VALUES: dict[str, Any] = {
     "flip": True,
     "optimizer_options": {"momentum": 0.9},
     "cosine_epochs": 20,
+    "decay_epochs": (2, 3),
     "label_smoothing": 0.1,
 }
 
@@ -155,6 +156,16 @@ def test_a_list_for_the_pixel_range_is_the_same_unit_as_a_tuple() -> None:
     assert key(unit, FINGERPRINTS) == key(PLAIN, FINGERPRINTS)
 
 
+def test_a_list_of_decays_is_the_same_unit_as_a_tuple_and_an_empty_one_as_none() -> None:
+    assert Training(**REQUIRED, decay_epochs=[1, 2]) == Training(**REQUIRED, decay_epochs=(1, 2))
+    assert identity(Training(**REQUIRED, decay_epochs=[])) == identity(PLAIN)
+
+
+def test_the_learning_rate_has_one_schedule_at_most() -> None:
+    with pytest.raises(UsageError, match=r"^decay_epochs: expected none beside cosine_epochs, got"):
+        Training(**REQUIRED, cosine_epochs=9, decay_epochs=[2])
+
+
 def test_training_of_a_measurement_and_of_a_training() -> None:
     assert training_of(ENTROPY) is FULL
     assert training_of(PLAIN) is PLAIN
@@ -187,6 +198,10 @@ def test_training_of_a_measurement_and_of_a_training() -> None:
         *(("balance_groups", value, "True or False") for value in (1, None, "yes")),
         *(("folds", value, "an integer of at least 2 or None") for value in (1, 0, -3, 2.0, "5")),
         *(("fold", value, "an integer in 0..0 for folds=None") for value in (1, -1, None, 0.0)),
+        *(
+            ("decay_epochs", value, "rising positive integers")
+            for value in (5, "5", [0, 5], [5, 3], [5, 5], [2.0], None)
+        ),
         ("network_options", [("width", 3)], "names and values"),
         ("network_options", {"width": object()}, "names and values"),
         ("penalties", {1: {"strength": 0.1}}, "names, and settings for each"),

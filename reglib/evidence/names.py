@@ -42,6 +42,7 @@ NAMES = {
     "resnet": "ResNet",
     "mlp": "MLP",
     "vgg11": "VGG-11",
+    "wide_resnet": "WideResNet",
 }
 
 

@@ -2,10 +2,9 @@
 
 import math
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from statistics import median
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import pandas as pd
@@ -13,7 +12,7 @@ import pandas as pd
 from reglib import measure, pretrained, training, training_checks
 from reglib.data import load_data
 from reglib.density_measures import check_foreign
-from reglib.errors import DataMissing, RunFailed, UsageError
+from reglib.errors import RunFailed, UsageError
 from reglib.folds import data_of
 from reglib.paths import store_folder
 from reglib.runs.dispatch import Failure, run_jobs
@@ -34,7 +33,8 @@ from reglib.units import (
 )
 
 FEW_HAVE = (
-    "group_dro", "balance_groups", "crop_padding", "flip", "cosine_epochs", "label_smoothing",
+    "group_dro", "balance_groups", "crop_padding", "flip", "cosine_epochs", "decay_epochs",
+    "label_smoothing",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def compute(
     names = keys_of(units)
     keys = dict(zip(names, units))
     told = len(store.reports)
-    stored = {} if force else _stored(keys, store)
+    stored = {} if force else store.read_all(keys)
     missing = {name: unit for name, unit in keys.items() if name not in stored}
     errors: list[Failure] = []
     if missing:
@@ -86,7 +86,7 @@ def compute(
             for group in _groups(missing.values(), resources.chosen_jobs())
         ]  # fmt: skip
         errors = run_jobs(jobs, resources, store)
-        stored |= _stored(missing, store)
+        stored |= store.read_all(missing)
     for report in dict.fromkeys(store.reports[told:]):
         print(report)
     _raise_failures(errors, [unit for name, unit in missing.items() if name not in stored])
@@ -153,109 +153,11 @@ def _of_images(unit: Network) -> tuple[str, int]:
     return unit.data, unit.fold if isinstance(unit, Training) else 0
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a run would do.
-
-    Args:
-        total, stored: number of units, each counted once.
-        missing_data: for each data set that is not there, how to get it.
-        seconds: estimate for what is missing, by similar units that are stored, else by `typical`.
-        unknown: number of missing units that there is nothing to go by for.
-        spent: seconds that went into what is stored.
-    """
-
-    total: int
-    stored: int
-    missing_data: Mapping[str, str]
-    seconds: float
-    unknown: int
-    spent: float
-
-
-def plan(
-    units: Iterable[Unit], store: Store, *, typical: Mapping[str, float] | None = None
-) -> Plan:
-    """Say what `compute` would do, without computing anything.
-
-    Args:
-        units: what is wanted.
-        store: what there is.
-        typical: seconds of a "training" and of each metric, where nothing similar is stored.
-
-    Raises:
-        UsageError: a unit asks for something unknown.
-    """
-    wanted = _distinct(units)
-    for unit in wanted:
-        check(unit)
-    missing_data = {}
-    for name in dict.fromkeys(name for unit in wanted for name in data_names(unit)):
-        try:
-            load_data(name)
-        except DataMissing as error:
-            missing_data[name] = str(error)
-    # A measurement brings its training with it, whether that was asked for or not.
-    trainings = [network for network in map(training_of, wanted) if isinstance(network, Training)]
-    for network in map(training_of, wanted):
-        if isinstance(network, Pretrained) and network.network not in missing_data:
-            try:
-                pretrained.check_weights(network.network)
-            except DataMissing as error:
-                missing_data[network.network] = str(error)
-    work = _distinct([*wanted, *trainings])
-    there = [unit for unit in work if not missing_data.keys() & set(data_names(unit))]
-    keys = dict(zip(map(str, map(identity, there)), keys_of(there)))
-    records = _stored(keys.values(), store)
-    costs = defaultdict(list)
-    todo: Counter[tuple[Any, ...]] = Counter()
-    for unit in work:
-        record = records.get(keys.get(str(identity(unit)), ""))
-        if record is None:
-            todo[_similar(unit)] += 1
-        else:
-            costs[_similar(unit)].append(record.provenance["seconds"])
-    stored = [unit for unit in wanted if keys.get(str(identity(unit))) in records]
-    each = {kind: median(seconds) for kind, seconds in costs.items()}
-    for kind in todo.keys() - each.keys():
-        if typical and kind[0] in typical:
-            each[kind] = typical[kind[0]]
-    return Plan(
-        total=len(wanted),
-        stored=len(stored),
-        missing_data=missing_data,
-        seconds=sum(count * each[kind] for kind, count in todo.items() if kind in each),
-        unknown=sum(count for kind, count in todo.items() if kind not in each),
-        spent=sum(record.provenance["seconds"] for record in records.values()),
-    )
-
-
-def _distinct(units: Iterable[Unit]) -> list[Unit]:
-    return list({str(identity(unit)): unit for unit in units}.values())
-
-
-def _similar(unit: Unit) -> tuple[Any, ...]:
-    """Group units that take about the same time."""
-    of = training_of(unit)
-    size: tuple[Any, ...] = (of.data, of.network)
-    if isinstance(of, Training):
-        size = (*size, str(of.network_options), of.epochs, of.n_train)
-    if not isinstance(unit, Measurement):
-        return ("training", *size)
-    settings = {name: value for name, value in unit.settings.items() if name != "first"}
-    return (unit.metric, *size[:3], str(sorted(settings.items())))
-
-
 def keys_of(units: Sequence[Unit]) -> list[str]:
     """Return the name of each unit in the store."""
     names = dict.fromkeys(name for unit in units for name in data_names(unit))
     fingerprints = {name: load_data(name).fingerprint for name in names}
     return [key(unit, fingerprints) for unit in units]
-
-
-def _stored(keys: Iterable[str], store: Store) -> dict[str, Record]:
-    records = ((name, store.read(name)) for name in keys)
-    return {name: record for name, record in records if record is not None}
 
 
 def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,11 @@ class Store:
         self._set_aside(path, "does not agree with its checksum")
         self._set_aside(self._path(key, "json"), "belongs to a file that is missing or damaged")
         return None
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
+        """Return the records of those keys that have one."""
+        records = ((key, self.read(key)) for key in keys)
+        return {key: record for key, record in records if record is not None}
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of a key, or None where there are no sound ones."""

@@ -192,10 +192,14 @@ def _plan(name: str, values: dict[str, Any]) -> str:
     result = plan(units, Store(store_folder()), typical=kept.get("median_seconds"))
     lines = [f"{result.total} units, {result.stored} stored ({result.spent:.0f} s spent), "
              f"{result.total - result.stored} missing"]  # fmt: skip
-    if result.stored < result.total:
+    if result.seconds:
+        more = f"; {result.unknown} units have none to go by" if result.unknown else ""
         lines.append(f"  estimate: {result.seconds:,.0f} s of one worker, by stored and kept "
-                     f"results; {result.unknown} units have none to go by")  # fmt: skip
-    lines += [f"  missing data: {message}" for message in result.missing_data.values()]
+                     f"results{more}")  # fmt: skip
+    elif result.unknown:
+        lines.append("  no estimate: nothing similar is stored or kept")
+    messages = dict.fromkeys(result.missing_data.values())
+    lines += [f"  missing data: {message}" for message in messages]
     return "\n".join(lines)
 
 

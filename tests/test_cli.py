@@ -55,6 +55,14 @@ def test_dry_run_says_what_is_missing_and_computes_nothing(command, tmp_path):
     assert not (tmp_path / "executed").exists()
 
 
+def test_data_that_several_sets_are_made_of_are_missed_once(command):
+    code, out, _ = command("run", "marginal_density", "--profile", "workstation", "--dry-run")
+    assert code == 0
+    missed = [line for line in out.splitlines() if "missing data" in line]
+    assert len([line for line in missed if "data set 'mnist'" in line]) == 1
+    assert len(missed) == len(set(missed)) == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,6 +1,7 @@
 """Random changes of training images, drawn anew for each image in each epoch."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from reglib.errors import UsageError
@@ -55,6 +56,43 @@ def crop_and_flip(
     image = torch.arange(len(images), device=images.device).view(-1, 1, 1, 1)
     channel = torch.arange(images.shape[1], device=images.device).view(1, -1, 1, 1)
     return images[image, channel, lines[:, None, :, None], columns[:, None, None, :]]
+
+
+def zoom_in(
+    images: Tensor, largest: float, *, generator: torch.Generator, share: Share | None = None
+) -> Tensor:
+    r"""Magnify each image about its middle, by a factor of its own.
+
+    .. math:: x'_{c,i,j} = x_{c, m + (i-m)/z, n + (j-n)/z}, \qquad z \sim U(1, z_{max})
+
+    with :math:`(m, n)` the middle of the image, and values between pixels by bilinear
+    interpolation, rounded if pixels are integers.
+
+    Args:
+        images: (B, C, H, W), of any type.
+        largest: :math:`z_{max}`, from 1, which changes nothing.
+        generator: on the CPU, so that every device gets the same factors.
+        share: which images of a batch these are; the others' factors are drawn too.
+
+    Returns:
+        (B, C, H, W), of the type of `images`.
+
+    Raises:
+        UsageError: `largest` is below 1.
+
+    Source: "random zooming" of appendix D.2 of :cite:t:`moens2020`, which states neither how nor
+    how much.
+    """
+    if not largest >= 1:
+        raise UsageError(f"zoom: expected a largest magnification of 1 or more, got {largest}")
+    rows, total = share or Share(slice(None), len(images))
+    factors = 1 + (largest - 1) * torch.rand(total, generator=generator)[rows]
+    scaled = torch.zeros(len(images), 2, 3)
+    scaled[:, 0, 0] = scaled[:, 1, 1] = 1 / factors
+    grid = F.affine_grid(scaled, list(images.shape), align_corners=False).to(images.device)
+    floats = images if images.is_floating_point() else images.float()
+    found = F.grid_sample(floats, grid.to(floats), align_corners=False, padding_mode="border")
+    return found if images.is_floating_point() else found.round().to(images.dtype)
 
 
 def check_crop_padding(crop_padding: int, size: tuple[int, ...]) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib.augmentation import check_crop_padding, crop_and_flip
+from reglib.augmentation import check_crop_padding, crop_and_flip, zoom_in
 from reglib.data import ImageData, Split, to_float
 from reglib.double_backward import DEFAULT, fast_double_backward
 from reglib.double_backward.modules import viewed
@@ -202,6 +202,8 @@ def _epoch(
             split.images[own.to(split.images.device)].to(device),
             crop_padding=unit.crop_padding, flip=unit.flip, generator=changes, share=share,
         )  # fmt: skip
+        if unit.zoom is not None:
+            pixels = zoom_in(pixels, unit.zoom, generator=changes, share=share)
         images = to_float(pixels, unit.pixel_range).contiguous(memory_format=layout)
         acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
         looked_at = bool(acting.keys() - OWN_PASS)

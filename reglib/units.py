@@ -55,6 +55,8 @@ class Training:
         fold: the fold to test on, from 0.
         crop_padding, flip: random changes of the images, anew in each epoch (see
             `reglib.augmentation.crop_and_flip`).
+        zoom: largest factor by which an image is magnified about its middle, at random and anew in
+            each epoch (see `reglib.augmentation.zoom_in`); None for no zooming.
         optimizer_options: further arguments of the optimizer (see `reglib.optimizers`), such as
             "momentum" and "weight_decay"; with "decay_all" false, biases and normalisations do not
             decay.
@@ -86,6 +88,7 @@ class Training:
     fold: int = 0
     crop_padding: int = 0
     flip: bool = False
+    zoom: float | None = None
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     cosine_epochs: int | None = None
     decay_epochs: Sequence[int] = ()
@@ -127,6 +130,8 @@ class Training:
     def _check_schedule_and_changes(self) -> None:
         require("crop_padding", self.crop_padding, "a number of pixels, 0 or more",
                  lambda v: is_integer(v) and v >= 0)  # fmt: skip
+        require("zoom", self.zoom, "a finite number above 1, or None",
+                lambda v: v is None or (is_finite(v) and v > 1))  # fmt: skip
         require("optimizer_options", self.optimizer_options, "names and values", is_settings)
         require("label_smoothing", self.label_smoothing, "a number from 0 to below 1",
                  lambda v: is_finite(v) and 0 <= v < 1)  # fmt: skip

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from reglib.augmentation import crop_and_flip
+from reglib.augmentation import crop_and_flip, zoom_in
 from reglib.errors import UsageError
+from reglib.parallel import Share
 
 
 def generator(seed=0):
@@ -89,3 +90,41 @@ def test_cuda_gets_the_changes_of_the_cpu():
         for device in ("cuda", "cpu")
     )
     assert torch.equal(there.cpu(), here)
+
+
+class TestZoom:
+    def test_a_slope_is_flattened_by_the_factor_and_keeps_its_middle(self):
+        """Interpolation is exact on a plane, so the factor of each image can be read off it."""
+        lines = torch.arange(8.0, dtype=torch.float64)[:, None]
+        plane = (10 * lines + torch.arange(12.0)).expand(500, 2, 8, 12)
+        found = zoom_in(plane, 1.5, generator=generator())
+        factors = 10 / (found[:, 0, 4, 0] - found[:, 0, 3, 0])
+        rows = 3.5 + (lines - 3.5) / factors[:, None, None]
+        columns = 5.5 + (torch.arange(12.0) - 5.5) / factors[:, None, None]
+        torch.testing.assert_close(
+            found, (10 * rows + columns)[:, None].expand(500, 2, 8, 12), rtol=1e-5, atol=1e-5
+        )
+        assert 1 <= factors.min() < 1.01
+        assert 1.49 < factors.max() <= 1.5
+        assert abs(factors.mean() - 1.25) < 0.02
+
+    def test_a_factor_of_one_leaves_images_as_they_are(self):
+        assert torch.equal(zoom_in(images(), 1.0, generator=generator()), images())
+
+    def test_bytes_stay_bytes_within_the_values_of_their_neighbours(self):
+        found = zoom_in(images(50), 2.0, generator=generator())
+        assert found.dtype == torch.uint8
+        flat = torch.full((3, 1, 6, 6), 77, dtype=torch.uint8)
+        assert torch.equal(zoom_in(flat, 3.0, generator=generator()), flat)
+
+    def test_parts_of_a_batch_get_the_factors_of_the_whole(self):
+        whole = zoom_in(images(10), 2.0, generator=generator())
+        parts = [
+            zoom_in(images(10)[rows], 2.0, generator=generator(), share=Share(rows, 10))
+            for rows in (slice(0, 4), slice(4, 10))
+        ]
+        assert torch.equal(torch.cat(parts), whole)
+
+    def test_a_factor_that_shrinks_is_refused(self):
+        with pytest.raises(UsageError, match=r"largest magnification of 1 or more, got 0\.9"):
+            zoom_in(images(2), 0.9, generator=generator())

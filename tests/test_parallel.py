@@ -30,7 +30,7 @@ NAMES = ("landscape_curvature", "landscape_target")
 UNIT = Training(
     data="mnist5k", network="convnet", network_options={"width": 4}, n_train=90, batch_size=35,
     epochs=2, seed=3, learning_rate=0.01, optimizer="sgd", optimizer_options={"momentum": 0.9},
-    cosine_epochs=2, crop_padding=4, flip=True,
+    cosine_epochs=2, crop_padding=4, flip=True, zoom=1.5,
     penalties={"landscape_target": {"strength": 1.0, "every": 2}},
 )  # fmt: skip
 

@@ -39,6 +39,7 @@ AS_IN_THE_PAPER = dataclasses.replace(
     cosine_epochs=4,
     crop_padding=4,
     flip=True,
+    zoom=1.25,
     label_smoothing=0.1,
     penalties={"landscape_target": {"strength": 1.0, "every": 2}},
 )
@@ -291,6 +292,23 @@ def test_loss_and_penalties_see_the_changed_images_of_each_epoch(monkeypatch):
     shifts = [best(a, b) for a, b in zip(torch.cat(seen), torch.cat(plain))]
     assert len(set(shifts)) > 30
     assert shifts[:96] != shifts[96:]
+
+
+def test_images_are_zoomed_into_anew_in_each_epoch(monkeypatch):
+    seen = []
+
+    def record(step):
+        seen.append(step.inputs.detach().clone())
+        return step.logits.sum(1) * 0
+
+    monkeypatch.setitem(PENALTIES, "logit_gradient", record)
+    unit = dataclasses.replace(UNIT, epochs=2, batch_size=96)
+    unit = dataclasses.replace(unit, penalties={"logit_gradient": {"strength": 1}}, zoom=2.0)
+    trained(unit)
+    ink = [images.sum((1, 2, 3)).sort().values for images in seen]  # in the order of no epoch
+    plain = to_float(load_data("mnist5k").train.images[:96], (0, 1)).sum((1, 2, 3)).sort().values
+    assert all((zoomed.mean() / plain.mean()) > 1.5 for zoomed in ink)  # 2.25 were all ink central
+    assert not torch.allclose(ink[0], ink[1], rtol=1e-3)
 
 
 def test_cosine_schedule_ends_at_a_learning_rate_of_nearly_zero():

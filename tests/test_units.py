@@ -54,6 +54,7 @@ OTHER_VALUES: dict[str, Any] = {
     "fold": 1,
     "crop_padding": 4,
     "flip": True,
+    "zoom": 1.5,
     "optimizer_options": {"momentum": 0.9},
     "cosine_epochs": 20,
     "decay_epochs": (2, 3),
@@ -198,6 +199,7 @@ def test_training_of_a_measurement_and_of_a_training() -> None:
         *(("balance_groups", value, "True or False") for value in (1, None, "yes")),
         *(("folds", value, "an integer of at least 2 or None") for value in (1, 0, -3, 2.0, "5")),
         *(("fold", value, "an integer in 0..0 for folds=None") for value in (1, -1, None, 0.0)),
+        *(("zoom", value, "a finite number above 1, or None") for value in (1, 0.5, "2", math.inf)),
         *(
             ("decay_epochs", value, "rising positive integers")
             for value in (5, "5", [0, 5], [5, 3], [5, 5], [2.0], None)

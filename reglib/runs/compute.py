@@ -33,7 +33,7 @@ from reglib.units import (
 )
 
 FEW_HAVE = (
-    "group_dro", "balance_groups", "crop_padding", "flip", "cosine_epochs", "decay_epochs",
+    "group_dro", "balance_groups", "crop_padding", "flip", "zoom", "cosine_epochs", "decay_epochs",
     "label_smoothing",
 )  # fmt: skip
 

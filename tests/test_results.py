@@ -3,8 +3,14 @@ import pandas as pd
 import pytest
 
 from reglib.errors import RunFailed, UsageError
-from reglib.evidence import Results, load_results, save_results
-from reglib.evidence.report import compare_folders, measured, narrow, trend_sentence
+from reglib.evidence import Results, load_results, report, save_results
+from reglib.evidence.report import (
+    compare_folders,
+    measured,
+    narrow,
+    section_verdicts,
+    trend_sentence,
+)
 
 
 def results(value=1.0):
@@ -78,3 +84,34 @@ def test_narrow_names_where_a_claim_was_tested_and_puts_the_verdict_beside_it():
         "published": "falls", "measured": "ρ: -1", "models": 13,
     }]  # fmt: skip
     assert narrow(rows.iloc[:0]).empty
+
+
+def verdict(claim, data, profile, word):
+    numbers = {"statistic": "mean", "estimate": 1.0, "low": 0.5, "high": 1.5, "p": np.nan, "n": 6}
+    return {"claim": claim, "data": data, "network": "mlp", "profile": profile, "verdict": word,
+            **numbers}  # fmt: skip
+
+
+def test_a_section_names_what_no_profile_has_tested(monkeypatch):
+    claims = [
+        {"id": name, "section": section, "published": "less"}
+        for name, section in (("a", "one"), ("b", "one"), ("c", "two"))
+    ]
+    monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
+    verdicts = pd.DataFrame([
+        verdict("a", "mnist5k", "laptop", "reproduced"),
+        verdict("a", "mnist5k", "workstation", "untested"),  # but tested at another profile
+        verdict("a", "mnist", "laptop", "untested"),
+        verdict("b", "mnist5k", "laptop", "untested"),  # here the other claim was tested
+        verdict("b", "imagenet", "laptop", "untested"),
+        verdict("c", "celeba", "laptop", "untested"),
+    ])  # fmt: skip
+    table, sentence = section_verdicts("chapter", verdicts, "one")
+    assert list(table["claim"]) == ["a"]
+    assert sentence == "Not run, hence untested: MNIST; b on MNIST (5,000); ImageNet."
+    _, sentence = section_verdicts("chapter", verdicts, "one", stand_ins={"mnist": "mnist5k"})
+    assert sentence == "Not run, hence untested: b on MNIST (5,000); ImageNet."
+    assert section_verdicts("chapter", verdicts.iloc[:2], "one")[1] == ""
+    table, sentence = section_verdicts("chapter", verdicts, "two")
+    assert table.empty
+    assert sentence == "Not run, hence untested: CelebA."

@@ -1,5 +1,6 @@
 """Verdicts as tables and sentences, and the comparison of two sets of results."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,38 @@ def verdict_table(chapter: str, verdicts: pd.DataFrame, section: str | None = No
                 "verdict": verdict["verdict"],
             })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def section_verdicts(
+    chapter: str,
+    verdicts: pd.DataFrame,
+    section: str,
+    *,
+    stand_ins: Mapping[str, str] | None = None,
+) -> tuple[pd.DataFrame, str]:
+    """Put the verdicts of a section into a table, and say what none of the profiles has tested.
+
+    Args:
+        chapter, verdicts, section: see `verdict_table`.
+        stand_ins: for data of the paper what takes their place here; they are not named where that
+            was tested.
+
+    Returns:
+        The `narrow` table of the claims that were tested, and a sentence, empty if all were.
+    """
+    rows = verdict_table(chapter, verdicts, section)
+    tested = rows[rows["verdict"] != "untested"]
+    done = set(zip(tested["claim"], tested["data"], strict=True))
+    absent: dict[str, list[str]] = {}
+    for claim, data in dict.fromkeys(zip(rows["claim"], rows["data"], strict=True)):
+        if not done & {(claim, data), (claim, (stand_ins or {}).get(data))}:
+            absent.setdefault(data, []).append(claim)
+    of_others = set(tested["data"])
+    parts = [
+        f"{', '.join(claims)} on {name_of(data)}" if data in of_others else name_of(data)
+        for data, claims in absent.items()
+    ]
+    return narrow(tested), f"Not run, hence untested: {'; '.join(parts)}." if parts else ""
 
 
 def narrow(rows: pd.DataFrame) -> pd.DataFrame:

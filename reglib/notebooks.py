@@ -40,6 +40,12 @@ def chapters() -> list[str]:
     return sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 
 
+def title(chapter: str) -> str:
+    """Return the title of a chapter, its first heading."""
+    first = nbformat.read(source(chapter), as_version=4).cells[0].source
+    return str(first).splitlines()[0].removeprefix("# ")
+
+
 def source(chapter: str) -> Path:
     """Return the notebook of a chapter.
 

@@ -23,28 +23,57 @@ START, END = "<!-- results:start -->", "<!-- results:end -->"
 def write_pages(folder: Path) -> None:
     """Write all generated pages into the folder of executed chapters."""
     verdicts = all_verdicts()
-    (folder / "results.md").write_text(results_table(verdicts) + "\n")
+    (folder / "results.md").write_text(summary_table(verdicts) + "\n")
     (folder / "evidence.md").write_text(evidence_page(verdicts, folder))
     (folder / "status.md").write_text(status_page(folder))
     (folder / "benchmarks.md").write_text(benchmark_page())
 
 
 def fill_readme(readme: Path) -> None:
-    """Put the table of the kept results between the markers of the README."""
+    """Put the tables of the kept results between the markers of the README."""
     text = readme.read_text()
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)
-    table = results_table(all_verdicts(kept_only=True))
-    filled = f"{before}{START}\n{table}\n{END}{after}"
+    filled = f"{before}{START}\n{readme_tables(all_verdicts(kept_only=True))}\n{END}{after}"
     if filled != text:
         readme.write_text(filled)
+
+
+def readme_tables(verdicts: pd.DataFrame) -> str:
+    """Return the counts, and the long table of claims to be unfolded."""
+    lines = [
+        summary_table(verdicts), "", "<details>", "<summary>Claim by claim</summary>", "",
+        results_table(verdicts), "", "</details>",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def summary_table(verdicts: pd.DataFrame) -> str:
+    """Return the number of verdicts of each kind, one row a chapter, as Markdown."""
+    rows = []
+    for chapter in _chapters_with_claims():
+        own = verdicts[verdicts["chapter"] == chapter] if len(verdicts) else verdicts
+        counts = [str((own["verdict"] == kind).sum()) if len(own) else "0" for kind in VERDICTS[:3]]
+        profiles = dict.fromkeys(own[own["verdict"] != "untested"]["profile"]) if len(own) else ()
+        rows.append([f"**{chapter_name(chapter)}**", ", ".join(profiles) or "–", *counts])
+    return markdown_table(["verdicts on claims of", "profiles", *VERDICTS[:3]], rows)
+
+
+def chapter_name(chapter: str) -> str:
+    """Return the short name of a chapter: what stands before a colon in its title, else its file's.
+
+    >>> chapter_name("pilcro"), chapter_name("marginal_density")
+    ('PILCRO', 'Marginal density')
+    """
+    before, colon, _ = notebooks.title(chapter).partition(":")
+    return before if colon else chapter.replace("_", " ").capitalize()
 
 
 def results_table(verdicts: pd.DataFrame) -> str:
     """Return what came out, one row a claim that was tested, as Markdown."""
     rows = []
     for chapter in _chapters_with_claims():
-        rows.append([f"**{chapter.replace('_', ' ').capitalize()}**", "", "", ""])
+        rows.append([f"**{chapter_name(chapter)}**", "", "", ""])
         for claim in load_claims(chapter):
             found = _of(verdicts, chapter, claim["id"])
             row = [claim["id"].replace("-", " ")]
@@ -67,12 +96,13 @@ def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
         f"±{MARGIN}. Intervals are 95%, by bootstrap over models for correlations and Student's t "
         "for means; p-values are two-sided, from 9,999 permutations. The p-values of "
         "different claims are not corrected for their number.", "",
+        "## All verdicts", "", results_table(verdicts), "",
     ]  # fmt: skip
     for name, rule in RULES.items():
         first, _, rest = (rule.__doc__ or "").partition("\n")
         lines += [f"`{name}`", f": {first} {' '.join(rest.split())}", ""]
     for chapter in _chapters_with_claims():
-        lines += [f"## {chapter.replace('_', ' ').capitalize()}", ""]
+        lines += [f"## {chapter_name(chapter)}", ""]
         lines += [f"Raw results: {downloads(chapter, folder)}", ""]
         for claim in load_claims(chapter):
             lines += _claim(chapter, claim, _of(verdicts, chapter, claim["id"]))
@@ -160,7 +190,8 @@ def _run(provenance: Mapping[str, Any]) -> list[str]:
 
 
 def _data_of(settings: Mapping[str, Any]) -> list[str]:
-    places = settings.get("panels", [settings])
+    lists = [value for value in settings.values() if isinstance(value, list)]
+    places = [settings, *(part for value in lists for part in value if isinstance(part, dict))]
     names = [place[key] for place in places for key in ("data", "images") if key in place]
     return [f"`{name}`" for name in dict.fromkeys(names)]
 

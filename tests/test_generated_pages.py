@@ -46,6 +46,19 @@ def test_results_table_has_a_row_for_each_tested_claim(executed):
     assert not any("on photographs" in line for line in lines)
 
 
+def test_summary_counts_the_verdicts_of_each_chapter(executed):
+    lines = pages.summary_table(all_verdicts()).splitlines()
+    assert "| **Gradient regularisation** | laptop | 2 | 0 | 7 |" in lines
+    assert "| **PILCRO** | – | 0 | 0 | 0 |" in lines
+    assert "| **Top-GAP** | – | 0 | 0 | 0 |" in pages.summary_table(pd.DataFrame())
+
+
+def test_status_page_names_the_data_of_all_panels(executed):
+    page = pages.status_page(executed)
+    row = next(line for line in page.splitlines() if "| marginal density | workstation |" in line)
+    assert "`blockmnist`, `texturedmnist`, `texturedfashion`, `cifar10-jpeg`" in row
+
+
 def test_evidence_page_has_every_claim_with_quotation_measured_and_verdict(executed):
     page = pages.evidence_page(all_verdicts(), executed)
     for claim in load_claims(CHAPTER):
@@ -93,9 +106,10 @@ def test_readme_gets_the_table_between_its_markers(executed, tmp_path):
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
-    assert "| claim | reproduced |" in text
+    assert "| **Gradient regularisation** | – | 0 | 0 | 0 |" in text  # nothing is kept
+    assert text.index("<details>") < text.index("| claim | reproduced |")
 
 
 def test_readme_shows_the_kept_results():
-    table = pages.results_table(all_verdicts(kept_only=True))
-    assert f"{pages.START}\n{table}\n{pages.END}" in (pages.ROOT / "README.md").read_text()
+    tables = pages.readme_tables(all_verdicts(kept_only=True))
+    assert f"{pages.START}\n{tables}\n{pages.END}" in (pages.ROOT / "README.md").read_text()

@@ -90,7 +90,8 @@ def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
     lines = [
         "# Evidence", "",
         "Every claim of every paper: what it says, what was published, what was measured, and what "
-        "the rule makes of it. The rules were written before the first run.", "", "## Rules", "",
+        "the rule makes of it. Rules were written before what they test was measured; where one "
+        "was added or changed later, its chapter says so.", "", "## Rules", "",
         f"A rule needs at least {LEAST_MODELS} models; where a row is an image, it counts as one. "
         f"A correlation nearer to zero than {WEAK} is called no trend; *within the margin* means "
         f"±{MARGIN}. Intervals are 95%, by bootstrap over models for correlations and Student's t "

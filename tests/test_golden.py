@@ -1,0 +1,166 @@
+"""What must not move when code moves: keys of units, penalties, trainings and verdicts.
+
+`python -m tests.test_golden` writes `tests/golden.json` anew; do that only when a meaning changes.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from reglib import notebooks
+from reglib.data import load_data
+from reglib.evidence import judge, load_claims
+from reglib.networks import build_network
+from reglib.paths import KEPT_RESULTS
+from reglib.regularizers import PENALTIES, Constants, take_step
+from reglib.runs.compute import keys_of
+from reglib.training import train
+from reglib.units import Training
+
+FILE = Path(__file__).parent / "golden.json"
+PROFILE = "laptop"
+CHAPTERS = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
+KEPT = sorted(KEPT_RESULTS.glob("*/*.verdicts.csv"))
+
+# Every penalty, and those that have settings with other settings.
+PENALTY_CASES = {
+    "activation_l1": [{}, {"layers": "all"}],
+    "adversarial": [
+        {"epsilon": 0.1, "step_size": 0.1},
+        {"epsilon": 0.5, "step_size": 0.2, "n_steps": 2, "norm": "l2", "random_start": True},
+    ],
+    "class_map_l1": [{}],
+    "cure": [{"radius": 1.5}, {"radius": [0.5, 1.0]}],
+    "input_gradient": [{}],
+    "input_hessian": [{}, {"n_samples": 2}],
+    "landscape_curvature": [{}, {"kernel_width": 5}],
+    "landscape_target": [{}, {"kernel_width": 5}],
+    "logit_gradient": [{}, {"p": 1.2}],
+    "marginal_density": [{}, {"implementation": "stable", "p": 2.8}],
+    "score_matching": [{}, {"trace": "taylor", "n_samples": 2}],
+}
+CASES = [(name, n) for name, cases in PENALTY_CASES.items() for n in range(len(cases))]
+TRAININGS = [
+    {"network": "lenet5", "penalties": {"input_gradient": {"strength": 0.1}}},
+    {
+        "data": "digits-centred",
+        "network": "resnet",
+        "network_options": {"blocks": [1, 1], "width": 4, "stem": "strided"},
+        "penalties": {"landscape_target": {"strength": 1.0, "every": 2}},
+        "optimizer": "sgd",
+        "optimizer_options": {"momentum": 0.9},
+        "cosine_epochs": 3,
+        "crop_padding": 4,
+        "flip": True,
+    },
+    {
+        "network": "top_gap",
+        "network_options": {
+            "k": 0.2,
+            "width": 4,
+            "backbone_options": {"blocks": [1, 1], "width": 4},
+        },
+        "penalties": {"class_map_l1": {"strength": 1.0}, "marginal_density": {"strength": 0.1}},
+        "n_train": 64,
+    },
+]
+
+
+def unit_keys(chapter):
+    """Return the keys of six units, spread over those of the profile."""
+    units = notebooks.units_of(chapter, notebooks.resolve(chapter, PROFILE, {}))
+    return keys_of(units)
+
+
+def penalty(name, number):
+    """Return a penalty in float64, and the norm of its gradient by each parameter."""
+    options = {"blocks": [1, 1], "width": 4}
+    if name == "class_map_l1":
+        options = {"k": 0.3, "width": 4, "backbone_options": options}
+    network = build_network(
+        "top_gap" if name == "class_map_l1" else "resnet", (1, 16, 16), 10, options=options, seed=3
+    ).double()
+    # Another order of rounding must not tip an activation over: no batch normalisation in training.
+    network.eval()
+    generator = torch.Generator().manual_seed(5)
+    images = torch.rand(6, 1, 16, 16, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([0, 3, 9, 1, 1, 7])
+    step = take_step(
+        network, images.clone().requires_grad_(), labels, generator,
+        constants=Constants(network, lambda: [images]), with_activations=True, epoch=1,
+    )  # fmt: skip
+    values = PENALTIES[name](step, **PENALTY_CASES[name][number])
+    parameters = list(network.parameters())
+    gradients = torch.autograd.grad(values.mean(), parameters, allow_unused=True)
+    norms = [0.0 if g is None else float(g.norm()) for g in gradients]
+    return {"values": values.tolist(), "gradient_norms": norms}
+
+
+def losses(number):
+    """Return the mean losses of three epochs."""
+    fields = {
+        "data": "mnist5k", "epochs": 3, "learning_rate": 1e-3, "seed": 1, "n_train": 256,
+        "batch_size": 64,
+    } | TRAININGS[number]  # fmt: skip
+    unit = Training(**fields)
+    return train(unit, load_data(unit.data), device=torch.device("cpu")).losses
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return json.loads(FILE.read_text())
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_units_have_the_keys_that_they_had(chapter, golden):
+    assert set(golden["keys"][chapter]) <= set(unit_keys(chapter))
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_penalties_and_their_gradients_are_what_they_were(name, number, golden):
+    before, now = golden["penalties"][name][number], penalty(name, number)
+    for part, values in before.items():
+        np.testing.assert_allclose(now[part], values, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("number", range(len(TRAININGS)))
+def test_trainings_have_the_losses_that_they_had(number, golden):
+    np.testing.assert_allclose(losses(number), golden["losses"][number], rtol=1e-4)
+
+
+@pytest.mark.parametrize("file", KEPT, ids=lambda file: f"{file.parent.name}-{file.name}")
+def test_kept_results_are_judged_as_they_were(file):
+    chapter = file.name.partition(".")[0]
+    kept = pd.read_csv(file)
+    frame = pd.read_csv(file.with_name(f"{chapter}.csv"), low_memory=False)
+    now = judge(load_claims(chapter), frame)
+    on = ["claim", "data", "network"]
+    both = kept.merge(now, on=on, suffixes=("_kept", ""), validate="one_to_one")
+    assert len(both) == len(kept) == len(now)
+    assert (both["verdict"] == both["verdict_kept"]).all()
+    np.testing.assert_allclose(both["estimate"], both["estimate_kept"], rtol=1e-3, atol=1e-6)
+    for column in ("low", "high", "p"):  # resamples have ties where the CSV rounds to six digits
+        np.testing.assert_allclose(both[column], both[f"{column}_kept"], rtol=2e-3, atol=5e-3)
+
+
+def write() -> None:
+    """Write the golden values of the code as it is."""
+    keys = {}
+    for chapter in CHAPTERS:
+        all_keys = list(dict.fromkeys(unit_keys(chapter)))
+        keys[chapter] = all_keys[:: max(1, len(all_keys) // 6)][:6]
+    penalties = {
+        name: [penalty(name, n) for n in range(len(cases))] for name, cases in PENALTY_CASES.items()
+    }
+    trainings = [losses(n) for n in range(len(TRAININGS))]
+    contents = {"keys": keys, "penalties": penalties, "losses": trainings}
+    FILE.write_text(json.dumps(contents, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    write()

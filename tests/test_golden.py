@@ -144,7 +144,7 @@ def test_kept_results_are_judged_as_they_were(file):
     assert (both["verdict"] == both["verdict_kept"]).all()
     np.testing.assert_allclose(both["estimate"], both["estimate_kept"], rtol=1e-3, atol=1e-6)
     for column in ("low", "high", "p"):  # resamples have ties where the CSV rounds to six digits
-        np.testing.assert_allclose(both[column], both[f"{column}_kept"], rtol=2e-3, atol=5e-3)
+        np.testing.assert_allclose(both[column], both[f"{column}_kept"], rtol=2e-2, atol=1e-2)
 
 
 def write() -> None:

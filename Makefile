@@ -18,8 +18,8 @@ CHROMIUM := chromium chromium-browser google-chrome
 .DELETE_ON_ERROR:
 
 book: .venv/installed
-	$(BIN)/reglib run --profile $(PROFILE)
-	$(BIN)/reglib book
+	$(BIN)/python -m suite run --profile $(PROFILE)
+	$(BIN)/python -m suite book
 	@echo "The book: open file://$(CURDIR)/_build/html/index.html"
 
 # The newest Python that runs and can make an environment. Names alone do not tell: a shim may not run.
@@ -50,15 +50,15 @@ test: .venv/installed
 	@rm -rf $(TRY)
 	$(call step,1,style,8 min,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
 	$(call step,2,types,8 min,$(BIN)/mypy)
-	$(call step,3,unit tests and doctests,8 min,OMP_NUM_THREADS=1 $(BIN)/pytest -m "not browser" --doctest-modules reglib tests \
+	$(call step,3,unit tests and doctests,8 min,OMP_NUM_THREADS=1 $(BIN)/pytest -m "not browser" --doctest-modules reglib suite tests \
 	    --ignore=tests/references --ignore=tests/test_pages.py --ignore=tests/test_readme.py)
 	$(call step,4,code blocks and commands of the pages,4 min,$(BIN)/pytest tests/test_pages.py tests/test_readme.py)
 	$(call step,5,notebooks at profile smoke,3 min,$(TRYING) \
-	    $(BIN)/reglib run --profile smoke)
+	    $(BIN)/python -m suite run --profile smoke)
 	$(call step,6,notebooks against stored outputs,2 min,$(TRYING) $(BIN)/pytest --nbval-lax --nbval-kernel-name=python3 \
 	    --nbval-cell-timeout=300 tests/references)
 	$(call step,7,the book without a warning,1 min,$(TRYING) \
-	    $(BIN)/reglib book --html $(TRY)/html --no-pdf)
+	    $(BIN)/python -m suite book --html $(TRY)/html --no-pdf)
 	@$(MAKE) --no-print-directory chromium
 	$(call step,8,the book in a browser,1 min,REGLIB_BOOK_HTML=$(TRY)/html $(BIN)/pytest -rs tests/test_book_browser.py)
 
@@ -73,7 +73,7 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks
 
 serve:
-	@$(BIN)/reglib serve
+	@$(BIN)/python -m suite serve
 
 lock:
 	rm -rf _build/lock

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from benchmarks.timing import Row
 from benchmarks.training_step import CASES, step
-from reglib import metrics
-from reglib.networks import build_network
-from reglib.saliency import logit_gradient
+from suite import metrics
+from suite.metrics.saliency import logit_gradient
+from suite.networks.architectures import build_network
 
 METRICS = ("faithfulness", "lipschitz")
 STEPS = {

@@ -16,8 +16,10 @@ from benchmarks.training_step import (
     plain_step,
 )
 from reglib.double_backward import fast_double_backward
-from reglib.network_changes import with_softplus
-from reglib.regularizers import PENALTIES, group_dro, take_step
+from reglib.regularizers import group_dro
+from suite.networks.defences import with_softplus
+from suite.training.penalties import take_step
+from suite.training.registry import PENALTIES
 
 CASES = {
     "MLP, BlockMNIST": Case("mlp", {}, (1, 56, 28), 128, 0),

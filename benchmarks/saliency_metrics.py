@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.timing import Row, interleaved, median_row, ratios
-from reglib import metrics
-from reglib.data import load_data, to_float
 from reglib.double_backward import fast_double_backward, folded_copy
-from reglib.networks import build_network
-from reglib.saliency import logit_gradient
-from reglib.training import memory_format
+from suite import metrics
+from suite.data import load_data, to_float
+from suite.metrics.saliency import logit_gradient
+from suite.networks.architectures import build_network
+from suite.training.loop import memory_format
 
 # The annotations of Quantus are not those of its functions.
 quantus: Any = importlib.import_module("quantus")

@@ -10,8 +10,8 @@ from benchmarks.timing import Row, median_row
 MODULES: dict[str, dict[str, float]] = {
     "reglib": {"at_most": 0.3},
     "reglib.regularizers": {"at_most": 0.3},
-    "reglib.metrics": {"at_most": 0.3},
-    "reglib.runs": {},
+    "suite.metrics": {"at_most": 0.3},
+    "suite.runs": {},
 }
 
 

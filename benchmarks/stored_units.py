@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from benchmarks.timing import Row, seconds_of
-from reglib.data import load_data
-from reglib.runs.compute import compute
-from reglib.runs.store import Record, Store
-from reglib.units import Measurement, Training, identity, key
+from suite.data import load_data
+from suite.runs.compute import compute
+from suite.runs.store import Record, Store
+from suite.units import Measurement, Training, identity, key
 
 METRICS: tuple[dict[str, Any], ...] = (
     {"metric": "accuracy"},

@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.timing import Row, interleaved, median_row, ratios
-from reglib.attacks import pgd
-from reglib.networks import build_network
-from reglib.regularizers import PENALTIES, take_step
 from reglib.top_gap import class_map_l1, top_gap, top_gap_and_l1
+from suite.attacks import pgd
+from suite.networks.architectures import build_network
+from suite.training.penalties import take_step
+from suite.training.registry import PENALTIES
 
 TITLE = "Top-GAP"
 SHAPES = {(32, 100, 56, 56): 256, (64, 10, 32, 32): 64}

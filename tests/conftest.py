@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from reglib.runs import Store
-from reglib.runs.executors import Resources
-from reglib.units import Training
+from suite.runs import Store
+from suite.runs.executors import Resources
+from suite.units import Training
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from reglib.double_backward import fast_double_backward
-from reglib.networks import build_network
 from reglib.regularizers import input_gradient_penalty
+from suite.networks.architectures import build_network
 
 CLASSES = 5
 

@@ -5,19 +5,19 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.data import load_data
-from reglib.errors import UsageError
-from reglib.measure import Subject, measure
-from reglib.metrics import (
+from suite.data import load_data
+from suite.errors import UsageError
+from suite.metrics import (
     CORRUPTIONS,
     ablation_curve,
     area_under_curve,
     corrupted,
     probability_ratio,
 )
-from reglib.networks import build_network
-from reglib.saliency import integrated_gradients
-from reglib.units import Measurement, Training
+from suite.metrics.saliency import integrated_gradients
+from suite.networks.architectures import build_network
+from suite.papers.measure import Subject, measure
+from suite.units import Measurement, Training
 
 
 def rand(*shape, seed=0):
@@ -219,7 +219,7 @@ class TestMeasurements:
             made.append(settings)
             return corrupted(images, **settings)
 
-        monkeypatch.setattr("reglib.metrics.corrupted", count)
+        monkeypatch.setattr("suite.metrics.corrupted", count)
         settings = {"corruption": "contrast", "level": 5, "seed": 71}
         first, again = (
             self.measured("corruption_robustness", n_images=4, **settings) for _ in range(2)
@@ -229,6 +229,6 @@ class TestMeasurements:
         for changes in ({"level": 4}, {"seed": 72}, {"corruption": "fog"}, {"n_images": 5}):
             self.measured("corruption_robustness", **{"n_images": 4, **settings, **changes})
         assert len(made) == 5
-        monkeypatch.setattr("reglib.landscape_measures.REMEMBERED_BYTES", 10)
+        monkeypatch.setattr("suite.papers.pilcro.REMEMBERED_BYTES", 10)
         self.measured("corruption_robustness", n_images=4, **settings)
         assert len(made) == 6

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reglib.errors import UsageError
 from reglib.regularizers import adversarial_examples, adversarial_penalty
+from suite.errors import UsageError
 from tests.test_curvature import linear_network
 from tests.test_marginal_density import generator
 from tests.test_regularizers import LABELS, SETTINGS, images, network_of

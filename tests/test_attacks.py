@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.attacks import ATTACKS, adaptive, apgd, auto_attack, fgsm, judged, pgd, square
-from reglib.errors import UsageError
+from suite.attacks import ATTACKS, adaptive, apgd, auto_attack, fgsm, judged, pgd, square
+from suite.errors import UsageError
 
 SIDE = 8
 FAST = {

@@ -1,9 +1,8 @@
 import pytest
 import torch
 
-from reglib.augmentation import crop_and_flip, zoom_in
-from reglib.errors import UsageError
-from reglib.parallel import Share
+from suite.errors import UsageError
+from suite.training.augmentation import crop_and_flip, zoom_in
 
 
 def generator(seed=0):
@@ -116,14 +115,6 @@ class TestZoom:
         assert found.dtype == torch.uint8
         flat = torch.full((3, 1, 6, 6), 77, dtype=torch.uint8)
         assert torch.equal(zoom_in(flat, 3.0, generator=generator()), flat)
-
-    def test_parts_of_a_batch_get_the_factors_of_the_whole(self):
-        whole = zoom_in(images(10), 2.0, generator=generator())
-        parts = [
-            zoom_in(images(10)[rows], 2.0, generator=generator(), share=Share(rows, 10))
-            for rows in (slice(0, 4), slice(4, 10))
-        ]
-        assert torch.equal(torch.cat(parts), whole)
 
     def test_a_factor_that_shrinks_is_refused(self):
         with pytest.raises(UsageError, match=r"largest magnification of 1 or more, got 0\.9"):

@@ -9,10 +9,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
-from reglib.evidence import load_claims
-from reglib.notebooks import chapters
-from reglib.paths import ROOT
-from reglib.pdf import FLAGS, find_chromium
+from suite.book.pdf import FLAGS, find_chromium
+from suite.evidence import load_claims
+from suite.notebooks import chapters
+from suite.paths import ROOT
 
 pytestmark = pytest.mark.browser
 

@@ -7,8 +7,8 @@ import pytest
 from docutils import nodes
 from docutils.utils import new_document
 
-from reglib.notebooks import chapters
-from reglib.paths import ROOT
+from suite.notebooks import chapters
+from suite.paths import ROOT
 
 
 def load(name):

@@ -2,11 +2,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reglib import notebooks
-from reglib.errors import UsageError
-from reglib.evidence import claims
-from reglib.measure import METRICS
-from reglib.paths import NOTEBOOKS
+from suite import notebooks
+from suite.errors import UsageError
+from suite.evidence import claims
+from suite.papers.measure import METRICS
+from suite.paths import NOTEBOOKS
 
 ALPHAS = np.logspace(2, 10, 17)
 

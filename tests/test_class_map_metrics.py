@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.errors import UsageError
-from reglib.metrics import (
+from suite.errors import UsageError
+from suite.metrics import (
     effective_receptive_field,
     erf_distance,
     largest_mask_iou,
     map_sparsity,
     mask_iou,
 )
-from reglib.networks import build_network
+from suite.networks.architectures import build_network
 
 
 def random(*shape, seed=0):

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import reglib
-from reglib import notebooks
+from suite import notebooks
 
 CHAPTER = "gradient_regularisation"
 
@@ -29,7 +29,7 @@ def command(tmp_path):
             "REGLIB_DATA": str(tmp_path / "data"),
         } | variables  # fmt: skip
         done = subprocess.run(
-            [sys.executable, "-c", "from reglib.cli import main; main()", *arguments],
+            [sys.executable, "-c", "from suite.cli import main; main()", *arguments],
             capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
@@ -138,7 +138,7 @@ def test_serve_serves_on_this_machine_only(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = ["-c", "from reglib.cli import main; main()", "serve", "--html", str(tmp_path)]
+    program = ["-c", "from suite.cli import main; main()", "serve", "--html", str(tmp_path)]
     with subprocess.Popen(
         [sys.executable, "-u", *program, "--port", str(port)], stdout=subprocess.PIPE, text=True,
         stderr=subprocess.DEVNULL,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from reglib.cluttered_canvas import BIAS, SHIFT, SIDE, SIZES, place_on_canvases
-from reglib.data import load_data
+from suite.data import load_data
+from suite.data.cluttered_digits import BIAS, SHIFT, SIDE, SIZES, place_on_canvases
 
 LABELS = torch.arange(400) % 10
 

@@ -11,16 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reglib import measure
-from reglib.data import load_data
-from reglib.errors import DataMissing, RunFailed, UsageError
-from reglib.runs import Store, compute
-from reglib.runs.execute import Job, load_subject, run_job
-from reglib.runs.executors import Resources
-from reglib.runs.plan import Plan, plan
-from reglib.runs.store import Record
-from reglib.subject import Result, Subject, checked_test_split
-from reglib.units import Measurement, Training, Unit, identity, key
+from suite.data import load_data
+from suite.errors import DataMissing, RunFailed, UsageError
+from suite.papers import measure
+from suite.runs import Store, compute
+from suite.runs.execute import Job, load_subject, run_job
+from suite.runs.executors import Resources
+from suite.runs.plan import Plan, plan
+from suite.runs.store import Record
+from suite.training.evaluated import Result, Subject, checked_test_split
+from suite.units import Measurement, Training, Unit, identity, key
 
 Small = Callable[..., Training]
 SALIENT = {"saliency": "logit_gradient", "n_images": 4}
@@ -36,14 +36,14 @@ def refuse_to_train(*arguments: Any, **options: Any) -> None:
 
 @pytest.fixture
 def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reglib.runs.execute.train", refuse_to_train)
-    monkeypatch.setattr("reglib.runs.execute.measure", refuse_to_train)
+    monkeypatch.setattr("suite.runs.execute.train", refuse_to_train)
+    monkeypatch.setattr("suite.runs.execute.measure", refuse_to_train)
 
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
     """Keep a list of what is trained."""
-    from reglib.training import train
+    from suite.training.loop import train
 
     seen = []
 
@@ -51,7 +51,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
         seen.append(unit)
         return train(unit, *arguments, **options)
 
-    monkeypatch.setattr("reglib.runs.execute.train", note)
+    monkeypatch.setattr("suite.runs.execute.train", note)
     return seen
 
 
@@ -119,7 +119,7 @@ def test_a_second_call_computes_nothing(
 ) -> None:
     units = [small(), accuracy_of(small())]
     first = compute(units, store=store, resources=here)
-    monkeypatch.setattr("reglib.runs.dispatch._run", refuse_to_train)
+    monkeypatch.setattr("suite.runs.dispatch._run", refuse_to_train)
     again = compute(units, store=Store(store.folder), resources=here)
     pd.testing.assert_frame_equal(again, first)
 
@@ -219,7 +219,7 @@ def test_an_error_in_one_unit_is_named_and_leaves_the_others_stored(
     assert "ZeroDivisionError: this metric is broken" in message
     assert "Traceback in the worker:" in message
     assert 'raise ZeroDivisionError("this metric is broken")' in message
-    monkeypatch.setattr("reglib.runs.dispatch._run", refuse_to_train)
+    monkeypatch.setattr("suite.runs.dispatch._run", refuse_to_train)
     frame = compute([units[0], *units[2:]], store=store, resources=here)
     assert len(frame) == 3
 
@@ -233,7 +233,7 @@ def test_reports_are_printed_even_when_units_fail(
 ) -> None:
     key = compute([small()], store=store, resources=here).key[0]
     (store.folder / key[:2] / f"{key}.json").write_text("{")
-    monkeypatch.setattr("reglib.runs.execute.train", refuse_to_train)
+    monkeypatch.setattr("suite.runs.execute.train", refuse_to_train)
     with pytest.raises(RunFailed, match="AssertionError: trained"):
         compute([small()], store=store, resources=here)
     assert "does not agree with its checksum" in capsys.readouterr().out
@@ -332,7 +332,7 @@ def test_the_default_store_is_that_of_the_environment(
 def test_a_store_that_workers_do_not_share_is_told(
     store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reglib.runs.execute._Worker.finish", lambda self, unit: None)
+    monkeypatch.setattr("suite.runs.execute._Worker.finish", lambda self, unit: None)
     with pytest.raises(RunFailed, match=r"not in the store: 1, .* see the same store folder"):
         compute([small()], store=store, resources=here)
 
@@ -409,7 +409,7 @@ def test_provenance_says_how_and_where(store: Store, here: Resources, small: Sma
 def test_progress_is_written_as_units_end(
     store: Store, here: Resources, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reglib.training import train
+    from suite.training.loop import train
 
     file = tmp_path / "progress"
     monkeypatch.setenv("REGLIB_PROGRESS", str(file))
@@ -419,7 +419,7 @@ def test_progress_is_written_as_units_end(
         seen.append(file.read_text())
         return train(*arguments, **options)
 
-    monkeypatch.setattr("reglib.runs.execute.train", note)
+    monkeypatch.setattr("suite.runs.execute.train", note)
     compute([small(), small(seed=1), small(seed=2)], store=store, resources=here)
     assert seen == ["0 3", "1 3", "2 3"]
     assert file.read_text() == "3 3"

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from reglib.autodiff import hessian_product
-from reglib.errors import UsageError
 from reglib.regularizers import cure_penalty, input_hessian_penalty, score_matching_penalty
+from suite.errors import UsageError
 from tests.test_marginal_density import draw, generator, linear
 from tests.test_regularizers import LABELS, SETTINGS, images, network_of
 

@@ -12,10 +12,10 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision import datasets
 
-from reglib import data, readers
-from reglib.data import SOURCES, ImageData, image_shape, load_data, source, to_float
-from reglib.errors import DataMissing, UsageError
-from reglib.networks import build_network
+from suite import data
+from suite.data import SOURCES, ImageData, image_shape, load_data, readers, source, to_float
+from suite.errors import DataMissing, UsageError
+from suite.networks.architectures import build_network
 
 IDX = ("MNIST", "KMNIST", "FashionMNIST")
 IN_PACKAGES = {

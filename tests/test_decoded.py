@@ -13,13 +13,14 @@ import pytest
 import torch
 from PIL import Image
 
-from reglib import data, decoded
-from reglib.data import load_data
-from reglib.decoded import decode_once
-from reglib.errors import UsageError
-from reglib.readers import Source
-from reglib.training import train
-from reglib.units import Training
+from suite import data
+from suite.data import image_cache as decoded
+from suite.data import load_data
+from suite.data.image_cache import decode_once
+from suite.data.readers import Source
+from suite.errors import UsageError
+from suite.training.loop import train
+from suite.units import Training
 
 N, SHAPE = 40, (40, 3, 4, 5)
 

@@ -5,16 +5,16 @@ import dataclasses
 import pytest
 import torch
 
-from reglib import data, metrics
-from reglib.data import ImageData, Source, Split, to_float
-from reglib.errors import UsageError
-from reglib.grouped_data import block_images, null_block_masks
-from reglib.measure import check, measure
-from reglib.networks import build_network
-from reglib.runs import compute
-from reglib.saliency import integrated_gradients
-from reglib.subject import Subject
-from reglib.units import Measurement, Training
+from suite import data, metrics
+from suite.data import ImageData, Source, Split, to_float
+from suite.data.grouped import block_images, null_block_masks
+from suite.errors import UsageError
+from suite.metrics.saliency import integrated_gradients
+from suite.networks.architectures import build_network
+from suite.papers.measure import check, measure
+from suite.runs import compute
+from suite.training.evaluated import Subject
+from suite.units import Measurement, Training
 
 UNIT = Training(data="blocks", network="mlp", epochs=1, learning_rate=0.1, seed=0)
 NOISE = {"noise_std": 0.1, "n_samples": 2, "seed": 3}

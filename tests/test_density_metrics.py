@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 from torch import nn
 
-from reglib.metrics import (
+from suite.metrics import (
     OOD_SCORES,
     auroc,
     density_change,
@@ -19,8 +19,8 @@ from reglib.metrics import (
     maximise_activation,
     pixel_perturbation,
 )
-from reglib.networks import build_network
-from reglib.saliency import integrated_gradients, logit_gradient
+from suite.metrics.saliency import integrated_gradients, logit_gradient
+from suite.networks.architectures import build_network
 from tests.test_metrics import LABELS, generator, linear_network, random_images
 
 

@@ -14,7 +14,7 @@ from reglib.double_backward import (
     folded_copy,
     folding_of,
 )
-from reglib.networks import build_network
+from suite.networks.architectures import build_network
 from tests.double_backward import in_general_position, network_and_images, randn
 
 

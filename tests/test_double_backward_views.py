@@ -11,12 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from reglib.double_backward import (
-    DEFAULT,
-    calls_of,
-    evaluation_mode,
-    fast_double_backward,
-)
+from reglib.double_backward import calls_of, evaluation_mode, fast_double_backward
+from suite.training.loop import DEFAULT
 from tests.double_backward import (
     CLASSES,
     assert_same_step,

@@ -16,10 +16,10 @@ import pytest
 import torch
 from distributed import Client
 
-from reglib.errors import RunFailed, UsageError
-from reglib.runs import Store, compute
-from reglib.runs.executors import InProcess, Resources, cores
-from reglib.units import Measurement, Training, Unit
+from suite.errors import RunFailed, UsageError
+from suite.runs import Store, compute
+from suite.runs.executors import InProcess, Resources, cores
+from suite.units import Measurement, Training, Unit
 
 Small = Callable[..., Training]
 LONG = 20  # epochs: long enough to lose a worker before their end
@@ -82,7 +82,7 @@ class TestLocalProcesses:
     @pytest.fixture(autouse=True)
     def _two_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two processes get one thread each: with more, sums have other roundings."""
-        monkeypatch.setattr("reglib.runs.executors.cores", lambda: 2)
+        monkeypatch.setattr("suite.runs.executors.cores", lambda: 2)
 
     def test_same_numbers_and_a_killed_worker_is_replaced(
         self,
@@ -292,7 +292,7 @@ def test_threads_of_a_worker_take_turns(
     """They share the random state: two at a time would draw from each other's seeds."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from reglib.training import train
+    from suite.training.loop import train
 
     at_once, most = 0, 0
 
@@ -306,7 +306,7 @@ def test_threads_of_a_worker_take_turns(
         finally:
             at_once -= 1
 
-    monkeypatch.setattr("reglib.runs.execute.train", note)
+    monkeypatch.setattr("suite.runs.execute.train", note)
     with ThreadPoolExecutor(4) as threads:
         monkeypatch.setattr(Resources, "executor", lambda self: contextlib.nullcontext(threads))
         units = [small(seed=seed) for seed in range(4)]

@@ -6,15 +6,15 @@ import pytest
 import torch
 from sklearn.model_selection import StratifiedKFold
 
-from reglib import data
-from reglib.data import ImageData, Split, load_data, to_float
-from reglib.errors import UsageError
-from reglib.folds import data_of, fold_of
-from reglib.readers import Source
-from reglib.runs import Store, compute
-from reglib.runs.execute import load_subject
-from reglib.runs.executors import Resources
-from reglib.units import Measurement, Pretrained, Training
+from suite import data
+from suite.data import ImageData, Split, load_data, to_float
+from suite.data.folds import data_of, fold_of
+from suite.data.readers import Source
+from suite.errors import UsageError
+from suite.runs import Store, compute
+from suite.runs.execute import load_subject
+from suite.runs.executors import Resources
+from suite.units import Measurement, Pretrained, Training
 
 # Classes of unequal size, of which five folds do not share all equally.
 COUNTS = (50, 25, 12, 7)
@@ -143,7 +143,7 @@ def test_a_network_is_trained_on_the_other_folds(
 ) -> None:
     """`n_train` counts the images of the other folds."""
     seen: list[int] = []
-    from reglib import training
+    from suite.training import loop as training
 
     def note(images: torch.Tensor, pixel_range: tuple[float, float]) -> torch.Tensor:
         seen.extend(images[:, 0, 0, 0].tolist())

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from reglib import data
-from reglib.data import Source, Split, image_shape, load_data, source
-from reglib.errors import DataMissing, UsageError
-from reglib.evidence.names import name_of
-from reglib.foreign_images import resized, tiles
+from suite import data
+from suite.data import Source, Split, image_shape, load_data, source
+from suite.data.resized import resized, tiles
+from suite.errors import DataMissing, UsageError
+from suite.evidence.names import name_of
 
 
 def some(channels: int, height: int, width: int, count: int = 6) -> Split:

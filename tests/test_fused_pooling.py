@@ -13,10 +13,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reglib.networks import build_network
-from reglib.regularizers import PENALTIES, class_map_l1, take_step
-from reglib.regularizers import step as steps
-from reglib.top_gap import TopGAP, fused, pooling, top_gap, top_gap_and_l1
+from reglib.top_gap import TopGAP, class_map_l1, fused, pooling, top_gap, top_gap_and_l1
+from suite.networks.architectures import build_network
+from suite.training import penalties as steps
+from suite.training.penalties import take_step
+from suite.training.registry import PENALTIES
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

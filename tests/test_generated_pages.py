@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reglib import pages
-from reglib.evidence import Results, judge, load_claims, save_results
-from reglib.evidence.report import all_verdicts
+from suite.book import pages
+from suite.evidence import Results, judge, load_claims, save_results
+from suite.evidence.report import all_verdicts
 
 CHAPTER = "gradient_regularisation"
 WITHOUT_CLAIMS = "differentiating_a_gradient"
@@ -18,8 +18,8 @@ WITHOUT_CLAIMS = "differentiating_a_gradient"
 def executed(tmp_path, monkeypatch):
     """Results of a laptop run in which the Lipschitz constant falls, and of a smoke run."""
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
-    monkeypatch.setattr("reglib.evidence.report.KEPT_RESULTS", tmp_path / "kept")
-    monkeypatch.setattr("reglib.pages.KEPT_RESULTS", tmp_path / "kept")
+    monkeypatch.setattr("suite.evidence.report.KEPT_RESULTS", tmp_path / "kept")
+    monkeypatch.setattr("suite.book.pages.KEPT_RESULTS", tmp_path / "kept")
     frame = pd.DataFrame(
         {"data": "mnist5k", "network": "lenet5", "metric": "local_lipschitz_estimate",
          "saliency": "logit_gradient", "score": None, "seed": 0, "status": "done",

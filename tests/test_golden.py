@@ -11,15 +11,16 @@ import pandas as pd
 import pytest
 import torch
 
-from reglib import notebooks
-from reglib.data import load_data
-from reglib.evidence import judge, load_claims
-from reglib.networks import build_network
-from reglib.paths import KEPT_RESULTS
-from reglib.regularizers import PENALTIES, Constants, take_step
-from reglib.runs.compute import keys_of
-from reglib.training import train
-from reglib.units import Training
+from suite import notebooks
+from suite.data import load_data
+from suite.evidence import judge, load_claims
+from suite.networks.architectures import build_network
+from suite.paths import KEPT_RESULTS
+from suite.runs.compute import keys_of
+from suite.training.loop import train
+from suite.training.penalties import Constants, take_step
+from suite.training.registry import PENALTIES
+from suite.units import Training
 
 FILE = Path(__file__).parent / "golden.json"
 PROFILE = "laptop"

@@ -3,9 +3,9 @@ import copy
 import pytest
 import torch
 
-from reglib.networks import build_network
-from reglib.saliency import grad_cam
 from reglib.top_gap import TopGAPNet, scaled_maps
+from suite.metrics.grad_cam import grad_cam
+from suite.networks.architectures import build_network
 
 
 def network():

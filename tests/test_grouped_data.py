@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from reglib import data
-from reglib.data import Split, load_data
-from reglib.errors import DataMissing, UsageError
-from reglib.grouped_data import block_images, null_block_masks, textured_images
+from suite import data
+from suite.data import Split, load_data
+from suite.data.grouped import block_images, null_block_masks, textured_images
+from suite.errors import DataMissing, UsageError
 
 GREY = {0: 10, 1: 90, 2: 170, 3: 250}
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from reglib import data, image_folders
-from reglib.data import image_shape, load_data, source
-from reglib.errors import DataMissing, UsageError
+from suite import data
+from suite.data import image_folders, image_shape, load_data, source
+from suite.errors import DataMissing, UsageError
 
 WORDNET = ("n01440764", "n01443537", "n02102040", "n15075141")
 FOLDERS = {
@@ -63,7 +63,7 @@ def test_variants_of_imagenet_are_to_test_only(root: Path, name: str) -> None:
 
 
 def test_names_of_imagenet_are_a_thousand() -> None:
-    from reglib.photographs import class_names
+    from suite.data.photographs import class_names
 
     names = class_names()
     assert len(names) == 1000

@@ -11,13 +11,12 @@ from reglib.double_backward import folded_copy
 from reglib.input_hessian import (
     closed_form_hessian,
     decomposition,
-    from_eigenpairs,
-    hessian_case,
     hessian_eigenpairs,
     input_hessian,
     leading_eigenpairs,
     true_hessian,
 )
+from suite.papers.high_order_saliency import hessian_case
 from tests.double_backward import in_general_position, randn
 
 CLASSES = 4
@@ -250,21 +249,6 @@ def test_lanczos_from_nothing_starts_at_random():
     diagonal = torch.arange(6.0).double()[None]
     found = leading_eigenpairs(lambda v: diagonal * v, torch.zeros_like(diagonal))
     torch.testing.assert_close(found.values, torch.tensor([[5.0]]).double(), rtol=1e-5, atol=0)
-
-
-def test_a_system_is_solved_from_eigenpairs(images):
-    model = STRAIGHT["ReLU6"]
-    exact = decomposition(model, images, n_vectors=CLASSES)
-    vector = randn(*images.shape, seed=3)
-    shift = exact.values[:, 0] * 1.01
-    solved = from_eigenpairs(vector, exact.values, exact.vectors, shift=shift).flatten(1)
-    matrix = formed(model, images, LABELS)
-    wanted = torch.linalg.solve(
-        shift[:, None, None] * torch.eye(72, dtype=torch.float64) - matrix, vector.flatten(1)
-    )
-    assert_close(solved, wanted)
-    with pytest.raises(ValueError, match="shift: expected values above the largest eigenvalues"):
-        from_eigenpairs(vector, exact.values, exact.vectors, shift=exact.values[:, 0])
 
 
 @pytest.mark.parametrize("way", ["closed", "true", "decomposition"])

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.errors import UsageError
-from reglib.metrics import area_under_curve, deletion_curve, insertion_curve
-from reglib.networks import build_network
+from suite.errors import UsageError
+from suite.metrics import area_under_curve, deletion_curve, insertion_curve
+from suite.networks.architectures import build_network
 from tests.test_metrics import LABELS, Recorder, linear_network, random_images
 
 

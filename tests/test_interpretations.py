@@ -2,15 +2,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reglib import metrics
-from reglib.interpretations import (
+from reglib.saliency import choose_lambda1, surrogate_loss
+from suite import metrics
+from suite.metrics.display import normalised_for_display
+from suite.metrics.saliency_methods import SALIENCIES
+from suite.papers.high_order_saliency import high_order
+from suite.papers.interpretations import (
     clipped_to,
     first_and_second_order,
     interpretation_quality,
     lambda1_sweep,
 )
-from reglib.saliency import SALIENCIES, choose_lambda1, normalised_for_display, surrogate_loss
-from reglib.second_order import high_order
 from tests.tiny_pretrained import PHOTOGRAPHS, register, subject_of
 
 
@@ -71,7 +73,7 @@ def test_overlap_is_that_of_two_sets(subject, monkeypatch):
         return flipped + 1e-3
 
     monkeypatch.setitem(SALIENCIES, "half", lambda model, images, labels: half)
-    monkeypatch.setattr("reglib.interpretations.loss_gradient", gradient)
+    monkeypatch.setattr("suite.papers.interpretations.loss_gradient", gradient)
     found = quality(subject, "half", n_images=1).tensors
     assert found["sparsity"].tolist() == [0.5]
     assert found["overlap"].tolist() == pytest.approx([128 / (384 + 384 - 128)])

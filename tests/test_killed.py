@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reglib.runs import Store
+from suite.runs import Store
 
 # One process imports once and forks a run at each "start"; "wait" gives the exit code of a run.
 SCRIPT = """
@@ -25,10 +25,10 @@ import torch
 
 torch.set_num_threads(1)
 
-from reglib.data import load_data
-from reglib.runs import Store, compute
-from reglib.runs.executors import Resources
-from reglib.units import Measurement, Training
+from suite.data import load_data
+from suite.runs import Store, compute
+from suite.runs.executors import Resources
+from suite.units import Measurement, Training
 
 
 def run(folder, jobs):

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from reglib.data import load_data
-from reglib.errors import UsageError
-from reglib.measure import measure
-from reglib.metrics import CORRUPTIONS, corrupted
-from reglib.networks import build_network
-from reglib.subject import Subject
-from reglib.units import Measurement, Training
+from suite.data import load_data
+from suite.errors import UsageError
+from suite.metrics import CORRUPTIONS, corrupted
+from suite.networks.architectures import build_network
+from suite.papers.measure import measure
+from suite.training.evaluated import Subject
+from suite.units import Measurement, Training
 
 UNIT = Training(data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.landscape.theory import (
+from suite.networks.architectures import BasicBlock
+from suite.papers.initialisation import (
     batch_norm_importance,
     gradient_importance,
     rectified_variance,
     resampling_importance,
     squared_gradients_at_initialisation,
 )
-from reglib.networks import BasicBlock
-from reglib.path_counts import path_counts
+from suite.papers.path_counts import path_counts
 
 
 def randn(*shape, seed=0):

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.data import Split, image_shape, load_data
-from reglib.errors import UsageError
 from reglib.landscape import expected_importance_landscape, total_variation
-from reglib.measure import Subject, measure
-from reglib.metrics import correct_by_location, places
-from reglib.networks import build_network
-from reglib.plain_canvas import on_canvas
-from reglib.units import Measurement, Training
+from suite.data import Split, image_shape, load_data
+from suite.data.padded_digits import on_canvas
+from suite.errors import UsageError
+from suite.metrics import correct_by_location, places
+from suite.networks.architectures import build_network
+from suite.papers.measure import Subject, measure
+from suite.units import Measurement, Training
 
 FINGERPRINTS = {
     "digits-centred": "fe21b9dd9c9b09e12cef57eeae3a4ded05164231a53b2ead2c81ffc41a0cba91",

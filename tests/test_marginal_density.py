@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from reglib.errors import UsageError
 from reglib.regularizers import logit_gradient_penalty, marginal_density_penalty
+from suite.errors import UsageError
 from tests.test_regularizers import BATCH, LABELS, SETTINGS, images, network_of, parameter_gradients
 
 IMPLEMENTATIONS = ["naive", "stable", "efficient"]

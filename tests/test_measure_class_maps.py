@@ -3,14 +3,15 @@
 import pytest
 import torch
 
-from reglib import metrics, top_gap_measures
-from reglib.attacks import pgd
-from reglib.data import ImageData, Split, to_float
-from reglib.errors import UsageError
-from reglib.measure import METRICS, Subject, check
-from reglib.networks import build_network
-from reglib.training import train
-from reglib.units import Measurement, Training
+from suite import metrics
+from suite.attacks import pgd
+from suite.data import ImageData, Split, to_float
+from suite.errors import UsageError
+from suite.networks.architectures import build_network
+from suite.papers import top_gap as top_gap_measures
+from suite.papers.measure import METRICS, Subject, check
+from suite.training.loop import train
+from suite.units import Measurement, Training
 
 OPTIONS = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": [1, 1]}}
 N = 7

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.errors import UsageError
-from reglib.metrics import (
+from suite.errors import UsageError
+from suite.metrics import (
     CHUNK_BYTES,
     entropy,
     faithfulness_estimate,
@@ -15,8 +15,8 @@ from reglib.metrics import (
     patch_effects,
     pixel_effects,
 )
-from reglib.metrics.chunks import chunk_size
-from reglib.networks import build_network
+from suite.metrics.chunks import chunk_size
+from suite.networks.architectures import build_network
 
 LABELS = torch.tensor([2, 0, 1])
 

@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-from reglib import data
-from reglib.data import image_shape, load_data
-from reglib.errors import DataMissing, UsageError
-from reglib.natural_images import draw_outline
+from suite import data
+from suite.data import image_shape, load_data
+from suite.data.natural_images import draw_outline
+from suite.errors import DataMissing, UsageError
 
 # Images are 512 x 256: of these, the columns 144 to 367 and the rows 16 to 239 are cut out.
 WIDTH, HEIGHT, LEFT, TOP = 512, 256, 144, 16

@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 from reglib.double_backward import folded_copy
-from reglib.errors import UsageError
-from reglib.network_changes import (
+from suite.errors import UsageError
+from suite.networks.architectures import ResNet, build_network
+from suite.networks.defences import (
     FrequencyLowCut,
     KWinnersTakeAll,
     with_flc_pooling,
     with_k_wta,
     with_softplus,
 )
-from reglib.networks import ResNet, build_network
 
 SMALL = {"width": 2, "blocks": (1, 1), "pre_activation": True}
 

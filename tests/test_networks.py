@@ -6,8 +6,16 @@ import torch
 import torchvision
 from torch import nn
 
-from reglib.errors import UsageError
-from reglib.networks import MLP, NETWORKS, VGG11, LeNet5, ResNet, build_network, wide_resnet
+from suite.errors import UsageError
+from suite.networks.architectures import (
+    MLP,
+    NETWORKS,
+    VGG11,
+    LeNet5,
+    ResNet,
+    build_network,
+    wide_resnet,
+)
 
 SLIM = {"width": 4, "blocks": (1, 1, 1)}
 SMALL = [

@@ -6,10 +6,10 @@ import nbformat
 import pytest
 import yaml
 
-from reglib import notebooks
-from reglib.errors import RunFailed, UsageError
-from reglib.evidence import load_claims
-from reglib.units import Training
+from suite import notebooks
+from suite.errors import RunFailed, UsageError
+from suite.evidence import load_claims
+from suite.units import Training
 
 PARAMETERS = """\
 profile: str = "laptop"  # name of the run
@@ -18,7 +18,7 @@ n_images: int = 4  # images
 seeds: list = [0]  # seeds
 """
 UNITS = """\
-from reglib.units import Training
+from suite.units import Training
 print("not to be seen")
 units = [Training(data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=s,
                   n_train=n_images) for s in seeds]
@@ -140,7 +140,7 @@ def test_a_failing_cell_is_told_of_and_takes_the_older_page_away(chapter):
 
 
 def test_an_error_of_usage_in_a_cell_stays_one(chapter):
-    write_chapter(chapter, "from reglib.errors import UsageError\nraise UsageError('alpha: no')")
+    write_chapter(chapter, "from suite.errors import UsageError\nraise UsageError('alpha: no')")
     with pytest.raises(UsageError, match="sample: alpha: no"):
         run()
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.errors import UsageError
-from reglib.networks import build_network
-from reglib.optimizers import build_optimizer, check_optimizer, set_learning_rate
-from reglib.units import Training
+from suite.errors import UsageError
+from suite.networks.architectures import build_network
+from suite.training.optimizers import build_optimizer, check_optimizer, set_learning_rate
+from suite.units import Training
 
 UNIT = Training(
     data="mnist5k", network="lenet5", epochs=3, learning_rate=0.1, seed=0, optimizer="sgd",

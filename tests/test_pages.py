@@ -8,7 +8,7 @@ import sys
 import pytest
 from PIL import Image
 
-from reglib.paths import ROOT
+from suite.paths import ROOT
 
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "book").glob("*.md"))]

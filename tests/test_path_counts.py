@@ -9,8 +9,8 @@ import torch
 import torchvision
 from torch import nn
 
-from reglib.networks import BasicBlock, build_network
-from reglib.path_counts import normal_distance, pascal_row, path_counts
+from suite.networks.architectures import BasicBlock, build_network
+from suite.papers.path_counts import normal_distance, pascal_row, path_counts
 
 
 def ones(*shape):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reglib import pdf
+from suite.book import pdf
 
 
 @pytest.fixture

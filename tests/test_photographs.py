@@ -5,9 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from reglib import photographs
-from reglib.data import load_data
-from reglib.errors import DataMissing, UsageError
+from suite.data import load_data, photographs
+from suite.errors import DataMissing, UsageError
 
 
 def save(path, size=(224, 224), **options):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reglib import plots
+from suite import plots
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from reglib import pretrained
-from reglib.data import load_data
 from reglib.double_backward import folding_of
-from reglib.errors import DataMissing, RunFailed, UsageError
-from reglib.pretrained import (
+from suite.data import load_data
+from suite.errors import DataMissing, RunFailed, UsageError
+from suite.networks import pretrained
+from suite.networks.pretrained import (
     PRETRAINED,
     SoftReLU6,
     entry,
@@ -14,11 +14,11 @@ from reglib.pretrained import (
     network_inputs,
     with_smooth_activations,
 )
-from reglib.runs import Store, compute, per_image
-from reglib.runs.execute import describe, load_subject
-from reglib.runs.executors import Resources
-from reglib.runs.plan import plan
-from reglib.units import Measurement, Pretrained, from_identity, identity, key
+from suite.runs import Store, compute, per_image
+from suite.runs.execute import describe, load_subject
+from suite.runs.executors import Resources
+from suite.runs.plan import plan
+from suite.units import Measurement, Pretrained, from_identity, identity, key
 from tests.tiny_pretrained import PHOTOGRAPHS, SIDE, UNIT, build, register
 
 

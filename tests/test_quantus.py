@@ -5,11 +5,11 @@ import pytest
 import quantus
 import torch
 
-from reglib import metrics
-from reglib.data import load_data, to_float
-from reglib.saliency import SALIENCIES
-from reglib.training import train
-from reglib.units import Training
+from suite import metrics
+from suite.data import load_data, to_float
+from suite.metrics.saliency_methods import SALIENCIES
+from suite.training.loop import train
+from suite.units import Training
 
 N_IMAGES, N_SAMPLES, SEED = 8, 4, 3
 ALL_AT_ONCE = 10**9

@@ -7,9 +7,9 @@ import shlex
 import pytest
 import typer
 
-from reglib import cli
-from reglib.notebooks import chapters, parameters, profiles
-from reglib.paths import ROOT
+from suite import cli
+from suite.notebooks import chapters, parameters, profiles
+from suite.paths import ROOT
 
 BEFORE = re.compile(r"^(\.venv/bin/|torchrun .* (?=reglib ))")
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from reglib import notebooks
+from suite import notebooks
 from tests.update_references import REFERENCES
 
 

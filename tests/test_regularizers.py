@@ -10,20 +10,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from reglib.double_backward import fast_double_backward
-from reglib.errors import UsageError
 from reglib.landscape import curvature_penalty, data_smoothness, importance_landscape
-from reglib.networks import build_network
-from reglib.regularizers import (
-    PENALTIES,
-    Constants,
-    Step,
-    class_map_l1,
-    input_gradient_penalty,
-    landscape_curvature,
-    landscape_target,
-    of_step,
-    take_step,
-)
+from reglib.regularizers import input_gradient_penalty
+from reglib.top_gap import class_map_l1
+from suite.errors import UsageError
+from suite.networks.architectures import build_network
+from suite.training.landscape import landscape_curvature, landscape_target
+from suite.training.penalties import Constants, Step, of_step, take_step
+from suite.training.registry import PENALTIES
 
 SHAPE, CLASSES, BATCH = (2, 12, 12), 4, 3
 LABELS = torch.tensor([3, 0, 1])

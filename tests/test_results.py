@@ -2,9 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reglib.errors import RunFailed, UsageError
-from reglib.evidence import Results, load_results, report, save_results
-from reglib.evidence.report import (
+from suite.errors import RunFailed, UsageError
+from suite.evidence import Results, load_results, report, save_results
+from suite.evidence.report import (
     compare_folders,
     measured,
     narrow,

@@ -3,16 +3,16 @@ import warnings
 import pytest
 import torch
 
-from reglib.networks import build_network
-from reglib.saliency import (
-    SALIENCIES,
+from suite.metrics.display import normalised_for_display
+from suite.metrics.saliency import (
     deeplift,
     integrated_gradients,
     logit_gradient,
     loss_gradient,
-    normalised_for_display,
     smooth_grad,
 )
+from suite.metrics.saliency_methods import SALIENCIES
+from suite.networks.architectures import build_network
 
 NETWORKS = {
     "lenet5": ("lenet5", (2, 12, 12), {}),

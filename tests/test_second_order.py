@@ -2,9 +2,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reglib.errors import UsageError
-from reglib.pretrained import network_inputs
-from reglib.second_order import MARGINS, closed_form_error, exact_share, high_order
+from suite.errors import UsageError
+from suite.networks.pretrained import network_inputs
+from suite.papers.high_order_saliency import MARGINS, closed_form_error, exact_share, high_order
 from tests.tiny_pretrained import CLASSES, PHOTOGRAPHS, register, subject_of
 
 

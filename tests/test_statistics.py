@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reglib.evidence.statistics import (
+from suite.evidence.statistics import (
     correlation,
     correlation_difference,
     pearson,

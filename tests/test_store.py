@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import reglib
-from reglib.errors import RunFailed, UsageError
-from reglib.runs import Store, compute
-from reglib.runs.executors import Resources
-from reglib.runs.store import Record
-from reglib.units import Measurement, Training, Unit, identity
+from suite.errors import RunFailed, UsageError
+from suite.runs import Store, compute
+from suite.runs.executors import Resources
+from suite.runs.store import Record
+from suite.units import Measurement, Training, Unit, identity
 
 KEY = "ab" + "0" * 30
 UNIT = identity(Training(data="d", network="n", epochs=1, learning_rate=0.1, seed=0))
@@ -103,7 +103,7 @@ def test_any_flipped_bit_of_a_record_is_found(store: Store, bit: int) -> None:
 def test_a_flipped_byte_of_tensors_is_found(
     store: Store, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reglib.runs.store.MOMENT", 0.0)
+    monkeypatch.setattr("suite.runs.store.MOMENT", 0.0)
     store.write(KEY, RECORD, TENSORS)
     store.write_checkpoint(KEY, TENSORS)
     path, record = file_of(store, ending), file_of(store, "json")

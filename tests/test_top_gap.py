@@ -12,9 +12,9 @@ from torch import nn
 from torchvision import models
 
 from reglib.double_backward import fast_double_backward, folded_copy
-from reglib.errors import UsageError
-from reglib.networks import ResNet
 from reglib.top_gap import TopGAP, TopGAPNet, feature_maps, scaled_maps, top_gap
+from suite.errors import UsageError
+from suite.networks.architectures import ResNet
 
 
 def random(*shape, seed=0, dtype=torch.float64):

@@ -1,9 +1,9 @@
 """What the chapter on Top-GAP trains, and its tables of the paper."""
 
-from reglib import notebooks
-from reglib.evidence import load_published
-from reglib.training_checks import check
-from reglib.units import Training
+from suite import notebooks
+from suite.evidence import load_published
+from suite.training.checks import check
+from suite.units import Training
 
 CHAPTER = "top_gap"
 

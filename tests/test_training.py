@@ -6,20 +6,21 @@ import math
 import pytest
 import torch
 
-from reglib import training
-from reglib.data import ImageData, Split, load_data, to_float
-from reglib.errors import UsageError
 from reglib.landscape import (
     curvature_penalty,
     data_smoothness,
     expected_importance_landscape,
     target_penalty,
 )
-from reglib.networks import build_network
-from reglib.regularizers import PENALTIES, group_dro, input_gradient_penalty
-from reglib.training import initial_network, memory_format, train
-from reglib.training_checks import check
-from reglib.units import Training
+from reglib.regularizers import group_dro, input_gradient_penalty
+from suite.data import ImageData, Split, load_data, to_float
+from suite.errors import UsageError
+from suite.networks.architectures import build_network
+from suite.training import loop as training
+from suite.training.checks import check
+from suite.training.loop import initial_network, memory_format, train
+from suite.training.registry import PENALTIES
+from suite.units import Training
 
 CPU = torch.device("cpu")
 UNIT = Training(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reglib.errors import UsageError
-from reglib.units import (
+from suite.errors import UsageError
+from suite.units import (
     Measurement,
     Training,
     data_names,

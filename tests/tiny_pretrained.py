@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from reglib import data, pretrained
-from reglib.data import Source, Split
-from reglib.pretrained import Weights
-from reglib.runs.execute import pretrained_subject
-from reglib.subject import Subject
-from reglib.units import Pretrained
+from suite import data
+from suite.data import Source, Split
+from suite.networks import pretrained
+from suite.networks.pretrained import Weights
+from suite.runs.execute import pretrained_subject
+from suite.training.evaluated import Subject
+from suite.units import Pretrained
 
 SIDE, CLASSES, PHOTOGRAPHS = 16, 6, 8
 UNIT = Pretrained(data="tiny-photographs", network="tiny")

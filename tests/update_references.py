@@ -1,4 +1,4 @@
-"""Write tests/references anew, after `reglib run --profile smoke`.
+"""Write tests/references anew, after `python -m suite run --profile smoke`.
 
 Run it by `python -m tests.update_references`.
 A reference is a chapter as the profile `smoke` ran it, with only the outputs that nbval compares.
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import nbformat
 
-from reglib import notebooks
-from reglib.paths import executed_folder
+from suite import notebooks
+from suite.paths import executed_folder
 
 REFERENCES = Path(__file__).parent / "references"
 

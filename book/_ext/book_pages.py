@@ -8,7 +8,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-from reglib.paths import NOTEBOOKS
+from suite.paths import NOTEBOOKS
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from reglib.double_backward.layers import HANDLERS
 from reglib.double_backward.modules import Calls, calls_of, fast_double_backward
 
 __all__ = [
-    "DEFAULT",
     "HANDLERS",
     "Calls",
     "Folding",
@@ -26,7 +25,3 @@ __all__ = [
     "folded_copy",
     "folding_of",
 ]
-
-# What training takes by the kind of device: the faster of the two where that was measured
-# (`benchmarks/results`). On CUDA it never was, so it is stock there.
-DEFAULT = {"cpu": "fast", "cuda": "stock"}

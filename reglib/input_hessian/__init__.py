@@ -15,7 +15,7 @@ tensor([[[[ 0.2500, -0.2500]]]])
 tensor([[0.5000]], dtype=torch.float64)
 """
 
-from reglib.input_hessian.decomposition import Decomposition, decomposition, from_eigenpairs
+from reglib.input_hessian.decomposition import Decomposition, decomposition
 from reglib.input_hessian.lanczos import (
     Eigenpairs,
     hessian_eigenpairs,
@@ -23,10 +23,8 @@ from reglib.input_hessian.lanczos import (
     random_start,
 )
 from reglib.input_hessian.products import (
-    HessianCase,
     InputHessian,
     closed_form_hessian,
-    hessian_case,
     input_hessian,
     true_hessian,
 )
@@ -34,12 +32,9 @@ from reglib.input_hessian.products import (
 __all__ = [
     "Decomposition",
     "Eigenpairs",
-    "HessianCase",
     "InputHessian",
     "closed_form_hessian",
     "decomposition",
-    "from_eigenpairs",
-    "hessian_case",
     "hessian_eigenpairs",
     "input_hessian",
     "leading_eigenpairs",

@@ -125,37 +125,3 @@ def _pull_all(at: Linearisation, u: Tensor) -> Tensor:
 def _filled(u: Tensor, n: int) -> Tensor:
     """Append rows of zeros up to n."""
     return torch.cat([u, u.new_zeros(n - len(u), u.shape[1])])
-
-
-def from_eigenpairs(vector: Tensor, values: Tensor, vectors: Tensor, *, shift: Tensor) -> Tensor:
-    r"""Solve for each image a system with a shifted Hessian, from its eigenpairs.
-
-    .. math:: (s I - H)^{-1} g
-       = \frac{g}{s} + \sum_i \left( \frac{1}{s - \lambda_i} - \frac 1 s \right)
-         \langle v_i, g \rangle \, v_i
-
-    Args:
-        vector: right-hand side, (B, C, H, W).
-        values: eigenvalues that differ from zero, (B, n).
-        vectors: their eigenvectors, (B, n, C, H, W).
-        shift: `s`, above all eigenvalues, (B,).
-
-    Returns:
-        (B, C, H, W). With all eigenpairs this is exact; with the leading ones it leaves out the
-        curvature in the other directions.
-
-    Raises:
-        ValueError: a shift is not above the eigenvalues, where the inverse is not that of a
-            positive definite matrix.
-    """
-    if (shift[:, None] <= values).any():
-        raise ValueError(
-            f"shift: expected values above the largest eigenvalues {values.amax(1).tolist()}, "
-            f"got {shift.tolist()}"
-        )
-    g, v = vector.flatten(1), vectors.flatten(2)
-    s = shift[:, None].double()
-    weights = 1 / (s - values) - 1 / s
-    shares = torch.einsum("bnd,bd->bn", v, g) * weights.to(v.dtype)
-    solved = g / s.to(g.dtype) + torch.einsum("bn,bnd->bd", shares, v)
-    return solved.view(vector.shape)

@@ -3,19 +3,18 @@ r"""Products by the Hessian of the cross-entropy by the input, which is never fo
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib.autodiff import Linearisation, Map, linearise, second_derivative
-from reglib.double_backward import fast_double_backward, folding_of
-from reglib.input_hessian.checks import (
+from reglib._checks import (
     NoDropout,
     check_images,
     check_labels,
     check_logits,
     check_network,
 )
+from reglib.autodiff import Linearisation, Map, linearise, second_derivative
+from reglib.double_backward import fast_double_backward, folding_of
 
 
 class InputHessian(NamedTuple):
@@ -126,52 +125,6 @@ def input_hessian(
     if closed_form:
         return closed_form_hessian(model, images)
     return true_hessian(model, images, labels)
-
-
-class HessianCase(NamedTuple):
-    """Which Hessian a network has.
-
-    Args:
-        curved: reason by name of each call that is not known to be linear on pieces.
-        difference: norm of the difference of both products with a random vector, over that of the
-            true product (over that of the other where the true one is zero), (B,).
-    """
-
-    curved: dict[str, str]
-    difference: Tensor
-
-    @property
-    def piecewise_linear(self) -> bool:
-        """Whether nothing curved was found, so that the closed form is exact."""
-        return not self.curved
-
-
-def hessian_case(
-    model: nn.Module, images: Tensor, labels: Tensor, *, generator: torch.Generator
-) -> HessianCase:
-    """Find out whether the closed form is exact for a network, and by how much it differs.
-
-    The random vector is put into the range of the closed form first: a vector with equal shares of
-    all directions would compare what hardly matters.
-
-    Args:
-        model: network in evaluation mode.
-        images: (B, C, H, W).
-        labels: class indices, (B,).
-        generator: source of the vector, on the device of `images`.
-
-    Raises:
-        ValueError: as `true_hessian`.
-    """
-    closed, true = closed_form_hessian(model, images), true_hessian(model, images, labels)
-    v = closed.product(
-        torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
-    )
-    ours, theirs = closed.product(v).flatten(1), true.product(v).flatten(1)
-    norm = theirs.norm(dim=1)
-    norm = torch.where(norm > 0, norm, ours.norm(dim=1))
-    difference = (ours - theirs).norm(dim=1) / torch.where(norm > 0, norm, torch.ones_like(norm))
-    return HessianCase(folding_of(model).curved, difference)
 
 
 def linearisation_of(model: nn.Module, images: Tensor) -> Linearisation:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from reglib._checks import check_images, check_network
 from reglib.autodiff import input_gradient, linearise
 from reglib.double_backward.folding import Evaluation
-from reglib.input_hessian.checks import check_images, check_network
-from reglib.parallel import Share, largest, summed
 
 Network = Callable[[Tensor], Tensor]
 
@@ -40,21 +39,17 @@ def scaled_norm(values: Tensor) -> Tensor:
     return norms * (math.sqrt(height * width) / total.where(total > 0, torch.ones_like(total)))
 
 
-def sample_classes(
-    logits: Tensor, generator: torch.Generator, *, share: Share | None = None
-) -> Tensor:
+def sample_classes(logits: Tensor, generator: torch.Generator) -> Tensor:
     r"""Draw a class for each image from the softmax of its logits.
 
     Args:
         logits: (B, classes).
         generator: source of one uniform number for each image, on any device.
-        share: which images of a batch these are; the others' numbers are drawn too.
 
     Returns:
         Class indices, (B,). Logits that are not finite give some class, and no error.
     """
-    rows, total = share or Share(slice(None), len(logits))
-    uniform = torch.rand(total, 1, generator=generator, device=generator.device)[rows]
+    uniform = torch.rand(len(logits), 1, generator=generator, device=generator.device)
     below = logits.float().softmax(1).cumsum(1)[:, :-1] < uniform.to(logits.device)
     return below.sum(1)
 
@@ -65,7 +60,6 @@ def importance_landscape(
     *,
     generator: torch.Generator,
     create_graph: bool = False,
-    share: Share | None = None,
 ) -> Tensor:
     r"""Estimate the importance landscape from a batch, with one class drawn for each image.
 
@@ -82,8 +76,6 @@ def importance_landscape(
         images: (B, C, H, W).
         generator: source of the classes.
         create_graph: keep the graph, so that the landscape can be differentiated by parameters.
-        share: which images of a batch these are, if several processes share it: each then gets the
-            landscape of the whole batch.
 
     Returns:
         The landscape, (H, W), with a mean square of one; zeros where all gradients are zero.
@@ -99,11 +91,11 @@ def importance_landscape(
     with torch.enable_grad():
         logits = model(inputs)
         _check_logits(logits, len(images))
-        classes = sample_classes(logits.detach(), generator, share=share)
+        classes = sample_classes(logits.detach(), generator)
         gradient = input_gradient(
             logits.gather(1, classes[:, None]), inputs, create_graph=create_graph
         )
-        landscape = scaled_norm(_mean_square(gradient, share))
+        landscape = scaled_norm(_without_scale(gradient, (0, 1, 2, 3)).square().mean(0))
     return landscape if create_graph else landscape.detach()
 
 
@@ -142,14 +134,6 @@ def expected_importance_landscape(model: Network, batches: Iterable[Tensor]) -> 
     if total is None:
         raise ValueError("batches: expected at least one batch of images, got none")
     return scaled_norm(total)
-
-
-def _mean_square(gradient: Tensor, share: Share | None) -> Tensor:
-    """Return the mean over a batch of squares, divided by the largest of them."""
-    if share is None:
-        return _without_scale(gradient, (0, 1, 2, 3)).square().mean(0)
-    top = largest(gradient.abs().amax()).clamp_min(torch.finfo(gradient.dtype).tiny)
-    return summed((gradient / top).square().sum(0)) / share.total
 
 
 def _without_scale(values: Tensor, dim: tuple[int, ...]) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reglib._checks import unknown
 from reglib.autodiff import input_gradient
-from reglib.errors import unknown
 from reglib.regularizers.forward import further_pass
 
 NORMS = ("linf", "l2")
@@ -53,7 +53,7 @@ def adversarial_examples(
 
     Raises:
         ValueError: `epsilon`, `step_size` or `n_steps` is not positive.
-        UsageError: unknown norm.
+        ValueError: unknown norm.
 
     Source: :cite:t:`madry2018`; FGSM: :cite:t:`goodfellow2015`.
     """
@@ -110,7 +110,7 @@ def adversarial_penalty(
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError, UsageError: as `adversarial_examples`.
+        ValueError: as `adversarial_examples`.
 
     Source: :cite:t:`goodfellow2015`, :cite:t:`madry2018`.
     """

@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reglib._checks import check_labels, unknown
 from reglib.autodiff import hessian_product, input_gradient
-from reglib.errors import unknown
-from reglib.input_hessian.checks import check_labels
 from reglib.regularizers.forward import further_pass
 
 TRACES = ("hutchinson", "taylor")
@@ -154,7 +153,7 @@ def score_matching_penalty(
     Raises:
         ValueError: a label outside of the range, `n_samples` or `noise_std` not positive, or
             `inputs` does not require a gradient.
-        UsageError: unknown estimator of the trace.
+        ValueError: unknown estimator of the trace.
 
     Source: :cite:t:`srinivas2021`; their program takes "taylor", 10 samples of 0.01.
     """

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
+from reglib._checks import check_labels, unknown
 from reglib.autodiff import input_gradient
-from reglib.errors import unknown
-from reglib.input_hessian.checks import check_labels
 
 IMPLEMENTATIONS = ("naive", "stable", "efficient")
 
@@ -54,7 +53,7 @@ def marginal_density_penalty(
     Raises:
         ValueError: `p` below 1; logits of one class; `inputs` does not require a gradient; in the
             naive form, exponentials out of the range of the type.
-        UsageError: unknown implementation.
+        ValueError: unknown implementation.
 
     Source: equations 4 to 6 of :cite:t:`yang2024`.
 

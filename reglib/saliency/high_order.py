@@ -1,8 +1,9 @@
 r"""CAFO and CASO: what change of an image, sparse or not, raises the loss the most?
 
->>> from reglib.networks import build_network
 >>> from reglib.saliency.surrogate import surrogate_loss
->>> network = build_network("lenet5", (1, 28, 28), 10, options={}, seed=0).eval()
+>>> _ = torch.manual_seed(0)
+>>> layers = torch.nn.Conv2d(1, 4, 5, stride=4), torch.nn.ReLU(), torch.nn.Flatten()
+>>> network = torch.nn.Sequential(*layers, torch.nn.Linear(144, 10)).eval()
 >>> images = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 >>> loss = surrogate_loss(network, images, torch.tensor([3, 5]))
 >>> second_order = caso(loss, lambda1=torch.tensor([0.0, 1e-3]))

@@ -1,17 +1,16 @@
 r"""The loss of an image around it, to second order, perhaps averaged over noise."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from reglib._checks import check_network
 from reglib.autodiff import Map
 from reglib.double_backward import folding_of
 from reglib.input_hessian import InputHessian, input_hessian, leading_eigenpairs, random_start
-from reglib.input_hessian.checks import check_network
-from reglib.saliency.gradients import noisy_copies
 
 
 class SurrogateLoss(NamedTuple):
@@ -93,6 +92,31 @@ def smooth_surrogate_loss(
     """
     copies = noisy_copies(images, generator=generator, n_samples=n_samples, noise_level=noise_level)
     return _average(list(copies), model, labels, closed_form, tolerance)
+
+
+def noisy_copies(
+    images: Tensor, *, generator: torch.Generator, n_samples: int, noise_level: float
+) -> Iterator[Tensor]:
+    """Yield images with noise, (B, C, H, W) each; see `smooth_surrogate_loss`.
+
+    All images of a batch get the same noise, each times its own standard deviation: so what becomes
+    of an image does not depend on the batch.
+
+    Raises:
+        ValueError: `n_samples` is not positive or `noise_level` is negative.
+    """
+    if n_samples < 1:
+        raise ValueError(f"n_samples: expected at least one, got {n_samples}")
+    if not noise_level >= 0:
+        raise ValueError(f"noise_level: expected a number from 0 up, got {noise_level}")
+    flat = images.flatten(1)
+    std = noise_level * (flat.amax(1) - flat.amin(1))
+    std = std.view(-1, *[1] * (images.ndim - 1))
+    for _ in range(n_samples):
+        noise = torch.randn(
+            images.shape[1:], generator=generator, device=images.device, dtype=images.dtype
+        )
+        yield images + std * noise
 
 
 def _average(

@@ -1,7 +1,7 @@
 r"""Top-GAP :cite:p:`topgap`: a prior on the size of what a network looks at.
 
 >>> import torch
->>> from reglib.networks import ResNet
+>>> from suite.networks.architectures import ResNet
 >>> backbone = ResNet(1, 32, 10, width=4, blocks=(1, 1, 1))
 >>> network = TopGAPNet(backbone, 10, k=0.1, width=8, image_size=32)
 >>> maps = network.class_maps(torch.rand(2, 1, 32, 32))  # (2, 10, 32, 32)

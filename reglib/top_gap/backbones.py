@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from reglib.errors import unknown
+from reglib._checks import unknown
 
 
 class FeatureMap(NamedTuple):
@@ -30,7 +30,7 @@ def backbone_of(name: str, *, pretrained: bool) -> nn.Module:
     """Build a network of timm or, where that has none of this name, of torchvision.
 
     Raises:
-        UsageError: neither has it.
+        ValueError: neither has it.
     """
     import timm
     from torchvision import models
@@ -83,7 +83,7 @@ def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
     Raises:
         ValueError: no convolution; it cannot be run on that image; maps that do not shrink.
 
-    >>> from reglib.networks import ResNet
+    >>> from suite.networks.architectures import ResNet
     >>> found = feature_maps(ResNet(3, 32, 10, width=4, blocks=(1, 1)), image_size=32)
     >>> [(name, channels, size) for name, channels, size in found.maps]
     [('3', 4, (32, 32)), ('4', 8, (16, 16))]

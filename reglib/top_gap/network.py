@@ -35,7 +35,7 @@ class TopGAPNet(nn.Module):
         image_size: height and width that the backbone is made for; any size can be given later.
 
     Raises:
-        UsageError: unknown backbone.
+        ValueError: unknown backbone.
         ValueError: `k`, `n_maps` or `dropout` out of range; a backbone without feature maps that
             shrink, or that torch.fx cannot trace.
 

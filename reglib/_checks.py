@@ -1,0 +1,112 @@
+"""Input checks: of names, and of networks, images and labels before a derivative is taken."""
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+
+DROPOUTS: set[Any] = {
+    F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
+    torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
+}  # fmt: skip
+
+
+def unknown(kind: str, name: object, choices: Iterable[str]) -> ValueError:
+    """Return the error for a name that is none of `choices`, with the nearest one.
+
+    >>> str(unknown("norm", "l3", ["linf", "l2"]))
+    "unknown norm 'l3': did you mean 'l2'? Known: l2, linf."
+    """
+    known = sorted(choices)
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return ValueError(f"unknown {kind} {str(name)!r}: {hint}Known: {', '.join(known) or 'none'}.")
+
+
+def check_network(model: nn.Module) -> None:
+    """Raise a ValueError that names a module in training mode or that couples the samples."""
+    for name, module in model.named_modules():
+        kind = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+        if module.training:
+            raise ValueError(
+                f"model: expected a network in evaluation mode, but {kind} is in training mode; "
+                "call model.eval() first"
+            )
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"model: expected images that do not influence one another, but {kind} normalises "
+                "by statistics of the batch; give it running statistics"
+            )
+
+
+def check_images(images: Tensor) -> None:
+    """Raise a ValueError unless `images` is a batch of finite floating-point values."""
+    if not images.is_floating_point():
+        raise ValueError(
+            f"images: expected floating-point values as the network was trained on, "
+            f"got {images.dtype}"
+        )
+    if images.ndim < 2 or images.numel() == 0:
+        raise ValueError(
+            f"images: expected a batch (B, C, H, W) of at least one image, got shape "
+            f"{tuple(images.shape)}; add the batch dimension by images[None]"
+        )
+    _check_finite("images", images)
+
+
+def check_logits(logits: Tensor, n_images: int) -> None:
+    """Raise a ValueError unless there is a row of at least two finite logits for each image."""
+    if logits.ndim != 2 or len(logits) != n_images or logits.shape[1] < 2:
+        raise ValueError(
+            f"model: expected logits of shape ({n_images}, classes) with at least two classes, "
+            f"got {tuple(logits.shape)}"
+        )
+    _check_finite("logits", logits)
+
+
+def check_labels(labels: Tensor, logits: Tensor) -> None:
+    """Raise a ValueError unless `labels` holds a class of the network for each image."""
+    n_images, classes = logits.shape
+    if labels.dtype != torch.int64 or labels.shape != (n_images,):
+        raise ValueError(
+            f"labels: expected integers (torch.int64) of shape ({n_images},), one for each image, "
+            f"got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    outside = labels[(labels < 0) | (labels >= classes)]
+    if len(outside):
+        raise ValueError(
+            f"labels: expected class indices from 0 to {classes - 1}, got {int(outside[0])}"
+        )
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    wrong = (~values.isfinite().flatten(1).all(1)).nonzero()[:, 0].tolist()
+    if wrong:
+        raise ValueError(
+            f"{name}: expected finite values, got infinity or NaN for image {wrong[0]}"
+            f"{f' and {len(wrong) - 1} more' if wrong[1:] else ''}; look at the range of the "
+            "images and at the weights"
+        )
+
+
+class NoDropout(TorchFunctionMode):
+    """Refuse dropout that is active whatever the mode of the network."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in DROPOUTS:
+            given = dict(zip(("p", "training"), args[1:3], strict=False)) | kwargs
+            training = given.get("training", given.get("train", True))
+            if training and given.get("p", 0.5) > 0:
+                raise ValueError(
+                    f"model: expected a network without random parts, but it calls {func.__name__} "
+                    "with training=True in evaluation mode; pass training=self.training there"
+                )
+        return func(*args, **kwargs)

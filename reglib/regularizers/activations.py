@@ -1,0 +1,42 @@
+"""Penalty on the size of activations."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from reglib._checks import unknown
+
+LAYERS = ("last", "all")
+
+
+def activation_l1(activations: Sequence[Tensor], *, layers: str = "last") -> Tensor:
+    r"""Compute the mean absolute value of activations.
+
+    .. math:: r_b = \sum_l \frac{1}{n_l} \left\| X^{(l)}_b \right\|_1
+
+    over the activation layers :math:`l` with :math:`n_l` values each. The source gives no factor;
+    with it the penalty does not depend on the size of a layer.
+
+    Args:
+        activations: outputs of the activation layers, (B, ...) each, in their order.
+        layers: "last", for the last of them alone, or "all".
+
+    Returns:
+        One value for each sample, (B,).
+
+    Raises:
+        ValueError: unknown layers, or no activations.
+
+    Source: appendix F of :cite:t:`topgap`.
+
+    >>> activation_l1([torch.tensor([[4.0, 4.0]]), torch.tensor([[1.0, -3.0]])])
+    tensor([2.])
+    """
+    if layers not in LAYERS:
+        raise unknown("layers", layers, LAYERS)
+    if not activations:
+        raise ValueError("activations: expected the outputs of at least one layer, got none")
+    chosen = activations[-1:] if layers == "last" else activations
+    norms = [torch.linalg.vector_norm(x.flatten(1), 1, dim=1) / x[0].numel() for x in chosen]
+    return torch.stack(norms).sum(0)

@@ -1,0 +1,180 @@
+"""Data sets whose images belong to groups: BlockMNIST, digits on textures, Waterbirds, CelebA."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+from suite.data.readers import NotThere, Read, Split, read_image
+from suite.errors import UsageError
+
+WATERBIRDS = "waterbird_complete95_forest2water2"
+WATERBIRDS_SIZE, CELEBA_SIZE = 224, 128
+MINORITY = 0.05
+
+
+def block_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
+    """Attach a null block, a square with its diagonals, above or below each image.
+
+    One half of each class has it above, drawn once for each split: group 0 has the block above,
+    group 1 below, and `null_block_masks` marks it.
+
+    Source: :cite:t:`shah2021`, as in appendix A.8.1 of :cite:t:`yang2024`.
+    """
+    return _with_block(train, seed=0), _with_block(test, seed=1), classes
+
+
+def null_block_masks(split: Split) -> Tensor:
+    """Mark the null block of each image of BlockMNIST, (N, 1, H, W).
+
+    Raises:
+        ValueError: images without groups, or of another number of groups than two.
+    """
+    n, _, height, width = split.images.shape
+    if split.groups is None or not bool(((split.groups == 0) | (split.groups == 1)).all()):
+        raise ValueError("split: expected images of BlockMNIST, with groups 0 (block above) and 1")
+    below = torch.arange(height) >= height // 2
+    masks = below[None] == (split.groups == 1)[:, None]
+    return masks[:, None, :, None].expand(n, 1, height, width)
+
+
+def textured_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
+    """Put images on crops of two photographs, of which one goes with each half of the classes.
+
+    Labels become 0 for the lower and 1 for the upper half of the classes. In training all but 5% of
+    each new class have the background of their class, in testing one half; the group of an image is
+    2 label + background. Backgrounds are crops of a photograph of a building (0) and of a flower
+    (1), at half their brightness, from its left part in training and from its right in testing.
+
+    Source: built as :cite:t:`sagawa2020` built Waterbirds.
+    """
+    from sklearn.datasets import load_sample_image
+
+    photographs = [load_sample_image(name) for name in ("china.jpg", "flower.jpg")]
+    photos = torch.stack([torch.tensor(p).permute(2, 0, 1) for p in photographs])
+    middle, half = photos.shape[3] // 2, (len(classes) + 1) // 2
+    return (
+        _on_textures(train, half, photos[..., :middle], MINORITY, seed=2),
+        _on_textures(test, half, photos[..., middle:], 0.5, seed=3),
+        [", ".join(classes[:half]), ", ".join(classes[half:])],
+    )
+
+
+def read_waterbirds(root: Path) -> Read:
+    """Read the images and `metadata.csv` of Waterbirds; group = 2 label + background."""
+    folder = root / WATERBIRDS
+    table = read_table(folder / "metadata.csv", ["img_filename", "y", "split", "place"])
+    side = WATERBIRDS_SIZE
+    resize = v2.Compose(
+        [v2.Resize((side * 8 // 7, side * 8 // 7), antialias=True), v2.CenterCrop(side)]
+    )
+    splits = [
+        _read_images([folder / name for name in part["img_filename"]], resize,
+                     part["y"], part["place"])
+        for part in (table[table["split"] == number] for number in (0, 2))
+    ]  # fmt: skip
+    return splits[0], splits[1], ["landbird", "waterbird"]
+
+
+def read_celeba(root: Path) -> Read:
+    """Read CelebA as its authors lay it out; label: blond hair, group = 2 label + male."""
+    folder = root / "celeba"
+    attributes = read_table(folder / "list_attr_celeba.txt", ["Blond_Hair", "Male"])
+    partition = read_table(folder / "list_eval_partition.txt", None).iloc[:, 0]
+    resize = v2.Compose([v2.CenterCrop(178), v2.Resize(CELEBA_SIZE, antialias=True)])
+    splits = []
+    for number in (0, 2):
+        names = partition.index[partition == number]
+        part = attributes.loc[names] == 1
+        paths = [folder / "img_align_celeba" / name for name in names]
+        splits.append(_read_images(paths, resize, part["Blond_Hair"], part["Male"]))
+    return splits[0], splits[1], ["dark hair", "blond hair"]
+
+
+def _with_block(split: Split, seed: int) -> Split:
+    above = _balanced_draw(split.labels, 0.5, seed)
+    block = _null_block().expand_as(split.images)
+    top, bottom = (
+        torch.where(above[:, None, None, None], *pair)
+        for pair in ((block, split.images), (split.images, block))
+    )
+    return Split(torch.cat([top, bottom], dim=2), split.labels, groups=(~above).long())
+
+
+def _null_block() -> Tensor:
+    """Draw a frame of two pixels, four pixels from the border, and its diagonals, 28 x 28."""
+    row, column = torch.arange(28)[:, None], torch.arange(28)
+    from_border = torch.stack(torch.broadcast_tensors(row, column, 27 - row, 27 - column)).amin(0)
+    diagonal = ((row - column).abs() <= 1) | ((row + column - 27).abs() <= 1)
+    ink = (from_border >= 4) & ((from_border < 6) | diagonal)
+    return ink.to(torch.uint8) * 255
+
+
+def _on_textures(split: Split, half: int, photos: Tensor, minority: float, seed: int) -> Split:
+    labels = (split.labels >= half).long()
+    background = torch.where(_balanced_draw(labels, minority, seed), 1 - labels, labels)
+    generator = torch.Generator().manual_seed(seed)
+    n, _, height, width = split.images.shape
+    rows, columns = (
+        torch.randint(size - crop + 1, (n,), generator=generator)
+        for size, crop in zip(photos.shape[2:], (height, width), strict=True)
+    )
+    crops = [
+        photos[b, :, r : r + height, c : c + width]
+        for b, r, c in zip(background.tolist(), rows.tolist(), columns.tolist(), strict=True)
+    ]
+    opacity = split.images.float() / 255
+    mixed = torch.stack(crops).float() / 2 * (1 - opacity) + 255 * opacity
+    return Split(mixed.round().to(torch.uint8), labels, groups=2 * labels + background)
+
+
+def _balanced_draw(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Choose that share of each class at random, (N,)."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        members = (labels == label).nonzero()[:, 0]
+        order = torch.randperm(len(members), generator=generator)
+        chosen[members[order[: round(share * len(members))]]] = True
+    return chosen
+
+
+def read_table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
+    """Read a table as Waterbirds (.csv), CelebA or CUB-200-2011 (.txt) have them.
+
+    The first column of a .txt names the images; without `columns`, it has no header.
+
+    Raises:
+        NotThere, UsageError: no file, or not a table with these columns.
+    """
+    if not path.exists():
+        raise NotThere(path, "there is no such file")
+    try:
+        if path.suffix == ".csv":
+            table = pd.read_csv(path)
+        elif columns is None:
+            table = pd.read_csv(path, sep=r"\s+", header=None, index_col=0)
+        else:
+            table = pd.read_csv(path, sep=r"\s+", skiprows=1, index_col=0)
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{path}: not a readable table ({error})") from error
+    if absent := [column for column in columns or () if column not in table]:
+        raise UsageError(f"{path}: expected a column {absent[0]!r}, got {list(table)[:8]}")
+    return table
+
+
+def _read_images(
+    paths: Sequence[Path],
+    resize: Callable[[Tensor], Tensor],
+    labels: "pd.Series[int]",
+    attribute: "pd.Series[int]",
+) -> Split:
+    if not paths:
+        return Split(torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.long))
+    images = torch.stack([resize(read_image(str(path))) for path in paths])
+    y, a = (torch.tensor(column.to_numpy(dtype=np.int64)) for column in (labels, attribute))
+    return Split(images, y, groups=2 * y + a)

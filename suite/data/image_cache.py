@@ -1,0 +1,219 @@
+"""Images that are decoded once, into a file that is mapped into memory.
+
+A data set of photographs may be larger than memory, and decoding it takes longer than reading it.
+So its pixels are written into a file below the data folder, which every later run maps: a process
+holds only what it looks at, and processes share it. The name of the file is made of the list of
+the images, so that other images make another file, and of the SHA-256 of what it holds.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import math
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+from tqdm import tqdm
+
+from suite.data.photographs import SIZE, middle, read_photograph
+from suite.data.readers import Split, image_size, round_the_classes
+from suite.errors import UsageError
+
+FOLDER = "decoded"
+AT_A_TIME = 1024
+VERSION = 1  # of what is decoded; another number makes all files anew
+
+
+class Decoded(NamedTuple):
+    """Values (N, ...) that a file holds, read-only, and the SHA-256 of their bytes."""
+
+    values: Tensor
+    sha256: str
+
+
+class Masks(NamedTuple):
+    """How masks are made: of which files, and number i of them, white where the object is."""
+
+    files: Sequence[Path]
+    read: Callable[[int], Image.Image]
+
+
+def photographs(
+    root: Path, paths: Sequence[Path], labels: Sequence[int], masks: Tensor | None = None
+) -> Split:
+    """Return photographs in files as a split, in an order in which any first n hold all classes.
+
+    They are cut as `suite.data.photographs.read_photograph` says. What has masks is not turned, for
+    masks are drawn on the pixels as they lie in the file.
+
+    Args:
+        root: folder of data sets; what is decoded is kept below it.
+        paths: images.
+        labels: class of each image.
+        masks: what `read_masks` gives for the same paths; None for none.
+
+    Raises:
+        UsageError: an image that is missing or cannot be read, by name; no room to write.
+    """
+    order = round_the_classes(torch.tensor(labels, dtype=torch.int64))
+    ordered = [paths[row] for row in order.tolist()]
+    how = "photographs" if masks is None else "photographs as they lie"
+    images = decode_once(
+        root, ordered, (len(paths), 3, SIZE, SIZE), how=how,
+        read=lambda row: read_photograph(ordered[row], upright=masks is None).numpy(),
+    )  # fmt: skip
+    known = Split(order, torch.tensor(labels, dtype=torch.int64), masks).part(order)
+    return dataclasses.replace(known, images=images.values, sha256=images.sha256)
+
+
+def read_masks(root: Path, paths: Sequence[Path], masks: Masks) -> Tensor:
+    """Return the masks of images, cut as these are, (N, 224, 224).
+
+    They are True where the object covers at least half of a pixel.
+
+    Raises:
+        UsageError: a mask that is missing or cannot be read, or that has not the size of its image.
+    """
+
+    def read(row: int) -> np.ndarray:
+        drawn = masks.read(row)
+        size = image_size(paths[row])
+        if drawn.size != size:
+            raise UsageError(
+                f"{paths[row]}: expected a mask of the size of the image, {size[0]} x {size[1]}, "
+                f"got {drawn.size[0]} x {drawn.size[1]}"
+            )
+        return np.asarray(middle(drawn, v2.InterpolationMode.BOX)) > 127
+
+    shape = (len(paths), SIZE, SIZE)
+    return decode_once(root, [*masks.files, *paths], shape, how="masks", read=read).values.bool()
+
+
+def decode_once(
+    root: Path,
+    files: Sequence[Path],
+    shape: tuple[int, ...],
+    *,
+    how: str,
+    read: Callable[[int], np.ndarray],
+) -> Decoded:
+    """Map the file that holds what `files` hold, after writing it if it is not there.
+
+    Args:
+        root: folder of data sets.
+        files: what is read; if one of them changes its size or time, all is read again.
+        shape: (N, ...) of all values.
+        how: what is made of the files.
+        read: gives value number i of N, in bytes or booleans; it is called by several threads.
+
+    Raises:
+        UsageError: a file that is missing or cannot be read, no room, or a file that is damaged.
+    """
+    if shape[0] == 0:
+        return Decoded(torch.empty(shape, dtype=torch.uint8), hashlib.sha256().hexdigest())
+    folder = root / FOLDER
+    key = _key(root, files, shape, how)
+    if not (found := list(folder.glob(f"{key}-*.npy"))):
+        with _alone(folder):
+            # Another process may have written it in the meantime.
+            found = list(folder.glob(f"{key}-*.npy")) or [_write(folder, key, shape, how, read)]
+    return Decoded(_mapped(found[0], shape), found[0].stem.partition("-")[2])
+
+
+def _key(root: Path, files: Sequence[Path], shape: tuple[int, ...], how: str) -> str:
+    digest = hashlib.sha256(json.dumps([VERSION, how, shape]).encode())
+    for path in files:
+        try:
+            about = path.stat()
+        except OSError as error:
+            raise UsageError(f"{path}: not a readable image ({error})") from error
+        name = os.path.relpath(path, root)
+        digest.update(json.dumps([name, about.st_size, about.st_mtime_ns]).encode())
+    return digest.hexdigest()[:32]
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes into a folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: decoded images cannot be written there ({error.strerror}); set REGLIB_DATA "
+            "to a folder that can be written, with links to the data sets in it"
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _write(
+    folder: Path, key: str, shape: tuple[int, ...], how: str, read: Callable[[int], np.ndarray]
+) -> Path:
+    needed, free = math.prod(shape), shutil.disk_usage(folder).free
+    if needed > free:
+        raise UsageError(
+            f"{folder}: expected {needed / 1e9:.1f} GB of room for {shape[0]:,} decoded {how}, got "
+            f"{free / 1e9:.1f} GB; make room, or set REGLIB_DATA to a folder on a larger disk"
+        )
+    partial = folder / f"{key}.partial"
+    try:
+        with partial.open("wb") as file:
+            sha256 = _write_values(file, shape, how, read)
+            file.flush()
+            os.fsync(file.fileno())
+        final = folder / f"{key}-{sha256}.npy"
+        os.replace(partial, final)
+    except OSError as error:
+        raise UsageError(f"{partial}: cannot be written ({error.strerror}); make room") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return final
+
+
+def _write_values(
+    file: BinaryIO, shape: tuple[int, ...], how: str, read: Callable[[int], np.ndarray]
+) -> str:
+    digest = hashlib.sha256()
+    with (
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+        tqdm(total=shape[0], desc=f"decoding {how}", unit="", disable=None) as bar,
+    ):
+        for start in range(0, shape[0], AT_A_TIME):
+            rows = range(start, min(start + AT_A_TIME, shape[0]))
+            values = np.ascontiguousarray(np.stack(list(pool.map(read, rows))))
+            if start == 0:
+                header = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(values.data)
+            digest.update(values.data)
+            bar.update(len(rows))
+    return digest.hexdigest()
+
+
+def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
+    try:
+        # Read-only: a private map that could be written must not be larger than memory.
+        values = np.load(path, mmap_mode="r")
+        if values.shape != shape:
+            raise ValueError(f"expected shape {shape}, got {values.shape}")
+    except (OSError, EOFError, ValueError) as error:
+        raise UsageError(
+            f"{path}: what was decoded is damaged ({error}); remove it, and it is made again"
+        ) from error
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(values)

@@ -1,0 +1,52 @@
+"""Other images in the shape of those that a network was trained on."""
+
+from collections.abc import Sequence
+
+import torch
+from torchvision.transforms import v2
+
+from suite.data.readers import Read, Split
+from suite.errors import UsageError
+
+IMAGES = 1000  # that are resized at a time
+
+
+def resized(train: Split, test: Split, classes: Sequence[str], *, size: int) -> Read:
+    """Bring images to `size` x `size` pixels and three colours.
+
+    Scaling is bilinear with antialiasing; a grey image gets three equal colours. Groups stay, masks
+    are left out.
+
+    Raises:
+        UsageError: images that are not square, which would be distorted.
+    """
+    return _resized(train, size), _resized(test, size), classes
+
+
+def tiles(train: Split, test: Split, classes: Sequence[str], *, size: int) -> Read:
+    """Cut images into tiles of `size` x `size` pixels that do not overlap.
+
+    They are sorted by place, so that the first ones are of all images; what is left over at the
+    right and at the bottom is not used. A tile has the label of its image.
+    """
+    return _tiles(train, size), _tiles(test, size), classes
+
+
+def _resized(split: Split, size: int) -> Split:
+    count, _, height, width = split.images.shape
+    if height != width:
+        raise UsageError(f"resized: expected square images, got {height} x {width}")
+    images = torch.empty(count, 3, size, size, dtype=torch.uint8)
+    for start in range(0, count, IMAGES):
+        part = slice(start, start + IMAGES)
+        images[part] = v2.functional.resize(split.images[part], [size, size], antialias=True)
+    return Split(images, split.labels, groups=split.groups)
+
+
+def _tiles(split: Split, size: int) -> Split:
+    channels, *sides = split.images.shape[1:]
+    if min(sides) < size:
+        raise UsageError(f"tiles: expected images of at least {size} x {size}, got {sides}")
+    cut = split.images.unfold(2, size, size).unfold(3, size, size).permute(2, 3, 0, 1, 4, 5)
+    places = cut.shape[0] * cut.shape[1]
+    return Split(cut.reshape(-1, channels, size, size), split.labels.repeat(places))

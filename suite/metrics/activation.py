@@ -1,0 +1,52 @@
+"""What does a network take for a typical member of a class?"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from suite.metrics.saliency import logit_gradient
+
+
+def maximise_activation(
+    model: nn.Module,
+    start: Tensor,
+    class_index: Tensor,
+    *,
+    n_steps: int,
+    step_size: float,
+    pixel_range: Sequence[float] = (0.0, 1.0),
+) -> Tensor:
+    r"""Change images by gradient ascent on a logit.
+
+    .. math:: x^{t+1} = \Pi \Bigl( x^t + \alpha
+       \frac{\nabla_x f_c(x^t)}{\| \nabla_x f_c(x^t) \|_2} \Bigr)
+
+    with :math:`\Pi` the projection into the pixel range.
+
+    Args:
+        model: network in evaluation mode.
+        start: images to begin with, (B, C, H, W): random ones in the paper.
+        class_index: the class `c` of each image, (B,).
+        n_steps: number of steps.
+        step_size: :math:`\alpha`, the Euclidean length of a step.
+        pixel_range: smallest and largest value of a pixel.
+
+    Returns:
+        Images, (B, C, H, W).
+
+    Raises:
+        ValueError: `n_steps` or `step_size` is not positive.
+
+    Source: appendix A.6 of :cite:t:`yang2024`, which states neither steps nor normalisation; after
+    :cite:t:`simonyan2014`.
+    """
+    for name, value in {"n_steps": n_steps, "step_size": step_size}.items():
+        if not value > 0:
+            raise ValueError(f"{name}: expected a positive number, got {value}")
+    images = start
+    for _ in range(n_steps):
+        gradient = logit_gradient(model, images, class_index)
+        step = nn.functional.normalize(gradient.flatten(1), dim=1).view_as(gradient)
+        images = torch.clamp(images + step_size * step, *pixel_range)
+    return images

@@ -1,0 +1,96 @@
+"""The corruptions of Hendrycks and Dietterich, by the package imagecorruptions-imaug."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from suite.errors import UsageError, unknown
+
+CORRUPTIONS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+SEEDED = ("impulse_noise", "glass_blur")  # these draw from a seed of their own
+
+
+def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tensor:
+    """Corrupt images.
+
+    Args:
+        images: bytes, (B, 3, H, W) or (B, 1, H, W), at least 32 pixels a side. Grey images are
+            corrupted as colour images of equal channels, whose channels are then averaged.
+        corruption: a name in `CORRUPTIONS`.
+        level: 1 to 5.
+        seed: image `b` draws from `seed + b`; NumPy's global random state is left as it was.
+
+    Returns:
+        Bytes, of the shape of `images`.
+
+    Raises:
+        UsageError: unknown corruption, or a level, type or size that there is not.
+
+    Source: :cite:t:`hendrycks2019`.
+    """
+    names = [name for group in CORRUPTIONS.values() for name in group]
+    if corruption not in names:
+        raise unknown("corruption", corruption, names)
+    if level not in range(1, 6):
+        raise UsageError(f"level: expected an integer from 1 to 5, got {level!r}")
+    if images.dtype != torch.uint8 or images.shape[1] not in (1, 3) or min(images.shape[2:]) < 32:
+        raise UsageError(
+            "images: expected bytes with 1 or 3 channels and at least 32 pixels a side, got "
+            f"{images.dtype} of shape {tuple(images.shape)}"
+        )
+    from imagecorruptions import corrupt
+
+    results = []
+    with _numpy_state():
+        for b, image in enumerate(images.cpu()):
+            np.random.seed((seed + b) % 2**32)
+            pixels = image.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+            own = {"seed": seed + b} if corruption in SEEDED else {}
+            changed = corrupt(pixels, corruption_name=corruption, severity=level, **own)
+            results.append(torch.from_numpy(changed.copy()).permute(2, 0, 1))
+    stacked = torch.stack(results)
+    if images.shape[1] == 1:
+        stacked = stacked.double().mean(1, keepdim=True).round().to(torch.uint8)
+    return stacked.to(images.device)
+
+
+@torch.no_grad()
+def probability_ratio(
+    model: nn.Module, clean: Tensor, changed: Tensor, class_index: Tensor
+) -> Tensor:
+    r"""Compute what share of the probability of a class a change of the images leaves.
+
+    .. math:: r_b = p_c(x'_b) / p_c(x_b)
+
+    Args:
+        model: network in evaluation mode, from images to logits.
+        clean, changed: images as the network takes them, (B, C, H, W).
+        class_index: (B,).
+
+    Returns:
+        One value for each image, (B,), above one where the change helps.
+
+    Source: table 3 of :cite:t:`moens2020`.
+    """
+    before, after = (
+        model(images).softmax(1).gather(1, class_index[:, None])[:, 0]
+        for images in (clean, changed)
+    )
+    return after / before
+
+
+@contextmanager
+def _numpy_state() -> Iterator[None]:
+    state = np.random.get_state()
+    try:
+        yield
+    finally:
+        np.random.set_state(state)

@@ -1,0 +1,76 @@
+"""Is an object recognised wherever it lies?"""
+
+import torch
+from torch import Tensor, nn
+
+from suite.errors import unknown
+
+
+@torch.no_grad()
+def correct_by_location(
+    model: nn.Module, images: Tensor, labels: Tensor, *, margin: int, stride: int = 1
+) -> Tensor:
+    """Shift images over their empty margin, and see where they are classified right.
+
+    Args:
+        model: network in evaluation mode, from images to logits.
+        images: (B, C, H, W), each with one colour in a margin around its object.
+        labels: class indices, (B,).
+        margin: width of the margin, from 0; shifts go from `-margin` to `margin`.
+        stride: pixels from one shift to the next; divides `margin`.
+
+    Returns:
+        1 where the class of highest logit is the label, else 0: (B, n, n), shifts down first, then
+        to the right, with `n = 2 margin // stride + 1`.
+
+    Raises:
+        ValueError: `margin` or `stride` is out of its range, or an image has more in its margin.
+    """
+    height, width = images.shape[2:]
+    if not 0 <= 2 * margin < min(height, width):
+        raise ValueError(
+            f"margin: expected a number from 0 to less than half of {height} x {width} pixels, "
+            f"got {margin}"
+        )
+    if stride < 1 or margin % stride:
+        raise ValueError(f"stride: expected a divisor of the margin {margin}, got {stride}")
+    outside = torch.ones(height, width, dtype=torch.bool, device=images.device)
+    outside[margin : height - margin, margin : width - margin] = False
+    border = images[:, :, outside]  # (B, C, P)
+    filled = (border != border[:, :, :1]).flatten(1).any(1).nonzero()[:, 0].tolist()
+    if filled:
+        raise ValueError(
+            f"images: expected one colour in a margin of {margin} pixels, got others in image "
+            f"{filled[0]}"
+        )
+    shifts = range(-margin, margin + 1, stride)
+    rows = []
+    for down in shifts:
+        for right in shifts:
+            # The margin is of one colour, so what leaves on one side is what enters on the other.
+            predicted = model(images.roll((down, right), (2, 3))).argmax(1)
+            rows.append((predicted == labels).double())
+    return torch.stack(rows, 1).view(len(images), len(shifts), len(shifts))
+
+
+def places(name: str, n: int) -> Tensor:
+    """Return which of `n` x `n` shifts are meant by a name: all, middle, edge or corners.
+
+    Raises:
+        UsageError: another name.
+
+    >>> places("edge", 3).int().tolist()
+    [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
+    """
+    index = torch.arange(n)
+    outer = (index == 0) | (index == n - 1)
+    middle = index == n // 2
+    chosen = {
+        "all": torch.ones(n, n, dtype=torch.bool),
+        "middle": middle[:, None] & middle,
+        "edge": outer[:, None] | outer,
+        "corners": outer[:, None] & outer,
+    }
+    if name not in chosen:
+        raise unknown("place", name, chosen)
+    return chosen[name]

@@ -1,0 +1,169 @@
+"""How much do logits, gradients and densities change with pixels and noise?"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from suite.metrics.chunks import CHUNK_BYTES, chunk_size
+from suite.metrics.insertion import deletion_curve
+from suite.metrics.saliency import logit_gradient
+
+
+def pixel_perturbation(
+    maps: Tensor,
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    n_steps: int,
+    baseline: Tensor | float = 0.0,
+    max_bytes: int = CHUNK_BYTES,
+) -> Tensor:
+    r"""Compare what the most and the least salient pixels do to a logit when they are removed.
+
+    .. math:: \frac{|f_c(x) - f_c(x_{-k}^{top})|}{|f_c(x)|} -
+       \frac{|f_c(x) - f_c(x_{-k}^{bottom})|}{|f_c(x)|}, \qquad k = 0, \dots, K
+
+    where :math:`k / K` of the pixels are replaced by the baseline.
+
+    Args:
+        maps: saliency without sign, (B, C, H, W), such as the absolute value of
+            `reglib.saliency.smooth_grad`; channels are summed.
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        class_index: the class `c` of each image, (B,).
+        n_steps: `K`.
+        baseline: value or images that removed pixels get.
+        max_bytes: memory of the changed images held at a time.
+
+    Returns:
+        One curve for each image, (B, n_steps + 1), higher for a network that depends on what it
+        marks. It begins and ends at zero.
+
+    Raises:
+        ValueError: negative saliency; as `suite.metrics.insertion_curve`.
+
+    Source: section 7.3 of :cite:t:`yang2024`, after :cite:t:`samek2017` and
+    :cite:t:`srinivas2021`. The absolute values are ours: the paper only says "fractional change".
+    """
+    if (maps < 0).any():
+        raise ValueError(
+            "maps: expected saliency without sign, got negative values; take maps.abs()"
+        )
+    changes = []
+    for ranked in (maps, -maps):
+        curves = deletion_curve(
+            ranked, model, images, class_index,
+            n_steps=n_steps, baseline=baseline, score="logit", max_bytes=max_bytes,
+        )  # fmt: skip
+        changes.append((curves - curves[:, :1]).abs() / curves[:, :1].abs())
+    return changes[0] - changes[1]
+
+
+def gradient_change(
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    generator: torch.Generator,
+    noise_std: float,
+    n_samples: int = 1,
+) -> Tensor:
+    r"""Measure how far noise moves the input gradient of a logit, relative to its norm.
+
+    .. math:: \frac 1 n \sum_s
+       \frac{\| \nabla_x f_c(x + \delta_s) - \nabla_x f_c(x) \|_2}{\| \nabla_x f_c(x) \|_2},
+       \qquad \delta_s \sim \mathcal N(0, \sigma^2 I)
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        class_index: the class `c` of each image, (B,).
+        generator: source of the noise, on the device of `images`.
+        noise_std: :math:`\sigma`, in the units of `images`.
+        n_samples: noisy copies of each image.
+
+    Returns:
+        One value for each image, (B,); NaN where the gradient is zero.
+
+    Raises:
+        ValueError: `noise_std` or `n_samples` is not positive.
+
+    Source: figures 6b and 8a of :cite:t:`yang2024`, after :cite:t:`srinivas2021`.
+    """
+    here = logit_gradient(model, images, class_index).flatten(1)
+    changes = [
+        (logit_gradient(model, noisy, class_index).flatten(1) - here).norm(dim=1)
+        for noisy in _noisy(images, generator, noise_std, n_samples)
+    ]
+    return torch.stack(changes).mean(0) / here.norm(dim=1)
+
+
+class DensityChange(NamedTuple):
+    """One value for each image, (B,): the published one, and that of the log marginal density."""
+
+    published: Tensor
+    log_density: Tensor
+
+
+@torch.no_grad()
+def density_change(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    generator: torch.Generator,
+    noise_std: float,
+    n_samples: int = 1,
+    max_bytes: int = CHUNK_BYTES,
+) -> DensityChange:
+    r"""Measure how far noise moves the density that the logits imply.
+
+    .. math:: \frac 1 n \sum_s \sum_{i=1}^C e^{f_i(x + \delta_s) - f_i(x)} \qquad \text{and} \qquad
+       \frac 1 n \sum_s | \log Z(x + \delta_s) - \log Z(x) |
+
+    with :math:`Z = \sum_i e^{f_i}`. The first is the published measure: `C` without noise, and
+    ruled by the class whose logit rises most. The second is the change of the log density itself.
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        generator: source of the noise, on the device of `images`.
+        noise_std: standard deviation of :math:`\delta`, in the units of `images`.
+        n_samples: noisy copies of each image.
+        max_bytes: memory of the images that go through the network at a time.
+
+    Returns:
+        Both values, (B,) each.
+
+    Raises:
+        ValueError: `noise_std` or `n_samples` is not positive.
+
+    Source: section 7.3 and figures 6b and 8b of :cite:t:`yang2024`.
+    """
+    here = _logits(model, images, max_bytes)
+    published, log_density = [], []
+    for noisy in _noisy(images, generator, noise_std, n_samples):
+        there = _logits(model, noisy, max_bytes)
+        published.append((there - here).exp().sum(1))
+        log_density.append((there.logsumexp(1) - here.logsumexp(1)).abs())
+    return DensityChange(torch.stack(published).mean(0), torch.stack(log_density).mean(0))
+
+
+def _logits(model: nn.Module, images: Tensor, max_bytes: int) -> Tensor:
+    return torch.cat([model(part) for part in images.split(chunk_size(images, max_bytes))])
+
+
+def _noisy(
+    images: Tensor, generator: torch.Generator, noise_std: float, n_samples: int
+) -> Iterator[Tensor]:
+    """Yield noisy images; the noise of an image does not depend on the others of the batch."""
+    for name, value in {"noise_std": noise_std, "n_samples": n_samples}.items():
+        if not value > 0:
+            raise ValueError(f"{name}: expected a positive number, got {value}")
+    for _ in range(n_samples):
+        noise = torch.randn(
+            images.shape[1:], generator=generator, device=images.device, dtype=images.dtype
+        )
+        yield images + noise_std * noise

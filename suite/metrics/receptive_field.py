@@ -1,0 +1,104 @@
+"""How much do the pixels of an image contribute to one location of its class maps?"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reglib.autodiff import input_gradient
+from suite.errors import unknown
+
+
+class ERFDistance(NamedTuple):
+    """Mean absolute gradient of the location in the centre and in the corner, and the difference.
+
+    One value for each image, (B,).
+    """
+
+    centre: Tensor
+    corner: Tensor
+    distance: Tensor
+
+
+def effective_receptive_field(
+    maps_of: Callable[[Tensor], Tensor], images: Tensor, *, location: tuple[int, int]
+) -> Tensor:
+    r"""Differentiate a location of the maps, summed over channels, by the pixels.
+
+    .. math:: \text{ERF}_{ij} = \sum_t \frac{\partial X^{(n+1)}_{location, t}}{\partial x_{ij}}
+
+    Args:
+        maps_of: from images to maps (B, channels, h, w), of samples that do not influence one
+            another (evaluation mode): `TopGAPNet.class_maps`, say.
+        images: (B, C, H, W).
+        location: row and column in the maps, from 0; negative ones count from the end.
+
+    Returns:
+        The gradient, (B, C, H, W).
+
+    Raises:
+        ValueError: no such location; maps that do not depend on the images.
+
+    Source: definition 3.1 of :cite:t:`topgap`, after :cite:t:`luo2016`.
+    """
+    x = images.detach().requires_grad_()
+    with torch.enable_grad():
+        maps = maps_of(x)
+        row, column = location
+        height, width = maps.shape[-2:]
+        if not (-height <= row < height and -width <= column < width):
+            raise ValueError(
+                f"location: expected a row and a column of maps of {height} x {width}, got "
+                f"{location}"
+            )
+        return input_gradient(maps[:, :, row, column], x)
+
+
+def erf_distance(
+    maps_of: Callable[[Tensor], Tensor], images: Tensor, *, normalise: str = "each"
+) -> ERFDistance:
+    r"""Compare the effective receptive fields of the centre and of the corner of the maps.
+
+    .. math:: \text{ERF}(l) = \frac{1}{n} \sum_{ij} \left| z_{ij}(l) \right|, \qquad
+       \text{ERF}(\text{centre}) - \text{ERF}(\text{corner})
+
+    Of gradients that are normalised to mean 0 and standard deviation 1 *each*, this measures how
+    evenly a gradient is spread: 0.8 if its values are normal, next to 0 if few pixels have all of
+    it. How large it is matters only if both are normalised *together*, or if *none* is.
+
+    Args:
+        maps_of, images: see `effective_receptive_field`. The corner is (0, 0), the centre
+            ((h - 1) // 2, (w - 1) // 2): the fourth of seven, as in the paper.
+        normalise: "each" gradient by its own mean and standard deviation, both of an image
+            "together", or "none".
+
+    Returns:
+        For each image; zero where a gradient is constant.
+
+    Raises:
+        UsageError: unknown way to normalise.
+        ValueError: maps that do not depend on the images.
+
+    Source: definition 4.1 and section B.1 of :cite:t:`topgap`, which does not say over what the
+    gradients are normalised.
+    """
+    if normalise not in ("each", "together", "none"):
+        raise unknown("normalise", normalise, ["each", "together", "none"])
+    with torch.no_grad():
+        height, width = maps_of(images[:1]).shape[-2:]
+    centre = ((height - 1) // 2, (width - 1) // 2)
+    fields = torch.stack(
+        [
+            effective_receptive_field(maps_of, images, location=place).flatten(1)
+            for place in (centre, (0, 0))
+        ],
+        dim=1,
+    )  # (B, 2, C * H * W)
+    if normalise != "none":
+        over = (2,) if normalise == "each" else (1, 2)
+        spread = fields.std(over, correction=0, keepdim=True)
+        deviation = fields - fields.mean(over, keepdim=True)
+        fields = deviation / torch.where(spread > 0, spread, 1)
+    middle, corner = fields.abs().mean(2).T
+    return ERFDistance(middle, corner, middle - corner)

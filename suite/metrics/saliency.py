@@ -1,0 +1,209 @@
+"""Saliency maps from gradients: of a logit, of the loss, averaged, along a path."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from reglib._checks import check_images, check_logits, check_network
+from reglib.autodiff import input_gradient
+from reglib.input_hessian.products import logit_weights
+from reglib.saliency.surrogate import noisy_copies
+
+Saliency = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+def logit_gradient(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
+    r"""Compute the input gradient of a logit.
+
+    .. math:: a(x) = \nabla_x f_c(x)
+
+    Args:
+        model: network in evaluation mode, from images to logits (B, classes).
+        images: (B, C, H, W).
+        class_index: the class `c` of each image, (B,).
+
+    Returns:
+        Signed maps, (B, C, H, W).
+
+    Source: :cite:t:`simonyan2014`, without the absolute value; "input gradient" in
+    :cite:t:`demoor2025`, section 3.1.
+    """
+    inputs = images.detach().requires_grad_()
+    logits = model(inputs)
+    return input_gradient(logits.gather(1, class_index[:, None]), inputs).detach()
+
+
+def loss_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    r"""Compute the input gradient of the cross-entropy of each image.
+
+    .. math:: a(x) = \nabla_x H(y, \hat y) = W (p - y)
+
+    The last step is in double precision: see `reglib.input_hessian.InputHessian.gradient`.
+
+    Args:
+        model: network in evaluation mode, from images to logits (B, classes).
+        images: (B, C, H, W).
+        labels: class indices, (B,).
+
+    Returns:
+        Signed maps, (B, C, H, W).
+
+    Raises:
+        ValueError: the network is in training mode, or images, logits or labels are not as said.
+
+    Source: "vanilla gradient" in :cite:t:`singla2019`, of the loss as their equation 3 has it.
+    """
+    check_network(model)
+    check_images(images)
+    inputs = images.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = model(inputs)
+        check_logits(logits.detach(), len(images))
+        return input_gradient(logits * logit_weights(logits.detach(), labels), inputs).detach()
+
+
+def smooth_grad(
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    generator: torch.Generator,
+    n_samples: int = 16,
+    noise_level: float = 0.15,
+    method: Saliency = loss_gradient,
+) -> Tensor:
+    r"""Average a saliency method over images with noise (SmoothGrad).
+
+    .. math:: \frac 1 n \sum_{j=1}^n a(x + \epsilon_j), \qquad
+       \epsilon_j \sim \mathcal N(0, \sigma^2 I), \quad
+       \sigma = \text{noise\_level} \cdot (\max_i x_i - \min_i x_i)
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        class_index: of each image, (B,).
+        generator: source of the noise, on the device of `images`.
+        n_samples: noisy copies, which go through the network one after another.
+        noise_level: standard deviation of the noise as a share of the range of an image.
+        method: what is averaged.
+
+    Returns:
+        Maps, (B, C, H, W).
+
+    Raises:
+        ValueError: `n_samples` or `noise_level` is out of its range; as `method`.
+
+    Source: :cite:t:`smilkov2017`. 16 samples at 0.15 are read from the program of
+    :cite:t:`singla2019`.
+    """
+    copies = noisy_copies(images, generator=generator, n_samples=n_samples, noise_level=noise_level)
+    return torch.stack([method(model, noisy, class_index) for noisy in copies]).mean(0)
+
+
+def integrated_gradients(
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    n_steps: int = 50,
+    multiply_by_inputs: bool = True,
+    baselines: Tensor | None = None,
+) -> Tensor:
+    r"""Compute Integrated Gradients of a logit, by Captum.
+
+    .. math:: a_i(x) = \frac 1 N \sum_{n=1}^N (x_i - x'_{n,i})
+       \int_0^1 \partial_i f_c(x'_n + \alpha (x - x'_n)) \, d\alpha
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        class_index: the class of each image, (B,).
+        n_steps: points of Gauss-Legendre quadrature, which go through the network one by one.
+        multiply_by_inputs: False leaves out the factor :math:`x_i - x'_{n,i}`.
+        baselines: the images :math:`x'_n`, (N, C, H, W), the same for all images; by default one
+            that is zero.
+
+    Returns:
+        Signed maps, (B, C, H, W); with the factor they sum to the logit minus that of the baseline
+        (the mean over baselines), as far as `n_steps` suffice.
+
+    Raises:
+        ValueError: the network is in training mode, `n_steps` is not positive, or the baselines
+            have not the shape of the images.
+
+    Source: :cite:t:`sundararajan2017`; over other images as in section 4.1.2 of
+    :cite:t:`moens2020`. The default baseline is zero in the units of `images`.
+    """
+    check_network(model)
+    check_images(images)
+    if n_steps < 1:
+        raise ValueError(f"n_steps: expected at least one, got {n_steps}")
+    if baselines is not None and (len(baselines) == 0 or baselines.shape[1:] != images.shape[1:]):
+        raise ValueError(
+            f"baselines: expected shape (N, {', '.join(map(str, images.shape[1:]))}), N >= 1, got "
+            f"{tuple(baselines.shape)}"
+        )
+    with _quiet_captum():
+        from captum.attr import IntegratedGradients
+
+        method = IntegratedGradients(model, multiply_by_inputs=multiply_by_inputs)
+        if baselines is None:
+            maps = method.attribute(images.detach(), target=class_index, n_steps=n_steps,
+                                    internal_batch_size=len(images))  # fmt: skip
+            return maps.detach().to(images.dtype)
+        means = [
+            torch.cat([
+                method.attribute(
+                    image.detach().expand_as(part), baselines=part, target=int(c),
+                    n_steps=n_steps, internal_batch_size=len(part),
+                ).detach()
+                for part in baselines.split(100)
+            ]).mean(0)
+            for image, c in zip(images, class_index)
+        ]  # fmt: skip
+    return torch.stack(means).to(images.dtype)
+
+
+def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
+    """Compute DeepLIFT attributions of a logit (rescale rule, baseline zero), by Captum.
+
+    Args:
+        model: network in evaluation mode whose activations are modules, each used once.
+        images: (B, C, H, W).
+        class_index: the class of each image, (B,).
+
+    Returns:
+        Signed maps, (B, C, H, W), that sum to the logit minus the logit of the baseline.
+
+    Source: :cite:t:`shrikumar2017`. The baseline is zero in the units of `images`: middle grey for
+    images in [-1, 1], black for images in [0, 1].
+    """
+    with _quiet_captum():
+        from captum.attr import DeepLift
+
+        # Captum hooks tensors: an activation that directly follows a pooling layer shares one with
+        # it, and would lose its rule. So each activation gets a tensor of its own.
+        own = [
+            module.register_forward_pre_hook(lambda _, inputs: (inputs[0].clone(),))
+            for module in model.modules()
+            if isinstance(module, nn.ReLU)
+        ]
+        try:
+            attribution = DeepLift(model).attribute(
+                images.detach().requires_grad_(), target=class_index
+            )
+        finally:
+            for handle in own:
+                handle.remove()
+    return attribution.detach()
+
+
+@contextmanager
+def _quiet_captum() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Setting forward, backward hooks")
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        yield

@@ -1,0 +1,1 @@
+"""Networks that the papers train, defences that change them, and pretrained networks."""

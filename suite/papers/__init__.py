@@ -1,0 +1,1 @@
+"""What each chapter needs for itself: its units, its measures, its tables."""

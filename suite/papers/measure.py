@@ -1,0 +1,202 @@
+"""Metrics by name: what a `Measurement` asks of a trained network."""
+
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reglib.double_backward import fast_double_backward
+from suite import metrics
+from suite.attacks import ATTACKS
+from suite.errors import UsageError, unknown
+from suite.metrics.saliency_methods import SALIENCIES
+from suite.papers import high_order_saliency as second_order
+from suite.papers import interpretations
+from suite.papers import marginal_density as density_measures
+from suite.papers import pilcro as landscape_measures
+from suite.papers import top_gap as top_gap_measures
+from suite.training.evaluated import Result, Subject
+from suite.units import Measurement
+
+
+def accuracy(subject: Subject, *, n_images: int | None = None, data: str | None = None) -> Result:
+    """1 where a test image, of another data set if `data` is given, is classified right, else 0."""
+    pixels, labels = subject.test_bytes(n_images, data)
+    with torch.no_grad():
+        predicted = torch.cat(
+            [subject.folded(subject.as_inputs(part)).argmax(1) for part in pixels.split(500)]
+        )
+    return Result((predicted == labels).double())
+
+
+def faithfulness_estimate(
+    subject: Subject, *, saliency: str, n_images: int, score: str = "probability"
+) -> Result:
+    """See `suite.metrics.faithfulness_estimate`."""
+    images, labels = subject.test_images(n_images)
+    maps = subject.maps_of(saliency)(images, labels)
+    return Result(metrics.faithfulness_estimate(maps, _effects(subject, n_images, score)))
+
+
+@functools.lru_cache(maxsize=2)
+def _effects(subject: Subject, n_images: int, score: str) -> Tensor:
+    """Effects of the pixels, which are the same for every saliency method."""
+    images, labels = subject.test_images(n_images)
+    return metrics.pixel_effects(
+        fast_double_backward(subject.folded), images, labels,
+        score=score, max_bytes=subject.max_bytes,
+    )  # fmt: skip
+
+
+def local_lipschitz_estimate(
+    subject: Subject,
+    *,
+    saliency: str,
+    n_images: int,
+    n_samples: int,
+    noise_std: float = 0.1,
+    seed: int = 0,
+) -> Result:
+    """See `suite.metrics.local_lipschitz_estimate`."""
+    return Result(
+        metrics.local_lipschitz_estimate(
+            subject.maps_of(saliency), *subject.test_images(n_images), n_samples=n_samples,
+            noise_std=noise_std, generator=subject.generator(seed), max_bytes=subject.max_bytes,
+        )
+    )  # fmt: skip
+
+
+def max_sensitivity(
+    subject: Subject,
+    *,
+    saliency: str,
+    n_images: int,
+    n_samples: int,
+    radius: float = 0.2,
+    seed: int = 0,
+) -> Result:
+    """See `suite.metrics.max_sensitivity`."""
+    return Result(
+        metrics.max_sensitivity(
+            subject.maps_of(saliency), *subject.test_images(n_images), n_samples=n_samples,
+            radius=radius, generator=subject.generator(seed), max_bytes=subject.max_bytes,
+        )
+    )  # fmt: skip
+
+
+def entropy(subject: Subject, *, saliency: str, n_images: int) -> Result:
+    """See `suite.metrics.entropy`."""
+    return Result(metrics.entropy(subject.maps_of(saliency)(*subject.test_images(n_images))))
+
+
+def saliency_maps(
+    subject: Subject, *, saliency: str, n_images: int, data: str | None = None
+) -> Result:
+    """Keep the images and their maps; the value is the norm of each map."""
+    images, labels = subject.test_images(n_images, data)
+    maps = subject.maps_of(saliency)(images, labels)
+    predicted = subject.folded(images).argmax(1)
+    kept = {"images": images, "labels": labels, "maps": maps, "predicted": predicted}
+    return Result(maps.flatten(1).norm(dim=1), kept)
+
+
+METRICS: dict[str, Callable[..., Result]] = {
+    "ablation_auc": landscape_measures.ablation_auc,
+    "accuracy": accuracy,
+    "accuracy_by_location": landscape_measures.accuracy_by_location,
+    "class_map_sparsity": top_gap_measures.class_map_sparsity,
+    "closed_form_error": second_order.closed_form_error,
+    "corruption_robustness": landscape_measures.corruption_robustness,
+    "corrupted_accuracy": landscape_measures.corrupted_accuracy,
+    "cross_entropy": landscape_measures.cross_entropy,
+    "density_change": density_measures.density_change,
+    "density_gradient": density_measures.density_gradient,
+    "entropy": entropy,
+    "erf_distance": top_gap_measures.erf_distance,
+    "exact_share": second_order.exact_share,
+    "faithfulness_estimate": faithfulness_estimate,
+    "feature_leakage": density_measures.feature_leakage,
+    "first_and_second_order": interpretations.first_and_second_order,
+    "gradient_change": density_measures.gradient_change,
+    "high_order": second_order.high_order,
+    "importance_landscape": landscape_measures.importance_landscape,
+    "insertion_auc": density_measures.insertion_auc,
+    "interpretation_quality": interpretations.interpretation_quality,
+    "lambda1_sweep": interpretations.lambda1_sweep,
+    "local_lipschitz_estimate": local_lipschitz_estimate,
+    "mask_iou": top_gap_measures.mask_iou,
+    "max_sensitivity": max_sensitivity,
+    "ood_auroc": density_measures.ood_auroc,
+    "pixel_perturbation": density_measures.pixel_perturbation,
+    "robust_accuracy": top_gap_measures.robust_accuracy,
+    "saliency_maps": saliency_maps,
+    "worst_group_accuracy": density_measures.worst_group_accuracy,
+    "top_k_accuracy": landscape_measures.top_k_accuracy,
+}
+
+
+_CORRUPTIONS = [name for kind in metrics.CORRUPTIONS.values() for name in kind]
+# Settings that are one of several names: of all metrics, or of one.
+CHOICES: dict[str, Collection[str]] = {
+    "attack": ATTACKS,
+    "corrupted_accuracy.corruption": _CORRUPTIONS,
+    "corruption_robustness.corruption": _CORRUPTIONS,
+    "density_gradient.part": metrics.DensityGradients._fields,
+    "erf_distance.normalise": ("each", "none", "together"),
+    "erf_distance.part": metrics.ERFDistance._fields,
+    "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
+    "robust_accuracy.counts": ("correct", "unchanged"),
+    "saliency": SALIENCIES,
+}
+COUNTS = (
+    "k", "n_baselines", "n_classes", "n_images", "n_samples", "n_steps", "patch", "step", "stride",
+)  # fmt: skip
+# What takes only the images of the data that it is shown: these may have any number of classes.
+WITHOUT_LABELS = ("ood_auroc",)
+
+
+def images_needed(unit: Measurement) -> int | None:
+    """Return how many test images there must be for a measurement; None if any number will do."""
+    count = unit.settings.get("n_images")
+    if count is None:
+        return None
+    return unit.settings.get("first", 0) + (count - 1) * unit.settings.get("step", 1) + 1
+
+
+def check(unit: Measurement) -> None:
+    """Check the names in a unit before any time is spent.
+
+    Raises:
+        UsageError: unknown metric or setting, a setting that is missing, or a value of it that is
+            not known.
+    """
+    if unit.metric not in METRICS:
+        raise unknown("metric", unit.metric, METRICS)
+    signature = inspect.signature(METRICS[unit.metric])
+    for name in unit.settings:
+        if name not in signature.parameters:
+            settings = [p for p in signature.parameters if p != "subject"]
+            raise unknown(f"setting of metric {unit.metric!r}", name, settings)
+    try:
+        signature.bind(None, **unit.settings)
+    except TypeError as error:
+        raise UsageError(f"metric {unit.metric!r}: {error}") from error
+    for name, chosen in unit.settings.items():
+        known = CHOICES.get(f"{unit.metric}.{name}", CHOICES.get(name))
+        if known is not None and chosen is not None and chosen not in known:
+            raise unknown(name, chosen, known)
+    if unit.metric == "robust_accuracy":
+        top_gap_measures.check_attack(**unit.settings)
+    for name in COUNTS:
+        count: Any = unit.settings.get(name)
+        if count is not None and not (isinstance(count, int) and count > 0):
+            raise UsageError(f"{name}: expected a positive integer, got {count!r}")
+
+
+def measure(subject: Subject, unit: Measurement) -> Result:
+    """Compute a measurement."""
+    check(unit)
+    return METRICS[unit.metric](subject, **unit.settings)

@@ -1,0 +1,279 @@
+"""How many paths lead from each place of the image to the output of a network."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from reglib._checks import DROPOUTS
+from reglib.autodiff import input_gradient
+from reglib.double_backward.folding import in_evaluation_mode
+
+
+def path_counts(
+    model: nn.Module,
+    shape: Sequence[int],
+    *,
+    output: tuple[int, ...] | None = None,
+    squared: bool = False,
+) -> Tensor:
+    r"""Count the paths from each input value to the outputs of a network.
+
+    .. math:: \sum_j \# p_{h_j \to x_i} = \frac{\partial}{\partial x_i} \sum_j h_j
+       \quad \text{with every weight one}
+
+    by one backward pass in float64 through the network with all weights one, without biases, with
+    normalisation and activations as the identity, and with sums for poolings. A product with values
+    that are broadcast, as in squeeze-and-excitation, is a gate: it counts as one. The network can
+    be on the device "meta"; its weights are not read.
+
+    With `squared`, a path has the product of the expected squared derivatives along it instead:
+
+    .. math:: \sum_j \mathbb E \left[ \left( \frac{\partial h_j}{\partial x_i} \right)^2 \right]
+       = \sum_j \sum_{c \in \mathbb P_{ij}} \prod_{l \in c} \mathbb V[w^{(l)}] \, d^{(l)}
+
+    with the mean square of a layer's weights for :math:`\mathbb V[w]`, d = 1/2 for an activation,
+    1/n for the largest and 1/n^2 for the mean of n values, and 1 for normalisation, taken as
+    independent. Where they are not, as in pooling after an activation, the scale is another, and
+    the landscape nearly the same.
+
+    Args:
+        model: any network of convolutions (one, two or three dimensions, groups), linear layers,
+            normalisation, activations, pooling, sums, concatenation and gates.
+        shape: of one input, (C, ...).
+        output: index of one output value, without the batch; all of them by default.
+        squared: see above.
+
+    Returns:
+        The counts, of shape `shape`, in float64: exact below 2^53.
+
+    Raises:
+        ValueError: the network does something else, by name where that is known, or there are more
+            paths than float64 can hold.
+
+    Source: definition 2, equations 3 and 16 of :cite:t:`moens2020`.
+
+    >>> stack = nn.Sequential(nn.Conv1d(1, 1, 3), nn.Conv1d(1, 1, 3))
+    >>> path_counts(stack, (1, 5))
+    tensor([[1., 2., 3., 2., 1.]], dtype=torch.float64)
+    """
+    values = torch.linspace(1, 2, math.prod(shape), dtype=torch.float64)
+    inputs = values.view(1, *shape).requires_grad_()
+    with torch.enable_grad(), in_evaluation_mode(model), _AllOnes(squared):
+        outputs = model(inputs)
+    selected = outputs if output is None else outputs[(0, *output)]
+    counts = input_gradient(selected, inputs)
+    if not counts.isfinite().all():
+        raise ValueError("model: expected fewer than 1e308 paths, which is all that float64 holds")
+    # Euler: a linear function is its gradient times its input.
+    total = float(selected.detach().sum())
+    if not math.isclose(float((counts * inputs.detach()).sum()), total, rel_tol=1e-9):
+        raise ValueError(
+            "model: expected layers whose paths can be counted, but with all weights one the "
+            "network is not linear; it calls a function that is not known here, such as attention"
+        )
+    return counts[0]
+
+
+def pascal_row(depth: int, width: int = 2) -> list[int]:
+    r"""Return a row of the generalised triangle of Pascal.
+
+    .. math:: \sum_i n_i z^i = (1 + z + \dots + z^{k - 1})^L
+
+    These are the paths from one output of `L` convolutions of width `k` to each input.
+
+    Args:
+        depth: `L`, from 0.
+        width: `k`, from 1.
+
+    Returns:
+        `L (k - 1) + 1` exact integers.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: section 3.1 and figure 2 of :cite:t:`moens2020`.
+
+    >>> pascal_row(4), pascal_row(2, 3)
+    ([1, 4, 6, 4, 1], [1, 2, 3, 2, 1])
+    """
+    if depth < 0 or width < 1:
+        raise ValueError(f"expected depth >= 0 and width >= 1, got {depth} and {width}")
+    row = [1]
+    for _ in range(depth):
+        row = [sum(row[max(0, i - width + 1) : i + 1]) for i in range(len(row) + width - 1)]
+    return row
+
+
+def normal_distance(depth: int, width: int = 3) -> float:
+    r"""Compute how far the shares of the paths are from the normal density.
+
+    .. math:: \frac 1 2 \sum_i \left| \frac{n_i}{k^L} - \varphi_{\mu, \sigma}(i) \right|, \qquad
+       \mu = \frac{L (k - 1)} 2, \quad \sigma^2 = \frac{L (k^2 - 1)}{12}
+
+    the distance in total variation, with :math:`n_i` of `pascal_row`. It falls like `1 / L`.
+
+    Args:
+        depth: number `L` of convolutions, from 1.
+        width: of their kernels `k`, from 2.
+
+    Returns:
+        A number in [0, 1].
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: figure 2 of :cite:t:`moens2020`, which has no number.
+    """
+    if depth < 1 or width < 2:
+        raise ValueError(f"expected depth >= 1 and width >= 2, got {depth} and {width}")
+    row = pascal_row(depth, width)
+    mean, variance = depth * (width - 1) / 2, depth * (width**2 - 1) / 12
+    scale = 1 / math.sqrt(2 * math.pi * variance)
+    density = [scale * math.exp(-((i - mean) ** 2) / (2 * variance)) for i in range(len(row))]
+    return sum(abs(n / width**depth - p) for n, p in zip(row, density)) / 2
+
+
+class _AllOnes(TorchFunctionMode):
+    """Call every layer as if its weights were one."""
+
+    def __init__(self, squared: bool) -> None:
+        super().__init__()
+        self.squared = squared
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", str(func))
+        if func in CONVOLUTIONS:
+            return self._convolution(func, *args, **kwargs)
+        if func is F.linear:
+            x, weight = args[0], args[1]
+            return (self._weight(weight) * x.sum(-1, keepdim=True)).repeat_interleave(
+                len(weight), -1
+            )
+        if func in DROPOUTS or name in UNCHANGED:
+            return args[0]
+        if name.rstrip("_") in ACTIVATIONS:
+            return args[0] / 2 if self.squared else args[0]
+        if name in PRODUCTS:
+            return _ungated(*args)
+        if name in POOLINGS:
+            return POOLINGS[name](self.squared, *args, **kwargs)
+        if name not in QUESTIONS and any(isinstance(a, nn.Parameter) for a in args):
+            raise ValueError(f"model: expected layers whose paths can be counted, got {name}")
+        return func(*args, **kwargs)
+
+    def _weight(self, weight: Tensor) -> float:
+        if not self.squared:
+            return 1.0
+        if weight.is_meta:
+            raise ValueError("model: expected weights for the squared derivatives, got none (meta)")
+        return float(weight.detach().double().square().mean())
+
+    def _convolution(
+        self, func: Any, x: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1,
+        padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        """Convolve the sum of the channels: with all weights one, all filters are the same."""
+        sums = x.unflatten(1, (groups, -1)).sum(2)
+        ones = torch.full((groups, 1, *weight.shape[2:]), self._weight(weight), dtype=x.dtype)
+        y = func(sums, ones, None, stride, padding, dilation, groups)
+        return y.repeat_interleave(len(weight) // groups, 1)
+
+
+def _ungated(*factors: Any) -> Tensor:
+    values = [f for f in factors if isinstance(f, Tensor) and f.requires_grad]
+    values.sort(key=lambda f: f.numel())
+    if len(values) == 2 and values[0].shape == values[1].shape:
+        raise ValueError(
+            "model: expected layers whose paths can be counted, got the product of two values of "
+            f"shape {tuple(values[0].shape)}"
+        )
+    return values[-1]
+
+
+def _max_pool(
+    squared: bool, x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
+) -> Tensor:  # fmt: skip
+    if dilation not in (1, (1,), (1, 1), [1], [1, 1]):
+        raise ValueError(f"model: expected pooling without dilation, got {dilation}")
+    sums, n = _window_sums(x, kernel_size, stride, padding, ceil_mode)
+    return sums / n if squared else sums
+
+
+def _avg_pool(
+    squared: bool, x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    ceil_mode: bool = False, *_: Any,
+) -> Tensor:  # fmt: skip
+    sums, n = _window_sums(x, kernel_size, stride, padding, ceil_mode)
+    return sums / n**2 if squared else sums
+
+
+def _window_sums(
+    x: Tensor, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool
+) -> tuple[Tensor, int]:
+    """Return the sum over each window of pooling, and the number of values in one."""
+    flat = x.ndim == 3
+    (height, width), steps, (above, beside) = (
+        (v, v) if isinstance(v, int) else (v[0], v[-1])
+        for v in (kernel_size, stride or kernel_size, padding)
+    )
+    if flat:
+        x, height, above = x[:, :, None], 1, 0
+    y = F.avg_pool2d(
+        x, (height, width), steps, (above, beside), ceil_mode=ceil_mode, divisor_override=1
+    )
+    return y[:, :, 0] if flat else y, height * width
+
+
+def _adaptive_max_pool(
+    squared: bool, x: Tensor, output_size: Any, return_indices: bool = False
+) -> Tensor:
+    return _adaptive_sums(x, output_size, -1 if squared else 0)
+
+
+def _adaptive_avg_pool(squared: bool, x: Tensor, output_size: Any) -> Tensor:
+    return _adaptive_sums(x, output_size, -2 if squared else 0)
+
+
+def _adaptive_sums(x: Tensor, output_size: Any, power: int) -> Tensor:
+    """Sum over the windows of adaptive pooling, times their numbers of values to a power."""
+    axes = range(2, x.ndim)
+    wanted = [output_size] * len(axes) if isinstance(output_size, int) else output_size
+    for axis, size in zip(axes, wanted):
+        n = x.shape[axis]
+        o = n if size is None else size
+        j, i = torch.arange(o)[:, None], torch.arange(n)
+        inside = ((i >= j * n // o) & (i < -(-(j + 1) * n // o))).double()  # (o, n)
+        inside *= inside.sum(1, keepdim=True) ** power
+        x = (x.movedim(axis, -1) @ inside.T).movedim(-1, axis)
+    return x
+
+
+def _mean(squared: bool, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    y = x.sum(*args, **kwargs)
+    return y / (x.numel() / y.numel()) ** 2 if squared else y
+
+
+CONVOLUTIONS: set[Any] = {F.conv1d, F.conv2d, F.conv3d}
+UNCHANGED = {"batch_norm", "layer_norm", "group_norm", "instance_norm", "local_response_norm",
+             "div", "__truediv__"}  # fmt: skip
+ACTIVATIONS = {"relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu",
+               "silu", "mish", "hardswish", "hardtanh", "hardsigmoid", "sigmoid", "tanh",
+               "softplus", "softsign", "logsigmoid"}  # fmt: skip
+PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__", "__imul__"}
+POOLINGS: dict[str, Callable[..., Tensor]] = {
+    **dict.fromkeys(["max_pool1d", "max_pool2d"], _max_pool),
+    **dict.fromkeys(["avg_pool1d", "avg_pool2d"], _avg_pool),
+    **dict.fromkeys(["adaptive_max_pool1d", "adaptive_max_pool2d"], _adaptive_max_pool),
+    **dict.fromkeys(["adaptive_avg_pool1d", "adaptive_avg_pool2d"], _adaptive_avg_pool),
+    "mean": _mean,
+}
+QUESTIONS = {"__get__", "size", "dim", "is_floating_point", "numel"}

@@ -1,0 +1,7 @@
+"""Running units: the store of results, and `compute`."""
+
+from suite.runs.compute import compute
+from suite.runs.images import per_image
+from suite.runs.store import Store
+
+__all__ = ["Store", "compute", "per_image"]

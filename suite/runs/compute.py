@@ -1,0 +1,232 @@
+"""`compute`: read what the store has, compute the rest, return one tidy table."""
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import pandas as pd
+
+from suite.data import load_data
+from suite.data.folds import data_of
+from suite.errors import RunFailed, UsageError
+from suite.networks import pretrained
+from suite.papers import measure
+from suite.papers.marginal_density import check_foreign
+from suite.paths import store_folder
+from suite.runs.dispatch import Failure, run_jobs
+from suite.runs.execute import Job, describe
+from suite.runs.executors import Resources
+from suite.runs.store import Record, Store
+from suite.training import checks as training_checks
+from suite.training import loop as training
+from suite.training.evaluated import checked_test_split
+from suite.units import (
+    Measurement,
+    Network,
+    Pretrained,
+    Training,
+    Unit,
+    data_names,
+    identity,
+    key,
+    training_of,
+)
+
+FEW_HAVE = (
+    "group_dro", "balance_groups", "crop_padding", "flip", "zoom", "cosine_epochs", "decay_epochs",
+    "label_smoothing",
+)  # fmt: skip
+
+
+def compute(
+    units: Iterable[Unit],
+    *,
+    store: Store | None = None,
+    resources: Resources | None = None,
+    force: bool | None = None,
+    checkpoint_seconds: float = 20.0,
+) -> pd.DataFrame:
+    """Compute units, or read them from the store, and return a tidy table.
+
+    Args:
+        units: trainings and measurements.
+        store: results so far; default: `suite.paths.store_folder`.
+        resources: device and processes; default: from the environment.
+        force: compute even what is stored; default: whether REGLIB_FORCE is set.
+        checkpoint_seconds: least time between two checkpoints of a training.
+
+    Returns:
+        One row a unit, in their order: the settings as columns (`PENALTY_strength` for those of
+        a penalty, `metric_NAME` for one of the metric that the training has too), `metric`
+        ("training_loss" for a training), `value` (mean over images), `std`, `n` (images with a
+        value), `undefined` (images without), `status` ("done" or "diverged"), `seconds`, `key`.
+
+    Raises:
+        UsageError: a unit asks for something unknown or data are missing; nothing was computed.
+        RunFailed: some units failed; all others are stored.
+    """
+    units = list(units)
+    for unit in units:
+        check(unit)
+    store = store or Store(store_folder())
+    resources = resources or Resources.from_environment()
+    force = os.environ.get("REGLIB_FORCE", "") not in ("", "0") if force is None else force
+    names = keys_of(units)
+    keys = dict(zip(names, units))
+    told = len(store.reports)
+    stored = {} if force else store.read_all(keys)
+    missing = {name: unit for name, unit in keys.items() if name not in stored}
+    errors: list[Failure] = []
+    if missing:
+        _check_with_data(missing.values())
+        store.clean()
+        jobs = [
+            Job(tuple(identity(unit) for unit in group), str(store.folder.resolve()),
+                resources.chosen_device(), force, checkpoint_seconds, resources.double_backward)
+            for group in _groups(missing.values(), resources.chosen_jobs())
+        ]  # fmt: skip
+        errors = run_jobs(jobs, resources, store)
+        stored |= store.read_all(missing)
+    for report in dict.fromkeys(store.reports[told:]):
+        print(report)
+    _raise_failures(errors, [unit for name, unit in missing.items() if name not in stored])
+    return pd.DataFrame([_row(unit, name, stored[name]) for unit, name in zip(units, names)])
+
+
+def check(unit: Unit) -> None:
+    """Check all names in a unit before any time is spent.
+
+    Raises:
+        UsageError: something unknown.
+    """
+    network = training_of(unit)
+    if isinstance(network, Pretrained):
+        pretrained.entry(network.network)
+        if not isinstance(unit, Measurement):
+            raise UsageError("a Pretrained is trained already: expected measurements of it")
+    else:
+        training_checks.check(network)
+    if isinstance(unit, Measurement):
+        measure.check(unit)
+
+
+def _check_with_data(units: Iterable[Unit]) -> None:
+    """Check that there are enough images, and that the networks take them.
+
+    Raises:
+        UsageError: too few images, images of a shape or an option that a network does not take,
+            labels that it does not have, foreign images that are those of the training.
+    """
+    units = sorted(units, key=lambda unit: _of_images(training_of(unit)))
+    for unit in units:
+        if isinstance(unit, Measurement):
+            name = unit.settings.get("data", unit.training.data)
+            own = data_of(unit.training)
+            shown = load_data(name) if "data" in unit.settings else own
+            labelled = unit.metric not in measure.WITHOUT_LABELS
+            checked_test_split(own, shown, name, measure.images_needed(unit), labelled=labelled)
+            if not labelled:
+                check_foreign(own, shown, unit.training.data, name)
+    built = set()
+    for unit in map(training_of, units):
+        data = data_of(unit)
+        if isinstance(unit, Pretrained):
+            pretrained.check_weights(unit.network)
+            pretrained.network_inputs(unit.network, data.test.images[:1])
+            continue
+        n_train = len(data.train.labels)
+        if n_train == 0:
+            raise UsageError(f"data set {unit.data!r}: expected images to train on, it has none; "
+                             "it can only be shown to a Pretrained")  # fmt: skip
+        if unit.n_train is not None and unit.n_train > n_train:
+            raise UsageError(
+                f"n_train: expected at most {n_train} for the training split of {unit.data!r}, "
+                f"got {unit.n_train}"
+            )
+        network = (unit.data, unit.network, str(unit.network_options))
+        if network not in built:
+            training.initial_network(unit, data)
+            built.add(network)
+
+
+def _of_images(unit: Network) -> tuple[str, int]:
+    return unit.data, unit.fold if isinstance(unit, Training) else 0
+
+
+def keys_of(units: Sequence[Unit]) -> list[str]:
+    """Return the name of each unit in the store."""
+    names = dict.fromkeys(name for unit in units for name in data_names(unit))
+    fingerprints = {name: load_data(name).fingerprint for name in names}
+    return [key(unit, fingerprints) for unit in units]
+
+
+def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
+    """Put units of one training together, unless that leaves processes without work.
+
+    Of a network that others have trained, which is soon loaded, only units of the same images.
+    """
+    together: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        name = str(identity(training_of(unit)))
+        if isinstance(unit, Measurement) and isinstance(unit.training, Pretrained):
+            name += str([unit.settings.get(part) for part in ("n_images", "first", "step")])
+        together[name].append(unit)
+    groups = list(together.values())
+    if len(groups) >= jobs:
+        return groups
+    return [group[start::jobs] for group in groups for start in range(min(jobs, len(group)))]
+
+
+def _raise_failures(errors: Sequence[Failure], absent: Sequence[Unit]) -> None:
+    if errors:
+        unit, message, trace = errors[0]
+        raise RunFailed(
+            f"units that failed: {len(errors)}; all others are stored. The first: {unit}: {message}"
+            f"\n\nTraceback in the worker:\n{trace}"
+        )
+    if absent:
+        raise RunFailed(
+            f"units that were computed but are not in the store: {len(absent)}, the first: "
+            f"{describe(absent[0])}; do the workers see the same store folder and the same data?"
+        )
+
+
+def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:
+    row = _training_columns(training_of(unit))
+    if isinstance(unit, Measurement):
+        settings = {f"metric_{k}" if k in row else k: v for k, v in unit.settings.items()}
+        row |= {"metric": unit.metric, **settings}
+        values = record.values
+    else:
+        losses = record.values.get("losses") or [None]
+        row["metric"] = "training_loss"
+        values = {"mean": losses[-1], "n": row["n_train"]}
+    row |= {
+        "value": _number(values.get("mean")), "std": _number(values.get("std")),
+        "n": values.get("n"), "undefined": values.get("undefined", 0), "status": record.status,
+        "seconds": record.provenance["seconds"], "key": name,
+    }  # fmt: skip
+    return row
+
+
+def _training_columns(unit: Network) -> dict[str, Any]:
+    row: dict[str, Any] = {spec.name: getattr(unit, spec.name) for spec in fields(unit)}
+    if isinstance(unit, Pretrained):
+        return row
+    row |= row.pop("network_options")
+    for penalty, settings in row.pop("penalties").items():
+        row |= {f"{penalty}_{name}": value for name, value in settings.items()}
+    row |= {f"optimizer_{k}": value for k, value in row.pop("optimizer_options").items()}
+    for name in FEW_HAVE:
+        if not row[name]:
+            del row[name]  # so that only tables of trainings that have it have this column
+    if row["folds"] is None:
+        del row["folds"], row["fold"]
+    return row
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,239 @@
+"""A folder of results, one record for each unit, that survives being killed at any moment.
+
+A record is a JSON file, with a safetensors file beside it where there are weights or maps. Each is
+written under a temporary name and renamed; the JSON comes last, and holds the checksums of both.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from suite.errors import RunFailed, UsageError
+
+TEMPORARY = ".writing-"
+MOMENT = 0.1  # seconds, many times what lies between the writing of a record's two files
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is stored about a unit.
+
+    Args:
+        unit: its identity.
+        status: "done" or "diverged".
+        values: numbers and lists of numbers; None stands for a number that is not finite.
+        provenance: seconds, device, threads, memory, versions, commit, time.
+        tensors: checksum of the file with its tensors, if there is one.
+    """
+
+    unit: Mapping[str, Any]
+    status: str
+    values: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    tensors: str | None = None
+
+
+class Store:
+    """Results by key.
+
+    A file that does not agree with its checksum is moved to the folder `set_aside`, told of in
+    `reports`, and treated as missing.
+
+    Raises:
+        UsageError: the folder cannot be made or written.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.reports: list[str] = []
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"store folder {self.folder}: expected a folder that can be written, got: "
+                f"{error.strerror}; set REGLIB_STORE to another folder"
+            ) from error
+
+    def read(self, key: str) -> Record | None:
+        """Return the record of a key, or None where it or the file of its tensors is not sound."""
+        record = self._read_json(key)
+        if record is None or record.tensors is None:
+            return record
+        path = self._path(key, "safetensors")
+        if _file_checksum(path) == record.tensors:
+            return record
+        # Another process may have replaced one of the two files, and be about to replace the other.
+        time.sleep(MOMENT)
+        record = self._read_json(key)
+        if record is None or record.tensors in (None, _file_checksum(path)):
+            return record
+        self._set_aside(path, "does not agree with its checksum")
+        self._set_aside(self._path(key, "json"), "belongs to a file that is missing or damaged")
+        return None
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
+        """Return the records of those keys that have one."""
+        records = ((key, self.read(key)) for key in keys)
+        return {key: record for key, record in records if record is not None}
+
+    def read_tensors(self, key: str) -> dict[str, Tensor] | None:
+        """Return the tensors of a key, or None where there are no sound ones."""
+        record = self.read(key)
+        if record is None or record.tensors is None:
+            return None
+        contents = _contents(self._path(key, "safetensors"))
+        if contents is None or _checksum(contents) != record.tensors:  # replaced since
+            return None
+        return safetensors.torch.load(contents)
+
+    def write(self, key: str, record: Record, tensors: Mapping[str, Tensor] | None = None) -> None:
+        """Store a record; whatever had its key before is replaced.
+
+        Raises:
+            RunFailed: the file cannot be written, for example because the disk is full.
+        """
+        contents = asdict(record)
+        if tensors:
+            packed = _pack(tensors)
+            contents["tensors"] = _checksum(packed)
+            self._write(self._path(key, "safetensors"), packed)
+        text = _dump(contents)
+        contents["checksum"] = _checksum(text)
+        self._write(self._path(key, "json"), _dump(contents))
+
+    def read_checkpoint(self, key: str) -> dict[str, Tensor] | None:
+        """Return the last checkpoint of a training that has not ended, if there is a sound one."""
+        path = self._path(key, "checkpoint")
+        contents = _contents(path)
+        if contents is None:
+            return None
+        checksum, packed = contents[:64], contents[64:]
+        if checksum != _checksum(packed).encode():
+            self._set_aside(path, "does not agree with its checksum")
+            return None
+        return safetensors.torch.load(packed)
+
+    def write_checkpoint(self, key: str, state: Mapping[str, Tensor]) -> None:
+        """Store the state of a training that has not ended."""
+        packed = _pack(state)
+        self._write(self._path(key, "checkpoint"), _checksum(packed).encode() + packed)
+
+    def drop_checkpoint(self, key: str) -> None:
+        """Remove the checkpoint of a training that has ended."""
+        self._path(key, "checkpoint").unlink(missing_ok=True)
+
+    def clean(self) -> None:
+        """Remove what killed processes left: checkpoints of ended trainings, unfinished files."""
+        for path in self.folder.glob("??/*.checkpoint"):
+            if path.with_suffix(".json").exists():
+                path.unlink(missing_ok=True)
+        for path in self.folder.glob(f"??/{TEMPORARY}*"):
+            with contextlib.suppress(FileNotFoundError):  # its process has just renamed it
+                if time.time() - path.stat().st_mtime > DAY:
+                    path.unlink()
+
+    def _path(self, key: str, ending: str) -> Path:
+        return self.folder / key[:2] / f"{key}.{ending}"
+
+    def _read_json(self, key: str) -> Record | None:
+        path = self._path(key, "json")
+        text = _contents(path)
+        if text is None:
+            return None
+        try:
+            contents = json.loads(text)
+            sound = text == _dump(contents)
+            checksum = contents.pop("checksum")
+            sound = sound and checksum == _checksum(_dump(contents))
+            record = Record(**contents)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            sound = False
+        if not sound:
+            self._set_aside(path, "does not agree with its checksum")
+            return None
+        return record
+
+    def _write(self, path: Path, contents: bytes) -> None:
+        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(contents)
+            os.replace(temporary, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise RunFailed(
+                f"{path}: cannot be written ({error.strerror}); what was stored before is sound, "
+                "make room or set REGLIB_STORE and run again"
+            ) from error
+
+    def _set_aside(self, path: Path, why: str) -> None:
+        target = self.folder / "set_aside" / path.name
+        try:
+            target.parent.mkdir(exist_ok=True)
+            os.replace(path, target)
+        except FileNotFoundError:  # it is missing, or another process was faster
+            return
+        except OSError as error:
+            raise RunFailed(
+                f"{path} {why}, and cannot be moved to {target} ({error.strerror}); remove it"
+            ) from error
+        self.reports.append(f"{path.name} {why}: moved to {target}, to be computed anew")
+
+
+def _contents(path: Path) -> bytes | None:
+    """Return the contents of a file: None where there is none, b"" where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""
+
+
+def _file_checksum(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _pack(tensors: Mapping[str, Tensor]) -> bytes:
+    return safetensors.torch.save(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    )
+
+
+def _checksum(contents: bytes) -> str:
+    return hashlib.sha256(contents).hexdigest()
+
+
+def _dump(contents: Any) -> bytes:
+    return json.dumps(
+        _finite(contents), allow_nan=False, sort_keys=True, separators=(",", ":")
+    ).encode()
+
+
+def _finite(value: Any) -> Any:
+    """Replace numbers that JSON cannot hold by None."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

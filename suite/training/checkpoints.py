@@ -1,0 +1,45 @@
+"""What a training goes on from: weights, what the optimizer remembers, and the losses so far."""
+
+import torch
+from torch import Tensor, nn
+
+from suite.errors import UsageError
+
+State = dict[str, Tensor]
+
+
+def state_of(network: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> State:
+    """Return what `restore` needs, as tensors by name."""
+    state = {f"network.{name}": value for name, value in network.state_dict().items()}
+    for index, slots in optimizer.state_dict()["state"].items():
+        state |= {f"optimizer.{index}.{name}": value for name, value in slots.items()}
+    state["losses"] = torch.tensor(losses, dtype=torch.float64)
+    return state
+
+
+def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    """Put a network and its optimizer into a state; return the losses of the epochs before it.
+
+    Raises:
+        UsageError: not a state of a training.
+    """
+    weights = {}
+    slots: dict[int, State] = {}
+    for name, value in state.items():
+        owner, _, rest = name.partition(".")
+        if owner == "network":
+            weights[rest] = value
+        elif owner == "optimizer":
+            index, _, slot = rest.partition(".")
+            slots.setdefault(int(index), {})[slot] = value
+    if not weights or "losses" not in state:
+        raise UsageError("resume: expected the state that on_epoch gave, got something else")
+    network.load_state_dict(weights)
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": slots, "param_groups": groups})
+    # Files do not keep layouts, and fused optimizers pair a weight with its moments by address.
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if value.shape == parameter.shape:
+                moments[name] = torch.empty_like(parameter).copy_(value)
+    return state["losses"].tolist()

@@ -1,0 +1,81 @@
+"""The optimizers of a training, their settings, and the schedule of the learning rate."""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from suite.errors import UsageError, unknown
+from suite.units import Training
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+}
+# "decay_all" is ours: whether biases and the weights of normalisations decay like all others.
+SETTINGS = {
+    "adam": ("betas", "eps", "weight_decay", "decay_all"),
+    "sgd": ("momentum", "dampening", "nesterov", "weight_decay", "decay_all"),
+}
+
+
+def check_optimizer(unit: Training) -> None:
+    """Check the optimizer of a unit and its settings before any time is spent.
+
+    Raises:
+        UsageError: an unknown optimizer or setting, or a value that it does not take.
+    """
+    if unit.optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", unit.optimizer, OPTIMIZERS)
+    known = SETTINGS[unit.optimizer]
+    if extra := unit.optimizer_options.keys() - set(known):
+        raise unknown(f"setting of optimizer {unit.optimizer!r}", min(extra), known)
+    for name, value in unit.optimizer_options.items():
+        default = inspect.signature(OPTIMIZERS[unit.optimizer]).parameters.get(name)
+        switch = default is None or isinstance(default.default, bool)
+        if switch != isinstance(value, bool):
+            expected = "true or false" if switch else "a number"
+            raise UsageError(f"optimizer {unit.optimizer!r}: {name}: expected {expected}, got "
+                             f"{value!r}")  # fmt: skip
+    try:
+        build_optimizer(unit, nn.ParameterList([torch.zeros(1, 1), torch.zeros(1)]))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"optimizer {unit.optimizer!r}: {error}") from error
+
+
+def build_optimizer(unit: Training, network: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of a unit for the parameters of a network."""
+    options = dict(unit.optimizer_options)
+    parameters: Any = list(network.parameters())
+    if not options.pop("decay_all", True):
+        # Of one dimension are biases, and the scales and shifts of normalisations.
+        parameters = [
+            {"params": [p for p in parameters if p.ndim > 1]},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+    return OPTIMIZERS[unit.optimizer](parameters, lr=unit.learning_rate, fused=True, **options)
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, unit: Training, *, steps: int, steps_per_epoch: int
+) -> None:
+    r"""Set the learning rate for the step after `steps` steps.
+
+    .. math:: \eta_s = \tfrac12 \eta_0 \left( 1 + \cos \frac{\pi s}{E S} \right)
+
+    with `S` steps an epoch and `E = unit.cosine_epochs`. Without that it is the initial one,
+    divided by ten after each of `unit.decay_epochs`.
+
+    Source: :cite:t:`loshchilov2017`, without restarts, after every step.
+    """
+    if unit.cosine_epochs is None:
+        decays = sum(steps >= epochs * steps_per_epoch for epochs in unit.decay_epochs)
+        rate = unit.learning_rate / 10**decays
+    else:
+        share = steps / (unit.cosine_epochs * steps_per_epoch)
+        rate = unit.learning_rate * (1 + math.cos(math.pi * share)) / 2
+    for group in optimizer.param_groups:
+        group["lr"] = rate

@@ -54,9 +54,14 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     theirs = sorted(full["authors' way"])[len(full["authors' way"]) // 2]
     for name, values in pair.items():
         rows.append(
-            median_row(TITLE, f"authors' way / {name}", [theirs / s for s in values], "x",
-                       at_least=PAIR_GOAL)
-        )  # fmt: skip
+            median_row(
+                TITLE,
+                f"authors' way / {name}",
+                [theirs / s for s in values],
+                "x",
+                at_least=PAIR_GOAL,
+            )
+        )
     for name in ("full", "full, Jacobian kept"):
         ratio = ratios(full["authors' way"], full[name])
         rows.append(median_row(TITLE, f"authors' way / {name}", ratio, "x", at_least=FULL_GOAL))
@@ -109,13 +114,26 @@ def _errors(network: nn.Module, image: Tensor) -> list[Row]:
     error = float((found.values[0, 0] / exact.values[0, 0] - 1).abs())
     cosine = F.cosine_similarity(found.vectors[0, 0].flatten(), exact.vectors[0, 0].flatten(), 0)
     return [
-        Row(benchmark=TITLE, case="leading eigenpair: products until it converged",
-            value=int(found.products[0]), unit=""),
-        Row(benchmark=TITLE, case="leading eigenpair: relative error of the eigenvalue",
-            value=error, unit="", at_most=ERROR_GOAL),
-        Row(benchmark=TITLE, case="leading eigenpair: 1 - cosine with the exact one",
-            value=float(1 - cosine.abs()), unit=""),
-    ]  # fmt: skip
+        Row(
+            benchmark=TITLE,
+            case="leading eigenpair: products until it converged",
+            value=int(found.products[0]),
+            unit="",
+        ),
+        Row(
+            benchmark=TITLE,
+            case="leading eigenpair: relative error of the eigenvalue",
+            value=error,
+            unit="",
+            at_most=ERROR_GOAL,
+        ),
+        Row(
+            benchmark=TITLE,
+            case="leading eigenpair: 1 - cosine with the exact one",
+            value=float(1 - cosine.abs()),
+            unit="",
+        ),
+    ]
 
 
 def _batch(network: nn.Module, images: Tensor) -> list[Row]:
@@ -137,6 +155,10 @@ def _batch(network: nn.Module, images: Tensor) -> list[Row]:
     n = len(images)
     return [
         Row(benchmark=TITLE, case=f"CASO of {n} images at once", value=1000 * together, unit="ms"),
-        Row(benchmark=TITLE, case=f"CASO, {n} images one by one / at once",
-            value=single / together, unit="x"),
-    ]  # fmt: skip
+        Row(
+            benchmark=TITLE,
+            case=f"CASO, {n} images one by one / at once",
+            value=single / together,
+            unit="x",
+        ),
+    ]

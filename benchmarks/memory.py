@@ -15,9 +15,11 @@ from suite.networks.architectures import build_network
 
 METRICS = ("faithfulness", "lipschitz")
 STEPS = {
-    "stock": "penalised step, stock", "fast": "penalised step, fast",
-    "channels-last": "plain step, channels-last", "fast landscape": "landscape penalty alone",
-}  # fmt: skip
+    "stock": "penalised step, stock",
+    "fast": "penalised step, fast",
+    "channels-last": "plain step, channels-last",
+    "fast landscape": "landscape penalty alone",
+}
 
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
@@ -30,11 +32,20 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
             added, largest = _in_process(metric, str(side)).split()
             case = f"{metric}, {side} x {side} pixels"
             rows += [
-                Row(benchmark="memory", case=f"{case}: peak above start", value=float(added),
-                    unit="MiB"),
-                Row(benchmark="memory", case=f"{case}: largest batch", value=int(largest) / 1024,
-                    unit="KiB", at_most=metrics.CHUNK_BYTES / 1024),
-            ]  # fmt: skip
+                Row(
+                    benchmark="memory",
+                    case=f"{case}: peak above start",
+                    value=float(added),
+                    unit="MiB",
+                ),
+                Row(
+                    benchmark="memory",
+                    case=f"{case}: largest batch",
+                    value=int(largest) / 1024,
+                    unit="KiB",
+                    at_most=metrics.CHUNK_BYTES / 1024,
+                ),
+            ]
     return [*rows, *(row for network in CASES for row in _of_steps(network))]
 
 
@@ -42,10 +53,14 @@ def _of_steps(network: str) -> list[Row]:
     title = f"{network}, batch {CASES[network].batch}"
     used = {way: float(_in_process("step", network, way)) for way in STEPS}
     rows = [
-        Row(benchmark="memory", case=f"{title}: {words}, peak above start", value=used[way],
-            unit="MiB")
+        Row(
+            benchmark="memory",
+            case=f"{title}: {words}, peak above start",
+            value=used[way],
+            unit="MiB",
+        )
         for way, words in STEPS.items()
-    ]  # fmt: skip
+    ]
     ratios = {
         "penalised step, fast / stock": (used["fast"] / used["stock"], 1),
         "landscape penalty / plain step": (used["fast landscape"] / used["channels-last"], None),
@@ -91,9 +106,12 @@ def measure(metric: str, side: int) -> tuple[float, int]:
         metrics.pixel_effects(model, images, labels)
     else:
         metrics.local_lipschitz_estimate(
-            lambda x, class_index: logit_gradient(model, x, class_index), images, labels,
-            generator=torch.Generator().manual_seed(0), n_samples=600,
-        )  # fmt: skip
+            lambda x, class_index: logit_gradient(model, x, class_index),
+            images,
+            labels,
+            generator=torch.Generator().manual_seed(0),
+            n_samples=600,
+        )
     return _peak() - before, model.largest
 
 

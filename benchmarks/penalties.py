@@ -7,14 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.timing import Row, interleaved, median_row, ratios
-from benchmarks.training_step import (
-    DENSITY_GOAL,
-    LAYOUTS,
-    Batch,
-    Case,
-    batch_of,
-    plain_step,
-)
+from benchmarks.training_step import DENSITY_GOAL, LAYOUTS, Batch, Case, batch_of, plain_step
 from reglib.double_backward import fast_double_backward
 from reglib.regularizers import group_dro
 from suite.networks.defences import with_softplus
@@ -66,9 +59,12 @@ def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
         values = ratios(seconds[label], seconds["plain"])
         yield median_row("penalties", f"{name}: {label} / plain", values, "x")
     yield median_row(
-        "penalties", f"{name}: {DENSITY} / {DOUBLE}", ratios(seconds[DENSITY], seconds[DOUBLE]),
-        "x", at_most=DENSITY_GOAL,
-    )  # fmt: skip
+        "penalties",
+        f"{name}: {DENSITY} / {DOUBLE}",
+        ratios(seconds[DENSITY], seconds[DOUBLE]),
+        "x",
+        at_most=DENSITY_GOAL,
+    )
 
 
 def _step(batch: Batch, model: torch.nn.Module, penalty: str, settings: dict[str, Any]) -> None:

@@ -97,9 +97,13 @@ def _ours(subject: Subject) -> dict[str, Callable[[], Tensor]]:
 
     def noisy(metric: Callable[..., Tensor]) -> Tensor:
         return metric(
-            subject.explain, images, labels, generator=subject.generator(), n_samples=n_samples,
+            subject.explain,
+            images,
+            labels,
+            generator=subject.generator(),
+            n_samples=n_samples,
             max_bytes=max_bytes,
-        )  # fmt: skip
+        )
 
     def black(x: Tensor) -> Tensor:
         return x.amin((1, 2, 3), keepdim=True).expand_as(x)
@@ -120,9 +124,12 @@ def _by_quantus(subject: Subject) -> dict[str, Callable[[], object]]:
     network.to(device)
     images, maps = (tensor.cpu().contiguous().numpy() for tensor in (subject.images, subject.maps))
     arguments = {
-        "model": network, "x_batch": images, "y_batch": subject.labels.cpu().numpy(),
-        "channel_first": True, "device": device.type,
-    }  # fmt: skip
+        "model": network,
+        "x_batch": images,
+        "y_batch": subject.labels.cpu().numpy(),
+        "channel_first": True,
+        "device": device.type,
+    }
 
     def explain(model: nn.Module, inputs: Any, targets: Any, **kwargs: Any) -> np.ndarray:
         tensors = (torch.as_tensor(array, device=device) for array in (inputs, targets))
@@ -134,9 +141,12 @@ def _by_quantus(subject: Subject) -> dict[str, Callable[[], object]]:
     }
     distance = quantus.functions.similarity_func.distance_euclidean
     lipschitz = quantus.LocalLipschitzEstimate(
-        nr_samples=subject.n_samples, perturb_std=0.1, norm_numerator=distance,
-        norm_denominator=distance, **QUIET,
-    )  # fmt: skip
+        nr_samples=subject.n_samples,
+        perturb_std=0.1,
+        norm_numerator=distance,
+        norm_denominator=distance,
+        **QUIET,
+    )
     sensitivity = quantus.MaxSensitivity(nr_samples=subject.n_samples, lower_bound=0.2, **QUIET)
     entropy = quantus.Complexity(**QUIET)
     given = {**arguments, "a_batch": maps}

@@ -9,7 +9,7 @@ import torch
 from benchmarks.timing import Row, seconds_of
 from suite.data import load_data
 from suite.runs.compute import compute
-from suite.runs.store import Record, Store
+from suite.store import Record, Store
 from suite.units import Measurement, Training, identity, key
 
 METRICS: tuple[dict[str, Any], ...] = (
@@ -50,11 +50,15 @@ def _row(case: str, value: float, unit: str, at_most: float | None = None) -> Ro
 def _units(count: int) -> list[Measurement]:
     trainings = [
         Training(
-            data="mnist5k", network="lenet5", epochs=10, learning_rate=1e-3, seed=seed,
+            data="mnist5k",
+            network="lenet5",
+            epochs=10,
+            learning_rate=1e-3,
+            seed=seed,
             penalties={"input_gradient": {"strength": 0.5}},
         )
         for seed in range(count // len(METRICS))
-    ]  # fmt: skip
+    ]
     return [
         Measurement(training=training, **metric) for training in trainings for metric in METRICS
     ]

@@ -42,9 +42,14 @@ class Row:
         """Return what is written to the file of results, numbers to four digits."""
         spread = self.quartiles and [_rounded(value) for value in self.quartiles]
         return {
-            "benchmark": self.benchmark, "case": self.case, "value": _rounded(self.value),
-            "unit": self.unit, "quartiles": spread, "goal": self.goal or None, "met": self.met,
-        }  # fmt: skip
+            "benchmark": self.benchmark,
+            "case": self.case,
+            "value": _rounded(self.value),
+            "unit": self.unit,
+            "quartiles": spread,
+            "goal": self.goal or None,
+            "met": self.met,
+        }
 
 
 def _rounded(value: float) -> float:
@@ -55,9 +60,13 @@ def median_row(benchmark: str, case: str, values: Sequence[float], unit: str, **
     """Make a row of the median and the quartiles of several measurements."""
     low, middle, high = np.percentile(values, [25, 50, 75])
     return Row(
-        benchmark=benchmark, case=case, value=float(middle), unit=unit,
-        quartiles=(float(low), float(high)), **goal,
-    )  # fmt: skip
+        benchmark=benchmark,
+        case=case,
+        value=float(middle),
+        unit=unit,
+        quartiles=(float(low), float(high)),
+        **goal,
+    )
 
 
 def interleaved(

@@ -68,11 +68,16 @@ def _pooling(shape: tuple[int, int, int, int], device: torch.device, rounds: int
     rows = [
         median_row(TITLE, f"{case}: average pooling", [1000 * s for s in base], "ms"),
         *(
-            median_row(TITLE, f"{case}: {name} / average pooling", ratios(values, base), "x",
-                       **(goal if name == "Top-GAP and L1" else {}))
+            median_row(
+                TITLE,
+                f"{case}: {name} / average pooling",
+                ratios(values, base),
+                "x",
+                **(goal if name == "Top-GAP and L1" else {}),
+            )
             for name, values in seconds.items()
         ),
-    ]  # fmt: skip
+    ]
     return rows if device.type == "cpu" else [*rows, _against_reading(maps.detach(), k, rounds)]
 
 

@@ -69,14 +69,18 @@ def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
     yield ratio("stock", plain, "stock / plain")
     yield ratio("stock, channels-last", plain, "stock in channels-last / plain")
     yield ratio("forward-over-reverse", plain, "forward-over-reverse / plain")
-    yield ratio("fast density", "fast", "marginal density / penalised, both fast",
-                at_most=DENSITY_GOAL)  # fmt: skip
+    yield ratio(
+        "fast density", "fast", "marginal density / penalised, both fast", at_most=DENSITY_GOAL
+    )
     added = [s / LANDSCAPE_EVERY for s in seconds["fast landscape"]]
     with_landscape = [p + a for p, a in zip(seconds[last], added, strict=True)]
     yield median_row(
-        "training step", f"{title}: landscape penalty in each 10th step / plain, channels-last",
-        ratios(with_landscape, seconds[last]), "x", at_most=LANDSCAPE_GOAL,
-    )  # fmt: skip
+        "training step",
+        f"{title}: landscape penalty in each 10th step / plain, channels-last",
+        ratios(with_landscape, seconds[last]),
+        "x",
+        at_most=LANDSCAPE_GOAL,
+    )
 
 
 class Batch(NamedTuple):

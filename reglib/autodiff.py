@@ -69,9 +69,14 @@ def hessian_product(
     if not gradient.requires_grad:
         return torch.zeros_like(inputs)
     return torch.autograd.grad(
-        gradient, inputs, torch.empty_like(gradient).copy_(vector), retain_graph=True,
-        create_graph=create_graph, allow_unused=True, materialize_grads=True,
-    )[0]  # fmt: skip
+        gradient,
+        inputs,
+        torch.empty_like(gradient).copy_(vector),
+        retain_graph=True,
+        create_graph=create_graph,
+        allow_unused=True,
+        materialize_grads=True,
+    )[0]
 
 
 class Linearisation(NamedTuple):

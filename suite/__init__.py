@@ -4,6 +4,6 @@ from pathlib import Path
 
 if not (Path(__file__).parents[1] / "notebooks").is_dir():
     raise ImportError(
-        "suite: it is used from a checkout of the project, beside its notebooks, and is not part of "
-        "the package reglib; clone the repository and run 'make book' or 'python -m suite list' in it"
+        "suite: it is used from a checkout of the project, beside its notebooks, and is not part "
+        "of the package reglib; clone the repository and run 'make book' in it"
     )

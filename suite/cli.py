@@ -77,9 +77,12 @@ def run(
             typer.echo(f"{name}, profile {profile}: {_plan(name, values[name])}")
         return
     environment = {
-        "REGLIB_DEVICE": device, "REGLIB_JOBS": str(jobs or ""), "REGLIB_DASK": dask or "",
-        "REGLIB_DOUBLE_BACKWARD": double_backward or "", "REGLIB_FORCE": "1" if force else "",
-    }  # fmt: skip
+        "REGLIB_DEVICE": device,
+        "REGLIB_JOBS": str(jobs or ""),
+        "REGLIB_DASK": dask or "",
+        "REGLIB_DOUBLE_BACKWARD": double_backward or "",
+        "REGLIB_FORCE": "1" if force else "",
+    }
     failures = []
     for name in names:
         try:
@@ -114,9 +117,7 @@ def book(
 
 
 @app.command()
-def report(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def report(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print the verdicts of the latest runs and of the kept results."""
     from suite.evidence.report import all_verdicts
 
@@ -156,19 +157,22 @@ def serve(
 def _plan(name: str, values: dict[str, Any]) -> str:
     from suite.evidence.results import load_results
     from suite.runs.plan import plan
-    from suite.runs.store import Store
+    from suite.store import Store
 
     kept = load_results(name, values["profile"]).provenance
     units = notebooks.units_of(name, values)
     if not units:
         return "no units: it runs anew each time"
     result = plan(units, Store(store_folder()), typical=kept.get("median_seconds"))
-    lines = [f"{result.total} units, {result.stored} stored ({result.spent:.0f} s spent), "
-             f"{result.total - result.stored} missing"]  # fmt: skip
+    lines = [
+        f"{result.total} units, {result.stored} stored ({result.spent:.0f} s spent), "
+        f"{result.total - result.stored} missing"
+    ]
     if result.seconds:
         more = f"; {result.unknown} units have none to go by" if result.unknown else ""
-        lines.append(f"  estimate: {result.seconds:,.0f} s of one worker, by stored and kept "
-                     f"results{more}")  # fmt: skip
+        lines.append(
+            f"  estimate: {result.seconds:,.0f} s of one worker, by stored and kept results{more}"
+        )
     elif result.unknown:
         lines.append("  no estimate: nothing similar is stored or kept")
     messages = dict.fromkeys(result.missing_data.values())

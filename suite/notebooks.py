@@ -87,8 +87,10 @@ def resolve(chapter: str, profile: str, changes: Mapping[str, Any]) -> dict[str,
         default = known[name].default
         if not _same_type(value, default):
             hint = " (YAML wants 1.0e+3 for 1e3)" if isinstance(default, float) else ""
-            raise UsageError(f"parameter {name}: expected {type(default).__name__} like "
-                             f"{default!r}, got {value!r}{hint}")  # fmt: skip
+            raise UsageError(
+                f"parameter {name}: expected {type(default).__name__} like "
+                f"{default!r}, got {value!r}{hint}"
+            )
         if isinstance(default, list) and not value:
             raise UsageError(f"parameter {name}: expected at least one value, got an empty list")
     return values
@@ -146,11 +148,7 @@ def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
 
 
 def run(
-    chapter: str,
-    values: Mapping[str, Any],
-    *,
-    environment: Mapping[str, str],
-    bar: bool = True,
+    chapter: str, values: Mapping[str, Any], *, environment: Mapping[str, str], bar: bool = True
 ) -> Path:
     """Execute a chapter; its page is there afterwards if and only if every cell ran.
 
@@ -188,10 +186,14 @@ def _execute(notebook: Path, partial: Path, values: Mapping[str, Any]) -> None:
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             papermill.execute_notebook(
-                str(notebook), str(partial), parameters=dict(values), kernel_name="python3",
-                cwd=str(notebook.parent), progress_bar=False,
+                str(notebook),
+                str(partial),
+                parameters=dict(values),
+                kernel_name="python3",
+                cwd=str(notebook.parent),
+                progress_bar=False,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],
-            )  # fmt: skip
+            )
             return
         except PapermillExecutionError as error:
             if error.ename in ("UsageError", "DataMissing"):

@@ -109,9 +109,13 @@ def dots_with_bins(
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(4.2 if columns == 1 else 7.6, 3.3 * rows), squeeze=False,
-        layout="constrained", sharey=True,
-    )  # fmt: skip
+        rows,
+        columns,
+        figsize=(4.2 if columns == 1 else 7.6, 3.3 * rows),
+        squeeze=False,
+        layout="constrained",
+        sharey=True,
+    )
     for axis, ((profile, data, network), panel) in zip(axes.flat, panels):
         colour = COLOURS.get(str(profile), "#2166ac")
         axis.scatter(
@@ -122,15 +126,20 @@ def dots_with_bins(
             part = ordered.iloc[places]
             mean = mean_interval(part["value"])
             axis.errorbar(
-                part[x].mean(), mean.estimate,
+                part[x].mean(),
+                mean.estimate,
                 np.abs([[mean.estimate - mean.low], [mean.high - mean.estimate]]),
-                fmt="s", color="black", markersize=4, elinewidth=1, capsize=2,
-            )  # fmt: skip
+                fmt="s",
+                color="black",
+                markersize=4,
+                elinewidth=1,
+                capsize=2,
+            )
         rho = float(spearman(panel[x], panel["value"]))
         axis.set_title(
             f"{name_of(data)}\n{name_of(network)}, {profile}\nρ = {rho:.2f}, n = {len(panel)}",
             fontsize=9,
-        )  # fmt: skip
+        )
         axis.set(xlabel=x_label, yscale="log" if log else "linear")
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes[:, 0]:
@@ -162,9 +171,12 @@ def picture_grid(
     n = max(map(len, rows))
     side = min(1.45, 8.8 / n)
     figure, axes = plt.subplots(
-        len(rows), n, figsize=(side * n, (side + (0.15 if notes else 0.05)) * len(rows) + 0.5),
-        squeeze=False, layout="constrained",
-    )  # fmt: skip
+        len(rows),
+        n,
+        figsize=(side * n, (side + (0.15 if notes else 0.05)) * len(rows) + 0.5),
+        squeeze=False,
+        layout="constrained",
+    )
     for r, row in enumerate(rows):
         for c, axis in enumerate(axes[r]):
             axis.set(xticks=[], yticks=[])
@@ -177,8 +189,10 @@ def picture_grid(
                 photograph = picture.ndim == 3
                 axis.imshow(
                     picture.transpose(1, 2, 0) if photograph else picture,
-                    cmap=None if photograph else "gray", vmin=0, vmax=255,
-                )  # fmt: skip
+                    cmap=None if photograph else "gray",
+                    vmin=0,
+                    vmax=255,
+                )
             if r < len(notes) and c < len(notes[r]):
                 axis.set_xlabel(notes[r][c], fontsize=7)
             if (r, c) in marked:
@@ -207,9 +221,12 @@ def saliency_grid(
     """
     columns = 1 + len(maps)
     figure, axes = plt.subplots(
-        len(images), columns, figsize=(1.9 * columns, 1.95 * len(images)), squeeze=False,
+        len(images),
+        columns,
+        figsize=(1.9 * columns, 1.95 * len(images)),
+        squeeze=False,
         layout="constrained",
-    )  # fmt: skip
+    )
     low, high = images.min(), images.max()
     for row, image in enumerate(images):
         shown = ((image - low) / (high - low)).transpose(1, 2, 0)

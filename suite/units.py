@@ -114,32 +114,58 @@ class Training:
         require("network_options", self.network_options, "names and values", is_settings)
         require("penalties", self.penalties, "names, and settings for each", is_settings)
         for name, settings in self.penalties.items():
-            require(f"penalty {name!r}", settings, 'settings such as {"strength": 1}',
-                     is_settings)  # fmt: skip
-            require(f"strength of penalty {name!r}", settings.get("strength"),
-                     "a finite number >= 0", is_strength)  # fmt: skip
+            require(f"penalty {name!r}", settings, 'settings such as {"strength": 1}', is_settings)
+            require(
+                f"strength of penalty {name!r}",
+                settings.get("strength"),
+                "a finite number >= 0",
+                is_strength,
+            )
 
     def _check_folds(self) -> None:
         if self.folds is not None:
-            require("folds", self.folds, "an integer of at least 2 or None",
-                     lambda v: is_count(v) and v > 1)  # fmt: skip
+            require(
+                "folds",
+                self.folds,
+                "an integer of at least 2 or None",
+                lambda v: is_count(v) and v > 1,
+            )
         last = (self.folds or 1) - 1
-        require("fold", self.fold, f"an integer in 0..{last} for folds={self.folds}",
-                 lambda v: is_integer(v) and 0 <= v <= last)  # fmt: skip
+        require(
+            "fold",
+            self.fold,
+            f"an integer in 0..{last} for folds={self.folds}",
+            lambda v: is_integer(v) and 0 <= v <= last,
+        )
 
     def _check_schedule_and_changes(self) -> None:
-        require("crop_padding", self.crop_padding, "a number of pixels, 0 or more",
-                 lambda v: is_integer(v) and v >= 0)  # fmt: skip
-        require("zoom", self.zoom, "a finite number above 1, or None",
-                lambda v: v is None or (is_finite(v) and v > 1))  # fmt: skip
+        require(
+            "crop_padding",
+            self.crop_padding,
+            "a number of pixels, 0 or more",
+            lambda v: is_integer(v) and v >= 0,
+        )
+        require(
+            "zoom",
+            self.zoom,
+            "a finite number above 1, or None",
+            lambda v: v is None or (is_finite(v) and v > 1),
+        )
         require("optimizer_options", self.optimizer_options, "names and values", is_settings)
-        require("label_smoothing", self.label_smoothing, "a number from 0 to below 1",
-                 lambda v: is_finite(v) and 0 <= v < 1)  # fmt: skip
+        require(
+            "label_smoothing",
+            self.label_smoothing,
+            "a number from 0 to below 1",
+            lambda v: is_finite(v) and 0 <= v < 1,
+        )
         if self.cosine_epochs is not None:
-            require("cosine_epochs", self.cosine_epochs, f"an integer from {self.epochs} (epochs)",
-                     lambda v: is_integer(v) and v >= self.epochs)  # fmt: skip
-            require("decay_epochs", self.decay_epochs, "none beside cosine_epochs",
-                     lambda v: not v)  # fmt: skip
+            require(
+                "cosine_epochs",
+                self.cosine_epochs,
+                f"an integer from {self.epochs} (epochs)",
+                lambda v: is_integer(v) and v >= self.epochs,
+            )
+            require("decay_epochs", self.decay_epochs, "none beside cosine_epochs", lambda v: not v)
         require("decay_epochs", self.decay_epochs, "rising positive integers", is_rising)
         object.__setattr__(self, "decay_epochs", tuple(self.decay_epochs))
 
@@ -182,8 +208,12 @@ class Measurement:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require("training", self.training, "a Training or a Pretrained",
-                 lambda v: isinstance(v, Training | Pretrained))  # fmt: skip
+        require(
+            "training",
+            self.training,
+            "a Training or a Pretrained",
+            lambda v: isinstance(v, Training | Pretrained),
+        )
         require("metric", self.metric, "a name", is_name)
         require("settings", self.settings, "names and values", is_settings)
 

@@ -43,9 +43,15 @@ def small() -> Callable[..., Training]:
 
     def make(**changes: Any) -> Training:
         fields: dict[str, Any] = {
-            "data": "mnist5k", "network": "lenet5", "epochs": 1, "learning_rate": 1e-3, "seed": 0,
-            "n_train": 128, "batch_size": 64, "penalties": {"input_gradient": {"strength": 0.1}},
-        }  # fmt: skip
+            "data": "mnist5k",
+            "network": "lenet5",
+            "epochs": 1,
+            "learning_rate": 1e-3,
+            "seed": 0,
+            "n_train": 128,
+            "batch_size": 64,
+            "penalties": {"input_gradient": {"strength": 0.1}},
+        }
         return Training(**fields | changes)
 
     return make

@@ -54,9 +54,14 @@ def preactivation():
 
     stages = [Block(64 * 2 ** max(i - 1, 0), 64 * 2**i, 1 if i == 0 else 2) for i in range(4)]
     return nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1), *stages, nn.BatchNorm2d(512), nn.ReLU(inplace=True),
-        nn.AvgPool2d(4), nn.Flatten(), nn.Linear(512, CLASSES),
-    )  # fmt: skip
+        nn.Conv2d(3, 64, 3, padding=1),
+        *stages,
+        nn.BatchNorm2d(512),
+        nn.ReLU(inplace=True),
+        nn.AvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(512, CLASSES),
+    )
 
 
 def _timm(name):
@@ -76,9 +81,13 @@ NETWORKS = {
     "LeNet-5": (lambda: build_network("lenet5", (3, 32, 32), CLASSES, options={}, seed=0), 32),
     "MLP": (
         lambda: nn.Sequential(
-            nn.Flatten(), nn.Linear(3072, 256), nn.BatchNorm1d(256), nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(3072, 256),
+            nn.BatchNorm1d(256),
+            nn.ReLU(),
             nn.Linear(256, CLASSES),
-        ), 32,
+        ),
+        32,
     ),
     "VGG-11 of torchvision": (lambda: _torchvision("vgg11_bn"), 32),
     "ResNet-18 of torchvision": (lambda: _torchvision("resnet18"), 64),
@@ -86,7 +95,7 @@ NETWORKS = {
     "PreAct-ResNet": (preactivation, 32),
     "WideResNet-50-2": (lambda: _torchvision("wide_resnet50_2"), 64),
     "EfficientNet-Lite0": (lambda: _timm("efficientnet_lite0"), 64),
-}  # fmt: skip
+}
 
 
 def network_and_images(name):

@@ -54,15 +54,21 @@ class TestAblationCurve:
     def test_refuses_counts_that_there_are_not(self, counts):
         images = rand(1, 2, 3, 4)
         with pytest.raises(ValueError, match="counts: expected numbers from 0 to 12"):
-            ablation_curve(softmax_network((2, 3, 4)), images, torch.tensor([0]), images,
-                           counts=counts)  # fmt: skip
+            ablation_curve(
+                softmax_network((2, 3, 4)), images, torch.tensor([0]), images, counts=counts
+            )
 
     def test_refuses_maps_of_another_size(self):
         with pytest.raises(
             ValueError, match=r"maps: expected shape \(1, C, 3, 4\) .* got \(1, 2, 4, 3\)"
         ):
-            ablation_curve(softmax_network((2, 3, 4)), rand(1, 2, 3, 4), torch.tensor([0]),
-                           rand(1, 2, 4, 3), counts=[1])  # fmt: skip
+            ablation_curve(
+                softmax_network((2, 3, 4)),
+                rand(1, 2, 3, 4),
+                torch.tensor([0]),
+                rand(1, 2, 4, 3),
+                counts=[1],
+            )
 
     def test_area_is_that_of_trapezoids(self):
         curves = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.5, 0.0], [2.0, 0.0, 0.0]])
@@ -91,8 +97,12 @@ class TestIntegratedGradientsOverBaselines:
     @pytest.mark.parametrize("shape", [(0, 1, 3, 3), (2, 1, 3, 4)])
     def test_refuses_baselines_of_another_shape(self, shape):
         with pytest.raises(ValueError, match=r"baselines: expected shape \(N, 1, 3, 3\), N >= 1"):
-            integrated_gradients(softmax_network((1, 3, 3)), rand(2, 1, 3, 3),
-                                 torch.tensor([0, 0]), baselines=torch.zeros(shape))  # fmt: skip
+            integrated_gradients(
+                softmax_network((1, 3, 3)),
+                rand(2, 1, 3, 3),
+                torch.tensor([0, 0]),
+                baselines=torch.zeros(shape),
+            )
 
 
 def photographs(count=2, channels=3, size=32):
@@ -171,9 +181,7 @@ class TestCorruptions:
 
 
 class TestMeasurements:
-    UNIT = Training(
-        data="digits-centred", network="lenet5", epochs=1, learning_rate=1e-3, seed=0
-    )  # fmt: skip
+    UNIT = Training(data="digits-centred", network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
 
     def subject(self):
         data = load_data(self.UNIT.data)

@@ -14,8 +14,13 @@ WIDE = (-100.0, 100.0)
 
 
 def attack(model, x, **changes):
-    settings = {"epsilon": 0.3, "step_size": 0.1, "n_steps": 5, "pixel_range": WIDE,
-                "generator": generator()} | changes  # fmt: skip
+    settings = {
+        "epsilon": 0.3,
+        "step_size": 0.1,
+        "n_steps": 5,
+        "pixel_range": WIDE,
+        "generator": generator(),
+    } | changes
     return adversarial_examples(model, x, LABELS, **settings)
 
 

@@ -99,8 +99,9 @@ def test_twenty_default_steps_cross_a_third_of_the_ball_and_sixty_all_of_it():
     worst = x - 0.03 * w.sign()
 
     def distance(steps):
-        found = pgd(network, x, torch.zeros(20).long(), epsilon=0.03, steps=steps,
-                    generator=generator())  # fmt: skip
+        found = pgd(
+            network, x, torch.zeros(20).long(), epsilon=0.03, steps=steps, generator=generator()
+        )
         return float((found.images - worst).abs().max())
 
     assert distance(20) == pytest.approx(0.03 * 4 / 3, rel=0.01)
@@ -172,8 +173,9 @@ def test_square_attacks_oblong_images(shape):
     network[1].weight.data = torch.stack([corner.flatten(), -corner.flatten()])
     network[1].bias.data = torch.tensor([-0.5, 0.5])
     x = torch.full((3, 1, *shape), 0.52)
-    found = square(network.eval(), x, torch.zeros(3).long(), epsilon=0.1, generator=generator(),
-                   steps=400)  # fmt: skip
+    found = square(
+        network.eval(), x, torch.zeros(3).long(), epsilon=0.1, generator=generator(), steps=400
+    )
     assert not found.unchanged.any()
     assert float((found.images - x).abs().max()) <= 0.1 * (1 + 1e-4)
 
@@ -262,7 +264,7 @@ def test_images_are_attacked_in_batches():
 def test_network_images_and_random_states_are_left_as_they_were(name):
     network = nn.Sequential(
         nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)
-    )  # fmt: skip
+    )
     before = copy.deepcopy(network.state_dict())
     x = images(4)
     kept = x.clone()

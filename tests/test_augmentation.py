@@ -30,8 +30,10 @@ def test_each_image_is_a_crop_of_its_padded_self_or_of_its_mirror_image(flip):
     for old, new in zip(before, after):
         ways = {
             (down, right, mirrored): moved(old, down, right, 2)
-            for down in range(-2, 3) for right in range(-2, 3) for mirrored in (False,)
-        }  # fmt: skip
+            for down in range(-2, 3)
+            for right in range(-2, 3)
+            for mirrored in (False,)
+        }
         ways |= {(d, r, True): way.flip(2) for (d, r, _), way in list(ways.items())}
         same = [way for way, image in ways.items() if torch.equal(image, new)]
         assert len(same) == 1

@@ -167,8 +167,12 @@ def phone(seen):
 
 
 def contrast(seen):
-    return [f"{mode}: {piece}" for mode in ("light", "dark") for piece in seen[mode]
-            if piece["ratio"] < 4.5]  # fmt: skip
+    return [
+        f"{mode}: {piece}"
+        for mode in ("light", "dark")
+        for piece in seen[mode]
+        if piece["ratio"] < 4.5
+    ]
 
 
 def theme(seen):
@@ -199,9 +203,7 @@ def anchors(file):
     return set(re.findall(r'\bid="([^"]+)"', file.read_text(encoding="utf-8")))
 
 
-CHECKS = [
-    console, requests, images, mathematics, captions, phone, contrast, theme, headings, links,
-]  # fmt: skip
+CHECKS = [console, requests, images, mathematics, captions, phone, contrast, theme, headings, links]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -76,17 +76,25 @@ def test_cut_off(values, verdict):
 
 def claim(**changes):
     return {
-        "id": "c", "data": ["mnist"], "networks": ["lenet5"], "data_of_paper": ["mnist", "kmnist"],
-        "stands_for": {}, "test": {"rule": "trend", "where": {"metric": "entropy"},
-                                   "settings": {"x": "alpha", "expected": "rise"}},
-    } | changes  # fmt: skip
+        "id": "c",
+        "data": ["mnist"],
+        "networks": ["lenet5"],
+        "data_of_paper": ["mnist", "kmnist"],
+        "stands_for": {},
+        "test": {
+            "rule": "trend",
+            "where": {"metric": "entropy"},
+            "settings": {"x": "alpha", "expected": "rise"},
+        },
+    } | changes
 
 
 def test_judge_decides_what_was_run_and_lists_what_was_not():
     verdicts = claims.judge([claim()], frame_of(np.arange(17)))
     assert list(zip(verdicts["data"], verdicts["verdict"])) == [
-        ("mnist", "reproduced"), ("kmnist", "untested"),
-    ]  # fmt: skip
+        ("mnist", "reproduced"),
+        ("kmnist", "untested"),
+    ]
 
 
 def test_judge_counts_a_data_set_that_stands_for_another():
@@ -182,9 +190,9 @@ def test_paired_compares_two_methods_on_the_same_images(shift, expected, margin,
     level = np.random.default_rng(2).normal(0, 5, 40)  # far larger than the differences
     noise = np.random.default_rng(3).normal(0, 0.01, 40)
     noise -= noise.mean()
-    both = pd.concat([
-        images_of(level + shift + noise, saliency="caso"), images_of(level, saliency="gradient"),
-    ]).sample(frac=1, random_state=0)  # fmt: skip
+    both = pd.concat(
+        [images_of(level + shift + noise, saliency="caso"), images_of(level, saliency="gradient")]
+    ).sample(frac=1, random_state=0)
     rule = {"x": "confidence", "between": "saliency", "first": "caso", "second": "gradient"}
     found = claims.paired(both, **rule, expected=expected, margin=margin)
     assert found[0] == verdict
@@ -204,5 +212,11 @@ def test_paired_needs_pairs_and_not_only_models(pairs, verdict):
 
 def test_paired_names_what_is_missing():
     with pytest.raises(UsageError, match=r"expected saliency \['cafo'\], got \['caso'\]"):
-        claims.paired(images_of(IMAGES, saliency="caso"), x="confidence", between="saliency",
-                      first="caso", second="cafo", expected="lower")  # fmt: skip
+        claims.paired(
+            images_of(IMAGES, saliency="caso"),
+            x="confidence",
+            between="saliency",
+            first="caso",
+            second="cafo",
+            expected="lower",
+        )

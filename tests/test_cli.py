@@ -24,14 +24,23 @@ def command(tmp_path):
     """Run `reglib` with stores and results of its own; give exit code, output and errors."""
 
     def call(*arguments, **variables):
-        environment = os.environ | {
-            "REGLIB_STORE": str(tmp_path / "store"), "REGLIB_EXECUTED": str(tmp_path / "executed"),
-            "REGLIB_DATA": str(tmp_path / "data"),
-        } | variables  # fmt: skip
+        environment = (
+            os.environ
+            | {
+                "REGLIB_STORE": str(tmp_path / "store"),
+                "REGLIB_EXECUTED": str(tmp_path / "executed"),
+                "REGLIB_DATA": str(tmp_path / "data"),
+            }
+            | variables
+        )
         done = subprocess.run(
             [sys.executable, "-c", "from suite.cli import main; main()", *arguments],
-            capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+            timeout=300,
+        )
         return done.returncode, done.stdout, done.stderr
 
     return call
@@ -140,9 +149,11 @@ def test_serve_serves_on_this_machine_only(tmp_path):
         port = free.getsockname()[1]
     program = ["-c", "from suite.cli import main; main()", "serve", "--html", str(tmp_path)]
     with subprocess.Popen(
-        [sys.executable, "-u", *program, "--port", str(port)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-u", *program, "--port", str(port)],
+        stdout=subprocess.PIPE,
+        text=True,
         stderr=subprocess.DEVNULL,
-    ) as server:  # fmt: skip
+    ) as server:
         try:
             watchdog = threading.Timer(60, server.kill)
             watchdog.start()
@@ -159,10 +170,23 @@ def test_plain_papermill_runs_a_chapter_from_any_folder(tmp_path):
     (tmp_path / "values.yml").write_text(yaml.safe_dump(values))
     environment = os.environ | {"REGLIB_EXECUTED": str(tmp_path / "executed")}
     subprocess.run(
-        [sys.executable, "-m", "papermill", str(notebooks.source(CHAPTER)), "out.ipynb",
-         "-f", "values.yml", "-k", "python3"],
-        cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "papermill",
+            str(notebooks.source(CHAPTER)),
+            "out.ipynb",
+            "-f",
+            "values.yml",
+            "-k",
+            "python3",
+        ],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
     cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
     assert (tmp_path / "executed" / "results" / "smoke" / f"{CHAPTER}.csv").exists()

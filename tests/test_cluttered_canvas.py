@@ -76,9 +76,7 @@ def test_every_image_has_a_mask_and_the_bytes_are_the_same_everywhere(pair):
         assert split.masks.shape == (count, SIDE, SIDE)
         assert split.masks.flatten(1).any(1).all()
         assert (split.images[:, 0][split.masks] > 127).all()
-    assert [d.fingerprint[:16] for d in pair] == [
-        "8174b22592c91fd6", "dc0ca7421ba613a8",
-    ]  # fmt: skip
+    assert [d.fingerprint[:16] for d in pair] == ["8174b22592c91fd6", "dc0ca7421ba613a8"]
 
 
 def test_random_state_is_left_as_it_was():

@@ -18,7 +18,7 @@ from suite.runs import Store, compute
 from suite.runs.execute import Job, load_subject, run_job
 from suite.runs.executors import Resources
 from suite.runs.plan import Plan, plan
-from suite.runs.store import Record
+from suite.store import Record
 from suite.training.evaluated import Result, Subject, checked_test_split
 from suite.units import Measurement, Training, Unit, identity, key
 
@@ -64,14 +64,36 @@ def test_frame_has_a_row_for_each_unit_in_their_order(
     frame = compute(units, store=store, resources=here)
 
     assert frame.metric.tolist() == [
-        "accuracy", "training_loss", "entropy", "accuracy", "training_loss", "entropy",
-    ]  # fmt: skip
+        "accuracy",
+        "training_loss",
+        "entropy",
+        "accuracy",
+        "training_loss",
+        "entropy",
+    ]
     assert frame.seed.tolist() == [1, 0, 0, 1, 1, 0]
     assert set(frame.columns) == {
-        "data", "network", "epochs", "learning_rate", "seed", "pixel_range", "n_train",
-        "batch_size", "optimizer", "input_gradient_strength", "metric", "saliency", "n_images",
-        "value", "std", "n", "undefined", "status", "seconds", "key",
-    }  # fmt: skip
+        "data",
+        "network",
+        "epochs",
+        "learning_rate",
+        "seed",
+        "pixel_range",
+        "n_train",
+        "batch_size",
+        "optimizer",
+        "input_gradient_strength",
+        "metric",
+        "saliency",
+        "n_images",
+        "value",
+        "std",
+        "n",
+        "undefined",
+        "status",
+        "seconds",
+        "key",
+    }
     assert frame.input_gradient_strength.tolist()[1:3] == [0.1, 0.1]
     assert math.isnan(frame.input_gradient_strength[0])
     assert set(frame.status) == {"done"}
@@ -291,11 +313,21 @@ def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
 @pytest.mark.parametrize(
     "kind",
     [
-        "metric", "saliency", "setting", "missing setting", "network", "optimizer", "penalty",
-        "setting of a penalty", "data set", "data set of a metric", "option of a network",
-        "number of training images", "number of test images",
+        "metric",
+        "saliency",
+        "setting",
+        "missing setting",
+        "network",
+        "optimizer",
+        "penalty",
+        "setting of a penalty",
+        "data set",
+        "data set of a metric",
+        "option of a network",
+        "number of training images",
+        "number of test images",
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("no_training")
 def test_what_is_unknown_is_named_before_any_training(
     kind: str, store: Store, here: Resources, small: Small
@@ -396,9 +428,18 @@ def test_provenance_says_how_and_where(store: Store, here: Resources, small: Sma
     assert record is not None
     provenance = record.provenance
     assert provenance.keys() == {
-        "seconds", "peak_bytes", "ended", "device", "threads", "python", "torch", "reglib",
-        "commit", "resumed", "double_backward",
-    }  # fmt: skip
+        "seconds",
+        "peak_bytes",
+        "ended",
+        "device",
+        "threads",
+        "python",
+        "torch",
+        "reglib",
+        "commit",
+        "resumed",
+        "double_backward",
+    }
     assert provenance["device"].endswith("CPU")
     assert provenance["resumed"] is False
     assert provenance["double_backward"] == "fast"

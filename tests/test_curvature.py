@@ -68,9 +68,15 @@ def test_score_matching_on_a_linear_network():
     torch.testing.assert_close(values, half, rtol=1e-12, atol=0)
     trace = 2 / 0.1 * (weight[LABELS] * drawn()).sum(1)
     taylor = score_matching_penalty(
-        model, logits, LABELS, x,
-        generator=generator(), trace="taylor", noise_std=0.1, stability=0.3,
-    )  # fmt: skip
+        model,
+        logits,
+        LABELS,
+        x,
+        generator=generator(),
+        trace="taylor",
+        noise_std=0.1,
+        stability=0.3,
+    )
     torch.testing.assert_close(taylor, half + trace + 0.3 * trace.square(), rtol=1e-9, atol=0)
 
 
@@ -92,9 +98,15 @@ def test_score_matching_finds_the_trace_of_a_quadratic_logit(trace, n_samples):
     model, x = Quadratic(torch.diag_embed(diagonals)), 0.1 * draw(3, 6, seed=13)
     x.requires_grad_()
     values = score_matching_penalty(
-        model, model(x), LABELS, x,
-        generator=generator(), trace=trace, n_samples=n_samples, noise_std=1.0,
-    )  # fmt: skip
+        model,
+        model(x),
+        LABELS,
+        x,
+        generator=generator(),
+        trace=trace,
+        n_samples=n_samples,
+        noise_std=1.0,
+    )
     own = diagonals[LABELS]
     expected = 2 * own.sum(1) + (2 * own * x.detach()).square().sum(1) / 2
     tolerance = 1e-12 if trace == "hutchinson" else 0.05
@@ -128,8 +140,13 @@ def test_hessian_product_of_a_constant_gradient_is_zero():
 )
 def test_settings_out_of_range_are_refused(function, settings, text):
     model, _, x, logits = linear_network()
-    known = {"model": model, "logits": logits, "labels": LABELS, "inputs": x,
-             "generator": generator()}  # fmt: skip
+    known = {
+        "model": model,
+        "logits": logits,
+        "labels": LABELS,
+        "inputs": x,
+        "generator": generator(),
+    }
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     with pytest.raises(ValueError, match=text):

@@ -19,9 +19,14 @@ from suite.networks.architectures import build_network
 
 IDX = ("MNIST", "KMNIST", "FashionMNIST")
 IN_PACKAGES = {
-    "mnist5k", "digits-centred", "digits-anywhere", "digit_canvas", "digit_canvas_swapped",
-    "foolbox-imagenet", "photograph-tiles",
-}  # fmt: skip
+    "mnist5k",
+    "digits-centred",
+    "digits-anywhere",
+    "digit_canvas",
+    "digit_canvas_swapped",
+    "foolbox-imagenet",
+    "photograph-tiles",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -390,9 +395,8 @@ class TestImagenette:
     def folder(self, tmp_path: Path) -> Path:
         folder = tmp_path / "data" / "imagenette2-320"
         write_images(
-            folder, size=(340, 320), ending="jpeg", test="val",
-            classes=("n01440764", "n02102040"),
-        )  # fmt: skip
+            folder, size=(340, 320), ending="jpeg", test="val", classes=("n01440764", "n02102040")
+        )
         return folder
 
     def test_images_are_cropped_at_the_centre(self, folder: Path) -> None:
@@ -438,8 +442,12 @@ def test_an_empty_split_is_refused(tmp_path: Path) -> None:
 
 
 MADE_OF_OTHERS = {
-    "blockmnist5k", "blockmnist", "texturedmnist5k", "texturedmnist", "texturedfashion",
-}  # fmt: skip
+    "blockmnist5k",
+    "blockmnist",
+    "texturedmnist5k",
+    "texturedmnist",
+    "texturedfashion",
+}
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES.keys() - IN_PACKAGES - MADE_OF_OTHERS))

@@ -214,8 +214,14 @@ def test_a_network_trains_alike_on_a_map_and_in_memory(monkeypatch: pytest.Monke
     losses = {}
     for name in ("mapped", "plain"):
         unit = Training(
-            data=name, network="convnet", network_options={"width": 2}, epochs=2, batch_size=4,
-            learning_rate=0.01, seed=0, n_train=10,
-        )  # fmt: skip
+            data=name,
+            network="convnet",
+            network_options={"width": 2},
+            epochs=2,
+            batch_size=4,
+            learning_rate=0.01,
+            seed=0,
+            n_train=10,
+        )
         losses[name] = train(unit, load_data(name), device=torch.device("cpu")).losses
     assert losses["mapped"] == losses["plain"]

@@ -90,8 +90,9 @@ class Square(nn.Module):
 
 def noises(n_samples, std, shape=(1, 4, 4)):
     source = generator(5)
-    return [std * torch.randn(shape, generator=source, dtype=torch.float64)
-            for _ in range(n_samples)]  # fmt: skip
+    return [
+        std * torch.randn(shape, generator=source, dtype=torch.float64) for _ in range(n_samples)
+    ]
 
 
 def test_gradient_change_of_a_quadratic_is_the_noise_over_the_image():

@@ -92,29 +92,48 @@ class Discarded(nn.Module):
 SPECIAL = {
     "what an in-place function returns is ignored": Discarded,
     "in place after a function that keeps its input": lambda: nn.Sequential(
-        nn.Conv2d(2, CLASSES, 3), nn.ReLU6(), nn.ReLU(inplace=True), nn.LeakyReLU(0.1),
-        nn.LeakyReLU(0.1, inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Conv2d(2, CLASSES, 3),
+        nn.ReLU6(),
+        nn.ReLU(inplace=True),
+        nn.LeakyReLU(0.1),
+        nn.LeakyReLU(0.1, inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
     ),
     "used twice, in place": Reused,
     "forked": Forked,
     "in-place relatives of ReLU": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.ReLU6(inplace=True), nn.Conv2d(4, 4, 3), nn.LeakyReLU(inplace=True),
-        nn.Conv2d(4, CLASSES, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Conv2d(2, 4, 3),
+        nn.ReLU6(inplace=True),
+        nn.Conv2d(4, 4, 3),
+        nn.LeakyReLU(inplace=True),
+        nn.Conv2d(4, CLASSES, 3),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
     ),
     "lazy, called before": lambda: _called(
-        nn.Sequential(nn.LazyConv2d(3, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(CLASSES)),
+        nn.Sequential(nn.LazyConv2d(3, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(CLASSES))
     ),
     "weight norm": lambda: nn.Sequential(
-        nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 3, 3)), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, CLASSES),
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 3, 3)),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(3, CLASSES),
     ),
     "frozen weights": lambda: _frozen(
         nn.Sequential(
-            nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 3, 3),
-            nn.BatchNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, CLASSES),
+            nn.Conv2d(2, 3, 3),
+            nn.BatchNorm2d(3),
+            nn.ReLU(),
+            nn.Conv2d(3, 3, 3),
+            nn.BatchNorm2d(3),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(3, CLASSES),
         )
     ),
-}  # fmt: skip
+}
 
 
 def _called(model):

@@ -43,10 +43,15 @@ def convolutions(draw, channels):
     width = draw(st.sampled_from([2, 4]))
     groups = groups if width % groups == 0 else 1
     return width, nn.Conv2d(
-        channels, width, draw(st.sampled_from([1, 2, 3, (1, 3)])),
-        stride=draw(st.sampled_from([1, 2])), padding=draw(st.sampled_from([1, 2])),
-        dilation=draw(st.sampled_from([1, 2])), groups=groups, bias=draw(st.booleans()),
-    )  # fmt: skip
+        channels,
+        width,
+        draw(st.sampled_from([1, 2, 3, (1, 3)])),
+        stride=draw(st.sampled_from([1, 2])),
+        padding=draw(st.sampled_from([1, 2])),
+        dilation=draw(st.sampled_from([1, 2])),
+        groups=groups,
+        bias=draw(st.booleans()),
+    )
 
 
 @st.composite
@@ -55,18 +60,36 @@ def layers(draw, channels):
     kind = draw(st.sampled_from(["norm", "activation", "pool", "residual"]))
     if kind == "norm":
         return nn.BatchNorm2d(
-            channels, affine=draw(st.booleans()), track_running_stats=draw(st.booleans()),
+            channels,
+            affine=draw(st.booleans()),
+            track_running_stats=draw(st.booleans()),
             momentum=draw(st.sampled_from([0.1, 0.5, None])),
-        )  # fmt: skip
+        )
     if kind == "activation":
-        return draw(st.sampled_from([
-            nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.LeakyReLU(0.1), nn.SiLU(), nn.Tanh(),
-        ]))  # fmt: skip
+        return draw(
+            st.sampled_from(
+                [
+                    nn.ReLU(),
+                    nn.ReLU(inplace=True),
+                    nn.ReLU6(),
+                    nn.LeakyReLU(0.1),
+                    nn.SiLU(),
+                    nn.Tanh(),
+                ]
+            )
+        )
     if kind == "pool":
-        return draw(st.sampled_from([
-            nn.MaxPool2d(2, ceil_mode=True), nn.MaxPool2d(3, 1, padding=1),
-            nn.AvgPool2d(3, 2, padding=1), nn.AdaptiveAvgPool2d(2), nn.AdaptiveMaxPool2d((2, 1)),
-        ]))  # fmt: skip
+        return draw(
+            st.sampled_from(
+                [
+                    nn.MaxPool2d(2, ceil_mode=True),
+                    nn.MaxPool2d(3, 1, padding=1),
+                    nn.AvgPool2d(3, 2, padding=1),
+                    nn.AdaptiveAvgPool2d(2),
+                    nn.AdaptiveMaxPool2d((2, 1)),
+                ]
+            )
+        )
     return Residual(nn.Conv2d(channels, channels, 3, padding=1))
 
 

@@ -13,13 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from reglib.double_backward import calls_of, evaluation_mode, fast_double_backward
 from suite.training.loop import DEFAULT
-from tests.double_backward import (
-    CLASSES,
-    assert_same_step,
-    in_general_position,
-    randn,
-    small,
-)
+from tests.double_backward import CLASSES, assert_same_step, in_general_position, randn, small
 
 
 def test_a_view_has_the_state_of_its_network():
@@ -65,8 +59,11 @@ def test_a_view_hides_no_name_of_the_network():
     for view in (fast_double_backward(model), evaluation_mode(model)):
         for again in (view, copy.deepcopy(view), evaluation_mode(view)):
             assert (again.original, again.viewed, again.folded, again.make(2)) == (
-                "mine", "mine", "mine", 4,
-            )  # fmt: skip
+                "mine",
+                "mine",
+                "mine",
+                4,
+            )
 
 
 def test_the_network_itself_is_as_it_was():
@@ -125,9 +122,11 @@ def test_what_is_fast_is_listed_and_what_is_not():
     calls = calls_of(model, torch.rand(2, 1, 5, 5))
     assert dict(calls.fast) == {"torch.nn.functional.conv2d": 1}
     assert set(calls.stock) == {
-        "torch.nn.functional.group_norm", "torch.nn.functional.silu", "torch.Tensor.flatten",
+        "torch.nn.functional.group_norm",
+        "torch.nn.functional.silu",
+        "torch.Tensor.flatten",
         "torch.nn.functional.linear",
-    }  # fmt: skip
+    }
 
 
 def test_without_gradients_nothing_is_recorded():

@@ -102,8 +102,9 @@ class TestLocalProcesses:
 
         slow = [small(seed=seed, epochs=LONG) for seed in range(2)]
         with when_checkpointed(store, 1, kill_one):
-            frame = compute([*slow, *grid(small)], store=store, resources=pool,
-                            checkpoint_seconds=0)  # fmt: skip
+            frame = compute(
+                [*slow, *grid(small)], store=store, resources=pool, checkpoint_seconds=0
+            )
         assert frame.status.tolist() == ["done"] * 6
         assert "a worker was lost: trying again" in capsys.readouterr().err
         assert results(store).items() >= expected.items()
@@ -127,8 +128,16 @@ class Cluster:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
         contact = folder / "scheduler.json"
-        self._open("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
-                   "--scheduler-file", str(contact))  # fmt: skip
+        self._open(
+            "dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--no-dashboard",
+            "--scheduler-file",
+            str(contact),
+        )
         end = time.monotonic() + 60
         while not contact.exists() or not contact.read_text():
             assert time.monotonic() < end, self.log()

@@ -87,9 +87,16 @@ def test_fewer_images_of_a_class_than_folds_are_told() -> None:
 
 
 UNIT = Training(
-    data="numbered", network="mlp", network_options={"hidden": [4]}, epochs=1, learning_rate=0.01,
-    seed=0, batch_size=16, folds=5, fold=1,
-)  # fmt: skip
+    data="numbered",
+    network="mlp",
+    network_options={"hidden": [4]},
+    epochs=1,
+    learning_rate=0.01,
+    seed=0,
+    batch_size=16,
+    folds=5,
+    fold=1,
+)
 
 
 @pytest.fixture
@@ -115,10 +122,13 @@ def test_a_fold_is_measured_on_what_it_held_out(
     expected = fold_of(DATA, 5, 1)
     measures = [
         Measurement(training=UNIT, metric="accuracy"),
-        Measurement(training=UNIT, metric="saliency_maps",
-                    settings={"saliency": "logit_gradient", "n_images": 8}),
+        Measurement(
+            training=UNIT,
+            metric="saliency_maps",
+            settings={"saliency": "logit_gradient", "n_images": 8},
+        ),
         Measurement(training=UNIT, metric="worst_group_accuracy"),
-    ]  # fmt: skip
+    ]
     if reloaded:
         compute([UNIT], store=store, resources=here)
     table = compute(measures, store=store, resources=here)
@@ -172,8 +182,11 @@ def test_too_many_are_refused_before_anything_is_trained(
     unit = dataclasses.replace(UNIT, **changes)  # type: ignore[arg-type]
     settings = {} if n_images is None else {"n_images": n_images}
     with pytest.raises(UsageError, match=message):
-        compute([Measurement(training=unit, metric="accuracy", settings=settings)],
-                store=store, resources=here)  # fmt: skip
+        compute(
+            [Measurement(training=unit, metric="accuracy", settings=settings)],
+            store=store,
+            resources=here,
+        )
     assert list(store.folder.rglob("*.json")) == []
 
 

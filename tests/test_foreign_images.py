@@ -46,8 +46,10 @@ def test_half_the_size_is_a_weighted_mean_that_keeps_what_is_constant() -> None:
     """With antialiasing a checkerboard becomes grey; without, one of its colours would stay."""
     row, column = torch.arange(8)[:, None], torch.arange(8)
     board = (200 * ((row + column) % 2)).to(torch.uint8)
-    split = Split(torch.stack([board, torch.full((8, 8), 7, dtype=torch.uint8)])[:, None],
-                  torch.zeros(2).long())  # fmt: skip
+    split = Split(
+        torch.stack([board, torch.full((8, 8), 7, dtype=torch.uint8)])[:, None],
+        torch.zeros(2).long(),
+    )
     found = resized(split, split, "a", size=4)[0].images
     assert found.shape == (2, 3, 4, 4)
     assert (found[0, :, 1:3, 1:3].float() - 100).abs().max() <= 2
@@ -61,8 +63,17 @@ def test_sets_that_are_only_shown_stay_so_and_keep_their_colours() -> None:
     assert torch.equal(found.test.images, load_data("shown").test.images)
 
 
-@pytest.mark.parametrize("name", ["resized:grey", "resized:grey:", "resized::8", "resized:grey:0",
-                                  "resized:grey:-8", "resized:grey:8x8"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resized:grey",
+        "resized:grey:",
+        "resized::8",
+        "resized:grey:0",
+        "resized:grey:-8",
+        "resized:grey:8x8",
+    ],
+)
 def test_a_size_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=rf"'{name}': expected resized:NAME:SIZE, such as"):
         load_data(name)

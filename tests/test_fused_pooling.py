@@ -158,9 +158,7 @@ def test_gradients_come_in_batches():
     for index in range(2):
         means = fused.fused_means(maps, 5)[index]
         options = {"retain_graph": True}
-        (together,) = torch.autograd.grad(
-            means, maps, directions, is_grads_batched=True, **options
-        )  # fmt: skip
+        (together,) = torch.autograd.grad(means, maps, directions, is_grads_batched=True, **options)
         alone = [torch.autograd.grad(means, maps, d, **options)[0] for d in directions]
         torch.testing.assert_close(together, torch.stack(alone))
 
@@ -238,8 +236,11 @@ def test_the_kernel_in_the_interpreter_of_triton():
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", __file__],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "passed" in run.stdout
     assert "skipped" not in run.stdout
@@ -260,9 +261,10 @@ def test_kernels_compile_for_cuda_and_read_the_maps_once(architecture, tmp_path,
         types |= {"last": "*i32", "block": "constexpr"}
         source = triton.compiler.ASTSource(kernel, types, {"block": 4096})
         compiled = triton.compile(
-            source, target=GPUTarget("cuda", architecture, 32),
+            source,
+            target=GPUTarget("cuda", architecture, 32),
             options={"num_warps": 8, "enable_fp_fusion": False},
-        )  # fmt: skip
+        )
         reads = compiled.asm["ptx"].count("ld.global")
         assert reads == 4096 // (8 * 32) + small
 

@@ -21,16 +21,33 @@ def executed(tmp_path, monkeypatch):
     monkeypatch.setattr("suite.evidence.report.KEPT_RESULTS", tmp_path / "kept")
     monkeypatch.setattr("suite.book.pages.KEPT_RESULTS", tmp_path / "kept")
     frame = pd.DataFrame(
-        {"data": "mnist5k", "network": "lenet5", "metric": "local_lipschitz_estimate",
-         "saliency": "logit_gradient", "score": None, "seed": 0, "status": "done",
-         "over_regularised": False, "alpha": np.logspace(2, 10, 9), "value": -np.arange(9.0)}
-    )  # fmt: skip
+        {
+            "data": "mnist5k",
+            "network": "lenet5",
+            "metric": "local_lipschitz_estimate",
+            "saliency": "logit_gradient",
+            "score": None,
+            "seed": 0,
+            "status": "done",
+            "over_regularised": False,
+            "alpha": np.logspace(2, 10, 9),
+            "value": -np.arange(9.0),
+        }
+    )
     frame = pd.concat([frame, frame.assign(saliency="deeplift")])
     for profile in ("laptop", "smoke"):
         verdicts = judge(load_claims(CHAPTER), frame).assign(profile=profile)
-        provenance = {"chapter": CHAPTER, "profile": profile, "units": 9, "seconds": 12.0,
-                      "ended": {"last": "2026-01-02T03:04:05Z"}, "device": ["a CPU"],
-                      "threads": [1], "torch": ["2.15.0"], "commit": ["abc"]}  # fmt: skip
+        provenance = {
+            "chapter": CHAPTER,
+            "profile": profile,
+            "units": 9,
+            "seconds": 12.0,
+            "ended": {"last": "2026-01-02T03:04:05Z"},
+            "device": ["a CPU"],
+            "threads": [1],
+            "torch": ["2.15.0"],
+            "commit": ["abc"],
+        }
         save_results(CHAPTER, profile, Results(frame, verdicts, {}, provenance))
     return tmp_path / "executed"
 
@@ -88,10 +105,23 @@ def test_a_chapter_without_claims_is_in_the_status_but_not_in_the_evidence(execu
 def test_benchmark_page_shows_value_spread_goal_and_whether_it_is_met(tmp_path, monkeypatch):
     folder = tmp_path / "benchmarks" / "results"
     folder.mkdir(parents=True)
-    row = {"benchmark": "import", "case": "reglib", "value": 1234.5, "unit": "ms",
-           "quartiles": [1200.0, 1300.0], "goal": "at most 300", "met": False}  # fmt: skip
-    results = {"device": "a CPU", "system": "Linux", "threads": 1, "versions": {"torch": "2.15.0"},
-               "date": "2026-01-02", "rows": [row]}  # fmt: skip
+    row = {
+        "benchmark": "import",
+        "case": "reglib",
+        "value": 1234.5,
+        "unit": "ms",
+        "quartiles": [1200.0, 1300.0],
+        "goal": "at most 300",
+        "met": False,
+    }
+    results = {
+        "device": "a CPU",
+        "system": "Linux",
+        "threads": 1,
+        "versions": {"torch": "2.15.0"},
+        "date": "2026-01-02",
+        "rows": [row],
+    }
     (folder / "cpu.json").write_text(json.dumps(results))
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     page = pages.benchmark_page()

@@ -91,9 +91,14 @@ def penalty(name, number):
     images = torch.rand(6, 1, 16, 16, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 3, 9, 1, 1, 7])
     step = take_step(
-        network, images.clone().requires_grad_(), labels, generator,
-        constants=Constants(network, lambda: [images]), with_activations=True, epoch=1,
-    )  # fmt: skip
+        network,
+        images.clone().requires_grad_(),
+        labels,
+        generator,
+        constants=Constants(network, lambda: [images]),
+        with_activations=True,
+        epoch=1,
+    )
     values = PENALTIES[name](step, **PENALTY_CASES[name][number])
     parameters = list(network.parameters())
     gradients = torch.autograd.grad(values.mean(), parameters, allow_unused=True)
@@ -104,9 +109,13 @@ def penalty(name, number):
 def losses(number):
     """Return the mean losses of three epochs."""
     fields = {
-        "data": "mnist5k", "epochs": 3, "learning_rate": 1e-3, "seed": 1, "n_train": 256,
+        "data": "mnist5k",
+        "epochs": 3,
+        "learning_rate": 1e-3,
+        "seed": 1,
+        "n_train": 256,
         "batch_size": 64,
-    } | TRAININGS[number]  # fmt: skip
+    } | TRAININGS[number]
     unit = Training(**fields)
     return train(unit, load_data(unit.data), device=torch.device("cpu")).losses
 

@@ -103,8 +103,9 @@ def test_backgrounds_are_crops_of_the_photograph_of_the_group() -> None:
             rows = (windows == image[:, :1, None].float()).all(3).all(0)
             assert any(
                 torch.equal(dark[:, r : r + 28, c : c + 28], image.float())
-                for r, c in rows.nonzero().tolist() if r <= 427 - 28
-            )  # fmt: skip
+                for r, c in rows.nonzero().tolist()
+                if r <= 427 - 28
+            )
 
 
 def test_ink_is_white_on_any_background() -> None:

@@ -23,14 +23,7 @@ from reglib.saliency.proximal import Problem, conjugate_gradients, fista, withou
 from reglib.saliency.surrogate import SurrogateLoss
 from suite.metrics.saliency import loss_gradient
 from tests.double_backward import randn
-from tests.test_input_hessian import (
-    CURVED,
-    LABELS,
-    STRAIGHT,
-    assert_close,
-    columns,
-    formed,
-)
+from tests.test_input_hessian import CURVED, LABELS, STRAIGHT, assert_close, columns, formed
 
 TIGHT = Settings(tolerance=1e-11, max_iterations=5000)
 MODEL = STRAIGHT["batch normalisation"]
@@ -87,8 +80,10 @@ def test_the_surrogate_of_a_curved_network_is_that_of_its_own_hessian(images):
     assert (values[:, 0] < -1e-6).all()
     torch.testing.assert_close(found.largest_eigenvalue, values[:, -1], rtol=1e-8, atol=0)
     gauss_newton = surrogate_loss(model, images, LABELS, closed_form=True)
-    assert_close(columns(gauss_newton.product, images),
-                 columns(closed_form_hessian(model, images).product, images))  # fmt: skip
+    assert_close(
+        columns(gauss_newton.product, images),
+        columns(closed_form_hessian(model, images).product, images),
+    )
 
 
 def test_without_l1_the_maximum_solves_a_linear_system(loss, images, matrix):
@@ -119,9 +114,9 @@ def flat_problem(loss, lambda1, margin, product=None):
 def test_without_curvature_the_gradient_is_shrunk(loss, lambda1):
     found = cafo(loss, lambda1=lambda1)
     g, t = loss.gradient, lambda1.view(3, 1, 1, 1)
-    wanted = torch.where(g.abs() > t, g - t * g.sign(), 0) / (
-        loss.largest_eigenvalue + 20
-    ).view(3, 1, 1, 1)  # fmt: skip
+    wanted = torch.where(g.abs() > t, g - t * g.sign(), 0) / (loss.largest_eigenvalue + 20).view(
+        3, 1, 1, 1
+    )
     torch.testing.assert_close(found.maps, wanted)
     problem = flat_problem(loss, lambda1, 10.0, product=torch.zeros_like)
     assert_close(fista(problem, TIGHT).point, found.maps.flatten(1), 1e-9)
@@ -159,9 +154,13 @@ def test_a_solver_of_scipy_finds_the_same(seed):
             return value, np.concatenate([slope + l1, l1 - slope])
 
         best = scipy.optimize.minimize(
-            split, np.zeros(16), jac=True, bounds=[(0, None)] * 16, method="L-BFGS-B",
+            split,
+            np.zeros(16),
+            jac=True,
+            bounds=[(0, None)] * 16,
+            method="L-BFGS-B",
             options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10000},
-        )  # fmt: skip
+        )
         delta = best.x[:8] - best.x[8:]
         np.testing.assert_allclose(found.maps[b].numpy(), delta, rtol=1e-5, atol=1e-6)
         assert float(found.objective[b]) == pytest.approx(-best.fun, rel=1e-9)

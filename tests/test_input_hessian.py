@@ -26,8 +26,9 @@ LABELS = torch.tensor([3, 0, 1])
 def convolutional(activation, *, pool=True, norm=True):
     layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4) if norm else nn.Identity(), activation]
     layers += [nn.MaxPool2d(2)] if pool else []
-    model = nn.Sequential(*layers, nn.Conv2d(4, 4, 1), activation, nn.Flatten(),
-                          nn.LazyLinear(CLASSES))  # fmt: skip
+    model = nn.Sequential(
+        *layers, nn.Conv2d(4, 4, 1), activation, nn.Flatten(), nn.LazyLinear(CLASSES)
+    )
     model = model.double().eval()
     model(randn(1, 2, 6, 6))
     return in_general_position(model).requires_grad_(False)
@@ -40,10 +41,7 @@ STRAIGHT = {
     "max-pooling": convolutional(nn.ReLU(), norm=False),
     "batch normalisation": convolutional(nn.ReLU6()),
 }
-CURVED = {
-    "softplus": convolutional(nn.Softplus()),
-    "SiLU": convolutional(nn.SiLU()),
-}
+CURVED = {"softplus": convolutional(nn.Softplus()), "SiLU": convolutional(nn.SiLU())}
 straight = pytest.mark.parametrize("model", STRAIGHT.values(), ids=STRAIGHT)
 curved = pytest.mark.parametrize("model", CURVED.values(), ids=CURVED)
 
@@ -143,11 +141,15 @@ def test_a_confident_network_keeps_its_digits_in_single_precision():
     wide = copy.deepcopy(model).double()
     v = torch.randn(1, 1, 1, 3, generator=torch.Generator().manual_seed(1))
     for found, wanted in (
-        (closed_form_hessian(model, images).product(v),
-         closed_form_hessian(wide, images.double()).product(v.double())),
-        (closed_form_hessian(model, images).gradient(labels),
-         closed_form_hessian(wide, images.double()).gradient(labels)),
-    ):  # fmt: skip
+        (
+            closed_form_hessian(model, images).product(v),
+            closed_form_hessian(wide, images.double()).product(v.double()),
+        ),
+        (
+            closed_form_hessian(model, images).gradient(labels),
+            closed_form_hessian(wide, images.double()).gradient(labels),
+        ),
+    ):
         assert_close(found.double(), wanted, rtol=1e-5)
 
 

@@ -107,7 +107,7 @@ def test_area_is_that_of_the_trapezoids():
         ({"maps": torch.zeros(3, 1, 2, 8)}, r"maps: expected shape \(3, C, 4, 4\)"),
         ({"max_bytes": 0}, "max_bytes: expected a positive number"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_by_name(changes, text):
     images = random_images(3, 1, 4, 4)
     arguments = {"maps": images, "images": images, "class_index": LABELS, "n_steps": 4} | changes

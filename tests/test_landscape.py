@@ -170,10 +170,13 @@ class TestLandscape:
             (nn.Flatten(), randn(*SHAPE), r"images: expected shape \(B, C, H, W\), got \(2, 6, 7"),
             (nn.Flatten(), torch.zeros(0, *SHAPE), "at least one image"),
             (nn.Flatten(), torch.zeros(1, *SHAPE, dtype=torch.uint8), "floating-point values"),
-            (nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten()),
-             randn(2, *SHAPE), "do not influence one another, but BatchNorm2d '0'"),
+            (
+                nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten()),
+                randn(2, *SHAPE),
+                "do not influence one another, but BatchNorm2d '0'",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_refuses_what_has_no_landscape(self, function, model, images, message):
         model = model.double().eval()
         functions = {

@@ -131,8 +131,11 @@ class TestCorrectByLocation:
 
 def test_places_by_name():
     assert [int(places(name, 5).sum()) for name in ("all", "middle", "edge", "corners")] == [
-        25, 1, 16, 4,
-    ]  # fmt: skip
+        25,
+        1,
+        16,
+        4,
+    ]
     assert places("middle", 5)[2, 2]
     assert places("corners", 5)[[0, 0, 4, 4], [0, 4, 0, 4]].all()
     with pytest.raises(UsageError, match="unknown place 'edges': did you mean 'edge'"):
@@ -140,9 +143,7 @@ def test_places_by_name():
 
 
 class TestMeasurements:
-    UNIT = Training(
-        data="digits-anywhere", network="lenet5", epochs=1, learning_rate=1e-3, seed=0
-    )  # fmt: skip
+    UNIT = Training(data="digits-anywhere", network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
 
     def subject(self):
         data = load_data(self.UNIT.data)

@@ -25,8 +25,14 @@ def data(masks=True):
 
 
 def unit(**changes):
-    fields = {"data": "d", "network": "top_gap", "network_options": OPTIONS, "epochs": 1,
-              "learning_rate": 0.01, "seed": 0}  # fmt: skip
+    fields = {
+        "data": "d",
+        "network": "top_gap",
+        "network_options": OPTIONS,
+        "epochs": 1,
+        "learning_rate": 0.01,
+        "seed": 0,
+    }
     return Training(**fields | changes)
 
 
@@ -73,8 +79,13 @@ def test_parts_of_the_erf_distance(normalise):
 
 def test_robust_accuracy_is_that_of_the_attack():
     settings = {"steps": 3, "relative_step": 0.5}
-    expected = pgd(subject().network, *images(), epsilon=0.1,
-                   generator=torch.Generator().manual_seed(4), **settings)  # fmt: skip
+    expected = pgd(
+        subject().network,
+        *images(),
+        epsilon=0.1,
+        generator=torch.Generator().manual_seed(4),
+        **settings,
+    )
     ask = {"attack": "pgd", "epsilon": 0.1, "attack_settings": settings, "seed": 4}
     found = values("robust_accuracy", **ask)
     torch.testing.assert_close(found.tensors["images"], expected.images)
@@ -114,17 +125,21 @@ def test_names_are_checked_before_any_time_is_spent(settings, message):
     with pytest.raises(UsageError, match=message):
         check(Measurement(training=unit(), metric="robust_accuracy", settings=ask))
     with pytest.raises(UsageError, match="unknown part 'center': did you mean 'centre'"):
-        check(Measurement(training=unit(), metric="erf_distance",
-                          settings={"n_images": 3, "part": "center"}))  # fmt: skip
+        check(
+            Measurement(
+                training=unit(), metric="erf_distance", settings={"n_images": 3, "part": "center"}
+            )
+        )
 
 
 def test_a_training_with_the_penalty_shrinks_the_class_maps():
     sizes = []
     for strength in (0.0, 10.0):
         trained = train(
-            unit(epochs=15, penalties={"class_map_l1": {"strength": strength}}), data(),
+            unit(epochs=15, penalties={"class_map_l1": {"strength": strength}}),
+            data(),
             device=torch.device("cpu"),
-        )  # fmt: skip
+        )
         assert not trained.diverged
         with torch.no_grad():
             sizes.append(float(trained.network.class_maps(images()[0]).abs().mean()))

@@ -302,9 +302,13 @@ def test_global_random_state_is_left_as_it_was(metric):
 def test_as_many_noisy_maps_as_asked_for(metric, max_bytes):
     recorder = Recorder(nn.Identity())
     metric(
-        lambda x, class_index: recorder(x), random_images(1, 1, 4, 4), LABELS[:1],
-        generator=generator(), n_samples=10, max_bytes=max_bytes,
-    )  # fmt: skip
+        lambda x, class_index: recorder(x),
+        random_images(1, 1, 4, 4),
+        LABELS[:1],
+        generator=generator(),
+        n_samples=10,
+        max_bytes=max_bytes,
+    )
     assert sum(recorder.batches) == 10 + 1
 
 

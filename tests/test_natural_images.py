@@ -78,26 +78,42 @@ class Coco:
         number = 7 * len(self.images) + 5
         name = f"{number:012d}.jpg"
         save(self.folder / f"{self.part}2017" / name, grey)
-        self.images.append({
-            "id": number, "file_name": name, "width": WIDTH, "height": HEIGHT, "license": 1,
-            "date_captured": "2013-11-14 17:02:52", "flickr_url": "http://x", "coco_url": "http://x",
-        })  # fmt: skip
+        self.images.append(
+            {
+                "id": number,
+                "file_name": name,
+                "width": WIDTH,
+                "height": HEIGHT,
+                "license": 1,
+                "date_captured": "2013-11-14 17:02:52",
+                "flickr_url": "http://x",
+                "coco_url": "http://x",
+            }
+        )
         for category, outline in objects:
-            self.annotations.append({
-                "id": len(self.annotations) + 1, "image_id": number, "category_id": category,
-                "segmentation": outline, "iscrowd": int(crowd), "area": 1.5,
-                "bbox": [0.0, 0.0, 1.0, 1.0],
-            })  # fmt: skip
+            self.annotations.append(
+                {
+                    "id": len(self.annotations) + 1,
+                    "image_id": number,
+                    "category_id": category,
+                    "segmentation": outline,
+                    "iscrowd": int(crowd),
+                    "area": 1.5,
+                    "bbox": [0.0, 0.0, 1.0, 1.0],
+                }
+            )
 
     def write(self) -> Path:
         path = self.folder / "annotations" / f"instances_{self.part}2017.json"
         path.parent.mkdir(exist_ok=True)
         categories = [(1, "person"), (3, "car"), (18, "dog"), (90, "toothbrush")]
         contents = {
-            "info": {"year": 2017}, "licenses": [{"id": 1, "name": "x"}], "images": self.images,
+            "info": {"year": 2017},
+            "licenses": [{"id": 1, "name": "x"}],
+            "images": self.images,
             "annotations": self.annotations,
             "categories": [{"id": i, "name": n, "supercategory": "x"} for i, n in categories],
-        }  # fmt: skip
+        }
         path.write_text(json.dumps(contents))
         return path
 
@@ -138,8 +154,11 @@ def write_cub(root: Path) -> Path:
         mask = (folder / "segmentations" / name).with_suffix(".png")
         mask.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(marked).save(mask)
-        for file, value in (("images", name), ("image_class_labels", species + 1),
-                            ("train_test_split", is_training)):  # fmt: skip
+        for file, value in (
+            ("images", name),
+            ("image_class_labels", species + 1),
+            ("train_test_split", is_training),
+        ):
             rows[file].append(f"{number} {value}")
     rows["classes"] = [f"{number} {name}" for number, name in enumerate(names, 1)]
     for file, lines in rows.items():
@@ -162,8 +181,10 @@ def write_waterbirds(root: Path) -> Path:
 def write_pets(root: Path) -> Path:
     """Write three pets of two breeds to train and two to test, with trimaps that have a border."""
     folder = root / "oxford-iiit-pet"
-    lines = {"trainval": ["Abyssinian_100 1 1 1", "Abyssinian_7 1 1 1", "saint_bernard_2 2 2 1"],
-             "test": ["saint_bernard_10 2 2 1", "Abyssinian_201 1 1 1"]}  # fmt: skip
+    lines = {
+        "trainval": ["Abyssinian_100 1 1 1", "Abyssinian_7 1 1 1", "saint_bernard_2 2 2 1"],
+        "test": ["saint_bernard_10 2 2 1", "Abyssinian_201 1 1 1"],
+    }
     (folder / "annotations" / "trimaps").mkdir(parents=True)
     for line in [*lines["trainval"], *lines["test"]]:
         name, number = line.split()[:2]
@@ -186,9 +207,11 @@ def write_birds(root: Path) -> Path:
 
 
 WRITE: dict[str, Callable[[Path], Path]] = {
-    "coco": write_coco, "cub": write_cub, "cub_on_waterbirds": write_birds,
+    "coco": write_coco,
+    "cub": write_cub,
+    "cub_on_waterbirds": write_birds,
     "oxford_pet": write_pets,
-}  # fmt: skip
+}
 
 
 def greys(split: data.Split) -> list[int]:

@@ -175,8 +175,16 @@ def test_blocks_are_not_bottlenecks_and_pre_activated_at_once():
 def test_a_pre_activation_block_passes_its_input_on_unchanged():
     network = build("resnet", (3, 32, 32), {"width": 4, "blocks": (2,), "pre_activation": True})
     kinds = [type(module).__name__ for module in network]
-    assert kinds == ["Conv2d", "PreActivationBlock", "PreActivationBlock", "BatchNorm2d", "ReLU",
-                     "AdaptiveAvgPool2d", "Flatten", "Linear"]  # fmt: skip
+    assert kinds == [
+        "Conv2d",
+        "PreActivationBlock",
+        "PreActivationBlock",
+        "BatchNorm2d",
+        "ReLU",
+        "AdaptiveAvgPool2d",
+        "Flatten",
+        "Linear",
+    ]
     stem, first, second = network[0], network[1], network[2]
     for block in (first, second):
         nn.init.zeros_(block.residual[-1].weight)
@@ -188,8 +196,13 @@ def test_convnet_has_six_convolutions_of_its_width():
     network = build("convnet", (3, 32, 32), {"width": 5})
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     assert [(conv.out_channels, conv.stride[0]) for conv in convolutions] == [
-        (5, 1), (5, 1), (5, 2), (5, 1), (5, 2), (5, 1),
-    ]  # fmt: skip
+        (5, 1),
+        (5, 1),
+        (5, 2),
+        (5, 1),
+        (5, 2),
+        (5, 1),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,15 @@ from suite.training.optimizers import build_optimizer, check_optimizer, set_lear
 from suite.units import Training
 
 UNIT = Training(
-    data="mnist5k", network="lenet5", epochs=3, learning_rate=0.1, seed=0, optimizer="sgd",
-    optimizer_options={"momentum": 0.5, "weight_decay": 0.2}, cosine_epochs=4,
-)  # fmt: skip
+    data="mnist5k",
+    network="lenet5",
+    epochs=3,
+    learning_rate=0.1,
+    seed=0,
+    optimizer="sgd",
+    optimizer_options={"momentum": 0.5, "weight_decay": 0.2},
+    cosine_epochs=4,
+)
 
 
 def test_sgd_steps_are_those_of_its_equations():

@@ -39,9 +39,13 @@ LAYERS = [
 
 @pytest.mark.parametrize(
     ("layers", "kind"),
-    [*((layers, nn.Conv1d) for layers in LAYERS), (LAYERS[2], nn.MaxPool1d),
-     (LAYERS[1], nn.AvgPool1d), (LAYERS[2], nn.AvgPool1d)],
-)  # fmt: skip
+    [
+        *((layers, nn.Conv1d) for layers in LAYERS),
+        (LAYERS[2], nn.MaxPool1d),
+        (LAYERS[1], nn.AvgPool1d),
+        (LAYERS[2], nn.AvgPool1d),
+    ],
+)
 def test_counts_of_a_stack_are_products_of_its_matrices(layers, kind):
     size, matrix, stack = 13, np.eye(13, dtype=np.int64), []
     for layer in layers:
@@ -82,8 +86,11 @@ def test_groups_keep_channels_apart():
     counts = path_counts(depthwise, (3, 3), output=(2, 0))
     assert counts.tolist() == [[0.0] * 3, [1.0] * 3, [0.0] * 3]
     assert path_counts(nn.Conv1d(4, 2, 1, groups=2), (4, 1), output=(0, 0)).flatten().tolist() == [
-        1.0, 1.0, 0.0, 0.0,
-    ]  # fmt: skip
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+    ]
     grouped = nn.Sequential(nn.Conv1d(4, 4, 1, groups=2), nn.Conv1d(4, 1, 1))
     assert path_counts(grouped, (4, 1)).tolist() == [[2.0]] * 4
 
@@ -126,9 +133,16 @@ def test_pooling_in_ceil_mode_has_windows_over_the_border():
 def test_normalisation_activations_and_bias_count_as_the_identity():
     plain = nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.Conv2d(3, 2, 3, bias=False))
     full = nn.Sequential(
-        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(inplace=True), nn.Dropout(0.5),
-        nn.Conv2d(3, 2, 3), nn.GroupNorm(2, 2), nn.SiLU(), nn.Hardswish(), nn.PReLU(),
-    )  # fmt: skip
+        nn.Conv2d(2, 3, 3),
+        nn.BatchNorm2d(3),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.5),
+        nn.Conv2d(3, 2, 3),
+        nn.GroupNorm(2, 2),
+        nn.SiLU(),
+        nn.Hardswish(),
+        nn.PReLU(),
+    )
     state = {name: value.clone() for name, value in full.state_dict().items()}
     random = torch.get_rng_state()
     assert torch.equal(path_counts(full, (2, 7, 6)), path_counts(plain, (2, 7, 6)))

@@ -16,10 +16,18 @@ def _no_window():
 
 def models(network="lenet5", profile="laptop"):
     return pd.DataFrame(
-        {"profile": profile, "data": "mnist", "network": network, "status": "done", "n": 100,
-         "std": 0.5, "alpha": np.logspace(2, 10, 9), "value": np.arange(9.0),
-         "over_regularised": np.arange(9) > 6}
-    )  # fmt: skip
+        {
+            "profile": profile,
+            "data": "mnist",
+            "network": network,
+            "status": "done",
+            "n": 100,
+            "std": 0.5,
+            "alpha": np.logspace(2, 10, 9),
+            "value": np.arange(9.0),
+            "over_regularised": np.arange(9) > 6,
+        }
+    )
 
 
 def draw(frame, **options):
@@ -85,8 +93,15 @@ def test_kept_profiles_have_colours_of_their_own():
 
 def photographs(n=40, profile="laptop"):
     x = np.linspace(0, 1, n)
-    return pd.DataFrame({"profile": profile, "data": "imagenet", "network": "resnet50",
-                         "confidence": x, "value": 1 - x})  # fmt: skip
+    return pd.DataFrame(
+        {
+            "profile": profile,
+            "data": "imagenet",
+            "network": "resnet50",
+            "confidence": x,
+            "value": 1 - x,
+        }
+    )
 
 
 def test_dots_have_means_of_bins_with_equally_many_images():
@@ -99,8 +114,9 @@ def test_dots_have_means_of_bins_with_equally_many_images():
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("top probability", "difference")
     assert len(axis.collections[0].get_offsets()) == 40
     centres = sorted(container.lines[0].get_xdata()[0] for container in axis.containers)
-    assert centres == pytest.approx([photographs().confidence[k : k + 10].mean()
-                                     for k in range(0, 40, 10)])  # fmt: skip
+    assert centres == pytest.approx(
+        [photographs().confidence[k : k + 10].mean() for k in range(0, 40, 10)]
+    )
     assert "ρ = -1.00" in axis.get_title()
     assert "n = 40" in axis.get_title()
 
@@ -113,9 +129,12 @@ def test_dots_of_nothing_say_so():
 def test_pictures_are_drawn_where_they_are_at_hand():
     photograph = np.zeros((3, 8, 8), np.uint8)
     figure = plots.picture_grid(
-        [[photograph, photograph[0]], [None, photograph[0]]], titles=["photograph", "map"],
-        labels=["cat", "dog"], notes=[["", "zeros 50%"]], marked={(1, 1)},
-    )  # fmt: skip
+        [[photograph, photograph[0]], [None, photograph[0]]],
+        titles=["photograph", "map"],
+        labels=["cat", "dog"],
+        notes=[["", "zeros 50%"]],
+        marked={(1, 1)},
+    )
     axes = np.array(figure.axes).reshape(2, 2)
     assert [axis.get_title() for axis in axes[0]] == ["photograph", "map"]
     assert [axis.get_ylabel() for axis in axes[:, 0]] == ["cat", "dog"]

@@ -108,8 +108,11 @@ def test_identity_goes_there_and_back_and_names_the_network():
     unit = measurement(n_classes=3)
     assert from_identity(identity(unit)) == unit
     assert identity(UNIT) == {
-        "unit": "pretrained", "version": 1, "data": "tiny-photographs", "network": "tiny",
-    }  # fmt: skip
+        "unit": "pretrained",
+        "version": 1,
+        "data": "tiny-photographs",
+        "network": "tiny",
+    }
     other = Pretrained(data="tiny-photographs", network="other")
     prints = {"tiny-photographs": "1"}
     assert key(unit, prints) != key(measurement(of=other, n_classes=3), prints)

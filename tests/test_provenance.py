@@ -1,5 +1,5 @@
 from suite.runs.provenance import provenance_of
-from suite.runs.store import Record
+from suite.store import Record
 
 ABOUT = {"device": "a CPU", "threads": 1, "python": "3.11.7", "torch": "2.15.0", "reglib": "0.1.0"}
 

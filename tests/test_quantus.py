@@ -101,25 +101,33 @@ def normal_noise(noise_std=0.1):
 
 def test_local_lipschitz_estimate(network, digits, saliency):
     values = metrics.local_lipschitz_estimate(
-        lambda images, labels: saliency(network, images, labels), *digits, n_samples=N_SAMPLES,
-        generator=torch.Generator().manual_seed(SEED), max_bytes=ALL_AT_ONCE,
-    )  # fmt: skip
+        lambda images, labels: saliency(network, images, labels),
+        *digits,
+        n_samples=N_SAMPLES,
+        generator=torch.Generator().manual_seed(SEED),
+        max_bytes=ALL_AT_ONCE,
+    )
     expected = quantus_lipschitz(network, digits, saliency, normal_noise(), normalise=False)
     torch.testing.assert_close(values, expected, **TOLERANCE)
 
 
 def test_max_sensitivity(network, digits, saliency):
     values = metrics.max_sensitivity(
-        lambda images, labels: saliency(network, images, labels), *digits, n_samples=N_SAMPLES,
-        generator=torch.Generator().manual_seed(SEED), max_bytes=ALL_AT_ONCE,
-    )  # fmt: skip
+        lambda images, labels: saliency(network, images, labels),
+        *digits,
+        n_samples=N_SAMPLES,
+        generator=torch.Generator().manual_seed(SEED),
+        max_bytes=ALL_AT_ONCE,
+    )
     generator = torch.Generator().manual_seed(SEED)
     shape = (N_SAMPLES, 1, 28, 28)
     draws = [(2 * torch.rand(shape, generator=generator) - 1) * 0.2 for _ in range(N_IMAGES)]
     metric = quantus.MaxSensitivity(
-        nr_samples=N_SAMPLES, normalise=False, disable_warnings=True,
+        nr_samples=N_SAMPLES,
+        normalise=False,
+        disable_warnings=True,
         perturb_func=replay(torch.stack(draws).flatten(2).numpy()),
-    )  # fmt: skip
+    )
     expected = metric(network, explain_func=explain_by(saliency), **arrays(digits))
     expected = torch.as_tensor(np.array(expected), dtype=torch.float32)
     torch.testing.assert_close(values, expected, **TOLERANCE)

@@ -28,12 +28,13 @@ SETTINGS = {
     "batch normalisation in evaluation mode": ("resnet", RESNET, False),
 }
 TOP_GAP = {
-    "Top-GAP in training mode": (
-        "top_gap", {"k": 9, "width": 3, "backbone_options": RESNET}, True
+    "Top-GAP in training mode": ("top_gap", {"k": 9, "width": 3, "backbone_options": RESNET}, True),
+    "Top-GAP of the last map": (
+        "top_gap",
+        {"k": 0.2, "fpn": False, "backbone_options": RESNET},
+        False,
     ),
-    "Top-GAP of the last map": ("top_gap", {"k": 0.2, "fpn": False, "backbone_options": RESNET},
-                                False),
-}  # fmt: skip
+}
 
 
 class Case(NamedTuple):
@@ -77,7 +78,7 @@ CASES = {
     "adversarial, PGD": Case(
         "adversarial", FGSM | {"n_steps": 2, "random_start": True}, signed=True, bfloat16=False
     ),
-}  # fmt: skip
+}
 
 
 def settings_of(name, penalty):
@@ -123,11 +124,14 @@ def step_of(model, inputs):
     """Make one step; its generator has the same seed each time."""
     inputs = inputs.detach().requires_grad_()
     return take_step(
-        model, inputs, LABELS.to(inputs.device),
+        model,
+        inputs,
+        LABELS.to(inputs.device),
         torch.Generator(inputs.device).manual_seed(9),
-        pixel_range=(-9, 9), constants=Constants(model, lambda: [images()]),
+        pixel_range=(-9, 9),
+        constants=Constants(model, lambda: [images()]),
         with_activations=True,
-    )  # fmt: skip
+    )
 
 
 def parameter_gradients(values, model):
@@ -391,9 +395,11 @@ def test_landscape_target_needs_training_images():
 
 def test_landscape_penalties_refuse_batch_statistics_without_running_ones():
     model = nn.Sequential(
-        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(),
+        nn.Conv2d(2, 3, 3),
+        nn.BatchNorm2d(3, track_running_stats=False),
+        nn.Flatten(),
         nn.Linear(300, 4),
-    ).double()  # fmt: skip
+    ).double()
     with pytest.raises(ValueError, match="BatchNorm2d '1' normalises by statistics of the batch"):
         landscape_curvature(step_of(model, images()))
     assert model.training

@@ -15,9 +15,19 @@ from suite.evidence.report import (
 
 def results(value=1.0):
     frame = pd.DataFrame(
-        {"data": ["mnist"], "metric": ["entropy"], "seed": [0], "value": [value], "std": [0.5],
-         "n": [100], "undefined": [0], "status": ["done"], "seconds": [1.0], "key": ["k"]}
-    )  # fmt: skip
+        {
+            "data": ["mnist"],
+            "metric": ["entropy"],
+            "seed": [0],
+            "value": [value],
+            "std": [0.5],
+            "n": [100],
+            "undefined": [0],
+            "status": ["done"],
+            "seconds": [1.0],
+            "key": ["k"],
+        }
+    )
     verdicts = pd.DataFrame({"claim": ["c"], "verdict": ["reproduced"]})
     return Results(frame, verdicts, {"a|b": np.eye(2)}, {"profile": "smoke"})
 
@@ -64,9 +74,15 @@ def test_measured_writes_estimate_interval_and_p():
 
 def test_trend_sentence_takes_its_word_from_the_numbers():
     rows = pd.DataFrame(
-        {"profile": "laptop", "data": "mnist", "network": "lenet5", "status": "done",
-         "alpha": np.arange(1, 11), "value": np.arange(10.0)}
-    )  # fmt: skip
+        {
+            "profile": "laptop",
+            "data": "mnist",
+            "network": "lenet5",
+            "status": "done",
+            "alpha": np.arange(1, 11),
+            "value": np.arange(10.0),
+        }
+    )
     assert trend_sentence(rows, x="alpha", symbol="α").startswith("rises on MNIST with LeNet-5")
     falling = rows.assign(value=-rows["value"])
     assert trend_sentence(falling, x="alpha", symbol="α").startswith("falls")
@@ -75,21 +91,43 @@ def test_trend_sentence_takes_its_word_from_the_numbers():
 
 
 def test_narrow_names_where_a_claim_was_tested_and_puts_the_verdict_beside_it():
-    rows = pd.DataFrame([{
-        "claim": "c", "data": "fashion_mnist", "network": "lenet5", "profile": "workstation",
-        "published": "falls", "measured": "ρ: -1", "models": 13, "verdict": "reproduced",
-    }])  # fmt: skip
-    assert narrow(rows).to_dict("records") == [{
-        "claim": "c", "on": "Fashion-MNIST, LeNet-5, workstation", "verdict": "reproduced",
-        "published": "falls", "measured": "ρ: -1", "models": 13,
-    }]  # fmt: skip
+    rows = pd.DataFrame(
+        [
+            {
+                "claim": "c",
+                "data": "fashion_mnist",
+                "network": "lenet5",
+                "profile": "workstation",
+                "published": "falls",
+                "measured": "ρ: -1",
+                "models": 13,
+                "verdict": "reproduced",
+            }
+        ]
+    )
+    assert narrow(rows).to_dict("records") == [
+        {
+            "claim": "c",
+            "on": "Fashion-MNIST, LeNet-5, workstation",
+            "verdict": "reproduced",
+            "published": "falls",
+            "measured": "ρ: -1",
+            "models": 13,
+        }
+    ]
     assert narrow(rows.iloc[:0]).empty
 
 
 def verdict(claim, data, profile, word):
     numbers = {"statistic": "mean", "estimate": 1.0, "low": 0.5, "high": 1.5, "p": np.nan, "n": 6}
-    return {"claim": claim, "data": data, "network": "mlp", "profile": profile, "verdict": word,
-            **numbers}  # fmt: skip
+    return {
+        "claim": claim,
+        "data": data,
+        "network": "mlp",
+        "profile": profile,
+        "verdict": word,
+        **numbers,
+    }
 
 
 def test_a_section_names_what_no_profile_has_tested(monkeypatch):
@@ -98,14 +136,16 @@ def test_a_section_names_what_no_profile_has_tested(monkeypatch):
         for name, section in (("a", "one"), ("b", "one"), ("c", "two"))
     ]
     monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
-    verdicts = pd.DataFrame([
-        verdict("a", "mnist5k", "laptop", "reproduced"),
-        verdict("a", "mnist5k", "workstation", "untested"),  # but tested at another profile
-        verdict("a", "mnist", "laptop", "untested"),
-        verdict("b", "mnist5k", "laptop", "untested"),  # here the other claim was tested
-        verdict("b", "imagenet", "laptop", "untested"),
-        verdict("c", "celeba", "laptop", "untested"),
-    ])  # fmt: skip
+    verdicts = pd.DataFrame(
+        [
+            verdict("a", "mnist5k", "laptop", "reproduced"),
+            verdict("a", "mnist5k", "workstation", "untested"),  # but tested at another profile
+            verdict("a", "mnist", "laptop", "untested"),
+            verdict("b", "mnist5k", "laptop", "untested"),  # here the other claim was tested
+            verdict("b", "imagenet", "laptop", "untested"),
+            verdict("c", "celeba", "laptop", "untested"),
+        ]
+    )
     table, sentence = section_verdicts("chapter", verdicts, "one")
     assert list(table["claim"]) == ["a"]
     assert sentence == "Not run, hence untested: MNIST; b on MNIST (5,000); ImageNet."

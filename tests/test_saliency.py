@@ -139,9 +139,14 @@ def test_smooth_grad_of_a_quadratic_tends_to_its_gradient(images):
     spread = (images.flatten(1).amax(1) - images.flatten(1).amin(1)).view(3, 1, 1, 1)
     for n_samples in (1, 400):
         maps = smooth_grad(
-            Quadratic().eval(), images, 0 * CLASS_INDEX, method=logit_gradient, noise_level=0.2,
-            generator=torch.Generator().manual_seed(0), n_samples=n_samples,
-        )  # fmt: skip
+            Quadratic().eval(),
+            images,
+            0 * CLASS_INDEX,
+            method=logit_gradient,
+            noise_level=0.2,
+            generator=torch.Generator().manual_seed(0),
+            n_samples=n_samples,
+        )
         error = ((maps - wanted) / spread).flatten(1).std(1)
         torch.testing.assert_close(
             error, torch.full_like(error, 0.4 / n_samples**0.5), rtol=0.15, atol=0

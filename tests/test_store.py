@@ -18,7 +18,7 @@ import reglib
 from suite.errors import RunFailed, UsageError
 from suite.runs import Store, compute
 from suite.runs.executors import Resources
-from suite.runs.store import Record
+from suite.store import Record
 from suite.units import Measurement, Training, Unit, identity
 
 KEY = "ab" + "0" * 30
@@ -103,7 +103,7 @@ def test_any_flipped_bit_of_a_record_is_found(store: Store, bit: int) -> None:
 def test_a_flipped_byte_of_tensors_is_found(
     store: Store, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suite.runs.store.MOMENT", 0.0)
+    monkeypatch.setattr("suite.store.MOMENT", 0.0)
     store.write(KEY, RECORD, TENSORS)
     store.write_checkpoint(KEY, TENSORS)
     path, record = file_of(store, ending), file_of(store, "json")
@@ -244,8 +244,9 @@ def test_a_failing_write_leaves_what_was_stored(
     assert read is not None
     assert read.status == "done"
     assert sorted(path.suffix for path in (store.folder / KEY[:2]).iterdir()) == [
-        ".json", ".safetensors",
-    ]  # fmt: skip
+        ".json",
+        ".safetensors",
+    ]
 
 
 def test_a_damaged_record_that_cannot_be_moved_is_named(
@@ -274,9 +275,15 @@ def test_nothing_is_ever_unpickled() -> None:
 
 def damage_units() -> list[Unit]:
     of = Training(
-        data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=0, n_train=128,
-        batch_size=64, penalties={"input_gradient": {"strength": 0.1}},
-    )  # fmt: skip
+        data="mnist5k",
+        network="lenet5",
+        epochs=1,
+        learning_rate=1e-3,
+        seed=0,
+        n_train=128,
+        batch_size=64,
+        penalties={"input_gradient": {"strength": 0.1}},
+    )
     settings = {"saliency": "logit_gradient", "n_images": 4}
     return [of, Measurement(training=of, metric="saliency_maps", settings=settings)]
 

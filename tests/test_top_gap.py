@@ -274,8 +274,11 @@ def test_the_backbone_is_copied():
 def test_backbones_that_cannot_be_used_are_refused():
     with pytest.raises(UsageError, match=r"unknown backbone 'resnet_18': did you mean 'resnet\d+"):
         TopGAPNet("resnet_18", 3, k=1)
-    with pytest.raises(ValueError, match=r"on an image of 224 x 224.*VisionTransformer has maps of "
-                                         r"\[\(14, 14\)\] only"):  # fmt: skip
+    with pytest.raises(
+        ValueError,
+        match=r"on an image of 224 x 224.*VisionTransformer has maps of "
+        r"\[\(14, 14\)\] only",
+    ):
         TopGAPNet("vit_tiny_patch16_224", 3, k=1)
     with pytest.raises(ValueError, match=r"got Sequential, which holds no nn\.Conv2d"):
         TopGAPNet(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 3, k=1)

@@ -28,10 +28,11 @@ def test_other_defences_are_the_unmodified_network_with_one_change():
     units = notebooks.units_of(CHAPTER, values)
     trainings = [unit for unit in units if isinstance(unit, Training)]
     plain = next(
-        u for u in trainings
+        u
+        for u in trainings
         if (u.network_options["fpn"], u.network_options["k"], u.penalties) == (False, 1.0, {})
         and u.network_options.keys() <= {"fpn", "k", "width", "backbone_options"}
-    )  # fmt: skip
+    )
     changes = [
         ({"k_wta": 0.2}, {}, 6),
         ({"flc_pooling": True}, {}, 6),
@@ -60,8 +61,15 @@ def test_workstation_repeats_the_main_comparison_on_fashion_mnist():
 
 
 def test_the_sets_of_the_paper_are_a_matter_of_parameters():
-    changes = {"data": "cub", "shifted": "cub_on_waterbirds", "with_masks": True, "folds": 5,
-               "backbone_name": "resnet18", "pretrained": True, "n_train": 4700}  # fmt: skip
+    changes = {
+        "data": "cub",
+        "shifted": "cub_on_waterbirds",
+        "with_masks": True,
+        "folds": 5,
+        "backbone_name": "resnet18",
+        "pretrained": True,
+        "n_train": 4700,
+    }
     values = notebooks.resolve(CHAPTER, "paper", changes)
     units = notebooks.units_of(CHAPTER, values)
     trainings = [unit for unit in units if isinstance(unit, Training)]
@@ -74,9 +82,7 @@ def test_the_sets_of_the_paper_are_a_matter_of_parameters():
 
 def test_every_row_of_a_published_table_has_a_value_for_every_column():
     tables = load_published(CHAPTER)["tables"]
-    assert [table["number"] for table in tables] == [
-        *"1234567", *(f"A{n}" for n in range(1, 10))
-    ]  # fmt: skip
+    assert [table["number"] for table in tables] == [*"1234567", *(f"A{n}" for n in range(1, 10))]
     for table in tables:
         assert all(len(row) == len(table["columns"]) for row in table["rows"]), table["id"]
     gains = [ours - plain for _, _, plain, ours in tables[1]["rows"]]

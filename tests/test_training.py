@@ -24,9 +24,15 @@ from suite.units import Training
 
 CPU = torch.device("cpu")
 UNIT = Training(
-    data="mnist5k", network="lenet5", epochs=3, learning_rate=2e-3, seed=4,
-    n_train=96, batch_size=32, penalties={"input_gradient": {"strength": 0.1}},
-)  # fmt: skip
+    data="mnist5k",
+    network="lenet5",
+    epochs=3,
+    learning_rate=2e-3,
+    seed=4,
+    n_train=96,
+    batch_size=32,
+    penalties={"input_gradient": {"strength": 0.1}},
+)
 WITH_BATCH_NORM = dataclasses.replace(
     UNIT, network="convnet", network_options={"width": 4}, n_train=64
 )

@@ -21,8 +21,12 @@ from suite.units import (
 )
 
 REQUIRED: dict[str, Any] = {
-    "data": "mnist5k", "network": "lenet5", "epochs": 3, "learning_rate": 0.001, "seed": 7,
-}  # fmt: skip
+    "data": "mnist5k",
+    "network": "lenet5",
+    "epochs": 3,
+    "learning_rate": 0.001,
+    "seed": 7,
+}
 PLAIN = Training(**REQUIRED)
 FULL = Training(
     **REQUIRED | {"network": "resnet"},
@@ -65,8 +69,11 @@ OTHER_VALUES: dict[str, Any] = {
 def test_identity_leaves_out_what_has_its_default() -> None:
     assert identity(PLAIN) == {"unit": "training", "version": 1, **REQUIRED}
     assert identity(Measurement(training=PLAIN, metric="accuracy")) == {
-        "unit": "measurement", "version": 2, "training": identity(PLAIN), "metric": "accuracy",
-    }  # fmt: skip
+        "unit": "measurement",
+        "version": 2,
+        "training": identity(PLAIN),
+        "metric": "accuracy",
+    }
 
 
 @pytest.mark.parametrize("unit", [PLAIN, FULL, ENTROPY])
@@ -87,9 +94,12 @@ def test_identity_gives_the_unit_back(unit: Training | Measurement) -> None:
 )
 def test_identity_of_any_unit_gives_it_back(strength: float, low: float, **fields: Any) -> None:
     unit = Training(
-        data="mnist5k", network="lenet5", pixel_range=(low, 1.0),
-        penalties={"input_gradient": {"strength": strength}}, **fields,
-    )  # fmt: skip
+        data="mnist5k",
+        network="lenet5",
+        pixel_range=(low, 1.0),
+        penalties={"input_gradient": {"strength": strength}},
+        **fields,
+    )
     again = from_identity(json.loads(json.dumps(identity(unit))))
     assert again == unit
     assert key(again, FINGERPRINTS) == key(unit, FINGERPRINTS)

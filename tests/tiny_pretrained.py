@@ -22,9 +22,13 @@ UNIT = Pretrained(data="tiny-photographs", network="tiny")
 def build() -> nn.Module:
     """Build a piecewise linear network with batch normalisation."""
     return nn.Sequential(
-        nn.Conv2d(3, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6), nn.ReLU6(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(96, CLASSES),
-    )  # fmt: skip
+        nn.Conv2d(3, 6, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU6(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(96, CLASSES),
+    )
 
 
 def register(folder: Path, patch: pytest.MonkeyPatch) -> Path:
@@ -38,10 +42,17 @@ def register(folder: Path, patch: pytest.MonkeyPatch) -> Path:
         nn.init.normal_(network[5].weight, std=0.5)
     torch.save(network.state_dict(), file)
     weights = Weights(
-        build=build, file="tiny.pth", sha256=hashlib.sha256(file.read_bytes()).hexdigest()[:8],
-        mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2), about="for tests", licence="none",
-        how_to_get="look into DATA/weights", size=SIDE, classes=CLASSES,
-    )  # fmt: skip
+        build=build,
+        file="tiny.pth",
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest()[:8],
+        mean=(0.5, 0.4, 0.3),
+        std=(0.5, 0.25, 0.2),
+        about="for tests",
+        licence="none",
+        how_to_get="look into DATA/weights",
+        size=SIDE,
+        classes=CLASSES,
+    )
     patch.setitem(pretrained.PRETRAINED, "tiny", weights)
     shape = (PHOTOGRAPHS, 3, SIDE, SIDE)
     generator = torch.Generator().manual_seed(5)
@@ -50,8 +61,12 @@ def register(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     names = [str(index) for index in range(CLASSES)]
     source = Source(
         lambda root: (Split(pixels[:0], labels[:0]), Split(pixels, labels), names),
-        "for tests", "none", "nowhere", shape[1:], to_train=False,
-    )  # fmt: skip
+        "for tests",
+        "none",
+        "nowhere",
+        shape[1:],
+        to_train=False,
+    )
     patch.setitem(data.SOURCES, "tiny-photographs", source)
     return file
 

@@ -25,7 +25,8 @@ def copy_script(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to Sphinx."""
-    app.connect("config-inited", lambda _, config: setattr(
-        config, "mathjax_path", f"mathjax/{SCRIPT}"))  # fmt: skip
+    app.connect(
+        "config-inited", lambda _, config: setattr(config, "mathjax_path", f"mathjax/{SCRIPT}")
+    )
     app.connect("build-finished", copy_script)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

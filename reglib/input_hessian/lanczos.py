@@ -142,9 +142,7 @@ def _nothing_yet(n: int, steps: int, k: int, device: torch.device) -> _Found:
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=device)
 
-    return _Found(
-        zeros(n, k), zeros(n, steps, k), zeros(n, k), zeros(n).long(), zeros(n).bool()
-    )  # fmt: skip
+    return _Found(zeros(n, k), zeros(n, steps, k), zeros(n, k), zeros(n).long(), zeros(n).bool())
 
 
 def _record(

@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib._checks import (
-    NoDropout,
-    check_images,
-    check_labels,
-    check_logits,
-    check_network,
-)
+from reglib._checks import NoDropout, check_images, check_labels, check_logits, check_network
 from reglib.autodiff import Linearisation, Map, linearise, second_derivative
 from reglib.double_backward import fast_double_backward, folding_of
 

@@ -55,11 +55,7 @@ def sample_classes(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def importance_landscape(
-    model: Network,
-    images: Tensor,
-    *,
-    generator: torch.Generator,
-    create_graph: bool = False,
+    model: Network, images: Tensor, *, generator: torch.Generator, create_graph: bool = False
 ) -> Tensor:
     r"""Estimate the importance landscape from a batch, with one class drawn for each image.
 

@@ -115,18 +115,24 @@ def adversarial_penalty(
     Source: :cite:t:`goodfellow2015`, :cite:t:`madry2018`.
     """
     examples = adversarial_examples(
-        model, inputs, labels, epsilon=epsilon, step_size=step_size, n_steps=n_steps, norm=norm,
-        random_start=random_start, pixel_range=pixel_range, generator=generator,
-    )  # fmt: skip
+        model,
+        inputs,
+        labels,
+        epsilon=epsilon,
+        step_size=step_size,
+        n_steps=n_steps,
+        norm=norm,
+        random_start=random_start,
+        pixel_range=pixel_range,
+        generator=generator,
+    )
     attacked = F.cross_entropy(further_pass(model, examples), labels, reduction="none")
     return attacked - F.cross_entropy(logits, labels, reduction="none")
 
 
 def _random_point(like: Tensor, norm: str, generator: torch.Generator) -> Tensor:
     """Draw a point of the unit ball for each image."""
-    options: dict[str, Any] = {
-        "generator": generator, "device": like.device, "dtype": like.dtype,
-    }  # fmt: skip
+    options: dict[str, Any] = {"generator": generator, "device": like.device, "dtype": like.dtype}
     if norm == "linf":
         return 2 * torch.rand(like.shape, **options) - 1
     share = torch.rand(len(like), *[1] * (like.ndim - 1), **options)

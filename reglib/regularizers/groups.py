@@ -71,8 +71,9 @@ def balancing_weights(groups: Tensor, n_groups: int) -> Tensor:
     counts = groups.bincount(minlength=n_groups)
     empty = (counts == 0).nonzero()[:, 0].tolist()
     if empty:
-        raise ValueError(f"groups: expected samples of each of {n_groups} groups, got none of "
-                         f"group {empty[0]}")  # fmt: skip
+        raise ValueError(
+            f"groups: expected samples of each of {n_groups} groups, got none of group {empty[0]}"
+        )
     return (len(groups) / (n_groups * counts))[groups]
 
 

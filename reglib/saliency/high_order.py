@@ -164,8 +164,9 @@ def _problem(
 
     def blocks(v: Tensor) -> Tensor:
         """Multiply the rows for each lambda1, leaving out where all are zero."""
-        parts = [product(part.view(images)).flatten(1) if part.any() else part
-                 for part in v.split(n)]  # fmt: skip
+        parts = [
+            product(part.view(images)).flatten(1) if part.any() else part for part in v.split(n)
+        ]
         return torch.cat(parts)
 
     gradient = loss.gradient.flatten(1).expand(*lead, -1, -1).reshape(strengths[0].numel(), -1)
@@ -192,8 +193,13 @@ def _interpretation(
     point = solution.point
     change = ((problem.gradient + solution.curved / 2) * point).sum(1)
     values = (
-        problem.lambda1[:, 0], problem.lambda2[:, 0], problem.value(point, solution.curved), change,
-        solution.residual, solution.iterations, solution.converged,
+        problem.lambda1[:, 0],
+        problem.lambda2[:, 0],
+        problem.value(point, solution.curved),
+        change,
+        solution.residual,
+        solution.iterations,
+        solution.converged,
         (point == 0).to(point.dtype).mean(1),
-    )  # fmt: skip
+    )
     return Interpretation(point.view(*lead, *images[1:]), *(value.view(lead) for value in values))

@@ -47,8 +47,10 @@ def kernels_run() -> bool:
         warnings.warn(
             f"Triton cannot build its kernels ({error}), so Top-GAP pools by PyTorch, which is "
             "slower; Triton needs a C compiler and the headers of Python (on Debian: gcc and "
-            "python3-dev)", RuntimeWarning, stacklevel=3,
-        )  # fmt: skip
+            "python3-dev)",
+            RuntimeWarning,
+            stacklevel=3,
+        )
         return False
     return True
 
@@ -59,8 +61,9 @@ class _Means(torch.autograd.Function):
         from reglib.top_gap import kernels
 
         rows = maps.detach().flatten(2)  # (B, classes, h w)
-        means, sizes, smallest = (maps.new_empty(maps.shape[:2], dtype=torch.float32)
-                                  for _ in range(3))  # fmt: skip
+        means, sizes, smallest = (
+            maps.new_empty(maps.shape[:2], dtype=torch.float32) for _ in range(3)
+        )
         last = maps.new_empty(maps.shape[:2], dtype=torch.int32)
         _launch(kernels.pool, rows, means, sizes, smallest, last, k=k, strides=rows.stride())
         ctx.save_for_backward(maps, smallest, last)
@@ -79,9 +82,16 @@ class _Means(torch.autograd.Function):
         rows = maps.flatten(2)
         result = torch.empty_like(rows)
         _launch(
-            kernels.spread, rows, result, of_means.contiguous(), of_sizes.contiguous(),
-            smallest, last, k=ctx.k, strides=(*rows.stride(), *result.stride()),
-        )  # fmt: skip
+            kernels.spread,
+            rows,
+            result,
+            of_means.contiguous(),
+            of_sizes.contiguous(),
+            smallest,
+            last,
+            k=ctx.k,
+            strides=(*rows.stride(), *result.stride()),
+        )
         return result.view(maps.shape), None
 
 
@@ -90,9 +100,16 @@ def _launch(kernel: Any, rows: Tensor, *tensors: Tensor, k: int, strides: tuple[
     block = 1 << (locations - 1).bit_length()
     with torch.cuda.device_of(rows) if rows.is_cuda else nullcontext():
         kernel[(batch * classes,)](
-            rows, *tensors, classes, locations, k, *strides, block=block,
-            num_warps=min(max(block // 512, 1), 8), enable_fp_fusion=False,
-        )  # fmt: skip
+            rows,
+            *tensors,
+            classes,
+            locations,
+            k,
+            *strides,
+            block=block,
+            num_warps=min(max(block // 512, 1), 8),
+            enable_fp_fusion=False,
+        )
 
 
 def _spread(

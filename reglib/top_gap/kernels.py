@@ -9,10 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _load_row(
-    maps, index, classes, locations, by_image, by_class,
-    by_location,
-):  # fmt: skip
+def _load_row(maps, index, classes, locations, by_image, by_class, by_location):
     row = tl.program_id(0)
     first = (row // classes).to(tl.int64) * by_image + (row % classes).to(tl.int64) * by_class
     places = maps + first + index * by_location
@@ -22,10 +19,19 @@ def _load_row(
 
 @triton.jit
 def pool(
-    maps, means, sizes, smallest, last,
-    classes, locations, k, by_image, by_class, by_location,
+    maps,
+    means,
+    sizes,
+    smallest,
+    last,
+    classes,
+    locations,
+    k,
+    by_image,
+    by_class,
+    by_location,
     block: tl.constexpr,
-):  # fmt: skip
+):
     """Write mean of the k largest values and mean absolute value of a map.
 
     Chosen are the values above `smallest`, and those that equal it up to the location `last`.
@@ -62,10 +68,23 @@ def pool(
 
 @triton.jit
 def spread(
-    maps, gradient, of_means, of_sizes, smallest, last,
-    classes, locations, k, by_image, by_class, by_location,
-    to_image, to_class, to_location, block: tl.constexpr,
-):  # fmt: skip
+    maps,
+    gradient,
+    of_means,
+    of_sizes,
+    smallest,
+    last,
+    classes,
+    locations,
+    k,
+    by_image,
+    by_class,
+    by_location,
+    to_image,
+    to_class,
+    to_location,
+    block: tl.constexpr,
+):
     """Write the gradient by a map, from those by its two means."""
     row = tl.program_id(0)
     index = tl.arange(0, block)

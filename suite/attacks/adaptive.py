@@ -6,15 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.attacks.common import (
-    BATCH_SIZE,
-    NORMS,
-    Attacked,
-    attack_all,
-    check,
-    judged,
-    seeded,
-)
+from suite.attacks.common import BATCH_SIZE, NORMS, Attacked, attack_all, check, judged, seeded
 from suite.errors import unknown
 
 LOSSES = {"cross_entropy": "cross_entropy", "logit_ratio": "difference_logits_ratio"}
@@ -54,18 +46,23 @@ def apgd(
         raise unknown("loss", loss, LOSSES)
 
     def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
-        from art.attacks.evasion import (
-            AutoProjectedGradientDescent,
-        )
+        from art.attacks.evasion import AutoProjectedGradientDescent
 
         logits = frozen(x)
         if loss == "logit_ratio" and logits.shape[1] < 3:
             raise ValueError(f"loss: expected three classes for logit_ratio, got {logits.shape[1]}")
         attack = AutoProjectedGradientDescent(
-            _classifier(frozen, x, logits.shape[1]), norm=NORMS[norm], eps=epsilon,
-            eps_step=2 * epsilon, max_iter=steps, nb_random_init=restarts, targeted=n_targets > 0,
-            batch_size=len(x), loss_type=LOSSES[loss], verbose=False,
-        )  # fmt: skip
+            _classifier(frozen, x, logits.shape[1]),
+            norm=NORMS[norm],
+            eps=epsilon,
+            eps_step=2 * epsilon,
+            max_iter=steps,
+            nb_random_init=restarts,
+            targeted=n_targets > 0,
+            batch_size=len(x),
+            loss_type=LOSSES[loss],
+            verbose=False,
+        )
         if not n_targets:
             return _generated(attack, x, predicted)
         others = logits.scatter(1, predicted[:, None], -torch.inf).argsort(1, descending=True)
@@ -124,9 +121,15 @@ def square(
         from art.attacks.evasion import SquareAttack
 
         attack = SquareAttack(
-            _classifier(frozen, x, frozen(x).shape[1]), norm=NORMS["linf"], eps=epsilon,
-            max_iter=steps, nb_restarts=restarts, p_init=share, batch_size=len(x), verbose=False,
-        )  # fmt: skip
+            _classifier(frozen, x, frozen(x).shape[1]),
+            norm=NORMS["linf"],
+            eps=epsilon,
+            max_iter=steps,
+            nb_restarts=restarts,
+            p_init=share,
+            batch_size=len(x),
+            verbose=False,
+        )
         return _generated(attack, x, predicted)
 
     with seeded(generator):
@@ -162,9 +165,7 @@ def auto_attack(
     Source: :cite:t:`croce2020`.
     """
     check(images, epsilon, "linf", steps=steps, n_targets=n_targets, queries=queries)
-    common: dict[str, Any] = {
-        "epsilon": epsilon, "generator": generator, "batch_size": batch_size,
-    }  # fmt: skip
+    common: dict[str, Any] = {"epsilon": epsilon, "generator": generator, "batch_size": batch_size}
     attacks: list[Callable[..., Attacked]] = [
         lambda *a: apgd(*a, steps=steps, **common),
         lambda *a: apgd(*a, steps=steps, n_targets=n_targets, **common),
@@ -181,14 +182,16 @@ def auto_attack(
 
 
 def _classifier(frozen: nn.Module, x: Tensor, classes: int) -> Any:
-    from art.estimators.classification import (
-        PyTorchClassifier,
-    )
+    from art.estimators.classification import PyTorchClassifier
 
     return PyTorchClassifier(
-        frozen, nn.CrossEntropyLoss(), input_shape=tuple(x.shape[1:]), nb_classes=classes,
-        clip_values=(0.0, 1.0), device_type="cpu" if x.device.type == "cpu" else "gpu",
-    )  # fmt: skip
+        frozen,
+        nn.CrossEntropyLoss(),
+        input_shape=tuple(x.shape[1:]),
+        nb_classes=classes,
+        clip_values=(0.0, 1.0),
+        device_type="cpu" if x.device.type == "cpu" else "gpu",
+    )
 
 
 def _generated(attack: Any, x: Tensor, classes: Tensor) -> Tensor:

@@ -30,7 +30,9 @@ def build(html: Path, *, pdf: bool) -> Path:
     executed = executed_folder()
     for chapter in notebooks.chapters():
         if not (executed / f"{chapter}.ipynb").exists():
-            raise UsageError(f"chapter {chapter} was not executed: run 'python -m suite run {chapter}'")
+            raise UsageError(
+                f"chapter {chapter} was not executed: run 'python -m suite run {chapter}'"
+            )
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "book"), Path(folder, "output")
         _stage(source, executed)
@@ -58,8 +60,19 @@ def _stage(source: Path, executed: Path) -> None:
 
 
 def _jupyter_book(source: Path, output: Path) -> None:
-    command = [sys.executable, "-c", JUPYTER_BOOK, "build", str(source), "-W", "--keep-going",
-               "-n", "--all", "--path-output", str(output)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-c",
+        JUPYTER_BOOK,
+        "build",
+        str(source),
+        "-W",
+        "--keep-going",
+        "-n",
+        "--all",
+        "--path-output",
+        str(output),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]

@@ -42,9 +42,15 @@ def fill_readme(readme: Path) -> None:
 def readme_tables(verdicts: pd.DataFrame) -> str:
     """Return the counts, and the long table of claims to be unfolded."""
     lines = [
-        summary_table(verdicts), "", "<details>", "<summary>Claim by claim</summary>", "",
-        results_table(verdicts), "", "</details>",
-    ]  # fmt: skip
+        summary_table(verdicts),
+        "",
+        "<details>",
+        "<summary>Claim by claim</summary>",
+        "",
+        results_table(verdicts),
+        "",
+        "</details>",
+    ]
     return "\n".join(lines)
 
 
@@ -88,17 +94,25 @@ def results_table(verdicts: pd.DataFrame) -> str:
 def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
     """Return the page of all claims with quotation, published, measured, test and verdict."""
     lines = [
-        "# Evidence", "",
+        "# Evidence",
+        "",
         "Every claim of every paper: what it says, what was published, what was measured, and what "
         "the rule makes of it. Rules were written before what they test was measured; where one "
-        "was added or changed later, its chapter says so.", "", "## Rules", "",
+        "was added or changed later, its chapter says so.",
+        "",
+        "## Rules",
+        "",
         f"A rule needs at least {LEAST_MODELS} models; where a row is an image, it counts as one. "
         f"A correlation nearer to zero than {WEAK} is called no trend; *within the margin* means "
         f"±{MARGIN}. Intervals are 95%, by bootstrap over models for correlations and Student's t "
         "for means; p-values are two-sided, from 9,999 permutations. The p-values of "
-        "different claims are not corrected for their number.", "",
-        "## All verdicts", "", results_table(verdicts), "",
-    ]  # fmt: skip
+        "different claims are not corrected for their number.",
+        "",
+        "## All verdicts",
+        "",
+        results_table(verdicts),
+        "",
+    ]
     for name, rule in RULES.items():
         first, _, rest = (rule.__doc__ or "").partition("\n")
         lines += [f"`{name}`", f": {first} {' '.join(rest.split())}", ""]
@@ -113,10 +127,16 @@ def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
 def _claim(chapter: str, claim: Mapping[str, Any], verdicts: pd.DataFrame) -> list[str]:
     tested = verdicts[verdicts["verdict"] != "untested"] if len(verdicts) else verdicts
     rows = [
-        [name_of(v["data"]), name_of(v["network"]), v["profile"], measured(v), str(v["n"]),
-         f"**{v['verdict']}**"]
+        [
+            name_of(v["data"]),
+            name_of(v["network"]),
+            v["profile"],
+            measured(v),
+            str(v["n"]),
+            f"**{v['verdict']}**",
+        ]
         for _, v in tested.iterrows()
-    ]  # fmt: skip
+    ]
     header = ["data", "network", "profile", "measured", "models", "verdict"]
     names = claim["data_of_paper"]
     stands = {name: claim["stands_for"].get(name, [name]) for name in names}
@@ -124,12 +144,18 @@ def _claim(chapter: str, claim: Mapping[str, Any], verdicts: pd.DataFrame) -> li
     absent = [name_of(name) for name in names if not ran & set(stands[name])]
     target = f"{chapter}-{claim['section']}".replace("_", "-")
     return [
-        f"### {claim['id'].replace('-', ' ').capitalize()}", "", f"> {claim['quote']}", "",
+        f"### {claim['id'].replace('-', ' ').capitalize()}",
+        "",
+        f"> {claim['quote']}",
+        "",
         f"{claim['where']}; here: {{ref}}`{target}`. Published: {claim['published']}. "
-        f"Rule: `{claim['test']['rule']}`.", "",
-        markdown_table(header, rows) if rows else "", "",
-        f"Untested on: {', '.join(absent) or 'none of the data sets of the paper'}.", "",
-    ]  # fmt: skip
+        f"Rule: `{claim['test']['rule']}`.",
+        "",
+        markdown_table(header, rows) if rows else "",
+        "",
+        f"Untested on: {', '.join(absent) or 'none of the data sets of the paper'}.",
+        "",
+    ]
 
 
 def downloads(chapter: str, folder: Path) -> str:
@@ -146,16 +172,29 @@ def downloads(chapter: str, folder: Path) -> str:
 def status_page(folder: Path) -> str:
     """Return the page of runs, with their cost and origin, and of licences."""
     lines = [
-        "# Status", "",
+        "# Status",
+        "",
         "Written by code when the book was built. *Kept* results come with the project; the others "
-        "are those of the latest runs on this computer.", "", "## Runs", "",
-    ]  # fmt: skip
+        "are those of the latest runs on this computer.",
+        "",
+        "## Runs",
+        "",
+    ]
     rows = []
     for kind, results in (("this computer", executed_folder() / "results"), ("kept", KEPT_RESULTS)):
         for file in sorted(results.glob("*/*.provenance.json")):
             rows.append([kind, *_run(json.loads(file.read_text()))])
-    header = ["", "chapter", "profile", "units", "seconds of work", "ended", "device (threads)",
-              "torch", "commit"]  # fmt: skip
+    header = [
+        "",
+        "chapter",
+        "profile",
+        "units",
+        "seconds of work",
+        "ended",
+        "device (threads)",
+        "torch",
+        "commit",
+    ]
     lines += [markdown_table(header, rows), "", "## Profiles", ""]
     rows = [
         [chapter.replace("_", " "), profile, ", ".join(_data_of(settings))]
@@ -164,30 +203,48 @@ def status_page(folder: Path) -> str:
     ]
     lines += [markdown_table(["chapter", "profile", "data"], rows), "", "## Data sets", ""]
     lines += [
-        "No data set and no weight file is part of the project.", "",
+        "No data set and no weight file is part of the project.",
+        "",
         markdown_table(
             ["name", "what it is", "licence"],
-            [[f"`{name}`", entry.about, entry.licence]
-             for name, entry in {**SOURCES, **FAMILIES}.items()],
-        ), "",
-        "## Weights", "", "Pretrained networks, with how the SHA-256 of their file begins.", "",
+            [
+                [f"`{name}`", entry.about, entry.licence]
+                for name, entry in {**SOURCES, **FAMILIES}.items()
+            ],
+        ),
+        "",
+        "## Weights",
+        "",
+        "Pretrained networks, with how the SHA-256 of their file begins.",
+        "",
         markdown_table(
             ["name", "what it is", "SHA-256", "licence"],
-            [[f"`{name}`", entry.about, f"`{entry.sha256[:8]}`", entry.licence]
-             for name, entry in PRETRAINED.items()],
-        ), "",
-    ]  # fmt: skip
+            [
+                [f"`{name}`", entry.about, f"`{entry.sha256[:8]}`", entry.licence]
+                for name, entry in PRETRAINED.items()
+            ],
+        ),
+        "",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _run(provenance: Mapping[str, Any]) -> list[str]:
-    listed = {name: ", ".join(map(str, values)) for name, values in provenance.items()
-              if isinstance(values, list)}  # fmt: skip
+    listed = {
+        name: ", ".join(map(str, values))
+        for name, values in provenance.items()
+        if isinstance(values, list)
+    }
     return [
-        provenance["chapter"].replace("_", " "), provenance["profile"], str(provenance["units"]),
-        f"{provenance['seconds']:,.0f}", provenance["ended"].get("last", "")[:10],
-        f"{listed['device']} ({listed['threads']})", listed["torch"], listed["commit"],
-    ]  # fmt: skip
+        provenance["chapter"].replace("_", " "),
+        provenance["profile"],
+        str(provenance["units"]),
+        f"{provenance['seconds']:,.0f}",
+        provenance["ended"].get("last", "")[:10],
+        f"{listed['device']} ({listed['threads']})",
+        listed["torch"],
+        listed["commit"],
+    ]
 
 
 def _data_of(settings: Mapping[str, Any]) -> list[str]:
@@ -200,10 +257,12 @@ def _data_of(settings: Mapping[str, Any]) -> list[str]:
 def benchmark_page() -> str:
     """Return the page of benchmarks, from the kept measurements."""
     lines = [
-        "# Benchmarks", "",
+        "# Benchmarks",
+        "",
         "Measured by `make bench`; every ratio compares two things that took turns in one process. "
-        "Machines differ, ratios less so.", "",
-    ]  # fmt: skip
+        "Machines differ, ratios less so.",
+        "",
+    ]
     for file in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         lines += _benchmarks(json.loads(file.read_text()))
     return "\n".join(lines) + "\n"
@@ -213,16 +272,25 @@ def _benchmarks(results: Mapping[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     load = results.get("load_average")
     lines = [
-        f"## {results['device']}", "",
+        f"## {results['device']}",
+        "",
         f"{results['system']}; threads: {results['threads']}; {versions}; {results['date']}"
-        + (f"; load of the machine at the start and the end: {load}" if load else "") + ".", "",
-    ]  # fmt: skip
+        + (f"; load of the machine at the start and the end: {load}" if load else "")
+        + ".",
+        "",
+    ]
     for title in dict.fromkeys(row["benchmark"] for row in results["rows"]):
         rows = [
-            [row["case"], f"{_number(row['value'])} {row['unit']}", _spread(row["quartiles"]),
-             _goal(row["goal"]), {True: "met", False: "not met", None: ""}[row["met"]]]
-            for row in results["rows"] if row["benchmark"] == title
-        ]  # fmt: skip
+            [
+                row["case"],
+                f"{_number(row['value'])} {row['unit']}",
+                _spread(row["quartiles"]),
+                _goal(row["goal"]),
+                {True: "met", False: "not met", None: ""}[row["met"]],
+            ]
+            for row in results["rows"]
+            if row["benchmark"] == title
+        ]
         header = ["", "median", "quartiles", "goal", ""]
         lines += [f"### {title[0].upper()}{title[1:]}", "", markdown_table(header, rows), ""]
     return lines

@@ -10,9 +10,15 @@ from pathlib import Path
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
 def find_chromium() -> str | None:
@@ -44,8 +50,14 @@ def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
     page = output / "_build" / "singlehtml" / "index.html"
     with tempfile.TemporaryDirectory() as profile:
         target.parent.mkdir(parents=True, exist_ok=True)
-        command = [chromium, *FLAGS, f"--user-data-dir={profile}", "--no-pdf-header-footer",
-                   "--virtual-time-budget=30000", f"--print-to-pdf={target}"]  # fmt: skip
+        command = [
+            chromium,
+            *FLAGS,
+            f"--user-data-dir={profile}",
+            "--no-pdf-header-footer",
+            "--virtual-time-budget=30000",
+            f"--print-to-pdf={target}",
+        ]
         done = subprocess.run([*command, page.resolve().as_uri()], capture_output=True, text=True)
     if not target.exists():
         print(f"No PDF was made: {chromium} failed: {done.stderr.strip()[-300:]}")

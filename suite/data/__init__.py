@@ -16,8 +16,16 @@ from suite.data.sources import SOURCES, read_source, source
 from suite.errors import UsageError
 from suite.paths import data_folder
 
-__all__ = ["SOURCES", "ImageData", "Source", "Split", "image_shape", "load_data", "source",
-           "to_float"]  # fmt: skip
+__all__ = [
+    "SOURCES",
+    "ImageData",
+    "Source",
+    "Split",
+    "image_shape",
+    "load_data",
+    "source",
+    "to_float",
+]
 
 
 @dataclass(frozen=True)

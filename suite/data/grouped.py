@@ -73,10 +73,11 @@ def read_waterbirds(root: Path) -> Read:
         [v2.Resize((side * 8 // 7, side * 8 // 7), antialias=True), v2.CenterCrop(side)]
     )
     splits = [
-        _read_images([folder / name for name in part["img_filename"]], resize,
-                     part["y"], part["place"])
+        _read_images(
+            [folder / name for name in part["img_filename"]], resize, part["y"], part["place"]
+        )
         for part in (table[table["split"] == number] for number in (0, 2))
-    ]  # fmt: skip
+    ]
     return splits[0], splits[1], ["landbird", "waterbird"]
 
 

@@ -71,9 +71,12 @@ def photographs(
     ordered = [paths[row] for row in order.tolist()]
     how = "photographs" if masks is None else "photographs as they lie"
     images = decode_once(
-        root, ordered, (len(paths), 3, SIZE, SIZE), how=how,
+        root,
+        ordered,
+        (len(paths), 3, SIZE, SIZE),
+        how=how,
         read=lambda row: read_photograph(ordered[row], upright=masks is None).numpy(),
-    )  # fmt: skip
+    )
     known = Split(order, torch.tensor(labels, dtype=torch.int64), masks).part(order)
     return dataclasses.replace(known, images=images.values, sha256=images.sha256)
 

@@ -68,11 +68,13 @@ def _single_objects(table: Path, images: Path) -> tuple[list[_Object], dict[int,
         alone = [a for a in annotations if number[a["image_id"]] == 1 and not a["iscrowd"]]
         objects = [
             _Object(
-                images / files[a["image_id"]]["file_name"], a["category_id"], a["segmentation"],
+                images / files[a["image_id"]]["file_name"],
+                a["category_id"],
+                a["segmentation"],
                 (files[a["image_id"]]["width"], files[a["image_id"]]["height"]),
             )
             for a in alone
-        ]  # fmt: skip
+        ]
         return objects, {kind["id"]: kind["name"] for kind in contents["categories"]}
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
@@ -153,8 +155,12 @@ def read_cub_on_waterbirds(root: Path) -> Read:
 def _birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
     """Return name, class (from 1) and part of each image, and the names of the classes."""
     folder = root / "CUB_200_2011"
-    files = {"name": "images", "class": "image_class_labels", "is_training": "train_test_split",
-             "species": "classes"}  # fmt: skip
+    files = {
+        "name": "images",
+        "class": "image_class_labels",
+        "is_training": "train_test_split",
+        "species": "classes",
+    }
     read = {key: read_table(folder / f"{name}.txt", None) for key, name in files.items()}
     if not (folder / "segmentations").is_dir():
         raise NotThere(folder / "segmentations", "there is no such folder")

@@ -65,7 +65,7 @@ SOURCES: dict[str, Source] = {
         "ImageNet 2012, 1,281,167 and 50,000 photographs of 1,000 classes",
         "terms of ImageNet: research, not commercial",
         "get ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and ILSVRC2012_devkit_t12.tar.gz "
-        "from https://image-net.org into DATA/imagenet; then python -c \"from torchvision.datasets "
+        'from https://image-net.org into DATA/imagenet; then python -c "from torchvision.datasets '
         "import ImageNet; [ImageNet('DATA/imagenet', part) for part in ('train', 'val')]\" lays "
         "them out as DATA/imagenet/{train,val}/nXXXXXXXX/*.JPEG",
     ),
@@ -77,7 +77,7 @@ SOURCES: dict[str, Source] = {
         "DATA/sketch/nXXXXXXXX/*.JPEG",
         to_train=False,
     ),
-}  # fmt: skip
+}
 
 
 def _corrupted(corruption: str, level: str) -> Source:

@@ -38,12 +38,16 @@ def source(name: str) -> Source:
         if folder.is_dir() and not any((folder / part).is_dir() for part in _PARTS):
             return _shown(
                 lambda root: photographs.read_own(folder),
-                f"own photographs below {path}", "your own", f"put images into {path}",
-            )  # fmt: skip
+                f"own photographs below {path}",
+                "your own",
+                f"put images into {path}",
+            )
         return Source(
             lambda root: readers.read_image_folder(folder),
-            f"own images in {path}", "your own", f"put images into {path}/train/CLASS/",
-        )  # fmt: skip
+            f"own images in {path}",
+            "your own",
+            f"put images into {path}/train/CLASS/",
+        )
     if name not in SOURCES:
         made = [*natural_sources.FAMILIES, "imagefolder:PATH", "resized:NAME:SIZE"]
         raise unknown("data set", name, [*SOURCES, *made])
@@ -87,8 +91,11 @@ def _resized(name: str, of: str, side: str) -> Source:
     return Source(
         _made_of(of, foreign_images.resized, size=size),
         f"{origin.about}; as {size} x {size} RGB",
-        origin.licence, origin.how_to_get, (3, size, size), to_train=origin.to_train,
-    )  # fmt: skip
+        origin.licence,
+        origin.how_to_get,
+        (3, size, size),
+        to_train=origin.to_train,
+    )
 
 
 def _shown(read: Callable[[Path], photographs.Read], about: str, licence: str, how: str) -> Source:

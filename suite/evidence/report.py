@@ -15,9 +15,17 @@ from suite.evidence.statistics import correlation, permutation_p
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
 
 RESULT_COLUMNS = {
-    "value", "std", "n", "undefined", "status", "seconds", "key", "profile", "t_alpha",
+    "value",
+    "std",
+    "n",
+    "undefined",
+    "status",
+    "seconds",
+    "key",
+    "profile",
+    "t_alpha",
     "over_regularised",
-}  # fmt: skip
+}
 
 
 def all_verdicts(*, kept_only: bool = False) -> pd.DataFrame:
@@ -46,12 +54,18 @@ def verdict_table(chapter: str, verdicts: pd.DataFrame, section: str | None = No
         if section is not None and claim["section"] != section:
             continue
         for _, verdict in verdicts[verdicts["claim"] == claim["id"]].iterrows():
-            rows.append({
-                "claim": claim["id"], "data": verdict["data"], "network": verdict["network"],
-                "profile": verdict["profile"], "published": claim["published"],
-                "measured": measured(verdict), "models": verdict["n"],
-                "verdict": verdict["verdict"],
-            })  # fmt: skip
+            rows.append(
+                {
+                    "claim": claim["id"],
+                    "data": verdict["data"],
+                    "network": verdict["network"],
+                    "profile": verdict["profile"],
+                    "published": claim["published"],
+                    "measured": measured(verdict),
+                    "models": verdict["n"],
+                    "verdict": verdict["verdict"],
+                }
+            )
     return pd.DataFrame(rows)
 
 

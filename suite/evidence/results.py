@@ -34,12 +34,7 @@ class Results:
     provenance: Mapping[str, Any]
 
 
-def save_results(
-    chapter: str,
-    profile: str,
-    results: Results,
-    folder: Path | None = None,
-) -> Path:
+def save_results(chapter: str, profile: str, results: Results, folder: Path | None = None) -> Path:
     """Write results to `FOLDER/PROFILE/CHAPTER.*`, each file complete or not at all.
 
     Args:

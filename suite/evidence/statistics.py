@@ -45,9 +45,13 @@ def permutation_p(x: ArrayLike, y: ArrayLike) -> float:
     zero :cite:p:`phipson2010`; up to 7 values all orders are gone through.
     """
     test = stats.permutation_test(
-        (np.asarray(y, float),), lambda order, axis: spearman(x, order, axis),
-        permutation_type="pairings", n_resamples=N_PERMUTATIONS, vectorized=True, rng=0,
-    )  # fmt: skip
+        (np.asarray(y, float),),
+        lambda order, axis: spearman(x, order, axis),
+        permutation_type="pairings",
+        n_resamples=N_PERMUTATIONS,
+        vectorized=True,
+        rng=0,
+    )
     return float(test.pvalue)
 
 

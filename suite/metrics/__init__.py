@@ -8,12 +8,7 @@ from suite.metrics.complexity import entropy
 from suite.metrics.corruptions import CORRUPTIONS, corrupted, probability_ratio
 from suite.metrics.curves import area_under_curve
 from suite.metrics.density import DensityGradients, density_gradients
-from suite.metrics.faithfulness import (
-    faithfulness_estimate,
-    inverted,
-    patch_effects,
-    pixel_effects,
-)
+from suite.metrics.faithfulness import faithfulness_estimate, inverted, patch_effects, pixel_effects
 from suite.metrics.groups import group_accuracies
 from suite.metrics.insertion import deletion_curve, insertion_curve
 from suite.metrics.leakage import FeatureLeakage, feature_leakage

@@ -46,8 +46,13 @@ def ablation_curve(
     # Ablation by k is insertion of the image into its mean, with both exchanged.
     means = images.mean((2, 3), keepdim=True).expand_as(images)
     scores = scores_by_count(
-        maps, model, means, images, class_index,
+        maps,
+        model,
+        means,
+        images,
+        class_index,
         torch.tensor([0, *counts], device=images.device),
-        score="probability", max_bytes=max_bytes,
-    )  # fmt: skip
+        score="probability",
+        max_bytes=max_bytes,
+    )
     return scores[:, 1:] / scores[:, :1]

@@ -31,6 +31,7 @@ def group_accuracies(correct: Tensor, groups: Tensor, n_groups: int) -> Tensor:
     counts = groups.bincount(minlength=n_groups)
     empty = (counts == 0).nonzero()[:, 0].tolist()
     if empty:
-        raise ValueError(f"groups: expected images of each of {n_groups} groups, got none of group "
-                         f"{empty[0]}")  # fmt: skip
+        raise ValueError(
+            f"groups: expected images of each of {n_groups} groups, got none of group {empty[0]}"
+        )
     return correct.new_zeros(n_groups).index_add(0, groups, correct) / counts

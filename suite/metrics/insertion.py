@@ -77,9 +77,15 @@ def deletion_curve(
     """
     start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
     return insertion_curve(
-        maps, model, start, class_index,
-        n_steps=n_steps, baseline=images, score=score, max_bytes=max_bytes,
-    )  # fmt: skip
+        maps,
+        model,
+        start,
+        class_index,
+        n_steps=n_steps,
+        baseline=images,
+        score=score,
+        max_bytes=max_bytes,
+    )
 
 
 @torch.no_grad()

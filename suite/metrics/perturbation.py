@@ -55,9 +55,15 @@ def pixel_perturbation(
     changes = []
     for ranked in (maps, -maps):
         curves = deletion_curve(
-            ranked, model, images, class_index,
-            n_steps=n_steps, baseline=baseline, score="logit", max_bytes=max_bytes,
-        )  # fmt: skip
+            ranked,
+            model,
+            images,
+            class_index,
+            n_steps=n_steps,
+            baseline=baseline,
+            score="logit",
+            max_bytes=max_bytes,
+        )
         changes.append((curves - curves[:, :1]).abs() / curves[:, :1].abs())
     return changes[0] - changes[1]
 

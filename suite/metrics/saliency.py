@@ -151,19 +151,28 @@ def integrated_gradients(
 
         method = IntegratedGradients(model, multiply_by_inputs=multiply_by_inputs)
         if baselines is None:
-            maps = method.attribute(images.detach(), target=class_index, n_steps=n_steps,
-                                    internal_batch_size=len(images))  # fmt: skip
+            maps = method.attribute(
+                images.detach(),
+                target=class_index,
+                n_steps=n_steps,
+                internal_batch_size=len(images),
+            )
             return maps.detach().to(images.dtype)
         means = [
-            torch.cat([
-                method.attribute(
-                    image.detach().expand_as(part), baselines=part, target=int(c),
-                    n_steps=n_steps, internal_batch_size=len(part),
-                ).detach()
-                for part in baselines.split(100)
-            ]).mean(0)
+            torch.cat(
+                [
+                    method.attribute(
+                        image.detach().expand_as(part),
+                        baselines=part,
+                        target=int(c),
+                        n_steps=n_steps,
+                        internal_batch_size=len(part),
+                    ).detach()
+                    for part in baselines.split(100)
+                ]
+            ).mean(0)
             for image, c in zip(images, class_index)
-        ]  # fmt: skip
+        ]
     return torch.stack(means).to(images.dtype)
 
 

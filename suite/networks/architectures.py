@@ -32,13 +32,19 @@ class LeNet5(nn.Sequential):
             raise UsageError(f"LeNet-5: expected images of at least 12 pixels a side, got {size}")
         side = (size // 2 - 4) // 2
         super().__init__(
-            nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(channels, 6, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(6, 16, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
-            nn.Linear(16 * side * side, 120), nn.ReLU(),
-            nn.Linear(120, 84), nn.ReLU(),
+            nn.Linear(16 * side * side, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
             nn.Linear(84, classes),
-        )  # fmt: skip
+        )
 
 
 class MLP(nn.Sequential):
@@ -183,9 +189,14 @@ def wide_resnet(
     if depth < 10 or depth % 6 != 4:
         raise UsageError(f"wide_resnet: expected a depth of 10, 16, 22, 28, ..., got {depth}")
     return ResNet(
-        channels, size, classes, blocks=[(depth - 4) // 6] * 3, width=16 * factor, stem_width=16,
+        channels,
+        size,
+        classes,
+        blocks=[(depth - 4) // 6] * 3,
+        width=16 * factor,
+        stem_width=16,
         pre_activation=True,
-    )  # fmt: skip
+    )
 
 
 def top_gap(

@@ -33,10 +33,12 @@ class BottleneckBlock(nn.Module):
         super().__init__()
         width = outputs // self.EXPANSION
         self.residual = nn.Sequential(
-            *conv_bn(inputs, width, 1, 1), nn.ReLU(),
-            *conv_bn(width, width, 3, stride), nn.ReLU(),
+            *conv_bn(inputs, width, 1, 1),
+            nn.ReLU(),
+            *conv_bn(width, width, 3, stride),
+            nn.ReLU(),
             *conv_bn(width, outputs, 1, 1),
-        )  # fmt: skip
+        )
         self.shortcut = _shortcut(inputs, outputs, stride)
         self.activation = nn.ReLU()
 
@@ -56,9 +58,10 @@ class PreActivationBlock(nn.Module):
         super().__init__()
         self.before = nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU())
         self.residual = nn.Sequential(
-            *conv_bn(inputs, outputs, 3, stride), nn.ReLU(),
+            *conv_bn(inputs, outputs, 3, stride),
+            nn.ReLU(),
             nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-        )  # fmt: skip
+        )
         same = stride == 1 and inputs == outputs
         self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 

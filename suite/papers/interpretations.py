@@ -58,9 +58,13 @@ def interpretation_quality(
         found["max_sensitivity"] = torch.full_like(confidence, torch.nan)
         if n_samples:
             found["max_sensitivity"] = metrics.max_sensitivity(
-                sizes_of, images, predicted, n_samples=n_samples, radius=radius,
+                sizes_of,
+                images,
+                predicted,
+                n_samples=n_samples,
+                radius=radius,
                 generator=subject.generator(seed),
-            ).double()  # fmt: skip
+            ).double()
         found |= {"confidence": confidence, "predicted": predicted}
         found["maps"] = _bytes(normalised_for_display(maps))
         columns.append(found)
@@ -122,9 +126,12 @@ def first_and_second_order(subject: Subject, *, n_images: int) -> Result:
     confidence, predicted = logits.double().softmax(1).max(1)
     index = torch.stack([confidence.argmax(), confidence.argmin()])
     kept = {
-        "index": index, "labels": labels[index], "predicted": predicted[index],
-        "confidence": confidence[index], "images": subject.data.test.images[index.cpu()],
-    }  # fmt: skip
+        "index": index,
+        "labels": labels[index],
+        "predicted": predicted[index],
+        "confidence": confidence[index],
+        "images": subject.data.test.images[index.cpu()],
+    }
     images, predicted = images[index], predicted[index]
     loss = surrogate_loss(subject.folded, images, predicted)
     first, second = unit_vectors(loss.gradient), unit_vectors(patient_caso(loss).maps)

@@ -36,9 +36,14 @@ def insertion_auc(
     """See `suite.metrics.insertion_curve` and `area_under_curve`; the curves are kept."""
     images, labels = subject.test_images(n_images)
     curves = metrics.insertion_curve(
-        subject.maps_of(saliency)(images, labels), subject.folded, images, labels,
-        n_steps=n_steps, score=score, max_bytes=subject.max_bytes,
-    )  # fmt: skip
+        subject.maps_of(saliency)(images, labels),
+        subject.folded,
+        images,
+        labels,
+        n_steps=n_steps,
+        score=score,
+        max_bytes=subject.max_bytes,
+    )
     return Result(metrics.area_under_curve(curves), {"curves": curves})
 
 
@@ -60,10 +65,13 @@ def gradient_change(
     """See `suite.metrics.gradient_change`."""
     return Result(
         metrics.gradient_change(
-            subject.folded, *subject.test_images(n_images), generator=subject.generator(seed),
-            noise_std=noise_std, n_samples=n_samples,
+            subject.folded,
+            *subject.test_images(n_images),
+            generator=subject.generator(seed),
+            noise_std=noise_std,
+            n_samples=n_samples,
         )
-    )  # fmt: skip
+    )
 
 
 def density_change(
@@ -77,9 +85,13 @@ def density_change(
 ) -> Result:
     """See `suite.metrics.density_change`."""
     found = metrics.density_change(
-        subject.folded, subject.test_images(n_images)[0], generator=subject.generator(seed),
-        noise_std=noise_std, n_samples=n_samples, max_bytes=subject.max_bytes,
-    )  # fmt: skip
+        subject.folded,
+        subject.test_images(n_images)[0],
+        generator=subject.generator(seed),
+        noise_std=noise_std,
+        n_samples=n_samples,
+        max_bytes=subject.max_bytes,
+    )
     return Result(found.published if published else found.log_density)
 
 
@@ -130,8 +142,10 @@ def check_foreign(own: ImageData, shown: ImageData, own_name: str, name: str) ->
         UsageError: they are, by whatever name.
     """
     if shown.fingerprint == own.fingerprint:
-        raise UsageError(f"data: expected other images than those of the training, got {name!r}, "
-                         f"which are those of {own_name!r}")  # fmt: skip
+        raise UsageError(
+            f"data: expected other images than those of the training, got {name!r}, "
+            f"which are those of {own_name!r}"
+        )
 
 
 @torch.no_grad()

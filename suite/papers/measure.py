@@ -46,9 +46,12 @@ def _effects(subject: Subject, n_images: int, score: str) -> Tensor:
     """Effects of the pixels, which are the same for every saliency method."""
     images, labels = subject.test_images(n_images)
     return metrics.pixel_effects(
-        fast_double_backward(subject.folded), images, labels,
-        score=score, max_bytes=subject.max_bytes,
-    )  # fmt: skip
+        fast_double_backward(subject.folded),
+        images,
+        labels,
+        score=score,
+        max_bytes=subject.max_bytes,
+    )
 
 
 def local_lipschitz_estimate(
@@ -63,10 +66,14 @@ def local_lipschitz_estimate(
     """See `suite.metrics.local_lipschitz_estimate`."""
     return Result(
         metrics.local_lipschitz_estimate(
-            subject.maps_of(saliency), *subject.test_images(n_images), n_samples=n_samples,
-            noise_std=noise_std, generator=subject.generator(seed), max_bytes=subject.max_bytes,
+            subject.maps_of(saliency),
+            *subject.test_images(n_images),
+            n_samples=n_samples,
+            noise_std=noise_std,
+            generator=subject.generator(seed),
+            max_bytes=subject.max_bytes,
         )
-    )  # fmt: skip
+    )
 
 
 def max_sensitivity(
@@ -81,10 +88,14 @@ def max_sensitivity(
     """See `suite.metrics.max_sensitivity`."""
     return Result(
         metrics.max_sensitivity(
-            subject.maps_of(saliency), *subject.test_images(n_images), n_samples=n_samples,
-            radius=radius, generator=subject.generator(seed), max_bytes=subject.max_bytes,
+            subject.maps_of(saliency),
+            *subject.test_images(n_images),
+            n_samples=n_samples,
+            radius=radius,
+            generator=subject.generator(seed),
+            max_bytes=subject.max_bytes,
         )
-    )  # fmt: skip
+    )
 
 
 def entropy(subject: Subject, *, saliency: str, n_images: int) -> Result:
@@ -152,8 +163,16 @@ CHOICES: dict[str, Collection[str]] = {
     "saliency": SALIENCIES,
 }
 COUNTS = (
-    "k", "n_baselines", "n_classes", "n_images", "n_samples", "n_steps", "patch", "step", "stride",
-)  # fmt: skip
+    "k",
+    "n_baselines",
+    "n_classes",
+    "n_images",
+    "n_samples",
+    "n_steps",
+    "patch",
+    "step",
+    "stride",
+)
 # What takes only the images of the data that it is shown: these may have any number of classes.
 WITHOUT_LABELS = ("ood_auroc",)
 

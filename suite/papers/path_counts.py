@@ -177,9 +177,16 @@ class _AllOnes(TorchFunctionMode):
         return float(weight.detach().double().square().mean())
 
     def _convolution(
-        self, func: Any, x: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1,
-        padding: Any = 0, dilation: Any = 1, groups: int = 1,
-    ) -> Tensor:  # fmt: skip
+        self,
+        func: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
         """Convolve the sum of the channels: with all weights one, all filters are the same."""
         sums = x.unflatten(1, (groups, -1)).sum(2)
         ones = torch.full((groups, 1, *weight.shape[2:]), self._weight(weight), dtype=x.dtype)
@@ -199,9 +206,15 @@ def _ungated(*factors: Any) -> Tensor:
 
 
 def _max_pool(
-    squared: bool, x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
-    dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
-) -> Tensor:  # fmt: skip
+    squared: bool,
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor:
     if dilation not in (1, (1,), (1, 1), [1], [1, 1]):
         raise ValueError(f"model: expected pooling without dilation, got {dilation}")
     sums, n = _window_sums(x, kernel_size, stride, padding, ceil_mode)
@@ -209,9 +222,14 @@ def _max_pool(
 
 
 def _avg_pool(
-    squared: bool, x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
-    ceil_mode: bool = False, *_: Any,
-) -> Tensor:  # fmt: skip
+    squared: bool,
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    *_: Any,
+) -> Tensor:
     sums, n = _window_sums(x, kernel_size, stride, padding, ceil_mode)
     return sums / n**2 if squared else sums
 
@@ -263,11 +281,36 @@ def _mean(squared: bool, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 CONVOLUTIONS: set[Any] = {F.conv1d, F.conv2d, F.conv3d}
-UNCHANGED = {"batch_norm", "layer_norm", "group_norm", "instance_norm", "local_response_norm",
-             "div", "__truediv__"}  # fmt: skip
-ACTIVATIONS = {"relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu",
-               "silu", "mish", "hardswish", "hardtanh", "hardsigmoid", "sigmoid", "tanh",
-               "softplus", "softsign", "logsigmoid"}  # fmt: skip
+UNCHANGED = {
+    "batch_norm",
+    "layer_norm",
+    "group_norm",
+    "instance_norm",
+    "local_response_norm",
+    "div",
+    "__truediv__",
+}
+ACTIVATIONS = {
+    "relu",
+    "relu6",
+    "leaky_relu",
+    "prelu",
+    "rrelu",
+    "elu",
+    "selu",
+    "celu",
+    "gelu",
+    "silu",
+    "mish",
+    "hardswish",
+    "hardtanh",
+    "hardsigmoid",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "softsign",
+    "logsigmoid",
+}
 PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__", "__imul__"}
 POOLINGS: dict[str, Callable[..., Tensor]] = {
     **dict.fromkeys(["max_pool1d", "max_pool2d"], _max_pool),

@@ -86,9 +86,13 @@ def ablation_auc(
     n_pixels = images[0, 0].numel()
     counts = [*range(0, n_pixels, stride), n_pixels]
     curves = metrics.ablation_curve(
-        subject.folded, images[chosen], labels[chosen], maps,
-        counts=counts, max_bytes=subject.max_bytes,
-    )  # fmt: skip
+        subject.folded,
+        images[chosen],
+        labels[chosen],
+        maps,
+        counts=counts,
+        max_bytes=subject.max_bytes,
+    )
     kept = {"counts": torch.tensor(counts), "curve": curves.mean(0)}
     return Result(metrics.area_under_curve(curves, counts), kept)
 

@@ -33,8 +33,10 @@ def robust_accuracy(
     `attack` is a name in `suite.attacks.ATTACKS`, `attack_settings` are its arguments.
     """
     if subject.pixel_range != (0, 1):
-        raise UsageError("robust_accuracy: expected a network of images in [0, 1], got one trained "
-                         f"with pixel_range {subject.pixel_range}")  # fmt: skip
+        raise UsageError(
+            "robust_accuracy: expected a network of images in [0, 1], got one trained "
+            f"with pixel_range {subject.pixel_range}"
+        )
     images, labels = subject.test_images(n_images)
     settings = {"epsilon": epsilon, **(attack_settings or {})}
     if "generator" in inspect.signature(ATTACKS[attack]).parameters:
@@ -46,8 +48,9 @@ def robust_accuracy(
 
 def _with_class_maps(subject: Subject) -> TopGAPNet:
     if not isinstance(subject.folded, TopGAPNet):
-        raise UsageError("expected a network with class maps, such as 'top_gap', got "
-                         f"{subject.unit.network!r}")  # fmt: skip
+        raise UsageError(
+            f"expected a network with class maps, such as 'top_gap', got {subject.unit.network!r}"
+        )
     return subject.folded
 
 

@@ -2,6 +2,6 @@
 
 from suite.runs.compute import compute
 from suite.runs.images import per_image
-from suite.runs.store import Store
+from suite.store import Store
 
 __all__ = ["Store", "compute", "per_image"]

@@ -19,7 +19,7 @@ from suite.paths import store_folder
 from suite.runs.dispatch import Failure, run_jobs
 from suite.runs.execute import Job, describe
 from suite.runs.executors import Resources
-from suite.runs.store import Record, Store
+from suite.store import Record, Store
 from suite.training import checks as training_checks
 from suite.training import loop as training
 from suite.training.evaluated import checked_test_split
@@ -36,9 +36,15 @@ from suite.units import (
 )
 
 FEW_HAVE = (
-    "group_dro", "balance_groups", "crop_padding", "flip", "zoom", "cosine_epochs", "decay_epochs",
+    "group_dro",
+    "balance_groups",
+    "crop_padding",
+    "flip",
+    "zoom",
+    "cosine_epochs",
+    "decay_epochs",
     "label_smoothing",
-)  # fmt: skip
+)
 
 
 def compute(
@@ -84,10 +90,16 @@ def compute(
         _check_with_data(missing.values())
         store.clean()
         jobs = [
-            Job(tuple(identity(unit) for unit in group), str(store.folder.resolve()),
-                resources.chosen_device(), force, checkpoint_seconds, resources.double_backward)
+            Job(
+                tuple(identity(unit) for unit in group),
+                str(store.folder.resolve()),
+                resources.chosen_device(),
+                force,
+                checkpoint_seconds,
+                resources.double_backward,
+            )
             for group in _groups(missing.values(), resources.chosen_jobs())
-        ]  # fmt: skip
+        ]
         errors = run_jobs(jobs, resources, store)
         stored |= store.read_all(missing)
     for report in dict.fromkeys(store.reports[told:]):
@@ -139,8 +151,10 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             continue
         n_train = len(data.train.labels)
         if n_train == 0:
-            raise UsageError(f"data set {unit.data!r}: expected images to train on, it has none; "
-                             "it can only be shown to a Pretrained")  # fmt: skip
+            raise UsageError(
+                f"data set {unit.data!r}: expected images to train on, it has none; "
+                "it can only be shown to a Pretrained"
+            )
         if unit.n_train is not None and unit.n_train > n_train:
             raise UsageError(
                 f"n_train: expected at most {n_train} for the training split of {unit.data!r}, "
@@ -205,10 +219,14 @@ def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:
         row["metric"] = "training_loss"
         values = {"mean": losses[-1], "n": row["n_train"]}
     row |= {
-        "value": _number(values.get("mean")), "std": _number(values.get("std")),
-        "n": values.get("n"), "undefined": values.get("undefined", 0), "status": record.status,
-        "seconds": record.provenance["seconds"], "key": name,
-    }  # fmt: skip
+        "value": _number(values.get("mean")),
+        "std": _number(values.get("std")),
+        "n": values.get("n"),
+        "undefined": values.get("undefined", 0),
+        "status": record.status,
+        "seconds": record.provenance["seconds"],
+        "key": name,
+    }
     return row
 
 

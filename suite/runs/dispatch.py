@@ -11,7 +11,7 @@ from tqdm import tqdm
 from suite.errors import RunFailed, UsageError
 from suite.runs.execute import Job, Outcome, describe, run_job
 from suite.runs.executors import Resources
-from suite.runs.store import Store
+from suite.store import Store
 from suite.units import from_identity
 
 ATTEMPTS = 3

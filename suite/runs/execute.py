@@ -22,7 +22,7 @@ from suite.errors import RunFailed
 from suite.networks.pretrained import load_pretrained
 from suite.papers.measure import measure
 from suite.paths import ROOT
-from suite.runs.store import Record, Store
+from suite.store import Record, Store
 from suite.training.evaluated import Subject
 from suite.training.loop import DEFAULT, initial_network, memory_format, train
 from suite.units import (
@@ -173,9 +173,12 @@ class _Worker:
 
     def provenance(self, start: float) -> dict[str, Any]:
         """Say how long it took since `start`, and on what."""
-        return {"seconds": round(time.perf_counter() - start, 3), **_memory(self.device),
-                "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                **_surroundings(self.job.device)}  # fmt: skip
+        return {
+            "seconds": round(time.perf_counter() - start, 3),
+            **_memory(self.device),
+            "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            **_surroundings(self.job.device),
+        }
 
 
 def _key(unit: Unit) -> str:
@@ -237,10 +240,15 @@ def commit() -> str:
     """Return the commit of the project, with "+changes" where files differ from it."""
     git = ["git", "-C", str(ROOT)]
     try:
-        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True,
-                              text=True, check=True).stdout.strip()  # fmt: skip
-        status = subprocess.run([*git, "status", "--porcelain", "--untracked-files=no"],
-                                capture_output=True, text=True, check=True).stdout  # fmt: skip
+        head = subprocess.run(
+            [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        status = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head + ("+changes" if status.strip() else "")

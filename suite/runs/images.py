@@ -7,7 +7,7 @@ import pandas as pd
 from suite.errors import RunFailed
 from suite.runs.compute import keys_of
 from suite.runs.execute import describe
-from suite.runs.store import Store
+from suite.store import Store
 from suite.units import Measurement
 
 WHICH = ("n_images", "first", "step")

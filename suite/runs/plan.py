@@ -10,16 +10,8 @@ from suite.data import load_data
 from suite.errors import DataMissing
 from suite.networks import pretrained
 from suite.runs.compute import check, keys_of
-from suite.runs.store import Store
-from suite.units import (
-    Measurement,
-    Pretrained,
-    Training,
-    Unit,
-    data_names,
-    identity,
-    training_of,
-)
+from suite.store import Store
+from suite.units import Measurement, Pretrained, Training, Unit, data_names, identity, training_of
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from suite.runs.store import Store
+from suite.store import Store
 
 SURROUNDINGS = ("device", "threads", "python", "torch", "reglib", "commit")
 

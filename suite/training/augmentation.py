@@ -8,11 +8,7 @@ from suite.errors import UsageError
 
 
 def crop_and_flip(
-    images: Tensor,
-    *,
-    crop_padding: int = 0,
-    flip: bool = False,
-    generator: torch.Generator,
+    images: Tensor, *, crop_padding: int = 0, flip: bool = False, generator: torch.Generator
 ) -> Tensor:
     r"""Crop each image at random after padding it by reflection, and mirror it or not.
 

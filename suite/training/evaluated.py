@@ -33,14 +33,20 @@ def checked_test_split(
             needed (`labelled`), more classes.
     """
     if count is not None and count > len(shown.test.images):
-        raise UsageError(f"n_images: expected at most {len(shown.test.images)} for the test split "
-                         f"of {name!r}, got {count}")  # fmt: skip
+        raise UsageError(
+            f"n_images: expected at most {len(shown.test.images)} for the test split "
+            f"of {name!r}, got {count}"
+        )
     if shown.shape != own.shape:
-        raise UsageError(f"data set {name!r}: expected images of shape {own.shape} as in training, "
-                         f"got {shown.shape}")  # fmt: skip
+        raise UsageError(
+            f"data set {name!r}: expected images of shape {own.shape} as in training, "
+            f"got {shown.shape}"
+        )
     if labelled and len(shown.classes) > len(own.classes):
-        raise UsageError(f"data set {name!r}: expected at most the {len(own.classes)} classes of "
-                         f"the network, got {len(shown.classes)}")  # fmt: skip
+        raise UsageError(
+            f"data set {name!r}: expected at most the {len(own.classes)} classes of "
+            f"the network, got {len(shown.classes)}"
+        )
     return shown.test
 
 
@@ -104,8 +110,10 @@ class Subject:
             UsageError: a network that others have trained, with a range for each colour.
         """
         if isinstance(self.unit, Pretrained):
-            raise UsageError("expected a network with one pixel_range for all colours, got "
-                             f"{self.unit.network!r}, which takes them normalised")  # fmt: skip
+            raise UsageError(
+                "expected a network with one pixel_range for all colours, got "
+                f"{self.unit.network!r}, which takes them normalised"
+            )
         return self.unit.pixel_range
 
     def as_inputs(self, pixels: Tensor) -> Tensor:

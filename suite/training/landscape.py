@@ -37,8 +37,5 @@ def landscape_target(step: Step, *, kernel_width: int = 3) -> Tensor:
 def _landscape(step: Step) -> Tensor:
     constants = step.constants or Constants(step.model)
     return importance_landscape(
-        constants.evaluated,
-        step.inputs,
-        generator=step.generator,
-        create_graph=True,
+        constants.evaluated, step.inputs, generator=step.generator, create_graph=True
     )

@@ -97,10 +97,7 @@ def train(
     images = images.to(device) if images.nbytes <= RESIDENT_BYTES else images
     split = Split(images, data.train.labels[: unit.n_train].to(device))
     constants = Constants(model, lambda: (part.to(device) for part in images.split(500)))
-    with (
-        torch.random.fork_rng(),
-        torch.backends.cudnn.flags(deterministic=True, benchmark=False),
-    ):
+    with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         for epoch in range(len(losses), unit.epochs):
             losses.append(_epoch(unit, constants, optimizer, layout, split, groups, epoch))
             if not math.isfinite(losses[-1]):
@@ -185,18 +182,25 @@ def _epoch(
         set_learning_rate(optimizer, unit, steps=number - 1, steps_per_epoch=len(batches))
         pixels = crop_and_flip(
             split.images[index.to(split.images.device)].to(device),
-            crop_padding=unit.crop_padding, flip=unit.flip, generator=changes,
-        )  # fmt: skip
+            crop_padding=unit.crop_padding,
+            flip=unit.flip,
+            generator=changes,
+        )
         if unit.zoom is not None:
             pixels = zoom_in(pixels, unit.zoom, generator=changes)
         images = to_float(pixels, unit.pixel_range).contiguous(memory_format=layout)
         acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
         looked_at = bool(acting.keys() - OWN_PASS)
         step = take_step(
-            constants.model if looked_at else network, images.requires_grad_(looked_at),
-            split.labels[index], generator, pixel_range=unit.pixel_range, constants=constants,
-            epoch=epoch, with_activations="activation_l1" in acting,
-        )  # fmt: skip
+            constants.model if looked_at else network,
+            images.requires_grad_(looked_at),
+            split.labels[index],
+            generator,
+            pixel_range=unit.pixel_range,
+            constants=constants,
+            epoch=epoch,
+            with_activations="activation_l1" in acting,
+        )
         loss = _cross_entropy(unit, step, groups, index)
         for name, settings in acting.items():
             values = PENALTIES[name](step, **own_settings(settings))

@@ -38,8 +38,9 @@ def check_optimizer(unit: Training) -> None:
         switch = default is None or isinstance(default.default, bool)
         if switch != isinstance(value, bool):
             expected = "true or false" if switch else "a number"
-            raise UsageError(f"optimizer {unit.optimizer!r}: {name}: expected {expected}, got "
-                             f"{value!r}")  # fmt: skip
+            raise UsageError(
+                f"optimizer {unit.optimizer!r}: {name}: expected {expected}, got {value!r}"
+            )
     try:
         build_optimizer(unit, nn.ParameterList([torch.zeros(1, 1), torch.zeros(1)]))
     except (TypeError, ValueError) as error:

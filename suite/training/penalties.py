@@ -88,10 +88,18 @@ def take_step(
             hook.remove()
     maps, pooled = noted[-1] if noted else (None, [])
     return Step(
-        model, inputs, labels, logits, generator,
-        class_maps=maps, activations=activations, pixel_range=pixel_range, constants=constants,
-        class_map_l1=pooled[-1].l1 if pooled else None, epoch=epoch,
-    )  # fmt: skip
+        model,
+        inputs,
+        labels,
+        logits,
+        generator,
+        class_maps=maps,
+        activations=activations,
+        pixel_range=pixel_range,
+        constants=constants,
+        class_map_l1=pooled[-1].l1 if pooled else None,
+        epoch=epoch,
+    )
 
 
 Penalty = Callable[..., Tensor]

@@ -11,7 +11,7 @@ from benchmarks.timing import Row
 from benchmarks.training_step import CASES, step
 from suite import metrics
 from suite.metrics.saliency import logit_gradient
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 
 METRICS = ("faithfulness", "lipschitz")
 STEPS = {

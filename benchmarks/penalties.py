@@ -10,7 +10,7 @@ from benchmarks.timing import Row, interleaved, median_row, ratios
 from benchmarks.training_step import DENSITY_GOAL, LAYOUTS, Batch, Case, batch_of, plain_step
 from reglib.double_backward import fast_double_backward
 from reglib.regularizers import group_dro
-from suite.networks.defences import with_softplus
+from suite.networks import with_softplus
 from suite.training.penalties import take_step
 from suite.training.registry import PENALTIES
 

@@ -16,7 +16,7 @@ from reglib.double_backward import fast_double_backward, folded_copy
 from suite import metrics
 from suite.data import load_data, to_float
 from suite.metrics.saliency import logit_gradient
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.training.loop import memory_format
 
 # The annotations of Quantus are not those of its functions.

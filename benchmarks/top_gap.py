@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from benchmarks.timing import Row, interleaved, median_row, ratios
 from reglib.top_gap import class_map_l1, top_gap, top_gap_and_l1
 from suite.attacks import pgd
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.training.penalties import take_step
 from suite.training.registry import PENALTIES
 

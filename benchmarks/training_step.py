@@ -18,7 +18,7 @@ from reglib.autodiff import input_gradient
 from reglib.double_backward import evaluation_mode, fast_double_backward
 from reglib.landscape import curvature_penalty, importance_landscape
 from reglib.regularizers import input_gradient_penalty
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 CHANNELS_LAST_GOAL, DENSITY_GOAL, LANDSCAPE_GOAL = 2.4, 1.05, 1.15

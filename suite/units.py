@@ -37,7 +37,7 @@ class Training:
 
     Args:
         data: name of the data set (see `suite.data.SOURCES`).
-        network: name of the network (see `suite.networks.architectures.NETWORKS`).
+        network: name of the network (see `suite.networks.NETWORKS`).
         network_options: further arguments of the network.
         pixel_range: values that black and white get.
         n_train: only the first images of the training split; None for all.
@@ -176,7 +176,7 @@ class Pretrained:
 
     Args:
         data: name of the data set (see `suite.data.SOURCES`); its test images are shown.
-        network: name of the network (see `suite.networks.pretrained.PRETRAINED`).
+        network: name of the network (see `suite.networks.PRETRAINED`).
 
     Raises:
         UsageError: a field that has not its type, by name.

@@ -9,7 +9,7 @@ from torch import nn
 
 from reglib.double_backward import fast_double_backward
 from reglib.regularizers import input_gradient_penalty
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 
 CLASSES = 5
 

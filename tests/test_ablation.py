@@ -15,7 +15,7 @@ from suite.metrics import (
     probability_ratio,
 )
 from suite.metrics.saliency import integrated_gradients
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.papers.measure import Subject, measure
 from suite.units import Measurement, Training
 

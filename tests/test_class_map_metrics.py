@@ -12,7 +12,7 @@ from suite.metrics import (
     map_sparsity,
     mask_iou,
 )
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 
 
 def random(*shape, seed=0):

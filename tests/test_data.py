@@ -15,7 +15,7 @@ from torchvision import datasets
 from suite import data
 from suite.data import SOURCES, ImageData, image_shape, load_data, readers, source, to_float
 from suite.errors import DataMissing, UsageError
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 
 IDX = ("MNIST", "KMNIST", "FashionMNIST")
 IN_PACKAGES = {
@@ -31,7 +31,7 @@ IN_PACKAGES = {
 
 @pytest.fixture(autouse=True)
 def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     monkeypatch.setattr(readers, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "data"))
 
@@ -166,7 +166,7 @@ def test_fashion_mnist_of_debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     # The same files in torchvision's folder are the same data set, and come first.
     write_idx(tmp_path / "data" / "FashionMNIST" / "raw")
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     monkeypatch.setattr(readers, "_read_idx", None)
     assert load_data("fashion_mnist").fingerprint == loaded.fingerprint
 
@@ -302,15 +302,15 @@ class TestImageFolder:
         name = f"imagefolder:{tmp_path}"
         pixels = write_images(tmp_path)["train"][0]
         seen = [load_data(name).fingerprint]
-        data._load.cache_clear()
+        data.loading._load.cache_clear()
         assert load_data(name).fingerprint == seen[0]
         pixels[0, 0, 0] ^= 1
         path = tmp_path / "train" / "cat" / "0.png"
         Image.fromarray(pixels).save(path)
-        data._load.cache_clear()
+        data.loading._load.cache_clear()
         seen.append(load_data(name).fingerprint)
         path.rename(tmp_path / "train" / "dog" / "9.png")
-        data._load.cache_clear()
+        data.loading._load.cache_clear()
         seen.append(load_data(name).fingerprint)
         assert len(set(seen)) == 3
 
@@ -331,7 +331,7 @@ class TestImageFolder:
             path.write_bytes(
                 sound[:position] + bytes([sound[position] ^ 0xFF]) + sound[position + 1 :]
             )
-            data._load.cache_clear()
+            data.loading._load.cache_clear()
             try:
                 load_data(f"imagefolder:{tmp_path}")
             except UsageError as error:

@@ -14,10 +14,9 @@ import torch
 from PIL import Image
 
 from suite import data
+from suite.data import Source, load_data
 from suite.data import image_cache as decoded
-from suite.data import load_data
 from suite.data.image_cache import decode_once
-from suite.data.readers import Source
 from suite.errors import UsageError
 from suite.training.loop import train
 from suite.units import Training
@@ -179,7 +178,7 @@ def test_who_comes_second_waits_for_the_first(tmp_path: Path, files: list[Path])
 def mapped_and_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offer the same small photographs as a map and in memory."""
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     random = np.random.default_rng(0)
     paths = [tmp_path / f"{index}.png" for index in range(12)]
     for path in paths:
@@ -201,11 +200,11 @@ def mapped_and_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("mapped_and_plain")
 def test_a_fingerprint_comes_with_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = load_data("mapped")
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     assert load_data("mapped").fingerprint == first.fingerprint
     path = tmp_path / "3.png"
     Image.new("RGB", (224, 224)).save(path)
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     assert load_data("mapped").fingerprint != first.fingerprint
 
 

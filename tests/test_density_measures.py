@@ -10,7 +10,7 @@ from suite.data import ImageData, Source, Split, to_float
 from suite.data.grouped import block_images, null_block_masks
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.papers.measure import check, measure
 from suite.runs import compute
 from suite.training.evaluated import Subject
@@ -32,11 +32,11 @@ def subject(monkeypatch):
     for seed, name in enumerate(("blocks", "other blocks")):
         source = Source(lambda root, seed=seed: blocks(seed), "", "", "")
         monkeypatch.setitem(data.SOURCES, name, source)
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     own = data.load_data("blocks")
     network = build_network("mlp", own.shape, 4, options={"hidden": (8,)}, seed=1).eval()
     yield Subject(network, UNIT, own)
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
 
 
 def value(subject, metric, **settings):

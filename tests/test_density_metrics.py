@@ -20,7 +20,7 @@ from suite.metrics import (
     pixel_perturbation,
 )
 from suite.metrics.saliency import integrated_gradients, logit_gradient
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from tests.test_metrics import LABELS, generator, linear_network, random_images
 
 

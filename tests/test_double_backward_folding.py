@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from reglib.double_backward import evaluation_mode, fast_double_backward, folded_copy, folding_of
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from tests.double_backward import in_general_position, network_and_images, randn
 
 

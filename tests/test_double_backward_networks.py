@@ -10,7 +10,7 @@ from torch import nn
 from reglib.double_backward import fast_double_backward
 from reglib.double_backward.functions import max_pool_of_pairs_with_indices
 from reglib.regularizers import input_gradient_penalty
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from tests.double_backward import (
     CLASSES,
     NETWORKS,

@@ -7,9 +7,8 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 
 from suite import data
-from suite.data import ImageData, Split, load_data, to_float
+from suite.data import ImageData, Source, Split, load_data, to_float
 from suite.data.folds import data_of, fold_of
-from suite.data.readers import Source
 from suite.errors import UsageError
 from suite.runs import Store, compute
 from suite.runs.execute import load_subject
@@ -101,7 +100,7 @@ UNIT = Training(
 
 @pytest.fixture
 def _numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "", "", "")
     monkeypatch.setitem(data.SOURCES, "numbered", entry)
 

@@ -28,7 +28,7 @@ def _tiny_sets(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     for name, entry in entries.items():
         monkeypatch.setitem(data.SOURCES, name, entry)
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
 
 
 def test_a_grey_image_of_the_same_size_is_repeated_in_three_colours() -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from reglib.top_gap import TopGAP, class_map_l1, fused, pooling, top_gap, top_gap_and_l1
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.training import penalties as steps
 from suite.training.penalties import take_step
 from suite.training.registry import PENALTIES

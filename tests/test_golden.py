@@ -14,7 +14,7 @@ import torch
 from suite import notebooks
 from suite.data import load_data
 from suite.evidence import judge, load_claims
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.paths import KEPT_RESULTS
 from suite.runs.compute import keys_of
 from suite.training.loop import train

@@ -5,7 +5,7 @@ import torch
 
 from reglib.top_gap import TopGAPNet, scaled_maps
 from suite.metrics.grad_cam import grad_cam
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 
 
 def network():

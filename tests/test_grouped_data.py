@@ -26,7 +26,7 @@ READ_ONCE = dataclasses.replace(MNIST5K, read=lambda root: READ_FROM_ANYWHERE())
 
 @pytest.fixture(autouse=True)
 def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
     monkeypatch.setitem(data.SOURCES, "mnist5k", READ_ONCE)
 
@@ -120,7 +120,7 @@ def test_groups_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> 
         )
         entry = data.Source(lambda root: (split, split, "ab"), "", "", "")
         monkeypatch.setitem(data.SOURCES, "tiny", entry)
-        data._load.cache_clear()
+        data.loading._load.cache_clear()
         return load_data("tiny").fingerprint
 
     found = [fingerprint(g) for g in (None, torch.tensor([0, 1]), torch.tensor([1, 0]))]

@@ -21,7 +21,7 @@ FOLDERS = {
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let ImageNet have four classes."""
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
     monkeypatch.setattr(image_folders, "class_names", lambda: ("tench", "goldfish", "dog", "paper"))
     return tmp_path
@@ -63,7 +63,7 @@ def test_variants_of_imagenet_are_to_test_only(root: Path, name: str) -> None:
 
 
 def test_names_of_imagenet_are_a_thousand() -> None:
-    from suite.data.photographs import class_names
+    from suite.data import class_names
 
     names = class_names()
     assert len(names) == 1000

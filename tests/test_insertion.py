@@ -6,7 +6,7 @@ from torch import nn
 
 from suite.errors import UsageError
 from suite.metrics import area_under_curve, deletion_curve, insertion_curve
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from tests.test_metrics import LABELS, Recorder, linear_network, random_images
 
 

@@ -8,7 +8,7 @@ import torch
 from suite.data import load_data
 from suite.errors import UsageError
 from suite.metrics import CORRUPTIONS, corrupted
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.papers.measure import measure
 from suite.training.evaluated import Subject
 from suite.units import Measurement, Training

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from suite.networks.architectures import BasicBlock
+from suite.networks import BasicBlock
 from suite.papers.initialisation import (
     batch_norm_importance,
     gradient_importance,

@@ -9,7 +9,7 @@ from suite.data import Split, image_shape, load_data
 from suite.data.padded_digits import on_canvas
 from suite.errors import UsageError
 from suite.metrics import correct_by_location, places
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.papers.measure import Subject, measure
 from suite.units import Measurement, Training
 

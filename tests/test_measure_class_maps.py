@@ -7,7 +7,7 @@ from suite import metrics
 from suite.attacks import pgd
 from suite.data import ImageData, Split, to_float
 from suite.errors import UsageError
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.papers import top_gap as top_gap_measures
 from suite.papers.measure import METRICS, Subject, check
 from suite.training.loop import train

@@ -16,7 +16,7 @@ from suite.metrics import (
     pixel_effects,
 )
 from suite.metrics.chunks import chunk_size
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 
 LABELS = torch.tensor([2, 0, 1])
 

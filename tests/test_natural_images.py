@@ -25,7 +25,7 @@ BOX = (160, 50, 201, 100)  # x1, y1, x2, y2 of an object
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    data._load.cache_clear()
+    data.loading._load.cache_clear()
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
     return tmp_path
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from reglib.double_backward import folded_copy
 from suite.errors import UsageError
-from suite.networks.architectures import ResNet, build_network
+from suite.networks import ResNet, build_network
 from suite.networks.defences import (
     FrequencyLowCut,
     KWinnersTakeAll,

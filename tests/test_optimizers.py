@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from suite.errors import UsageError
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.training.optimizers import build_optimizer, check_optimizer, set_learning_rate
 from suite.units import Training
 

@@ -9,7 +9,7 @@ import torch
 import torchvision
 from torch import nn
 
-from suite.networks.architectures import BasicBlock, build_network
+from suite.networks import BasicBlock, build_network
 from suite.papers.path_counts import normal_distance, pascal_row, path_counts
 
 

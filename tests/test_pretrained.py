@@ -9,9 +9,9 @@ from suite.networks import pretrained
 from suite.networks.pretrained import (
     PRETRAINED,
     SoftReLU6,
-    entry,
     load_pretrained,
     network_inputs,
+    pretrained_weights,
     with_smooth_activations,
 )
 from suite.runs import Store, compute, per_image
@@ -55,7 +55,7 @@ def test_smooth_activations_differ_little_and_are_curved():
 
 @pytest.mark.parametrize("name", PRETRAINED)
 def test_every_network_builds_with_a_logit_a_class(name):
-    about = entry(name)
+    about = pretrained_weights(name)
     with torch.device("meta"):
         network = about.build().eval()
         logits = network(torch.empty(2, 3, about.size, about.size))

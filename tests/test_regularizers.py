@@ -14,7 +14,7 @@ from reglib.landscape import curvature_penalty, data_smoothness, importance_land
 from reglib.regularizers import input_gradient_penalty
 from reglib.top_gap import class_map_l1
 from suite.errors import UsageError
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.training.landscape import landscape_curvature, landscape_target
 from suite.training.penalties import Constants, Step, of_step, take_step
 from suite.training.registry import PENALTIES

@@ -12,7 +12,7 @@ from suite.metrics.saliency import (
     smooth_grad,
 )
 from suite.metrics.saliency_methods import SALIENCIES
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 
 NETWORKS = {
     "lenet5": ("lenet5", (2, 12, 12), {}),

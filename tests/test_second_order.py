@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from suite.errors import UsageError
-from suite.networks.pretrained import network_inputs
+from suite.networks import network_inputs
 from suite.papers.high_order_saliency import MARGINS, closed_form_error, exact_share, high_order
 from tests.tiny_pretrained import CLASSES, PHOTOGRAPHS, register, subject_of
 

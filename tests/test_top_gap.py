@@ -14,7 +14,7 @@ from torchvision import models
 from reglib.double_backward import fast_double_backward, folded_copy
 from reglib.top_gap import TopGAP, TopGAPNet, feature_maps, scaled_maps, top_gap
 from suite.errors import UsageError
-from suite.networks.architectures import ResNet
+from suite.networks import ResNet
 
 
 def random(*shape, seed=0, dtype=torch.float64):

@@ -15,7 +15,7 @@ from reglib.landscape import (
 from reglib.regularizers import group_dro, input_gradient_penalty
 from suite.data import ImageData, Split, load_data, to_float
 from suite.errors import UsageError
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.training import loop as training
 from suite.training.checks import check
 from suite.training.loop import initial_network, memory_format, train

@@ -8,12 +8,11 @@ from typing import Any
 import pandas as pd
 
 from suite import notebooks
-from suite.data import SOURCES
-from suite.data.natural_sources import FAMILIES
+from suite.data import FAMILIES, SOURCES
 from suite.evidence.claims import LEAST_MODELS, MARGIN, RULES, WEAK, load_claims
 from suite.evidence.names import name_of
 from suite.evidence.report import all_verdicts, measured
-from suite.networks.pretrained import PRETRAINED
+from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder
 
 VERDICTS = ("reproduced", "not reproduced", "underpowered", "untested")

@@ -1,105 +1,26 @@
-"""Data sets by name, as bytes in memory or in a file that is mapped into it.
+"""Data sets by name. Nothing is downloaded and nothing is replaced."""
 
-Nothing is downloaded and nothing is replaced.
-"""
-
-import functools
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-from torch import Tensor
-
+from suite.data.folds import data_of
+from suite.data.grouped import null_block_masks
+from suite.data.loading import ImageData, image_shape, load_data, to_float
+from suite.data.natural_sources import CORRUPTIONS, FAMILIES
+from suite.data.photographs import class_names
 from suite.data.readers import Source, Split
-from suite.data.sources import SOURCES, read_source, source
-from suite.errors import UsageError
-from suite.paths import data_folder
+from suite.data.sources import SOURCES, source, title
 
 __all__ = [
+    "CORRUPTIONS",
+    "FAMILIES",
     "SOURCES",
     "ImageData",
     "Source",
     "Split",
+    "class_names",
+    "data_of",
     "image_shape",
     "load_data",
+    "null_block_masks",
     "source",
+    "title",
     "to_float",
 ]
-
-
-@dataclass(frozen=True)
-class ImageData:
-    """A data set: two splits, the names of its classes, and a fingerprint of all of it."""
-
-    train: Split
-    test: Split
-    classes: tuple[str, ...]
-    fingerprint: str
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape (C, H, W) of one image."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
-
-
-def to_float(images: Tensor, pixel_range: Sequence[float]) -> Tensor:
-    """Map bytes 0..255 to floats in `pixel_range`, for example (-1, 1).
-
-    >>> import torch
-    >>> to_float(torch.tensor([0, 255], dtype=torch.uint8), (-1, 1))
-    tensor([-1.,  1.])
-    """
-    low, high = pixel_range
-    return images.float() * ((high - low) / 255) + low
-
-
-def load_data(name: str, root: Path | None = None) -> ImageData:
-    """Read a data set.
-
-    Args:
-        name: a key of `SOURCES`, `imagenet_c:CORRUPTION:LEVEL`, `resized:NAME:SIZE` for the images
-            of another data set as RGB of SIZE x SIZE pixels, or `imagefolder:PATH` for images of
-            your own, laid out as `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for
-            `test`), of one size; without these folders, photographs of any size to show to a
-            network for ImageNet.
-        root: folder of downloaded data; default: see `suite.paths.data_folder`.
-
-    Raises:
-        DataMissing: the data are not on this machine; the message says how to get them.
-        UsageError: unknown name, or data that cannot be used; the message names the file.
-    """
-    return _load(name, str(root or data_folder()))
-
-
-def image_shape(name: str) -> tuple[int, int, int]:
-    """Return the shape (C, H, W) of the images of a data set, which need not be there."""
-    return source(name).shape or load_data(name).shape
-
-
-@functools.lru_cache(maxsize=4)  # one to train on, and what networks are shown beside it
-def _load(name: str, root: str) -> ImageData:
-    train, test, classes = read_source(name, Path(root))
-    for part, split in [("training", train)] * source(name).to_train + [("test", test)]:
-        if len(split.images) == 0:
-            raise UsageError(f"data set {name!r}: expected images in its {part} split, found none")
-        if len(split.images) != len(split.labels):
-            raise UsageError(
-                f"data set {name!r}: expected a label for each {part} image, got "
-                f"{len(split.images)} images and {len(split.labels)} labels"
-            )
-        if not 0 <= int(split.labels.min()) <= int(split.labels.max()) < len(classes):
-            raise UsageError(
-                f"data set {name!r}: expected {part} labels in 0..{len(classes) - 1}, got "
-                f"{int(split.labels.min())}..{int(split.labels.max())}"
-            )
-    digest = hashlib.sha256()
-    known = (train.masks, test.masks, train.groups, test.groups)
-    further = [tensor for tensor in known if tensor is not None]
-    mapped = {id(split.images): split.sha256 for split in (train, test)}
-    for tensor in (train.images, train.labels, test.images, test.labels, *further):
-        digest.update(str(tuple(tensor.shape)).encode())
-        sha256 = mapped.get(id(tensor))
-        digest.update(sha256.encode() if sha256 else tensor.contiguous().numpy().data)
-    return ImageData(train, test, tuple(classes), digest.hexdigest())

@@ -9,6 +9,14 @@ from suite.data.photographs import SIZE
 from suite.data.readers import Read, Source
 from suite.errors import UsageError, unknown
 
+# Of ImageNet-C, in its four groups.
+CORRUPTIONS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+
 _COCO = "http://images.cocodataset.org"
 _CUB = (
     "get CUB_200_2011.tgz from https://data.caltech.edu/records/65de6-vp158, to be extracted in "
@@ -104,8 +112,6 @@ def imagenet_c(which: str) -> Source:
 
     Source: :cite:t:`hendrycks2019`.
     """
-    from suite.metrics.corruptions import CORRUPTIONS
-
     corruption, _, level = which.partition(":")
     names = [name for group in CORRUPTIONS.values() for name in group]
     if corruption not in names:

@@ -54,6 +54,17 @@ def source(name: str) -> Source:
     return SOURCES[name]
 
 
+def title(name: str) -> str:
+    """Return the name of a data set as figures show it.
+
+    >>> title("resized:fashion_mnist:32")
+    'Fashion-MNIST'
+    """
+    if name.startswith("resized:"):
+        name = name.removeprefix("resized:").rpartition(":")[0]
+    return _TITLES.get(name, name)
+
+
 def read_source(name: str, root: Path) -> Read:
     """Read a data set, without any check of what is read.
 
@@ -289,4 +300,39 @@ SOURCES: dict[str, Source] = {
         "get ILSVRC2012_img_val.tar from image-net.org and lay it out as "
         "DATA/imagenet/val/nXXXXXXXX/*.JPEG",
     ),
+}
+
+_TITLES = {
+    "mnist5k": "MNIST (5,000)",
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "kmnist": "KMNIST",
+    "digits-centred": "centred digits",
+    "digits-anywhere": "digits anywhere",
+    "cifar10": "CIFAR-10",
+    "cifar10-jpeg": "cifar10-jpeg",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
+    "blockmnist5k": "BlockMNIST (5,000)",
+    "blockmnist": "BlockMNIST",
+    "texturedmnist5k": "digits on textures (5,000)",
+    "texturedmnist": "digits on textures",
+    "texturedfashion": "articles on textures",
+    "photograph-tiles": "tiles of photographs",
+    "waterbirds": "Waterbirds",
+    "celeba": "CelebA",
+    "imagenette320": "Imagenette-320",
+    "imagenet": "ImageNet",
+    "foolbox-imagenet": "Foolbox's 20 photographs",
+    "imagenet-samples": "imagenet-samples",
+    "imagenet-val-1000": "ImageNet validation (1,000)",
+    "digit_canvas": "digit canvases",
+    "digit_canvas_swapped": "digit canvases, other backgrounds",
+    "coco": "COCO",
+    "wood": "wood fibres",
+    "oxford_pet": "Oxford-IIIT Pet",
+    "cub": "CUB-200-2011",
+    "cub_on_waterbirds": "CUB-200-2011 on other backgrounds",
+    "imagenet_sketch": "ImageNet-Sketch",
+    "imagenet_c": "ImageNet-C",
 }

@@ -1,11 +1,12 @@
 """Judging networks, their saliency maps and class maps: one value for each image."""
 
+from suite.data import CORRUPTIONS
 from suite.metrics.ablation import ablation_curve
 from suite.metrics.activation import maximise_activation
 from suite.metrics.chunks import CHUNK_BYTES
 from suite.metrics.class_maps import largest_mask_iou, map_sparsity, mask_iou
 from suite.metrics.complexity import entropy
-from suite.metrics.corruptions import CORRUPTIONS, corrupted, probability_ratio
+from suite.metrics.corruptions import corrupted, probability_ratio
 from suite.metrics.curves import area_under_curve
 from suite.metrics.density import DensityGradients, density_gradients
 from suite.metrics.faithfulness import faithfulness_estimate, inverted, patch_effects, pixel_effects

@@ -7,14 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from suite.data import CORRUPTIONS
 from suite.errors import UsageError, unknown
 
-CORRUPTIONS = {
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
-    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    "weather": ("snow", "frost", "fog", "brightness"),
-    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-}
 SEEDED = ("impulse_noise", "glass_blur")  # these draw from a seed of their own
 
 

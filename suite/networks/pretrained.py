@@ -57,7 +57,7 @@ class Weights:
         return folder / self.file
 
 
-def entry(name: str) -> Weights:
+def pretrained_weights(name: str) -> Weights:
     """Return the entry of `PRETRAINED` for a name.
 
     Raises:
@@ -81,7 +81,7 @@ def load_pretrained(name: str) -> nn.Module:
         DataMissing: the weights are not on this machine; the message says how to get them.
         UsageError: unknown name, or weights whose checksum differs.
     """
-    about = entry(name)
+    about = pretrained_weights(name)
     check_weights(name)
     network = about.build()
     network.load_state_dict(torch.load(about.path, map_location="cpu", weights_only=True))
@@ -94,7 +94,7 @@ def check_weights(name: str) -> None:
     Raises:
         DataMissing, UsageError: as `load_pretrained`.
     """
-    about = entry(name)
+    about = pretrained_weights(name)
     if not about.path.exists():
         how = about.how_to_get.replace("DATA", str(data_folder()))
         raise DataMissing(f"weights of {name!r} are not at {about.path}. To get them: {how}")
@@ -121,7 +121,7 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
     Raises:
         ValueError: images of another type or size than the network's preprocessing.
     """
-    about = entry(name)
+    about = pretrained_weights(name)
     if images.dtype != torch.uint8:
         raise ValueError(
             f"images: expected bytes from 0 to 255, which {name!r} then scales as it was trained, "

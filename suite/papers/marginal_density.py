@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from suite import metrics
-from suite.data import ImageData, Split, load_data
-from suite.data.grouped import null_block_masks
+from suite.data import ImageData, Split, load_data, null_block_masks
 from suite.errors import UsageError, unknown
 from suite.training.evaluated import Result, Subject
 

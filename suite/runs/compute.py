@@ -9,10 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from suite.data import load_data
-from suite.data.folds import data_of
+from suite import networks
+from suite.data import data_of, load_data
 from suite.errors import RunFailed, UsageError
-from suite.networks import pretrained
 from suite.papers import measure
 from suite.papers.marginal_density import check_foreign
 from suite.paths import store_folder
@@ -116,7 +115,7 @@ def check(unit: Unit) -> None:
     """
     network = training_of(unit)
     if isinstance(network, Pretrained):
-        pretrained.entry(network.network)
+        networks.pretrained_weights(network.network)
         if not isinstance(unit, Measurement):
             raise UsageError("a Pretrained is trained already: expected measurements of it")
     else:
@@ -146,8 +145,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
     for unit in map(training_of, units):
         data = data_of(unit)
         if isinstance(unit, Pretrained):
-            pretrained.check_weights(unit.network)
-            pretrained.network_inputs(unit.network, data.test.images[:1])
+            networks.check_weights(unit.network)
+            networks.network_inputs(unit.network, data.test.images[:1])
             continue
         n_train = len(data.train.labels)
         if n_train == 0:

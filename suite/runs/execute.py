@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 import reglib
-from suite.data import load_data
-from suite.data.folds import data_of
+from suite.data import data_of, load_data
 from suite.errors import RunFailed
-from suite.networks.pretrained import load_pretrained
+from suite.networks import load_pretrained
 from suite.papers.measure import measure
 from suite.paths import ROOT
 from suite.store import Record, Store

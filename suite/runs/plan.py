@@ -8,7 +8,7 @@ from typing import Any
 
 from suite.data import load_data
 from suite.errors import DataMissing
-from suite.networks import pretrained
+from suite.networks import check_weights
 from suite.runs.compute import check, keys_of
 from suite.store import Store
 from suite.units import Measurement, Pretrained, Training, Unit, data_names, identity, training_of
@@ -87,10 +87,10 @@ def _missing_data(units: Iterable[Unit]) -> dict[str, str]:
             load_data(name)
         except DataMissing as error:
             missing[name] = str(error)
-    networks = [of.network for of in map(training_of, units) if isinstance(of, Pretrained)]
-    for name in dict.fromkeys(networks):
+    pretrained = [of.network for of in map(training_of, units) if isinstance(of, Pretrained)]
+    for name in dict.fromkeys(pretrained):
         try:
-            pretrained.check_weights(name)
+            check_weights(name)
         except DataMissing as error:
             missing[name] = str(error)
     return missing

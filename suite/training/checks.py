@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from suite.errors import UsageError, unknown
-from suite.networks.architectures import NETWORKS
+from suite.networks import NETWORKS
 from suite.training.optimizers import check_optimizer
 from suite.training.registry import PENALTIES
 from suite.units import Training

@@ -11,7 +11,7 @@ from suite import metrics
 from suite.data import ImageData, Split, load_data, to_float
 from suite.errors import UsageError, unknown
 from suite.metrics.saliency_methods import SALIENCIES
-from suite.networks.pretrained import network_inputs
+from suite.networks import network_inputs
 from suite.training.loop import memory_format
 from suite.units import Network, Pretrained
 

@@ -14,7 +14,7 @@ from reglib.double_backward.modules import viewed
 from reglib.regularizers import balancing_weights, group_dro
 from suite.data import ImageData, Split, to_float
 from suite.errors import UsageError
-from suite.networks.architectures import build_network
+from suite.networks import build_network
 from suite.training.augmentation import check_crop_padding, crop_and_flip, zoom_in
 from suite.training.checkpoints import State, restore, state_of
 from suite.training.checks import check, own_settings

@@ -17,7 +17,7 @@ from reglib.double_backward.modules import View
 from reglib.landscape import data_smoothness
 from reglib.top_gap import Pooled, TopGAP
 from reglib.top_gap.pooling import can_fuse
-from suite.networks.defences import is_activation
+from suite.networks import is_activation
 
 
 class Step(NamedTuple):

@@ -2,6 +2,8 @@
 
 import ast
 import contextlib
+import importlib
+import importlib.util
 import io
 import os
 import shutil
@@ -133,6 +135,12 @@ def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
     Raises:
         UsageError: the parameters do not make sense.
     """
+    if importlib.util.find_spec(f"suite.papers.{chapter}"):
+        paper = importlib.import_module(f"suite.papers.{chapter}")
+        if hasattr(paper, "units"):
+            return list(
+                paper.units({n: p.default for n, p in parameters(chapter).items()} | values)
+            )
     cells = nbformat.read(source(chapter), as_version=4).cells
     tagged = [(cell, cell.metadata.get("tags", [])) for cell in cells if cell.cell_type == "code"]
     last = next((n for n, (_, tags) in enumerate(tagged) if "units" in tags), None)

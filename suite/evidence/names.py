@@ -2,6 +2,9 @@
 
 from suite import data, networks
 
+# The columns of a table that tell its panels apart.
+PANEL = ["profile", "data", "network"]
+
 
 def name_of(key: object) -> str:
     """Return the name of a data set or network as figures show it.
@@ -13,3 +16,7 @@ def name_of(key: object) -> str:
     if name.endswith("-cropped"):
         return f"{name_of(name.removesuffix('-cropped'))}, RC+"
     return networks.title(data.title(name))
+
+
+# The columns of a table that tell its panels apart.
+PANEL = ["profile", "data", "network"]

@@ -1,0 +1,135 @@
+"""What every chapter does: run its units, judge its claims, keep its results, show both."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from IPython.display import Markdown, display
+
+from suite import evidence, notebooks
+from suite.evidence.report import narrow, readable, section_verdicts, verdict_table
+from suite.paths import store_folder
+from suite.runs import compute
+from suite.runs.provenance import provenance_of
+from suite.store import Store
+
+# Profiles whose kept results stand beside those of a run.
+LARGER = ("workstation", "paper")
+PROVENANCE = [
+    "units",
+    "seconds",
+    "ended",
+    "device",
+    "threads",
+    "peak_bytes",
+    "torch",
+    "reglib",
+    "commit",
+]
+
+
+class Chapter:
+    """A chapter of the book, from its parameters to its verdicts.
+
+    The module `suite.papers.NAME` says what is particular to it: `units(parameters)`, and
+    `collect(parameters, computed, store)`, which gives the rows that claims are judged on and the
+    arrays that figures need.
+
+    Args:
+        name: of the notebook.
+        namespace: where the parameters of the notebook are, by name: its `globals()`.
+
+    Attributes:
+        parameters, profile: of this run.
+        claims, published: what the paper claims and prints.
+        table: rows of this run and of the kept larger runs; `decided` are their verdicts.
+        results: of this run, then of the kept larger runs.
+    """
+
+    def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
+        self.name = name
+        self.parameters = {key: namespace[key] for key in notebooks.parameters(name)}
+        self.profile = self.parameters["profile"]
+        self.claims = evidence.load_claims(name)
+        self.published = evidence.load_published(name)
+        self.store = Store(store_folder())
+        self.results: list[evidence.Results] = []
+        self.table = self.decided = pd.DataFrame()
+
+    def show_claims(self, *kinds: str) -> None:
+        """Show the quotations, and what the paper has of some kinds: "tables", "figures"."""
+        tables = [pd.DataFrame(self.claims)[["id", "quote", "where", "published"]]]
+        tables += [pd.DataFrame(self.published[kind])[["number", "shows"]] for kind in kinds]
+        with pd.option_context("display.max_colwidth", None):
+            display(*(table.style.hide() for table in tables))
+
+    def show_settings(self, *names: str) -> None:
+        """Show lists of settings, such as panels, one row each."""
+        rows = [row for name in names for row in self.parameters[name]]
+        display(pd.DataFrame(rows).style.hide().format(na_rep=""))
+
+    def run(self) -> None:
+        """Compute what the store lacks, judge the claims, and save the results."""
+        paper = importlib.import_module(f"suite.papers.{self.name}")
+        units = paper.units(self.parameters)
+        self.computed = compute(units, store=self.store)
+        rows, arrays = paper.collect(self.parameters, self.computed, self.store)
+        rows = rows.assign(profile=self.profile)
+        verdicts = evidence.judge(self.claims, rows).assign(profile=self.profile)
+        provenance = provenance_of(
+            self.name, self.profile, self.store, self.computed["key"], self.parameters
+        )
+        self.fresh = rows
+        fresh = evidence.Results(rows, verdicts, arrays, provenance)
+        evidence.save_results(self.name, self.profile, fresh)
+        kept = [evidence.load_results(self.name, p) for p in LARGER if p != self.profile]
+        self.results = [fresh, *(results for results in kept if len(results.frame))]
+        self.table = pd.concat([r.frame for r in self.results], ignore_index=True)
+        self.decided = pd.concat([r.verdicts for r in self.results], ignore_index=True)
+        self._show_run()
+
+    def _show_run(self) -> None:
+        trained = self.computed[self.computed["metric"] == "training_loss"]
+        diverged = int((trained["status"] == "diverged").sum())
+        seconds = self.computed["seconds"].sum()
+        sentences = [f"{len(self.computed)} units, {seconds:.0f} seconds of work in all."]
+        if len(trained):
+            sentences.append(f"{len(trained)} trainings, of which {diverged} diverged.")
+        shown = [
+            f"*{r.provenance['profile']}* ({r.provenance['units']} units, "
+            f"{r.provenance['seconds'] / 60:.0f} minutes of work, "
+            f"{readable(r.provenance['device'])})"
+            for r in self.results
+        ]
+        sentences.append(f"Profiles shown below: {'; '.join(shown)}.")
+        display(Markdown(" ".join(sentences)))
+
+    def check(self, rows: pd.DataFrame, by: list[str]) -> None:
+        """Print counts and means of groups of rows, to two digits, for the tests to compare."""
+        groups = rows.groupby(by)["value"].agg(["count", "mean"])
+        print(groups.assign(mean=groups["mean"].map("{:.2g}".format)).to_string())
+
+    def verdicts(self, section: str, stand_ins: Mapping[str, str] | None = None) -> None:
+        """Show published beside measured for the claims of a section, and name what was not run."""
+        tested, untested = section_verdicts(self.name, self.decided, section, stand_ins=stand_ins)
+        if len(tested):
+            display(tested.style.hide())
+        if untested:
+            display(Markdown(untested))
+
+    def all_verdicts(self) -> None:
+        """Show every verdict, and how many there are of each kind."""
+        rows = verdict_table(self.name, self.decided).drop(columns="published")
+        display(narrow(rows[rows["verdict"] != "untested"]).style.hide())
+        counts = self.decided.groupby(["profile", "verdict"]).size().unstack(fill_value=0)
+        display(counts.reset_index().rename_axis(columns=None).style.hide())
+
+    def provenance(self) -> None:
+        """Show where the numbers of each profile come from."""
+        rows = [
+            {"profile": r.provenance["profile"]}
+            | {name: readable(r.provenance[name]) for name in PROVENANCE}
+            for r in self.results
+        ]
+        display(pd.DataFrame(rows).set_index("profile").T.style)

@@ -1,0 +1,286 @@
+"""Gradient regularisation: one network for each strength and seed, judged by four metrics."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from suite.data import image_shape
+from suite.errors import UsageError
+from suite.evidence import Results, pearson, spearman
+from suite.evidence.names import PANEL, name_of, panel_name
+from suite.store import Store
+from suite.units import Measurement, Training, Unit, log_spaced
+
+FIELDS = {field.name for field in dataclasses.fields(Training)}
+# Keys of a panel that are not fields of a training.
+OF_PANEL = {"n_alphas", "alpha_min", "alpha_max", "map_alphas", "maps_of"}
+REQUIRED = {"data", "network", "epochs", "n_alphas"}
+SALIENCIES = ("logit_gradient", "deeplift")
+
+
+def strength(alpha: float, data: str, batch_size: int) -> float:
+    r"""Return the coefficient of the mean squared norm for the paper's :math:`\alpha`.
+
+    .. math:: \text{strength} = \frac{\alpha}{B^2 n}
+
+    for batches of `B` images of `n` values, as the mean over all values of the squared gradient of
+    the mean loss has it: our reading, since the paper does not say how they are reduced.
+    """
+    return alpha / (batch_size**2 * math.prod(image_shape(data)))
+
+
+def alphas(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> list[float]:
+    """Return the values of alpha of a panel; its own range goes before the common one."""
+    low, high = (panel.get(name, parameters[name]) for name in ("alpha_min", "alpha_max"))
+    return log_spaced(low, high, panel["n_alphas"])
+
+
+def trainings(
+    parameters: Mapping[str, Any], panel: Mapping[str, Any]
+) -> dict[tuple[float, int], Training]:
+    """Return the trainings of a panel by alpha and seed.
+
+    Raises:
+        UsageError: a key of the panel that is not known, or one that is missing.
+    """
+    if unexpected := panel.keys() - FIELDS - OF_PANEL:
+        raise UsageError(
+            f"panels: expected keys among {sorted(FIELDS | OF_PANEL)}, got {unexpected}"
+        )
+    if missing := REQUIRED - panel.keys():
+        raise UsageError(f"panels: expected a value for {sorted(missing)} in {dict(panel)}")
+    p = SimpleNamespace(**parameters)
+    grey = image_shape(panel["data"])[0] == 1
+    fields = {"learning_rate": 1e-3, "pixel_range": (-1.0, 1.0) if grey else (0.0, 1.0)}
+    fields |= {name: value for name, value in panel.items() if name in FIELDS}
+    fields["pixel_range"] = tuple(fields["pixel_range"])
+    return {
+        (alpha, seed): Training(
+            **fields,
+            batch_size=p.batch_size,
+            seed=seed,
+            penalties={
+                "input_gradient": {"strength": strength(alpha, panel["data"], p.batch_size)}
+            },
+        )
+        for alpha in alphas(parameters, panel)
+        for seed in p.seeds
+    }
+
+
+def measurements(parameters: Mapping[str, Any], training: Training) -> list[Measurement]:
+    """Return what is measured of a network: accuracy, and four metrics of two kinds of map."""
+    p = SimpleNamespace(**parameters)
+    wanted: list[tuple[str, dict[str, Any]]] = [("accuracy", {})]
+    for saliency in SALIENCIES:
+        common = {"saliency": saliency, "n_images": p.n_images}
+        wanted += [("faithfulness_estimate", common | {"score": score}) for score in p.scores]
+        for metric in ("local_lipschitz_estimate", "max_sensitivity"):
+            wanted.append((metric, common | {"n_samples": p.n_samples}))
+        wanted.append(("entropy", common))
+    return [Measurement(training=training, metric=m, settings=s) for m, s in wanted]
+
+
+def maps(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> dict[str, Measurement]:
+    """Return the measurements that keep maps, by the start of the names of their arrays.
+
+    They are of the first seed, at the values of alpha nearest to `map_alphas`.
+    """
+    p = SimpleNamespace(**parameters)
+    candidates = alphas(parameters, panel)
+    wanted = panel.get("map_alphas", p.map_alphas)
+    chosen = {min(candidates, key=lambda a: abs(math.log(a / w))) for w in wanted}
+    images = [{}] + ([{"data": panel["maps_of"]}] if "maps_of" in panel else [])
+    of_panel = trainings(parameters, panel)
+    return {
+        f"{panel['data']}|{panel['network']}|{other.get('data', panel['data'])}|{alpha:g}": (
+            Measurement(
+                training=of_panel[alpha, p.seeds[0]],
+                metric="saliency_maps",
+                settings={"saliency": "deeplift", "n_images": p.n_maps} | other,
+            )
+        )
+        for other in images
+        for alpha in sorted(chosen)
+    }
+
+
+def _measured(parameters: Mapping[str, Any]) -> list[tuple[float, Unit]]:
+    """Return every training and what is measured of it, with its alpha."""
+    return [
+        (alpha, unit)
+        for panel in parameters["panels"]
+        for (alpha, _), training in trainings(parameters, panel).items()
+        for unit in [training, *measurements(parameters, training)]
+    ]
+
+
+def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
+    return {
+        name: unit
+        for panel in parameters["panels"]
+        for name, unit in maps(parameters, panel).items()
+    }
+
+
+def units(parameters: Mapping[str, Any]) -> list[Unit]:
+    """Return the units of the chapter."""
+    return [*(unit for _, unit in _measured(parameters)), *_drawn(parameters).values()]
+
+
+def collect(
+    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Store
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
+    alpha_of_row = [alpha for alpha, _ in _measured(parameters)]
+    rows = computed.iloc[: len(alpha_of_row)].assign(alpha=alpha_of_row)
+    panels = rows.groupby(["data", "network"], sort=False)
+    rows = pd.concat([with_threshold(panel) for _, panel in panels])
+    arrays = {
+        f"{name}|{part}": tensor.numpy()
+        for name, key in zip(_drawn(parameters), computed["key"].iloc[len(rows) :], strict=True)
+        for part, tensor in (store.read_tensors(key) or {}).items()
+    }
+    return rows, arrays
+
+
+def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""Mark the over-regularised networks of one data set and network by the paper's rule.
+
+    They are those with :math:`\alpha > t_\alpha`, the smallest :math:`\alpha > 10^5` whose
+    accuracy, a mean over seeds, is below 80% of the mean accuracy for :math:`\alpha < 10^5`.
+
+    Source: section 3.2 of :cite:t:`demoor2025`.
+    """
+    accuracy = rows[rows["metric"] == "accuracy"].groupby("alpha")["value"].mean()
+    floor = 0.8 * accuracy[accuracy.index < 1e5].mean()
+    low = accuracy.index[(accuracy.index > 1e5) & ~(accuracy >= floor)]
+    t_alpha = low.min() if len(low) else math.inf
+    return rows.assign(t_alpha=t_alpha, over_regularised=rows["alpha"] > t_alpha)
+
+
+DIGITS = ("mnist5k", "mnist")
+PHOTOGRAPHS = ("cifar10", "cifar10-jpeg", "imagenette320")
+# What takes the place of data sets of the paper that are not at hand.
+STAND_INS = {"mnist": "mnist5k", "cifar10": "cifar10-jpeg"}
+
+
+def select(
+    table: pd.DataFrame,
+    metric: str,
+    saliency: str | None = None,
+    *,
+    score: str = "probability",
+    main: bool = False,
+    in_range: bool = False,
+) -> pd.DataFrame:
+    """Return the rows of a metric.
+
+    Args:
+        table: of the chapter.
+        metric, saliency: which rows.
+        score: what the Faithfulness Estimate is taken on.
+        main: only the combinations of data and network in the paper's first figures.
+        in_range: without over-regularised networks.
+    """
+    rows = table[table["metric"] == metric]
+    if saliency is not None:
+        rows = rows[rows["saliency"] == saliency]
+    if metric == "faithfulness_estimate":
+        rows = rows[rows["score"] == score]
+    if in_range:
+        rows = rows[~rows["over_regularised"].astype(bool)]
+    if main:
+        digits = rows["data"].isin(DIGITS) & (rows["network"] == "lenet5")
+        rows = rows[digits | rows["data"].isin(PHOTOGRAPHS)]
+    return rows
+
+
+def cut_offs(table: pd.DataFrame) -> str:
+    """Write where accuracy falls below 80% of its plateau, in each panel."""
+    parts = []
+    for panel, rows in select(table, "accuracy").groupby(PANEL, sort=False):
+        means = rows.groupby("alpha")["value"].mean()
+        t = rows["t_alpha"].iloc[0]
+        end = f"t_α = {t:.2g}" if math.isfinite(t) else "no cut-off in this range"
+        plateau = means[means.index < 1e5].mean()
+        parts.append(
+            f"{panel_name(*panel)}: {plateau:.3f} for α < 10⁵, {means.iloc[-1]:.3f} at the largest "
+            f"α, {end}"
+        )
+    return f"Mean test accuracy: {'; '.join(parts)}."
+
+
+def spread_of_seeds(rows: pd.DataFrame) -> str:
+    """Write the means of single networks below the cut-off, from the lowest to the highest."""
+    plateau = rows[rows["alpha"] < 1e5].groupby([*PANEL, "seed"])["value"].mean()
+    by_panel = plateau.groupby(PANEL).agg(["min", "max", "size"])
+    parts = [
+        f"{panel_name(*panel)}: from {row['min']:.2f} to {row['max']:.2f} over {row['size']:.0f} "
+        "seeds"
+        for panel, row in by_panel.iterrows()
+        if row["size"] > 1
+    ]
+    return "; ".join(parts) or "one seed only"
+
+
+def two_correlations(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return Spearman's correlation with alpha, and Pearson's with its logarithm, of each panel."""
+    rows = rows[rows["value"].notna()]
+    return pd.DataFrame(
+        [
+            {
+                "panel": panel_name(*panel),
+                "Spearman": float(spearman(part["alpha"], part["value"])),
+                "Pearson with log α": float(pearson(np.log10(part["alpha"]), part["value"])),
+                "models": len(part),
+            }
+            for panel, part in rows.groupby(PANEL, sort=False)
+        ]
+    )
+
+
+def combinations(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
+    """Return which combinations of data and network of the paper were run."""
+    have = set(zip(table["data"], table["network"], strict=True))
+    rows = []
+    for data, network in published["combinations"]:
+        other = STAND_INS.get(data)
+        state = "not run: needs the data set, and a larger profile"
+        state = f"{name_of(other)} in its place" if (other, network) in have else state
+        state = "yes" if (data, network) in have else state
+        rows.append({"data": name_of(data), "network": name_of(network), "shown": state})
+    return pd.DataFrame(rows)
+
+
+class Drawn(NamedTuple):
+    """Images (B, C, H, W), their maps by title, and a title for each image."""
+
+    images: NDArray[Any]
+    maps: dict[str, NDArray[Any]]
+    titles: list[str]
+
+
+def maps_of(results: Sequence[Results], data: str, network: str, images: str) -> Drawn | None:
+    """Return the maps of `images` through a network trained on `data`, if some result has them."""
+    start = f"{data}|{network}|{images}|"
+    for arrays in (result.arrays for result in results):
+        names = [name for name in arrays if name.startswith(start) and name.endswith("maps")]
+        by_alpha = {float(name.split("|")[3]): name for name in names}
+        if by_alpha:
+            first = by_alpha[min(by_alpha)].removesuffix("maps")
+            maps = {f"α = {alpha:.3g}": arrays[by_alpha[alpha]] for alpha in sorted(by_alpha)}
+            titles = [f"label {label}" for label in arrays[f"{first}labels"]]
+            return Drawn(arrays[f"{first}images"], maps, titles)
+    return None
+
+
+def digits(table: pd.DataFrame) -> str:
+    """Return MNIST, or what takes its place."""
+    return "mnist" if "mnist" in set(table["data"]) else STAND_INS["mnist"]

@@ -139,7 +139,7 @@ def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
         paper = importlib.import_module(f"suite.papers.{chapter}")
         if hasattr(paper, "units"):
             return list(
-                paper.units({n: p.default for n, p in parameters(chapter).items()} | values)
+                paper.units({n: p.default for n, p in parameters(chapter).items()} | dict(values))
             )
     cells = nbformat.read(source(chapter), as_version=4).cells
     tagged = [(cell, cell.metadata.get("tags", [])) for cell in cells if cell.cell_type == "code"]

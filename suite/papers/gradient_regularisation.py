@@ -57,7 +57,10 @@ def trainings(
         raise UsageError(f"panels: expected a value for {sorted(missing)} in {dict(panel)}")
     p = SimpleNamespace(**parameters)
     grey = image_shape(panel["data"])[0] == 1
-    fields = {"learning_rate": 1e-3, "pixel_range": (-1.0, 1.0) if grey else (0.0, 1.0)}
+    fields: dict[str, Any] = {
+        "learning_rate": 1e-3,
+        "pixel_range": (-1.0, 1.0) if grey else (0.0, 1.0),
+    }
     fields |= {name: value for name, value in panel.items() if name in FIELDS}
     fields["pixel_range"] = tuple(fields["pixel_range"])
     return {
@@ -96,7 +99,9 @@ def maps(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> dict[str, M
     candidates = alphas(parameters, panel)
     wanted = panel.get("map_alphas", p.map_alphas)
     chosen = {min(candidates, key=lambda a: abs(math.log(a / w))) for w in wanted}
-    images = [{}] + ([{"data": panel["maps_of"]}] if "maps_of" in panel else [])
+    images: list[dict[str, str]] = [{}] + (
+        [{"data": panel["maps_of"]}] if "maps_of" in panel else []
+    )
     of_panel = trainings(parameters, panel)
     return {
         f"{panel['data']}|{panel['network']}|{other.get('data', panel['data'])}|{alpha:g}": (
@@ -113,12 +118,12 @@ def maps(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> dict[str, M
 
 def _measured(parameters: Mapping[str, Any]) -> list[tuple[float, Unit]]:
     """Return every training and what is measured of it, with its alpha."""
-    return [
-        (alpha, unit)
-        for panel in parameters["panels"]
-        for (alpha, _), training in trainings(parameters, panel).items()
-        for unit in [training, *measurements(parameters, training)]
-    ]
+    pairs: list[tuple[float, Unit]] = []
+    for panel in parameters["panels"]:
+        for (alpha, _), training in trainings(parameters, panel).items():
+            pairs.append((alpha, training))
+            pairs += [(alpha, unit) for unit in measurements(parameters, training)]
+    return pairs
 
 
 def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
@@ -211,7 +216,7 @@ def cut_offs(table: pd.DataFrame) -> str:
         end = f"t_α = {t:.2g}" if math.isfinite(t) else "no cut-off in this range"
         plateau = means[means.index < 1e5].mean()
         parts.append(
-            f"{panel_name(*panel)}: {plateau:.3f} for α < 10⁵, {means.iloc[-1]:.3f} at the largest "
+            f"{panel_name(panel)}: {plateau:.3f} for α < 10⁵, {means.iloc[-1]:.3f} at the largest "
             f"α, {end}"
         )
     return f"Mean test accuracy: {'; '.join(parts)}."
@@ -222,9 +227,9 @@ def spread_of_seeds(rows: pd.DataFrame) -> str:
     plateau = rows[rows["alpha"] < 1e5].groupby([*PANEL, "seed"])["value"].mean()
     by_panel = plateau.groupby(PANEL).agg(["min", "max", "size"])
     parts = [
-        f"{panel_name(*panel)}: from {row['min']:.2f} to {row['max']:.2f} over {row['size']:.0f} "
+        f"{panel_name(panel)}: from {row['min']:.2f} to {row['max']:.2f} over {row['size']:.0f} "
         "seeds"
-        for panel, row in by_panel.iterrows()
+        for panel, row in by_panel.to_dict("index").items()
         if row["size"] > 1
     ]
     return "; ".join(parts) or "one seed only"
@@ -236,7 +241,7 @@ def two_correlations(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "panel": panel_name(*panel),
+                "panel": panel_name(panel),
                 "Spearman": float(spearman(part["alpha"], part["value"])),
                 "Pearson with log α": float(pearson(np.log10(part["alpha"]), part["value"])),
                 "models": len(part),

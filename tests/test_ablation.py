@@ -16,7 +16,7 @@ from suite.metrics import (
 )
 from suite.metrics.saliency import integrated_gradients
 from suite.networks import build_network
-from suite.papers.measure import Subject, measure
+from suite.papers.measure import EvaluatedModel, measure
 from suite.units import Measurement, Training
 
 
@@ -186,7 +186,7 @@ class TestMeasurements:
     def subject(self):
         data = load_data(self.UNIT.data)
         network = build_network("lenet5", data.shape, 10, options={}, seed=0).eval()
-        return Subject(network, self.UNIT, data)
+        return EvaluatedModel(network, self.UNIT, data)
 
     def measured(self, metric, **settings):
         return measure(
@@ -210,7 +210,7 @@ class TestMeasurements:
         settings = {"corruption": "contrast", "level": 5, "n_images": 6, "seed": 3}
         result = self.measured("corruption_robustness", **settings)
         subject = self.subject()
-        pixels, labels = subject.test_bytes(6)
+        pixels, labels = subject.test_uint8(6)
         changed = corrupted(pixels, corruption="contrast", level=5, seed=3)
         probs = [
             subject.network(images.float() / 255).softmax(1)[range(6), labels]

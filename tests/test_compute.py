@@ -19,7 +19,7 @@ from suite.runs.execute import Job, load_subject, run_job
 from suite.runs.executors import Resources
 from suite.runs.plan import Plan, plan
 from suite.store import Record
-from suite.training.evaluated import Result, Subject, checked_test_split
+from suite.training.evaluated import EvaluatedModel, Result, checked_test_split
 from suite.units import Measurement, Training, Unit, identity, key
 
 Small = Callable[..., Training]
@@ -223,7 +223,7 @@ def test_load_subject_gives_the_stored_network(store: Store, here: Resources, sm
 def test_an_error_in_one_unit_is_named_and_leaves_the_others_stored(
     store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(subject: Subject, *, n_images: int) -> Result:
+    def broken(subject: EvaluatedModel, *, n_images: int) -> Result:
         raise ZeroDivisionError("this metric is broken")
 
     monkeypatch.setitem(measure.METRICS, "broken", broken)

@@ -13,7 +13,7 @@ from suite.metrics.saliency import integrated_gradients
 from suite.networks import build_network
 from suite.papers.measure import check, measure
 from suite.runs import compute
-from suite.training.evaluated import Subject
+from suite.training.evaluated import EvaluatedModel
 from suite.units import Measurement, Training
 
 UNIT = Training(data="blocks", network="mlp", epochs=1, learning_rate=0.1, seed=0)
@@ -35,7 +35,7 @@ def subject(monkeypatch):
     data.loading._load.cache_clear()
     own = data.load_data("blocks")
     network = build_network("mlp", own.shape, 4, options={"hidden": (8,)}, seed=1).eval()
-    yield Subject(network, UNIT, own)
+    yield EvaluatedModel(network, UNIT, own)
     data.loading._load.cache_clear()
 
 
@@ -72,7 +72,7 @@ def test_insertion_auc_is_the_area_under_its_curves(subject):
 
 def test_pixel_perturbation_takes_maps_without_sign(subject):
     images, labels = shown(subject, 5)
-    maps = subject.maps_of("smooth_grad")(images, labels).abs()
+    maps = metrics.saliency_maps(subject.folded, "smooth_grad")(images, labels).abs()
     curves = metrics.pixel_perturbation(maps, subject.network, images, labels, n_steps=4)
     found = value(subject, "pixel_perturbation", n_images=5, n_steps=4)
     torch.testing.assert_close(found.tensors["curves"], curves)
@@ -177,7 +177,7 @@ def test_unknown_names_are_refused(subject, metric, settings, text):
 
 def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
     test = dataclasses.replace(subject.data.test, groups=None)
-    plain = Subject(subject.network, UNIT, ImageData(test, test, tuple("abcd"), ""))
+    plain = EvaluatedModel(subject.network, UNIT, ImageData(test, test, tuple("abcd"), ""))
     with pytest.raises(UsageError, match="data set 'blocks': expected groups of images"):
         value(plain, "worst_group_accuracy")
     with pytest.raises(ValueError, match="expected images of BlockMNIST"):

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from reglib.saliency import choose_lambda1, surrogate_loss
 from suite import metrics
 from suite.metrics.display import normalised_for_display
-from suite.metrics.saliency_methods import SALIENCIES
+from suite.metrics.saliency import SALIENCIES
 from suite.papers.high_order_saliency import high_order
 from suite.papers.interpretations import (
     clipped_to,

@@ -10,7 +10,7 @@ from suite.errors import UsageError
 from suite.metrics import CORRUPTIONS, corrupted
 from suite.networks import build_network
 from suite.papers.measure import measure
-from suite.training.evaluated import Subject
+from suite.training.evaluated import EvaluatedModel
 from suite.units import Measurement, Training
 
 UNIT = Training(data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
@@ -18,7 +18,7 @@ UNIT = Training(data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, 
 
 def measured(metric, **settings):
     data = load_data("mnist5k")
-    subject = Subject(
+    subject = EvaluatedModel(
         build_network("lenet5", data.shape, 10, options={}, seed=0).eval(), UNIT, data
     )
     images, labels = subject.test_images(60)
@@ -52,8 +52,8 @@ def test_corrupted_accuracy_is_the_share_of_corruptions_that_leave_the_predictio
         "resnet", data.shape, 10, options={"width": 2, "blocks": [1], "stem": "strided"}, seed=0
     )
     unit = dataclasses.replace(UNIT, data="digits-anywhere", network="resnet")
-    subject = Subject(network.eval(), unit, data)
-    pixels, labels = subject.test_bytes(20)
+    subject = EvaluatedModel(network.eval(), unit, data)
+    pixels, labels = subject.test_uint8(20)
 
     def values(**settings):
         settings |= {"n_images": 20, "level": 5}

@@ -10,7 +10,7 @@ from suite.data.padded_digits import on_canvas
 from suite.errors import UsageError
 from suite.metrics import correct_by_location, places
 from suite.networks import build_network
-from suite.papers.measure import Subject, measure
+from suite.papers.measure import EvaluatedModel, measure
 from suite.units import Measurement, Training
 
 FINGERPRINTS = {
@@ -148,7 +148,7 @@ class TestMeasurements:
     def subject(self):
         data = load_data(self.UNIT.data)
         network = build_network("lenet5", data.shape, 10, options={}, seed=0).eval()
-        return Subject(network, self.UNIT, data)
+        return EvaluatedModel(network, self.UNIT, data)
 
     def measured(self, metric, **settings):
         return measure(

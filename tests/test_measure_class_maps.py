@@ -9,7 +9,7 @@ from suite.data import ImageData, Split, to_float
 from suite.errors import UsageError
 from suite.networks import build_network
 from suite.papers import top_gap as top_gap_measures
-from suite.papers.measure import METRICS, Subject, check
+from suite.papers.measure import METRICS, EvaluatedModel, check
 from suite.training.loop import train
 from suite.units import Measurement, Training
 
@@ -39,7 +39,7 @@ def unit(**changes):
 def subject(of=None, shown=None):
     of = of or unit()
     network = build_network(of.network, (1, 16, 16), 3, options=of.network_options, seed=1)
-    return Subject(network.eval(), of, shown or data())
+    return EvaluatedModel(network.eval(), of, shown or data())
 
 
 def images():

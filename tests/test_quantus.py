@@ -7,7 +7,7 @@ import torch
 
 from suite import metrics
 from suite.data import load_data, to_float
-from suite.metrics.saliency_methods import SALIENCIES
+from suite.metrics.saliency import SALIENCIES
 from suite.training.loop import train
 from suite.units import Training
 

@@ -5,13 +5,13 @@ import torch
 
 from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import (
+    SALIENCIES,
     deeplift,
     integrated_gradients,
     logit_gradient,
     loss_gradient,
     smooth_grad,
 )
-from suite.metrics.saliency_methods import SALIENCIES
 from suite.networks import build_network
 
 NETWORKS = {

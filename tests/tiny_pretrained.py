@@ -12,7 +12,7 @@ from suite.data import Source, Split
 from suite.networks import pretrained
 from suite.networks.pretrained import Weights
 from suite.runs.execute import pretrained_subject
-from suite.training.evaluated import Subject
+from suite.training.evaluated import EvaluatedModel
 from suite.units import Pretrained
 
 SIDE, CLASSES, PHOTOGRAPHS = 16, 6, 8
@@ -71,6 +71,6 @@ def register(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def subject_of(unit: Pretrained = UNIT) -> Subject:
+def subject_of(unit: Pretrained = UNIT) -> EvaluatedModel:
     """Load the network and the photographs, in single precision on the CPU."""
     return pretrained_subject(unit, torch.device("cpu"))

@@ -23,11 +23,13 @@ from suite.metrics.perturbation import (
 )
 from suite.metrics.receptive_field import ERFDistance, effective_receptive_field, erf_distance
 from suite.metrics.robustness import local_lipschitz_estimate, max_sensitivity
+from suite.metrics.saliency import SALIENCIES, saliency_maps
 
 __all__ = [
     "CHUNK_BYTES",
     "CORRUPTIONS",
     "OOD_SCORES",
+    "SALIENCIES",
     "DensityChange",
     "DensityGradients",
     "ERFDistance",
@@ -61,4 +63,5 @@ __all__ = [
     "pixel_perturbation",
     "places",
     "probability_ratio",
+    "saliency_maps",
 ]

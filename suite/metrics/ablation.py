@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from suite.metrics.chunks import CHUNK_BYTES
 from suite.metrics.insertion import scores_by_count
 
 
@@ -16,7 +15,7 @@ def ablation_curve(
     maps: Tensor,
     *,
     counts: Sequence[int],
-    max_bytes: int = CHUNK_BYTES,
+    max_bytes: int | None = None,
 ) -> Tensor:
     r"""Replace the `k` pixels of largest saliency by the mean of the image, for several `k`.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.errors import unknown
-from suite.metrics.chunks import CHUNK_BYTES, chunk_size
+from suite.metrics.chunks import chunk_size
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "probability": lambda logits: logits.softmax(1),
@@ -29,7 +29,7 @@ def pixel_effects(
     *,
     score: str = "probability",
     perturb: Callable[[Tensor], Tensor] = inverted,
-    max_bytes: int = CHUNK_BYTES,
+    max_bytes: int | None = None,
 ) -> Tensor:
     r"""Measure what changing one pixel at a time does to the score of a class.
 
@@ -79,7 +79,7 @@ def patch_effects(
     patch: int,
     score: str = "probability",
     perturb: Callable[[Tensor], Tensor] = inverted,
-    max_bytes: int = CHUNK_BYTES,
+    max_bytes: int | None = None,
 ) -> Tensor:
     """Measure what changing one square of pixels at a time does to the score of a class.
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.errors import unknown
-from suite.metrics.chunks import CHUNK_BYTES, chunk_size
+from suite.metrics.chunks import chunk_size
 from suite.metrics.faithfulness import SCORES
 
 
@@ -17,7 +17,7 @@ def insertion_curve(
     n_steps: int,
     baseline: Tensor | float = 0.0,
     score: str = "probability",
-    max_bytes: int = CHUNK_BYTES,
+    max_bytes: int | None = None,
 ) -> Tensor:
     r"""Measure the score of a class while the pixels of an image are put into a baseline.
 
@@ -68,7 +68,7 @@ def deletion_curve(
     n_steps: int,
     baseline: Tensor | float = 0.0,
     score: str = "probability",
-    max_bytes: int = CHUNK_BYTES,
+    max_bytes: int | None = None,
 ) -> Tensor:
     """Measure the score of a class while the pixels of an image are replaced by a baseline.
 
@@ -98,7 +98,7 @@ def scores_by_count(
     counts: Tensor,
     *,
     score: str,
-    max_bytes: int,
+    max_bytes: int | None,
 ) -> Tensor:
     """Measure the score of a class with the first pixels of images put into a baseline.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from suite.metrics.chunks import CHUNK_BYTES, chunk_size
+from suite.metrics.chunks import chunk_size
 from suite.metrics.insertion import deletion_curve
 from suite.metrics.saliency import logit_gradient
 
@@ -19,7 +19,7 @@ def pixel_perturbation(
     *,
     n_steps: int,
     baseline: Tensor | float = 0.0,
-    max_bytes: int = CHUNK_BYTES,
+    max_bytes: int | None = None,
 ) -> Tensor:
     r"""Compare what the most and the least salient pixels do to a logit when they are removed.
 
@@ -122,7 +122,7 @@ def density_change(
     generator: torch.Generator,
     noise_std: float,
     n_samples: int = 1,
-    max_bytes: int = CHUNK_BYTES,
+    max_bytes: int | None = None,
 ) -> DensityChange:
     r"""Measure how far noise moves the density that the logits imply.
 
@@ -157,7 +157,7 @@ def density_change(
     return DensityChange(torch.stack(published).mean(0), torch.stack(log_density).mean(0))
 
 
-def _logits(model: nn.Module, images: Tensor, max_bytes: int) -> Tensor:
+def _logits(model: nn.Module, images: Tensor, max_bytes: int | None) -> Tensor:
     return torch.cat([model(part) for part in images.split(chunk_size(images, max_bytes))])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from suite.metrics.chunks import CHUNK_BYTES, chunk_size
+from suite.metrics.chunks import chunk_size
 
 MapsOf = Callable[[Tensor, Tensor], Tensor]
 
@@ -18,7 +18,7 @@ def local_lipschitz_estimate(
     generator: torch.Generator,
     n_samples: int = 200,
     noise_std: float = 0.1,
-    max_bytes: int = CHUNK_BYTES,
+    max_bytes: int | None = None,
 ) -> Tensor:
     r"""Estimate the local Lipschitz constant of a saliency method from below, by sampling.
 
@@ -66,7 +66,7 @@ def max_sensitivity(
     generator: torch.Generator,
     n_samples: int = 200,
     radius: float = 0.2,
-    max_bytes: int = CHUNK_BYTES,
+    max_bytes: int | None = None,
 ) -> Tensor:
     r"""Estimate the relative max-sensitivity of a saliency method from below, by sampling.
 
@@ -110,7 +110,7 @@ def _changes(
     class_index: Tensor,
     draw: Callable[[tuple[int, ...]], Tensor],
     n_samples: int,
-    max_bytes: int,
+    max_bytes: int | None,
 ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """Yield (image, noise (k, C, H, W), norm of the change of its map (k,), its norm), by chunk."""
     size = chunk_size(images, max_bytes)

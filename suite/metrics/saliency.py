@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,16 @@ from torch import Tensor, nn
 from reglib._checks import check_images, check_logits, check_network
 from reglib.autodiff import input_gradient
 from reglib.input_hessian.products import logit_weights
-from reglib.saliency.surrogate import noisy_copies
+from reglib.saliency.high_order import cafo, caso
+from reglib.saliency.proximal import Settings
+from reglib.saliency.sparsity import choose_lambda1
+from reglib.saliency.surrogate import (
+    SurrogateLoss,
+    noisy_copies,
+    smooth_surrogate_loss,
+    surrogate_loss,
+)
+from suite.errors import unknown
 
 Saliency = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
@@ -216,3 +226,65 @@ def _quiet_captum() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="Setting forward, backward hooks")
         warnings.filterwarnings("ignore", message="IProgress not found")
         yield
+
+
+# A thousand iterations suffice for every image that was tried: the default of 200 may not.
+caso_converged = partial(caso, settings=Settings(max_iterations=1000))
+
+
+def _noise(images: Tensor) -> torch.Generator:
+    """Return the same source of noise in each call, so that a method is a function of the image."""
+    return torch.Generator(images.device).manual_seed(0)
+
+
+def _smooth_loss(model: nn.Module, images: Tensor, class_index: Tensor) -> SurrogateLoss:
+    return smooth_surrogate_loss(model, images, class_index, generator=_noise(images))
+
+
+def _one_by_one(
+    interpret: Callable[[SurrogateLoss], Tensor],
+    make: Callable[[nn.Module, Tensor, Tensor], SurrogateLoss] = surrogate_loss,
+) -> Saliency:
+    """Interpret one image after the other: solving them together waits for the slowest."""
+
+    def maps(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
+        pairs = zip(images.split(1), class_index.split(1), strict=True)
+        return torch.cat([interpret(make(model, *pair)) for pair in pairs])
+
+    return maps
+
+
+def _sparse_cafo(loss: SurrogateLoss) -> Tensor:
+    return choose_lambda1(loss, method=cafo).interpretation.maps
+
+
+def _sparse_caso(loss: SurrogateLoss) -> Tensor:
+    return choose_lambda1(loss, method=caso_converged).interpretation.maps
+
+
+SALIENCIES: dict[str, Saliency] = {
+    "logit_gradient": logit_gradient,
+    "deeplift": deeplift,
+    "smooth_grad": lambda model, images, class_index: smooth_grad(
+        model, images, class_index, generator=_noise(images), method=logit_gradient
+    ),
+    "integrated_gradients": integrated_gradients,
+    "loss_gradient": loss_gradient,
+    "caso_dense": _one_by_one(lambda loss: caso_converged(loss).maps),
+    "cafo": _one_by_one(_sparse_cafo),
+    "caso": _one_by_one(_sparse_caso),
+    "smooth_cafo": _one_by_one(_sparse_cafo, _smooth_loss),
+    "smooth_caso": _one_by_one(_sparse_caso, _smooth_loss),
+}
+
+
+def saliency_maps(model: nn.Module, saliency: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the saliency of (images, class_index), channels summed, (B, 1, H, W).
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    if saliency not in SALIENCIES:
+        raise unknown("saliency", saliency, SALIENCIES)
+    method = SALIENCIES[saliency]
+    return lambda images, class_index: method(model, images, class_index).sum(1, keepdim=True)

@@ -15,8 +15,8 @@ from reglib.input_hessian import (
 )
 from reglib.saliency import surrogate_loss
 from suite.errors import UsageError
-from suite.metrics.saliency_methods import patient_caso
-from suite.training.evaluated import Result, Subject
+from suite.metrics.saliency import caso_converged
+from suite.training.evaluated import EvaluatedModel, Result
 
 MARGINS = (10.0, 100.0)
 
@@ -40,7 +40,7 @@ class LikeliestClasses(nn.Module):
 
 
 def high_order(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     n_images: int,
     first: int = 0,
@@ -55,7 +55,7 @@ def high_order(
 
     Args:
         subject: network and images.
-        n_images, first, step: which test images, see `Subject.test_images`.
+        n_images, first, step: which test images, see `EvaluatedModel.test_images`.
         k: number of leading eigenvalues.
         n_classes: keep only the logits of so many likeliest classes of each image; None for all.
 
@@ -85,7 +85,7 @@ def _compared(
     k = min(k, hessian.logits.shape[1] - 1)
     pairs = hessian_eigenpairs(hessian, k=k)
     loss = surrogate_loss(model, images, index, closed_form=closed_form)
-    second = [unit_vectors(patient_caso(loss, margin=margin).maps) for margin in MARGINS]
+    second = [unit_vectors(caso_converged(loss, margin=margin).maps) for margin in MARGINS]
     gradient = unit_vectors(loss.gradient)
     squares = pairs.values.square()
     vector = pairs.vectors[:, 0].flatten(1)
@@ -115,7 +115,7 @@ def _few_classes(
     return LikeliestClasses(model, kept), torch.zeros_like(predicted)
 
 
-def exact_share(subject: Subject, *, n_images: int, first: int = 0, step: int = 1) -> Result:
+def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1) -> Result:
     """Decompose the Hessian; the value is the share of the first squared eigenvalue among all.
 
     Beside it all eigenvalues, (B, classes).
@@ -130,7 +130,7 @@ def exact_share(subject: Subject, *, n_images: int, first: int = 0, step: int = 
 
 
 def closed_form_error(
-    subject: Subject, *, n_images: int, first: int = 0, step: int = 1, seed: int = 0
+    subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1, seed: int = 0
 ) -> Result:
     """Compare the closed-form Hessian with two differentiations: see `HessianCase.difference`."""
     found = []

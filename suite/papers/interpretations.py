@@ -6,14 +6,13 @@ from torch import Tensor, nn
 from reglib.saliency import cafo, choose_lambda1, surrogate_loss
 from suite import metrics
 from suite.metrics.display import normalised_for_display
-from suite.metrics.saliency import loss_gradient
-from suite.metrics.saliency_methods import SALIENCIES, patient_caso
+from suite.metrics.saliency import SALIENCIES, caso_converged, loss_gradient
 from suite.papers.high_order_saliency import unit_vectors
-from suite.training.evaluated import Result, Subject
+from suite.training.evaluated import EvaluatedModel, Result
 
 
 def interpretation_quality(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     saliency: str,
     n_images: int,
@@ -32,7 +31,7 @@ def interpretation_quality(
     Args:
         subject: network and images.
         saliency: a name in `reglib.saliency.SALIENCIES`.
-        n_images, first, step: which test images, see `Subject.test_images`.
+        n_images, first, step: which test images, see `EvaluatedModel.test_images`.
         n_samples, radius, seed: of `suite.metrics.max_sensitivity`; 0 leaves it out.
         patch: side of the squares of pixels that are changed at a time for the faithfulness
             estimate, in which the map is summed.
@@ -73,7 +72,12 @@ def interpretation_quality(
 
 
 def _quality(
-    subject: Subject, images: Tensor, predicted: Tensor, maps: Tensor, patch: int, n_steps: int
+    subject: EvaluatedModel,
+    images: Tensor,
+    predicted: Tensor,
+    maps: Tensor,
+    patch: int,
+    n_steps: int,
 ) -> dict[str, Tensor]:
     sizes = maps.abs().sum(1, keepdim=True)
     in_patches = nn.functional.avg_pool2d(sizes, patch)
@@ -100,17 +104,17 @@ def _share(some: Tensor, all_of: Tensor) -> Tensor:
     return some.flatten(1).sum(1).double() / all_of.flatten(1).sum(1)
 
 
-def _patch_effects(subject: Subject, images: Tensor, predicted: Tensor, patch: int) -> Tensor:
+def _patch_effects(
+    subject: EvaluatedModel, images: Tensor, predicted: Tensor, patch: int
+) -> Tensor:
     """Effects of the squares, which are the same for every saliency method."""
     key = (hash(images.cpu().numpy().tobytes()), patch)
-    if key not in subject.remembered:
-        subject.remembered[key] = metrics.patch_effects(
-            subject.folded, images, predicted, patch=patch
-        )
-    return subject.remembered[key]
+    return subject.cached(
+        key, lambda: metrics.patch_effects(subject.folded, images, predicted, patch=patch)
+    )
 
 
-def first_and_second_order(subject: Subject, *, n_images: int) -> Result:
+def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
     """Keep CAFO, CASO (both without L1 norm, of norm 1) and their difference for two images.
 
     They are the most and the least confident ones of the first n_images. All three are drawn on the
@@ -121,8 +125,7 @@ def first_and_second_order(subject: Subject, *, n_images: int) -> Result:
         predicted, confidence, images (2, 3, H, W) and, in bytes, maps (2, 3, H, W).
     """
     images, labels = subject.test_images(n_images)
-    with torch.no_grad():
-        logits = torch.cat([subject.folded(part) for part in images.split(50)])
+    logits = subject.logits(images, batch_size=50)
     confidence, predicted = logits.double().softmax(1).max(1)
     index = torch.stack([confidence.argmax(), confidence.argmin()])
     kept = {
@@ -134,14 +137,14 @@ def first_and_second_order(subject: Subject, *, n_images: int) -> Result:
     }
     images, predicted = images[index], predicted[index]
     loss = surrogate_loss(subject.folded, images, predicted)
-    first, second = unit_vectors(loss.gradient), unit_vectors(patient_caso(loss).maps)
+    first, second = unit_vectors(loss.gradient), unit_vectors(caso_converged(loss).maps)
     sizes = torch.stack([v.view_as(images).abs().sum(1) for v in (first, second, second - first)])
     cap = torch.quantile(sizes[0].flatten(1), 0.99, dim=1).view(1, -1, 1, 1)
     kept["maps"] = _bytes((sizes / cap).clamp_max(1)).transpose(0, 1).contiguous()
     return Result((second - first).norm(dim=1), kept)
 
 
-def lambda1_sweep(subject: Subject, *, n_images: int, image: int) -> Result:
+def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Result:
     """Keep the maps of one image for all strengths of the L1 norm that are tried.
 
     Beside CAFO and CASO stands the gradient, clipped to as many values as CASO has.
@@ -161,7 +164,7 @@ def lambda1_sweep(subject: Subject, *, n_images: int, image: int) -> Result:
         predicted = subject.folded(images).argmax(1)
     loss = surrogate_loss(subject.folded, images, predicted)
     kept = {"image": subject.data.test.images[image]}
-    for name, method in (("cafo", cafo), ("caso", patient_caso)):
+    for name, method in (("cafo", cafo), ("caso", caso_converged)):
         choice = choose_lambda1(loss, method=method)
         kept |= {
             "lambda1": choice.grid.lambda1[:, 0],

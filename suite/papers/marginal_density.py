@@ -1,16 +1,13 @@
 """Measurements of the marginal-density chapter: see `suite.metrics` for what they mean."""
 
-import torch
-from torch import Tensor
-
 from suite import metrics
 from suite.data import ImageData, Split, load_data, null_block_masks
 from suite.errors import UsageError, unknown
-from suite.training.evaluated import Result, Subject
+from suite.training.evaluated import EvaluatedModel, Result
 
 
 def feature_leakage(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     n_images: int,
     relative: bool = False,
@@ -24,42 +21,44 @@ def feature_leakage(
         test.labels[:n_images],
         groups=None if test.groups is None else test.groups[:n_images],
     )
-    maps = subject.maps_of(saliency)(images, labels)
+    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
     found = metrics.feature_leakage(maps, null_block_masks(shown).to(maps.device))
     return Result(found.relative if relative else found.absolute)
 
 
 def insertion_auc(
-    subject: Subject, *, saliency: str, n_images: int, n_steps: int, score: str = "probability"
+    subject: EvaluatedModel,
+    *,
+    saliency: str,
+    n_images: int,
+    n_steps: int,
+    score: str = "probability",
 ) -> Result:
     """See `suite.metrics.insertion_curve` and `area_under_curve`; the curves are kept."""
     images, labels = subject.test_images(n_images)
     curves = metrics.insertion_curve(
-        subject.maps_of(saliency)(images, labels),
+        metrics.saliency_maps(subject.folded, saliency)(images, labels),
         subject.folded,
         images,
         labels,
         n_steps=n_steps,
         score=score,
-        max_bytes=subject.max_bytes,
     )
     return Result(metrics.area_under_curve(curves), {"curves": curves})
 
 
 def pixel_perturbation(
-    subject: Subject, *, n_images: int, n_steps: int, saliency: str = "smooth_grad"
+    subject: EvaluatedModel, *, n_images: int, n_steps: int, saliency: str = "smooth_grad"
 ) -> Result:
     """See `suite.metrics.pixel_perturbation`; the value is the area, the curves are kept."""
     images, labels = subject.test_images(n_images)
-    maps = subject.maps_of(saliency)(images, labels).abs()
-    curves = metrics.pixel_perturbation(
-        maps, subject.folded, images, labels, n_steps=n_steps, max_bytes=subject.max_bytes
-    )
+    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels).abs()
+    curves = metrics.pixel_perturbation(maps, subject.folded, images, labels, n_steps=n_steps)
     return Result(metrics.area_under_curve(curves), {"curves": curves})
 
 
 def gradient_change(
-    subject: Subject, *, n_images: int, noise_std: float, n_samples: int = 1, seed: int = 0
+    subject: EvaluatedModel, *, n_images: int, noise_std: float, n_samples: int = 1, seed: int = 0
 ) -> Result:
     """See `suite.metrics.gradient_change`."""
     return Result(
@@ -74,7 +73,7 @@ def gradient_change(
 
 
 def density_change(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     n_images: int,
     noise_std: float,
@@ -89,12 +88,11 @@ def density_change(
         generator=subject.generator(seed),
         noise_std=noise_std,
         n_samples=n_samples,
-        max_bytes=subject.max_bytes,
     )
     return Result(found.published if published else found.log_density)
 
 
-def density_gradient(subject: Subject, *, n_images: int, part: str = "whole") -> Result:
+def density_gradient(subject: EvaluatedModel, *, n_images: int, part: str = "whole") -> Result:
     """See `suite.metrics.density_gradients`; `part` is "whole", "shift" or "centred"."""
     parts = metrics.DensityGradients._fields
     if part not in parts:
@@ -103,13 +101,13 @@ def density_gradient(subject: Subject, *, n_images: int, part: str = "whole") ->
     return Result(getattr(found, part))
 
 
-def worst_group_accuracy(subject: Subject, *, n_images: int | None = None) -> Result:
+def worst_group_accuracy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:
     """Accuracy in the group where it is lowest, of all groups of the test images; all are kept."""
     groups = subject.data.test.groups
     if groups is None:
         raise UsageError(f"data set {subject.unit.data!r}: expected groups of images, got none")
     images, labels = subject.test_images(n_images)
-    correct = (_logits(subject, images).argmax(1) == labels).double()
+    correct = (subject.predict(images) == labels).double()
     accuracies = metrics.group_accuracies(
         correct, groups[:n_images].to(correct.device), int(groups.max()) + 1
     )
@@ -117,7 +115,7 @@ def worst_group_accuracy(subject: Subject, *, n_images: int | None = None) -> Re
 
 
 def ood_auroc(
-    subject: Subject, *, data: str, score: str = "log_density", n_images: int | None = None
+    subject: EvaluatedModel, *, data: str, score: str = "log_density", n_images: int | None = None
 ) -> Result:
     """See `suite.metrics.auroc`; `score` is one of `OOD_SCORES`, or "logit" for `logit_auroc`."""
     scores = {*metrics.OOD_SCORES, "logit"}
@@ -125,7 +123,7 @@ def ood_auroc(
         raise unknown("score", score, scores)
     check_foreign(subject.data, load_data(data), subject.unit.data, data)
     known, foreign = (
-        _logits(subject, subject.test_images(n_images, name, labelled=False)[0])
+        subject.logits(subject.test_images(n_images, name, labelled=False)[0])
         for name in (None, data)
     )
     if score == "logit":
@@ -145,8 +143,3 @@ def check_foreign(own: ImageData, shown: ImageData, own_name: str, name: str) ->
             f"data: expected other images than those of the training, got {name!r}, "
             f"which are those of {own_name!r}"
         )
-
-
-@torch.no_grad()
-def _logits(subject: Subject, images: Tensor) -> Tensor:
-    return torch.cat([subject.folded(part) for part in images.split(500)])

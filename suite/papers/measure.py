@@ -1,61 +1,54 @@
 """Metrics by name: what a `Measurement` asks of a trained network."""
 
-import functools
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from reglib.double_backward import fast_double_backward
 from suite import metrics
 from suite.attacks import ATTACKS
 from suite.errors import UsageError, unknown
-from suite.metrics.saliency_methods import SALIENCIES
+from suite.metrics.saliency import SALIENCIES
 from suite.papers import high_order_saliency as second_order
 from suite.papers import interpretations
 from suite.papers import marginal_density as density_measures
 from suite.papers import pilcro as landscape_measures
 from suite.papers import top_gap as top_gap_measures
-from suite.training.evaluated import Result, Subject
+from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Measurement
 
 
-def accuracy(subject: Subject, *, n_images: int | None = None, data: str | None = None) -> Result:
+def accuracy(
+    subject: EvaluatedModel, *, n_images: int | None = None, data: str | None = None
+) -> Result:
     """1 where a test image, of another data set if `data` is given, is classified right, else 0."""
-    pixels, labels = subject.test_bytes(n_images, data)
-    with torch.no_grad():
-        predicted = torch.cat(
-            [subject.folded(subject.as_inputs(part)).argmax(1) for part in pixels.split(500)]
-        )
-    return Result((predicted == labels).double())
+    pixels, labels = subject.test_uint8(n_images, data)
+    return Result((subject.predict(pixels) == labels).double())
 
 
 def faithfulness_estimate(
-    subject: Subject, *, saliency: str, n_images: int, score: str = "probability"
+    subject: EvaluatedModel, *, saliency: str, n_images: int, score: str = "probability"
 ) -> Result:
     """See `suite.metrics.faithfulness_estimate`."""
     images, labels = subject.test_images(n_images)
-    maps = subject.maps_of(saliency)(images, labels)
+    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
     return Result(metrics.faithfulness_estimate(maps, _effects(subject, n_images, score)))
 
 
-@functools.lru_cache(maxsize=2)
-def _effects(subject: Subject, n_images: int, score: str) -> Tensor:
+def _effects(subject: EvaluatedModel, n_images: int, score: str) -> Tensor:
     """Effects of the pixels, which are the same for every saliency method."""
-    images, labels = subject.test_images(n_images)
-    return metrics.pixel_effects(
-        fast_double_backward(subject.folded),
-        images,
-        labels,
-        score=score,
-        max_bytes=subject.max_bytes,
-    )
+
+    def compute() -> Tensor:
+        model = fast_double_backward(subject.folded)
+        return metrics.pixel_effects(model, *subject.test_images(n_images), score=score)
+
+    return subject.cached(("pixel_effects", n_images, score), compute)
 
 
 def local_lipschitz_estimate(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     saliency: str,
     n_images: int,
@@ -66,18 +59,17 @@ def local_lipschitz_estimate(
     """See `suite.metrics.local_lipschitz_estimate`."""
     return Result(
         metrics.local_lipschitz_estimate(
-            subject.maps_of(saliency),
+            metrics.saliency_maps(subject.folded, saliency),
             *subject.test_images(n_images),
             n_samples=n_samples,
             noise_std=noise_std,
             generator=subject.generator(seed),
-            max_bytes=subject.max_bytes,
         )
     )
 
 
 def max_sensitivity(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     saliency: str,
     n_images: int,
@@ -88,27 +80,30 @@ def max_sensitivity(
     """See `suite.metrics.max_sensitivity`."""
     return Result(
         metrics.max_sensitivity(
-            subject.maps_of(saliency),
+            metrics.saliency_maps(subject.folded, saliency),
             *subject.test_images(n_images),
             n_samples=n_samples,
             radius=radius,
             generator=subject.generator(seed),
-            max_bytes=subject.max_bytes,
         )
     )
 
 
-def entropy(subject: Subject, *, saliency: str, n_images: int) -> Result:
+def entropy(subject: EvaluatedModel, *, saliency: str, n_images: int) -> Result:
     """See `suite.metrics.entropy`."""
-    return Result(metrics.entropy(subject.maps_of(saliency)(*subject.test_images(n_images))))
+    return Result(
+        metrics.entropy(
+            metrics.saliency_maps(subject.folded, saliency)(*subject.test_images(n_images))
+        )
+    )
 
 
 def saliency_maps(
-    subject: Subject, *, saliency: str, n_images: int, data: str | None = None
+    subject: EvaluatedModel, *, saliency: str, n_images: int, data: str | None = None
 ) -> Result:
     """Keep the images and their maps; the value is the norm of each map."""
     images, labels = subject.test_images(n_images, data)
-    maps = subject.maps_of(saliency)(images, labels)
+    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
     predicted = subject.folded(images).argmax(1)
     kept = {"images": images, "labels": labels, "maps": maps, "predicted": predicted}
     return Result(maps.flatten(1).norm(dim=1), kept)
@@ -215,7 +210,7 @@ def check(unit: Measurement) -> None:
             raise UsageError(f"{name}: expected a positive integer, got {count!r}")
 
 
-def measure(subject: Subject, unit: Measurement) -> Result:
+def measure(subject: EvaluatedModel, unit: Measurement) -> Result:
     """Compute a measurement."""
     check(unit)
     return METRICS[unit.metric](subject, **unit.settings)

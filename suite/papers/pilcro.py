@@ -12,11 +12,11 @@ from reglib.landscape import expected_importance_landscape, total_variation
 from suite import metrics
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
-from suite.training.evaluated import Result, Subject
+from suite.training.evaluated import EvaluatedModel, Result
 
 
 def accuracy_by_location(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     margin: int,
     where: str = "all",
@@ -42,7 +42,7 @@ def accuracy_by_location(
 
 
 def importance_landscape(
-    subject: Subject, *, n_images: int | None = None, data: str | None = None
+    subject: EvaluatedModel, *, n_images: int | None = None, data: str | None = None
 ) -> Result:
     """Total variation of the importance landscape over test images: one value. The map is kept.
 
@@ -54,7 +54,7 @@ def importance_landscape(
 
 
 def ablation_auc(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     n_images: int,
     n_baselines: int,
@@ -69,8 +69,7 @@ def ablation_auc(
     The number of replaced pixels goes from none to all by `stride`; the mean curve is kept.
     """
     images, labels = subject.test_images(None, data)
-    with torch.no_grad():
-        right = torch.cat([subject.folded(part).argmax(1) for part in images.split(500)]) == labels
+    right = subject.predict(images) == labels
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     order = order.to(images.device)
     chosen = order[right[order]][:n_images]
@@ -86,12 +85,7 @@ def ablation_auc(
     n_pixels = images[0, 0].numel()
     counts = [*range(0, n_pixels, stride), n_pixels]
     curves = metrics.ablation_curve(
-        subject.folded,
-        images[chosen],
-        labels[chosen],
-        maps,
-        counts=counts,
-        max_bytes=subject.max_bytes,
+        subject.folded, images[chosen], labels[chosen], maps, counts=counts
     )
     kept = {"counts": torch.tensor(counts), "curve": curves.mean(0)}
     return Result(metrics.area_under_curve(curves, counts), kept)
@@ -116,7 +110,7 @@ def _corrupted(pixels: _Pixels, corruption: str, level: int, seed: int) -> Tenso
 
 
 def corruption_robustness(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     corruption: str,
     level: int,
@@ -125,7 +119,7 @@ def corruption_robustness(
     data: str | None = None,
 ) -> Result:
     """See `suite.metrics.corrupted` and `suite.metrics.probability_ratio`, for the label."""
-    pixels, labels = subject.test_bytes(n_images, data)
+    pixels, labels = subject.test_uint8(n_images, data)
     if pixels.nbytes <= REMEMBERED_BYTES:
         digest = hashlib.sha256(pixels.cpu().contiguous().numpy().data).hexdigest()
         changed = _corrupted(_Pixels(digest, pixels), corruption, level, seed)
@@ -140,9 +134,8 @@ def corruption_robustness(
     return Result(torch.cat(ratios))
 
 
-@torch.no_grad()
 def corrupted_accuracy(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     level: int,
     n_images: int | None = None,
@@ -153,30 +146,26 @@ def corrupted_accuracy(
 
     They are all of `suite.metrics.CORRUPTIONS`, or one of them: then a value is 1 or 0.
     """
-    pixels, labels = subject.test_bytes(n_images)
+    pixels, labels = subject.test_uint8(n_images)
     of_kinds = [name for kind in metrics.CORRUPTIONS.values() for name in kind]
     right = []
     for name in [corruption] if corruption else of_kinds:
         changed = metrics.corrupted(pixels, corruption=name, level=level, seed=seed)
-        images = (subject.as_inputs(part) for part in changed.split(500))
-        predicted = torch.cat([subject.folded(part).argmax(1) for part in images])
-        right.append((predicted == labels).double())
+        right.append((subject.predict(changed) == labels).double())
     return Result(torch.stack(right).mean(0))
 
 
-@torch.no_grad()
-def top_k_accuracy(subject: Subject, *, k: int = 5, n_images: int | None = None) -> Result:
+def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: int | None = None) -> Result:
     """1 where the label of a test image is among the `k` classes of highest logits, else 0."""
     images, labels = subject.test_images(n_images)
     if k > len(subject.data.classes):
         raise UsageError(f"k: expected 1 to {len(subject.data.classes)} classes, got {k!r}")
-    first = torch.cat([subject.folded(part).topk(k).indices for part in images.split(500)])
+    first = subject.logits(images).topk(k).indices
     return Result((first == labels[:, None]).any(1).double())
 
 
-@torch.no_grad()
-def cross_entropy(subject: Subject, *, n_images: int | None = None) -> Result:
+def cross_entropy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:
     """Cross-entropy of each test image, in nats, without penalties."""
     images, labels = subject.test_images(n_images)
-    logits = torch.cat([subject.folded(part) for part in images.split(500)])
+    logits = subject.logits(images)
     return Result(F.cross_entropy(logits, labels, reduction="none"))

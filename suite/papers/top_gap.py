@@ -11,13 +11,13 @@ from reglib.top_gap import TopGAPNet
 from suite import metrics
 from suite.attacks import ATTACKS
 from suite.errors import UsageError, unknown
-from suite.training.evaluated import Result, Subject
+from suite.training.evaluated import EvaluatedModel, Result
 
 IMAGES = 128  # that go through a network at a time, where the activations are kept
 
 
 def robust_accuracy(
-    subject: Subject,
+    subject: EvaluatedModel,
     *,
     attack: str,
     epsilon: float,
@@ -46,7 +46,7 @@ def robust_accuracy(
     return Result(values.double(), {"images": found.images} if keep_images else {})
 
 
-def _with_class_maps(subject: Subject) -> TopGAPNet:
+def _with_class_maps(subject: EvaluatedModel) -> TopGAPNet:
     if not isinstance(subject.folded, TopGAPNet):
         raise UsageError(
             f"expected a network with class maps, such as 'top_gap', got {subject.unit.network!r}"
@@ -54,7 +54,7 @@ def _with_class_maps(subject: Subject) -> TopGAPNet:
     return subject.folded
 
 
-def _activation_maps(subject: Subject, n_images: int) -> Tensor:
+def _activation_maps(subject: EvaluatedModel, n_images: int) -> Tensor:
     """Return the map of the label of each of the first test images, (B, H, W) in [0, 1]."""
     network = _with_class_maps(subject)
     batches = zip(*(part.split(IMAGES) for part in subject.test_images(n_images)))
@@ -62,13 +62,13 @@ def _activation_maps(subject: Subject, n_images: int) -> Tensor:
         return torch.cat([network.class_activation_maps(*batch) for batch in batches])
 
 
-def class_map_sparsity(subject: Subject, *, n_images: int) -> Result:
+def class_map_sparsity(subject: EvaluatedModel, *, n_images: int) -> Result:
     """See `suite.metrics.map_sparsity`; keeps the maps."""
     maps = _activation_maps(subject, n_images)
     return Result(metrics.map_sparsity(maps), {"maps": maps})
 
 
-def mask_iou(subject: Subject, *, n_images: int, threshold: float | None = None) -> Result:
+def mask_iou(subject: EvaluatedModel, *, n_images: int, threshold: float | None = None) -> Result:
     """See `suite.metrics.mask_iou` and, without a threshold, `largest_mask_iou`."""
     masks = subject.data.test.masks
     if masks is None:
@@ -81,7 +81,7 @@ def mask_iou(subject: Subject, *, n_images: int, threshold: float | None = None)
 
 
 def erf_distance(
-    subject: Subject, *, n_images: int, part: str = "distance", normalise: str = "each"
+    subject: EvaluatedModel, *, n_images: int, part: str = "distance", normalise: str = "each"
 ) -> Result:
     """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
     network = _with_class_maps(subject)

@@ -22,7 +22,7 @@ from suite.networks import load_pretrained
 from suite.papers.measure import measure
 from suite.paths import ROOT
 from suite.store import Record, Store
-from suite.training.evaluated import Subject
+from suite.training.evaluated import EvaluatedModel
 from suite.training.loop import DEFAULT, initial_network, memory_format, train
 from suite.units import (
     Measurement,
@@ -109,45 +109,53 @@ class _Worker:
         self.job = job
         self.store = store
         self.device = torch.device(job.device)
-        self.subjects: dict[str, Subject | None] = {}
+        self.models: dict[str, EvaluatedModel | None] = {}
 
     def finish(self, unit: Unit) -> None:
         """Bring the record of a unit into the store; there is none of a pretrained network."""
         name = _key(unit)
         if not self.job.force and self.store.read(name) is not None:
             return
-        subject = self.subject(training_of(unit))
+        model = self.model(training_of(unit))
         if not isinstance(unit, Measurement):
             return
         start = time.perf_counter()
-        if subject is None:
+        if model is None:
             record = Record(identity(unit), "diverged", {}, self.provenance(start))
             self.store.write(name, record)
             return
-        result = measure(subject, unit)
+        model.related = self.related
+        result = measure(model, unit)
         values = _summary(result.per_image)
         record = Record(identity(unit), "done", values, self.provenance(start))
         self.store.write(name, record, result.tensors)
 
-    def subject(self, unit: Network) -> Subject | None:
+    def related(self, unit: Network) -> EvaluatedModel:
+        """Return another network that a metric asks for."""
+        model = self.model(unit)
+        if model is None:
+            raise RunFailed(f"{describe(unit)}: diverged, so there is no network to load")
+        return model
+
+    def model(self, unit: Network) -> EvaluatedModel | None:
         """Return the trained network, or None where training diverged."""
         name = _key(unit)
         if isinstance(unit, Pretrained):
-            if name not in self.subjects:
-                self.subjects[name] = pretrained_subject(unit, self.device)
-            return self.subjects[name]
-        if name not in self.subjects:
+            if name not in self.models:
+                self.models[name] = pretrained_subject(unit, self.device)
+            return self.models[name]
+        if name not in self.models:
             record = None if self.job.force else self.store.read(name)
             weights = None if record is None else self.store.read_tensors(name)
             if record is None or weights is None:
-                self.subjects[name] = self._train(name, unit)
+                self.models[name] = self._train(name, unit)
             elif record.status == "diverged":
-                self.subjects[name] = None
+                self.models[name] = None
             else:
-                self.subjects[name] = _subject(unit, weights, self.device)
-        return self.subjects[name]
+                self.models[name] = _subject(unit, weights, self.device)
+        return self.models[name]
 
-    def _train(self, name: str, unit: Training) -> Subject | None:
+    def _train(self, name: str, unit: Training) -> EvaluatedModel | None:
         start = last = time.perf_counter()
 
         def save(state: Any) -> None:
@@ -168,7 +176,7 @@ class _Worker:
         record = Record(identity(unit), status, {"losses": trained.losses}, provenance)
         self.store.write(name, record, trained.network.state_dict())
         self.store.drop_checkpoint(name)
-        return None if trained.diverged else Subject(trained.network, unit, data)
+        return None if trained.diverged else EvaluatedModel(trained.network, unit, data)
 
     def provenance(self, start: float) -> dict[str, Any]:
         """Say how long it took since `start`, and on what."""
@@ -184,18 +192,18 @@ def _key(unit: Unit) -> str:
     return key(unit, {name: load_data(name).fingerprint for name in data_names(unit)})
 
 
-def pretrained_subject(unit: Pretrained, device: torch.device) -> Subject:
+def pretrained_subject(unit: Pretrained, device: torch.device) -> EvaluatedModel:
     """Load a network that others have trained, with the images that it is shown."""
     network = load_pretrained(unit.network).to(device)
     layout = memory_format(network, device)
-    return Subject(network.to(memory_format=layout), unit, load_data(unit.data))
+    return EvaluatedModel(network.to(memory_format=layout), unit, load_data(unit.data))
 
 
-def _subject(unit: Training, weights: Mapping[str, Tensor], device: torch.device) -> Subject:
+def _subject(unit: Training, weights: Mapping[str, Tensor], device: torch.device) -> EvaluatedModel:
     data = data_of(unit)
     network = initial_network(unit, data).to(device).eval()
     network.load_state_dict(weights)
-    return Subject(network.to(memory_format=memory_format(network, device)), unit, data)
+    return EvaluatedModel(network.to(memory_format=memory_format(network, device)), unit, data)
 
 
 def _summary(per_image: Tensor) -> dict[str, Any]:
@@ -253,7 +261,7 @@ def commit() -> str:
     return head + ("+changes" if status.strip() else "")
 
 
-def load_subject(unit: Network, store: Store, device: str = "cpu") -> Subject:
+def load_subject(unit: Network, store: Store, device: str = "cpu") -> EvaluatedModel:
     """Load a network that the store has, or one that others have trained.
 
     Raises:

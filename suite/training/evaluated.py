@@ -1,26 +1,27 @@
 """A network to be measured, with the images that it is shown."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from reglib.double_backward import folded_copy
-from suite import metrics
 from suite.data import ImageData, Split, load_data, to_float
-from suite.errors import UsageError, unknown
-from suite.metrics.saliency_methods import SALIENCIES
+from suite.errors import UsageError
 from suite.networks import network_inputs
 from suite.training.loop import memory_format
 from suite.units import Network, Pretrained
 
+BATCH_SIZE = 500
 
-class Result(NamedTuple):
+
+@dataclass(frozen=True)
+class Result:
     """One value for each image, (B,), and tensors to keep, such as maps."""
 
     per_image: Tensor
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
 def checked_test_split(
@@ -50,21 +51,31 @@ def checked_test_split(
     return shown.test
 
 
-class Subject:
+class EvaluatedModel:
     """A trained network in evaluation mode, with the images of its data set.
 
-    `folded` is a copy of `network`, faster because its batch normalisation is folded. `remembered`
-    is for what several measurements need.
+    Args:
+        network: in evaluation mode; `folded` is a copy, faster because its batch normalisation is
+            folded.
+        unit: what the network is.
+        data: the images of the unit.
+        related: loads the network of another unit, for metrics that compare two.
     """
 
-    def __init__(self, network: nn.Module, unit: Network, data: ImageData) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        unit: Network,
+        data: ImageData,
+        related: Callable[[Network], "EvaluatedModel"] | None = None,
+    ) -> None:
         self.network = network
         self.folded = folded_copy(network)
         self.unit = unit
         self.data = data
-        self.remembered: dict[Any, Tensor] = {}
+        self.related = related
         self.device = next(network.parameters()).device
-        self.max_bytes = metrics.CHUNK_BYTES * (1 if self.device.type == "cpu" else 128)
+        self._cache: dict[Hashable, Tensor] = {}
 
     def test_images(
         self,
@@ -82,10 +93,10 @@ class Subject:
         Raises:
             UsageError: see `checked_test_split`.
         """
-        pixels, labels = self.test_bytes(count, data, first=first, step=step, labelled=labelled)
+        pixels, labels = self.test_uint8(count, data, first=first, step=step, labelled=labelled)
         return self.as_inputs(pixels), labels
 
-    def test_bytes(
+    def test_uint8(
         self,
         count: int | None,
         data: str | None = None,
@@ -94,20 +105,20 @@ class Subject:
         step: int = 1,
         labelled: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Return test images in bytes, (B, C, H, W), and labels; see `test_images`."""
-        name = data or self.unit.data
+        """Return uint8 test images, (B, C, H, W), and labels; see `test_images`."""
         last = None if count is None else first + (count - 1) * step + 1
         shown = load_data(data) if data else self.data
+        name = data or self.unit.data
         test = checked_test_split(self.data, shown, name, last, labelled=labelled)
-        chosen = slice(first, last, step)
-        return test.images[chosen].to(self.device), test.labels[chosen].to(self.device)
+        positions = slice(first, last, step)
+        return test.images[positions].to(self.device), test.labels[positions].to(self.device)
 
     @property
     def pixel_range(self) -> tuple[float, float]:
         """Values that black and white get.
 
         Raises:
-            UsageError: a network that others have trained, with a range for each colour.
+            UsageError: a pretrained network, with a range for each colour.
         """
         if isinstance(self.unit, Pretrained):
             raise UsageError(
@@ -117,7 +128,7 @@ class Subject:
         return self.unit.pixel_range
 
     def as_inputs(self, pixels: Tensor) -> Tensor:
-        """Return images in bytes as the network takes them."""
+        """Return uint8 images as the network takes them."""
         if isinstance(self.unit, Pretrained):
             images = network_inputs(self.unit.network, pixels)
         else:
@@ -131,12 +142,22 @@ class Subject:
         images, labels = self.test_images(n_images, first=first, step=step)
         return zip(images.split(size), labels.split(size), strict=True)
 
-    def maps_of(self, saliency: str) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the saliency of (images, class_index), channels summed, (B, 1, H, W)."""
-        if saliency not in SALIENCIES:
-            raise unknown("saliency", saliency, SALIENCIES)
-        method = SALIENCIES[saliency]
-        return lambda images, labels: method(self.folded, images, labels).sum(1, keepdim=True)
+    @torch.no_grad()
+    def logits(self, images: Tensor, *, batch_size: int = BATCH_SIZE) -> Tensor:
+        """Return the logits of images, (B, classes), which may be uint8 images."""
+        pixels = images.dtype == torch.uint8
+        batches = images.split(batch_size)
+        return torch.cat([self.folded(self.as_inputs(x) if pixels else x) for x in batches])
+
+    def predict(self, images: Tensor, *, batch_size: int = BATCH_SIZE) -> Tensor:
+        """Return the classes of highest logit, (B,); see `logits`."""
+        return self.logits(images, batch_size=batch_size).argmax(1)
+
+    def cached(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        """Return what `compute` gives, computed once for a key: for what several metrics need."""
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
 
     def generator(self, seed: int) -> torch.Generator:
         """Return a source of random numbers on the device of the network."""

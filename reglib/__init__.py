@@ -1,7 +1,37 @@
-"""Regularizers and measurements of what image classifiers look at.
+"""Regularizers for what image classifiers look at, in PyTorch; needs nothing else.
 
-Import the part that you need: ``reglib.regularizers``, ``reglib.saliency``, ``reglib.top_gap``.
+The public names stand here; `reglib.input_hessian` and the other packages have more of them.
 Importing does nothing else: no device is chosen, nothing is downloaded.
 """
 
+from reglib.double_backward import evaluation_mode, fast_double_backward
+from reglib.input_hessian import closed_form_hessian, hessian_eigenpairs
+from reglib.landscape import (
+    curvature_penalty,
+    data_smoothness,
+    importance_landscape,
+    target_penalty,
+    total_variation,
+)
+from reglib.regularizers import (
+    activation_l1,
+    adversarial_penalty,
+    cure_penalty,
+    group_dro,
+    input_gradient_penalty,
+    input_hessian_penalty,
+    logit_gradient_penalty,
+    marginal_density_penalty,
+    score_matching_penalty,
+)
+from reglib.saliency import cafo, caso, surrogate_loss
+from reglib.top_gap import TopGAP, TopGAPNet, class_map_l1, top_gap_and_l1
+
 __version__ = "0.1.0"
+__all__ = (
+    "TopGAP TopGAPNet activation_l1 adversarial_penalty cafo caso class_map_l1 closed_form_hessian "
+    "cure_penalty curvature_penalty data_smoothness evaluation_mode fast_double_backward group_dro "
+    "hessian_eigenpairs importance_landscape input_gradient_penalty input_hessian_penalty "
+    "logit_gradient_penalty marginal_density_penalty score_matching_penalty surrogate_loss "
+    "target_penalty top_gap_and_l1 total_variation"
+).split()

@@ -7,20 +7,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from reglib._torch_private import BatchNorm
+
+_DROPOUTS = "dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout"
 DROPOUTS: set[Any] = {
-    F.dropout,
-    F.dropout1d,
-    F.dropout2d,
-    F.dropout3d,
-    F.alpha_dropout,
-    F.feature_alpha_dropout,
-    torch.dropout,
-    torch.alpha_dropout,
-    torch.feature_dropout,
-    torch.feature_alpha_dropout,
+    getattr(place, name)
+    for place in (F, torch)
+    for name in f"{_DROPOUTS} feature_alpha_dropout".split()
+    if hasattr(place, name)
 }
 
 
@@ -45,7 +41,7 @@ def check_network(model: nn.Module) -> None:
                 f"model: expected a network in evaluation mode, but {kind} is in training mode; "
                 "call model.eval() first"
             )
-        if isinstance(module, _BatchNorm) and module.running_mean is None:
+        if isinstance(module, BatchNorm) and module.running_mean is None:
             raise ValueError(
                 f"model: expected images that do not influence one another, but {kind} normalises "
                 "by statistics of the batch; give it running statistics"

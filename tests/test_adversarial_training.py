@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from reglib.regularizers import adversarial_examples, adversarial_penalty
-from suite.errors import UsageError
 from tests.test_curvature import linear_network
 from tests.test_marginal_density import generator
 from tests.test_regularizers import LABELS, SETTINGS, images, network_of
@@ -98,5 +97,5 @@ def test_settings_that_are_not_positive_are_refused(name):
 
 def test_an_unknown_norm_names_the_nearest():
     model, _, x, _ = linear_network()
-    with pytest.raises(UsageError, match="unknown norm 'l_2': did you mean 'l2'"):
+    with pytest.raises(ValueError, match="unknown norm 'l_2': did you mean 'l2'"):
         attack(model, x, norm="l_2")

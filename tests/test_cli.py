@@ -7,13 +7,11 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from pathlib import Path
 
 import nbformat
 import pytest
 import yaml
 
-import reglib
 from suite import notebooks
 
 CHAPTER = "gradient_regularisation"
@@ -190,10 +188,3 @@ def test_plain_papermill_runs_a_chapter_from_any_folder(tmp_path):
     cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
     assert (tmp_path / "executed" / "results" / "smoke" / f"{CHAPTER}.csv").exists()
-
-
-def test_importing_reglib_imports_nothing_heavy():
-    program = "import sys, reglib; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "False"]
-    assert Path(reglib.__file__).name == "__init__.py"

@@ -7,7 +7,6 @@ from torch import nn
 
 from reglib.autodiff import hessian_product
 from reglib.regularizers import cure_penalty, input_hessian_penalty, score_matching_penalty
-from suite.errors import UsageError
 from tests.test_marginal_density import draw, generator, linear
 from tests.test_regularizers import LABELS, SETTINGS, images, network_of
 
@@ -155,5 +154,5 @@ def test_settings_out_of_range_are_refused(function, settings, text):
 
 def test_an_unknown_estimator_of_the_trace_names_the_nearest():
     model, _, x, logits = linear_network()
-    with pytest.raises(UsageError, match=r"unknown estimator of the trace 'tailor'.*'taylor'"):
+    with pytest.raises(ValueError, match=r"unknown estimator of the trace 'tailor'.*'taylor'"):
         score_matching_penalty(model, logits, LABELS, x, generator=generator(), trace="tailor")

@@ -58,7 +58,7 @@ def test_what_is_not_folded_says_why():
     folding = folding_of(odd())
     assert folding.folded == {"good": "conv"}
     assert folding.kept == REASONS
-    assert list(folding.curved.values()) == ["batch normalises by statistics of the batch"]
+    assert list(folding.nonlinear.values()) == ["batch normalises by statistics of the batch"]
 
 
 def test_output_and_gradients_are_those_of_the_network_in_evaluation_mode():
@@ -88,7 +88,7 @@ def test_whole_networks_fold(name):
     norms = sum(isinstance(m, nn.BatchNorm2d) for m in model.modules())
     assert len(folding.folded) + len(folding.kept) == norms
     assert (len(folding.kept) == 0) == (name != "PreAct-ResNet")
-    assert not folding.curved
+    assert not folding.nonlinear
     with torch.no_grad():
         folded = evaluation_mode(model.train())(x)
         torch.testing.assert_close(folded, model.eval()(x), rtol=1e-9, atol=1e-9)
@@ -202,23 +202,23 @@ def test_a_network_that_cannot_be_traced_is_right_and_says_so():
     model = in_general_position(Branching().double())
     folding = folding_of(model)
     assert "cannot be traced" in folding.kept["norm"]
-    assert "cannot be traced" in folding.curved["model"]
+    assert "cannot be traced" in folding.nonlinear["model"]
     x = torch.ones(1, 2, 4, 4, dtype=torch.float64)
     torch.testing.assert_close(evaluation_mode(model)(x), copy.deepcopy(model).eval()(x))
 
 
 @pytest.mark.parametrize("module", [nn.SiLU(), nn.LayerNorm(3), nn.Softplus()], ids=str)
-def test_what_is_curved_is_named(module):
+def test_what_is_nonlinear_is_named(module):
     model = nn.Sequential(nn.Conv2d(1, 2, 3), module)
-    assert folding_of(model).curved == {"_1": f"1 is a {type(module).__name__}"}
+    assert folding_of(model).nonlinear == {"_1": f"1 is a {type(module).__name__}"}
 
 
-def test_a_product_of_activations_is_curved_and_one_with_a_number_is_not():
+def test_a_product_of_activations_is_nonlinear_and_one_with_a_number_is_not():
     class Products(nn.Module):
         def forward(self, x):
             return (2 * x) * x / 3
 
-    assert list(folding_of(Products()).curved.values()) == ["mul is called"]
+    assert list(folding_of(Products()).nonlinear.values()) == ["mul is called"]
 
 
 def flops(function):
@@ -281,7 +281,7 @@ def test_an_input_gradient_by_a_turned_kernel_is_computed_once():
     assert flops(lambda: torch.autograd.grad(conv(x).sum(), x)) == 2 * forward
 
 
-def test_a_curved_network_needs_the_pass_through_the_activations():
+def test_a_nonlinear_network_needs_the_pass_through_the_activations():
     counts = Counts("convnet", width=8)
     for index, module in enumerate(counts.model):
         if isinstance(module, nn.ReLU):

@@ -23,10 +23,10 @@ from reglib.saliency.proximal import Problem, conjugate_gradients, fista, withou
 from reglib.saliency.surrogate import SurrogateLoss
 from suite.metrics.saliency import loss_gradient
 from tests.double_backward import randn
-from tests.test_input_hessian import CURVED, LABELS, STRAIGHT, assert_close, columns, formed
+from tests.test_input_hessian import CURVED, LABELS, PIECEWISE, assert_close, columns, formed
 
 TIGHT = Settings(tolerance=1e-11, max_iterations=5000)
-MODEL = STRAIGHT["batch normalisation"]
+MODEL = PIECEWISE["batch normalisation"]
 
 
 @pytest.fixture(scope="module")

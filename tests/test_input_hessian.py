@@ -34,7 +34,7 @@ def convolutional(activation, *, pool=True, norm=True):
     return in_general_position(model).requires_grad_(False)
 
 
-STRAIGHT = {
+PIECEWISE = {
     "ReLU": convolutional(nn.ReLU(), pool=False, norm=False),
     "ReLU6": convolutional(nn.ReLU6(), pool=False, norm=False),
     "leaky ReLU": convolutional(nn.LeakyReLU(0.1), pool=False, norm=False),
@@ -42,7 +42,7 @@ STRAIGHT = {
     "batch normalisation": convolutional(nn.ReLU6()),
 }
 CURVED = {"softplus": convolutional(nn.Softplus()), "SiLU": convolutional(nn.SiLU())}
-straight = pytest.mark.parametrize("model", STRAIGHT.values(), ids=STRAIGHT)
+piecewise_linear = pytest.mark.parametrize("model", PIECEWISE.values(), ids=PIECEWISE)
 curved = pytest.mark.parametrize("model", CURVED.values(), ids=CURVED)
 
 
@@ -77,19 +77,21 @@ def columns(product, images):
     return torch.stack(rows, 1)
 
 
-@straight
+@piecewise_linear
 def test_the_closed_form_is_the_hessian(model, images):
     hessian = closed_form_hessian(model, images)
     assert_close(columns(hessian.product, images), formed(model, images, LABELS))
 
 
-@straight
+@piecewise_linear
 def test_the_hessian_does_not_depend_on_the_label(model, images):
     other = (LABELS + 1) % CLASSES
     assert_close(formed(model, images, other), formed(model, images, LABELS))
 
 
-@pytest.mark.parametrize("model", [*STRAIGHT.values(), *CURVED.values()], ids=[*STRAIGHT, *CURVED])
+@pytest.mark.parametrize(
+    "model", [*PIECEWISE.values(), *CURVED.values()], ids=[*PIECEWISE, *CURVED]
+)
 def test_differentiating_twice_is_the_hessian(model, images):
     hessian = true_hessian(model, images, LABELS)
     assert_close(columns(hessian.product, images), formed(model, images, LABELS))
@@ -109,7 +111,7 @@ def test_which_case_holds_and_by_how_much(model, images):
     assert (case.difference > 1e-3).all()
 
 
-@straight
+@piecewise_linear
 def test_in_a_straight_network_both_products_agree(model, images):
     case = hessian_case(model, images, LABELS, generator=torch.Generator().manual_seed(0))
     assert case.piecewise_linear
@@ -118,12 +120,12 @@ def test_in_a_straight_network_both_products_agree(model, images):
 
 
 def test_the_case_decides_which_product_is_made(images):
-    for model in (STRAIGHT["ReLU"], CURVED["SiLU"]):
+    for model in (PIECEWISE["ReLU"], CURVED["SiLU"]):
         hessian = input_hessian(model, images, LABELS)
         assert_close(columns(hessian.product, images), formed(model, images, LABELS))
 
 
-@pytest.mark.parametrize("model", [STRAIGHT["max-pooling"], CURVED["SiLU"]], ids=["ReLU", "SiLU"])
+@pytest.mark.parametrize("model", [PIECEWISE["max-pooling"], CURVED["SiLU"]], ids=["ReLU", "SiLU"])
 def test_the_gradient_is_that_of_each_loss(model, images):
     x = images.clone().requires_grad_()
     loss = F.cross_entropy(model(x), LABELS, reduction="sum")
@@ -153,14 +155,14 @@ def test_a_confident_network_keeps_its_digits_in_single_precision():
         assert_close(found.double(), wanted, rtol=1e-5)
 
 
-@straight
+@piecewise_linear
 def test_folding_batch_normalisation_changes_nothing(model, images):
     v = randn(*images.shape, seed=8)
     folded = closed_form_hessian(folded_copy(model), images).product(v)
     assert_close(folded, closed_form_hessian(model, images).product(v))
 
 
-@straight
+@piecewise_linear
 @pytest.mark.parametrize("keep_jacobian", [False, True])
 @pytest.mark.parametrize("chunk", [1, 3, 9])
 def test_the_decomposition_is_that_of_the_formed_hessian(model, images, keep_jacobian, chunk):
@@ -180,14 +182,14 @@ def test_the_decomposition_is_that_of_the_formed_hessian(model, images, keep_jac
 
 
 def test_the_decomposition_gives_as_many_vectors_as_asked_for(images):
-    model = STRAIGHT["ReLU"]
+    model = PIECEWISE["ReLU"]
     some, none = (decomposition(model, images, n_vectors=n) for n in (2, 0))
     assert some.vectors.shape == (3, 2, 2, 6, 6)
     assert none.vectors.shape == (3, 0, 2, 6, 6)
     assert torch.equal(some.values, none.values)
 
 
-@straight
+@piecewise_linear
 def test_lanczos_finds_the_leading_eigenpairs(model, images):
     exact = decomposition(model, images, n_vectors=2)
     found = hessian_eigenpairs(closed_form_hessian(model, images), k=2, tolerance=1e-9)
@@ -221,12 +223,12 @@ def lanczos_values(matrix, hessian, m):
 
 
 def test_lanczos_stops_each_image_when_it_has_converged(images):
-    hessian = closed_form_hessian(STRAIGHT["max-pooling"], images)
+    hessian = closed_form_hessian(PIECEWISE["max-pooling"], images)
     together = hessian_eigenpairs(hessian, tolerance=1e-2)
     assert len(set(together.products.tolist())) > 1
     for b in range(3):
         alone = hessian_eigenpairs(
-            closed_form_hessian(STRAIGHT["max-pooling"], images[b : b + 1]), tolerance=1e-2
+            closed_form_hessian(PIECEWISE["max-pooling"], images[b : b + 1]), tolerance=1e-2
         )
         assert alone.products[0] == together.products[b]
         torch.testing.assert_close(alone.values[0], together.values[b], rtol=1e-12, atol=0)
@@ -255,7 +257,7 @@ def test_lanczos_from_nothing_starts_at_random():
 
 @pytest.mark.parametrize("way", ["closed", "true", "decomposition"])
 def test_the_network_is_left_as_it_was(images, way):
-    model = copy.deepcopy(STRAIGHT["batch normalisation"]).requires_grad_()
+    model = copy.deepcopy(PIECEWISE["batch normalisation"]).requires_grad_()
     state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     x = images.clone().requires_grad_()
     if way == "decomposition":
@@ -345,7 +347,7 @@ def test_images_and_logits_of_another_form_are_refused(images, message):
     ids=["above", "below", "too few", "not integers"],
 )
 def test_labels_that_are_no_classes_are_refused(images, labels, message):
-    model = STRAIGHT["ReLU"]
+    model = PIECEWISE["ReLU"]
     with pytest.raises(ValueError, match=message):
         true_hessian(model, images, torch.tensor(labels))
     with pytest.raises(ValueError, match=message):
@@ -364,11 +366,11 @@ def test_labels_that_are_no_classes_are_refused(images, labels, message):
 )
 def test_settings_of_lanczos_out_of_range_are_refused(images, options, message):
     with pytest.raises(ValueError, match=message):
-        hessian_eigenpairs(closed_form_hessian(STRAIGHT["ReLU"], images), **options)
+        hessian_eigenpairs(closed_form_hessian(PIECEWISE["ReLU"], images), **options)
 
 
 def test_settings_of_the_decomposition_out_of_range_are_refused(images):
     with pytest.raises(ValueError, match=r"n_vectors: expected 0 to 4 \(classes\), got 5"):
-        decomposition(STRAIGHT["ReLU"], images, n_vectors=5)
+        decomposition(PIECEWISE["ReLU"], images, n_vectors=5)
     with pytest.raises(ValueError, match="chunk: expected at least one class at a time, got 0"):
-        decomposition(STRAIGHT["ReLU"], images, chunk=0)
+        decomposition(PIECEWISE["ReLU"], images, chunk=0)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from reglib.regularizers import logit_gradient_penalty, marginal_density_penalty
-from suite.errors import UsageError
 from tests.test_regularizers import BATCH, LABELS, SETTINGS, images, network_of, parameter_gradients
 
 IMPLEMENTATIONS = ["naive", "stable", "efficient"]
@@ -164,7 +163,7 @@ def test_logits_of_one_class_are_refused(logits):
 
 def test_an_unknown_implementation_names_the_nearest():
     _, x, logits = linear()
-    with pytest.raises(UsageError, match="unknown implementation 'stabel': did you mean 'stable'"):
+    with pytest.raises(ValueError, match="unknown implementation 'stabel': did you mean 'stable'"):
         marginal_density_penalty(logits, x, generator=generator(), implementation="stabel")
 
 

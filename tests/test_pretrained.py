@@ -38,7 +38,7 @@ def test_the_packaged_network_classifies_photographs_and_is_piecewise_linear():
         predicted = network(network_inputs("efficientnet_lite0", shown.images)).argmax(1)
     assert int((predicted == shown.labels).sum()) == 18
     folding = folding_of(network)
-    assert not folding.curved
+    assert not folding.nonlinear
     assert not folding.kept
     assert not any(module.training for module in network.modules())
     assert not any(parameter.requires_grad for parameter in network.parameters())
@@ -47,7 +47,7 @@ def test_the_packaged_network_classifies_photographs_and_is_piecewise_linear():
 def test_smooth_activations_differ_little_and_are_curved():
     network = with_smooth_activations(build(), beta=20.0)
     assert not any(isinstance(module, nn.ReLU6) for module in network.modules())
-    assert list(folding_of(network).curved.values()) == ["softplus is called"] * 2
+    assert list(folding_of(network).nonlinear.values()) == ["softplus is called"] * 2
     x = torch.linspace(-3, 9, 1001)
     gap = (SoftReLU6(20.0)(x) - nn.functional.relu6(x)).abs()
     assert gap.max() == pytest.approx(torch.log(torch.tensor(2.0)).item() / 20, rel=1e-3)

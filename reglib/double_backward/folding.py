@@ -9,77 +9,37 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from reglib.double_backward.layers import HANDLERS, FastLayers, saved_tensors_are_hooked
+from reglib._torch_private import (
+    BatchNorm,
+    is_hooked_before,
+    is_hooked_between,
+    saved_tensors_are_hooked,
+)
+from reglib.double_backward.layers import HANDLERS, FastLayers
 from reglib.double_backward.modules import View, check, view_of, viewed
 from reglib.double_backward.normalisation import scale_and_shift
 
-STRAIGHT_MODULES = (
-    nn.Conv2d,
-    nn.Linear,
-    nn.ReLU,
-    nn.ReLU6,
-    nn.LeakyReLU,
-    nn.Hardtanh,
-    nn.PReLU,
-    nn.Identity,
-    nn.Flatten,
-    nn.Dropout,
-    nn.Dropout2d,
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool2d,
-    nn.ZeroPad2d,
-    nn.ReflectionPad2d,
-    nn.PixelShuffle,
-    _BatchNorm,
-)
-STRAIGHT_FUNCTIONS: set[Any] = {
+PIECEWISE_LINEAR_MODULES = {
+    getattr(nn, name)
+    for name in (
+        "Conv2d Linear ReLU ReLU6 LeakyReLU Hardtanh PReLU Identity Flatten Dropout Dropout2d "
+        "MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d ZeroPad2d ReflectionPad2d "
+        "PixelShuffle"
+    ).split()
+}
+PIECEWISE_LINEAR_FUNCTIONS: set[Any] = {
     *HANDLERS,
-    F.linear,
-    F.dropout,
-    F.dropout2d,
-    F.pad,
-    F.interpolate,
-    torch.flatten,
-    torch.cat,
-    torch.stack,
-    torch.add,
-    torch.sub,
-    torch.mean,
-    torch.sum,
-    torch.squeeze,
-    torch.unsqueeze,
-    operator.add,
-    operator.iadd,
-    operator.sub,
-    operator.neg,
-    operator.getitem,
+    *(getattr(F, name) for name in "linear dropout dropout2d pad interpolate".split()),
+    *(getattr(torch, name) for name in "flatten cat stack add sub mean sum _assert".split()),
+    *(getattr(torch, name) for name in "squeeze unsqueeze".split()),
+    *(getattr(operator, name) for name in "add iadd sub neg getitem eq".split()),
     getattr,
-    torch._assert,
-    operator.eq,
 }
-STRAIGHT_METHODS = {
-    "add",
-    "add_",
-    "contiguous",
-    "dim",
-    "flatten",
-    "mean",
-    "permute",
-    "relu",
-    "relu_",
-    "reshape",
-    "size",
-    "squeeze",
-    "sub",
-    "sum",
-    "transpose",
-    "unsqueeze",
-    "view",
-}
+PIECEWISE_LINEAR_METHODS = set(
+    "add add_ contiguous dim flatten mean permute relu relu_ reshape size squeeze sub sum "
+    "transpose unsqueeze view".split()
+)
 
 
 class Folding(NamedTuple):
@@ -88,14 +48,14 @@ class Folding(NamedTuple):
     Args:
         folded: name of a convolution by name of the batch normalisation that goes into it.
         kept: reason by name of a batch normalisation that stays by itself.
-        curved: reason by name of what is not known to be linear on pieces. If there is nothing, a
+        nonlinear: reason by name of what is not known to be linear on pieces. If nothing is, a
             logit's input gradient is differentiated in 4F, not 6F: it depends on the weights, but
             not on the activations.
     """
 
     folded: dict[str, str]
     kept: dict[str, str]
-    curved: dict[str, str]
+    nonlinear: dict[str, str]
 
 
 def evaluation_mode(model: nn.Module) -> Any:
@@ -139,8 +99,8 @@ def folded_copy(model: nn.Module) -> Any:
     for norm_name, conv_name in folded.items():
         norm: Any = model.get_submodule(norm_name)
         conv: Any = model.get_submodule(conv_name)
-        hooks = (*conv._forward_pre_hooks, *conv._forward_hooks, *norm._forward_pre_hooks)
-        if type(norm) is nn.BatchNorm2d and not hooks:
+        hooked = is_hooked_before(conv) or is_hooked_between(conv, norm)
+        if type(norm) is nn.BatchNorm2d and not hooked:
             weight, bias = _fold(norm, conv.weight, conv.bias)
             conv.weight = nn.Parameter(weight, False)
             conv.bias = nn.Parameter(bias, False)
@@ -182,12 +142,12 @@ class _FoldedLayers(FastLayers):
     def __init__(self, model: nn.Module, folded: Mapping[str, str], switched: bool) -> None:
         super().__init__()
         self.switched = switched
-        self.norms: dict[int, _BatchNorm] = {}
+        self.norms: dict[int, BatchNorm] = {}
         self.done: set[int] = set()
         for norm_name, conv_name in folded.items():
             conv: Any = model.get_submodule(conv_name)
             norm: Any = model.get_submodule(norm_name)
-            if not conv._forward_hooks and not norm._forward_pre_hooks:
+            if not is_hooked_between(conv, norm):
                 self.norms[id(conv.weight)] = norm
 
     def __torch_function__(
@@ -207,7 +167,7 @@ class _FoldedLayers(FastLayers):
         return super().__torch_function__(func, types, args, kwargs)
 
 
-def _fold(norm: _BatchNorm, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _fold(norm: BatchNorm, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     mean, var = norm.running_mean, norm.running_var
     if mean is None or var is None:
         raise ValueError("model: expected running statistics, which were there when it was folded")
@@ -223,7 +183,7 @@ def folding_of(model: nn.Module) -> Folding:
     """
     check(model)
     model = viewed(model)
-    norms = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
+    norms = {name: m for name, m in model.named_modules() if isinstance(m, BatchNorm)}
     try:
         with in_evaluation_mode(model):
             graph = fx.Tracer().trace(model)
@@ -247,8 +207,8 @@ def folding_of(model: nn.Module) -> Folding:
             kept.pop(name)
         else:
             kept[name] = reason
-    curved = {str(node): why for node in graph.nodes if (why := _why_curved(node, modules))}
-    return Folding(folded, kept, curved)
+    reasons = {str(node): _why_nonlinear(node, modules) for node in graph.nodes}
+    return Folding(folded, kept, {name: why for name, why in reasons.items() if why})
 
 
 def _calls(
@@ -285,7 +245,7 @@ def _convolution_before(
         return "", f"its input is {before}, which is not the output of a convolution"
     name = convs[before]
     weight = modules[name].weight
-    if "weight" not in modules[name]._parameters:
+    if "weight" not in dict(modules[name].named_parameters(recurse=False)):
         return name, f"the weight of {name} is not a parameter"
     sharing = [m for m in modules.values() if getattr(m, "weight", None) is weight]
     if list(convs.values()).count(name) > 1 or len(sharing) > 1:
@@ -301,21 +261,21 @@ def _reads_shape(node: fx.Node) -> bool:
     return node.target is getattr and node.args[1] in ("ndim", "shape", "dtype", "device")
 
 
-def _why_curved(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | None:
+def _why_nonlinear(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | None:
     """Return why a node of the graph is not known to be linear on pieces; None if it is."""
     target: Any = node.target
     if node.op == "call_module":
         module = modules[target]
-        if isinstance(module, _BatchNorm) and module.running_mean is None:
+        if isinstance(module, BatchNorm) and module.running_mean is None:
             return f"{target} normalises by statistics of the batch"
-        straight = type(module) in STRAIGHT_MODULES or isinstance(module, _BatchNorm)
-        return None if straight else f"{target} is a {type(module).__name__}"
+        linear = type(module) in PIECEWISE_LINEAR_MODULES or isinstance(module, BatchNorm)
+        return None if linear else f"{target} is a {type(module).__name__}"
     if node.op == "call_method":
-        return None if target in STRAIGHT_METHODS else f"the method {target} is called"
-    if node.op == "call_function" and target not in STRAIGHT_FUNCTIONS:
-        curved = [isinstance(argument, fx.Node) for argument in node.args]
-        if (target is operator.mul and sum(curved) == 1) or (
-            target is operator.truediv and curved == [True, False]
+        return None if target in PIECEWISE_LINEAR_METHODS else f"the method {target} is called"
+    if node.op == "call_function" and target not in PIECEWISE_LINEAR_FUNCTIONS:
+        varies = [isinstance(argument, fx.Node) for argument in node.args]
+        if (target is operator.mul and sum(varies) == 1) or (
+            target is operator.truediv and varies == [True, False]
         ):
             return None
         return f"{getattr(target, '__name__', target)} is called"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-aten = torch.ops.aten
+from reglib._torch_private import aten, will_run
 
 Map = Callable[..., Tensor]
 
@@ -26,14 +26,7 @@ def wanted(ctx: Any) -> list[bool]:
     `ctx.needs_input_grad` says only whether it could: a gradient by the input alone would compute
     those of all weights too.
     """
-    return [node is not None and _will_run(node) for node, _ in ctx.next_functions]
-
-
-def _will_run(node: Any) -> bool:
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # raised for a leaf by which torch.autograd.grad differentiates
-        return True
+    return [node is not None and will_run(node) for node, _ in ctx.next_functions]
 
 
 class Geometry(NamedTuple):

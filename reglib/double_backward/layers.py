@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from reglib._torch_private import aten, is_transformed, saved_tensors_are_hooked
 from reglib.double_backward import normalisation
 from reglib.double_backward.functions import (
     Convolution,
@@ -21,7 +22,6 @@ from reglib.double_backward.functions import (
     LinearMap,
     Map,
     Piecewise,
-    aten,
     gate,
     max_pool_of_pairs,
     max_pool_of_pairs_with_indices,
@@ -57,22 +57,13 @@ class FastLayers(TorchFunctionMode):
         return result
 
 
-def saved_tensors_are_hooked() -> bool:
-    """Whether activation checkpointing, say, will run this part of the network again later.
-
-    That happens outside the view, and must then meet the same functions.
-    """
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-
-
 def _ordinary(x: Any) -> bool:
     """Whether x is a plain tensor, outside of what transforms or repeats the functions."""
     return (
         type(x) in (Tensor, nn.Parameter)
         and x.is_floating_point()
         and not saved_tensors_are_hooked()
-        and not torch._C._are_functorch_transforms_active()
-        and torch.autograd.forward_ad._current_level < 0
+        and not is_transformed()
     )
 
 

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from reglib.double_backward.functions import aten, wanted
+from reglib._torch_private import aten
+from reglib.double_backward.functions import wanted
 
 
 class BatchNormTraining(Function):

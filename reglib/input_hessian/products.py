@@ -98,10 +98,10 @@ def true_hessian(model: nn.Module, images: Tensor, labels: Tensor) -> InputHessi
 def input_hessian(
     model: nn.Module, images: Tensor, labels: Tensor, *, closed_form: bool | None = None
 ) -> InputHessian:
-    """Make the product by the Hessian: in closed form if the network is known to be straight.
+    """Make the product by the Hessian, in closed form for a network that is piecewise linear.
 
     A network is piecewise linear if each call in it is in the lists of `folding_of`; a network that
-    cannot be traced counts as curved.
+    cannot be traced counts as nonlinear.
 
     Args:
         model: network in evaluation mode.
@@ -115,7 +115,7 @@ def input_hessian(
     """
     check_network(model)
     if closed_form is None:
-        closed_form = not folding_of(model).curved
+        closed_form = not folding_of(model).nonlinear
     if closed_form:
         return closed_form_hessian(model, images)
     return true_hessian(model, images, labels)

@@ -128,7 +128,7 @@ def _average(
 ) -> SurrogateLoss:
     check_network(model)
     if closed_form is None:
-        closed_form = not folding_of(model).curved
+        closed_form = not folding_of(model).nonlinear
     hessians: list[InputHessian] = [
         input_hessian(model, images, labels, closed_form=closed_form) for images in copies
     ]

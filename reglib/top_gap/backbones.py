@@ -30,11 +30,16 @@ def backbone_of(name: str, *, pretrained: bool) -> nn.Module:
     """Build a network of timm or, where that has none of this name, of torchvision.
 
     Raises:
-        ValueError: neither has it.
+        ValueError: neither has it, or they are not installed.
     """
-    import timm
-    from torchvision import models
-
+    try:
+        import timm
+        from torchvision import models
+    except ImportError as error:
+        raise ValueError(
+            f"backbone: {name!r} is the name of a network in timm or torchvision, which cannot be "
+            f'imported ({error}); pip install "reglib[backbones]", or give a network'
+        ) from error
     if timm.is_model(name):
         return timm.create_model(name, pretrained=pretrained)
     if name in models.list_models(models):

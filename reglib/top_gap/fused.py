@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reglib._torch_private import is_batched
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Locations of a map that a program can hold in registers.
 LARGEST_MAP = 4096
@@ -74,7 +76,7 @@ class _Means(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         maps, smallest, last = ctx.saved_tensors
         of_means, of_sizes = gradients
-        batched = (torch._C._functorch.is_legacy_batchedtensor(g) for g in gradients)
+        batched = (is_batched(g) for g in gradients)
         if torch.is_grad_enabled() or any(batched):
             return _spread(maps.detach(), of_means, of_sizes, smallest, last, ctx.k), None
         from reglib.top_gap import kernels

@@ -1,11 +1,12 @@
 """Pooling of the largest values of each class map, and the L1 penalty on the maps."""
 
+import functools
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from reglib._torch_private import is_transformed
 from reglib.top_gap import fused
 
 # As many rows as stay in the cache of a core while they are partitioned.
@@ -19,7 +20,8 @@ def top_gap(maps: Tensor, *, k: int | float) -> Tensor:
 
     with the values of channel `t` in descending order. `k` = 1 is global max pooling, `k` = 1.0 and
     `k` = h w are global average pooling. Among equal values those are taken that `torch.topk`
-    takes; gradients are those of `torch.topk` too. On CUDA see `top_gap_and_l1`.
+    takes; gradients are those of `torch.topk` too. On CUDA see `top_gap_and_l1`. On the CPU NumPy
+    selects, where it is installed: it is faster, and its means may differ in the last bit.
 
     Args:
         maps: (B, classes, h, w).
@@ -171,11 +173,18 @@ def can_fuse(maps: Tensor) -> bool:
 
 def _can_partition(maps: Tensor) -> bool:
     """Whether NumPy can select."""
-    return (
-        maps.device.type == "cpu"
-        and maps.dtype in (torch.float32, torch.float64)
-        and _is_plain(maps)
-    )
+    fits = maps.device.type == "cpu" and maps.dtype in (torch.float32, torch.float64)
+    return fits and _is_plain(maps) and _numpy() is not None
+
+
+@functools.cache
+def _numpy() -> Any:
+    """Return NumPy, which this library does without where it is not installed."""
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
 
 
 def _is_plain(maps: Tensor) -> bool:
@@ -184,8 +193,7 @@ def _is_plain(maps: Tensor) -> bool:
         type(maps) in (Tensor, nn.Parameter)
         and maps.numel() > 0
         and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-        and torch.autograd.forward_ad._current_level < 0
+        and not is_transformed()
     )
 
 
@@ -206,7 +214,7 @@ class _TopMean(torch.autograd.Function):
         step = max(1, BLOCK_BYTES // (rows.shape[1] * rows.element_size()))
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
-            values = np.partition(rows[part].numpy(), -k, axis=1)
+            values = _numpy().partition(rows[part].numpy(), -k, axis=1)
             means[part] = torch.from_numpy(values[:, -k:].mean(1))
             smallest[part] = torch.from_numpy(values[:, -k])
             tied[part] = torch.from_numpy(values[:, :-k].max(1) == values[:, -k])

@@ -67,7 +67,7 @@ def high_order(
         and 100 (see `MARGINS`), of norm 1 both.
     """
     columns: list[dict[str, Tensor]] = []
-    closed_form = not folding_of(subject.folded).curved
+    closed_form = not folding_of(subject.folded).nonlinear
     for images, labels in subject.batches(n_images, first, step):
         with torch.no_grad():
             predicted = subject.folded(images).argmax(1)
@@ -191,4 +191,4 @@ def hessian_case(
     norm = theirs.norm(dim=1)
     norm = torch.where(norm > 0, norm, ours.norm(dim=1))
     difference = (ours - theirs).norm(dim=1) / torch.where(norm > 0, norm, torch.ones_like(norm))
-    return HessianCase(folding_of(model).curved, difference)
+    return HessianCase(folding_of(model).nonlinear, difference)

@@ -1,0 +1,47 @@
+"""All that this library uses of PyTorch without a public name; a release that moves it breaks here.
+
+`tests/test_torch_private.py` says of each piece what it has to do.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.modules.batchnorm import _BatchNorm
+
+aten = torch.ops.aten
+BatchNorm = _BatchNorm
+
+
+def will_run(node: Any) -> bool:
+    """Whether the backward pass that is under way will run a node of the graph."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # raised for a leaf by which torch.autograd.grad differentiates
+        return True
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether activation checkpointing, say, will run this part of the network again later."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` or forward-mode differentiation is under way."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether a tensor stands for many, as in `torch.autograd.grad` with `is_grads_batched`."""
+    return torch._C._functorch.is_legacy_batchedtensor(tensor)
+
+
+def is_hooked_between(first: nn.Module, second: nn.Module) -> bool:
+    """Whether a hook sees what `first` hands on to `second`."""
+    return bool(first._forward_hooks or second._forward_pre_hooks)
+
+
+def is_hooked_before(module: nn.Module) -> bool:
+    """Whether a hook sees the input of a module."""
+    return bool(module._forward_pre_hooks)

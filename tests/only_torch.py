@@ -1,0 +1,115 @@
+"""One training step with each penalty of reglib, where reglib may import torch alone.
+
+`tests/test_library.py` runs this file by itself: it imports nothing but torch and reglib.
+"""
+
+import builtins
+import importlib
+import pkgutil
+import sys
+
+import torch
+from torch.nn.functional import cross_entropy
+
+ALLOWED = {"torch", "triton", "reglib", *sys.stdlib_module_names}
+import_as_usual = builtins.__import__
+
+
+def refuse(name, globals=None, locals=None, fromlist=(), level=0):
+    """Refuse what a module of reglib imports besides torch, Triton and the standard library."""
+    asking = (globals or {}).get("__name__", "")
+    if level == 0 and asking.split(".")[0] == "reglib" and name.split(".")[0] not in ALLOWED:
+        raise ModuleNotFoundError(f"{asking} imports {name}", name=name)
+    return import_as_usual(name, globals, locals, fromlist, level)
+
+
+builtins.__import__ = refuse
+
+import reglib  # noqa: E402
+
+assert not torch.cuda.is_initialized(), "importing reglib chose a device"
+for module in pkgutil.walk_packages(reglib.__path__, "reglib."):
+    needs_triton = module.name == "reglib.top_gap.kernels"
+    if not needs_triton or importlib.util.find_spec("triton"):
+        module.name == "reglib.__main__" or importlib.import_module(module.name)
+
+torch.manual_seed(0)
+images, labels = torch.rand(6, 1, 12, 12), torch.arange(6) % 3
+backbone = torch.nn.Sequential(
+    torch.nn.Conv2d(1, 4, 3, padding=1),
+    torch.nn.BatchNorm2d(4),
+    torch.nn.ReLU(),
+    torch.nn.Conv2d(4, 4, 3, stride=2, padding=1),
+    torch.nn.ReLU(),
+)
+network = reglib.TopGAPNet(backbone, 3, k=0.5, width=4, image_size=12)
+model = reglib.fast_double_backward(network)
+target = reglib.data_smoothness([images])
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def landscape():
+    return reglib.importance_landscape(
+        reglib.evaluation_mode(network), images, generator=generator(), create_graph=True
+    )
+
+
+def pooled_l1(logits, x):
+    return reglib.top_gap_and_l1(network.class_maps(x), k=0.5).l1
+
+
+PENALTIES = {
+    "activation_l1": lambda logits, x: reglib.activation_l1([network.class_maps(x)]),
+    "adversarial_penalty": lambda logits, x: reglib.adversarial_penalty(
+        model, logits, labels, x, epsilon=0.1, step_size=0.1, generator=generator()
+    ),
+    "class_map_l1": lambda logits, x: reglib.class_map_l1(network.class_maps(x)),
+    "cure_penalty": lambda logits, x: reglib.cure_penalty(model, logits, labels, x),
+    "curvature_penalty": lambda logits, x: reglib.curvature_penalty(landscape()),
+    "group_dro": lambda logits, x: (
+        reglib.group_dro(
+            cross_entropy(logits, labels, reduction="none"),
+            labels,
+            torch.full((3,), 1 / 3),
+            step_size=0.01,
+        ).loss
+    ),
+    "input_gradient_penalty": lambda logits, x: reglib.input_gradient_penalty(logits, labels, x),
+    "input_hessian_penalty": lambda logits, x: reglib.input_hessian_penalty(
+        logits, labels, x, generator=generator()
+    ),
+    "logit_gradient_penalty": lambda logits, x: reglib.logit_gradient_penalty(logits, labels, x),
+    "marginal_density_penalty": lambda logits, x: reglib.marginal_density_penalty(
+        logits, x, generator=generator()
+    ),
+    "score_matching_penalty": lambda logits, x: reglib.score_matching_penalty(
+        model, logits, labels, x, generator=generator()
+    ),
+    "target_penalty": lambda logits, x: reglib.target_penalty(landscape(), target),
+    "top_gap_and_l1": pooled_l1,
+}
+named = {name for name in reglib.__all__ if name.endswith(("_penalty", "_l1", "_dro"))}
+assert named == set(PENALTIES), named ^ set(PENALTIES)
+
+for name, penalty in PENALTIES.items():
+    before = [parameter.detach().clone() for parameter in network.parameters()]
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    x = images.clone().requires_grad_()
+    logits = model(x)
+    value = penalty(logits, x).mean()
+    optimizer.zero_grad()
+    (cross_entropy(logits, labels) + 0.1 * value).backward()
+    optimizer.step()
+    after = list(network.parameters())
+    assert value.isfinite(), name
+    assert all(p.isfinite().all() for p in after), name
+    assert any((p != q).any() for p, q in zip(after, before, strict=True)), name
+
+loss = reglib.surrogate_loss(reglib.evaluation_mode(network).eval(), images, labels)
+for method in (reglib.cafo, reglib.caso):
+    assert method(loss).maps.shape == images.shape
+assert not {"numpy", "matplotlib", "pandas", "suite"} & set(sys.modules)
+print("ok", len(PENALTIES))

@@ -1,0 +1,115 @@
+"""The library by itself: a wheel that holds `reglib` alone, where there is torch and no more."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from suite.paths import ROOT
+
+HEADING = "Take a penalty into your own training loop"
+# Where there is only torch: no suite, no backbones by name, and `python -m reglib` says what to do.
+AFTERWARDS = """
+assert all(p.grad.isfinite().all() for p in model.parameters())
+import reglib, runpy
+for program in ("import suite", "reglib.TopGAPNet('resnet18', 10, k=0.1)"):
+    try:
+        exec(program)
+    except (ModuleNotFoundError, ValueError) as error:
+        print(error)
+runpy.run_module("reglib", run_name="__main__")
+"""
+
+
+def distributions(name, seen):
+    """Add the distributions that are needed for one of them, with their top-level files."""
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:  # another platform's, say
+        return
+    if name not in seen:
+        tops = {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
+        seen[name] = {Path(str(distribution.locate_file(top))) for top in tops}
+        for line in distribution.requires or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                distributions(requirement.name, seen)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+    subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """Return the interpreter of an environment that has the wheel, torch, and what torch needs."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    interpreter = folder / "bin" / "python"
+    (site,) = folder.glob("lib/python*/site-packages")
+    needed: dict[str, set[Path]] = {}
+    distributions("torch", needed)
+    for path in set().union(*needed.values()):
+        if path.exists():
+            (site / path.name).symlink_to(path)
+    pip = [sys.executable, "-m", "pip", "--python", str(interpreter), "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, capture_output=True)
+    return interpreter
+
+
+def run(python, *words, code=0):
+    """Run the interpreter far from the checkout; return what it printed."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(python), *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=python.parent,
+        env=environment,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_wheel_holds_reglib_alone(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"reglib"}
+    assert {f"reglib/{path.name}" for path in (ROOT / "reglib").glob("*.py")} <= set(names)
+    required = [Requirement(r) for r in re.findall(r"^Requires-Dist: (.*)$", metadata, re.M)]
+    assert [r.name for r in required if r.marker is None] == ["torch"]
+    assert all("extra ==" in str(r.marker) for r in required if r.name != "torch")
+    backbones = {r.name for r in required if 'extra == "backbones"' in str(r.marker)}
+    assert backbones == {"timm", "torchvision"}
+
+
+def test_each_penalty_trains_where_reglib_may_import_torch_alone(python):
+    assert "ok 13" in run(python, "-I", ROOT / "tests" / "only_torch.py")
+
+
+def test_the_example_of_the_readme_runs(python, tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text[text.index(f"## {HEADING}") :]
+    example = re.search(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    imports = set(re.findall(r"^(?:from|import) (\w+)", example[1], re.MULTILINE))
+    assert imports == {"torch", "reglib"}
+    file = tmp_path / "example.py"
+    file.write_text(example[1] + AFTERWARDS)
+    printed = run(python, "-I", file, code=1)
+    assert "No module named 'suite'" in printed
+    assert 'pip install "reglib[backbones]"' in printed
+    assert "used from a checkout" in printed  # by `python -m reglib`, which ends with an error

@@ -1,0 +1,119 @@
+"""What PyTorch has without a public name still does what this library needs of it."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
+
+from reglib import _torch_private as private
+from suite.paths import ROOT
+
+PRIVATE = re.compile(r"torch\._(?!assert\b)|\b_(current_level|BatchNorm|forward_(pre_)?hooks)\b")
+
+
+class Recorded(torch.autograd.Function):
+    """y = a + b, which notes in its backward pass which of the two asked for it."""
+
+    notes: list[list[bool]] = []
+
+    @staticmethod
+    def forward(ctx, a, b):
+        return a + b
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Recorded.notes.append([private.will_run(node) for node, _ in ctx.next_functions])
+        return gradient, gradient
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_will_run_knows_by_which_tensor_is_differentiated(wanted):
+    leaves = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    inner = [leaf * 2 for leaf in leaves]
+    y = Recorded.apply(*inner)
+    torch.autograd.grad(y.sum(), leaves[wanted])
+    assert Recorded.notes.pop() == [wanted == 0, wanted == 1]
+
+
+def test_will_run_of_a_leaf_by_which_is_differentiated():
+    leaf = torch.ones(2, requires_grad=True)
+    torch.autograd.grad(Recorded.apply(leaf, torch.ones(2)).sum(), leaf)
+    assert Recorded.notes.pop()[0]
+
+
+def test_checkpointing_hooks_saved_tensors():
+    hooked = []
+
+    def function(x):
+        hooked.append(private.saved_tensors_are_hooked())
+        return x.square()
+
+    assert not private.saved_tensors_are_hooked()
+    checkpoint(function, torch.ones(2, requires_grad=True), use_reentrant=False)
+    assert hooked == [True]
+
+
+def test_transforms_are_seen():
+    transformed = []
+
+    def function(x):
+        transformed.append(private.is_transformed())
+        return x.sum()
+
+    assert not private.is_transformed()
+    torch.func.grad(function)(torch.ones(2))
+    torch.func.vmap(function)(torch.ones(2, 2))
+    with forward_ad.dual_level():
+        function(torch.ones(2))
+    assert transformed == [True] * 3
+    assert not private.is_transformed()
+
+
+def test_batched_gradients_are_seen():
+    batched = []
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda gradient: batched.append(private.is_batched(gradient)))
+    torch.autograd.grad(y, x, torch.eye(2), is_grads_batched=True)
+    assert batched == [True]
+    assert not private.is_batched(x)
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
+def test_batch_normalisations_have_one_base(kind):
+    assert issubclass(kind, private.BatchNorm)
+    assert not issubclass(nn.GroupNorm, private.BatchNorm)
+
+
+def test_hooks_are_seen():
+    first, second = nn.Identity(), nn.Identity()
+    assert not private.is_hooked_between(first, second)
+    assert not private.is_hooked_before(second)
+    handle = first.register_forward_hook(lambda *_: None)
+    assert private.is_hooked_between(first, second)
+    assert not private.is_hooked_before(first)
+    handle.remove()
+    second.register_forward_pre_hook(lambda *_: None)
+    assert private.is_hooked_between(first, second)
+    assert private.is_hooked_before(second)
+
+
+@pytest.mark.parametrize(
+    "name",
+    "convolution_backward native_batch_norm native_batch_norm_backward threshold_backward "
+    "hardtanh_ hardtanh_backward leaky_relu_ leaky_relu_backward max_pool2d_with_indices_backward "
+    "adaptive_max_pool2d_backward avg_pool2d_backward _adaptive_avg_pool2d "
+    "_adaptive_avg_pool2d_backward".split(),
+)
+def test_operators_are_there(name):
+    assert hasattr(private.aten, name)
+
+
+def test_no_other_module_reaches_into_torch():
+    for path in (ROOT / "reglib").rglob("*.py"):
+        if path.name != "_torch_private.py":
+            lines = path.read_text(encoding="utf-8").splitlines()
+            assert not [line for line in lines if PRIVATE.search(line)], path

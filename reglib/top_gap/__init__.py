@@ -1,8 +1,8 @@
 r"""Top-GAP :cite:p:`topgap`: a prior on the size of what a network looks at.
 
 >>> import torch
->>> from suite.networks.architectures import ResNet
->>> backbone = ResNet(1, 32, 10, width=4, blocks=(1, 1, 1))
+>>> layers = torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 8, 3, stride=2)
+>>> backbone = torch.nn.Sequential(*layers, torch.nn.ReLU())
 >>> network = TopGAPNet(backbone, 10, k=0.1, width=8, image_size=32)
 >>> maps = network.class_maps(torch.rand(2, 1, 32, 32))  # (2, 10, 32, 32)
 >>> logits = network.pool(maps)  # what network(images) returns

@@ -88,10 +88,10 @@ def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
     Raises:
         ValueError: no convolution; it cannot be run on that image; maps that do not shrink.
 
-    >>> from suite.networks.architectures import ResNet
-    >>> found = feature_maps(ResNet(3, 32, 10, width=4, blocks=(1, 1)), image_size=32)
+    >>> layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2), nn.ReLU()
+    >>> found = feature_maps(nn.Sequential(*layers), image_size=32)
     >>> [(name, channels, size) for name, channels, size in found.maps]
-    [('3', 4, (32, 32)), ('4', 8, (16, 16))]
+    [('1', 4, (30, 30)), ('3', 8, (14, 14))]
     """
     shapes = _shapes(model, image_size)
     modules = dict(model.named_modules())

@@ -12,6 +12,7 @@ BIN := .venv/bin
 # Where the tests put their own book, so that yours stays.
 TRY := $(CURDIR)/_build/test
 TRYING := REGLIB_EXECUTED=$(TRY)/executed REGLIB_STORE=$(TRY)/store
+COMMA := ,
 CHROMIUM := chromium chromium-browser google-chrome
 
 .PHONY: book test bench serve lock clean chromium
@@ -41,26 +42,24 @@ PYTHON ?= $(shell for python in $(foreach version,3.13 3.12 3.11,python$(version
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Usage: $(call step,NUMBER,WHAT,TIME LEFT,COMMAND)
-step = @printf '\n[%s/8] %s (about %s left)\n' '$(1)' '$(2)' '$(3)'; start=$$(date +%s); \
-    $(4) || { echo "[$(1)/8] $(2): FAILED"; exit 1; }; \
-    echo "[$(1)/8] $(2): $$(($$(date +%s) - start)) s"
+# Usage: $(call step,NUMBER,WHAT,COMMAND)
+step = @printf '\n[%s/7] %s\n' '$(1)' '$(2)'; start=$$(date +%s); \
+    $(3) || { echo "[$(1)/7] $(2): FAILED"; exit 1; }; \
+    echo "[$(1)/7] $(2): $$(($$(date +%s) - start)) s"
 
 test: .venv/installed
 	@rm -rf $(TRY)
-	$(call step,1,style,8 min,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
-	$(call step,2,types,8 min,$(BIN)/mypy)
-	$(call step,3,unit tests and doctests,8 min,OMP_NUM_THREADS=1 $(BIN)/pytest -m "not browser" --doctest-modules reglib suite tests \
-	    --ignore=tests/references --ignore=tests/test_pages.py --ignore=tests/test_readme.py)
-	$(call step,4,code blocks and commands of the pages,4 min,$(BIN)/pytest tests/test_pages.py tests/test_readme.py)
-	$(call step,5,notebooks at profile smoke,3 min,$(TRYING) \
-	    $(BIN)/python -m suite run --profile smoke)
-	$(call step,6,notebooks against stored outputs,2 min,$(TRYING) $(BIN)/pytest --nbval-lax --nbval-kernel-name=python3 \
-	    --nbval-cell-timeout=300 tests/references)
-	$(call step,7,the book without a warning,1 min,$(TRYING) \
+	$(call step,1,style,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
+	$(call step,2,types,$(BIN)/mypy)
+	$(call step,3,unit tests$(COMMA) doctests$(COMMA) code and commands of the pages,OMP_NUM_THREADS=1 \
+	    $(BIN)/pytest --numprocesses auto --dist worksteal -m "not browser" --doctest-modules reglib suite tests \
+	    --ignore tests/references)
+	$(call step,4,notebooks at profile smoke,$(TRYING) $(BIN)/python -m suite run --profile smoke)
+	$(call step,5,notebooks against stored outputs,$(TRYING) $(BIN)/pytest --nbval-lax tests/references)
+	$(call step,6,the book without a warning,$(TRYING) \
 	    $(BIN)/python -m suite book --html $(TRY)/html --no-pdf)
 	@$(MAKE) --no-print-directory chromium
-	$(call step,8,the book in a browser,1 min,REGLIB_BOOK_HTML=$(TRY)/html $(BIN)/pytest -rs tests/test_book_browser.py)
+	$(call step,7,the book in a browser,REGLIB_BOOK_HTML=$(TRY)/html $(BIN)/pytest -rs -m browser tests/test_book_browser.py)
 
 # Where there is none and this is root on Debian, get one; elsewhere say so.
 chromium:
@@ -78,7 +77,7 @@ serve:
 lock:
 	rm -rf _build/lock
 	$(PYTHON) -m venv _build/lock
-	_build/lock/bin/python -m pip install --editable ".[test]" packaging
+	_build/lock/bin/python -m pip install --editable ".[suite,test]" packaging
 	_build/lock/bin/python .ci/lock.py > _build/requirements.lock
 	mv _build/requirements.lock requirements.lock
 

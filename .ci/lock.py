@@ -51,7 +51,8 @@ def needed() -> dict[str, set[tuple[str, str]]]:
     """Return the (platform, Python) pairs that need each package."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
     roots = project["build-system"]["requires"] + project["project"]["dependencies"]
-    roots += project["project"]["optional-dependencies"]["test"]
+    for extra in ("suite", "test"):
+        roots += project["project"]["optional-dependencies"][extra]
     where: dict[str, set[tuple[str, str]]] = {}
     for platform, values in PLATFORMS.items():
         for python in PYTHONS:

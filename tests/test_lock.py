@@ -32,7 +32,10 @@ def pins():
 
 @pytest.mark.parametrize(
     "wanted",
-    PROJECT["build-system"]["requires"] + PROJECT["project"]["dependencies"] + EXTRAS["test"],
+    PROJECT["build-system"]["requires"]
+    + PROJECT["project"]["dependencies"]
+    + EXTRAS["suite"]
+    + EXTRAS["test"],
 )
 def test_each_dependency_is_pinned_within_its_specifier(wanted):
     requirement = Requirement(wanted)

@@ -1,9 +1,15 @@
-"""The references that nbval runs have the code of the chapters, and something to compare."""
+"""The references that nbval compares have the code of the chapters, and something to compare."""
+
+import os
+import shutil
+import subprocess
+import sys
 
 import nbformat
 import pytest
 
 from suite import notebooks
+from suite.paths import ROOT
 from tests.update_references import REFERENCES
 
 
@@ -24,3 +30,36 @@ def test_reference_holds_the_outputs_that_are_compared(chapter):
     compared = [c for c in cells if "nbval-check-output" in c.metadata.get("tags", [])]
     assert compared
     assert all(cell.outputs for cell in compared)
+
+
+def write_executed(path, printed):
+    cells = [
+        nbformat.v4.new_code_cell("x = 1", execution_count=1),
+        nbformat.v4.new_code_cell(
+            "print(x)",
+            execution_count=2,
+            metadata={"tags": ["nbval-check-output"]},
+            outputs=[nbformat.v4.new_output("stream", text=printed)],
+        ),
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+
+
+@pytest.mark.parametrize(("printed", "passes"), [("2.0\n", True), ("2.0002\n", False)])
+def test_a_number_that_an_executed_notebook_has_otherwise_is_seen(tmp_path, printed, passes):
+    references = tmp_path / "references"
+    write_executed(references / "sample.ipynb", "2.0\n")
+    shutil.copy(REFERENCES / "conftest.py", references)
+    write_executed(tmp_path / "executed" / "sample.ipynb", printed)
+    variables = {"REGLIB_EXECUTED": str(tmp_path / "executed"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", "."],
+        cwd=references,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode == 0) is passes, done.stdout
+    assert passes or "2.0002" in done.stdout

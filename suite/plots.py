@@ -1,152 +1,281 @@
-"""Figures that more than one chapter draws."""
+"""Figures of the book: one style, and a fixed colour for each method.
 
+Frames are tidy: one row for each network (or image), with the columns `profile`, `data`, `network`
+and the measured `value`. Each function returns a figure at most `WIDTH` inches wide.
+"""
+
+import itertools
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from IPython.core.getipython import get_ipython
+from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from suite.evidence.names import name_of
 from suite.evidence.statistics import correlation, mean_interval, permutation_p, spearman
 
-COLOURS = {"workstation": "#b35806", "paper": "#542788"}
-COLUMNS = 3
-FEW = 6
-# Characters that fit an axis of 3.4 inches: its labels together, a line of its title.
-LONG, WIDE = 20, 44
+GREY, BLUE, ORANGE, GREEN = "#767676", "#0173b2", "#de8f05", "#029e73"
+RED, PINK, SKY, BROWN, BLACK = "#d55e00", "#cc78bc", "#56b4e9", "#8c5a2b", "#222222"
+CYCLE = [BLUE, ORANGE, GREEN, RED, PINK, SKY, BROWN, GREY]
+# A chapter's own method is blue, what it is compared with grey. Methods of one colour belong to
+# different chapters, or are forms of one method. Profiles have colours of no method.
+_METHODS = {
+    GREY: "standard none unmodified logit_gradient",
+    BLUE: "density target fpn+l1+pool caso",
+    ORANGE: "input_gradient fpn+l1 cafo loss_gradient",
+    GREEN: "adversarial at_pgd smooth_grad",
+    RED: "curvature cure pool integrated_gradients",
+    PINK: "hessian fpn density_naive caso_dense all",
+    SKY: "score_matching fpn+pool density_stable smooth_caso translated k_wta",
+    BROWN: "softplus group_dro l1 last smooth_cafo at_fgsm",
+    BLACK: "group_dro_density l1+pool flc cropped deeplift",
+    "#2b5c8a": "laptop smoke",
+    "#8a4b1c": "workstation",
+    "#5d3a7d": "paper",
+}
+COLOURS = {method: colour for colour, names in _METHODS.items() for method in names.split()}
+PANELS = ("data", "network", "profile")
+NOT_RUN = "not run at the profiles that are shown"
+WIDTH = 7.0
+FEW, LONG = 6, 16  # so many different x get a tick each, slanted if longer than so many letters
+MANY = 12  # with more different x, intervals are bands
+STYLE = {
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.dpi": 100,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "reglib",
+}
 
 
-def panels_against(
+def set_style() -> None:
+    """Set the style of all figures, and in a notebook show them as SVG, pictures as PNG.
+
+    Two runs give the same bytes: the SVG has no date, and its identifiers a fixed salt.
+    """
+    sns.set_theme("paper", "ticks", palette=CYCLE, font_scale=1.03, rc=STYLE)
+    shell: Any = get_ipython()
+    if shell is not None:
+        plt.switch_backend(plt.get_backend())  # its formatters first, then ours in their place
+        for mime, form in (("image/svg+xml", "svg"), ("image/png", "png")):
+            formatter = shell.display_formatter.formatters[mime]
+            formatter.for_type(Figure, partial(_rendered, form=form))
+
+
+def _rendered(figure: Figure, form: str) -> str | bytes | None:
+    """Return a figure as SVG or PNG, or None if the other one is better for it."""
+    if any(axis.images for axis in figure.axes) != (form == "png"):
+        return None
+    return print_figure(figure, form, metadata={"Date": None} if form == "svg" else None)
+
+
+def value_against(
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    hue: str,
+    x_label: str,
+    y_label: str,
+    panels: Sequence[str] = PANELS,
+    names: Mapping[Any, str] | None = None,
+    log: str = "x",
+    dots: bool = False,
+    level: str | None = None,
+) -> Figure:
+    """Draw the mean of `value` against `x`, one line a method, with 95% intervals.
+
+    Args:
+        frame: one row a network (or point of a curve): `x`, value, `hue`, `panels`.
+        x, x_label, y_label: column and labels.
+        hue: column of methods; lines have the order of `names`, else of the frame.
+        panels: columns; each combination of their values has a panel, and is its title.
+        names: what the legend calls the values of `hue`.
+        log: logarithmic axes: "x", "y", "xy" or "".
+        dots: draw each row too.
+        level: column, constant in each panel, drawn as a dashed line and named so.
+    """
+    frame = frame[frame["value"].notna()].astype({hue: object})
+    if frame.empty:
+        return not_run(NOT_RUN)
+    palette = _palette(frame[hue], names or {})
+    figure, axes = _panels(frame, panels)
+    few = frame[x].nunique() <= MANY
+    look: dict[str, Any] = {"err_style": "bars", "marker": "o", "mew": 0} if few else {}
+    for axis, panel in axes:
+        same: dict[str, Any] = {"data": panel, "x": x, "y": "value", "hue": hue, "ax": axis}
+        same |= {"palette": palette, "hue_order": list(palette), "legend": False}
+        sns.lineplot(**same, errorbar=_ends, **look)
+        if dots:
+            sns.scatterplot(**same, s=12, alpha=0.5, linewidth=0)
+        if level is not None:
+            axis.axhline(panel[level].iloc[0], color=GREY, linestyle="--", zorder=0)
+        _label(axis, panel[x], x_label, y_label, log=log)
+    handles = {(names or {}).get(m, str(m)): Line2D([], [], color=c) for m, c in palette.items()}
+    if level is not None:
+        handles[level] = Line2D([], [], color=GREY, linestyle="--")
+    _add_legend(figure, handles)
+    return figure
+
+
+def dots_against(
     frame: pd.DataFrame,
     *,
     x: str,
     x_label: str,
     y_label: str,
+    hue: str | None = None,
+    size: str | None = None,
+    panels: Sequence[str] = PANELS,
     hollow: str | None = None,
     with_trend: bool = True,
+    log: str = "x",
 ) -> Figure:
-    """Draw `value` against `x` (logarithmic), one panel a data set, network and profile.
+    """Draw one dot a network: `value` against `x`, with 95% intervals of the mean over images.
 
     Args:
-        frame: one row a model: data, network, profile, value, std, n, status, `x`, `hollow`.
+        frame: one row a network: value, std, n, status, profile, `x`, `panels`.
         x, x_label, y_label: column and labels.
-        hollow: column of models to draw hollow and to leave out of the trend.
+        hue: column of methods; by default the colour is that of the profile.
+        size: column that the size of the dots grows with.
+        panels: columns; each combination of their values has a panel, and is its title.
+        hollow: column of networks to draw hollow and to leave out of the trend.
         with_trend: write Spearman's correlation, its p-value and n into the title.
-
-    Returns:
-        The figure; error bars are 95% intervals of the mean over images.
+        log: logarithmic axes: "x", "y", "xy" or "".
     """
-    panels = list(frame.groupby(["profile", "data", "network"], sort=False))
-    if not panels:
-        return not_run("not run at the profiles that are shown")
-    columns = min(COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(3.4 * columns, 3.1 * rows), squeeze=False, layout="constrained"
-    )
-    for axis, ((profile, data, network), panel) in zip(axes.flat, panels):
-        _points(axis, panel, x, hollow, COLOURS.get(str(profile).partition(",")[0], "#2166ac"))
-        title = textwrap.fill(f"{name_of(data)}, {name_of(network)}, {profile}", WIDE)
+    frame = frame[(frame["status"] == "done") & frame["value"].notna()]
+    if frame.empty:
+        return not_run(NOT_RUN)
+    methods = frame[hue] if hue else frame["profile"].str.partition(",")[0]
+    frame = frame.assign(method=methods.astype(object))
+    palette = _palette(methods, {})
+    figure, axes = _panels(frame, panels)
+    for axis, panel in axes:
+        colours: Any = [palette[method] for method in panel["method"]]
+        error = 1.96 * panel["std"] / np.sqrt(panel["n"])
+        axis.errorbar(panel[x], panel["value"], error, fmt="none", ecolor=colours, alpha=0.35)
+        sizes: dict[str, Any] = {"size": size, "sizes": (12, 60)} if size else {"s": 18}
+        sizes |= {"palette": palette, "edgecolor": colours, "legend": False, "ax": axis}
+        sns.scatterplot(panel, x=x, y="value", hue="method", **sizes)
+        if hollow:
+            out = panel[hollow].astype(bool).to_numpy()
+            dots: Any = axis.collections[-1]
+            dots.set_facecolor(np.where(out[:, None], 1.0, dots.get_facecolor()))
+            panel = panel[~out]
         if with_trend:
-            title += "\n" + _trend(panel, x, hollow)
-        axis.set_title(title, fontsize=9)
-        axis.set(xscale="log", xlabel=x_label, ylabel=y_label)
-        if len(ticks := sorted(panel[x].unique())) <= FEW:  # labels of a short axis would collide
-            labels = [f"{tick:g}" for tick in ticks]
-            slanted = {"rotation": 45} if len("".join(labels)) > LONG else {}
-            axis.set_xticks(ticks, labels, **slanted)
-            axis.minorticks_off()
-        axis.spines[["top", "right"]].set_visible(False)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
+            axis.set_title(f"{axis.get_title()}\n{_trend(panel, x)}")
+        _label(axis, panel[x], x_label, y_label, log=log)
+    if hue:
+        dot = partial(Line2D, [], [], marker="o", linestyle="")
+        _add_legend(figure, {str(m): dot(color=colour) for m, colour in palette.items()})
     return figure
-
-
-def _points(axis: Axes, panel: pd.DataFrame, x: str, hollow: str | None, colour: str) -> None:
-    panel = panel[panel["status"] == "done"]
-    error = 1.96 * panel["std"] / np.sqrt(panel["n"])
-    axis.errorbar(
-        panel[x], panel["value"], error, fmt="none", ecolor=colour, alpha=0.35, elinewidth=1
-    )
-    out = panel[hollow].astype(bool) if hollow else pd.Series(False, index=panel.index)
-    axis.scatter(panel[x][~out], panel["value"][~out], s=16, color=colour)
-    axis.scatter(panel[x][out], panel["value"][out], s=16, facecolor="white", edgecolor=colour)
-
-
-def _trend(panel: pd.DataFrame, x: str, hollow: str | None) -> str:
-    panel = panel[(panel["status"] == "done") & panel["value"].notna()]
-    if hollow:
-        panel = panel[~panel[hollow].astype(bool)]
-    if len(panel) < 3 or panel["value"].nunique() < 2:
-        return f"n = {len(panel)}: too few for a trend"
-    rho = correlation(panel[x], panel["value"]).estimate
-    return f"ρ = {rho:.2f}, p = {permutation_p(panel[x], panel['value']):.2g}, n = {len(panel)}"
 
 
 def dots_with_bins(
     frame: pd.DataFrame, *, x: str, x_label: str, y_label: str, n_bins: int = 8, log: bool = False
 ) -> Figure:
-    """Draw `value` against `x`, one dot an image and one panel a data set, network and profile.
+    """Draw one dot an image: `value` against `x`, and the means of bins with equally many images.
 
     Args:
-        frame: one row an image: data, network, profile, value, `x`.
+        frame: one row an image: profile, data, network, value, `x`.
         x, x_label, y_label: column and labels.
-        n_bins: bins with equally many images, at least five in each, whose means are drawn with
-            95% intervals.
+        n_bins: bins, at least five images in each, whose means are drawn with 95% intervals.
         log: whether `value` has a logarithmic axis.
 
     Returns:
         The figure; Spearman's correlation and n are in the titles.
     """
-    panels = list(frame.groupby(["profile", "data", "network"], sort=False))
-    if not panels:
-        return not_run("not run at the profiles that are shown")
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        rows,
-        columns,
-        figsize=(4.2 if columns == 1 else 7.6, 3.3 * rows),
-        squeeze=False,
-        layout="constrained",
-        sharey=True,
-    )
-    for axis, ((profile, data, network), panel) in zip(axes.flat, panels):
-        colour = COLOURS.get(str(profile), "#2166ac")
-        axis.scatter(
-            panel[x], panel["value"], s=12, color=colour, alpha=min(1, max(0.2, 60 / len(panel)))
-        )
-        ordered = panel.sort_values(x)
-        for places in np.array_split(np.arange(len(panel)), max(1, min(n_bins, len(panel) // 5))):
-            part = ordered.iloc[places]
-            mean = mean_interval(part["value"])
-            axis.errorbar(
-                part[x].mean(),
-                mean.estimate,
-                np.abs([[mean.estimate - mean.low], [mean.high - mean.estimate]]),
-                fmt="s",
-                color="black",
-                markersize=4,
-                elinewidth=1,
-                capsize=2,
-            )
+    if frame.empty:
+        return not_run(NOT_RUN)
+    figure, axes = _panels(frame, PANELS)
+    for axis, panel in axes:
+        panel = panel.sort_values(x)
+        parts = np.array_split(panel[x], max(1, min(n_bins, len(panel) // 5)))
+        centres = np.concatenate([np.full(len(part), part.mean()) for part in parts])
+        look: dict[str, Any] = _palette(panel["profile"], {})
+        look = {"color": look[panel["profile"].iloc[0]], "alpha": min(1, max(0.2, 60 / len(panel)))}
+        sns.scatterplot(panel, x=x, y="value", ax=axis, s=14, linewidth=0, **look)
+        look = {"err_style": "bars", "marker": "s", "linestyle": "", "color": BLACK}
+        sns.lineplot(panel.assign(x=centres), x="x", y="value", ax=axis, errorbar=_ends, **look)
         rho = float(spearman(panel[x], panel["value"]))
-        axis.set_title(
-            f"{name_of(data)}\n{name_of(network)}, {profile}\nρ = {rho:.2f}, n = {len(panel)}",
-            fontsize=9,
-        )
-        axis.set(xlabel=x_label, yscale="log" if log else "linear")
-        axis.spines[["top", "right"]].set_visible(False)
-    for axis in axes[:, 0]:
-        axis.set_ylabel(y_label)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
+        axis.set_title(f"{axis.get_title()}\nρ = {rho:.2f}, n = {len(panel)}")
+        _label(axis, panel[x], x_label, y_label, log="y" * log)
     return figure
+
+
+def _palette(methods: "pd.Series[Any]", names: Mapping[Any, str]) -> dict[Any, str]:
+    """Give each method its colour; those without one get the colours that are left."""
+    present = dict.fromkeys(methods)
+    order = [*(name for name in names if name in present), *(m for m in present if m not in names)]
+    colours = {m: COLOURS.get(m, COLOURS.get(str(m).partition(" ")[0])) for m in order}
+    spare = itertools.cycle([c for c in CYCLE if c not in colours.values()] or CYCLE)
+    return {m: colour or next(spare) for m, colour in colours.items()}
+
+
+def _panels(
+    frame: pd.DataFrame, columns: Sequence[str]
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Make an axis with a title for each combination of values, three in a row (four: two)."""
+    groups = list(frame.groupby(list(columns), sort=False)) if columns else [((), frame)]
+    across = 2 if len(groups) == 4 else min(3, len(groups))
+    rows = -(-len(groups) // across)
+    size = (WIDTH if across > 1 else 4.6, (3.0, 2.9, 2.6)[across - 1] * rows)
+    figure, axes = plt.subplots(rows, across, figsize=size, squeeze=False, layout="constrained")
+    for axis in axes.flat[len(groups) :]:
+        axis.set_axis_off()
+    for axis, (values, _) in zip(axes.flat, groups):
+        title = ", ".join(map(name_of, values))
+        width = (60, 40, 28)[across - 1]
+        axis.set_title(textwrap.fill(title, width, break_on_hyphens=False))
+    return figure, [(axis, panel) for axis, (_, panel) in zip(axes.flat, groups)]
+
+
+def _label(axis: Axes, x: "pd.Series[Any]", x_label: str, y_label: str, *, log: str) -> None:
+    axis.set(xlabel=x_label, ylabel="", **{f"{side}scale": "log" for side in log})
+    place = axis.get_subplotspec()
+    if place is None or place.is_first_col():
+        axis.set_ylabel(y_label)
+    few = x.nunique() <= FEW
+    if "x" not in log or not (few or x.max() < 100 * x.min()):
+        return
+    axis.xaxis.set_major_locator(
+        FixedLocator(sorted(x.unique())) if few else LogLocator(subs=(1, 2, 5))
+    )
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_locator(NullLocator())
+    if few and sum(len(f"{tick:g}") for tick in x.unique()) > LONG:
+        axis.tick_params(axis="x", rotation=45)
+
+
+def _add_legend(figure: Figure, handles: Mapping[str, Line2D]) -> None:
+    columns = max(1, int(WIDTH * 11 / (7 + max(map(len, handles)))))
+    columns = min(columns, len(handles))
+    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=columns)
+
+
+def _ends(values: "pd.Series[Any]") -> tuple[float, float]:
+    interval = mean_interval(values)
+    return interval.low, interval.high
+
+
+def _trend(panel: pd.DataFrame, x: str) -> str:
+    if len(panel) < 3 or panel["value"].nunique() < 2:
+        return f"n = {len(panel)}: too few for a trend"
+    rho = correlation(panel[x], panel["value"]).estimate
+    return f"ρ = {rho:.2f}, p = {permutation_p(panel[x], panel['value']):.2g}, n = {len(panel)}"
 
 
 def picture_grid(
@@ -156,98 +285,98 @@ def picture_grid(
     labels: Sequence[str] = (),
     notes: Sequence[Sequence[str]] = (),
     marked: Collection[tuple[int, int]] = (),
+    scale: tuple[float, float] | None = None,
+    scale_label: str | None = None,
 ) -> Figure:
-    """Draw photographs (3, H, W) and maps (H, W), both in bytes, in rows.
+    """Draw photographs (3, H, W) and maps (H, W) in rows.
 
     Args:
-        rows: pictures; None for one that is not at hand.
+        rows: uint8 photographs, uint8 maps (black is zero), and maps of real numbers: with `scale`
+            by one colour bar, otherwise each scaled to its largest absolute value (red positive,
+            blue negative, white zero). None for a picture that is not at hand.
         titles, labels: of the columns and the rows.
         notes: text below each picture, rows as in `rows`.
         marked: (row, column) of pictures that get a green frame.
-
-    Returns:
-        The figure; maps are black where they are zero.
+        scale: values at the ends of the colour bar of maps of real numbers.
+        scale_label: label of that bar.
     """
     n = max(map(len, rows))
-    side = min(1.45, 8.8 / n)
+    side = min(1.4, (WIDTH - 0.8) / n)
+    size = (side * n + 0.4, (side + (0.25 if notes else 0.05)) * len(rows) + 0.4)
     figure, axes = plt.subplots(
         len(rows),
         n,
-        figsize=(side * n, (side + (0.15 if notes else 0.05)) * len(rows) + 0.5),
+        figsize=size,
         squeeze=False,
         layout="constrained",
+        subplot_kw={"box_aspect": 1},
     )
-    for r, row in enumerate(rows):
-        for c, axis in enumerate(axes[r]):
-            axis.set(xticks=[], yticks=[])
-            picture = row[c] if c < len(row) else None
-            if c >= len(row):
-                axis.set_axis_off()
-            elif picture is None:
-                axis.text(0.5, 0.5, "image not\nat hand", ha="center", va="center", fontsize=7)
-            else:
-                photograph = picture.ndim == 3
-                axis.imshow(
-                    picture.transpose(1, 2, 0) if photograph else picture,
-                    cmap=None if photograph else "gray",
-                    vmin=0,
-                    vmax=255,
-                )
-            if r < len(notes) and c < len(notes[r]):
-                axis.set_xlabel(notes[r][c], fontsize=7)
-            if (r, c) in marked:
-                for spine in axis.spines.values():
-                    spine.set(color="#1b9e3e", linewidth=3)
-        if r < len(labels):
-            axes[r, 0].set_ylabel(labels[r], fontsize=7)
-    for c, title in enumerate(titles):
-        axes[0, c].set_title(title, fontsize=8)
+    for (r, c), axis in np.ndenumerate(axes):
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(True)
+        if c >= len(rows[r]):
+            axis.set_axis_off()
+        elif (picture := rows[r][c]) is None:
+            axis.text(0.5, 0.5, "not at\nhand", ha="center", va="center", transform=axis.transAxes)
+        else:
+            _show(axis, picture, scale)
+        if r < len(notes) and c < len(notes[r]):
+            axis.set_xlabel(_wrapped(notes[r][c], side))
+        if (r, c) in marked:
+            axis.spines[:].set(color=GREEN, linewidth=3)
+    for axis, title in zip(axes[0], titles):
+        axis.set_title(_wrapped(title, side))
+    for axis, label in zip(axes[:, 0], labels):
+        axis.set_ylabel(_wrapped(label, side))
+    scaled = [i for axis in axes.flat for i in axis.images if scale and i.get_clim() == scale]
+    if scaled:
+        figure.colorbar(scaled[0], ax=axes, label=scale_label, aspect=30)
     return figure
+
+
+def _show(axis: Axes, picture: NDArray[Any], scale: tuple[float, float] | None) -> None:
+    if picture.ndim == 3:
+        axis.imshow(picture.transpose(1, 2, 0), interpolation="nearest")
+        return
+    if picture.dtype == np.uint8:
+        colours, low, high = "gray", 0.0, 255.0
+    elif scale:
+        colours, (low, high) = "viridis", scale
+    else:
+        high = float(np.abs(picture).max()) or 1.0
+        colours, low = "RdBu_r", -high
+    axis.imshow(picture, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
+
+
+def _wrapped(text: str, inches: float) -> str:
+    return "\n".join(textwrap.fill(line, int(15 * inches)) for line in text.splitlines())
 
 
 def saliency_grid(
     images: NDArray[np.float32], maps: Mapping[str, NDArray[np.float32]], titles: Sequence[str]
 ) -> Figure:
-    """Draw images in the first column and their saliency maps beside them.
+    """Draw images in the first column and their saliency maps, each on its own scale, beside them.
 
     Args:
         images: (B, C, H, W).
         maps: by title of the column, each (B, 1, H, W).
         titles: of the images, B of them.
-
-    Returns:
-        The figure; red is positive, blue negative, white zero, scaled to the largest absolute
-        value of each map.
     """
-    columns = 1 + len(maps)
-    figure, axes = plt.subplots(
-        len(images),
-        columns,
-        figsize=(1.9 * columns, 1.95 * len(images)),
-        squeeze=False,
-        layout="constrained",
-    )
     low, high = images.min(), images.max()
-    for row, image in enumerate(images):
-        shown = ((image - low) / (high - low)).transpose(1, 2, 0)
-        axes[row, 0].imshow(shown.squeeze(), cmap="gray", interpolation="nearest")
-        axes[row, 0].set_ylabel(titles[row], fontsize=9)
-        for column, (title, values) in enumerate(maps.items(), start=1):
-            largest = np.abs(values[row, 0]).max() or 1.0
-            axes[row, column].imshow(
-                values[row, 0], cmap="RdBu_r", vmin=-largest, vmax=largest, interpolation="nearest"
-            )
-            axes[0, column].set_title(title, fontsize=9)
-    axes[0, 0].set_title("image", fontsize=9)
-    for axis in axes.flat:
-        axis.set_xticks([])
-        axis.set_yticks([])
-    return figure
+    pictures = (255 * (images - low) / (high - low)).round().astype(np.uint8)
+    rows = [
+        [image.squeeze(), *(values[n, 0] for values in maps.values())]
+        for n, image in enumerate(pictures)
+    ]
+    return picture_grid(rows, titles=["image", *maps], labels=titles)
 
 
 def not_run(reason: str) -> Figure:
-    """Draw an empty frame that says why there is no figure."""
+    """Draw a figure that only says why there is no figure."""
     figure, axis = plt.subplots(figsize=(5.7, 1.2), layout="constrained")
-    axis.text(0.5, 0.5, reason, ha="center", va="center", color="#555555")
-    axis.set(xticks=[], yticks=[])
+    axis.text(0.5, 0.5, reason, ha="center", va="center", color=GREY)
+    axis.set_axis_off()
     return figure
+
+
+panels_against = dots_against  # until no notebook calls it so

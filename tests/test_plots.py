@@ -1,16 +1,23 @@
+import io
+import re
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from nbclient import NotebookClient
 
 from suite import plots
 
 
 @pytest.fixture(autouse=True)
-def _no_window():
+def _style():
     mpl.use("Agg")
-    yield
+    with mpl.rc_context():
+        plots.set_style()
+        yield
     plt.close("all")
 
 
@@ -32,7 +39,7 @@ def models(network="lenet5", profile="laptop"):
 
 def draw(frame, **options):
     labels = {"x": "alpha", "x_label": "α", "y_label": "entropy (nats)"}
-    return plots.panels_against(frame, **labels, hollow="over_regularised", **options)
+    return plots.dots_against(frame, **labels, hollow="over_regularised", **options)
 
 
 def test_one_panel_for_each_data_set_network_and_profile_with_labels():
@@ -40,18 +47,24 @@ def test_one_panel_for_each_data_set_network_and_profile_with_labels():
     figure = draw(frame)
     shown = [axis for axis in figure.axes if axis.axison]
     assert len(shown) == 4
+    assert [axis.get_ylabel() for axis in shown] == ["entropy (nats)", ""] * 2  # two in a row
     for axis in shown:
-        assert (axis.get_xlabel(), axis.get_ylabel()) == ("α", "entropy (nats)")
+        assert axis.get_xlabel() == "α"
         assert axis.get_xscale() == "log"
     assert shown[0].get_title().startswith("MNIST, LeNet-5, laptop\nρ = 1.00, p = ")
+    assert figure.get_size_inches()[0] <= 7.2
+
+
+def hexes(colours):
+    return [mpl.colors.to_hex(colour) for colour in colours]
 
 
 def test_over_regularised_models_are_hollow_and_out_of_the_trend():
     axis = draw(models()).axes[0]
-    filled, hollow = axis.collections[-2:]
-    assert len(filled.get_offsets()) == 7
-    assert len(hollow.get_offsets()) == 2
-    assert mpl.colors.to_hex(hollow.get_facecolor()[0]) == "#ffffff"
+    dots = axis.collections[-1]
+    assert len(dots.get_offsets()) == 9
+    assert [face == "#ffffff" for face in hexes(dots.get_facecolors())] == [False] * 7 + [True] * 2
+    assert set(hexes(dots.get_edgecolors())) == {plots.COLOURS["laptop"]}
     assert "n = 7" in axis.get_title()
 
 
@@ -64,7 +77,96 @@ def test_error_bars_are_95_percent_intervals():
 def test_diverged_models_are_not_drawn():
     frame = models()
     frame.loc[0, "status"] = "diverged"
-    assert len(draw(frame).axes[0].collections[-2].get_offsets()) == 6
+    axis = draw(frame).axes[0]
+    assert len(axis.collections[-1].get_offsets()) == 8
+    assert "n = 6" in axis.get_title()
+
+
+def test_dots_of_methods_have_their_colours_sizes_and_a_legend():
+    frame = pd.concat([models().assign(penalty=name, alpha=2) for name in ("none", "target")])
+    frame["strength"] = np.tile(np.arange(9), 2)
+    figure = plots.dots_against(
+        frame, x="value", x_label="", y_label="", hue="penalty", size="strength", with_trend=False
+    )
+    dots = figure.axes[0].collections[-1]
+    assert hexes(dots.get_facecolors()) == [plots.GREY] * 9 + [plots.BLUE] * 9
+    assert (np.diff(dots.get_sizes()[:9]) > 0).all()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "target"]
+
+
+def seeds(method, values, profile="laptop"):
+    """Three networks of a method at each of two x, whose means are `values`."""
+    rows = [
+        {"profile": profile, "method": method, "epsilon": x, "value": mean + step, "chance": 0.1}
+        for x, mean in zip((0.01, 0.1), values)
+        for step in (-0.1, 0.0, 0.1)
+    ]
+    return pd.DataFrame(rows)
+
+
+def draw_lines(frame, **options):
+    labels = {"x": "epsilon", "x_label": "ε", "y_label": "accuracy"}
+    return plots.value_against(frame, **labels, hue="method", panels=["profile"], **options)
+
+
+def test_lines_are_means_with_intervals_in_the_colour_of_the_method():
+    figure = draw_lines(pd.concat([seeds("density", (0.8, 0.5)), seeds("standard", (0.7, 0.2))]))
+    lines = figure.axes[0].lines[::2]  # between them those of the intervals
+    means = np.array([line.get_ydata() for line in lines], float)
+    np.testing.assert_allclose(means, [[0.8, 0.5], [0.7, 0.2]])
+    assert hexes(line.get_color() for line in lines) == [plots.BLUE, plots.GREY]
+    bars = [bar for bar in figure.axes[0].collections if len(bar.get_segments())]
+    low, high = bars[0].get_segments()[0][:, 1]
+    # t(0.975, 2 degrees of freedom) = 4.303, standard deviation 0.1, three networks
+    assert high - low == pytest.approx(2 * 4.3027 * 0.1 / np.sqrt(3), rel=1e-4)
+
+
+def test_lines_have_names_in_their_order_and_a_panel_each():
+    frame = pd.concat([seeds("standard", (1, 2)), seeds("density", (3, 4), profile="paper")])
+    names = {"density": "smooth density", "standard": "plain"}
+    figure = draw_lines(frame, names=names, level="chance", dots=True)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "smooth density",
+        "plain",
+        "chance",
+    ]
+    assert [axis.get_title() for axis in figure.axes] == ["laptop", "paper"]
+    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert dashed[0].get_ydata()[0] == 0.1
+    assert draw_lines(frame[:0]).axes[0].texts[0].get_text().startswith("not run")
+
+
+def test_long_curves_have_bands():
+    x = np.linspace(0.01, 1, 40)
+    curve = pd.DataFrame({"profile": "p", "method": "density", "epsilon": x, "value": x})
+    figure = draw_lines(pd.concat([curve, curve.assign(value=x + 1)]), log="")
+    assert len(figure.axes[0].lines[0].get_xdata()) == 40
+    assert len(figure.axes[0].collections) == 1
+    assert figure.axes[0].get_xscale() == "linear"
+
+
+def test_a_method_has_one_colour_and_methods_of_a_figure_have_different_ones():
+    figures = [
+        ["standard", "at_pgd", "hessian", "score_matching", "input_gradient", "cure", "density"],
+        ["none", "target 10", "curvature 10"],
+        ["none", "fpn+l1", "fpn+l1+pool", "adversarial"],
+    ]
+    for methods in figures:
+        palette = plots._palette(pd.Series(methods), {})
+        assert len(set(palette.values())) == len(methods)
+    assert plots._palette(pd.Series(["target 100"]), {}) == {"target 100": plots.BLUE}
+    others = plots._palette(pd.Series(["ReLU", "SiLU", "density"]), {})
+    assert len(set(others.values())) == 3
+
+
+def test_ticks_are_at_few_values_and_numbers_within_two_decades():
+    axis = draw_lines(seeds("density", (1, 2))).axes[0]
+    assert axis.get_xticks().tolist() == [0.01, 0.1]
+    frame = models().assign(alpha=np.linspace(0.02, 0.9, 9))
+    figure = draw(frame)
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert {"0.02", "0.05", "0.1", "0.2", "0.5"} <= set(labels)
 
 
 def test_without_models_the_figure_says_so():
@@ -81,11 +183,22 @@ def test_saliency_grid_scales_each_map_to_its_largest_value():
     assert [axis.get_ylabel() for axis in axes[:, 0]] == ["a", "b"]
     assert axes[1, 1].images[0].get_clim() == (-8.0, 8.0)
     assert axes[0, 2].images[0].get_clim() == (-0.2, 0.2)
+    shown = np.stack([axes[n, 0].images[0].get_array() for n in range(2)])
+    assert (shown.min(), shown.max()) == (0, 255)
+
+
+def test_maps_share_a_scale_and_a_colour_bar():
+    maps = [np.full((4, 4), value) for value in (0.5, 2.0)]
+    figure = plots.picture_grid([maps, [None, maps[0]]], scale=(0, 3), scale_label="importance")
+    assert [axis.images[0].get_clim() for axis in figure.axes[:2]] == [(0, 3)] * 2
+    assert figure.axes[-1].get_ylabel() == "importance"
+    nothing = plots.picture_grid([[None, None]], scale=(0, 3))
+    assert len(nothing.axes) == 2  # no bar
 
 
 def test_kept_profiles_have_colours_of_their_own():
     shades = {
-        profile: mpl.colors.to_hex(draw(models(profile=profile)).axes[0].collections[1].get_fc()[0])
+        profile: hexes(draw(models(profile=profile)).axes[0].collections[-1].get_facecolors())[0]
         for profile in ("laptop", "workstation", "workstation, Lipschitz")
     }
     assert shades["workstation"] == shades["workstation, Lipschitz"] != shades["laptop"]
@@ -113,8 +226,7 @@ def test_dots_have_means_of_bins_with_equally_many_images():
     axis = figure.axes[0]
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("top probability", "difference")
     assert len(axis.collections[0].get_offsets()) == 40
-    centres = sorted(container.lines[0].get_xdata()[0] for container in axis.containers)
-    assert centres == pytest.approx(
+    assert axis.lines[0].get_xdata() == pytest.approx(
         [photographs().confidence[k : k + 10].mean() for k in range(0, 40, 10)]
     )
     assert "ρ = -1.00" in axis.get_title()
@@ -140,5 +252,35 @@ def test_pictures_are_drawn_where_they_are_at_hand():
     assert [axis.get_ylabel() for axis in axes[:, 0]] == ["cat", "dog"]
     assert axes[0, 1].get_xlabel() == "zeros 50%"
     assert len(axes[0, 0].images) == len(axes[1, 1].images) == 1
-    assert axes[1, 0].texts[0].get_text() == "image not\nat hand"
+    assert axes[1, 0].texts[0].get_text() == "not at\nhand"
     assert axes[1, 1].spines["left"].get_linewidth() > axes[0, 1].spines["left"].get_linewidth()
+
+
+def test_figures_are_the_same_bytes_and_at_least_nine_points():
+    def svg():
+        file = io.StringIO()
+        frame = pd.concat([seeds("density", (1, 2)), seeds("standard", (1, 2))])
+        draw_lines(frame).savefig(file, format="svg", metadata={"Date": None})
+        return file.getvalue()
+
+    first = svg()
+    assert first == svg()
+    sizes = re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", first)
+    assert min(map(float, sizes)) >= 9
+
+
+CELLS = """
+from suite import plots
+plots.set_style()
+import numpy as np
+for figure in ("plots.not_run('lines')", "plots.picture_grid([[np.eye(3)]])"):
+    eval(figure)
+"""
+
+
+def test_a_notebook_shows_lines_as_svg_and_pictures_as_png():
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELLS)])
+    NotebookClient(notebook, timeout=120).execute()
+    outputs = [output["data"] for output in notebook.cells[0].outputs]
+    assert [set(data) - {"text/plain"} for data in outputs] == [{"image/svg+xml"}, {"image/png"}]
+    assert "<dc:date>" not in outputs[0]["image/svg+xml"]

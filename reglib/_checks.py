@@ -13,23 +13,30 @@ from reglib._torch_private import BatchNorm
 
 _DROPOUTS = "dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout"
 DROPOUTS: set[Any] = {
-    getattr(place, name)
-    for place in (F, torch)
+    getattr(module, name)
+    for module in (F, torch)
     for name in f"{_DROPOUTS} feature_alpha_dropout".split()
-    if hasattr(place, name)
+    if hasattr(module, name)
 }
 
 
 def unknown(kind: str, name: object, choices: Iterable[str]) -> ValueError:
     """Return the error for a name that is none of `choices`, with the nearest one.
 
-    >>> str(unknown("norm", "l3", ["linf", "l2"]))
-    "unknown norm 'l3': did you mean 'l2'? Known: l2, linf."
+    >>> str(unknown("norm", "l_2", ["linf", "l2"]))
+    "unknown norm 'l_2': did you mean 'l2'? Known: l2, linf."
     """
     known = sorted(choices)
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return ValueError(f"unknown {kind} {str(name)!r}: {hint}Known: {', '.join(known) or 'none'}.")
+
+
+def check_positive(**values: float) -> None:
+    """Raise a ValueError that names the first of some values that is not positive."""
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{name}: expected a positive number, got {value}")
 
 
 def check_network(model: nn.Module) -> None:
@@ -60,7 +67,7 @@ def check_images(images: Tensor) -> None:
             f"images: expected a batch (B, C, H, W) of at least one image, got shape "
             f"{tuple(images.shape)}; add the batch dimension by images[None]"
         )
-    _check_finite("images", images)
+    check_finite("images", images)
 
 
 def check_logits(logits: Tensor, n_images: int) -> None:
@@ -70,31 +77,38 @@ def check_logits(logits: Tensor, n_images: int) -> None:
             f"model: expected logits of shape ({n_images}, classes) with at least two classes, "
             f"got {tuple(logits.shape)}"
         )
-    _check_finite("logits", logits)
+    check_finite("logits", logits)
 
 
 def check_labels(labels: Tensor, logits: Tensor) -> None:
     """Raise a ValueError unless `labels` holds a class of the network for each image."""
-    n_images, classes = logits.shape
-    if labels.dtype != torch.int64 or labels.shape != (n_images,):
+    check_indices("labels", labels, *logits.shape)
+
+
+def check_indices(
+    name: str, indices: Tensor, n_samples: int, n_kinds: int, *, hint: str = ""
+) -> None:
+    """Raise a ValueError unless there is an index below `n_kinds` for each sample."""
+    if indices.dtype != torch.int64 or indices.shape != (n_samples,):
         raise ValueError(
-            f"labels: expected integers (torch.int64) of shape ({n_images},), one for each image, "
-            f"got {labels.dtype} of shape {tuple(labels.shape)}"
+            f"{name}: expected integers (torch.int64) of shape ({n_samples},), one for each "
+            f"sample, got {indices.dtype} of shape {tuple(indices.shape)}"
         )
-    outside = labels[(labels < 0) | (labels >= classes)]
+    outside = indices[(indices < 0) | (indices >= n_kinds)]
     if len(outside):
         raise ValueError(
-            f"labels: expected class indices from 0 to {classes - 1}, got {int(outside[0])}"
+            f"{name}: expected indices from 0 to {n_kinds - 1}, got {int(outside[0])}{hint}"
         )
 
 
-def _check_finite(name: str, values: Tensor) -> None:
+def check_finite(name: str, values: Tensor, hint: str = "") -> None:
+    """Raise a ValueError that says for which image there is infinity or NaN."""
     wrong = (~values.isfinite().flatten(1).all(1)).nonzero()[:, 0].tolist()
     if wrong:
         raise ValueError(
             f"{name}: expected finite values, got infinity or NaN for image {wrong[0]}"
-            f"{f' and {len(wrong) - 1} more' if wrong[1:] else ''}; look at the range of the "
-            "images and at the weights"
+            f"{f' and {len(wrong) - 1} more' if wrong[1:] else ''}; "
+            f"{hint or 'look at the range of the images and at the weights'}"
         )
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from reglib.regularizers import adversarial_examples, adversarial_penalty
 from tests.test_curvature import linear_network
-from tests.test_marginal_density import generator
+from tests.test_gradients import generator
 from tests.test_regularizers import LABELS, SETTINGS, images, network_of
 
 WIDE = (-100.0, 100.0)

@@ -7,7 +7,7 @@ from torch import nn
 
 from reglib.autodiff import hessian_product
 from reglib.regularizers import cure_penalty, input_hessian_penalty, score_matching_penalty
-from tests.test_marginal_density import draw, generator, linear
+from tests.test_gradients import draw, generator, linear
 from tests.test_regularizers import LABELS, SETTINGS, images, network_of
 
 

@@ -480,7 +480,7 @@ def test_strengths_that_cannot_be_are_refused(loss, method):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": 0.0}, "start: expected a positive strength, got 0"),
+        ({"start": 0.0}, "start: expected a positive number, got 0"),
         ({"factor": 1.0}, "factor: expected a number above 1, got 1"),
         ({"sparsity": (0.9, 0.8)}, r"sparsity: expected 0 <= low < high <= 1, got \(0\.9, 0\.8\)"),
     ],
@@ -494,7 +494,7 @@ def test_settings_of_the_choice_out_of_range_are_refused(loss, options, message)
 def test_networks_and_labels_that_are_refused(images):
     with pytest.raises(ValueError, match=r"call model\.eval"):
         surrogate_loss(copy.deepcopy(MODEL).train(), images, LABELS)
-    with pytest.raises(ValueError, match="labels: expected class indices from 0 to 3, got 4"):
+    with pytest.raises(ValueError, match="labels: expected indices from 0 to 3, got 4"):
         surrogate_loss(MODEL, images, LABELS + 1)
     with pytest.raises(ValueError, match="n_samples: expected at least one, got 0"):
         smooth_surrogate_loss(MODEL, images, LABELS, generator=torch.Generator(), n_samples=0)

@@ -339,8 +339,8 @@ def test_images_and_logits_of_another_form_are_refused(images, message):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0, 1, 4], "labels: expected class indices from 0 to 3, got 4"),
-        ([0, -1, 2], "labels: expected class indices from 0 to 3, got -1"),
+        ([0, 1, 4], "labels: expected indices from 0 to 3, got 4"),
+        ([0, -1, 2], "labels: expected indices from 0 to 3, got -1"),
         ([0, 1], r"labels: expected integers .* of shape \(3,\), .* of shape \(2,\)"),
         ([0.0, 1.0, 2.0], r"labels: expected integers .* got torch\.float32"),
     ],

@@ -242,7 +242,7 @@ class TestLaplacian:
             laplacian(torch.zeros(6, 6), kernel_width=width)
 
     def test_refuses_maps_smaller_than_the_kernel(self):
-        with pytest.raises(ValueError, match=r"at least 5 x 5 places .* got 4 x 6"):
+        with pytest.raises(ValueError, match=r"at least 5 x 5 positions .* got 4 x 6"):
             curvature_penalty(torch.zeros(4, 6), kernel_width=5)
 
 
@@ -260,7 +260,7 @@ class TestCurvaturePenalty:
             assert float(curvature_penalty(landscape, kernel_width=width)) > 1e-3
 
     def test_of_a_step_edge(self):
-        r"""Beside the edge a place sees 3 places that differ by `a`, each with weight 1/16."""
+        r"""Beside the edge a position sees 3 others that differ by `a`, each with weight 1/16."""
         a, height, width = 0.8, 6, 10
         edge = torch.ones(height, width, dtype=torch.float64)
         edge[:, 4:] += a
@@ -338,5 +338,5 @@ class TestTotalVariation:
         torch.testing.assert_close(found, torch.tensor(expected))
 
     def test_of_a_single_place_is_refused(self):
-        with pytest.raises(ValueError, match=r"at least two places, got shape \(1, 1\)"):
+        with pytest.raises(ValueError, match=r"at least two positions, got shape \(1, 1\)"):
             total_variation(torch.ones(1, 1))

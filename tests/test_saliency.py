@@ -228,7 +228,7 @@ def test_settings_out_of_range_are_refused(network, images):
             smooth_grad(network, images, CLASS_INDEX, generator=generator, **options)
     with pytest.raises(ValueError, match="n_steps: expected at least one, got 0"):
         integrated_gradients(network, images, CLASS_INDEX, n_steps=0)
-    with pytest.raises(ValueError, match="labels: expected class indices from 0 to 4, got 5"):
+    with pytest.raises(ValueError, match="labels: expected indices from 0 to 4, got 5"):
         loss_gradient(network, images, CLASS_INDEX + 1)
     with pytest.raises(ValueError, match="percentile: expected a number from 0 to 100, got 101"):
         normalised_for_display(images, percentile=101)

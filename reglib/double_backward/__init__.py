@@ -15,13 +15,6 @@ from reglib.double_backward.folding import Folding, evaluation_mode, folded_copy
 from reglib.double_backward.layers import HANDLERS
 from reglib.double_backward.modules import Calls, calls_of, fast_double_backward
 
-__all__ = [
-    "HANDLERS",
-    "Calls",
-    "Folding",
-    "calls_of",
-    "evaluation_mode",
-    "fast_double_backward",
-    "folded_copy",
-    "folding_of",
-]
+__all__ = (
+    "HANDLERS Calls Folding calls_of evaluation_mode fast_double_backward folded_copy folding_of"
+).split()

@@ -29,15 +29,7 @@ from reglib.input_hessian.products import (
     true_hessian,
 )
 
-__all__ = [
-    "Decomposition",
-    "Eigenpairs",
-    "InputHessian",
-    "closed_form_hessian",
-    "decomposition",
-    "hessian_eigenpairs",
-    "input_hessian",
-    "leading_eigenpairs",
-    "random_start",
-    "true_hessian",
-]
+__all__ = (
+    "Decomposition Eigenpairs InputHessian closed_form_hessian decomposition hessian_eigenpairs "
+    "input_hessian leading_eigenpairs random_start true_hessian"
+).split()

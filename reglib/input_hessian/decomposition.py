@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from reglib._tensors import per_sample
 from reglib.autodiff import Linearisation
 from reglib.input_hessian.products import linearisation_of
 
@@ -67,7 +68,7 @@ def decomposition(
     results = []
     for image in images.split(1):
         copies = image.repeat(chunk, *[1] * (image.ndim - 1))
-        if image.is_contiguous(memory_format=torch.channels_last) if image.ndim == 4 else False:
+        if image.ndim == 4 and image.is_contiguous(memory_format=torch.channels_last):
             copies = copies.contiguous(memory_format=torch.channels_last)
         at = linearisation_of(model, copies)
         classes = at.outputs.shape[1]
@@ -96,7 +97,7 @@ def _decompose(at: Linearisation, n_vectors: int, keep: bool) -> tuple[Tensor, T
     sigma = values[:n_vectors].sqrt()
     null = values[:n_vectors] <= len(p) * torch.finfo(logits.dtype).eps * values[0]
     scale = torch.where(null, 0, 1 / torch.where(null, 1, sigma)).to(vectors.dtype)
-    return values, vectors * scale.view(-1, *[1] * (vectors.ndim - 1))
+    return values, vectors * per_sample(scale, vectors)
 
 
 def _factor_adjoint(p: Tensor, root: Tensor, columns: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from reglib._checks import check_positive
 from reglib.autodiff import Map
 from reglib.input_hessian.products import InputHessian, times_covariance
 
@@ -101,7 +102,7 @@ def leading_eigenpairs(
     _check(k, tolerance, max_products, size)
     generator = torch.Generator().manual_seed(seed)
     steps = min(max_products, size)
-    found = _nothing_yet(len(start), steps, k, start.device)
+    pairs = _nothing_yet(len(start), steps, k, start.device)
     basis: list[Tensor] = []
     diagonal: list[Tensor] = []
     couplings: list[Tensor] = []
@@ -115,50 +116,43 @@ def leading_eigenpairs(
         scale = theta.abs().amax(1)
         beta = w.norm(dim=1).double()
         if m >= k:
-            _record(found, theta, s, beta if m < size else 0 * beta, scale, tolerance)
-            if found.converged.all():
+            _record(pairs, theta, s, beta if m < size else 0 * beta, scale, tolerance)
+            if pairs.converged.all():
                 break
         q, kept = _unit(w, 10 * torch.finfo(w.dtype).eps * scale, basis, generator)
         couplings.append(torch.where(kept, beta, 0))
     vectors = sum(
         q[:, None] * c[:, :, None].to(q.dtype)
-        for q, c in zip(basis, found.coefficients.unbind(1), strict=False)
+        for q, c in zip(basis, pairs.vectors.unbind(1), strict=False)
     )
-    pairs = torch.as_tensor(vectors).view(len(start), k, *shape[1:])
-    return Eigenpairs(found.values, pairs, found.residual, found.products, found.converged)
+    return pairs._replace(vectors=torch.as_tensor(vectors).view(len(start), k, *shape[1:]))
 
 
-class _Found(NamedTuple):
-    """Results so far, written in place; `coefficients` (B, steps, k) are those of the basis."""
+def _nothing_yet(n: int, steps: int, k: int, device: torch.device) -> Eigenpairs:
+    """Return results to be written in place, with coefficients of the basis (B, steps, k)."""
 
-    values: Tensor
-    coefficients: Tensor
-    residual: Tensor
-    products: Tensor
-    converged: Tensor
-
-
-def _nothing_yet(n: int, steps: int, k: int, device: torch.device) -> _Found:
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=device)
 
-    return _Found(zeros(n, k), zeros(n, steps, k), zeros(n, k), zeros(n).long(), zeros(n).bool())
+    return Eigenpairs(
+        zeros(n, k), zeros(n, steps, k), zeros(n, k), zeros(n).long(), zeros(n).bool()
+    )
 
 
 def _record(
-    found: _Found, theta: Tensor, s: Tensor, beta: Tensor, scale: Tensor, tolerance: float
+    pairs: Eigenpairs, theta: Tensor, s: Tensor, beta: Tensor, scale: Tensor, tolerance: float
 ) -> None:
     """Write the present pairs of the images that have not converged before."""
-    k, m = found.values.shape[1], theta.shape[1]
+    k, m = pairs.values.shape[1], theta.shape[1]
     theta, s = theta.flip(1)[:, :k], s.flip(2)[:, :, :k]
     residual = beta[:, None] * s[:, -1].abs()
     residual = torch.where(residual > 0, residual / scale[:, None], 0)
-    open_ = ~found.converged
-    found.values[open_] = theta[open_]
-    found.coefficients[open_, :m] = s[open_]
-    found.residual[open_] = residual[open_]
-    found.products[open_] = m
-    found.converged[open_] = (residual <= tolerance).all(1)[open_]
+    open_ = ~pairs.converged
+    pairs.values[open_] = theta[open_]
+    pairs.vectors[open_, :m] = s[open_]
+    pairs.residual[open_] = residual[open_]
+    pairs.products[open_] = m
+    pairs.converged[open_] = (residual <= tolerance).all(1)[open_]
 
 
 def _tridiagonal(diagonal: list[Tensor], couplings: list[Tensor]) -> Tensor:
@@ -194,8 +188,7 @@ def _unit(
 def _check(k: int, tolerance: float, max_products: int, size: int) -> None:
     if not 1 <= k <= size:
         raise ValueError(f"k: expected 1 to {size} eigenpairs, the size of the matrix, got {k}")
-    if not tolerance > 0:
-        raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
+    check_positive(tolerance=tolerance)
     if max_products < k:
         raise ValueError(
             f"max_products: expected at least k = {k} products, one for each eigenpair, "

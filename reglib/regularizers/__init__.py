@@ -10,21 +10,15 @@ from reglib.regularizers.curvature import (
     input_hessian_penalty,
     score_matching_penalty,
 )
+from reglib.regularizers.gradients import (
+    input_gradient_penalty,
+    logit_gradient_penalty,
+    marginal_density_penalty,
+)
 from reglib.regularizers.groups import GroupDRO, balancing_weights, group_dro
-from reglib.regularizers.input_gradient import input_gradient_penalty
-from reglib.regularizers.marginal_density import logit_gradient_penalty, marginal_density_penalty
 
-__all__ = [
-    "GroupDRO",
-    "activation_l1",
-    "adversarial_examples",
-    "adversarial_penalty",
-    "balancing_weights",
-    "cure_penalty",
-    "group_dro",
-    "input_gradient_penalty",
-    "input_hessian_penalty",
-    "logit_gradient_penalty",
-    "marginal_density_penalty",
-    "score_matching_penalty",
-]
+__all__ = (
+    "GroupDRO activation_l1 adversarial_examples adversarial_penalty balancing_weights "
+    "cure_penalty group_dro input_gradient_penalty input_hessian_penalty logit_gradient_penalty "
+    "marginal_density_penalty score_matching_penalty"
+).split()

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib._checks import unknown
+from reglib._checks import check_positive, unknown
+from reglib._tensors import normal_noise, per_sample, unit_length
 from reglib.autodiff import input_gradient
-from reglib.regularizers.forward import further_pass
+from reglib.regularizers.forward import forward_keeping_statistics
 
 NORMS = ("linf", "l2")
 
@@ -59,9 +60,7 @@ def adversarial_examples(
     """
     if norm not in NORMS:
         raise unknown("norm", norm, NORMS)
-    for name, value in {"epsilon": epsilon, "step_size": step_size, "n_steps": n_steps}.items():
-        if not value > 0:
-            raise ValueError(f"{name}: expected a positive number, got {value}")
+    check_positive(epsilon=epsilon, step_size=step_size, n_steps=n_steps)
     clean = images.detach()
     low, high = pixel_range
     moved = clean
@@ -69,8 +68,9 @@ def adversarial_examples(
         moved = (clean + epsilon * _random_point(clean, norm, generator)).clamp(low, high)
     for _ in range(n_steps):
         x = moved.detach().requires_grad_()
-        loss = F.cross_entropy(further_pass(model, x), labels, reduction="sum")
-        direction = _unit(input_gradient(loss, x), norm)
+        loss = F.cross_entropy(forward_keeping_statistics(model, x), labels, reduction="sum")
+        gradient = input_gradient(loss, x)
+        direction = gradient.sign() if norm == "linf" else unit_length(gradient)
         moved = _project(x.detach() + step_size * direction - clean, epsilon, norm) + clean
         moved = moved.clamp(low, high)
     return moved
@@ -126,7 +126,9 @@ def adversarial_penalty(
         pixel_range=pixel_range,
         generator=generator,
     )
-    attacked = F.cross_entropy(further_pass(model, examples), labels, reduction="none")
+    attacked = F.cross_entropy(
+        forward_keeping_statistics(model, examples), labels, reduction="none"
+    )
     return attacked - F.cross_entropy(logits, labels, reduction="none")
 
 
@@ -135,15 +137,8 @@ def _random_point(like: Tensor, norm: str, generator: torch.Generator) -> Tensor
     options: dict[str, Any] = {"generator": generator, "device": like.device, "dtype": like.dtype}
     if norm == "linf":
         return 2 * torch.rand(like.shape, **options) - 1
-    share = torch.rand(len(like), *[1] * (like.ndim - 1), **options)
-    return share * _unit(torch.randn(like.shape, **options), norm)
-
-
-def _unit(gradient: Tensor, norm: str) -> Tensor:
-    """Return the step of unit length that raises the loss most."""
-    if norm == "linf":
-        return gradient.sign()
-    return F.normalize(gradient.flatten(1), dim=1).view_as(gradient)
+    share = per_sample(torch.rand(len(like), **options), like)
+    return share * unit_length(normal_noise(like, generator))
 
 
 def _project(change: Tensor, epsilon: float, norm: str) -> Tensor:
@@ -151,4 +146,4 @@ def _project(change: Tensor, epsilon: float, norm: str) -> Tensor:
     if norm == "linf":
         return change.clamp(-epsilon, epsilon)
     lengths = change.flatten(1).norm(dim=1).clamp_min(epsilon)
-    return change * (epsilon / lengths).view(-1, *[1] * (change.ndim - 1))
+    return change * per_sample(epsilon / lengths, change)

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib._checks import check_labels, unknown
+from reglib._checks import check_labels, check_positive, unknown
+from reglib._tensors import normal_noise, unit_length
 from reglib.autodiff import hessian_product, input_gradient
-from reglib.regularizers.forward import further_pass
+from reglib.regularizers.forward import forward_keeping_statistics
 
 TRACES = ("hutchinson", "taylor")
 
@@ -99,9 +100,9 @@ def cure_penalty(
     h = schedule[min(epoch, len(schedule) - 1)]
     loss = F.cross_entropy(logits, labels, reduction="sum")
     here = input_gradient(loss, inputs, create_graph=True)
-    z = F.normalize(here.detach().sign().flatten(1), dim=1).view_as(inputs)
+    z = unit_length(here.detach().sign())
     moved = (inputs.detach() + h * z).requires_grad_()
-    loss = F.cross_entropy(further_pass(model, moved), labels, reduction="sum")
+    loss = F.cross_entropy(forward_keeping_statistics(model, moved), labels, reduction="sum")
     there = input_gradient(loss, moved, create_graph=True)
     return (there - here).square().flatten(1).sum(1)
 
@@ -159,8 +160,7 @@ def score_matching_penalty(
     """
     if trace not in TRACES:
         raise unknown("estimator of the trace", trace, TRACES)
-    if not noise_std > 0:
-        raise ValueError(f"noise_std: expected a positive number, got {noise_std}")
+    check_positive(noise_std=noise_std)
     check_labels(labels, logits)
     logit = logits.gather(1, labels[:, None])[:, 0]
     gradient = input_gradient(logit, inputs, create_graph=True)
@@ -170,7 +170,7 @@ def score_matching_penalty(
             product = hessian_product(gradient, inputs, v, create_graph=True)
             traces.append((v * product).flatten(1).sum(1))
         else:
-            moved = further_pass(model, inputs.detach() + noise_std * v)
+            moved = forward_keeping_statistics(model, inputs.detach() + noise_std * v)
             change = moved.gather(1, labels[:, None])[:, 0] - logit
             traces.append(2 / noise_std**2 * change)
     t = torch.stack(traces).mean(0)
@@ -188,7 +188,5 @@ def _draws(
     if n_samples < 1:
         raise ValueError(f"n_samples: expected at least one, got {n_samples}")
     for _ in range(n_samples):
-        normal = torch.randn(
-            inputs.shape, generator=generator, device=inputs.device, dtype=inputs.dtype
-        )
+        normal = normal_noise(inputs, generator)
         yield torch.where(normal < 0, -1.0, 1.0).to(inputs.dtype) if signs else normal

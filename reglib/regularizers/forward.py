@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 
-def further_pass(model: nn.Module, inputs: Tensor) -> Tensor:
+def forward_keeping_statistics(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return the logits of other inputs, in the mode that the network is in.
 
     Batch normalisation in training mode normalises by the statistics of `inputs`, and leaves the

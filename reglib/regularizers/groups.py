@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from reglib._checks import check_indices, check_positive
+
 
 class GroupDRO(NamedTuple):
     """The loss to minimise, and the group weights (groups,) for the next step."""
@@ -40,8 +42,7 @@ def group_dro(losses: Tensor, groups: Tensor, weights: Tensor, *, step_size: flo
     >>> group_dro(losses, groups, torch.tensor([0.5, 0.5]), step_size=1.0).loss
     tensor(2.)
     """
-    if not step_size > 0:
-        raise ValueError(f"step_size: expected a positive number, got {step_size}")
+    check_positive(step_size=step_size)
     check_groups(groups, len(losses), len(weights))
     sums = torch.zeros_like(weights, dtype=losses.dtype).index_add(0, groups, losses)
     means = sums / groups.bincount(minlength=len(weights)).clamp_min(1)
@@ -79,14 +80,5 @@ def balancing_weights(groups: Tensor, n_groups: int) -> Tensor:
 
 def check_groups(groups: Tensor, n_samples: int, n_groups: int) -> None:
     """Raise a ValueError unless each sample has a group."""
-    if groups.dtype != torch.int64 or groups.shape != (n_samples,):
-        raise ValueError(
-            f"groups: expected integers (torch.int64) of shape ({n_samples},), one for each "
-            f"sample, got {groups.dtype} of shape {tuple(groups.shape)}"
-        )
-    outside = groups[(groups < 0) | (groups >= n_groups)]
-    if len(outside):
-        raise ValueError(
-            f"groups: expected indices from 0 to {n_groups - 1}, got {int(outside[0])}; leave out "
-            "samples without a group"
-        )
+    hint = "; leave out samples without a group"
+    check_indices("groups", groups, n_samples, n_groups, hint=hint)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from reglib._checks import check_positive
+from reglib._tensors import per_sample
 from reglib.saliency.high_order import Interpretation, caso
 from reglib.saliency.surrogate import SurrogateLoss
 
@@ -105,14 +107,11 @@ def _picked(tried: Interpretation, index: Tensor) -> Interpretation:
 def _merged(old: Interpretation, new: Interpretation, take: Tensor) -> Interpretation:
     """Take the new interpretation of some images."""
     pairs = zip(old, new, strict=True)
-    return Interpretation(
-        *(torch.where(take.view(-1, *[1] * (a.ndim - 1)), b, a) for a, b in pairs)
-    )
+    return Interpretation(*(torch.where(per_sample(take, a), b, a) for a, b in pairs))
 
 
 def _check(start: float, factor: float, low: float, high: float) -> None:
-    if not start > 0:
-        raise ValueError(f"start: expected a positive strength, got {start}")
+    check_positive(start=start)
     if not factor > 1:
         raise ValueError(f"factor: expected a number above 1, got {factor}")
     if not 0 <= low < high <= 1:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from reglib._checks import check_network
+from reglib._tensors import normal_noise, per_sample
 from reglib.autodiff import Map
 from reglib.double_backward import folding_of
 from reglib.input_hessian import InputHessian, input_hessian, leading_eigenpairs, random_start
@@ -110,13 +111,9 @@ def noisy_copies(
     if not noise_level >= 0:
         raise ValueError(f"noise_level: expected a number from 0 up, got {noise_level}")
     flat = images.flatten(1)
-    std = noise_level * (flat.amax(1) - flat.amin(1))
-    std = std.view(-1, *[1] * (images.ndim - 1))
+    std = per_sample(noise_level * (flat.amax(1) - flat.amin(1)), images)
     for _ in range(n_samples):
-        noise = torch.randn(
-            images.shape[1:], generator=generator, device=images.device, dtype=images.dtype
-        )
-        yield images + std * noise
+        yield images + std * normal_noise(images[:1], generator)
 
 
 def _average(

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reglib._checks import check_finite
 from reglib.top_gap.backbones import FeatureMap, FeatureMaps, backbone_of, extractor, feature_maps
 from reglib.top_gap.pooling import TopGAP
 
@@ -119,12 +120,7 @@ def scaled_maps(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
     >>> scaled_maps(torch.tensor([[[1.0, 3.0]]]), (1, 2))
     tensor([[[0., 1.]]])
     """
-    wrong = (~maps.isfinite().flatten(1).all(1)).nonzero()[:, 0].tolist()
-    if wrong:
-        raise ValueError(
-            f"maps: expected finite activations, got infinity or NaN for image {wrong[0]}"
-            f"{f' and {len(wrong) - 1} more' if wrong[1:] else ''}; has the training diverged?"
-        )
+    check_finite("maps", maps, "has the training diverged?")
     up = F.interpolate(maps[:, None], size=size, mode="bilinear")[:, 0]
     low, high = up.amin((1, 2), keepdim=True), up.amax((1, 2), keepdim=True)
     span = high - low

@@ -170,7 +170,7 @@ def test_an_unknown_implementation_names_the_nearest():
 @pytest.mark.parametrize("label", [-1, 4])
 def test_a_label_outside_of_the_range_is_refused(label):
     _, x, logits = linear()
-    with pytest.raises(ValueError, match=f"expected class indices from 0 to 3, got {label}"):
+    with pytest.raises(ValueError, match=f"expected indices from 0 to 3, got {label}"):
         logit_gradient_penalty(logits, torch.tensor([0, label, 1]), x)
 
 

@@ -1,0 +1,330 @@
+"""Importance landscapes: how much each position of the image matters to a network, on average.
+
+The landscape of a batch can be differentiated by the parameters; that of a data set is exact in the
+classes. The penalties say how far a landscape is from flat, or from the smoothness of the data.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reglib._checks import check_images, check_network
+from reglib.autodiff import Map, input_gradient, linearise
+from reglib.double_backward.folding import Evaluation
+
+
+def scaled_norm(values: Tensor) -> Tensor:
+    r"""Take the norm over channels at each position, scaled so that its mean square is one.
+
+    .. math:: v'_{hw} = \sqrt{H W} \, \frac{\|v_{\cdot hw}\|_2}{\|v\|_2}
+
+    The mean square over positions is one for any `v` but zero. The mean is at most one, and one
+    only where the map is flat: "one on expectation" in the paper holds for the square.
+
+    Args:
+        values: (..., C, H, W).
+
+    Returns:
+        (..., H, W); zeros where `values` are all zero.
+
+    Source: equation 6 of :cite:t:`moens2020`.
+
+    >>> scaled_norm(torch.tensor([[[0.0, 3.0], [0.0, 4.0]]])).square()
+    tensor([[0.0000, 1.4400],
+            [0.0000, 2.5600]])
+    """
+    height, width = values.shape[-2:]
+    norms = torch.linalg.vector_norm(_without_scale(values, (-3, -2, -1)), dim=-3)
+    total = torch.linalg.vector_norm(norms, dim=(-2, -1), keepdim=True)
+    return norms * (math.sqrt(height * width) / total.where(total > 0, torch.ones_like(total)))
+
+
+def sample_classes(logits: Tensor, generator: torch.Generator) -> Tensor:
+    r"""Draw a class for each image from the softmax of its logits.
+
+    Args:
+        logits: (B, classes).
+        generator: source of one uniform number for each image, on any device.
+
+    Returns:
+        Class indices, (B,). Logits that are not finite give some class, and no error.
+    """
+    uniform = torch.rand(len(logits), 1, generator=generator, device=generator.device)
+    below = logits.float().softmax(1).cumsum(1)[:, :-1] < uniform.to(logits.device)
+    return below.sum(1)
+
+
+def importance_landscape(
+    model: Map, images: Tensor, *, generator: torch.Generator, create_graph: bool = False
+) -> Tensor:
+    r"""Estimate the importance landscape from a batch, with one class drawn for each image.
+
+    .. math:: I_{chw}^2 = \frac 1 B \sum_{b=1}^B
+       \left( \frac{\partial f_{y_b}(x_b)}{\partial x_{b,chw}} \right)^2, \quad
+       y_b \sim p(y \mid x_b), \qquad
+       I'_{hw} = \sqrt{H W} \, \frac{\|I^2_{\cdot hw}\|_2}{\|I^2\|_2}
+
+    The norms are of the *squares* :math:`I^2`, as printed. See `scaled_norm` for the scale.
+
+    Args:
+        model: from (B, C, H, W) to logits (B, classes): a network in evaluation mode, or a view by
+            `reglib.double_backward.evaluation_mode` of one in any mode.
+        images: (B, C, H, W).
+        generator: source of the classes.
+        create_graph: keep the graph, so that the landscape can be differentiated by parameters.
+
+    Returns:
+        The landscape, (H, W), with a mean square of one; zeros where all gradients are zero.
+
+    Raises:
+        ValueError: the network is in training mode or couples the images; its output is not
+            (B, classes) or does not depend on the images; images are not floats (B, C, H, W).
+
+    Source: equation 6 and section 3.3.3 of :cite:t:`moens2020`.
+    """
+    _check(model, images)
+    inputs = images.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = model(inputs)
+        _check_logits(logits, len(images))
+        classes = sample_classes(logits.detach(), generator)
+        gradient = input_gradient(
+            logits.gather(1, classes[:, None]), inputs, create_graph=create_graph
+        )
+        landscape = scaled_norm(_without_scale(gradient, (0, 1, 2, 3)).square().mean(0))
+    return landscape if create_graph else landscape.detach()
+
+
+def expected_importance_landscape(model: Map, batches: Iterable[Tensor]) -> Tensor:
+    r"""Compute the importance landscape over a data set, exact in the classes.
+
+    .. math:: I_{chw}^2 = \frac 1 M \sum_{m=1}^M \sum_y p(y \mid x_m)
+       \left( \frac{\partial f_y(x_m)}{\partial x_{m,chw}} \right)^2
+
+    then as in `importance_landscape`. One pass over the data, with a backward pass for each class;
+    sums are in float64, so how the data are cut into batches does not matter.
+
+    Args:
+        model: as in `importance_landscape`.
+        batches: images, (B, C, H, W) each.
+
+    Returns:
+        The landscape, (H, W), in float64.
+
+    Raises:
+        ValueError: as `importance_landscape`, or there is no image.
+
+    Source: the equation before equation 6 of :cite:t:`moens2020`.
+    """
+    total: Tensor | None = None
+    for images in batches:
+        _check(model, images)
+        at = linearise(model, images)
+        _check_logits(at.outputs, len(images))
+        probs = at.outputs.double().softmax(1)
+        for c in range(probs.shape[1]):
+            one = torch.zeros_like(at.outputs)
+            one[:, c] = 1
+            squares = at.pull(one).double().square() * probs[:, c].view(-1, 1, 1, 1)
+            total = squares.sum(0) if total is None else total + squares.sum(0)
+    if total is None:
+        raise ValueError("batches: expected at least one batch of images, got none")
+    return scaled_norm(total)
+
+
+def laplacian(maps: Tensor, *, kernel_width: int = 3) -> Tensor:
+    r"""Apply the discrete Laplacian with a kernel of width `k`.
+
+    .. math:: (\Delta_k v)_{hw} = \frac{1}{2 (k^2 - 1)} \sum_{|i|, |j| \le (k - 1) / 2}
+       (v_{h+i, w+j} - v_{hw})
+
+    The absolute values of the kernel sum to one, so a strength means the same for each width.
+    Beyond the border the outermost values are repeated: the Laplacian is zero for constant maps,
+    and constant for no other.
+
+    Args:
+        maps: (..., H, W).
+        kernel_width: odd, from 3 to the smaller of H and W.
+
+    Returns:
+        (..., H, W).
+
+    Raises:
+        ValueError: `kernel_width` is even or below 3, or the maps are smaller than the kernel.
+
+    Source: section 3.3.1 of :cite:t:`moens2020`, which leaves the kernel open but for its width,
+    after :cite:t:`pertuz2013`. The kernel is that of Kornia :cite:p:`riba2020`.
+
+    >>> laplacian(torch.tensor([[0.0, 0, 0], [0, 16, 0], [0, 0, 0]]))
+    tensor([[ 1.,  1.,  1.],
+            [ 1., -8.,  1.],
+            [ 1.,  1.,  1.]])
+    """
+    _check_kernel(maps, kernel_width)
+    area, border = kernel_width**2, kernel_width // 2
+    flat = maps.reshape(-1, 1, *maps.shape[-2:])
+    padded = F.pad(flat, [border] * 4, mode="replicate")
+    differences = F.avg_pool2d(padded, kernel_width, stride=1) - flat
+    return (differences * (area / (2 * (area - 1)))).view(maps.shape)
+
+
+def curvature_penalty(landscape: Tensor, *, kernel_width: int = 3) -> Tensor:
+    r"""Compute the energy of the Laplacian of a landscape, zero if and only if it is flat.
+
+    .. math:: L_c = \hat\sigma^2 [\Delta_k I']
+
+    the variance over positions, with `H W` in its denominator. For `k = 3` the mean of the
+    Laplacian is zero, so its variance and its energy are the same.
+
+    Args:
+        landscape: (..., H, W).
+        kernel_width: see `laplacian`.
+
+    Returns:
+        One value for each landscape, (...).
+
+    Raises:
+        ValueError: as `laplacian`.
+
+    Source: equation 8 of :cite:t:`moens2020`.
+    """
+    return laplacian(landscape, kernel_width=kernel_width).flatten(-2).var(-1, correction=0)
+
+
+def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
+    r"""Compute the mean squared distance of a landscape from a target.
+
+    .. math:: L_t = \frac{1}{H W} \| I' - S \|_2^2
+
+    The paper prints the sum over positions. The mean, like the variance in `curvature_penalty`, is
+    of the order of one for images of every size, so the published strengths of 1 to 100 fit; the
+    sum with strength `a` is the mean with strength `a H W`.
+
+    Args:
+        landscape: (..., H, W).
+        target: (H, W), for example from `data_smoothness`.
+
+    Returns:
+        One value for each landscape, (...), from zero to about four.
+
+    Raises:
+        ValueError: the target has another size, or is zero everywhere.
+
+    Source: equation 9, divided by the number of positions, of :cite:t:`moens2020`.
+    """
+    if target.shape != landscape.shape[-2:]:
+        raise ValueError(
+            f"target: expected the size of the landscape, {tuple(landscape.shape[-2:])}, "
+            f"got {tuple(target.shape)}"
+        )
+    if not target.any():
+        raise ValueError(
+            "target: expected a map with a mean square of about one, got zeros everywhere"
+        )
+    return (landscape - target).square().mean((-2, -1))
+
+
+def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tensor:
+    r"""Compute where the images of a data set have edges, on average, in one pass.
+
+    .. math:: S_{hw} = \frac 1 M \sum_{m=1}^M
+       \sqrt{H W} \, \frac{\|(\Delta_k x_m)_{\cdot hw}\|_2}{\|\Delta_k x_m\|_2}
+
+    It is large where the images are *not* smooth. Brightness and contrast of an image do not
+    matter. An image of one colour has no edges, hence no map, and is left out.
+
+    Args:
+        batches: images, (B, C, H, W) each, floats or uint8.
+        kernel_width: see `laplacian`.
+
+    Returns:
+        The map, (H, W), in float64. Its mean square is at most one.
+
+    Raises:
+        ValueError: as `laplacian`; images of several sizes; no image has an edge.
+
+    Source: section 3.3.2 of :cite:t:`moens2020`.
+    """
+    total: Tensor | None = None
+    count = 0
+    for images in batches:
+        edges = laplacian(images.double(), kernel_width=kernel_width)
+        # A mean of equal values may differ from them by rounding, which is no edge.
+        floor = 1e-12 * images.double().abs().amax((1, 2, 3), keepdim=True)
+        edges = edges.where(edges.abs() > floor, torch.zeros_like(edges))
+        maps = scaled_norm(edges)
+        count += int(edges.flatten(1).any(1).sum())
+        if total is not None and total.shape != maps.shape[1:]:
+            raise ValueError(
+                f"batches: expected images of {tuple(total.shape)} pixels as in the first batch, "
+                f"got {tuple(maps.shape[1:])}"
+            )
+        total = maps.sum(0) if total is None else total + maps.sum(0)
+    if total is None or count == 0:
+        raise ValueError("batches: expected an image that has an edge, got none")
+    return total / count
+
+
+def total_variation(landscape: Tensor) -> Tensor:
+    r"""Compute the mean squared difference between neighbouring positions.
+
+    .. math:: \mathrm{TV} = \frac{1}{|N|} \sum_{(p, q) \in N} (I'_p - I'_q)^2
+
+    over all pairs `N` of positions that are next to each other in a row or in a column.
+
+    Args:
+        landscape: (..., H, W), with at least two positions.
+
+    Returns:
+        One value for each landscape, (...).
+
+    Raises:
+        ValueError: a landscape of a single position.
+
+    Source: section 4.1.1 of :cite:t:`moens2020`.
+
+    >>> total_variation(torch.tensor([[0.0, 2.0], [0.0, 2.0]]))
+    tensor(2.)
+    """
+    differences = [landscape.diff(dim=dim).flatten(-2) for dim in (-2, -1)]
+    pairs = torch.cat(differences, -1)
+    if pairs.shape[-1] == 0:
+        raise ValueError(
+            f"landscape: expected at least two positions, got shape {tuple(landscape.shape)}"
+        )
+    return pairs.square().mean(-1)
+
+
+def _without_scale(values: Tensor, dim: tuple[int, ...]) -> Tensor:
+    """Divide by the largest absolute value, so that squares neither overflow nor vanish."""
+    largest = values.detach().abs().amax(dim, keepdim=True)
+    return values / largest.clamp_min(torch.finfo(values.dtype).tiny)
+
+
+def _check(model: Map, images: Tensor) -> None:
+    if isinstance(model, nn.Module) and not isinstance(model, Evaluation):
+        check_network(model)
+    if images.ndim != 4:
+        raise ValueError(f"images: expected shape (B, C, H, W), got {tuple(images.shape)}")
+    check_images(images)
+
+
+def _check_logits(logits: Tensor, n_images: int) -> None:
+    if logits.ndim != 2 or len(logits) != n_images:
+        raise ValueError(
+            f"model: expected logits of shape ({n_images}, classes), got {tuple(logits.shape)}"
+        )
+
+
+def _check_kernel(maps: Tensor, kernel_width: int) -> None:
+    if not isinstance(kernel_width, int) or kernel_width < 3 or kernel_width % 2 == 0:
+        raise ValueError(f"kernel_width: expected an odd number from 3 up, got {kernel_width!r}")
+    height, width = maps.shape[-2:]
+    if min(height, width) < kernel_width:
+        raise ValueError(
+            f"maps: expected at least {kernel_width} x {kernel_width} positions for a kernel of "
+            f"that width, got {height} x {width}"
+        )

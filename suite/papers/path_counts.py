@@ -1,7 +1,8 @@
-"""How many paths lead from each place of the image to the output of a network."""
+"""How many paths lead from each position of the image to the output of a network."""
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -150,22 +151,23 @@ class _AllOnes(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
+        role = ROLES.get(name, ROLES.get(name.rstrip("_")))
         if func in CONVOLUTIONS:
             return self._convolution(func, *args, **kwargs)
         if func is F.linear:
-            x, weight = args[0], args[1]
-            return (self._weight(weight) * x.sum(-1, keepdim=True)).repeat_interleave(
-                len(weight), -1
-            )
-        if func in DROPOUTS or name in UNCHANGED:
+            sums = self._weight(args[1]) * args[0].sum(-1, keepdim=True)
+            return sums.repeat_interleave(len(args[1]), -1)
+        if func in DROPOUTS or role == "unchanged":
             return args[0]
-        if name.rstrip("_") in ACTIVATIONS:
+        if role == "activation":
             return args[0] / 2 if self.squared else args[0]
-        if name in PRODUCTS:
+        if role == "product":
             return _ungated(*args)
         if name in POOLINGS:
-            return POOLINGS[name](self.squared, *args, **kwargs)
-        if name not in QUESTIONS and any(isinstance(a, nn.Parameter) for a in args):
+            sums, n_values = POOLINGS[name](*args, **kwargs)
+            power = 1 if "max" in name else 2
+            return sums / n_values**power if self.squared else sums
+        if role != "query" and any(isinstance(a, nn.Parameter) for a in args):
             raise ValueError(f"model: expected layers whose paths can be counted, got {name}")
         return func(*args, **kwargs)
 
@@ -177,20 +179,14 @@ class _AllOnes(TorchFunctionMode):
         return float(weight.detach().double().square().mean())
 
     def _convolution(
-        self,
-        func: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
+        self, func: Any, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Convolve the sum of the channels: with all weights one, all filters are the same."""
+        settings = dict(zip(("bias", "stride", "padding", "dilation", "groups"), args)) | kwargs
+        groups = settings.get("groups", 1)
         sums = x.unflatten(1, (groups, -1)).sum(2)
         ones = torch.full((groups, 1, *weight.shape[2:]), self._weight(weight), dtype=x.dtype)
-        y = func(sums, ones, None, stride, padding, dilation, groups)
+        y = func(sums, ones, **settings | {"bias": None})
         return y.repeat_interleave(len(weight) // groups, 1)
 
 
@@ -205,118 +201,65 @@ def _ungated(*factors: Any) -> Tensor:
     return values[-1]
 
 
-def _max_pool(
-    squared: bool,
-    x: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Tensor:
-    if dilation not in (1, (1,), (1, 1), [1], [1, 1]):
-        raise ValueError(f"model: expected pooling without dilation, got {dilation}")
-    sums, n = _window_sums(x, kernel_size, stride, padding, ceil_mode)
-    return sums / n if squared else sums
+Sums = tuple[Tensor, Tensor | int]  # over the windows of pooling, and how many values each has
 
 
-def _avg_pool(
-    squared: bool,
-    x: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    *_: Any,
-) -> Tensor:
-    sums, n = _window_sums(x, kernel_size, stride, padding, ceil_mode)
-    return sums / n**2 if squared else sums
-
-
-def _window_sums(
-    x: Tensor, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool
-) -> tuple[Tensor, int]:
-    """Return the sum over each window of pooling, and the number of values in one."""
-    flat = x.ndim == 3
-    (height, width), steps, (above, beside) = (
-        (v, v) if isinstance(v, int) else (v[0], v[-1])
-        for v in (kernel_size, stride or kernel_size, padding)
+def _pool(order: str, x: Tensor, *args: Any, **kwargs: Any) -> Sums:
+    """Sum over the windows of pooling, whose arguments have an order."""
+    given = dict(zip(order.split(), args)) | kwargs
+    axes = x.ndim - 2
+    kernel, stride, padding, dilation = (
+        [v] * axes if isinstance(v, int) else list(v) * (axes // len(v))
+        for v in (
+            given["kernel_size"],
+            given.get("stride") or given["kernel_size"],
+            given.get("padding", 0),
+            given.get("dilation", 1),
+        )
     )
-    if flat:
-        x, height, above = x[:, :, None], 1, 0
-    y = F.avg_pool2d(
-        x, (height, width), steps, (above, beside), ceil_mode=ceil_mode, divisor_override=1
-    )
-    return y[:, :, 0] if flat else y, height * width
+    if set(dilation) != {1}:
+        raise ValueError(f"model: expected pooling without dilation, got {given['dilation']}")
+    if axes == 1:
+        x, kernel, stride, padding = x[:, :, None], [1, *kernel], [1, *stride], [0, *padding]
+    ceil_mode = given.get("ceil_mode", False)
+    sums = F.avg_pool2d(x, kernel, stride, padding, ceil_mode, divisor_override=1)
+    return sums[:, :, 0] if axes == 1 else sums, math.prod(kernel)
 
 
-def _adaptive_max_pool(
-    squared: bool, x: Tensor, output_size: Any, return_indices: bool = False
-) -> Tensor:
-    return _adaptive_sums(x, output_size, -1 if squared else 0)
-
-
-def _adaptive_avg_pool(squared: bool, x: Tensor, output_size: Any) -> Tensor:
-    return _adaptive_sums(x, output_size, -2 if squared else 0)
-
-
-def _adaptive_sums(x: Tensor, output_size: Any, power: int) -> Tensor:
-    """Sum over the windows of adaptive pooling, times their numbers of values to a power."""
+def _adaptive_pool(x: Tensor, output_size: Any, return_indices: bool = False) -> Sums:
     axes = range(2, x.ndim)
-    wanted = [output_size] * len(axes) if isinstance(output_size, int) else output_size
-    for axis, size in zip(axes, wanted):
+    sizes = [output_size] * len(axes) if isinstance(output_size, int) else output_size
+    n_values = torch.ones(())
+    for axis, size in zip(axes, sizes):
         n = x.shape[axis]
         o = n if size is None else size
         j, i = torch.arange(o)[:, None], torch.arange(n)
         inside = ((i >= j * n // o) & (i < -(-(j + 1) * n // o))).double()  # (o, n)
-        inside *= inside.sum(1, keepdim=True) ** power
         x = (x.movedim(axis, -1) @ inside.T).movedim(-1, axis)
-    return x
+        n_values = n_values[..., None] * inside.sum(1)
+    return x, n_values
 
 
-def _mean(squared: bool, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    y = x.sum(*args, **kwargs)
-    return y / (x.numel() / y.numel()) ** 2 if squared else y
+def _mean(x: Tensor, *args: Any, **kwargs: Any) -> Sums:
+    sums = x.sum(*args, **kwargs)
+    return sums, x.numel() // sums.numel()
 
 
 CONVOLUTIONS: set[Any] = {F.conv1d, F.conv2d, F.conv3d}
-UNCHANGED = {
-    "batch_norm",
-    "layer_norm",
-    "group_norm",
-    "instance_norm",
-    "local_response_norm",
-    "div",
+ROLES = {
+    "unchanged": "batch_norm layer_norm group_norm instance_norm local_response_norm div "
     "__truediv__",
+    "activation": "relu relu6 leaky_relu prelu rrelu elu selu celu gelu silu mish hardswish "
+    "hardtanh hardsigmoid sigmoid tanh softplus softsign logsigmoid",
+    "product": "mul mul_ __mul__ __rmul__ __imul__",
+    "query": "__get__ size dim is_floating_point numel",
 }
-ACTIVATIONS = {
-    "relu",
-    "relu6",
-    "leaky_relu",
-    "prelu",
-    "rrelu",
-    "elu",
-    "selu",
-    "celu",
-    "gelu",
-    "silu",
-    "mish",
-    "hardswish",
-    "hardtanh",
-    "hardsigmoid",
-    "sigmoid",
-    "tanh",
-    "softplus",
-    "softsign",
-    "logsigmoid",
-}
-PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__", "__imul__"}
-POOLINGS: dict[str, Callable[..., Tensor]] = {
+ROLES = {name: role for role, names in ROLES.items() for name in names.split()}
+_max_pool = partial(_pool, "kernel_size stride padding dilation ceil_mode")
+_avg_pool = partial(_pool, "kernel_size stride padding ceil_mode")
+POOLINGS: dict[str, Callable[..., Sums]] = {
     **dict.fromkeys(["max_pool1d", "max_pool2d"], _max_pool),
     **dict.fromkeys(["avg_pool1d", "avg_pool2d"], _avg_pool),
-    **dict.fromkeys(["adaptive_max_pool1d", "adaptive_max_pool2d"], _adaptive_max_pool),
-    **dict.fromkeys(["adaptive_avg_pool1d", "adaptive_avg_pool2d"], _adaptive_avg_pool),
+    **{f"adaptive_{kind}_pool{n}d": _adaptive_pool for kind in ("max", "avg") for n in (1, 2)},
     "mean": _mean,
 }
-QUESTIONS = {"__get__", "size", "dim", "is_floating_point", "numel"}

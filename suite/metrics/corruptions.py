@@ -1,11 +1,11 @@
 """The corruptions of Hendrycks and Dietterich, by the package imagecorruptions-imaug."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from suite.data import CORRUPTIONS
 from suite.errors import UsageError, unknown
@@ -59,7 +59,7 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
 
 @torch.no_grad()
 def probability_ratio(
-    model: nn.Module, clean: Tensor, changed: Tensor, class_index: Tensor
+    model: Callable[[Tensor], Tensor], clean: Tensor, changed: Tensor, class_index: Tensor
 ) -> Tensor:
     r"""Compute what share of the probability of a class a change of the images leaves.
 

@@ -1,14 +1,21 @@
 """Is an object recognised wherever it lies?"""
 
+from collections.abc import Callable
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from suite.errors import unknown
 
 
 @torch.no_grad()
 def correct_by_location(
-    model: nn.Module, images: Tensor, labels: Tensor, *, margin: int, stride: int = 1
+    model: Callable[[Tensor], Tensor],
+    images: Tensor,
+    labels: Tensor,
+    *,
+    margin: int,
+    stride: int = 1,
 ) -> Tensor:
     """Shift images over their empty margin, and see where they are classified right.
 

@@ -1,13 +1,17 @@
 """What importance is at initialisation: Monte Carlo, resampling, ReLU, batch normalisation."""
 
+import itertools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from reglib.autodiff import input_gradient
+from suite.networks import build_network
+from suite.papers.path_counts import path_counts
 
 
 class Estimate(NamedTuple):
@@ -57,6 +61,63 @@ def squared_gradients_at_initialisation(
             draws.append(squares.mean(0) / outputs[0].numel())
     values = torch.stack(draws)
     return Estimate(values.mean(0), values.std(0) / math.sqrt(n_draws))
+
+
+def convolutions(with_relu: bool, init: Callable[..., Any] = nn.init.normal_) -> nn.Module:
+    """Return five one-dimensional convolutions, weights with a mean square of 1 / fan-in."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise([1, 32, 32, 32, 32, 32]):
+        layer = nn.Conv1d(inputs, outputs, 3, padding=1, bias=False)
+        init(layer.weight)
+        layer.weight.data *= (3 * inputs) ** -0.5
+        layers += [layer, nn.ReLU()] if with_relu else [layer]
+    return nn.Sequential(*layers).double()
+
+
+def small_resnet(seed: int | None = None) -> nn.Module:
+    """Return a residual network before training, by default from the global random state."""
+    options = {"blocks": [1, 1, 1], "width": 8, "stem": "strided"}
+    seed = int(torch.randint(2**31, ())) if seed is None else seed
+    return build_network("resnet", (1, 32, 32), 10, options=options, seed=seed).double().eval()
+
+
+def squared_gradients_and_paths(n_draws: int, n_seeds: int) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Compare squared gradients at initialisation with path counts, for three kinds of network.
+
+    Args:
+        n_draws: initialisations for each estimate; a sixth of it for the ResNet.
+        n_seeds: estimates for each kind of network.
+
+    Returns:
+        Their correlation over positions, one row a kind and seed; and of each kind the prediction
+        "initialisation|KIND|paths" (C, ...), and of all estimates "...|mean" and "...|error".
+    """
+    ones = nn.init.ones_
+    kinds: dict[str, tuple[Callable[[], nn.Module], nn.Module, tuple[int, ...]]] = {
+        "convolutions": (lambda: convolutions(False), convolutions(False, ones), (1, 15)),
+        "convolutions with ReLU": (lambda: convolutions(True), convolutions(True, ones), (1, 15)),
+        "resnet": (small_resnet, small_resnet(226070103), (1, 32, 32)),
+    }
+    generator = torch.Generator().manual_seed(0)
+    rows: list[dict[str, Any]] = []
+    arrays: dict[str, Any] = {}
+    for kind, (build, model, shape) in kinds.items():
+        inputs = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
+        paths = path_counts(model, shape, squared=True) / model(inputs)[0].numel()
+        draws = n_draws // 6 if kind == "resnet" else n_draws
+        estimates = [
+            squared_gradients_at_initialisation(build, inputs, n_draws=draws, seed=seed)
+            for seed in range(n_seeds)
+        ]
+        for seed, estimate in enumerate(estimates):
+            both = torch.stack([estimate.mean.flatten(), paths.flatten()])
+            value = float(torch.corrcoef(both)[0, 1])
+            rows.append({"network": kind, "seed": seed, "value": value})
+        means, errors = (torch.stack(parts).numpy() for parts in zip(*estimates))
+        parts = {"paths": paths.numpy(), "mean": means, "error": errors}
+        arrays |= {f"initialisation|{kind}|{name}": array for name, array in parts.items()}
+    same = {"data": "initialisation", "metric": "path_correlation", "epochs": 0, "status": "done"}
+    return pd.DataFrame([row | same | {"n": n_draws} for row in rows]), arrays
 
 
 def resampling_importance(function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-from reglib import _checks
-
 
 class UsageError(ValueError):
     """What was asked for cannot be done; nothing was computed (exit code 2)."""
@@ -23,4 +21,6 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> UsageError:
     >>> str(unknown("metric", "entrpy", ["entropy", "accuracy"]))
     "unknown metric 'entrpy': did you mean 'entropy'? Known: accuracy, entropy."
     """
+    from reglib import _checks  # imports torch, which most commands do not need
+
     return UsageError(str(_checks.unknown(kind, name, choices)))

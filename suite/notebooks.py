@@ -2,37 +2,33 @@
 
 import ast
 import contextlib
+<<<<<<< HEAD
 import importlib
 import importlib.util
 import io
+=======
+import importlib.util
+>>>>>>> f0fb049 (Profiles are one file each, which papermill reads; the command is python -m suite, by click; a build changes no source)
 import os
 import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import nbformat
-import papermill
-import yaml
-from papermill.exceptions import PapermillExecutionError
-from tqdm import tqdm
+from typing import Any, NamedTuple
 
 from suite.errors import RunFailed, UsageError, unknown
 from suite.paths import NOTEBOOKS, executed_folder
 from suite.units import Unit
 
+PROFILES = ("smoke", "laptop", "workstation", "paper")
 START_ATTEMPTS = 3
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A parameter of a chapter: its default, whose type it must have, and what it means."""
 
-    name: str
     default: Any
     help: str
 
@@ -44,6 +40,8 @@ def chapters() -> list[str]:
 
 def title(chapter: str) -> str:
     """Return the title of a chapter, its first heading."""
+    import nbformat
+
     first = nbformat.read(source(chapter), as_version=4).cells[0].source
     return str(first).splitlines()[0].removeprefix("# ")
 
@@ -61,15 +59,21 @@ def source(chapter: str) -> Path:
 
 def parameters(chapter: str) -> dict[str, Parameter]:
     """Read the parameters of a chapter from its cell of parameters."""
+    import papermill
+
     return {
-        name: Parameter(name, ast.literal_eval(entry["default"]), entry["help"])
+        name: Parameter(ast.literal_eval(entry["default"]), entry["help"])
         for name, entry in papermill.inspect_notebook(str(source(chapter))).items()
     }
 
 
 def profiles(chapter: str) -> dict[str, dict[str, Any]]:
     """Read the profiles of a chapter: the parameters that each one sets."""
-    return yaml.safe_load((NOTEBOOKS / "profiles" / f"{source(chapter).stem}.yml").read_text())
+    import yaml
+
+    files = {file.stem: file for file in (NOTEBOOKS / "profiles" / chapter).glob("*.yml")}
+    names = [name for name in dict.fromkeys([*PROFILES, *sorted(files)]) if name in files]
+    return {name: yaml.safe_load(files[name].read_text()) for name in names}
 
 
 def resolve(chapter: str, profile: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,24 +82,7 @@ def resolve(chapter: str, profile: str, changes: Mapping[str, Any]) -> dict[str,
     Raises:
         UsageError: unknown chapter, profile or parameter, or a value of the wrong type.
     """
-    known = parameters(chapter)
-    by_profile = profiles(chapter)
-    if profile not in by_profile:
-        raise unknown("profile", profile, by_profile)
-    values = {"profile": profile, **by_profile[profile], **changes}
-    for name, value in values.items():
-        if name not in known:
-            raise unknown(f"parameter of {chapter}", name, known)
-        default = known[name].default
-        if not _same_type(value, default):
-            hint = " (YAML wants 1.0e+3 for 1e3)" if isinstance(default, float) else ""
-            raise UsageError(
-                f"parameter {name}: expected {type(default).__name__} like "
-                f"{default!r}, got {value!r}{hint}"
-            )
-        if isinstance(default, list) and not value:
-            raise UsageError(f"parameter {name}: expected at least one value, got an empty list")
-    return values
+    return resolve_all([chapter], profile, changes)[chapter]
 
 
 def resolve_all(
@@ -107,14 +94,34 @@ def resolve_all(
         UsageError: as `resolve`, or a parameter that no chapter of them has.
     """
     known = {chapter: parameters(chapter) for chapter in names}
-    of_any = sorted({name for entries in known.values() for name in entries})
+    of_any = {name for entries in known.values() for name in entries}
     for name in changes:
         if name not in of_any:
             raise unknown(f"parameter of {', '.join(names)}", name, of_any)
-    return {
-        chapter: resolve(chapter, profile, {k: v for k, v in changes.items() if k in entries})
-        for chapter, entries in known.items()
-    }
+    resolved = {}
+    for chapter, entries in known.items():
+        by_profile = profiles(chapter)
+        if profile not in by_profile:
+            raise unknown("profile", profile, by_profile)
+        changed = {name: value for name, value in changes.items() if name in entries}
+        resolved[chapter] = {**by_profile[profile], **changed}
+        for name, value in resolved[chapter].items():
+            _check(chapter, name, value, entries)
+    return resolved
+
+
+def _check(chapter: str, name: str, value: Any, entries: Mapping[str, Parameter]) -> None:
+    if name not in entries:
+        raise unknown(f"parameter of {chapter}", name, entries)
+    default = entries[name].default
+    if not _same_type(value, default):
+        hint = " (YAML wants 1.0e+3 for 1e3)" if isinstance(default, float) else ""
+        raise UsageError(
+            f"parameter {name}: expected {type(default).__name__} like {default!r}, "
+            f"got {value!r}{hint}"
+        )
+    if isinstance(default, list) and not value:
+        raise UsageError(f"parameter {name}: expected at least one value, got an empty list")
 
 
 def _same_type(value: Any, default: Any) -> bool:
@@ -128,19 +135,38 @@ def _same_type(value: Any, default: Any) -> bool:
 
 
 def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
-    """Return the units of a run, by running the cells of a notebook up to that tagged "units".
+    """Return the units of a run, from `units` in the module of the paper.
 
-    A notebook without such a cell has none, and is not run.
+    A chapter without such a function has none.
 
     Raises:
         UsageError: the parameters do not make sense.
     """
+<<<<<<< HEAD
     if importlib.util.find_spec(f"suite.papers.{chapter}"):
         paper = importlib.import_module(f"suite.papers.{chapter}")
         if hasattr(paper, "units"):
             return list(
                 paper.units({n: p.default for n, p in parameters(chapter).items()} | dict(values))
             )
+=======
+    name = f"suite.papers.{chapter}"
+    units = None
+    if name in sys.modules or importlib.util.find_spec(name):
+        units = getattr(importlib.import_module(name), "units", None)
+    if units is None:
+        return _units_of_cells(chapter, values)
+    defaults = {name: entry.default for name, entry in parameters(chapter).items()}
+    return list(units({**defaults, **values}))
+
+
+def _units_of_cells(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
+    """Return the units of a chapter whose notebook still makes them, in a cell tagged "units"."""
+    import io
+
+    import nbformat
+
+>>>>>>> f0fb049 (Profiles are one file each, which papermill reads; the command is python -m suite, by click; a build changes no source)
     cells = nbformat.read(source(chapter), as_version=4).cells
     tagged = [(cell, cell.metadata.get("tags", [])) for cell in cells if cell.cell_type == "code"]
     last = next((n for n, (_, tags) in enumerate(tagged) if "units" in tags), None)
@@ -155,15 +181,12 @@ def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
     return scope["units"]
 
 
-def run(
-    chapter: str, values: Mapping[str, Any], *, environment: Mapping[str, str], bar: bool = True
-) -> Path:
+def run(chapter: str, values: Mapping[str, Any], *, bar: bool = True) -> Path:
     """Execute a chapter; its page is there afterwards if and only if every cell ran.
 
     Args:
         chapter: its name.
         values: parameters, from `resolve`.
-        environment: variables for the kernel, such as REGLIB_JOBS.
         bar: show progress on the terminal.
 
     Returns:
@@ -175,15 +198,10 @@ def run(
             notebook lies.
     """
     page = executed_folder() / f"{chapter}.ipynb"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.unlink(missing_ok=True)
     partial = page.parent / "partial" / page.name
-    partial.parent.mkdir(exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        _progress(scratch, chapter, bar) as file,
-        _environment({**environment, "REGLIB_PROGRESS": file}),
-    ):
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    page.unlink(missing_ok=True)
+    with _progress(chapter, bar):
         _execute(source(chapter), partial, values)
     _finish(partial)
     shutil.move(partial, page)
@@ -191,7 +209,11 @@ def run(
 
 
 def _execute(notebook: Path, partial: Path, values: Mapping[str, Any]) -> None:
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
     for attempt in range(1, START_ATTEMPTS + 1):
+        partial.unlink(missing_ok=True)
         try:
             papermill.execute_notebook(
                 str(notebook),
@@ -206,29 +228,33 @@ def _execute(notebook: Path, partial: Path, values: Mapping[str, Any]) -> None:
         except PapermillExecutionError as error:
             if error.ename in ("UsageError", "DataMissing"):
                 raise UsageError(f"{notebook.stem}: {error.evalue}") from error
+            cell = "\n".join(f"    {line}" for line in error.source.strip().splitlines())
             raise RunFailed(
                 f"{notebook.stem} failed in cell {error.exec_count}: {error.ename}: "
-                f"{error.evalue}\n\n{_indented(error.source)}\n\nPartial notebook: {partial}"
+                f"{error.evalue}\n\n{cell}\n\nPartial notebook: {partial}"
             ) from error
-        except RuntimeError as error:  # the kernel died
-            if not _nothing_ran(partial) or attempt == START_ATTEMPTS:
+        except RuntimeError as error:  # the kernel died; before any cell ran, it could not start
+            if attempt == START_ATTEMPTS or any(_executed(partial)):
                 raise RunFailed(f"{notebook.stem}: {error}. Partial notebook: {partial}") from error
 
 
-def _nothing_ran(partial: Path) -> bool:
-    """Say whether no cell was run: such a kernel could not be started, and may be next time."""
-    if not partial.exists():
-        return True
-    cells = nbformat.read(partial, as_version=4).cells
-    return not any(cell.get("execution_count") for cell in cells)
+def _executed(partial: Path) -> list[bool]:
+    """Return for each cell of code whether it ran."""
+    import nbformat
+
+    cells = nbformat.read(partial, as_version=4).cells if partial.exists() else []
+    code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
+    return [bool(cell.execution_count) for cell in code]
 
 
 def _finish(partial: Path) -> None:
     """Check that every cell ran, and take out what differs from run to run."""
+    import nbformat
+
+    if not all(_executed(partial)):
+        raise RunFailed(f"{partial.stem}: a cell of code did not run. Partial notebook: {partial}")
     notebook = nbformat.read(partial, as_version=4)
     for number, cell in enumerate(notebook.cells):
-        if cell.cell_type == "code" and cell.source.strip() and not cell.execution_count:
-            raise RunFailed(f"{partial.stem}: cell {number} did not run. Partial: {partial}")
         cell.id = f"cell-{number}"
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
@@ -238,43 +264,32 @@ def _finish(partial: Path) -> None:
     nbformat.write(notebook, partial)
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.strip().splitlines())
-
-
 @contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _progress(folder: str, chapter: str, bar: bool) -> Iterator[str]:
+def _progress(chapter: str, bar: bool) -> Iterator[None]:
     """Show units done, total and time left, read from the file that `compute` writes."""
-    file = Path(folder) / "progress"
+    from tqdm import tqdm
+
     ended = threading.Event()
 
     def watch() -> None:
-        with tqdm(desc=chapter, unit="unit", disable=not bar) as shown:
-            while not ended.wait(0.5 if sys.stderr.isatty() else 10):
-                counts = file.read_text().split() if file.exists() else []
-                if len(counts) == 2:
-                    shown.total = int(counts[1])
-                    shown.update(int(counts[0]) - shown.n)
-                    shown.refresh()
+        while not ended.wait(0.5 if sys.stderr.isatty() else 10):
+            counts.seek(0)
+            done, _, total = counts.read().partition(" ")
+            if total:
+                shown.total = int(total)
+                shown.update(int(done) - shown.n)
+                shown.refresh()
 
     watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield str(file)
-    finally:
-        ended.set()
-        watcher.join()
+    with (
+        tempfile.NamedTemporaryFile("r") as counts,
+        tqdm(desc=chapter, unit="unit", disable=not bar) as shown,
+    ):
+        os.environ["REGLIB_PROGRESS"] = counts.name
+        watcher.start()
+        try:
+            yield
+        finally:
+            del os.environ["REGLIB_PROGRESS"]
+            ended.set()
+            watcher.join()

@@ -9,6 +9,7 @@ import threading
 import urllib.request
 
 import nbformat
+import papermill
 import pytest
 import yaml
 
@@ -19,7 +20,7 @@ CHAPTER = "gradient_regularisation"
 
 @pytest.fixture
 def command(tmp_path):
-    """Run `reglib` with stores and results of its own; give exit code, output and errors."""
+    """Run the suite with stores and results of its own; give exit code, output and errors."""
 
     def call(*arguments, **variables):
         environment = (
@@ -32,7 +33,7 @@ def command(tmp_path):
             | variables
         )
         done = subprocess.run(
-            [sys.executable, "-c", "from suite.cli import main; main()", *arguments],
+            [sys.executable, "-m", "suite", *arguments],
             capture_output=True,
             text=True,
             env=environment,
@@ -78,7 +79,7 @@ def test_data_that_several_sets_are_made_of_are_missed_once(command):
         (["run", "-p", "n_imges", "3"], "did you mean 'n_images'"),
         (["run", "-p", "n_images", "many"], "n_images: expected int"),
         (["run", "-p", "seeds", "[]"], "seeds: expected at least one value"),
-        (["run", "-p", "n_images"], "-p: expected a name and a value"),
+        (["run", "-p", "n_images"], "Option '-p' requires 2 arguments"),
         (["run", "-f", "nowhere.yml"], "nowhere.yml: not a readable YAML file"),
         (["run", "--jobs", "0"], "jobs: expected a positive number"),
         (["run", "--device", "tpu"], "device: expected auto, cpu or cuda"),
@@ -87,7 +88,7 @@ def test_data_that_several_sets_are_made_of_are_missed_once(command):
         (["run", CHAPTER, "--dask", "tcp://127.0.0.1:9"], "cannot be reached"),
         (["rum"], "rum"),
         (["run", "--fast"], "--fast"),
-        (["compare", "a", "b"], "expected results"),
+        (["compare", "a", "b"], "No such command 'compare'"),
         (["serve", "--html", "nowhere"], "run 'make book' first"),
         (["book", "--no-pdf"], "was not executed"),
     ],
@@ -145,7 +146,7 @@ def test_serve_serves_on_this_machine_only(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = ["-c", "from suite.cli import main; main()", "serve", "--html", str(tmp_path)]
+    program = ["-m", "suite", "serve", "--html", str(tmp_path)]
     with subprocess.Popen(
         [sys.executable, "-u", *program, "--port", str(port)],
         stdout=subprocess.PIPE,
@@ -163,28 +164,31 @@ def test_serve_serves_on_this_machine_only(tmp_path):
             server.kill()
 
 
-def test_plain_papermill_runs_a_chapter_from_any_folder(tmp_path):
-    values = notebooks.resolve(CHAPTER, "smoke", {"n_images": 2, "n_samples": 2})
-    (tmp_path / "values.yml").write_text(yaml.safe_dump(values))
-    environment = os.environ | {"REGLIB_EXECUTED": str(tmp_path / "executed")}
+@pytest.mark.parametrize("profile", notebooks.PROFILES)
+@pytest.mark.parametrize("chapter", notebooks.chapters())
+def test_papermill_takes_every_profile(chapter, profile):
+    """Papermill only warns of a parameter that a notebook does not have."""
+    file = notebooks.NOTEBOOKS / "profiles" / chapter / f"{profile}.yml"
+    values = yaml.safe_load(file.read_text())
+    assert values["profile"] == profile
+    known = papermill.inspect_notebook(str(notebooks.source(chapter)))
+    assert values.keys() <= known.keys()
+    for name, value in values.items():
+        kind = known[name]["inferred_type_name"]
+        assert type(value).__name__ in (kind, "int" if kind == "float" else kind), name
+
+
+def test_plain_papermill_runs_a_profile_from_any_folder(tmp_path):
+    chapter, file = "differentiating_a_gradient", "profiles/differentiating_a_gradient/smoke.yml"
     subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "papermill",
-            str(notebooks.source(CHAPTER)),
-            "out.ipynb",
-            "-f",
-            "values.yml",
-            "-k",
-            "python3",
-        ],
+        [sys.executable, "-m", "papermill", str(notebooks.source(chapter)), "out.ipynb"]
+        + ["-f", str(notebooks.NOTEBOOKS / file), "-k", "python3"],
         cwd=tmp_path,
-        env=environment,
         check=True,
         capture_output=True,
         timeout=300,
     )
     cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
-    assert (tmp_path / "executed" / "results" / "smoke" / f"{CHAPTER}.csv").exists()
+    injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
+    assert "steps = 4" in injected.source

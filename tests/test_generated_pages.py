@@ -126,20 +126,3 @@ def test_benchmark_page_shows_value_spread_goal_and_whether_it_is_met(tmp_path, 
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     page = pages.benchmark_page()
     assert "| reglib | 1,234 ms | 1,200 to 1,300 | at most 300 | not met |" in page
-
-
-def test_readme_gets_the_table_between_its_markers(executed, tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{pages.START}\nold\n{pages.END}\nafter\n")
-    pages.fill_readme(readme)
-    text = readme.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("\nafter\n")
-    assert "old" not in text
-    assert "| **Gradient regularisation** | – | 0 | 0 | 0 |" in text  # nothing is kept
-    assert text.index("<details>") < text.index("| claim | reproduced |")
-
-
-def test_readme_shows_the_kept_results():
-    tables = pages.readme_tables(all_verdicts(kept_only=True))
-    assert f"{pages.START}\n{tables}\n{pages.END}" in (pages.ROOT / "README.md").read_text()

@@ -1,6 +1,8 @@
 """The runner, on small notebooks of its own; the chapters themselves run in the smoke profile."""
 
 import re
+import sys
+import types
 
 import nbformat
 import pytest
@@ -33,9 +35,10 @@ def write_chapter(folder, *sources, parameters=PARAMETERS, units=UNITS, name="sa
     metadata = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
     nbformat.write(notebook, folder / f"{name}.ipynb")
-    (folder / "profiles").mkdir(exist_ok=True)
-    profiles = {"smoke": {"n_images": 2}, "laptop": {}}
-    (folder / "profiles" / f"{name}.yml").write_text(yaml.safe_dump(profiles))
+    (folder / "profiles" / name).mkdir(parents=True, exist_ok=True)
+    for values in ({"profile": "smoke", "n_images": 2}, {"profile": "laptop"}):
+        file = folder / "profiles" / name / f"{values['profile']}.yml"
+        file.write_text(yaml.safe_dump(values))
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def chapter(tmp_path, monkeypatch):
 
 
 def run(**values):
-    return notebooks.run("sample", values, environment={}, bar=False)
+    return notebooks.run("sample", values, bar=False)
 
 
 def test_parameters_have_type_default_and_help(chapter):
@@ -112,6 +115,14 @@ def test_units_are_those_of_the_values_and_nothing_is_printed(chapter, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_units_come_from_the_module_of_the_paper_with_all_parameters(chapter, monkeypatch):
+    module = types.ModuleType("suite.papers.sample")
+    module.units = lambda parameters: [parameters]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    (values,) = notebooks.units_of("sample", {"profile": "smoke", "n_images": 2})
+    assert values == {"profile": "smoke", "alpha_min": 100.0, "n_images": 2, "seeds": [0]}
+
+
 def test_a_run_leaves_the_page_with_every_cell_executed(chapter):
     page = run(n_images=7)
     cells = nbformat.read(page, as_version=4).cells
@@ -168,7 +179,7 @@ def test_source_notebooks_hold_no_outputs(name):
 
 @pytest.mark.parametrize("name", notebooks.chapters())
 def test_every_profile_of_a_chapter_fits_its_parameters_and_has_units_for_its_claims(name):
-    assert set(notebooks.profiles(name)) == {"smoke", "laptop", "workstation", "paper"}
+    assert tuple(notebooks.profiles(name)) == notebooks.PROFILES
     for profile in notebooks.profiles(name):
         units = notebooks.units_of(name, notebooks.resolve(name, profile, {}))
         assert len(units) >= 10 if load_claims(name) else units == []
@@ -176,7 +187,7 @@ def test_every_profile_of_a_chapter_fits_its_parameters_and_has_units_for_its_cl
 
 def test_every_file_beside_the_notebooks_is_that_of_a_notebook():
     """A misspelt name would make a chapter one without claims."""
-    files = list(notebooks.NOTEBOOKS.glob("*/*.yml"))
+    files = [*notebooks.NOTEBOOKS.glob("*/*.yml"), *notebooks.NOTEBOOKS.glob("profiles/*")]
     assert {file.stem for file in files} == set(notebooks.chapters())
     for chapter in {file.stem for file in files if file.parent.name == "published"}:
         assert load_claims(chapter)
@@ -191,7 +202,7 @@ def test_alpha_that_is_negative_or_nan_is_refused():
 
 def test_yaml_reads_numbers_of_profiles_claims_and_published_as_numbers():
     """YAML takes 1.0e3, which lacks a sign, for a string."""
-    for file in notebooks.NOTEBOOKS.glob("*/*.yml"):
+    for file in notebooks.NOTEBOOKS.rglob("*.yml"):
         text = file.read_text()
         assert not re.findall(r"\d\.?\d*e\d", text), file
 

@@ -40,9 +40,7 @@ def build(html: Path, *, pdf: bool) -> Path:
         if pdf:
             make_pdf(source, output, built / "book.pdf")
         _jupyter_book(source, output)
-        index = _replace(html.resolve(), built)
-    pages.fill_readme(ROOT / "README.md")
-    return index
+        return _replace(html.resolve(), built)
 
 
 def _stage(source: Path, executed: Path) -> None:

@@ -16,7 +16,6 @@ from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder
 
 VERDICTS = ("reproduced", "not reproduced", "underpowered", "untested")
-START, END = "<!-- results:start -->", "<!-- results:end -->"
 
 
 def write_pages(folder: Path) -> None:
@@ -26,31 +25,6 @@ def write_pages(folder: Path) -> None:
     (folder / "evidence.md").write_text(evidence_page(verdicts, folder))
     (folder / "status.md").write_text(status_page(folder))
     (folder / "benchmarks.md").write_text(benchmark_page())
-
-
-def fill_readme(readme: Path) -> None:
-    """Put the tables of the kept results between the markers of the README."""
-    text = readme.read_text()
-    before, _, rest = text.partition(START)
-    _, _, after = rest.partition(END)
-    filled = f"{before}{START}\n{readme_tables(all_verdicts(kept_only=True))}\n{END}{after}"
-    if filled != text:
-        readme.write_text(filled)
-
-
-def readme_tables(verdicts: pd.DataFrame) -> str:
-    """Return the counts, and the long table of claims to be unfolded."""
-    lines = [
-        summary_table(verdicts),
-        "",
-        "<details>",
-        "<summary>Claim by claim</summary>",
-        "",
-        results_table(verdicts),
-        "",
-        "</details>",
-    ]
-    return "\n".join(lines)
 
 
 def summary_table(verdicts: pd.DataFrame) -> str:

@@ -33,6 +33,21 @@ class Plan:
     unknown: int
     spent: float
 
+    def __str__(self) -> str:
+        lines = [
+            f"{self.total} units, {self.stored} stored ({self.spent:.0f} s spent), "
+            f"{self.total - self.stored} missing"
+        ]
+        if self.seconds:
+            more = f"; {self.unknown} units have none to go by" if self.unknown else ""
+            lines.append(
+                f"  estimate: {self.seconds:,.0f} s of one worker, by stored and kept results{more}"
+            )
+        elif self.unknown:
+            lines.append("  no estimate: nothing similar is stored or kept")
+        messages = dict.fromkeys(self.missing_data.values())
+        return "\n".join([*lines, *(f"  missing data: {message}" for message in messages)])
+
 
 def plan(
     units: Iterable[Unit], store: Store, *, typical: Mapping[str, float] | None = None

@@ -2,13 +2,8 @@
 
 import ast
 import contextlib
-<<<<<<< HEAD
 import importlib
 import importlib.util
-import io
-=======
-import importlib.util
->>>>>>> f0fb049 (Profiles are one file each, which papermill reads; the command is python -m suite, by click; a build changes no source)
 import os
 import shutil
 import sys
@@ -142,14 +137,6 @@ def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
     Raises:
         UsageError: the parameters do not make sense.
     """
-<<<<<<< HEAD
-    if importlib.util.find_spec(f"suite.papers.{chapter}"):
-        paper = importlib.import_module(f"suite.papers.{chapter}")
-        if hasattr(paper, "units"):
-            return list(
-                paper.units({n: p.default for n, p in parameters(chapter).items()} | dict(values))
-            )
-=======
     name = f"suite.papers.{chapter}"
     units = None
     if name in sys.modules or importlib.util.find_spec(name):
@@ -166,7 +153,6 @@ def _units_of_cells(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
 
     import nbformat
 
->>>>>>> f0fb049 (Profiles are one file each, which papermill reads; the command is python -m suite, by click; a build changes no source)
     cells = nbformat.read(source(chapter), as_version=4).cells
     tagged = [(cell, cell.metadata.get("tags", [])) for cell in cells if cell.cell_type == "code"]
     last = next((n for n, (_, tags) in enumerate(tagged) if "units" in tags), None)

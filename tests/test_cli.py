@@ -192,3 +192,10 @@ def test_plain_papermill_runs_a_profile_from_any_folder(tmp_path):
     assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
     injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
     assert "steps = 4" in injected.source
+
+
+def test_what_computes_nothing_does_not_wait_for_torch():
+    program = "import sys; from suite import cli, notebooks; notebooks.parameters('pilcro')"
+    program += "; print(sorted({'torch', 'pandas', 'matplotlib'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr

@@ -11,8 +11,7 @@ from benchmarks.training_step import DENSITY_GOAL, LAYOUTS, Batch, Case, batch_o
 from reglib.double_backward import fast_double_backward
 from reglib.regularizers import group_dro
 from suite.networks import with_softplus
-from suite.training.penalties import take_step
-from suite.training.registry import PENALTIES
+from suite.training.penalties import PENALTIES, forward
 
 CASES = {
     "MLP, BlockMNIST": Case("mlp", {}, (1, 56, 28), 128, 0),
@@ -69,7 +68,7 @@ def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
 
 def _step(batch: Batch, model: torch.nn.Module, penalty: str, settings: dict[str, Any]) -> None:
     x = batch.inputs()
-    step = take_step(model, x, batch.labels, torch.Generator(x.device).manual_seed(0))
+    step = forward(model, x, batch.labels, torch.Generator(x.device).manual_seed(0))
     values = PENALTIES[penalty](step, **settings)
     batch.backward(F.cross_entropy(step.logits, batch.labels) + values.mean())
 

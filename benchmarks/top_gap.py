@@ -18,8 +18,7 @@ from benchmarks.timing import Row, interleaved, median_row, ratios
 from reglib.top_gap import class_map_l1, top_gap, top_gap_and_l1
 from suite.attacks import pgd
 from suite.networks import build_network
-from suite.training.penalties import take_step
-from suite.training.registry import PENALTIES
+from suite.training.penalties import PENALTIES, forward
 
 TITLE = "Top-GAP"
 SHAPES = {(32, 100, 56, 56): 256, (64, 10, 32, 32): 64}
@@ -107,7 +106,7 @@ def _steps(device: torch.device, rounds: int) -> list[Row]:
 
     def step(network: nn.Module) -> Callable[[], None]:
         def call() -> None:
-            taken = take_step(network, images, labels, generator)
+            taken = forward(network, images, labels, generator)
             loss = F.cross_entropy(taken.logits, labels)
             if taken.class_maps is not None:
                 loss = loss + PENALTIES["class_map_l1"](taken).mean()

@@ -1,6 +1,8 @@
 """The errors that a user can cause, and how to name what was probably meant."""
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 
 class UsageError(ValueError):
@@ -24,3 +26,38 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> UsageError:
     from reglib import _checks  # imports torch, which most commands do not need
 
     return UsageError(str(_checks.unknown(kind, name, choices)))
+
+
+def check_call(
+    kind: str,
+    name: str,
+    choices: Mapping[str, Callable[..., object]],
+    settings: Mapping[str, Any],
+    *,
+    given: Collection[str] = (),
+    also: Collection[str] = (),
+) -> None:
+    """Check a name, and that what it names takes the settings, before any time is spent.
+
+    Args:
+        kind: what `choices` are, for the message.
+        name: one of `choices`.
+        choices: functions by name.
+        settings: keyword arguments, and those of `also`.
+        given: arguments of the functions that are not settings.
+        also: settings that are not arguments of the functions.
+
+    Raises:
+        UsageError: an unknown name or setting, or a setting that is missing.
+    """
+    if name not in choices:
+        raise unknown(kind, name, choices)
+    parameters = inspect.signature(choices[name]).parameters.values()
+    signature = inspect.Signature([p for p in parameters if p.name not in given])
+    for setting in settings:
+        if setting not in {*also, *signature.parameters}:
+            raise unknown(f"setting of {kind} {name!r}", setting, {*also, *signature.parameters})
+    try:
+        signature.bind(**{key: value for key, value in settings.items() if key not in also})
+    except TypeError as error:
+        raise UsageError(f"{kind} {name!r}: {error}") from error

@@ -9,26 +9,87 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from suite.errors import UsageError
-from suite.field_checks import (
-    is_count,
-    is_finite,
-    is_integer,
-    is_name,
-    is_positive,
-    is_range,
-    is_rising,
-    is_seed,
-    is_settings,
-    is_strength,
-    require,
-)
 
 VERSIONS = {"training": 1, "pretrained": 1, "measurement": 2}
+
+# What a field must be, in words, and the predicate that says so; the metadata of the field.
+Rule = Mapping[str, Any]
+
+
+def rule(expected: str, holds: Callable[[Any], bool]) -> Rule:
+    """Return a rule."""
+    return {"expected": expected, "holds": holds}
+
+
+def optional(of: Rule) -> Rule:
+    """Return a rule that None fulfils as well."""
+    return rule(f"{of['expected']} or None", lambda value: value is None or of["holds"](value))
+
+
+def require(name: str, value: object, of: Rule) -> None:
+    """Raise a `UsageError` that names a field and what it must be, unless a rule holds."""
+    if not of["holds"](value):
+        kind = type(value).__name__
+        raise UsageError(f"{name}: expected {of['expected']}, got {value!r} ({kind})")
+
+
+def check_fields(unit: Any) -> None:
+    """Check each field of a unit that has a rule."""
+    for spec in dataclasses.fields(unit):
+        if spec.metadata:
+            require(spec.name, getattr(unit, spec.name), spec.metadata)
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_finite(value: Any) -> bool:
+    return is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, tuple | list) and all(map(holds, value))
+
+
+def is_settings(value: Any) -> bool:
+    """Say whether a value is a mapping from names to what JSON can hold."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        return False
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+NAME = rule("a name", lambda v: isinstance(v, str))
+SWITCH = rule("True or False", lambda v: isinstance(v, bool))
+COUNT = rule("a positive integer", lambda v: is_integer(v) and v > 0)
+SEED = rule("an integer in 0..2^63-1", lambda v: is_integer(v) and 0 <= v < 2**63)
+FOLDS = rule("an integer of at least 2", lambda v: is_integer(v) and v > 1)
+PIXELS = rule("a number of pixels, 0 or more", lambda v: is_integer(v) and v >= 0)
+POSITIVE = rule("a positive finite number", lambda v: is_finite(v) and v > 0)
+STRENGTH = rule("a finite number >= 0", lambda v: is_finite(v) and v >= 0)
+SHARE = rule("a number from 0 to below 1", lambda v: is_finite(v) and 0 <= v < 1)
+ZOOM = rule("a finite number above 1, or None", lambda v: v is None or (is_finite(v) and v > 1))
+RANGE = rule(
+    "two finite numbers, low < high",
+    lambda v: is_list(v, is_finite) and len(v) == 2 and v[0] < v[1],
+)
+RISING = rule(
+    "rising positive integers", lambda v: is_list(v, COUNT["holds"]) and sorted(set(v)) == list(v)
+)
+NO_DECAYS = rule("none beside cosine_epochs", lambda v: not v)
+SETTINGS = rule("names and values", is_settings)
+PENALTIES = rule("names, and settings for each", is_settings)
+PENALTY = rule('settings such as {"strength": 1}', is_settings)
+NETWORK = rule("a Training or a Pretrained", lambda v: isinstance(v, Training | Pretrained))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,108 +132,53 @@ class Training:
         UsageError: a field that has not its type or is out of its range, by name.
     """
 
-    data: str
-    network: str
-    epochs: int
-    learning_rate: float
-    seed: int
-    network_options: Mapping[str, Any] = field(default_factory=dict)
-    pixel_range: tuple[float, float] = (0.0, 1.0)
-    n_train: int | None = None
-    batch_size: int = 128
-    optimizer: str = "adam"
-    penalties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    group_dro: float | None = None
-    balance_groups: bool = False
-    folds: int | None = None
+    data: str = field(metadata=NAME)
+    network: str = field(metadata=NAME)
+    epochs: int = field(metadata=COUNT)
+    learning_rate: float = field(metadata=POSITIVE)
+    seed: int = field(metadata=SEED)
+    network_options: Mapping[str, Any] = field(default_factory=dict, metadata=SETTINGS)
+    pixel_range: tuple[float, float] = field(default=(0.0, 1.0), metadata=RANGE)
+    n_train: int | None = field(default=None, metadata=optional(COUNT))
+    batch_size: int = field(default=128, metadata=COUNT)
+    optimizer: str = field(default="adam", metadata=NAME)
+    penalties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata=PENALTIES)
+    group_dro: float | None = field(default=None, metadata=optional(POSITIVE))
+    balance_groups: bool = field(default=False, metadata=SWITCH)
+    folds: int | None = field(default=None, metadata=optional(FOLDS))
     fold: int = 0
-    crop_padding: int = 0
-    flip: bool = False
-    zoom: float | None = None
-    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    crop_padding: int = field(default=0, metadata=PIXELS)
+    flip: bool = field(default=False, metadata=SWITCH)
+    zoom: float | None = field(default=None, metadata=ZOOM)
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict, metadata=SETTINGS)
     cosine_epochs: int | None = None
-    decay_epochs: Sequence[int] = ()
-    label_smoothing: float = 0.0
+    decay_epochs: Sequence[int] = field(default=(), metadata=RISING)
+    label_smoothing: float = field(default=0.0, metadata=SHARE)
 
     def __post_init__(self) -> None:
-        for name in ("data", "network", "optimizer"):
-            require(name, getattr(self, name), "a name", is_name)
-        for name in ("epochs", "batch_size"):
-            require(name, getattr(self, name), "a positive integer", is_count)
-        if self.n_train is not None:
-            require("n_train", self.n_train, "a positive integer or None", is_count)
-        if self.group_dro is not None:
-            require("group_dro", self.group_dro, "a positive finite number or None", is_positive)
-        for name in ("balance_groups", "flip"):
-            require(name, getattr(self, name), "True or False", lambda v: isinstance(v, bool))
-        self._check_folds()
-        self._check_schedule_and_changes()
-        require("learning_rate", self.learning_rate, "a positive finite number", is_positive)
-        require("seed", self.seed, "an integer in 0..2^63-1", is_seed)
-        require("pixel_range", self.pixel_range, "two finite numbers, low < high", is_range)
-        object.__setattr__(self, "pixel_range", tuple(self.pixel_range))
-        require("network_options", self.network_options, "names and values", is_settings)
-        require("penalties", self.penalties, "names, and settings for each", is_settings)
-        for name, settings in self.penalties.items():
-            require(f"penalty {name!r}", settings, 'settings such as {"strength": 1}', is_settings)
-            require(
-                f"strength of penalty {name!r}",
-                settings.get("strength"),
-                "a finite number >= 0",
-                is_strength,
-            )
-
-    def _check_folds(self) -> None:
-        if self.folds is not None:
-            require(
-                "folds",
-                self.folds,
-                "an integer of at least 2 or None",
-                lambda v: is_count(v) and v > 1,
-            )
-        last = (self.folds or 1) - 1
-        require(
-            "fold",
-            self.fold,
-            f"an integer in 0..{last} for folds={self.folds}",
-            lambda v: is_integer(v) and 0 <= v <= last,
+        check_fields(self)
+        folds, epochs = self.folds or 1, self.epochs
+        of_folds = rule(
+            f"an integer in 0..{folds - 1} for folds={self.folds}",
+            lambda v: is_integer(v) and 0 <= v < folds,
         )
-
-    def _check_schedule_and_changes(self) -> None:
-        require(
-            "crop_padding",
-            self.crop_padding,
-            "a number of pixels, 0 or more",
-            lambda v: is_integer(v) and v >= 0,
-        )
-        require(
-            "zoom",
-            self.zoom,
-            "a finite number above 1, or None",
-            lambda v: v is None or (is_finite(v) and v > 1),
-        )
-        require("optimizer_options", self.optimizer_options, "names and values", is_settings)
-        require(
-            "label_smoothing",
-            self.label_smoothing,
-            "a number from 0 to below 1",
-            lambda v: is_finite(v) and 0 <= v < 1,
-        )
+        require("fold", self.fold, of_folds)
         if self.cosine_epochs is not None:
-            require(
-                "cosine_epochs",
-                self.cosine_epochs,
-                f"an integer from {self.epochs} (epochs)",
-                lambda v: is_integer(v) and v >= self.epochs,
+            cosine = rule(
+                f"an integer from {epochs} (epochs)", lambda v: is_integer(v) and v >= epochs
             )
-            require("decay_epochs", self.decay_epochs, "none beside cosine_epochs", lambda v: not v)
-        require("decay_epochs", self.decay_epochs, "rising positive integers", is_rising)
+            require("cosine_epochs", self.cosine_epochs, cosine)
+            require("decay_epochs", self.decay_epochs, NO_DECAYS)
+        for name, settings in self.penalties.items():
+            require(f"penalty {name!r}", settings, PENALTY)
+            require(f"strength of penalty {name!r}", settings.get("strength"), STRENGTH)
+        object.__setattr__(self, "pixel_range", tuple(self.pixel_range))
         object.__setattr__(self, "decay_epochs", tuple(self.decay_epochs))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
-    """A network that others have trained, and the images that it is shown.
+    """A pretrained network, and the images that it is shown.
 
     Args:
         data: name of the data set (see `suite.data.SOURCES`); its test images are shown.
@@ -182,12 +188,11 @@ class Pretrained:
         UsageError: a field that has not its type, by name.
     """
 
-    data: str
-    network: str
+    data: str = field(metadata=NAME)
+    network: str = field(metadata=NAME)
 
     def __post_init__(self) -> None:
-        for name in ("data", "network"):
-            require(name, getattr(self, name), "a name", is_name)
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +200,7 @@ class Measurement:
     """A metric of a trained network.
 
     Args:
-        training: the network, trained here or by others.
+        training: the network, trained here or pretrained.
         metric: a name in `suite.papers.measure.METRICS`.
         settings: arguments of the metric.
 
@@ -203,19 +208,12 @@ class Measurement:
         UsageError: a field that has not its type, by name.
     """
 
-    training: Training | Pretrained
-    metric: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    training: Training | Pretrained = field(metadata=NETWORK)
+    metric: str = field(metadata=NAME)
+    settings: Mapping[str, Any] = field(default_factory=dict, metadata=SETTINGS)
 
     def __post_init__(self) -> None:
-        require(
-            "training",
-            self.training,
-            "a Training or a Pretrained",
-            lambda v: isinstance(v, Training | Pretrained),
-        )
-        require("metric", self.metric, "a name", is_name)
-        require("settings", self.settings, "names and values", is_settings)
+        check_fields(self)
 
 
 Network = Training | Pretrained
@@ -228,12 +226,8 @@ def identity(unit: Unit) -> dict[str, Any]:
     result: dict[str, Any] = {"unit": kind, "version": VERSIONS[kind]}
     for spec in dataclasses.fields(unit):
         value = getattr(unit, spec.name)
-        default = (
-            spec.default_factory()
-            if spec.default_factory is not dataclasses.MISSING
-            else spec.default
-        )
-        if value != default:
+        factory = spec.default_factory
+        if value != (spec.default if factory is dataclasses.MISSING else factory()):
             result[spec.name] = identity(value) if isinstance(value, Network) else value
     return json.loads(json.dumps(result))
 
@@ -243,15 +237,11 @@ def from_identity(values: Mapping[str, Any]) -> Unit:
     fields = {name: value for name, value in values.items() if name not in ("unit", "version")}
     if values["unit"] == "measurement":
         return Measurement(training=training_of(from_identity(fields.pop("training"))), **fields)
-    if values["unit"] == "pretrained":
-        return Pretrained(**fields)
-    if "pixel_range" in fields:
-        fields["pixel_range"] = tuple(fields["pixel_range"])
-    return Training(**fields)
+    return (Pretrained if values["unit"] == "pretrained" else Training)(**fields)
 
 
 def training_of(unit: Unit) -> Network:
-    """Return the network of a measurement, trained here or by others, or the network itself."""
+    """Return the network of a measurement, or the network itself."""
     return unit.training if isinstance(unit, Measurement) else unit
 
 

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from reglib.top_gap import TopGAP, class_map_l1, fused, pooling, top_gap, top_gap_and_l1
 from suite.networks import build_network
 from suite.training import penalties as steps
-from suite.training.penalties import take_step
-from suite.training.registry import PENALTIES
+from suite.training.penalties import PENALTIES, forward
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -206,7 +205,7 @@ def test_a_training_step_takes_both_from_one_launch(penalties, monkeypatch):
 
     def gradients():
         generator = torch.Generator(DEVICE).manual_seed(0)
-        step = take_step(model, images.clone().requires_grad_(), labels, generator)
+        step = forward(model, images.clone().requires_grad_(), labels, generator)
         loss = F.cross_entropy(step.logits, labels)
         for name in penalties:
             loss = loss + PENALTIES[name](step).mean()

@@ -18,8 +18,7 @@ from suite.networks import build_network
 from suite.paths import KEPT_RESULTS
 from suite.runs.compute import keys_of
 from suite.training.loop import train
-from suite.training.penalties import Constants, take_step
-from suite.training.registry import PENALTIES
+from suite.training.penalties import PENALTIES, TrainingContext, forward
 from suite.units import Training
 
 FILE = Path(__file__).parent / "golden.json"
@@ -90,12 +89,12 @@ def penalty(name, number):
     generator = torch.Generator().manual_seed(5)
     images = torch.rand(6, 1, 16, 16, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 3, 9, 1, 1, 7])
-    step = take_step(
+    step = forward(
         network,
         images.clone().requires_grad_(),
         labels,
         generator,
-        constants=Constants(network, lambda: [images]),
+        context=TrainingContext(network, lambda: [images]),
         with_activations=True,
         epoch=1,
     )

@@ -15,9 +15,15 @@ from reglib.regularizers import input_gradient_penalty
 from reglib.top_gap import class_map_l1
 from suite.errors import UsageError
 from suite.networks import build_network
-from suite.training.landscape import landscape_curvature, landscape_target
-from suite.training.penalties import Constants, Step, of_step, take_step
-from suite.training.registry import PENALTIES
+from suite.training.penalties import (
+    PENALTIES,
+    PenaltyInputs,
+    TrainingContext,
+    forward,
+    landscape_curvature,
+    landscape_target,
+    of_inputs,
+)
 
 SHAPE, CLASSES, BATCH = (2, 12, 12), 4, 3
 LABELS = torch.tensor([3, 0, 1])
@@ -123,13 +129,13 @@ def images(dtype=torch.float64):
 def step_of(model, inputs):
     """Make one step; its generator has the same seed each time."""
     inputs = inputs.detach().requires_grad_()
-    return take_step(
+    return forward(
         model,
         inputs,
         LABELS.to(inputs.device),
         torch.Generator(inputs.device).manual_seed(9),
         pixel_range=(-9, 9),
-        constants=Constants(model, lambda: [images()]),
+        context=TrainingContext(model, lambda: [images()]),
         with_activations=True,
     )
 
@@ -153,10 +159,10 @@ def test_settings_of_a_penalty_are_the_arguments_that_no_step_holds():
     def function(inputs, labels, *, radius, order=2):
         return inputs.sum(1) * radius + labels * order
 
-    penalty = of_step(function)
-    assert str(inspect.signature(penalty)) == "(step, /, *, radius, order=2)"
+    penalty = of_inputs(function)
+    assert str(inspect.signature(penalty)) == "(given, /, *, radius, order=2)"
     inputs = torch.ones(3, 2)
-    step = Step(nn.Identity(), inputs, LABELS, inputs, torch.Generator())
+    step = PenaltyInputs(nn.Identity(), inputs, LABELS, inputs, torch.Generator())
     assert torch.equal(penalty(step, radius=10), 20 + 2 * LABELS)
     assert torch.equal(penalty(step, radius=10, order=0), torch.full((3,), 20.0))
 
@@ -180,7 +186,7 @@ def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
     values = penalty(step)
     least = 0.0
     if penalty.name == "landscape_target":  # the landscape is zero, the target is not
-        least = float(step.constants.smoothness(3).square().mean())
+        least = float(step.context.smoothness(3).square().mean())
     torch.testing.assert_close(values, torch.full_like(values, least), rtol=1e-12, atol=0)
     gradients = parameter_gradients(values, model)
     if penalty.name.startswith("landscape"):
@@ -379,7 +385,7 @@ def test_landscape_of_a_batch_of_one_under_batch_normalisation_is_that_of_evalua
     model = network_of(SETTINGS["batch normalisation in training mode"])
     x, generator = images()[:1], torch.Generator().manual_seed(3)
     state = copy.deepcopy(model.state_dict())
-    value = landscape_curvature(Step(model, x, LABELS[:1], torch.empty(0), generator))
+    value = landscape_curvature(PenaltyInputs(model, x, LABELS[:1], torch.empty(0), generator))
     expected = importance_landscape(model.eval(), x, generator=generator.manual_seed(3))
     torch.testing.assert_close(value, curvature_penalty(expected)[None], rtol=1e-12, atol=0)
     assert all(torch.equal(v, state[name]) for name, v in model.state_dict().items())
@@ -387,10 +393,10 @@ def test_landscape_of_a_batch_of_one_under_batch_normalisation_is_that_of_evalua
 
 def test_landscape_target_needs_training_images():
     step = step_of(network_of(SETTINGS["without batch normalisation"]), images())
-    with pytest.raises(ValueError, match=r"step.constants: expected Constants.* got None"):
-        landscape_target(step._replace(constants=None))
+    with pytest.raises(ValueError, match=r"context: expected TrainingContext.* got None"):
+        landscape_target(step._replace(context=None))
     with pytest.raises(ValueError, match="batches: expected an image that has an edge"):
-        landscape_target(step._replace(constants=Constants(step.model)))
+        landscape_target(step._replace(context=TrainingContext(step.model)))
 
 
 def test_landscape_penalties_refuse_batch_statistics_without_running_ones():
@@ -408,7 +414,7 @@ def test_landscape_penalties_refuse_batch_statistics_without_running_ones():
 def test_constants_are_made_once():
     calls = []
     model = network_of(SETTINGS["without batch normalisation"])
-    constants = Constants(model, lambda: calls.append(1) or [images()])
+    constants = TrainingContext(model, lambda: calls.append(1) or [images()])
     assert constants.smoothness(3) is constants.smoothness(3)
     assert constants.smoothness(5).shape == (12, 12)
     assert len(calls) == 2
@@ -458,7 +464,7 @@ def test_activation_l1_takes_the_outputs_of_the_activation_layers():
 
 def test_activation_l1_asks_for_a_step_with_activations():
     model = network_of(SETTINGS["without batch normalisation"])
-    step = take_step(model, images(), LABELS, torch.Generator())
+    step = forward(model, images(), LABELS, torch.Generator())
     with pytest.raises(UsageError, match=r"got none; LeNet5 must .* with_activations=True"):
         PENALTIES["activation_l1"](step)
 

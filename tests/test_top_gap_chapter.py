@@ -2,7 +2,7 @@
 
 from suite import notebooks
 from suite.evidence import load_published
-from suite.training.checks import check
+from suite.training.loop import check
 from suite.units import Training
 
 CHAPTER = "top_gap"

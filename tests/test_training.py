@@ -17,9 +17,8 @@ from suite.data import ImageData, Split, load_data, to_float
 from suite.errors import UsageError
 from suite.networks import build_network
 from suite.training import loop as training
-from suite.training.checks import check
-from suite.training.loop import initial_network, memory_format, train
-from suite.training.registry import PENALTIES
+from suite.training.loop import check, initial_network, memory_format, train
+from suite.training.penalties import PENALTIES
 from suite.units import Training
 
 CPU = torch.device("cpu")
@@ -260,9 +259,9 @@ def test_settings_of_a_penalty_reach_it():
 def test_penalties_know_the_pixel_range_of_the_unit(monkeypatch):
     ranges = []
 
-    def penalty(step):
-        ranges.append(step.pixel_range)
-        return PENALTIES["input_gradient"](step)
+    def penalty(given):
+        ranges.append(given.pixel_range)
+        return PENALTIES["input_gradient"](given)
 
     monkeypatch.setitem(PENALTIES, "logit_gradient", penalty)
     penalties = {"logit_gradient": {"strength": 1}}
@@ -274,9 +273,9 @@ def inputs_of(monkeypatch, unit):
     """Train with a penalty that is zero, and return the images that it saw, batch by batch."""
     seen = []
 
-    def record(step):
-        seen.append(step.inputs.detach().clone())
-        return step.logits.sum(1) * 0
+    def record(given):
+        seen.append(given.inputs.detach().clone())
+        return given.logits.sum(1) * 0
 
     monkeypatch.setitem(PENALTIES, "logit_gradient", record)
     trained(dataclasses.replace(unit, penalties={"logit_gradient": {"strength": 1}}))
@@ -360,9 +359,9 @@ def test_penalties_know_the_epoch():
 def test_balanced_groups_are_equally_frequent(monkeypatch):
     seen = []
 
-    def record(step):
-        seen.extend(step.inputs.flatten(1).sum(1).tolist())
-        return step.logits.sum(1) * 0
+    def record(given):
+        seen.extend(given.inputs.flatten(1).sum(1).tolist())
+        return given.logits.sum(1) * 0
 
     monkeypatch.setitem(PENALTIES, "logit_gradient", record)
     trained(dataclasses.replace(GROUPED, penalties={"logit_gradient": {"strength": 1}}))
@@ -457,9 +456,9 @@ def test_a_penalty_acts_in_every_t_th_step_of_the_training_in_full_strength(
 ):
     seen = []
 
-    def record(step, *, kernel_width=3):
-        seen.append((kernel_width, step.inputs.requires_grad, step.labels))
-        return 0 * step.logits.sum(1) + 1
+    def record(given, *, kernel_width=3):
+        seen.append((kernel_width, given.inputs.requires_grad, given.labels))
+        return 0 * given.logits.sum(1) + 1
 
     monkeypatch.setitem(PENALTIES, name, record)
     penalties = {name: {"strength": 9.0, "every": 2, "kernel_width": 5}}

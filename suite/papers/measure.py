@@ -1,6 +1,5 @@
 """Metrics by name: what a `Measurement` asks of a trained network."""
 
-import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor
 from reglib.double_backward import fast_double_backward
 from suite import metrics
 from suite.attacks import ATTACKS
-from suite.errors import UsageError, unknown
+from suite.errors import UsageError, check_call, unknown
 from suite.metrics.saliency import SALIENCIES
 from suite.papers import high_order_saliency as second_order
 from suite.papers import interpretations
@@ -187,17 +186,7 @@ def check(unit: Measurement) -> None:
         UsageError: unknown metric or setting, a setting that is missing, or a value of it that is
             not known.
     """
-    if unit.metric not in METRICS:
-        raise unknown("metric", unit.metric, METRICS)
-    signature = inspect.signature(METRICS[unit.metric])
-    for name in unit.settings:
-        if name not in signature.parameters:
-            settings = [p for p in signature.parameters if p != "subject"]
-            raise unknown(f"setting of metric {unit.metric!r}", name, settings)
-    try:
-        signature.bind(None, **unit.settings)
-    except TypeError as error:
-        raise UsageError(f"metric {unit.metric!r}: {error}") from error
+    check_call("metric", unit.metric, METRICS, unit.settings, given=("subject",))
     for name, chosen in unit.settings.items():
         known = CHOICES.get(f"{unit.metric}.{name}", CHOICES.get(name))
         if known is not None and chosen is not None and chosen not in known:

@@ -19,7 +19,6 @@ from suite.runs.dispatch import Failure, run_jobs
 from suite.runs.execute import Job, describe
 from suite.runs.executors import Resources
 from suite.store import Record, Store
-from suite.training import checks as training_checks
 from suite.training import loop as training
 from suite.training.evaluated import checked_test_split
 from suite.units import (
@@ -119,7 +118,7 @@ def check(unit: Unit) -> None:
         if not isinstance(unit, Measurement):
             raise UsageError("a Pretrained is trained already: expected measurements of it")
     else:
-        training_checks.check(network)
+        training.check(network)
     if isinstance(unit, Measurement):
         measure.check(unit)
 

@@ -5,6 +5,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suite.errors import UsageError
+from suite.units import Training
+
+
+def changed(unit: Training, images: Tensor, generator: torch.Generator) -> Tensor:
+    """Return images as a training shows them in one epoch."""
+    images = crop_and_flip(
+        images, crop_padding=unit.crop_padding, flip=unit.flip, generator=generator
+    )
+    return images if unit.zoom is None else zoom_in(images, unit.zoom, generator=generator)
 
 
 def crop_and_flip(
@@ -12,7 +21,7 @@ def crop_and_flip(
 ) -> Tensor:
     r"""Crop each image at random after padding it by reflection, and mirror it or not.
 
-    A crop of the padded image at a random place is the image moved by whole pixels,
+    A crop of the padded image at a random position is the image moved by whole pixels,
     :math:`x'_{c,i,j} = x_{c,\rho(i+u),\rho(j+v)}` with `u` and `v` uniform on
     `-crop_padding .. crop_padding`, where :math:`\rho` reflects at the outermost pixels, which are
     not repeated. A mirrored image has left and right exchanged, with a chance of one half.
@@ -79,8 +88,8 @@ def zoom_in(images: Tensor, largest: float, *, generator: torch.Generator) -> Te
     scaled[:, 0, 0] = scaled[:, 1, 1] = 1 / factors
     grid = F.affine_grid(scaled, list(images.shape), align_corners=False).to(images.device)
     floats = images if images.is_floating_point() else images.float()
-    found = F.grid_sample(floats, grid.to(floats), align_corners=False, padding_mode="border")
-    return found if images.is_floating_point() else found.round().to(images.dtype)
+    zoomed = F.grid_sample(floats, grid.to(floats), align_corners=False, padding_mode="border")
+    return zoomed if images.is_floating_point() else zoomed.round().to(images.dtype)
 
 
 def check_crop_padding(crop_padding: int, size: tuple[int, ...]) -> None:
@@ -96,6 +105,6 @@ def check_crop_padding(crop_padding: int, size: tuple[int, ...]) -> None:
         )
 
 
-def _reflected(places: Tensor, size: int) -> Tensor:
-    """Fold places beyond 0..size-1 back at the first and the last."""
-    return (size - 1) - ((size - 1) - places.abs()).abs()
+def _reflected(positions: Tensor, size: int) -> Tensor:
+    """Fold positions beyond 0..size-1 back at the first and the last."""
+    return (size - 1) - ((size - 1) - positions.abs()).abs()

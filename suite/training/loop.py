@@ -10,17 +10,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reglib.double_backward import fast_double_backward
-from reglib.double_backward.modules import viewed
 from reglib.regularizers import balancing_weights, group_dro
-from suite.data import ImageData, Split, to_float
-from suite.errors import UsageError
-from suite.networks import build_network
-from suite.training.augmentation import check_crop_padding, crop_and_flip, zoom_in
+from suite.data import ImageData, to_float
+from suite.errors import UsageError, unknown
+from suite.networks import NETWORKS, build_network
+from suite.training.augmentation import changed, check_crop_padding
 from suite.training.checkpoints import State, restore, state_of
-from suite.training.checks import check, own_settings
-from suite.training.optimizers import build_optimizer, set_learning_rate
-from suite.training.penalties import Constants, Step, take_step
-from suite.training.registry import OWN_PASS, PENALTIES
+from suite.training.optimizers import build_optimizer, check_optimizer, set_learning_rate
+from suite.training.penalties import (
+    NEEDS_OWN_FORWARD,
+    PenaltyInputs,
+    Term,
+    TrainingContext,
+    forward,
+    terms,
+)
 from suite.units import Training
 
 # Images of at most so many bytes are kept on the device; of more, each batch is brought there.
@@ -73,39 +77,32 @@ def train(
         UsageError: an unknown name, an unknown way of double backpropagation, or data without the
             groups that the unit asks for.
     """
-    check(unit)
     way = double_backward or DEFAULT[device.type]
     if way not in ("fast", "stock"):
         raise UsageError(f"double_backward: expected fast or stock, got {way!r}")
-    network = initial_network(unit, data).to(device)
-    penalised = bool(unit.penalties)
-    layout = memory_format(network, device, stock_penalties=penalised and way == "stock")
-    network = network.to(memory_format=layout)
-    model = fast_double_backward(network) if penalised and way == "fast" else network
-    parameters = list(network.parameters())
-    optimizer = build_optimizer(unit, network)
-    losses: list[float] = []
-    if resume is not None:
-        losses = restore(resume, network, optimizer)
-    groups = _groups(unit, data, device, resume)
-
-    def state() -> State:
-        state = state_of(network, optimizer, losses)
-        return state if groups is None else state | {"group_weights": groups.weights}
-
-    images = data.train.images[: unit.n_train]
-    images = images.to(device) if images.nbytes <= RESIDENT_BYTES else images
-    split = Split(images, data.train.labels[: unit.n_train].to(device))
-    constants = Constants(model, lambda: (part.to(device) for part in images.split(500)))
+    fit = _Fit(unit, data, device, way, resume)
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
-        for epoch in range(len(losses), unit.epochs):
-            losses.append(_epoch(unit, constants, optimizer, layout, split, groups, epoch))
-            if not math.isfinite(losses[-1]):
-                return Trained(network.eval(), losses, diverged=True)
+        while len(fit.losses) < unit.epochs:
+            fit.losses.append(fit.epoch(len(fit.losses)))
+            if not math.isfinite(fit.losses[-1]):
+                return Trained(fit.network.eval(), fit.losses, diverged=True)
             if on_epoch is not None:
-                on_epoch(state)
-    finite = all(bool(parameter.isfinite().all()) for parameter in parameters)
-    return Trained(network.eval(), losses, diverged=not finite)
+                on_epoch(fit.state)
+    finite = all(bool(parameter.isfinite().all()) for parameter in fit.parameters)
+    return Trained(fit.network.eval(), fit.losses, diverged=not finite)
+
+
+def check(unit: Training) -> None:
+    """Check the names in a unit before any time is spent.
+
+    Raises:
+        UsageError: unknown network, optimizer, penalty or setting of one of these, or a setting
+            that is missing.
+    """
+    if unit.network not in NETWORKS:
+        raise unknown("network", unit.network, NETWORKS)
+    check_optimizer(unit)
+    terms(unit.penalties)
 
 
 def initial_network(unit: Training, data: ImageData) -> nn.Module:
@@ -132,109 +129,129 @@ def memory_format(
     return torch.channels_last if fast else torch.contiguous_format
 
 
-class _Groups(NamedTuple):
-    """Groups (N,) of the images, and the weights (groups,) of Group DRO, which change in place."""
+class _Fit:
+    """A training under way. The model of `context` is the network, or a fast view of it.
 
-    groups: Tensor
-    weights: Tensor
+    `groups` (N,) are those of the images, and `weights` (groups,) those of Group DRO, which change
+    in place.
+    """
 
-
-def _groups(
-    unit: Training, data: ImageData, device: torch.device, resume: State | None
-) -> _Groups | None:
-    if unit.group_dro is None and not unit.balance_groups:
-        return None
-    if data.train.groups is None:
-        raise UsageError(
-            f"data set {unit.data!r}: expected groups of images, which group_dro and "
-            "balance_groups need, got none"
+    def __init__(
+        self, unit: Training, data: ImageData, device: torch.device, way: str, resume: State | None
+    ) -> None:
+        self.unit = unit
+        network = initial_network(unit, data).to(device)
+        stock = bool(unit.penalties) and way == "stock"
+        self.layout = memory_format(network, device, stock_penalties=stock)
+        self.network = network.to(memory_format=self.layout)
+        self.parameters = list(network.parameters())
+        self.optimizer = build_optimizer(unit, network)
+        self.losses = [] if resume is None else restore(resume, network, self.optimizer)
+        self.terms = terms(unit.penalties)
+        images = data.train.images[: unit.n_train]
+        self.images = images.to(device) if images.nbytes <= RESIDENT_BYTES else images
+        self.labels = data.train.labels[: unit.n_train].to(device)
+        self.context = TrainingContext(
+            fast_double_backward(network) if self.terms and way == "fast" else network,
+            lambda: (part.to(device) for part in self.images.split(500)),
         )
-    groups = data.train.groups[: unit.n_train].to(device)
-    count = int(data.train.groups.max()) + 1
-    weights = torch.full((count,), 1 / count, device=device)
-    if resume is not None:
-        if "group_weights" not in resume:
-            raise UsageError("resume: expected the state of a training with groups, got another")
-        weights.copy_(resume["group_weights"])
-    return _Groups(groups, weights)
+        self.groups: Tensor | None = None
+        self.weights: Tensor | None = None
+        if unit.group_dro is not None or unit.balance_groups:
+            self._set_groups(data, resume)
 
+    def _set_groups(self, data: ImageData, resume: State | None) -> None:
+        groups = data.train.groups
+        if groups is None:
+            raise UsageError(
+                f"data set {self.unit.data!r}: expected groups of images, which group_dro and "
+                "balance_groups need, got none"
+            )
+        self.groups = groups[: self.unit.n_train].to(self.labels.device)
+        count = int(groups.max()) + 1
+        self.weights = torch.full((count,), 1 / count, device=self.labels.device)
+        if resume is not None:
+            if "group_weights" not in resume:
+                raise UsageError(
+                    "resume: expected the state of a training with groups, got another"
+                )
+            self.weights.copy_(resume["group_weights"])
 
-def _epoch(
-    unit: Training,
-    constants: Constants,
-    optimizer: torch.optim.Optimizer,
-    layout: torch.memory_format,
-    split: Split,
-    groups: _Groups | None,
-    epoch: int,
-) -> float:
-    """Go through the images once; return the mean loss, penalties included."""
-    seed = _seed(f"{unit.seed}/{epoch}")
-    torch.manual_seed(seed)
-    device = split.labels.device
-    generator = torch.Generator(device).manual_seed(seed)
-    changes = torch.Generator().manual_seed(_seed(f"{unit.seed}/{epoch}/changes"))
-    batches = _order(unit, split, groups, seed).to(device).split(unit.batch_size)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    network = viewed(constants.model).train()  # faster where no penalty acts
-    total = torch.zeros((), device=device, dtype=torch.float64)
-    for number, index in enumerate(batches, start=1 + epoch * len(batches)):
-        set_learning_rate(optimizer, unit, steps=number - 1, steps_per_epoch=len(batches))
-        pixels = crop_and_flip(
-            split.images[index.to(split.images.device)].to(device),
-            crop_padding=unit.crop_padding,
-            flip=unit.flip,
-            generator=changes,
-        )
-        if unit.zoom is not None:
-            pixels = zoom_in(pixels, unit.zoom, generator=changes)
-        images = to_float(pixels, unit.pixel_range).contiguous(memory_format=layout)
-        acting = {n: s for n, s in unit.penalties.items() if number % s.get("every", 1) == 0}
-        looked_at = bool(acting.keys() - OWN_PASS)
-        step = take_step(
-            constants.model if looked_at else network,
+    def state(self) -> State:
+        """Return what the training can go on from."""
+        state = state_of(self.network, self.optimizer, self.losses)
+        return state if self.weights is None else state | {"group_weights": self.weights}
+
+    def epoch(self, epoch: int) -> float:
+        """Go through the images once; return the mean loss, penalties included."""
+        unit, device = self.unit, self.labels.device
+        seed = _seed(f"{unit.seed}/{epoch}")
+        torch.manual_seed(seed)
+        generator = torch.Generator(device).manual_seed(seed)
+        changes = torch.Generator().manual_seed(_seed(f"{unit.seed}/{epoch}/changes"))
+        batches = self._order(seed).to(device).split(unit.batch_size)
+        self.network.train()
+        total = torch.zeros((), device=device, dtype=torch.float64)
+        for number, index in enumerate(batches, start=1 + epoch * len(batches)):
+            set_learning_rate(self.optimizer, unit, steps=number - 1, steps_per_epoch=len(batches))
+            pixels = self.images[index.to(self.images.device)].to(device)
+            images = to_float(changed(unit, pixels, changes), unit.pixel_range)
+            images = images.contiguous(memory_format=self.layout)
+            acting = [term for term in self.terms if number % term.every == 0]
+            given = self._forward(acting, images, self.labels[index], generator, epoch)
+            loss = self._cross_entropy(given, index)
+            for term in acting:
+                loss = loss + term.strength * term.penalty(given).mean()
+            self.optimizer.zero_grad()
+            # Naming the parameters spares a gradient by the images that nobody needs.
+            torch.autograd.backward(loss, inputs=self.parameters)
+            self.optimizer.step()
+            total += loss.detach() * len(index)
+        return float(total) / len(self.images)
+
+    def _order(self, seed: int) -> Tensor:
+        """Draw the order of the images in an epoch; where groups are balanced, with repeats."""
+        generator = torch.Generator().manual_seed(seed)
+        if self.groups is None or self.weights is None or not self.unit.balance_groups:
+            return torch.randperm(len(self.images), generator=generator)
+        chances = balancing_weights(self.groups, len(self.weights)).cpu()
+        return chances.multinomial(len(self.images), replacement=True, generator=generator)
+
+    def _forward(
+        self,
+        acting: list[Term],
+        images: Tensor,
+        labels: Tensor,
+        generator: torch.Generator,
+        epoch: int,
+    ) -> PenaltyInputs:
+        names = {term.name for term in acting}
+        looked_at = bool(names - NEEDS_OWN_FORWARD)
+        return forward(
+            self.context.model if looked_at else self.network,  # the faster one of the two
             images.requires_grad_(looked_at),
-            split.labels[index],
+            labels,
             generator,
-            pixel_range=unit.pixel_range,
-            constants=constants,
+            pixel_range=self.unit.pixel_range,
+            context=self.context,
             epoch=epoch,
-            with_activations="activation_l1" in acting,
+            with_class_maps="class_map_l1" in names,
+            with_activations="activation_l1" in names,
         )
-        loss = _cross_entropy(unit, step, groups, index)
-        for name, settings in acting.items():
-            values = PENALTIES[name](step, **own_settings(settings))
-            loss = loss + settings["strength"] * values.mean()
-        optimizer.zero_grad()
-        # Naming the parameters spares a gradient by the images that nobody needs.
-        torch.autograd.backward(loss, inputs=parameters)
-        optimizer.step()
-        total += loss.detach() * len(index)
-    return float(total) / len(split.images)
+
+    def _cross_entropy(self, given: PenaltyInputs, index: Tensor) -> Tensor:
+        """Return the mean over a batch, or what Group DRO makes of it, which moves the weights."""
+        smoothing, step_size = self.unit.label_smoothing, self.unit.group_dro
+        reduction = "mean" if step_size is None else "none"
+        losses = F.cross_entropy(
+            given.logits, given.labels, reduction=reduction, label_smoothing=smoothing
+        )
+        if step_size is None or self.groups is None or self.weights is None:
+            return losses
+        loss, weights = group_dro(losses, self.groups[index], self.weights, step_size=step_size)
+        self.weights.copy_(weights)
+        return loss
 
 
 def _seed(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
-
-
-def _order(unit: Training, split: Split, groups: _Groups | None, seed: int) -> Tensor:
-    """Draw the order of the images in an epoch; where groups are balanced, with repeats."""
-    generator = torch.Generator().manual_seed(seed)
-    if groups is None or not unit.balance_groups:
-        return torch.randperm(len(split.images), generator=generator)
-    chances = balancing_weights(groups.groups, len(groups.weights)).cpu()
-    return chances.multinomial(len(split.images), replacement=True, generator=generator)
-
-
-def _cross_entropy(unit: Training, step: Step, groups: _Groups | None, index: Tensor) -> Tensor:
-    """Return the mean over a batch, or what Group DRO makes of it, which moves the weights."""
-    if groups is None or unit.group_dro is None:
-        return F.cross_entropy(step.logits, step.labels, label_smoothing=unit.label_smoothing)
-    losses = F.cross_entropy(
-        step.logits, step.labels, reduction="none", label_smoothing=unit.label_smoothing
-    )
-    loss, weights = group_dro(
-        losses, groups.groups[index], groups.weights, step_size=unit.group_dro
-    )
-    groups.weights.copy_(weights)
-    return loss

@@ -8,48 +8,46 @@ from typing import Any
 import torch
 from torch import nn
 
-from suite.errors import UsageError, unknown
+from suite.errors import UsageError, check_call
 from suite.units import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
 }
-# "decay_all" is ours: whether biases and the weights of normalisations decay like all others.
-SETTINGS = {
-    "adam": ("betas", "eps", "weight_decay", "decay_all"),
-    "sgd": ("momentum", "dampening", "nesterov", "weight_decay", "decay_all"),
-}
+# Arguments of PyTorch's optimizers that are no settings of a unit.
+GIVEN = (
+    *("params", "lr", "fused", "foreach", "maximize", "differentiable"),
+    *("amsgrad", "capturable", "decoupled_weight_decay"),
+)
 
 
 def check_optimizer(unit: Training) -> None:
     """Check the optimizer of a unit and its settings before any time is spent.
 
     Raises:
-        UsageError: an unknown optimizer or setting, or a value that it does not take.
+        UsageError: see `build_optimizer`.
     """
-    if unit.optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", unit.optimizer, OPTIMIZERS)
-    known = SETTINGS[unit.optimizer]
-    if extra := unit.optimizer_options.keys() - set(known):
-        raise unknown(f"setting of optimizer {unit.optimizer!r}", min(extra), known)
-    for name, value in unit.optimizer_options.items():
-        default = inspect.signature(OPTIMIZERS[unit.optimizer]).parameters.get(name)
-        switch = default is None or isinstance(default.default, bool)
-        if switch != isinstance(value, bool):
-            expected = "true or false" if switch else "a number"
-            raise UsageError(
-                f"optimizer {unit.optimizer!r}: {name}: expected {expected}, got {value!r}"
-            )
-    try:
-        build_optimizer(unit, nn.ParameterList([torch.zeros(1, 1), torch.zeros(1)]))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"optimizer {unit.optimizer!r}: {error}") from error
+    build_optimizer(unit, nn.ParameterList([torch.zeros(1, 1), torch.zeros(1)]))
 
 
 def build_optimizer(unit: Training, network: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimizer of a unit for the parameters of a network."""
-    options = dict(unit.optimizer_options)
+    """Return the optimizer of a unit for the parameters of a network.
+
+    The setting "decay_all" says whether biases and the weights of normalisations decay like all
+    others.
+
+    Raises:
+        UsageError: an unknown optimizer or setting, or a value that it does not take.
+    """
+    name, options = unit.optimizer, dict(unit.optimizer_options)
+    check_call("optimizer", name, OPTIMIZERS, options, given=GIVEN, also=("decay_all",))
+    for setting, value in options.items():
+        argument = inspect.signature(OPTIMIZERS[name]).parameters.get(setting)
+        switch = argument is None or isinstance(argument.default, bool)
+        if switch != isinstance(value, bool):
+            expected = "true or false" if switch else "a number"
+            raise UsageError(f"optimizer {name!r}: {setting}: expected {expected}, got {value!r}")
     parameters: Any = list(network.parameters())
     if not options.pop("decay_all", True):
         # Of one dimension are biases, and the scales and shifts of normalisations.
@@ -57,7 +55,10 @@ def build_optimizer(unit: Training, network: nn.Module) -> torch.optim.Optimizer
             {"params": [p for p in parameters if p.ndim > 1]},
             {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
-    return OPTIMIZERS[unit.optimizer](parameters, lr=unit.learning_rate, fused=True, **options)
+    try:
+        return OPTIMIZERS[name](parameters, lr=unit.learning_rate, fused=True, **options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"optimizer {name!r}: {error}") from error
 
 
 def set_learning_rate(

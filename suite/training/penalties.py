@@ -1,134 +1,39 @@
-"""What a penalty may look at in one training step."""
+"""Penalties by name, and what they may look at in one step of a training.
 
-from __future__ import annotations
+What a penalty takes by keyword besides fields of `PenaltyInputs` are its settings in a `Training`.
+"""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from reglib import regularizers
 from reglib._checks import check_network
 from reglib.double_backward import evaluation_mode
 from reglib.double_backward.folding import in_evaluation_mode
 from reglib.double_backward.modules import View
-from reglib.landscape import data_smoothness
-from reglib.top_gap import Pooled, TopGAP
+from reglib.landscape import (
+    curvature_penalty,
+    data_smoothness,
+    importance_landscape,
+    target_penalty,
+)
+from reglib.top_gap import Pooled, TopGAP, class_map_l1
 from reglib.top_gap.pooling import can_fuse
+from suite.errors import UsageError, check_call
 from suite.networks import is_activation
 
 
-class Step(NamedTuple):
-    """What a penalty may look at in one training step: see `take_step`.
-
-    `inputs` (B, C, H, W) requires a gradient, unless all penalties are of `OWN_PASS`; `logits`
-    (B, classes) were computed from it, and on the way `class_maps` (B, classes, h, w), if the
-    network has a `TopGAP` layer that pools them, and `activations`, the outputs (B, ...) of its
-    activation layers, if they were asked for. `class_map_l1` (B,) is the L1 norm of the maps where
-    the kernel that pools them computes it anyway. `pixel_range` holds the values of black and
-    white. `constants` belongs to the whole training; without it, what is needed is made anew each
-    time. `epoch` counts from 0.
-    """
-
-    model: nn.Module
-    inputs: Tensor
-    labels: Tensor
-    logits: Tensor
-    generator: torch.Generator
-    class_maps: Tensor | None = None
-    activations: Sequence[Tensor] = ()
-    pixel_range: tuple[float, float] = (0.0, 1.0)
-    constants: Constants | None = None
-    class_map_l1: Tensor | None = None
-    epoch: int = 0
-
-
-def take_step(
-    model: nn.Module,
-    inputs: Tensor,
-    labels: Tensor,
-    generator: torch.Generator,
-    *,
-    pixel_range: tuple[float, float] = (0.0, 1.0),
-    constants: Constants | None = None,
-    with_activations: bool = False,
-    epoch: int = 0,
-) -> Step:
-    """Run a network on a batch, and note what penalties may look at.
-
-    The class maps are what the `TopGAP` layer is given: a hook that lives as long as the call sees
-    them, so that networks keep nothing of a forward pass, and one pass serves loss and penalties.
-    Activations are noted in the same way, in the order of the layers.
-    """
-    noted: list[tuple[Tensor, list[Pooled]]] = []
-    activations: list[Tensor] = []
-
-    def note(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        noted.append((arguments[0], []))
-        return noted[-1] if can_fuse(arguments[0]) else None
-
-    def note_output(module: nn.Module, arguments: Any, output: Tensor) -> None:
-        activations.append(output)
-
-    hooks = [
-        module.register_forward_pre_hook(note)
-        for module in model.modules()
-        if isinstance(module, TopGAP)
-    ] + [
-        module.register_forward_hook(note_output)
-        for module in model.modules()
-        if with_activations and is_activation(module)
-    ]
-    try:
-        logits = model(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    maps, pooled = noted[-1] if noted else (None, [])
-    return Step(
-        model,
-        inputs,
-        labels,
-        logits,
-        generator,
-        class_maps=maps,
-        activations=activations,
-        pixel_range=pixel_range,
-        constants=constants,
-        class_map_l1=pooled[-1].l1 if pooled else None,
-        epoch=epoch,
-    )
-
-
-Penalty = Callable[..., Tensor]
-
-
-def of_step(function: Penalty) -> Penalty:
-    """Let a penalty take from a `Step` what has the name of one of its fields.
-
-    The other arguments of `function` are its settings: they are the keyword arguments of the
-    result, as its signature says.
-    """
-    parameters = inspect.signature(function).parameters.values()
-    fields = [p.name for p in parameters if p.name in Step._fields]
-
-    def penalty(step: Step, **settings: Any) -> Tensor:
-        return function(**{name: getattr(step, name) for name in fields}, **settings)
-
-    step = inspect.Parameter("step", inspect.Parameter.POSITIONAL_ONLY)
-    settings = [p for p in parameters if p.name not in fields]
-    penalty.__signature__ = inspect.Signature([step, *settings])  # type: ignore[attr-defined]
-    return penalty
-
-
-class Constants:
-    """What stays the same in all steps of a training, made when it is first asked for.
+class TrainingContext:
+    """What stays the same in all steps of a training, computed when it is first asked for.
 
     Args:
         model: the network, or a view of it by `fast_double_backward`.
-        images: gives the training images without augmentation, batch by batch, as floats or bytes.
+        images: gives the training images without augmentation, batch by batch, as floats or uint8.
     """
 
     def __init__(
@@ -163,3 +68,205 @@ class Constants:
                 self._images(), kernel_width=kernel_width
             )
         return self._smoothness[kernel_width]
+
+
+class PenaltyInputs(NamedTuple):
+    """What a penalty may look at in one step of a training: see `forward`.
+
+    `inputs` (B, C, H, W) requires a gradient, unless all penalties are of `NEEDS_OWN_FORWARD`;
+    `logits` (B, classes) were computed from it, and on the way `class_maps` (B, classes, h, w), if
+    the network has a `TopGAP` layer that pools them, and `activations`, the outputs (B, ...) of its
+    activation layers, if they were asked for. `class_map_l1` (B,) is the L1 norm of the maps where
+    the kernel that pools them computes it anyway. `pixel_range` holds the values of black and
+    white. `context` belongs to the whole training; without it, what is needed is made anew each
+    time. `epoch` counts from 0.
+    """
+
+    model: nn.Module
+    inputs: Tensor
+    labels: Tensor
+    logits: Tensor
+    generator: torch.Generator
+    class_maps: Tensor | None = None
+    activations: Sequence[Tensor] = ()
+    pixel_range: tuple[float, float] = (0.0, 1.0)
+    context: TrainingContext | None = None
+    class_map_l1: Tensor | None = None
+    epoch: int = 0
+
+
+def forward(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    *,
+    with_class_maps: bool = True,
+    with_activations: bool = False,
+    **others: Any,
+) -> PenaltyInputs:
+    """Run a network on a batch, and note what penalties may look at.
+
+    The class maps are what the `TopGAP` layer is given: a hook that lives as long as the call sees
+    them, so that networks keep nothing of a forward pass, and one pass serves loss and penalties.
+    Activations are noted in the same way, in the order of the layers. `others` are further fields.
+    """
+    noted: list[tuple[Tensor, list[Pooled]]] = []
+    activations: list[Tensor] = []
+
+    def note(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        noted.append((arguments[0], []))
+        return noted[-1] if can_fuse(arguments[0]) else None
+
+    def note_output(module: nn.Module, arguments: Any, output: Tensor) -> None:
+        activations.append(output)
+
+    hooks = []
+    for module in model.modules() if with_class_maps or with_activations else ():
+        if with_class_maps and isinstance(module, TopGAP):
+            hooks.append(module.register_forward_pre_hook(note))
+        if with_activations and is_activation(module):
+            hooks.append(module.register_forward_hook(note_output))
+    try:
+        logits = model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    maps, pooled = noted[-1] if noted else (None, [])
+    return PenaltyInputs(
+        model,
+        inputs,
+        labels,
+        logits,
+        generator,
+        class_maps=maps,
+        activations=activations,
+        class_map_l1=pooled[-1].l1 if pooled else None,
+        **others,
+    )
+
+
+Penalty = Callable[..., Tensor]
+
+
+def of_inputs(function: Penalty) -> Penalty:
+    """Let a penalty take from `PenaltyInputs` what has the name of one of its fields.
+
+    The other arguments of `function` are its settings: they are the keyword arguments of the
+    result, as its signature says.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    fields = [p.name for p in parameters if p.name in PenaltyInputs._fields]
+
+    def penalty(given: PenaltyInputs, **settings: Any) -> Tensor:
+        return function(**{name: getattr(given, name) for name in fields}, **settings)
+
+    given = inspect.Parameter("given", inspect.Parameter.POSITIONAL_ONLY)
+    settings = [p for p in parameters if p.name not in fields]
+    penalty.__signature__ = inspect.Signature([given, *settings])  # type: ignore[attr-defined]
+    return penalty
+
+
+def class_map_sizes(given: PenaltyInputs) -> Tensor:
+    """Return `reglib.top_gap.class_map_l1` of the class maps that the logits were pooled from.
+
+    Raises:
+        UsageError: a network without a `TopGAP` layer.
+    """
+    if given.class_maps is None:
+        raise UsageError(
+            "penalty 'class_map_l1': expected a network with a TopGAP layer, got "
+            f"{type(given.model).__name__}; name the network 'top_gap', with k = 1.0 for the mean "
+            "over all locations"
+        )
+    return class_map_l1(given.class_maps) if given.class_map_l1 is None else given.class_map_l1
+
+
+def activation_sizes(given: PenaltyInputs, *, layers: str = "last") -> Tensor:
+    """Return `reglib.regularizers.activation_l1` of the outputs of the activation layers.
+
+    Raises:
+        UsageError: no activation layer, or they were not asked for.
+    """
+    if not given.activations:
+        raise UsageError(
+            "penalty 'activation_l1': expected the outputs of activation layers, got none; "
+            f"{type(given.model).__name__} must have them as modules (such as torch.nn.ReLU), and "
+            "forward must be told with_activations=True"
+        )
+    return regularizers.activation_l1(given.activations, layers=layers)
+
+
+def landscape_curvature(given: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
+    """Return `reglib.landscape.curvature_penalty` of the batch in evaluation mode, (B,)."""
+    penalty = curvature_penalty(_landscape(given), kernel_width=kernel_width)
+    return penalty.expand(len(given.inputs))
+
+
+def landscape_target(given: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
+    """Return `reglib.landscape.target_penalty` for the smoothness of the training images, (B,).
+
+    Raises:
+        ValueError: there is no `context` with training images.
+    """
+    if given.context is None:
+        raise ValueError(
+            "context: expected TrainingContext(model, images) with the training images, got None"
+        )
+    target = given.context.smoothness(kernel_width).to(given.inputs)
+    return target_penalty(_landscape(given), target).expand(len(given.inputs))
+
+
+def _landscape(given: PenaltyInputs) -> Tensor:
+    model = (given.context or TrainingContext(given.model)).evaluated
+    return importance_landscape(model, given.inputs, generator=given.generator, create_graph=True)
+
+
+# What takes the images and the network alone, and goes through the network by itself.
+NEEDS_OWN_FORWARD = frozenset({"landscape_curvature", "landscape_target"})
+
+PENALTIES: dict[str, Penalty] = {
+    "activation_l1": activation_sizes,
+    "adversarial": of_inputs(regularizers.adversarial_penalty),
+    "class_map_l1": class_map_sizes,
+    "cure": of_inputs(regularizers.cure_penalty),
+    "input_gradient": of_inputs(regularizers.input_gradient_penalty),
+    "input_hessian": of_inputs(regularizers.input_hessian_penalty),
+    "landscape_curvature": landscape_curvature,
+    "landscape_target": landscape_target,
+    "logit_gradient": of_inputs(regularizers.logit_gradient_penalty),
+    "marginal_density": of_inputs(regularizers.marginal_density_penalty),
+    "score_matching": of_inputs(regularizers.score_matching_penalty),
+}
+# Settings that every penalty has: its coefficient, and T, if it acts in every T-th step only.
+COMMON = ("strength", "every")
+
+
+class Term(NamedTuple):
+    """A penalty of a training with its settings: every so many steps, strength x its mean."""
+
+    name: str
+    strength: float
+    every: int
+    penalty: Penalty
+
+
+def terms(penalties: Mapping[str, Mapping[str, Any]]) -> list[Term]:
+    """Return the penalties of a training.
+
+    Raises:
+        UsageError: an unknown penalty, or a setting that is unknown or missing.
+    """
+    return [_term(name, settings) for name, settings in penalties.items()]
+
+
+def _term(name: str, settings: Mapping[str, Any]) -> Term:
+    check_call("penalty", name, PENALTIES, settings, given=("given",), also=COMMON)
+    every = settings.get("every", 1)
+    if type(every) is not int or every < 1:
+        raise UsageError(
+            f"every, of penalty {name!r}: expected a positive integer, the number of steps of "
+            f"which the penalty acts in one, got {every!r}"
+        )
+    arguments = {key: value for key, value in settings.items() if key not in COMMON}
+    return Term(name, settings["strength"], every, partial(PENALTIES[name], **arguments))

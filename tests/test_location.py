@@ -1,80 +1,16 @@
-"""Digits on a canvas, and accuracy by location."""
+"""Accuracy by location."""
 
 import pytest
 import torch
 from torch import nn
 
 from reglib.landscape import expected_importance_landscape, total_variation
-from suite.data import Split, image_shape, load_data
-from suite.data.padded_digits import on_canvas
+from suite.data import load_data
 from suite.errors import UsageError
 from suite.metrics import correct_by_location, places
 from suite.networks import build_network
 from suite.papers.measure import EvaluatedModel, measure
 from suite.units import Measurement, Training
-
-FINGERPRINTS = {
-    "digits-centred": "fe21b9dd9c9b09e12cef57eeae3a4ded05164231a53b2ead2c81ffc41a0cba91",
-    "digits-anywhere": "6713c5dd666df6f507c111a6918e71e04b2054e499afe256b6df6cfdcc56a4db",
-}
-
-
-def drawing(height, width, top=1, left=2, canvas=(8, 9)):
-    image = torch.zeros(1, 1, *canvas, dtype=torch.uint8)
-    image[..., top : top + height, left : left + width] = torch.arange(
-        1, height * width + 1, dtype=torch.uint8
-    ).view(height, width)
-    return image
-
-
-def box_of(image):
-    rows, columns = (image.any(0).any(axis).nonzero()[:, 0] for axis in (1, 0))
-    return [int(v) for v in (rows[0], rows[-1], columns[0], columns[-1])]
-
-
-class TestOnCanvas:
-    def test_puts_a_drawing_into_the_middle(self):
-        placed = on_canvas(drawing(2, 4), size=12, box=4)
-        assert placed.shape == (1, 1, 12, 12)
-        assert placed.dtype == torch.uint8
-        assert box_of(placed[0]) == [5, 6, 4, 7]
-        assert placed[0, 0, 5:7, 4:8].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
-        assert int(placed.sum()) == 36
-
-    def test_puts_boxes_anywhere_with_equal_chances(self):
-        images = drawing(3, 3).expand(4000, -1, -1, -1)
-        placed = on_canvas(images, size=6, box=3, generator=torch.Generator().manual_seed(0))
-        tops = torch.tensor([box_of(image)[0] for image in placed])
-        lefts = torch.tensor([box_of(image)[2] for image in placed])
-        counts = (4 * tops + lefts).bincount(minlength=16)
-        assert len(counts) == 16
-        assert 190 < int(counts.min()) <= int(counts.max()) < 310
-        assert (placed.flatten(1).sum(1) == 45).all()
-
-    def test_keeps_an_empty_image_empty(self):
-        assert not on_canvas(torch.zeros(1, 2, 8, 8, dtype=torch.uint8), size=10, box=4).any()
-
-    def test_refuses_what_does_not_fit(self):
-        with pytest.raises(ValueError, match="at most 3 x 3 pixels, got 2 x 4 in image 0"):
-            on_canvas(drawing(2, 4), size=12, box=3)
-        with pytest.raises(ValueError, match="at most the 12 pixels of the canvas, got 13"):
-            on_canvas(drawing(2, 4), size=12, box=13)
-
-
-@pytest.mark.parametrize("name", FINGERPRINTS)
-def test_digits_are_those_of_mnist5k_on_a_canvas(name):
-    loaded, digits = load_data(name), load_data("mnist5k")
-    assert loaded.fingerprint == FINGERPRINTS[name]
-    assert loaded.shape == image_shape(name) == (1, 32, 32)
-    for split, own in ((loaded.train, digits.train), (loaded.test, digits.test)):
-        assert isinstance(split, Split)
-        assert torch.equal(split.labels, own.labels)
-        ink = (images.flatten(1).sort(1).values[:, -784:] for images in (split.images, own.images))
-        assert torch.equal(*ink)
-    boxes = torch.tensor([box_of(image) for image in loaded.test.images])
-    middle = (boxes[:, :2].sum(1) / 2, boxes[:, 2:].sum(1) / 2)
-    spread = [float(m.max() - m.min()) for m in middle]
-    assert spread == ([0.5, 0.5] if name == "digits-centred" else pytest.approx([12, 12], abs=0.6))
 
 
 class Brightest(nn.Module):

@@ -2,11 +2,10 @@
 
 from suite.data.folds import data_of
 from suite.data.grouped import null_block_masks
+from suite.data.image_folders import class_names
 from suite.data.loading import ImageData, image_shape, load_data, to_float
-from suite.data.natural_sources import CORRUPTIONS, FAMILIES
-from suite.data.photographs import class_names
-from suite.data.readers import Source, Split
-from suite.data.sources import SOURCES, source, title
+from suite.data.sources import CORRUPTIONS, FAMILIES, SOURCES, Source, source, title
+from suite.data.splits import Split
 
 __all__ = [
     "CORRUPTIONS",

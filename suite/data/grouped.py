@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from suite.data.readers import NotThere, Read, Split, read_image
-from suite.errors import UsageError
+from suite.data.files import read_image, read_table
+from suite.data.splits import Read, Split
 
 WATERBIRDS = "waterbird_complete95_forest2water2"
 WATERBIRDS_SIZE, CELEBA_SIZE = 224, 128
@@ -142,30 +142,6 @@ def _balanced_draw(labels: Tensor, share: float, seed: int) -> Tensor:
         order = torch.randperm(len(members), generator=generator)
         chosen[members[order[: round(share * len(members))]]] = True
     return chosen
-
-
-def read_table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
-    """Read a table as Waterbirds (.csv), CelebA or CUB-200-2011 (.txt) have them.
-
-    The first column of a .txt names the images; without `columns`, it has no header.
-
-    Raises:
-        NotThere, UsageError: no file, or not a table with these columns.
-    """
-    if not path.exists():
-        raise NotThere(path, "there is no such file")
-    try:
-        if path.suffix == ".csv":
-            table = pd.read_csv(path)
-        elif columns is None:
-            table = pd.read_csv(path, sep=r"\s+", header=None, index_col=0)
-        else:
-            table = pd.read_csv(path, sep=r"\s+", skiprows=1, index_col=0)
-    except (ValueError, OSError) as error:
-        raise UsageError(f"{path}: not a readable table ({error})") from error
-    if absent := [column for column in columns or () if column not in table]:
-        raise UsageError(f"{path}: expected a column {absent[0]!r}, got {list(table)[:8]}")
-    return table
 
 
 def _read_images(

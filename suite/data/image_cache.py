@@ -27,13 +27,15 @@ from torch import Tensor
 from torchvision.transforms import v2
 from tqdm import tqdm
 
-from suite.data.photographs import SIZE, middle, read_photograph
-from suite.data.readers import Split, image_size, round_the_classes
+from suite.data.files import SIZE, image_size, middle, read_photograph
+from suite.data.splits import Split, round_the_classes
 from suite.errors import UsageError
 
 FOLDER = "decoded"
 AT_A_TIME = 1024
 VERSION = 1  # of what is decoded; another number makes all files anew
+
+Reader = Callable[[int], np.ndarray]  # gives value number i in uint8 or booleans
 
 
 class Decoded(NamedTuple):
@@ -43,20 +45,13 @@ class Decoded(NamedTuple):
     sha256: str
 
 
-class Masks(NamedTuple):
-    """How masks are made: of which files, and number i of them, white where the object is."""
-
-    files: Sequence[Path]
-    read: Callable[[int], Image.Image]
-
-
-def photographs(
+def read_photographs(
     root: Path, paths: Sequence[Path], labels: Sequence[int], masks: Tensor | None = None
 ) -> Split:
     """Return photographs in files as a split, in an order in which any first n hold all classes.
 
-    They are cut as `suite.data.photographs.read_photograph` says. What has masks is not turned, for
-    masks are drawn on the pixels as they lie in the file.
+    They are cut as `suite.data.files.read_photograph` says. What has masks is not turned, for masks
+    are drawn on the pixels as they lie in the file.
 
     Args:
         root: folder of data sets; what is decoded is kept below it.
@@ -69,48 +64,49 @@ def photographs(
     """
     order = round_the_classes(torch.tensor(labels, dtype=torch.int64))
     ordered = [paths[row] for row in order.tolist()]
-    how = "photographs" if masks is None else "photographs as they lie"
     images = decode_once(
         root,
         ordered,
         (len(paths), 3, SIZE, SIZE),
-        how=how,
+        how="photographs" if masks is None else "photographs as they lie",
         read=lambda row: read_photograph(ordered[row], upright=masks is None).numpy(),
     )
     known = Split(order, torch.tensor(labels, dtype=torch.int64), masks).part(order)
     return dataclasses.replace(known, images=images.values, sha256=images.sha256)
 
 
-def read_masks(root: Path, paths: Sequence[Path], masks: Masks) -> Tensor:
+def read_masks(
+    root: Path, paths: Sequence[Path], files: Sequence[Path], read: Callable[[int], Image.Image]
+) -> Tensor:
     """Return the masks of images, cut as these are, (N, 224, 224).
 
     They are True where the object covers at least half of a pixel.
+
+    Args:
+        root: folder of data sets; what is decoded is kept below it.
+        paths: images.
+        files: what the masks are made of.
+        read: gives the mask of image i, white where the object is.
 
     Raises:
         UsageError: a mask that is missing or cannot be read, or that has not the size of its image.
     """
 
-    def read(row: int) -> np.ndarray:
-        drawn = masks.read(row)
-        size = image_size(paths[row])
-        if drawn.size != size:
+    def cut(row: int) -> np.ndarray:
+        mask, size = read(row), image_size(paths[row])
+        if mask.size != size:
             raise UsageError(
                 f"{paths[row]}: expected a mask of the size of the image, {size[0]} x {size[1]}, "
-                f"got {drawn.size[0]} x {drawn.size[1]}"
+                f"got {mask.size[0]} x {mask.size[1]}"
             )
-        return np.asarray(middle(drawn, v2.InterpolationMode.BOX)) > 127
+        return np.asarray(middle(mask, v2.InterpolationMode.BOX)) > 127
 
     shape = (len(paths), SIZE, SIZE)
-    return decode_once(root, [*masks.files, *paths], shape, how="masks", read=read).values.bool()
+    return decode_once(root, [*files, *paths], shape, how="masks", read=cut).values.bool()
 
 
 def decode_once(
-    root: Path,
-    files: Sequence[Path],
-    shape: tuple[int, ...],
-    *,
-    how: str,
-    read: Callable[[int], np.ndarray],
+    root: Path, files: Sequence[Path], shape: tuple[int, ...], *, how: str, read: Reader
 ) -> Decoded:
     """Map the file that holds what `files` hold, after writing it if it is not there.
 
@@ -119,7 +115,7 @@ def decode_once(
         files: what is read; if one of them changes its size or time, all is read again.
         shape: (N, ...) of all values.
         how: what is made of the files.
-        read: gives value number i of N, in bytes or booleans; it is called by several threads.
+        read: gives value number i of N; it is called by several threads.
 
     Raises:
         UsageError: a file that is missing or cannot be read, no room, or a file that is damaged.
@@ -127,12 +123,12 @@ def decode_once(
     if shape[0] == 0:
         return Decoded(torch.empty(shape, dtype=torch.uint8), hashlib.sha256().hexdigest())
     folder = root / FOLDER
-    key = _key(root, files, shape, how)
-    if not (found := list(folder.glob(f"{key}-*.npy"))):
+    pattern = f"{_key(root, files, shape, how)}-*.npy"
+    if not (written := list(folder.glob(pattern))):
         with _alone(folder):
             # Another process may have written it in the meantime.
-            found = list(folder.glob(f"{key}-*.npy")) or [_write(folder, key, shape, how, read)]
-    return Decoded(_mapped(found[0], shape), found[0].stem.partition("-")[2])
+            written = list(folder.glob(pattern)) or [_write(folder, pattern, shape, how, read)]
+    return Decoded(_mapped(written[0], shape), written[0].stem.partition("-")[2])
 
 
 def _key(root: Path, files: Sequence[Path], shape: tuple[int, ...], how: str) -> str:
@@ -163,47 +159,40 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _write(
-    folder: Path, key: str, shape: tuple[int, ...], how: str, read: Callable[[int], np.ndarray]
-) -> Path:
+def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: Reader) -> Path:
+    """Write the values into a file that has its name when it is complete."""
     needed, free = math.prod(shape), shutil.disk_usage(folder).free
     if needed > free:
         raise UsageError(
             f"{folder}: expected {needed / 1e9:.1f} GB of room for {shape[0]:,} decoded {how}, got "
             f"{free / 1e9:.1f} GB; make room, or set REGLIB_DATA to a folder on a larger disk"
         )
-    partial = folder / f"{key}.partial"
+    partial = folder / pattern.replace("*.npy", "partial")
     try:
+        # Not through a map: a disk that fills up is an error here, and kills the process there.
         with partial.open("wb") as file:
             sha256 = _write_values(file, shape, how, read)
             file.flush()
             os.fsync(file.fileno())
-        final = folder / f"{key}-{sha256}.npy"
-        os.replace(partial, final)
+        return partial.replace(folder / pattern.replace("*", sha256))
     except OSError as error:
         raise UsageError(f"{partial}: cannot be written ({error.strerror}); make room") from error
     finally:
         partial.unlink(missing_ok=True)
-    return final
 
 
-def _write_values(
-    file: BinaryIO, shape: tuple[int, ...], how: str, read: Callable[[int], np.ndarray]
-) -> str:
-    digest = hashlib.sha256()
-    with (
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-        tqdm(total=shape[0], desc=f"decoding {how}", unit="", disable=None) as bar,
-    ):
-        for start in range(0, shape[0], AT_A_TIME):
-            rows = range(start, min(start + AT_A_TIME, shape[0]))
+def _write_values(file: BinaryIO, shape: tuple[int, ...], how: str, read: Reader) -> str:
+    digest, count = hashlib.sha256(), shape[0]
+    starts = tqdm(range(0, count, AT_A_TIME), desc=f"decoding {how}", disable=None)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in starts:
+            rows = range(start, min(start + AT_A_TIME, count))
             values = np.ascontiguousarray(np.stack(list(pool.map(read, rows))))
             if start == 0:
                 header = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
             file.write(values.data)
             digest.update(values.data)
-            bar.update(len(rows))
     return digest.hexdigest()
 
 

@@ -1,14 +1,22 @@
-"""Large sets of photographs in a folder for each class: ImageNet with its variants, wood."""
+"""Images in folders: own ones, Imagenette, ImageNet with its variants, wood, single photographs."""
 
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
 from torchvision import datasets
+from torchvision.models import ResNet50_Weights
+from torchvision.transforms import v2
 
-from suite.data import image_cache as decoded
-from suite.data.photographs import class_names
-from suite.data.readers import NotThere, Read, Split
+from suite.data import image_cache
+from suite.data.files import read_image, read_photograph
+from suite.data.splits import NotThere, Read, Split, round_the_classes, shown_only
 from suite.errors import UsageError
+
+ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 
 
 class _Listed(NamedTuple):
@@ -19,7 +27,14 @@ class _Listed(NamedTuple):
     classes: list[str]
 
 
+def class_names() -> tuple[str, ...]:
+    """Return the names of the 1,000 classes of ImageNet, in their order."""
+    return tuple(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
+
+
 def _listed(folder: Path) -> _Listed:
+    if not folder.is_dir():
+        raise NotThere(folder, "there is no such folder")
     try:
         found = datasets.ImageFolder(str(folder))
     except FileNotFoundError as error:
@@ -38,32 +53,133 @@ def _of_imagenet(folder: Path) -> _Listed:
     return listed
 
 
-def read_imagenet(root: Path) -> Read:
-    """Read ImageNet 2012 :cite:p:`deng2009`; the validation set is to test."""
-    parts = [_of_imagenet(root / "imagenet" / part) for part in ("train", "val")]
-    _check_same(root / "imagenet", parts[0], parts[1])
-    train, test = (decoded.photographs(root, part.paths, part.labels) for part in parts)
-    return train, test, class_names()
+def _parts(
+    folder: Path, test: str, list_part: Callable[[Path], _Listed] = _listed
+) -> tuple[_Listed, _Listed]:
+    """List the images to train on and those to test, which must be of the same classes."""
+    parts = list_part(folder / "train"), list_part(folder / test)
+    if differ := sorted(set(parts[0].classes) ^ set(parts[1].classes)):
+        raise UsageError(
+            f"{folder}: expected the same classes in train and {test}, got {differ[:9]} in one of "
+            "them only"
+        )
+    return parts
 
 
-def read_shifted_imagenet(root: Path, folder: str) -> Read:
-    """Read images of the classes of ImageNet to test with, such as ImageNet-Sketch."""
-    listed = _of_imagenet(root / folder)
-    test = decoded.photographs(root, listed.paths, listed.labels)
-    return Split(test.images[:0], test.labels[:0]), test, class_names()
-
-
-def read_resized_folder(root: Path, folder: str) -> Read:
-    """Read FOLDER/{train,test}/CLASS/* with images of any size, and cut them to 224 x 224."""
-    parts = [_listed(root / folder / part) for part in ("train", "test")]
-    _check_same(root / folder, parts[0], parts[1])
-    train, test = (decoded.photographs(root, part.paths, part.labels) for part in parts)
+def read_image_folder(
+    root: Path, *, folder: str | Path, read: Callable[[Path], Tensor] = read_image
+) -> Read:
+    """Read FOLDER/{train,test}/CLASS/*; every image must have the size of the first."""
+    folder = root / folder
+    parts = _parts(folder, "test" if (folder / "test").is_dir() else "val")
+    first = read(parts[0].paths[0]).shape
+    train, test = (_read_all(part, read, first) for part in parts)
     return train, test, parts[0].classes
 
 
-def _check_same(folder: Path, train: _Listed, test: _Listed) -> None:
-    if differ := sorted(set(train.classes) ^ set(test.classes)):
+def _read_all(part: _Listed, read: Callable[[Path], Tensor], shape: Sequence[int]) -> Split:
+    images = []
+    for path in part.paths:
+        images.append(read(path))
+        if images[-1].shape != shape:
+            raise UsageError(
+                f"{path}: expected {shape[1]} x {shape[2]} pixels as in the first image, got "
+                f"{images[-1].shape[1]} x {images[-1].shape[2]}; resize or crop your images to one "
+                "size"
+            )
+    labels = torch.tensor(part.labels)
+    return Split(torch.stack(images), labels).part(round_the_classes(labels))
+
+
+def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
+    """Read Imagenette, cropped to squares."""
+    train, test, folders = read_image_folder(
+        root,
+        folder=folder,
+        read=lambda path: v2.functional.center_crop(read_image(path), [side, side]),
+    )
+    from timm.data.imagenet_info import ImageNetInfo
+
+    names = dict(zip(ImageNetInfo().label_names(), class_names()))
+    return train, test, [names.get(name, name) for name in folders]
+
+
+def _cut(root: Path, part: _Listed) -> Split:
+    return image_cache.read_photographs(root, part.paths, part.labels)
+
+
+def read_resized_folder(root: Path, *, folder: str) -> Read:
+    """Read FOLDER/{train,test}/CLASS/* with images of any size, and cut them to 224 x 224."""
+    train, test = _parts(root / folder, "test")
+    return _cut(root, train), _cut(root, test), train.classes
+
+
+def read_imagenet(root: Path) -> Read:
+    """Read ImageNet 2012 :cite:p:`deng2009`; the validation set is to test."""
+    train, test = _parts(root / "imagenet", "val", _of_imagenet)
+    return _cut(root, train), _cut(root, test), class_names()
+
+
+def read_shifted_imagenet(root: Path, *, folder: str) -> Read:
+    """Read images of the classes of ImageNet to test with, such as ImageNet-Sketch."""
+    return shown_only(_cut(root, _of_imagenet(root / folder)), class_names())
+
+
+def _shown(files: Sequence[Path], labels: Sequence[int], classes: Sequence[str]) -> Read:
+    """Read photographs into memory, for networks to be shown."""
+    images = torch.stack([read_photograph(file) for file in files])
+    return shown_only(Split(images, torch.tensor(labels)), classes)
+
+
+def read_foolbox(root: Path) -> Read:
+    """Read the 20 photographs of ImageNet that come with the package foolbox."""
+    package = find_spec("foolbox")
+    if package is None or package.origin is None:
+        raise NotThere(root, "the package foolbox is not installed")
+    files = sorted((Path(package.origin).parent / "data").glob("imagenet_*.jpg"))
+    return _shown(files, [int(file.stem.rpartition("_")[2]) for file in files], class_names())
+
+
+def read_one_a_class(root: Path) -> Read:
+    """Read one photograph of each class; the file names begin with the WordNet ids.
+
+    Raises:
+        NotThere, UsageError: there are no photographs, or not one for each of the 1,000 classes.
+    """
+    folder = root / "imagenet-samples"
+    files = _photographs_in(folder)
+    if len({file.name.partition("_")[0] for file in files}) != len(files) or len(files) != 1000:
         raise UsageError(
-            f"{folder}: expected the same classes to train and to test, got {differ[:5]} in one of "
-            "them only"
+            f"{folder}: expected 1,000 photographs nXXXXXXXX_name.JPEG, one for each class of "
+            f"ImageNet, got {len(files)}"
         )
+    return _shown(files, range(1000), class_names())
+
+
+def read_validation_sample(root: Path, *, n: int = 1000, seed: int = 0) -> Read:
+    """Read n random photographs of the validation set of ImageNet.
+
+    Raises:
+        NotThere, UsageError: no folder for each of the 1,000 classes, or too few photographs.
+    """
+    folder = root / "imagenet" / "val"
+    paths, labels, _ = _of_imagenet(folder)
+    if len(paths) < n:
+        raise UsageError(f"{folder}: expected at least {n} photographs, got {len(paths)}")
+    drawn = torch.randperm(len(paths), generator=torch.Generator().manual_seed(seed))[:n]
+    rows = sorted(drawn.tolist())
+    return _shown([paths[row] for row in rows], [labels[row] for row in rows], class_names())
+
+
+def read_own(folder: Path) -> Read:
+    """Read all photographs below a folder; their classes are not known."""
+    files = _photographs_in(folder)
+    return _shown(files, [0] * len(files), ("unknown",))
+
+
+def _photographs_in(folder: Path) -> list[Path]:
+    """Return all image files below a folder, sorted."""
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
+    if not files:
+        raise NotThere(folder, f"there are no photographs below {folder}")
+    return files

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from suite.data.readers import Split
 from suite.data.sources import read_source, source
+from suite.data.splits import Split
 from suite.errors import UsageError
 from suite.paths import data_folder
 
@@ -31,7 +31,7 @@ class ImageData:
 
 
 def to_float(images: Tensor, pixel_range: Sequence[float]) -> Tensor:
-    """Map bytes 0..255 to floats in `pixel_range`, for example (-1, 1).
+    """Map uint8 images, 0..255, to floats in `pixel_range`, for example (-1, 1).
 
     >>> import torch
     >>> to_float(torch.tensor([0, 255], dtype=torch.uint8), (-1, 1))

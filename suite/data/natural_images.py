@@ -11,14 +11,17 @@ import pandas as pd
 from PIL import Image, ImageDraw
 from torchvision import datasets
 
-from suite.data.grouped import WATERBIRDS, read_table
-from suite.data.image_cache import Masks, photographs, read_masks
-from suite.data.readers import Damaged, NotThere, Read, Split, open_image
+from suite.data.files import open_image, read_table
+from suite.data.grouped import WATERBIRDS
+from suite.data.image_cache import read_masks, read_photographs
+from suite.data.readers import reading
+from suite.data.splits import NotThere, Read, Split, shown_only
 from suite.errors import UsageError
 
 LEAST_OF_A_CLASS = 20
 FINER = 4  # lines of a polygon are drawn on pixels that are so many times smaller
 FOREGROUND, BACKGROUND, NOT_CLASSIFIED = 1, 2, 3  # in the trimaps of Oxford-IIIT Pet
+CUB_TABLES = ("images", "image_class_labels", "train_test_split", "classes")
 
 
 class _Object(NamedTuple):
@@ -47,13 +50,10 @@ def read_coco(root: Path) -> Read:
     train, names = _single_objects(tables[0], folder / "train2017")
     test, _ = _single_objects(tables[1], folder / "val2017")
     counts = Counter(one.category for one in train)
-    kept = sorted(category for category, n in counts.items() if n >= LEAST_OF_A_CLASS)
-    label = {category: index for index, category in enumerate(kept)}
-    splits = [
-        _with_outlines(root, table, [one for one in objects if one.category in label], label)
-        for table, objects in zip(tables, (train, test))
-    ]
-    return splits[0], splits[1], [names[category] for category in kept]
+    categories = sorted(category for category, n in counts.items() if n >= LEAST_OF_A_CLASS)
+    label = {category: index for index, category in enumerate(categories)}
+    splits = [_with_outlines(root, *part, label) for part in zip(tables, (train, test))]
+    return splits[0], splits[1], [names[category] for category in categories]
 
 
 def _single_objects(table: Path, images: Path) -> tuple[list[_Object], dict[int, str]]:
@@ -65,16 +65,12 @@ def _single_objects(table: Path, images: Path) -> tuple[list[_Object], dict[int,
         files = {image["id"]: image for image in contents["images"]}
         annotations = contents["annotations"]
         number = Counter(annotation["image_id"] for annotation in annotations)
-        alone = [a for a in annotations if number[a["image_id"]] == 1 and not a["iscrowd"]]
-        objects = [
-            _Object(
-                images / files[a["image_id"]]["file_name"],
-                a["category_id"],
-                a["segmentation"],
-                (files[a["image_id"]]["width"], files[a["image_id"]]["height"]),
-            )
-            for a in alone
-        ]
+        objects = []
+        for one in annotations:
+            if number[one["image_id"]] == 1 and not one["iscrowd"]:
+                file = files[one["image_id"]]
+                path, size = images / file["file_name"], (file["width"], file["height"])
+                objects.append(_Object(path, one["category_id"], one["segmentation"], size))
         return objects, {kind["id"]: kind["name"] for kind in contents["categories"]}
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
@@ -85,18 +81,19 @@ def _single_objects(table: Path, images: Path) -> tuple[list[_Object], dict[int,
 def _with_outlines(
     root: Path, table: Path, objects: Sequence[_Object], label: Mapping[int, int]
 ) -> Split:
+    objects = [one for one in objects if one.category in label]
+
     def draw(row: int) -> Image.Image:
         try:
             return draw_outline(objects[row].outline, objects[row].size)
         except (ValueError, TypeError, KeyError) as error:
             raise UsageError(f"{table}: outline in {objects[row].image.name}: {error}") from error
 
-    masks = read_masks(root, [one.image for one in objects], Masks([table], draw))
-    seen = masks.flatten(1).any(1)
-    shown = [one for one, is_seen in zip(objects, seen.tolist()) if is_seen]
-    return photographs(
-        root, [one.image for one in shown], [label[one.category] for one in shown], masks[seen]
-    )
+    masks = read_masks(root, [one.image for one in objects], [table], draw)
+    inside = masks.flatten(1).any(1)
+    objects = [one for one, is_inside in zip(objects, inside.tolist()) if is_inside]
+    labels = [label[one.category] for one in objects]
+    return read_photographs(root, [one.image for one in objects], labels, masks[inside])
 
 
 def draw_outline(outline: Any, size: tuple[int, int]) -> Image.Image:
@@ -148,44 +145,35 @@ def read_cub_on_waterbirds(root: Path) -> Read:
         raise UsageError(
             f"{metadata}: expected all test images of CUB-200-2011, got no {absent[0]}"
         )
-    test = _split_of_birds(root, tests, root / WATERBIRDS)
-    return Split(test.images[:0], test.labels[:0]), test, classes
+    return shown_only(_split_of_birds(root, tests, root / WATERBIRDS), classes)
 
 
 def _birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
     """Return name, class (from 1) and part of each image, and the names of the classes."""
     folder = root / "CUB_200_2011"
-    files = {
-        "name": "images",
-        "class": "image_class_labels",
-        "is_training": "train_test_split",
-        "species": "classes",
-    }
-    read = {key: read_table(folder / f"{name}.txt", None) for key, name in files.items()}
+    tables = [read_table(folder / f"{name}.txt", None) for name in CUB_TABLES]
     if not (folder / "segmentations").is_dir():
         raise NotThere(folder / "segmentations", "there is no such folder")
     try:
-        columns = {key: table.iloc[:, 0] for key, table in read.items()}
-        species = columns.pop("species")
-        table = pd.DataFrame(columns)
-        if table.isna().to_numpy().any() or list(species.index) != [*range(1, len(species) + 1)]:
+        *columns, species = (table.iloc[:, 0] for table in tables)
+        birds = pd.DataFrame(dict(zip(("name", "class", "is_training"), columns)))
+        if birds.isna().to_numpy().any() or list(species.index) != [*range(1, len(species) + 1)]:
             raise ValueError("others")
-        table = table.astype({"class": int, "is_training": int})
+        birds = birds.astype({"class": int, "is_training": int})
     except (ValueError, IndexError) as error:
         raise UsageError(
-            f"{folder}: expected a number and a value in each line of "
-            f"{', '.join(f'{name}.txt' for name in files.values())}, the same numbers in the first "
-            f"three and 1, 2, 3, ... in the last, got {error}"
+            f"{folder}: expected a number and a value in each line of {'.txt, '.join(CUB_TABLES)}"
+            f".txt, the same numbers in the first three and 1, 2, 3, ... in the last, got {error}"
         ) from error
-    return table, [name.partition(".")[2].replace("_", " ") for name in species]
+    return birds, [name.partition(".")[2].replace("_", " ") for name in species]
 
 
 def _split_of_birds(root: Path, table: pd.DataFrame, images: Path | None = None) -> Split:
     folder = root / "CUB_200_2011"
     paths = [(images or folder / "images") / name for name in table["name"]]
     drawn = [(folder / "segmentations" / name).with_suffix(".png") for name in table["name"]]
-    masks = read_masks(root, paths, Masks(drawn, lambda row: open_image(drawn[row], mode="L")))
-    return photographs(root, paths, [number - 1 for number in table["class"]], masks)
+    masks = read_masks(root, paths, drawn, lambda row: open_image(drawn[row], mode="L"))
+    return read_photographs(root, paths, [number - 1 for number in table["class"]], masks)
 
 
 def read_oxford_pet(root: Path) -> Read:
@@ -194,26 +182,18 @@ def read_oxford_pet(root: Path) -> Read:
     A mask is the foreground of the trimap; pixels that its authors did not classify, along the
     outline, are not part of it.
     """
-    folder = root / "oxford-iiit-pet"
     splits, classes = [], []
     for part in ("trainval", "test"):
-        path = folder / "annotations" / f"{part}.txt"
-        try:
-            listed = datasets.OxfordIIITPet(root, part)
-        except RuntimeError as error:
-            raise NotThere(folder, error) from error
-        except (OSError, ValueError) as error:
-            raise Damaged(path, error) from error
-        classes.append(listed.classes)
-        numbers = read_table(path, None).iloc[:, 0]
-        splits.append(_split_of_pets(root, list(numbers.index), [n - 1 for n in numbers]))
+        path = root / "oxford-iiit-pet" / "annotations" / f"{part}.txt"
+        with reading(path):
+            classes.append(datasets.OxfordIIITPet(root, part).classes)
+        splits.append(_split_of_pets(root / "oxford-iiit-pet", read_table(path, None).iloc[:, 0]))
     return splits[0], splits[1], classes[0]
 
 
-def _split_of_pets(root: Path, names: Sequence[str], labels: Sequence[int]) -> Split:
-    folder = root / "oxford-iiit-pet"
-    paths = [folder / "images" / f"{name}.jpg" for name in names]
-    trimaps = [folder / "annotations" / "trimaps" / f"{name}.png" for name in names]
+def _split_of_pets(folder: Path, numbers: "pd.Series[int]") -> Split:
+    paths = [folder / "images" / f"{name}.jpg" for name in numbers.index]
+    trimaps = [folder / "annotations" / "trimaps" / f"{name}.png" for name in numbers.index]
 
     def foreground(row: int) -> Image.Image:
         values = np.asarray(open_image(trimaps[row], mode="L"))
@@ -223,4 +203,5 @@ def _split_of_pets(root: Path, names: Sequence[str], labels: Sequence[int]) -> S
             )
         return Image.fromarray((values == FOREGROUND).astype(np.uint8) * 255)
 
-    return photographs(root, paths, labels, read_masks(root, paths, Masks(trimaps, foreground)))
+    masks = read_masks(folder.parent, paths, trimaps, foreground)
+    return read_photographs(folder.parent, paths, [n - 1 for n in numbers], masks)

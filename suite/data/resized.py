@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torchvision.transforms import v2
 
-from suite.data.readers import Read, Split
+from suite.data.splits import Read, Split
 from suite.errors import UsageError
 
 IMAGES = 1000  # that are resized at a time
@@ -26,7 +26,7 @@ def resized(train: Split, test: Split, classes: Sequence[str], *, size: int) -> 
 def tiles(train: Split, test: Split, classes: Sequence[str], *, size: int) -> Read:
     """Cut images into tiles of `size` x `size` pixels that do not overlap.
 
-    They are sorted by place, so that the first ones are of all images; what is left over at the
+    They are sorted by position, so that the first ones are of all images; what is left over at the
     right and at the bottom is not used. A tile has the label of its image.
     """
     return _tiles(train, size), _tiles(test, size), classes
@@ -48,5 +48,5 @@ def _tiles(split: Split, size: int) -> Split:
     if min(sides) < size:
         raise UsageError(f"tiles: expected images of at least {size} x {size}, got {sides}")
     cut = split.images.unfold(2, size, size).unfold(3, size, size).permute(2, 3, 0, 1, 4, 5)
-    places = cut.shape[0] * cut.shape[1]
-    return Split(cut.reshape(-1, channels, size, size), split.labels.repeat(places))
+    positions = cut.shape[0] * cut.shape[1]
+    return Split(cut.reshape(-1, channels, size, size), split.labels.repeat(positions))

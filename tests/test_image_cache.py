@@ -14,8 +14,7 @@ import torch
 from PIL import Image
 
 from suite import data
-from suite.data import Source, load_data
-from suite.data import image_cache as decoded
+from suite.data import Source, image_cache, load_data
 from suite.data.image_cache import decode_once
 from suite.errors import UsageError
 from suite.training.loop import train
@@ -47,7 +46,7 @@ def reader(files: list[Path], counted: list[int] | None = None) -> Callable[[int
 def test_values_are_those_of_the_files_and_are_read_once(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoded, "AT_A_TIME", 16)  # which does not divide their number
+    monkeypatch.setattr(image_cache, "AT_A_TIME", 16)  # which does not divide their number
     counted: list[int] = []
     bytes_of_all = b"".join(path.read_bytes() for path in files)
     for _ in range(2):
@@ -98,7 +97,7 @@ def test_a_set_may_be_moved(tmp_path: Path, files: list[Path]) -> None:
 def test_a_file_may_be_larger_than_memory(tmp_path: Path, files: list[Path]) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     shape = (2 * memory // (3 * 224 * 224), 3, 224, 224)
-    key = decoded._key(tmp_path, files, shape, "a")
+    key = image_cache._key(tmp_path, files, shape, "a")
     (tmp_path / "decoded").mkdir()
     with (tmp_path / "decoded" / f"{key}-abc.npy").open("wb") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
@@ -186,7 +185,7 @@ def mapped_and_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = [index % 3 for index in range(12)]
 
     def read(root: Path) -> tuple[data.Split, data.Split, str]:
-        split = decoded.photographs(root, paths, labels)
+        split = image_cache.read_photographs(root, paths, labels)
         return split, split, "abc"
 
     def copied(root: Path) -> tuple[data.Split, data.Split, str]:

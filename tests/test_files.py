@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from suite.data import load_data, photographs
+from suite.data import image_folders, load_data
+from suite.data.files import read_photograph
 from suite.errors import DataMissing, UsageError
 
 
@@ -29,12 +30,12 @@ def jpeg():
 def test_a_photograph_of_the_right_size_stays_as_it_is(tmp_path):
     path = save(tmp_path / "a.png")
     expected = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
-    assert torch.equal(photographs.read_photograph(path), expected)
+    assert torch.equal(read_photograph(path), expected)
 
 
 @pytest.mark.parametrize("size", [(512, 300), (300, 512), (256, 257), (100, 80)])
 def test_the_middle_of_the_photograph_is_cut_out(tmp_path, size):
-    image = photographs.read_photograph(save(tmp_path / "a.png", size)).double()
+    image = read_photograph(save(tmp_path / "a.png", size)).double()
     assert image.shape == (3, 224, 224)
     for channel, side in enumerate(size):
         scaled = side * 256 / min(size)
@@ -46,13 +47,13 @@ def test_the_middle_of_the_photograph_is_cut_out(tmp_path, size):
 def test_odd_margins_are_cut_to_the_left_and_above(tmp_path):
     path = save(tmp_path / "a.png", (257, 256))
     pixels = np.array(Image.open(path)).transpose(2, 0, 1)
-    assert np.array_equal(photographs.read_photograph(path).numpy(), pixels[:, 16:240, 16:240])
+    assert np.array_equal(read_photograph(path).numpy(), pixels[:, 16:240, 16:240])
 
 
 def test_a_photograph_that_lies_on_its_side_is_turned(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # turn by 90 degrees clockwise
-    turned = photographs.read_photograph(save(tmp_path / "a.png", (300, 400), exif=exif))
+    turned = read_photograph(save(tmp_path / "a.png", (300, 400), exif=exif))
     assert turned[1, 0, 0] < turned[1, 0, -1] or turned[1, 0, 0] > turned[1, 0, -1]
     assert float(turned[1, 0].double().std()) > 10 * float(turned[1, :, 0].double().std())
 
@@ -60,7 +61,7 @@ def test_a_photograph_that_lies_on_its_side_is_turned(tmp_path):
 def test_a_file_that_is_no_image_is_named(tmp_path):
     (tmp_path / "a.png").write_text("no image")
     with pytest.raises(UsageError, match=r"a\.png: not a readable image"):
-        photographs.read_photograph(tmp_path / "a.png")
+        read_photograph(tmp_path / "a.png")
 
 
 def test_photographs_of_foolbox_have_their_labels():
@@ -90,17 +91,17 @@ def test_one_photograph_a_class_in_the_order_of_wordnet(tmp_path, monkeypatch):
 
 def test_a_sample_of_the_validation_set_is_always_the_same(tmp_path):
     for index in range(1000):
-        path = tmp_path / f"n{index:08}" / "a.JPEG"
-        path.parent.mkdir()
+        path = tmp_path / "imagenet" / "val" / f"n{index:08}" / "a.JPEG"
+        path.parent.mkdir(parents=True)
         path.write_bytes(jpeg())
-    images, labels, classes = photographs.read_validation_sample(tmp_path, n=5)
-    assert images.shape == (5, 3, 224, 224)
-    assert labels.tolist() == sorted(
+    _, test, classes = image_folders.read_validation_sample(tmp_path, n=5)
+    assert test.images.shape == (5, 3, 224, 224)
+    assert test.labels.tolist() == sorted(
         torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:5].tolist()
     )
     assert len(classes) == 1000
-    with pytest.raises(UsageError, match="at least 2000 photographs, got 1000 with 1000"):
-        photographs.read_validation_sample(tmp_path, n=2000)
+    with pytest.raises(UsageError, match="at least 2000 photographs, got 1000"):
+        image_folders.read_validation_sample(tmp_path, n=2000)
 
 
 def test_own_photographs_of_any_size_are_shown(tmp_path):

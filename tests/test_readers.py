@@ -416,8 +416,15 @@ class TestImagenette:
 
     def test_half_a_download_is_told(self, folder: Path) -> None:
         (folder / "val").rename(folder / "elsewhere")
-        with pytest.raises(UsageError, match=f"what is at {folder} cannot be read .*download=True"):
+        with pytest.raises(DataMissing, match=f"is not at {folder / 'val'} .*download=True"):
             load_data("imagenette320")
+
+    def test_the_smaller_copy_has_the_same_classes(self, tmp_path: Path) -> None:
+        folder, classes = tmp_path / "data" / "imagenette160", ("n01440764", "n03888257")
+        write_images(folder, size=(160, 160), ending="jpg", test="val", classes=classes)
+        loaded = load_data("imagenette160")
+        assert loaded.shape == image_shape("imagenette160") == (3, 160, 160)
+        assert loaded.classes == ("tench", "parachute")
 
 
 def test_labels_outside_the_classes_are_refused(tmp_path: Path) -> None:

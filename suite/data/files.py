@@ -1,0 +1,102 @@
+"""Reading images and tables from files."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+from PIL import Image, ImageOps
+from torch import Tensor
+from torchvision.transforms import v2
+
+from suite.data.splits import NotThere
+from suite.errors import UsageError
+
+SIZE, SHORTER_SIDE = 224, 256  # of photographs
+# Pillow calls some damaged PNG files a SyntaxError, and has an error for very many pixels.
+NOT_READABLE = (OSError, SyntaxError, Image.DecompressionBombError)
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path) -> Iterator[Image.Image]:
+    try:
+        with Image.open(path) as image:
+            yield image
+    except NOT_READABLE as error:
+        raise UsageError(f"{path}: not a readable image ({error})") from error
+
+
+def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = False) -> Image.Image:
+    """Read an image; `upright` turns a photograph that its file says lies on its side.
+
+    Raises:
+        UsageError: not an image that can be read, or one of more than 8 bits a channel.
+    """
+    with _opened(path) as image:
+        if image.mode.startswith(("I", "F")):
+            raise UsageError(f"{path}: expected 8 bits a channel, got mode {image.mode}")
+        return (ImageOps.exif_transpose(image) if upright else image).convert(mode)
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an image, without decoding it.
+
+    Raises:
+        UsageError: not an image that can be read.
+    """
+    with _opened(path) as image:
+        return image.size
+
+
+def read_image(path: str | Path) -> Tensor:
+    """Read an image as uint8 (3, H, W)."""
+    return v2.functional.pil_to_tensor(open_image(path))
+
+
+def read_photograph(path: Path, *, upright: bool = True) -> Tensor:
+    """Read a photograph as uint8 (3, 224, 224): `middle` of it, bicubic.
+
+    `upright` turns one that its file says lies on its side.
+
+    Raises:
+        UsageError: not an image that can be read, or one of more than 8 bits a channel.
+    """
+    image = open_image(path, upright=upright)
+    return v2.functional.pil_to_tensor(middle(image, v2.InterpolationMode.BICUBIC))
+
+
+def middle(image: Image.Image, interpolation: v2.InterpolationMode) -> Image.Image:
+    """Bring the shorter side to 256 pixels and cut out the middle, 224 x 224.
+
+    An image of 224 x 224 pixels stays as it is.
+    """
+    if image.size == (SIZE, SIZE):
+        return image
+    if min(image.size) != SHORTER_SIDE:
+        image = v2.functional.resize(image, [SHORTER_SIDE], interpolation=interpolation)
+    left, top = ((side - SIZE) // 2 for side in image.size)
+    return image.crop((left, top, left + SIZE, top + SIZE))
+
+
+def read_table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
+    """Read a table as Waterbirds (.csv), CelebA or CUB-200-2011 (.txt) have them.
+
+    The first column of a .txt names the images; without `columns`, it has no header.
+
+    Raises:
+        NotThere, UsageError: no file, or not a table with these columns.
+    """
+    if not path.exists():
+        raise NotThere(path, "there is no such file")
+    try:
+        if path.suffix == ".csv":
+            table = pd.read_csv(path)
+        elif columns is None:
+            table = pd.read_csv(path, sep=r"\s+", index_col=0, header=None)
+        else:
+            table = pd.read_csv(path, sep=r"\s+", index_col=0, skiprows=1)
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{path}: not a readable table ({error})") from error
+    if absent := [column for column in columns or () if column not in table]:
+        raise UsageError(f"{path}: expected a column {absent[0]!r}, got {list(table)[:8]}")
+    return table

@@ -1,0 +1,146 @@
+"""Digits on larger canvases: padded, or in front of clutter, with everything known exactly."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from suite.data.splits import Read, Split
+
+SIDE = 40  # of a cluttered canvas
+SIZES = (20, 32)  # of the square that holds the digit, which takes about 20/28 of it
+SHIFT = 4
+PERIOD = 6
+BIAS = 0.7
+PATCHES, PATCH = 8, 8
+
+
+def on_canvas(
+    images: Tensor, *, size: int = 32, box: int = 20, generator: torch.Generator | None = None
+) -> Tensor:
+    """Put each drawing into the middle of a box, and the box onto a canvas.
+
+    Args:
+        images: drawings on black, uint8 (N, C, H, W), none larger than the box.
+        size: pixels along a side of the canvas.
+        box: pixels along a side of the box.
+        generator: draws where the box lies, uniformly over the canvas; without it in the middle.
+
+    Returns:
+        The drawings on black, (N, C, size, size).
+
+    Raises:
+        ValueError: a drawing that is larger than the box, or a box that is larger than the canvas.
+    """
+    if box > size:
+        raise ValueError(f"box: expected at most the {size} pixels of the canvas, got {box}")
+    free = size - box
+    corners = torch.full((len(images), 2), free // 2)
+    if generator is not None:
+        corners = torch.randint(free + 1, (len(images), 2), generator=generator)
+    canvas = images.new_zeros(len(images), images.shape[1], size, size)
+    for n, (image, corner) in enumerate(zip(images, corners.tolist())):
+        drawing = _cropped(image)
+        height, width = drawing.shape[1:]
+        if max(height, width) > box:
+            raise ValueError(
+                f"images: expected drawings of at most {box} x {box} pixels, got {height} x "
+                f"{width} in image {n}"
+            )
+        top, left = corner[0] + (box - height) // 2, corner[1] + (box - width) // 2
+        canvas[n, :, top : top + height, left : left + width] = drawing
+    return canvas
+
+
+def padded_digits(train: Split, test: Split, classes: Sequence[str], *, anywhere: bool) -> Read:
+    """Put the images of both splits `on_canvas`, in the middle or anywhere."""
+    seeds = [torch.Generator().manual_seed(seed) if anywhere else None for seed in (0, 1)]
+    images = [on_canvas(s.images, generator=g) for s, g in zip((train, test), seeds)]
+    return Split(images[0], train.labels), Split(images[1], test.labels), classes
+
+
+def _cropped(image: Tensor) -> Tensor:
+    """Cut away the rows and columns around a drawing that are black."""
+    drawn = image.any(0)
+    rows, columns = (drawn.any(axis).nonzero()[:, 0].tolist() or [0] for axis in (1, 0))
+    return image[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def clutter(digits: Split, *, seed: int, swapped: bool) -> tuple[Split, Tensor]:
+    """Put each digit near the middle of a canvas, in a random size, in front of a background.
+
+    A background has stripes, whose direction is one of ten kinds, and patches cut from other
+    digits. In 70% of the images the kind of the background is the label of the digit. `swapped`
+    changes nothing but the kinds, to one of the nine others in every image: a network that looks
+    at the background is then wrong, as on Waterbirds.
+
+    All arithmetic is on integers, so that the same seed gives the same pixels on every machine.
+
+    Args:
+        digits: images (N, 1, 28, 28), white on black, of ten classes.
+        seed: of positions, sizes, patches and backgrounds.
+        swapped: whether the background is that of another class.
+
+    Returns:
+        Images (N, 1, 40, 40) with masks, which are True where the digit covers more than half of a
+        pixel, and the kinds of their backgrounds, (N,).
+    """
+    n, labels = len(digits.images), digits.labels
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(low: int, high: int, *shape: int) -> list:
+        return torch.randint(low, high + 1, shape, generator=generator).tolist()
+
+    sizes = draw(*SIZES, n)
+    shifts = draw(-SHIFT, SHIFT, n, 2)
+    phases = draw(0, PERIOD - 1, n)
+    sources = draw(0, n - 1, n, PATCHES)
+    cuts = draw(0, 27 - PATCH + 1, n, PATCHES, 2)
+    positions = draw(0, SIDE - PATCH, n, PATCHES, 2)
+    follows = torch.rand(n, generator=generator) < BIAS
+    others = (labels + torch.randint(1, 10, (n,), generator=generator)) % 10
+    kinds = others if swapped else torch.where(follows, labels, others)
+    stripes, pixels = _stripes(), digits.images[:, 0].numpy()
+    images = np.empty((n, SIDE, SIDE), np.uint8)
+    masks = np.empty((n, SIDE, SIDE), bool)
+    for i in range(n):
+        canvas = stripes[int(kinds[i]), phases[i]].copy()
+        for source, (y, x), (row, column) in zip(sources[i], cuts[i], positions[i]):
+            patch = pixels[source, y : y + PATCH, x : x + PATCH]
+            part = canvas[row : row + PATCH, column : column + PATCH]
+            np.maximum(part, patch // 2, out=part)
+        cover = _cover(pixels[i], sizes[i], shifts[i])
+        images[i] = (canvas * (255 - cover) + 255 * cover) // 255
+        masks[i] = cover > 127
+    return Split(torch.from_numpy(images)[:, None], labels, torch.from_numpy(masks)), kinds
+
+
+def cluttered_digits(train: Split, test: Split, classes: Sequence[str], *, swapped: bool) -> Read:
+    """Put the images of both splits on canvases; only in testing are backgrounds swapped."""
+    return (
+        clutter(train, seed=0, swapped=False)[0],
+        clutter(test, seed=1, swapped=swapped)[0],
+        classes,
+    )
+
+
+def _cover(digit: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
+    """Return how much of each pixel of the canvas the digit covers, 0 to 255."""
+    cover = np.zeros((SIDE, SIDE), np.int32)
+    top, left = ((SIDE - size) // 2 + s for s in shift)
+    scaled = Image.fromarray(digit).resize((size, size), Image.Resampling.BILINEAR)
+    cover[max(top, 0) : top + size, max(left, 0) : left + size] = np.asarray(scaled)[
+        max(-top, 0) : SIDE - top, max(-left, 0) : SIDE - left
+    ]
+    return cover
+
+
+def _stripes() -> np.ndarray:
+    """Return stripes of ten directions and each phase, (10, PERIOD, SIDE, SIDE)."""
+    y, x = np.mgrid[:SIDE, :SIDE]
+    angle = (np.pi * np.arange(10) / 10)[:, None, None, None]
+    phase = np.arange(PERIOD)[:, None, None]
+    wave = np.sin(2 * np.pi * (x * np.cos(angle) + y * np.sin(angle) + phase) / PERIOD)
+    return np.rint(64 + 24 * wave).astype(np.int32)

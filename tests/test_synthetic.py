@@ -1,0 +1,148 @@
+"""Canvases: what is known about each image holds, and the same bytes come out everywhere."""
+
+import pytest
+import torch
+
+from suite.data import Split, image_shape, load_data
+from suite.data.synthetic import BIAS, SHIFT, SIDE, SIZES, clutter, on_canvas
+
+LABELS = torch.arange(400) % 10
+
+
+def squares(labels=LABELS, ink=255):
+    """Make squares of 28 x 28, whose position on the canvas is seen in the mask."""
+    return Split(torch.full((len(labels), 1, 28, 28), ink, dtype=torch.uint8), labels)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_data("digit_canvas"), load_data("digit_canvas_swapped")
+
+
+def test_masks_show_where_and_how_large_the_digit_is():
+    made, _ = clutter(squares(), seed=0, swapped=False)
+    assert made.images.shape == (400, 1, SIDE, SIDE)
+    assert made.images.dtype == torch.uint8
+    rows, columns = made.masks.any(2), made.masks.any(1)
+    heights, widths = rows.sum(1), columns.sum(1)
+    assert torch.equal(made.masks, rows[:, :, None] & columns[:, None, :])
+    assert torch.equal(heights, widths)
+    assert set(heights.tolist()) == set(range(SIZES[0], SIZES[1] + 1))
+    first = rows.int().argmax(1) - (SIDE - heights) // 2
+    assert set(first.tolist()) == set(range(-SHIFT, SHIFT + 1))
+    assert (made.images[:, 0][made.masks] == 255).all()
+
+
+def test_a_digit_that_covers_half_a_pixel_mixes_with_the_background():
+    black, _ = clutter(squares(LABELS[:5], ink=0), seed=3, swapped=False)
+    made, _ = clutter(squares(LABELS[:5], ink=100), seed=3, swapped=False)
+    assert not made.masks.any()
+    middle = (slice(None), 0, slice(16, 24), slice(16, 24))
+    before, after = black.images[middle].int(), made.images[middle].int()
+    with_patches = before.clamp_min(50)  # half as bright as the digits that they are cut from
+    mixed = [(under * 155 + 100 * 255) // 255 for under in (before, with_patches)]
+    assert ((after == mixed[0]) | (after == mixed[1])).all()
+
+
+def test_backgrounds_follow_the_label_as_often_as_they_should():
+    labels = torch.arange(4000) % 10
+    _, backgrounds = clutter(squares(labels), seed=1, swapped=False)
+    share = float((backgrounds == labels).double().mean())
+    assert share == pytest.approx(BIAS, abs=3 * (BIAS * (1 - BIAS) / 4000) ** 0.5)
+    _, swapped = clutter(squares(labels), seed=1, swapped=True)
+    assert not (swapped == labels).any()
+    steps = ((swapped - labels) % 10).bincount(minlength=10)
+    assert steps[0] == 0
+    assert (steps[1:] > 350).all()
+
+
+def test_swapping_changes_only_the_background_of_the_test_split(pair):
+    own, swapped = pair
+    assert torch.equal(own.train.images, swapped.train.images)
+    assert torch.equal(own.test.masks, swapped.test.masks)
+    assert torch.equal(own.test.labels, swapped.test.labels)
+    assert own.fingerprint != swapped.fingerprint
+    different = (own.test.images != swapped.test.images)[:, 0]
+    followed = different.flatten(1).any(1).double().mean()
+    assert float(followed) == pytest.approx(BIAS, abs=0.05)
+    assert not different[own.test.images[:, 0] == 255].any()  # the middle of strokes
+
+
+def test_every_image_has_a_mask_and_the_bytes_are_the_same_everywhere(pair):
+    own, _ = pair
+    for split, count in ((own.train, 4000), (own.test, 1000)):
+        assert split.images.shape == (count, 1, SIDE, SIDE)
+        assert split.masks.shape == (count, SIDE, SIDE)
+        assert split.masks.flatten(1).any(1).all()
+        assert (split.images[:, 0][split.masks] > 127).all()
+    assert [d.fingerprint[:16] for d in pair] == ["8174b22592c91fd6", "dc0ca7421ba613a8"]
+
+
+def test_random_state_is_left_as_it_was():
+    before = torch.get_rng_state()
+    clutter(squares(LABELS[:3]), seed=0, swapped=False)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+FINGERPRINTS = {
+    "digits-centred": "fe21b9dd9c9b09e12cef57eeae3a4ded05164231a53b2ead2c81ffc41a0cba91",
+    "digits-anywhere": "6713c5dd666df6f507c111a6918e71e04b2054e499afe256b6df6cfdcc56a4db",
+}
+
+
+def drawing(height, width, top=1, left=2, canvas=(8, 9)):
+    image = torch.zeros(1, 1, *canvas, dtype=torch.uint8)
+    image[..., top : top + height, left : left + width] = torch.arange(
+        1, height * width + 1, dtype=torch.uint8
+    ).view(height, width)
+    return image
+
+
+def box_of(image):
+    rows, columns = (image.any(0).any(axis).nonzero()[:, 0] for axis in (1, 0))
+    return [int(v) for v in (rows[0], rows[-1], columns[0], columns[-1])]
+
+
+class TestOnCanvas:
+    def test_puts_a_drawing_into_the_middle(self):
+        placed = on_canvas(drawing(2, 4), size=12, box=4)
+        assert placed.shape == (1, 1, 12, 12)
+        assert placed.dtype == torch.uint8
+        assert box_of(placed[0]) == [5, 6, 4, 7]
+        assert placed[0, 0, 5:7, 4:8].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+        assert int(placed.sum()) == 36
+
+    def test_puts_boxes_anywhere_with_equal_chances(self):
+        images = drawing(3, 3).expand(4000, -1, -1, -1)
+        placed = on_canvas(images, size=6, box=3, generator=torch.Generator().manual_seed(0))
+        tops = torch.tensor([box_of(image)[0] for image in placed])
+        lefts = torch.tensor([box_of(image)[2] for image in placed])
+        counts = (4 * tops + lefts).bincount(minlength=16)
+        assert len(counts) == 16
+        assert 190 < int(counts.min()) <= int(counts.max()) < 310
+        assert (placed.flatten(1).sum(1) == 45).all()
+
+    def test_keeps_an_empty_image_empty(self):
+        assert not on_canvas(torch.zeros(1, 2, 8, 8, dtype=torch.uint8), size=10, box=4).any()
+
+    def test_refuses_what_does_not_fit(self):
+        with pytest.raises(ValueError, match="at most 3 x 3 pixels, got 2 x 4 in image 0"):
+            on_canvas(drawing(2, 4), size=12, box=3)
+        with pytest.raises(ValueError, match="at most the 12 pixels of the canvas, got 13"):
+            on_canvas(drawing(2, 4), size=12, box=13)
+
+
+@pytest.mark.parametrize("name", FINGERPRINTS)
+def test_digits_are_those_of_mnist5k_on_a_canvas(name):
+    loaded, digits = load_data(name), load_data("mnist5k")
+    assert loaded.fingerprint == FINGERPRINTS[name]
+    assert loaded.shape == image_shape(name) == (1, 32, 32)
+    for split, own in ((loaded.train, digits.train), (loaded.test, digits.test)):
+        assert isinstance(split, Split)
+        assert torch.equal(split.labels, own.labels)
+        ink = (images.flatten(1).sort(1).values[:, -784:] for images in (split.images, own.images))
+        assert torch.equal(*ink)
+    boxes = torch.tensor([box_of(image) for image in loaded.test.images])
+    middle = (boxes[:, :2].sum(1) / 2, boxes[:, 2:].sum(1) / 2)
+    spread = [float(m.max() - m.min()) for m in middle]
+    assert spread == ([0.5, 0.5] if name == "digits-centred" else pytest.approx([12, 12], abs=0.6))

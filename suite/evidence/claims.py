@@ -6,8 +6,7 @@ neither way; a claim about data or networks that were not run is *untested*.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,31 +26,26 @@ from suite.paths import NOTEBOOKS
 WEAK = 0.3
 MARGIN = 0.5
 LEAST_MODELS = 6
+NAN = float("nan")
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a rule says of a claim for one data set and network.
 
     Args:
-        claim: its id.
-        data, network: for which it was tested.
         verdict: "reproduced", "not reproduced", "underpowered" or "untested".
         statistic: what was estimated, in words.
-        estimate, low, high, n: estimate with its 95% interval, and number of models.
+        interval: estimate with its 95% interval, and number of models.
         p: two-sided p-value of the permutation test, where the rule has one.
     """
 
-    claim: str
-    data: str
-    network: str
     verdict: str
     statistic: str
-    estimate: float = float("nan")
-    low: float = float("nan")
-    high: float = float("nan")
-    n: int = 0
-    p: float = float("nan")
+    interval: Interval = Interval(NAN)
+    p: float = NAN
+
+
+Rule = Callable[..., Verdict]
 
 
 @functools.cache
@@ -76,39 +70,38 @@ def judge(claims: Sequence[Mapping[str, Any]], frame: pd.DataFrame) -> pd.DataFr
             those that the claims select by, and those that they take as `x`.
 
     Returns:
-        One row a verdict, with the fields of `Verdict` as columns.
+        One row a verdict: claim, data, network, verdict, statistic, estimate, low, high, n, p.
 
     Raises:
         UsageError: a claim asks for a rule that does not exist.
     """
-    verdicts = []
+    rows = []
     for claim in claims:
         if claim["test"]["rule"] not in RULES:
             raise unknown(f"rule of claim {claim['id']!r}", claim["test"]["rule"], RULES)
-        rule = RULES[claim["test"]["rule"]]
         about = frame[frame["network"].isin(claim["networks"]) & frame["data"].isin(claim["data"])]
-        panels = list(about.groupby(["data", "network"], sort=False))
-        for (data, network), rows in panels:
-            verdicts.append(_decide(claim, str(data), str(network), rows, rule))
-        tested = {data for (data, _), _ in panels}
+        verdicts = {
+            where: _decide(claim, panel)
+            for where, panel in about.groupby(["data", "network"], sort=False)
+        }
+        tested = {data for data, _ in verdicts}
         for data in claim["data_of_paper"]:
             if not tested & set(claim["stands_for"].get(data, [data])):
-                networks = " or ".join(claim["networks"])
-                verdicts.append(Verdict(claim["id"], data, networks, "untested", "not run"))
-    return pd.DataFrame(verdicts)
+                verdicts[data, " or ".join(claim["networks"])] = Verdict("untested", "not run")
+        for (data, network), (verdict, statistic, interval, p) in verdicts.items():
+            row = {"claim": claim["id"], "data": data, "network": network, "verdict": verdict}
+            rows.append(row | {"statistic": statistic, **interval._asdict(), "p": p})
+    return pd.DataFrame(rows)
 
 
-def _decide(
-    claim: Mapping[str, Any], data: str, network: str, rows: pd.DataFrame, rule: "Rule"
-) -> Verdict:
+def _decide(claim: Mapping[str, Any], rows: pd.DataFrame) -> Verdict:
     rows = _select(rows, claim["test"].get("where", {}))
     rows = rows[(rows["status"] == "done") & rows["value"].notna()]
     models = len(rows[["seed", claim["test"]["settings"]["x"]]].drop_duplicates())
     if models < LEAST_MODELS:
-        about = f"only {models} models; the rule needs {LEAST_MODELS}"
-        return Verdict(claim["id"], data, network, "underpowered", about, n=models)
-    verdict, statistic, interval, p = rule(rows, **claim["test"]["settings"])
-    return Verdict(claim["id"], data, network, verdict, statistic, *interval, p)
+        statistic = f"only {models} models; the rule needs {LEAST_MODELS}"
+        return Verdict("underpowered", statistic, Interval(NAN, n=models))
+    return RULES[claim["test"]["rule"]](rows, **claim["test"]["settings"])
 
 
 def _select(rows: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
@@ -119,11 +112,7 @@ def _select(rows: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
     return rows
 
 
-Decision = tuple[str, str, Interval, float]
-Rule = Callable[..., Decision]
-
-
-def trend(rows: pd.DataFrame, *, x: str, expected: str) -> Decision:
+def trend(rows: pd.DataFrame, *, x: str, expected: str) -> Verdict:
     """Decide whether the value rises or falls with `x`.
 
     Reproduced: the permutation test has p < 0.05 and the correlation the expected sign. Not
@@ -138,20 +127,20 @@ def trend(rows: pd.DataFrame, *, x: str, expected: str) -> Decision:
         verdict = "reproduced" if sign * interval.estimate > 0 else "not reproduced"
     else:
         verdict = "not reproduced" if largest < WEAK else "underpowered"
-    return verdict, f"Spearman's ρ with {x}", interval, p
+    return Verdict(verdict, f"Spearman's ρ with {x}", interval, p)
 
 
-def no_trend(rows: pd.DataFrame, *, x: str) -> Decision:
+def no_trend(rows: pd.DataFrame, *, x: str) -> Verdict:
     """Decide whether the value has no clear trend with `x`.
 
     Reproduced: the interval of the correlation lies within ±0.5. Not reproduced: it lies outside.
     """
     interval = correlation(rows[x], rows["value"])
     p = permutation_p(rows[x], rows["value"])
-    return _within_margin(interval), f"Spearman's ρ with {x}", interval, p
+    return Verdict(_within_margin(interval), f"Spearman's ρ with {x}", interval, p)
 
 
-def same_trend(rows: pd.DataFrame, *, x: str, between: str) -> Decision:
+def same_trend(rows: pd.DataFrame, *, x: str, between: str) -> Verdict:
     """Decide whether the correlations with `x` agree for the two values of a column.
 
     Reproduced: the interval of their difference lies within ±0.5. Not reproduced: it lies outside.
@@ -162,10 +151,10 @@ def same_trend(rows: pd.DataFrame, *, x: str, between: str) -> Decision:
     pairs = rows.pivot_table(index=[x, "seed"], columns=between, values="value").dropna()
     interval = correlation_difference(pairs.index.get_level_values(x), *(pairs[n] for n in names))
     statistic = f"ρ({names[0]}) − ρ({names[1]})"
-    return _within_margin(interval), statistic, interval, float("nan")
+    return Verdict(_within_margin(interval), statistic, interval)
 
 
-def cut_off(rows: pd.DataFrame, *, x: str, plateau_below: float) -> Decision:
+def cut_off(rows: pd.DataFrame, *, x: str, plateau_below: float) -> Verdict:
     """Decide whether the value has a clear cut-off in `x`.
 
     The plateau is the mean value for `x` below `plateau_below`; values are means over seeds.
@@ -175,17 +164,15 @@ def cut_off(rows: pd.DataFrame, *, x: str, plateau_below: float) -> Decision:
     means = rows.groupby(x)["value"].mean()
     plateau = means[means.index < plateau_below].mean()
     share = means / plateau
-    lowest = Interval(float(share.min()), float("nan"), float("nan"), len(rows))
-    if share.min() >= 0.8:
-        return "not reproduced", "smallest share of the plateau", lowest, float("nan")
     if share.min() > 0.5:
-        return "underpowered", "smallest share of the plateau", lowest, float("nan")
+        verdict = "not reproduced" if share.min() >= 0.8 else "underpowered"
+        lowest = Interval(float(share.min()), n=len(rows))
+        return Verdict(verdict, "smallest share of the plateau", lowest)
     half = share.index[share <= 0.5][0]
     before = share.index[(share >= 0.95) & (share.index < half)]
     width = float(np.log10(half / before[-1])) if len(before) else float("inf")
     verdict = "reproduced" if width <= 2.5 else "not reproduced"
-    interval = Interval(width, float("nan"), float("nan"), len(rows))
-    return verdict, "decades from 95% to 50% of the plateau", interval, float("nan")
+    return Verdict(verdict, "decades from 95% to 50% of the plateau", Interval(width, n=len(rows)))
 
 
 def level(
@@ -196,7 +183,7 @@ def level(
     limit: float,
     at_least: float = -np.inf,
     at_most: float = np.inf,
-) -> Decision:
+) -> Verdict:
     """Decide whether the mean value, where `x` is in a range, lies below or above a limit.
 
     Reproduced: the interval of the mean lies on the expected side of the limit. Not reproduced: it
@@ -205,12 +192,11 @@ def level(
     values = rows["value"][rows[x].between(at_least, at_most)]
     where = f"mean, {x} from {at_least:g}" if np.isinf(at_most) else f"mean, {x} to {at_most:g}"
     where = "mean" if np.isinf(at_least) and np.isinf(at_most) else where
-    if len(values) < LEAST_MODELS:
-        nothing = Interval(float("nan"), float("nan"), float("nan"), len(values))
-        return "underpowered", f"{where}: only {len(values)} rows", nothing, float("nan")
+    if (n := len(values)) < LEAST_MODELS:
+        return Verdict("underpowered", f"{where}: only {n} rows", Interval(NAN, n=n))
     interval = mean_interval(values)
-    sign = {"above": 1, "below": -1}[expected]
-    return _on_side(interval, limit, sign), f"{where} (limit {limit:g})", interval, float("nan")
+    verdict = _on_side(interval, limit, {"above": 1, "below": -1}[expected])
+    return Verdict(verdict, f"{where} (limit {limit:g})", interval)
 
 
 def paired(
@@ -222,7 +208,7 @@ def paired(
     second: str,
     expected: str,
     margin: float = 0.0,
-) -> Decision:
+) -> Verdict:
     """Decide whether the value is lower, or higher, for one value of a column than for another.
 
     The mean difference, first minus second, over pairs with the same `x`, and a margin by which the
@@ -237,7 +223,7 @@ def paired(
     sign = {"higher": 1, "lower": -1}[expected]
     few = interval.n < LEAST_MODELS
     verdict = "underpowered" if few else _on_side(interval, -sign * margin, sign)
-    return verdict, f"{first} − {second}", interval, float("nan")
+    return Verdict(verdict, f"{first} − {second}", interval)
 
 
 def _on_side(interval: Interval, limit: float, sign: int) -> str:
@@ -256,10 +242,5 @@ def _within_margin(interval: Interval) -> str:
 
 
 RULES: dict[str, Rule] = {
-    "trend": trend,
-    "no_trend": no_trend,
-    "same_trend": same_trend,
-    "cut_off": cut_off,
-    "level": level,
-    "paired": paired,
+    rule.__name__: rule for rule in (trend, no_trend, same_trend, cut_off, level, paired)
 }

@@ -11,12 +11,12 @@ N_RESAMPLES = 9_999
 
 
 class Interval(NamedTuple):
-    """An estimate with the ends of its 95% interval, from `n` values."""
+    """An estimate with the ends of its 95% interval, if it has one, from `n` values."""
 
     estimate: float
-    low: float
-    high: float
-    n: int
+    low: float = float("nan")
+    high: float = float("nan")
+    n: int = 0
 
 
 def spearman(x: ArrayLike, y: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
@@ -59,8 +59,7 @@ def correlation(x: ArrayLike, y: ArrayLike) -> Interval:
     """Estimate Spearman's correlation, with a bootstrap interval over pairs."""
     x, y = np.asarray(x, float), np.asarray(y, float)
     draws = _resampled(len(x))
-    values = spearman(x[draws], y[draws])
-    return _interval(float(spearman(x, y)), values, len(x))
+    return _interval(float(spearman(x, y)), spearman(x[draws], y[draws]), len(x))
 
 
 def correlation_difference(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Interval:
@@ -72,12 +71,15 @@ def correlation_difference(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Interval
 
 
 def mean_interval(values: ArrayLike) -> Interval:
-    """Estimate a mean, with the interval of Student's t-distribution."""
+    """Estimate a mean, with the interval of Student's t-distribution, `n - 1` degrees of freedom.
+
+    >>> [round(value, 3) for value in mean_interval([1, 2, 3])]
+    [2.0, -0.484, 4.484, 3]
+    """
     values = np.asarray(values, float)
-    n = len(values)
-    mean = float(values.mean())
+    n, mean = len(values), float(values.mean())
     if n < 2:
-        return Interval(mean, float("nan"), float("nan"), n)
+        return Interval(mean, n=n)
     half = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n))
     return Interval(mean, mean - half, mean + half, n)
 
@@ -89,6 +91,6 @@ def _resampled(n: int) -> NDArray[np.int64]:
 def _interval(estimate: float, values: NDArray[np.float64], n: int) -> Interval:
     defined = values[np.isfinite(values)]  # a resample of one repeated model has no correlation
     if len(defined) == 0:
-        return Interval(estimate, float("nan"), float("nan"), n)
+        return Interval(estimate, n=n)
     low, high = np.quantile(defined, [0.025, 0.975])
     return Interval(estimate, float(low), float(high), n)

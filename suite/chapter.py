@@ -8,7 +8,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from suite import evidence, notebooks
-from suite.evidence.report import narrow, readable, section_verdicts, verdict_table
+from suite.evidence.report import readable, section_verdicts, verdict_table
 from suite.paths import store_folder
 from suite.runs import compute
 from suite.runs.provenance import provenance_of
@@ -121,7 +121,7 @@ class Chapter:
     def all_verdicts(self) -> None:
         """Show every verdict, and how many there are of each kind."""
         rows = verdict_table(self.name, self.decided).drop(columns="published")
-        display(narrow(rows[rows["verdict"] != "untested"]).style.hide())
+        display(rows.style.hide())
         counts = self.decided.groupby(["profile", "verdict"]).size().unstack(fill_value=0)
         display(counts.reset_index().rename_axis(columns=None).style.hide())
 

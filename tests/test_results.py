@@ -2,15 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.errors import RunFailed, UsageError
+from suite.errors import RunFailed
 from suite.evidence import Results, load_results, report, save_results
-from suite.evidence.report import (
-    compare_folders,
-    measured,
-    narrow,
-    section_verdicts,
-    trend_sentence,
-)
+from suite.evidence.report import measured, section_verdicts, trend_sentence
 
 
 def results(value=1.0):
@@ -51,22 +45,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         save_results("chapter", "smoke", results(), tmp_path)
 
 
-def test_compare_says_which_values_agree_within_their_spread(tmp_path):
-    save_results("chapter", "first", results(1.0), tmp_path)
-    save_results("chapter", "near", results(1.1), tmp_path)
-    save_results("chapter", "far", results(1.2), tmp_path)
-    near = compare_folders(tmp_path / "first", tmp_path / "near").iloc[0]
-    assert near["difference"] == pytest.approx(0.1)
-    assert near["spread"] == pytest.approx(2 * np.sqrt(2 * 0.5**2 / 100))
-    assert near["agrees"]
-    assert not compare_folders(tmp_path / "first", tmp_path / "far").iloc[0]["agrees"]
-
-
-def test_compare_refuses_a_folder_without_results(tmp_path):
-    with pytest.raises(UsageError, match="expected results"):
-        compare_folders(tmp_path, tmp_path)
-
-
 def test_measured_writes_estimate_interval_and_p():
     verdict = pd.Series({"statistic": "ρ", "estimate": 0.5, "low": 0.25, "high": 0.75, "p": 0.01})
     assert measured(verdict) == "ρ: 0.50 [0.25, 0.75], p = 0.01"
@@ -90,34 +68,6 @@ def test_trend_sentence_takes_its_word_from_the_numbers():
     assert "no significant trend" in trend_sentence(mixed, x="alpha", symbol="α")
 
 
-def test_narrow_names_where_a_claim_was_tested_and_puts_the_verdict_beside_it():
-    rows = pd.DataFrame(
-        [
-            {
-                "claim": "c",
-                "data": "fashion_mnist",
-                "network": "lenet5",
-                "profile": "workstation",
-                "published": "falls",
-                "measured": "ρ: -1",
-                "models": 13,
-                "verdict": "reproduced",
-            }
-        ]
-    )
-    assert narrow(rows).to_dict("records") == [
-        {
-            "claim": "c",
-            "on": "Fashion-MNIST, LeNet-5, workstation",
-            "verdict": "reproduced",
-            "published": "falls",
-            "measured": "ρ: -1",
-            "models": 13,
-        }
-    ]
-    assert narrow(rows.iloc[:0]).empty
-
-
 def verdict(claim, data, profile, word):
     numbers = {"statistic": "mean", "estimate": 1.0, "low": 0.5, "high": 1.5, "p": np.nan, "n": 6}
     return {
@@ -128,6 +78,27 @@ def verdict(claim, data, profile, word):
         "verdict": word,
         **numbers,
     }
+
+
+def test_verdict_table_names_where_a_claim_was_tested_and_puts_the_verdict_beside_it(monkeypatch):
+    claims = [{"id": name, "section": "one", "published": "falls"} for name in ("b", "a")]
+    monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
+    rows = [
+        verdict("a", "fashion_mnist", "workstation", "reproduced"),
+        verdict("a", "mnist", "workstation", "untested"),
+        verdict("b", "mnist", "laptop", "underpowered"),
+    ]
+    table = report.verdict_table("chapter", pd.DataFrame(rows))
+    assert table["claim"].tolist() == ["b", "a"]  # as the claims are listed
+    assert table.to_dict("records")[1] == {
+        "claim": "a",
+        "on": "Fashion-MNIST, MLP, workstation",
+        "verdict": "reproduced",
+        "published": "falls",
+        "measured": "mean: 1.00 [0.50, 1.50]",
+        "models": 6,
+    }
+    assert report.verdict_table("chapter", pd.DataFrame(rows[1:2])).empty
 
 
 def test_a_section_names_what_no_profile_has_tested(monkeypatch):

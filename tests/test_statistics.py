@@ -5,6 +5,7 @@ from scipy import stats
 from suite.evidence.statistics import (
     correlation,
     correlation_difference,
+    mean_interval,
     pearson,
     permutation_p,
     spearman,
@@ -63,3 +64,22 @@ def test_difference_of_equal_columns_is_zero(noisy_line):
     x, y = noisy_line
     assert correlation_difference(x, y, y)[:3] == (0, 0, 0)
     assert correlation_difference(x, y, -y).estimate == pytest.approx(2 * spearman(x, y))
+
+
+@pytest.mark.parametrize(("n", "quantile"), [(2, 12.706), (3, 4.303), (6, 2.5706)])  # of a t-table
+def test_mean_interval_is_that_of_students_t(n, quantile):
+    values = np.random.default_rng(n).normal(size=n)
+    interval = mean_interval(values)
+    assert interval.n == n
+    assert interval.estimate == pytest.approx(values.mean())
+    half = quantile * np.sqrt(values.var(ddof=1) / n)
+    assert interval.high - interval.estimate == pytest.approx(half, rel=1e-4)
+    assert interval.estimate - interval.low == pytest.approx(half, rel=1e-4)
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval()
+    assert interval[1:3] == pytest.approx((expected.low, expected.high))
+
+
+def test_mean_of_one_value_has_no_interval():
+    estimate, low, high, n = mean_interval([2.0])
+    assert (estimate, n) == (2.0, 1)
+    assert np.isnan([low, high]).all()

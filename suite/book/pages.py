@@ -87,7 +87,7 @@ def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
         parts.append(f"Raw results: {downloads(chapter, folder)}")
         for claim in load_claims(chapter):
             parts += _claim(chapter, claim, rows[rows["claim"] == claim["id"]])
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def _claim(chapter: str, claim: Mapping[str, Any], rows: pd.DataFrame) -> list[str]:
@@ -149,7 +149,7 @@ def status_page() -> str:
         "Pretrained networks, with the first eight digits of the SHA-256 of their file.",
         markdown_table(["name", "what it is", "SHA-256", "licence"], weights),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def _run(provenance: Mapping[str, Any]) -> list[str]:
@@ -176,7 +176,7 @@ def benchmark_page() -> str:
     ]
     for file in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         parts += _benchmarks(json.loads(file.read_text()))
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def _benchmarks(results: Mapping[str, Any]) -> list[str]:

@@ -8,11 +8,11 @@ from sklearn.model_selection import StratifiedKFold
 
 from suite import data
 from suite.data import ImageData, Source, Split, load_data, to_float
-from suite.data.folds import data_of, fold_of
 from suite.errors import UsageError
 from suite.runs import Store, compute
 from suite.runs.execute import load_subject
 from suite.runs.executors import Resources
+from suite.training.folds import data_of, fold_of
 from suite.units import Measurement, Pretrained, Training
 
 # Classes of unequal size, of which five folds do not share all equally.

@@ -1,6 +1,5 @@
 """Data sets by name. Nothing is downloaded and nothing is replaced."""
 
-from suite.data.folds import data_of
 from suite.data.grouped import null_block_masks
 from suite.data.image_folders import class_names
 from suite.data.loading import ImageData, image_shape, load_data, to_float
@@ -15,7 +14,6 @@ __all__ = [
     "Source",
     "Split",
     "class_names",
-    "data_of",
     "image_shape",
     "load_data",
     "null_block_masks",

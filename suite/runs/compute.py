@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from suite import networks
-from suite.data import data_of, load_data
+from suite.data import load_data
 from suite.errors import RunFailed, UsageError
 from suite.papers import measure
 from suite.papers.marginal_density import check_foreign
@@ -21,6 +21,7 @@ from suite.runs.executors import Resources
 from suite.store import Record, Store
 from suite.training import loop as training
 from suite.training.evaluated import checked_test_split
+from suite.training.folds import data_of
 from suite.units import (
     Measurement,
     Network,

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 import reglib
-from suite.data import data_of, load_data
+from suite.data import load_data
 from suite.errors import RunFailed
 from suite.networks import load_pretrained
 from suite.papers.measure import measure
 from suite.paths import ROOT
 from suite.store import Record, Store
 from suite.training.evaluated import EvaluatedModel
+from suite.training.folds import data_of
 from suite.training.loop import DEFAULT, initial_network, memory_format, train
 from suite.units import (
     Measurement,

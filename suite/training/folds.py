@@ -5,7 +5,7 @@ import functools
 
 import torch
 
-from suite.data.loading import ImageData, load_data
+from suite.data import ImageData, load_data
 from suite.errors import UsageError
 from suite.units import Network, Training
 

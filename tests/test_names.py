@@ -1,4 +1,4 @@
-"""Names of modules, functions and classes, wherever the project speaks of them, are ones there are."""
+"""Names of modules, functions and classes that the project speaks of are ones that there are."""
 
 import importlib
 import json

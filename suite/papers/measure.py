@@ -11,10 +11,9 @@ from suite.attacks import ATTACKS
 from suite.errors import UsageError, check_call, unknown
 from suite.metrics.saliency import SALIENCIES
 from suite.papers import high_order_saliency as second_order
-from suite.papers import interpretations
+from suite.papers import interpretations, top_gap_measures
 from suite.papers import marginal_density as density_measures
 from suite.papers import pilcro as landscape_measures
-from suite.papers import top_gap as top_gap_measures
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Measurement
 
@@ -119,6 +118,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "cross_entropy": landscape_measures.cross_entropy,
     "density_change": density_measures.density_change,
     "density_gradient": density_measures.density_gradient,
+    "effective_receptive_field": top_gap_measures.effective_receptive_field,
     "entropy": entropy,
     "erf_distance": top_gap_measures.erf_distance,
     "exact_share": second_order.exact_share,
@@ -137,6 +137,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "ood_auroc": density_measures.ood_auroc,
     "pixel_perturbation": density_measures.pixel_perturbation,
     "robust_accuracy": top_gap_measures.robust_accuracy,
+    "robust_to_all": top_gap_measures.robust_to_all,
     "saliency_maps": saliency_maps,
     "worst_group_accuracy": density_measures.worst_group_accuracy,
     "top_k_accuracy": landscape_measures.top_k_accuracy,
@@ -147,6 +148,7 @@ _CORRUPTIONS = [name for kind in metrics.CORRUPTIONS.values() for name in kind]
 # Settings that are one of several names: of all metrics, or of one.
 CHOICES: dict[str, Collection[str]] = {
     "attack": ATTACKS,
+    "class_map_sparsity.class_of": ("label", "predicted"),
     "corrupted_accuracy.corruption": _CORRUPTIONS,
     "corruption_robustness.corruption": _CORRUPTIONS,
     "density_gradient.part": metrics.DensityGradients._fields,
@@ -193,6 +195,8 @@ def check(unit: Measurement) -> None:
             raise unknown(name, chosen, known)
     if unit.metric == "robust_accuracy":
         top_gap_measures.check_attack(**unit.settings)
+    for settings in unit.settings.get("attacks", ()):
+        top_gap_measures.check_attack(**settings)
     for name in COUNTS:
         count: Any = unit.settings.get(name)
         if count is not None and not (isinstance(count, int) and count > 0):

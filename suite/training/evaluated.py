@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from reglib.double_backward import folded_copy
 from suite.data import ImageData, Split, load_data, to_float
-from suite.errors import UsageError
+from suite.errors import RunFailed, UsageError
 from suite.networks import network_inputs
 from suite.training.loop import memory_format
 from suite.units import Network, Pretrained
@@ -51,6 +51,10 @@ def checked_test_split(
     return shown.test
 
 
+def _no_related(unit: Network) -> "EvaluatedModel":
+    raise RunFailed(f"{unit.network}: the evaluated model was made without a way to load others")
+
+
 class EvaluatedModel:
     """A trained network in evaluation mode, with the images of its data set.
 
@@ -67,13 +71,13 @@ class EvaluatedModel:
         network: nn.Module,
         unit: Network,
         data: ImageData,
-        related: Callable[[Network], "EvaluatedModel"] | None = None,
+        related: "Callable[[Network], EvaluatedModel] | None" = None,
     ) -> None:
         self.network = network
         self.folded = folded_copy(network)
         self.unit = unit
         self.data = data
-        self.related = related
+        self.related = related or _no_related
         self.device = next(network.parameters()).device
         self._cache: dict[Hashable, Tensor] = {}
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from suite import metrics
-from suite.attacks import pgd
+from suite.attacks import fgsm, pgd
 from suite.data import ImageData, Split, to_float
-from suite.errors import UsageError
+from suite.errors import RunFailed, UsageError
 from suite.networks import build_network
-from suite.papers import top_gap as top_gap_measures
+from suite.papers import top_gap_measures
 from suite.papers.measure import METRICS, EvaluatedModel, check
 from suite.training.loop import train
-from suite.units import Measurement, Training
+from suite.units import Measurement, Training, identity
 
 OPTIONS = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": [1, 1]}}
 N = 7
@@ -36,10 +36,17 @@ def unit(**changes):
     return Training(**fields | changes)
 
 
-def subject(of=None, shown=None):
+def subject(of=None, shown=None, seed=1):
     of = of or unit()
-    network = build_network(of.network, (1, 16, 16), 3, options=of.network_options, seed=1)
+    network = build_network(of.network, (1, 16, 16), 3, options=of.network_options, seed=seed)
     return EvaluatedModel(network.eval(), of, shown or data())
+
+
+def linear(seed):
+    """Return a linear network, whose predictions small changes of an image turn over."""
+    torch.manual_seed(seed)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 3)).eval()
+    return EvaluatedModel(network, unit(seed=seed), data())
 
 
 def images():
@@ -99,11 +106,89 @@ def test_robust_accuracy_is_that_of_the_attack():
     assert torch.equal(dropped.per_image, found.per_image)
 
 
+def test_an_image_is_robust_to_all_attacks_if_it_is_to_each():
+    attacks = [
+        {"attack": "fgsm", "epsilon": 0.02},
+        {"attack": "square", "epsilon": 0.5, "attack_settings": {"steps": 2}},
+    ]
+    each = [METRICS["robust_accuracy"](linear(1), n_images=N, **a).per_image for a in attacks]
+    each = torch.stack(each)
+    assert not (each[0] <= each[1]).all()
+    assert not (each[1] <= each[0]).all()
+    result = METRICS["robust_to_all"](linear(1), n_images=N, attacks=attacks)
+    torch.testing.assert_close(result.per_image, each.prod(0))
+    assert result.tensors == {}
+
+
+def test_an_attack_is_made_once_for_all_metrics_of_a_network(monkeypatch):
+    calls = []
+
+    def counted(*args, **settings):
+        calls.append(settings)
+        return fgsm(*args, **settings)
+
+    monkeypatch.setitem(top_gap_measures.ATTACKS, "fgsm", counted)
+    network, ask = subject(), {"attack": "fgsm", "n_images": N}
+    for counts in ("unchanged", "correct"):
+        METRICS["robust_accuracy"](network, epsilon=0.1, counts=counts, **ask)
+    assert len(calls) == 1
+    METRICS["robust_accuracy"](network, epsilon=0.2, **ask)
+    assert len(calls) == 2
+
+
+def test_transfer_shows_the_images_that_attack_another_network():
+    network, other = linear(1), linear(2)
+    asked = []
+    network.related = lambda network_unit: asked.append(network_unit) or other
+    ask = {"attack": "fgsm", "epsilon": 0.2, "n_images": N}
+    result = METRICS["robust_accuracy"](network, source=identity(unit(seed=2)), **ask)
+    attacked = fgsm(other.network, *images(), epsilon=0.2).images
+    own = fgsm(network.network, *images(), epsilon=0.2).images
+    assert asked == [unit(seed=2)]
+    torch.testing.assert_close(result.tensors["images"], attacked)
+    assert not torch.allclose(attacked, own)
+    with torch.no_grad():
+        before, after = (network.network(x).argmax(1) for x in (images()[0], attacked))
+    assert torch.equal(result.per_image, (before == after).double())
+    assert 0 < result.per_image.sum() < N
+    with pytest.raises(RunFailed, match="without a way to load others"):
+        METRICS["robust_accuracy"](subject(), source=identity(unit(seed=2)), **ask)
+
+
+def test_maps_of_the_predicted_class():
+    network = subject().network
+    with torch.no_grad():
+        predicted = network(images()[0]).argmax(1)
+        maps = network.class_activation_maps(images()[0], predicted)
+    assert not torch.equal(predicted, images()[1])
+    result = values("class_map_sparsity", class_of="predicted")
+    torch.testing.assert_close(result.per_image, maps.mean((1, 2)))
+
+
+def test_effective_receptive_field_of_a_location():
+    network = subject().network
+    height, width = network.class_maps(images()[0]).shape[-2:]
+    assert height == width > 3
+    middle = int(0.5 * (height - 1))
+    fields = metrics.effective_receptive_field(
+        network.class_maps, images()[0], location=(middle, 0)
+    )
+    sizes = fields.abs().sum(1)
+    result = values("effective_receptive_field", location=[0.5, 0.0])
+    torch.testing.assert_close(result.tensors["field"], sizes.mean(0))
+    torch.testing.assert_close(result.per_image, sizes.mean((1, 2)))
+
+
 def test_what_cannot_be_measured_is_refused():
     plain = subject(unit(network="resnet", network_options=OPTIONS["backbone_options"]))
-    for name in ("class_map_sparsity", "mask_iou", "erf_distance"):
+    for name, settings in (
+        ("class_map_sparsity", {}),
+        ("mask_iou", {}),
+        ("erf_distance", {}),
+        ("effective_receptive_field", {"location": [0, 0]}),
+    ):
         with pytest.raises(UsageError, match=r"a network with class maps, .*'resnet'"):
-            METRICS[name](plain, n_images=N)
+            METRICS[name](plain, n_images=N, **settings)
     with pytest.raises(UsageError, match="expected a data set with masks, got 'd'"):
         METRICS["mask_iou"](subject(shown=data(masks=False)), n_images=N)
     shifted = subject(unit(pixel_range=(-1, 1)))
@@ -124,6 +209,11 @@ def test_names_are_checked_before_any_time_is_spent(settings, message):
     ask = {"attack": "pgd", "epsilon": 0.1, "n_images": 3} | settings
     with pytest.raises(UsageError, match=message):
         check(Measurement(training=unit(), metric="robust_accuracy", settings=ask))
+    if "counts" not in settings:
+        del ask["n_images"]
+        together = {"n_images": 3, "attacks": [ask]}
+        with pytest.raises(UsageError, match=message):
+            check(Measurement(training=unit(), metric="robust_to_all", settings=together))
     with pytest.raises(UsageError, match="unknown part 'center': did you mean 'centre'"):
         check(
             Measurement(

@@ -1,0 +1,175 @@
+"""Measurements of the Top-GAP chapter: see `suite.metrics` and `suite.attacks`."""
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reglib.top_gap import TopGAPNet
+from suite import metrics
+from suite.attacks import ATTACKS, Attacked, judged
+from suite.errors import UsageError, check_call
+from suite.training.evaluated import EvaluatedModel, Result
+from suite.units import from_identity, training_of
+
+IMAGES = 128  # that go through a network at a time, where the activations are kept
+
+
+def robust_accuracy(
+    subject: EvaluatedModel,
+    *,
+    attack: str,
+    epsilon: float,
+    n_images: int,
+    counts: str = "unchanged",
+    attack_settings: Mapping[str, Any] | None = None,
+    source: Mapping[str, Any] | None = None,
+    keep_images: bool = True,
+    seed: int = 0,
+) -> Result:
+    """1 where an attack fails, else 0; keeps the attacked images if `keep_images`.
+
+    `counts` is "unchanged" (the prediction is that of the clean image) or "correct" (and right).
+    `attack` is a name in `suite.attacks.ATTACKS`, `attack_settings` are its arguments. With
+    `source`, the identity of another network, the images are those that attack that one (transfer).
+    """
+    attacked_model = subject
+    if source is not None:
+        attacked_model = subject.related(training_of(from_identity(source)))
+    images = _attacked(attacked_model, attack, epsilon, n_images, attack_settings, seed)
+    result = _judged(subject, images)
+    values = result.unchanged if counts == "unchanged" else result.correct
+    return Result(values.double(), {"images": images} if keep_images else {})
+
+
+def robust_to_all(
+    subject: EvaluatedModel, *, n_images: int, attacks: Sequence[Mapping[str, Any]]
+) -> Result:
+    """1 where every attack leaves the prediction as it is, else 0.
+
+    `attacks` are settings of `robust_accuracy`: attack, epsilon and, if any, attack_settings.
+    """
+    unchanged = [
+        robust_accuracy(subject, **settings, n_images=n_images).per_image for settings in attacks
+    ]
+    return Result(torch.stack(unchanged).amin(0))
+
+
+def _attacked(
+    subject: EvaluatedModel,
+    attack: str,
+    epsilon: float,
+    n_images: int,
+    attack_settings: Mapping[str, Any] | None,
+    seed: int,
+) -> Tensor:
+    """Return attacked images, made once for all the metrics of a network that need them."""
+    if subject.pixel_range != (0, 1):
+        raise UsageError(
+            "robust_accuracy: expected a network of images in [0, 1], got one trained "
+            f"with pixel_range {subject.pixel_range}"
+        )
+    settings = {"epsilon": epsilon, **(attack_settings or {})}
+    key = ("attacked", attack, n_images, seed, json.dumps(settings, sort_keys=True))
+    if "generator" in inspect.signature(ATTACKS[attack]).parameters:
+        settings["generator"] = subject.generator(seed)
+    images = subject.test_images(n_images)
+    return subject.cached(key, lambda: ATTACKS[attack](subject.folded, *images, **settings).images)
+
+
+def _judged(subject: EvaluatedModel, attacked: Tensor) -> Attacked:
+    images, labels = subject.test_images(len(attacked))
+    return judged(subject.folded, images, attacked, labels)
+
+
+def _with_class_maps(subject: EvaluatedModel) -> TopGAPNet:
+    if not isinstance(subject.folded, TopGAPNet):
+        raise UsageError(
+            f"expected a network with class maps, such as 'top_gap', got {subject.unit.network!r}"
+        )
+    return subject.folded
+
+
+def _activation_maps(subject: EvaluatedModel, n_images: int, class_of: str = "label") -> Tensor:
+    """Return the map of a class of each of the first test images, (B, H, W) in [0, 1]."""
+    network = _with_class_maps(subject)
+    images, classes = subject.test_images(n_images)
+    if class_of == "predicted":
+        classes = subject.predict(images)
+    batches = zip(images.split(IMAGES), classes.split(IMAGES), strict=True)
+    with torch.no_grad():
+        return torch.cat([network.class_activation_maps(*batch) for batch in batches])
+
+
+def class_map_sparsity(
+    subject: EvaluatedModel, *, n_images: int, class_of: str = "label"
+) -> Result:
+    """See `suite.metrics.map_sparsity`; keeps the maps.
+
+    `class_of` is "label" or "predicted": which class the maps are of.
+    """
+    maps = _activation_maps(subject, n_images, class_of)
+    return Result(metrics.map_sparsity(maps), {"maps": maps})
+
+
+def effective_receptive_field(
+    subject: EvaluatedModel, *, n_images: int, location: Sequence[float]
+) -> Result:
+    """Keep the mean absolute gradient of a location of the class maps, `field`, (H, W).
+
+    See `suite.metrics.effective_receptive_field`; the value is the mean of each image. `location`
+    is a share of the last row and one of the last column: the corner is (0, 0).
+    """
+    network = _with_class_maps(subject)
+    images, _ = subject.test_images(n_images)
+    with torch.no_grad():
+        last = network.class_maps(images[:1]).shape[-1] - 1
+    row, column = (int(share * last) for share in location)
+    fields = torch.cat(
+        [
+            metrics.effective_receptive_field(network.class_maps, x, location=(row, column))
+            for x in images.split(IMAGES)
+        ]
+    )
+    sizes = fields.abs().sum(1)
+    return Result(sizes.mean((1, 2)), {"field": sizes.mean(0)})
+
+
+def mask_iou(subject: EvaluatedModel, *, n_images: int, threshold: float | None = None) -> Result:
+    """See `suite.metrics.mask_iou` and, without a threshold, `largest_mask_iou`."""
+    masks = subject.data.test.masks
+    if masks is None:
+        raise UsageError(f"mask_iou: expected a data set with masks, got {subject.unit.data!r}")
+    maps = _activation_maps(subject, n_images)
+    masks = masks[:n_images].to(maps.device)
+    if threshold is None:
+        return Result(metrics.largest_mask_iou(maps, masks))
+    return Result(metrics.mask_iou(maps, masks, threshold=threshold))
+
+
+def erf_distance(
+    subject: EvaluatedModel, *, n_images: int, part: str = "distance", normalise: str = "each"
+) -> Result:
+    """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
+    network = _with_class_maps(subject)
+    images, _ = subject.test_images(n_images)
+    found = [
+        metrics.erf_distance(network.class_maps, batch, normalise=normalise)
+        for batch in images.split(IMAGES)
+    ]
+    return Result(torch.cat([getattr(one, part) for one in found]))
+
+
+def check_attack(
+    attack: str, attack_settings: Mapping[str, Any] | None = None, **others: object
+) -> None:
+    """Check the settings of an attack before any time is spent.
+
+    Raises:
+        UsageError: a setting that the attack does not take, or that is not its own to set.
+    """
+    given = ("model", "images", "labels", "generator", "epsilon")
+    check_call("attack", attack, ATTACKS, attack_settings or {}, given=given)

@@ -5,19 +5,3 @@ from suite.data.image_folders import class_names
 from suite.data.loading import ImageData, image_shape, load_data, to_float
 from suite.data.sources import CORRUPTIONS, FAMILIES, SOURCES, Source, source, title
 from suite.data.splits import Split
-
-__all__ = [
-    "CORRUPTIONS",
-    "FAMILIES",
-    "SOURCES",
-    "ImageData",
-    "Source",
-    "Split",
-    "class_names",
-    "image_shape",
-    "load_data",
-    "null_block_masks",
-    "source",
-    "title",
-    "to_float",
-]

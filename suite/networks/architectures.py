@@ -4,6 +4,7 @@ Every activation is a module of its own, used once, so that DeepLIFT can replace
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +19,26 @@ from suite.networks.defences import CHANGES
 Size = int | tuple[int, int]
 
 
+def _dense(*sizes: int) -> list[nn.Module]:
+    """Return linear layers of these numbers of inputs and outputs, with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return layers[:-1]
+
+
+def _pooled(channels: int, classes: int) -> list[nn.Module]:
+    """Return what averages feature maps and classifies the means."""
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
+
+
+def _square(size: Size, network: str) -> int:
+    """Return the side of square images; others are refused."""
+    if not isinstance(size, int):
+        raise UsageError(f"{network}: expected square images, got {size[0]} x {size[1]}")
+    return size
+
+
 class LeNet5(nn.Sequential):
     """LeNet-5 :cite:p:`lecun1998` with ReLU and max-pooling.
 
@@ -26,25 +47,13 @@ class LeNet5(nn.Sequential):
     """
 
     def __init__(self, channels: int = 1, size: Size = 28, classes: int = 10) -> None:
-        if not isinstance(size, int):
-            raise UsageError(f"LeNet-5: expected square images, got {size[0]} x {size[1]}")
+        size = _square(size, "LeNet-5")
         if size < 12:
             raise UsageError(f"LeNet-5: expected images of at least 12 pixels a side, got {size}")
         side = (size // 2 - 4) // 2
-        super().__init__(
-            nn.Conv2d(channels, 6, 5, padding=2),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Conv2d(6, 16, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(16 * side * side, 120),
-            nn.ReLU(),
-            nn.Linear(120, 84),
-            nn.ReLU(),
-            nn.Linear(84, classes),
-        )
+        layers = [nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()]
+        layers += [nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()]
+        super().__init__(*layers, *_dense(16 * side * side, 120, 84, classes))
 
 
 class MLP(nn.Sequential):
@@ -64,12 +73,7 @@ class MLP(nn.Sequential):
         hidden: Sequence[int] = (256, 256),
     ) -> None:
         height, width = (size, size) if isinstance(size, int) else size
-        layers: list[nn.Module] = [nn.Flatten()]
-        inputs = channels * height * width
-        for units in hidden:
-            layers += [nn.Linear(inputs, units), nn.ReLU()]
-            inputs = units
-        super().__init__(*layers, nn.Linear(inputs, classes))
+        super().__init__(nn.Flatten(), *_dense(channels * height * width, *hidden, classes))
 
 
 class VGG11(nn.Sequential):
@@ -96,8 +100,7 @@ class VGG11(nn.Sequential):
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-        head = nn.Linear(channels, classes)
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+        super().__init__(*layers, *_pooled(channels, classes))
 
 
 class ConvNet(nn.Sequential):
@@ -114,7 +117,11 @@ class ConvNet(nn.Sequential):
             stride = 2 if index in (2, 4) else 1
             layers += conv_bn(channels, width, 3, stride) + [nn.ReLU()]
             channels = width
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+        super().__init__(*layers, *_pooled(width, classes))
+
+
+# Of a residual network: size of the kernel, and stride.
+STEMS = {"cifar": (3, 1), "strided": (3, 2), "imagenet": (7, 2)}
 
 
 class ResNet(nn.Sequential):
@@ -150,19 +157,16 @@ class ResNet(nn.Sequential):
     ) -> None:
         if bottleneck and pre_activation:
             raise UsageError("resnet: expected bottleneck or pre_activation, got both")
+        if stem not in STEMS:
+            raise unknown("stem", stem, STEMS)
         inputs = width if stem_width is None else stem_width
-        stems: dict[str, Callable[[], list[nn.Module]]] = {
-            "cifar": lambda: conv_bn(channels, inputs, 3, 1) + [nn.ReLU()],
-            "strided": lambda: conv_bn(channels, inputs, 3, 2) + [nn.ReLU()],
-            "imagenet": lambda: (
-                conv_bn(channels, inputs, 7, 2) + [nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
-            ),
-        }
-        if stem not in stems:
-            raise unknown("stem", stem, stems)
-        layers = stems[stem]()
-        if pre_activation and stem != "imagenet":
+        layers = conv_bn(channels, inputs, *STEMS[stem])
+        if stem == "imagenet":
+            layers += [nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+        elif pre_activation:
             layers = layers[:1]
+        else:
+            layers.append(nn.ReLU())
         basic = PreActivationBlock if pre_activation else BasicBlock
         block = BottleneckBlock if bottleneck else basic
         for stage, count in enumerate(blocks):
@@ -173,7 +177,7 @@ class ResNet(nn.Sequential):
                 inputs = outputs
         if pre_activation:
             layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+        super().__init__(*layers, *_pooled(inputs, classes))
 
 
 def wide_resnet(
@@ -188,15 +192,9 @@ def wide_resnet(
     """
     if depth < 10 or depth % 6 != 4:
         raise UsageError(f"wide_resnet: expected a depth of 10, 16, 22, 28, ..., got {depth}")
-    return ResNet(
-        channels,
-        size,
-        classes,
-        blocks=[(depth - 4) // 6] * 3,
-        width=16 * factor,
-        stem_width=16,
-        pre_activation=True,
-    )
+    blocks = [(depth - 4) // 6] * 3
+    options: dict[str, Any] = {"width": 16 * factor, "stem_width": 16, "pre_activation": True}
+    return ResNet(channels, size, classes, blocks=blocks, **options)
 
 
 def top_gap(
@@ -215,8 +213,7 @@ def top_gap(
     One of these normalises its images in [0, 1] itself and may have its default weights
     (`pretrained`); `backbone_options` are for those of `NETWORKS`. `options` go to `TopGAPNet`.
     """
-    if not isinstance(size, int):
-        raise UsageError(f"top_gap: expected square images, got {size[0]} x {size[1]}")
+    size = _square(size, "top_gap")
     if backbone in NETWORKS:
         if pretrained:
             raise UsageError(f"top_gap: there are no pretrained weights of backbone {backbone!r}")
@@ -262,13 +259,14 @@ def build_network(
         raise unknown("network", name, NETWORKS)
     channels, height, width = shape
     size = height if height == width else (height, width)
-    own = {key: value for key, value in options.items() if key not in CHANGES}
+    changes = [change for change in CHANGES if change in options]
+    arguments = {name: value for name, value in options.items() if name not in CHANGES}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            network = NETWORKS[name](channels, size, classes, **own)
+            network = NETWORKS[name](channels, size, classes, **arguments)
         except (TypeError, ValueError) as error:
             raise UsageError(f"network {name!r}: {error}") from error
-    for change in [name for name in CHANGES if name in options]:
+    for change in changes:
         network = CHANGES[change](network, options[change])
     return network

@@ -3,47 +3,44 @@
 from torch import Tensor, nn
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut; the activations are two separate modules."""
+class _Block(nn.Module):
+    """Convolutions and a shortcut; all activations are separate modules."""
 
-    EXPANSION = 1
+    EXPANSION = 1  # filters of the output by those of the inner convolutions
+    CONVOLUTIONS: tuple[tuple[int, bool], ...]  # size of the kernel, and whether it takes strides
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.residual = nn.Sequential(
-            *conv_bn(inputs, outputs, 3, stride), nn.ReLU(), *conv_bn(outputs, outputs, 3, 1)
-        )
-        self.shortcut = _shortcut(inputs, outputs, stride)
+        layers: list[nn.Module] = []
+        *first, last = self.CONVOLUTIONS
+        width, channels = outputs // self.EXPANSION, inputs
+        for kernel, strided in first:
+            layers += [*conv_bn(channels, width, kernel, stride if strided else 1), nn.ReLU()]
+            channels = width
+        self.residual = nn.Sequential(*layers, *conv_bn(channels, outputs, last[0], 1))
+        # A convolution where the shape changes, else nothing.
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Sequential(*([] if same else conv_bn(inputs, outputs, 1, stride)))
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.activation(self.residual(x) + self.shortcut(x))
 
 
-class BottleneckBlock(nn.Module):
+class BasicBlock(_Block):
+    """Two 3x3 convolutions and a shortcut."""
+
+    CONVOLUTIONS = ((3, True), (3, False))
+
+
+class BottleneckBlock(_Block):
     """Convolutions 1x1, 3x3 and 1x1, of which the last widens fourfold, and a shortcut.
 
-    The stride is that of the 3x3 convolution, as in torchvision; the three activations are separate
-    modules.
+    The stride is that of the 3x3 convolution, as in torchvision.
     """
 
     EXPANSION = 4
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        width = outputs // self.EXPANSION
-        self.residual = nn.Sequential(
-            *conv_bn(inputs, width, 1, 1),
-            nn.ReLU(),
-            *conv_bn(width, width, 3, stride),
-            nn.ReLU(),
-            *conv_bn(width, outputs, 1, 1),
-        )
-        self.shortcut = _shortcut(inputs, outputs, stride)
-        self.activation = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.activation(self.residual(x) + self.shortcut(x))
+    CONVOLUTIONS = ((1, False), (3, True), (1, False))
 
 
 class PreActivationBlock(nn.Module):
@@ -74,9 +71,3 @@ def conv_bn(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.Modu
     """Return a convolution that keeps the size, but for its stride, and its normalisation."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return [conv, nn.BatchNorm2d(outputs)]
-
-
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """Return what leaves its input as it is, or, where the shape changes, a 1x1 convolution."""
-    same = stride == 1 and inputs == outputs
-    return nn.Sequential(*([] if same else conv_bn(inputs, outputs, 1, stride)))

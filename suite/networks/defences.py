@@ -54,7 +54,7 @@ def with_k_wta(network: Any, *, share: float) -> Any:
 
 
 def with_flc_pooling(network: Any) -> Any:
-    """Return a copy of a network that shrinks by `FrequencyLowCut` in the place of strides.
+    """Return a copy of a network that shrinks by `FrequencyLowCut` instead of strides.
 
     A convolution of stride 2 gets stride 1, and what follows it is the pooling.
 
@@ -139,16 +139,16 @@ class FrequencyLowCut(nn.Module):
         spectrum = torch.fft.fft2(x, norm="forward")
         for dim in (2, 3):
             size = x.shape[dim]
-            kept = (size + 1) // 2
-            low = torch.arange(-(kept // 2), kept - kept // 2, device=x.device) % size
+            half = (size + 1) // 2
+            low = torch.arange(-(half // 2), half - half // 2, device=x.device) % size
             spectrum = spectrum.index_select(dim, torch.fft.ifftshift(low))
         return torch.fft.ifft2(spectrum, norm="forward").real.to(dtype)
 
 
 def is_activation(module: nn.Module) -> bool:
     """Say whether a module is an activation layer: one of PyTorch's, or `KWinnersTakeAll`."""
-    own = isinstance(module, KWinnersTakeAll)
-    return own or type(module).__module__ == nn.modules.activation.__name__
+    of_torch = type(module).__module__ == nn.modules.activation.__name__
+    return of_torch or isinstance(module, KWinnersTakeAll)
 
 
 # The value of an option in a `Training` makes a change; each is an option of every network.
@@ -166,17 +166,19 @@ def _replaced(
     replace: Callable[[Any], nn.Module],
     wanted: Callable[[Any], bool] = lambda module: True,
 ) -> Any:
-    """Return a copy of a network with other modules in the place of some."""
+    """Return a copy of a network with some of its modules replaced."""
     network = copy.deepcopy(network)
-    found = [
+    modules = [
         (parent, name, child)
         for parent in network.modules()
         for name, child in parent.named_children()
         if type(child) is kind and wanted(child)
     ]
-    if not found:
-        of = "with modules of torch.nn.ReLU" if kind is nn.ReLU else "with convolutions of stride 2"
-        raise UsageError(f"{change}: expected a network {of}, found none")
-    for parent, name, child in found:
+    if not modules:
+        kinds = (
+            "with modules of torch.nn.ReLU" if kind is nn.ReLU else "with convolutions of stride 2"
+        )
+        raise UsageError(f"{change}: expected a network {kinds}, found none")
+    for parent, name, child in modules:
         setattr(parent, name, replace(child).train(parent.training))
     return network

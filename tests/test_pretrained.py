@@ -75,7 +75,7 @@ def test_inputs_are_scaled_as_the_network_was_trained(weights):
 
 
 def test_images_of_another_type_or_size_are_refused(weights):
-    with pytest.raises(ValueError, match=r"expected bytes from 0 to 255.*got torch.float32"):
+    with pytest.raises(ValueError, match=r"expected uint8 from 0 to 255.*got torch.float32"):
         network_inputs("tiny", torch.rand(1, 3, SIDE, SIDE))
     with pytest.raises(ValueError, match=r"expected shape \(B, 3, 16, 16\).*got \(1, 3, 16, 8\)"):
         network_inputs("tiny", torch.zeros(1, 3, SIDE, 8, dtype=torch.uint8))

@@ -66,44 +66,48 @@ def textured_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
 
 def read_waterbirds(root: Path) -> Read:
     """Read the images and `metadata.csv` of Waterbirds; group = 2 label + background."""
-    folder = root / WATERBIRDS
-    table = read_table(folder / "metadata.csv", ["img_filename", "y", "split", "place"])
-    side = WATERBIRDS_SIZE
-    resize = v2.Compose(
-        [v2.Resize((side * 8 // 7, side * 8 // 7), antialias=True), v2.CenterCrop(side)]
-    )
-    splits = [
-        _read_images(
-            [folder / name for name in part["img_filename"]], resize, part["y"], part["place"]
-        )
-        for part in (table[table["split"] == number] for number in (0, 2))
-    ]
-    return splits[0], splits[1], ["landbird", "waterbird"]
+    folder, side = root / WATERBIRDS, WATERBIRDS_SIZE
+    names = ["img_filename", "y", "place", "split"]
+    table = read_table(folder / "metadata.csv", names)[names]
+    resize = v2.Compose([v2.Resize((side * 8 // 7,) * 2, antialias=True), v2.CenterCrop(side)])
+    train, test = _read_groups(folder, table, resize)
+    return train, test, ["landbird", "waterbird"]
 
 
 def read_celeba(root: Path) -> Read:
     """Read CelebA as its authors lay it out; label: blond hair, group = 2 label + male."""
-    folder = root / "celeba"
-    attributes = read_table(folder / "list_attr_celeba.txt", ["Blond_Hair", "Male"])
+    folder, names = root / "celeba", ["Blond_Hair", "Male"]
+    attributes = read_table(folder / "list_attr_celeba.txt", names)[names] == 1
     partition = read_table(folder / "list_eval_partition.txt", None).iloc[:, 0]
+    table = attributes.loc[partition.index].assign(split=partition).reset_index()
     resize = v2.Compose([v2.CenterCrop(178), v2.Resize(CELEBA_SIZE, antialias=True)])
+    train, test = _read_groups(folder / "img_align_celeba", table, resize)
+    return train, test, ["dark hair", "blond hair"]
+
+
+def _read_groups(
+    folder: Path, table: pd.DataFrame, resize: Callable[[Tensor], Tensor]
+) -> list[Split]:
+    """Read images by a table of their names, labels, attributes and splits: 0, 1 or 2."""
     splits = []
-    for number in (0, 2):
-        names = partition.index[partition == number]
-        part = attributes.loc[names] == 1
-        paths = [folder / "img_align_celeba" / name for name in names]
-        splits.append(_read_images(paths, resize, part["Blond_Hair"], part["Male"]))
-    return splits[0], splits[1], ["dark hair", "blond hair"]
+    for number in (0, 2):  # 1 is to validate
+        part = table[table.iloc[:, 3] == number]
+        images = [resize(read_image(folder / name)) for name in part.iloc[:, 0]]
+        stacked = torch.stack(images) if images else torch.empty(0, 3, 1, 1, dtype=torch.uint8)
+        y, a = (torch.tensor(part.iloc[:, n].to_numpy(dtype=np.int64)) for n in (1, 2))
+        splits.append(Split(stacked, y, groups=2 * y + a))
+    return splits
 
 
 def _with_block(split: Split, seed: int) -> Split:
     above = _balanced_draw(split.labels, 0.5, seed)
     block = _null_block().expand_as(split.images)
-    top, bottom = (
-        torch.where(above[:, None, None, None], *pair)
-        for pair in ((block, split.images), (split.images, block))
+    images = torch.where(
+        above[:, None, None, None],
+        torch.cat([block, split.images], dim=2),
+        torch.cat([split.images, block], dim=2),
     )
-    return Split(torch.cat([top, bottom], dim=2), split.labels, groups=(~above).long())
+    return Split(images, split.labels, groups=(~above).long())
 
 
 def _null_block() -> Tensor:
@@ -142,16 +146,3 @@ def _balanced_draw(labels: Tensor, share: float, seed: int) -> Tensor:
         order = torch.randperm(len(members), generator=generator)
         chosen[members[order[: round(share * len(members))]]] = True
     return chosen
-
-
-def _read_images(
-    paths: Sequence[Path],
-    resize: Callable[[Tensor], Tensor],
-    labels: "pd.Series[int]",
-    attribute: "pd.Series[int]",
-) -> Split:
-    if not paths:
-        return Split(torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.long))
-    images = torch.stack([resize(read_image(str(path))) for path in paths])
-    y, a = (torch.tensor(column.to_numpy(dtype=np.int64)) for column in (labels, attribute))
-    return Split(images, y, groups=2 * y + a)

@@ -39,7 +39,7 @@ Reader = Callable[[int], np.ndarray]  # gives value number i in uint8 or boolean
 
 
 class Decoded(NamedTuple):
-    """Values (N, ...) that a file holds, read-only, and the SHA-256 of their bytes."""
+    """Values (N, ...) that a file holds, read-only, and their SHA-256."""
 
     values: Tensor
     sha256: str

@@ -171,9 +171,9 @@ def read_validation_sample(root: Path, *, n: int = 1000, seed: int = 0) -> Read:
     return _shown([paths[row] for row in rows], [labels[row] for row in rows], class_names())
 
 
-def read_own(folder: Path) -> Read:
+def read_own(root: Path, *, folder: Path) -> Read:
     """Read all photographs below a folder; their classes are not known."""
-    files = _photographs_in(folder)
+    files = _photographs_in(root / folder)
     return _shown(files, [0] * len(files), ("unknown",))
 
 

@@ -58,7 +58,7 @@ def source(name: str) -> Source:
     if kind == "resized" and colon:
         return _resized(name, *rest.rpartition(":")[::2])
     if kind == "imagefolder" and colon:
-        return _own(Path(rest).expanduser(), rest)
+        return _own(Path(rest).expanduser().absolute(), rest)
     if name not in SOURCES:
         families = [*FAMILIES, "imagefolder:PATH", "resized:NAME:SIZE"]
         raise unknown("data set", name, [*SOURCES, *families])
@@ -109,16 +109,13 @@ def _made_of(name: str, change: Callable[..., Read], **options: Any) -> Callable
 def _own(folder: Path, path: str) -> Source:
     """Make the source of own images: to train on, or photographs that are only shown."""
     if folder.is_dir() and not any((folder / part).is_dir() for part in ("train", "test", "val")):
+        about, how = f"own photographs below {path}", f"put images into {path}"
+        shape = (3, files.SIZE, files.SIZE)
         return Source(
-            lambda root: folders.read_own(folder),
-            f"own photographs below {path}",
-            "your own",
-            f"put images into {path}",
-            (3, files.SIZE, files.SIZE),
-            to_train=False,
+            partial(folders.read_own, folder=folder), about, "your own", how, shape, to_train=False
         )
-    how = f"put images into {path}/train/CLASS/"
     read = partial(folders.read_image_folder, folder=folder)
+    how = f"put images into {path}/train/CLASS/"
     return Source(read, f"own images in {path}", "your own", how)
 
 
@@ -148,13 +145,14 @@ def _imagenet_c(which: str) -> Source:
             f"imagenet_c:{corruption}:LEVEL: expected a level of 1 to 5, got {level!r}"
         )
     [family] = FAMILIES.values()
-    texts = {
-        name: getattr(family, name).replace("CORRUPTION", corruption).replace("LEVEL", level)
-        for name in ("about", "how_to_get")
-    }
-    folder = f"imagenet-c/{corruption}/{level}"
+
+    def filled(text: str) -> str:
+        return text.replace("CORRUPTION", corruption).replace("LEVEL", level)
+
+    folder = filled("imagenet-c/CORRUPTION/LEVEL")
     read = partial(folders.read_shifted_imagenet, folder=folder)
-    return dataclasses.replace(family, read=read, **texts)
+    about, how_to_get = filled(family.about), filled(family.how_to_get)
+    return dataclasses.replace(family, read=read, about=about, how_to_get=how_to_get)
 
 
 _READERS: dict[str, Callable[[Path], Read]] = {

@@ -127,7 +127,7 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
     about = pretrained_weights(name)
     if images.dtype != torch.uint8:
         raise ValueError(
-            f"images: expected bytes from 0 to 255, which {name!r} then scales as it was trained, "
+            f"images: expected uint8 from 0 to 255, which {name!r} then scales as it was trained, "
             f"got {images.dtype}"
         )
     if images.ndim != 4 or images.shape[1:] != (3, about.size, about.size):

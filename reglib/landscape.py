@@ -30,7 +30,8 @@ def scaled_norm(values: Tensor) -> Tensor:
     Returns:
         (..., H, W); zeros where `values` are all zero.
 
-    Source: equation 6 of :cite:t:`moens2020`.
+    Source: equation 6 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes flat
+    again" (2020) :cite:p:`moens2020`.
 
     >>> scaled_norm(torch.tensor([[[0.0, 3.0], [0.0, 4.0]]])).square()
     tensor([[0.0000, 1.4400],
@@ -83,7 +84,8 @@ def importance_landscape(
         ValueError: the network is in training mode or couples the images; its output is not
             (B, classes) or does not depend on the images; images are not floats (B, C, H, W).
 
-    Source: equation 6 and section 3.3.3 of :cite:t:`moens2020`.
+    Source: equation 6 and section 3.3.3 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making
+    importance landscapes flat again" (2020) :cite:p:`moens2020`.
     """
     _check(model, images)
     inputs = images.detach().requires_grad_()
@@ -117,7 +119,8 @@ def expected_importance_landscape(model: Map, batches: Iterable[Tensor]) -> Tens
     Raises:
         ValueError: as `importance_landscape`, or there is no image.
 
-    Source: the equation before equation 6 of :cite:t:`moens2020`.
+    Source: the equation before equation 6 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making
+    importance landscapes flat again" (2020) :cite:p:`moens2020`.
     """
     total: Tensor | None = None
     for images in batches:
@@ -155,8 +158,10 @@ def laplacian(maps: Tensor, *, kernel_width: int = 3) -> Tensor:
     Raises:
         ValueError: `kernel_width` is even or below 3, or the maps are smaller than the kernel.
 
-    Source: section 3.3.1 of :cite:t:`moens2020`, which leaves the kernel open but for its width,
-    after :cite:t:`pertuz2013`. The kernel is that of Kornia :cite:p:`riba2020`.
+    Source: section 3.3.1 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes
+    flat again" (2020) :cite:p:`moens2020`, which leaves the kernel open but for its width, after
+    Pertuz, Puig and Garcia, "Analysis of focus measure operators for shape-from-focus" (2013)
+    :cite:p:`pertuz2013`. The kernel is that of Kornia, by Riba et al. (2020) :cite:p:`riba2020`.
 
     >>> laplacian(torch.tensor([[0.0, 0, 0], [0, 16, 0], [0, 0, 0]]))
     tensor([[ 1.,  1.,  1.],
@@ -189,7 +194,8 @@ def curvature_penalty(landscape: Tensor, *, kernel_width: int = 3) -> Tensor:
     Raises:
         ValueError: as `laplacian`.
 
-    Source: equation 8 of :cite:t:`moens2020`.
+    Source: equation 8 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes flat
+    again" (2020) :cite:p:`moens2020`.
     """
     return laplacian(landscape, kernel_width=kernel_width).flatten(-2).var(-1, correction=0)
 
@@ -213,7 +219,8 @@ def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
     Raises:
         ValueError: the target has another size, or is zero everywhere.
 
-    Source: equation 9, divided by the number of positions, of :cite:t:`moens2020`.
+    Source: equation 9, divided by the number of positions, of Moens, Yu and Salimi-Khorshidi,
+    "PILCRO: making importance landscapes flat again" (2020) :cite:p:`moens2020`.
     """
     if target.shape != landscape.shape[-2:]:
         raise ValueError(
@@ -246,7 +253,8 @@ def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tens
     Raises:
         ValueError: as `laplacian`; images of several sizes; no image has an edge.
 
-    Source: section 3.3.2 of :cite:t:`moens2020`.
+    Source: section 3.3.2 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes
+    flat again" (2020) :cite:p:`moens2020`.
     """
     total: Tensor | None = None
     count = 0
@@ -284,7 +292,8 @@ def total_variation(landscape: Tensor) -> Tensor:
     Raises:
         ValueError: a landscape of a single position.
 
-    Source: section 4.1.1 of :cite:t:`moens2020`.
+    Source: section 4.1.1 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes
+    flat again" (2020) :cite:p:`moens2020`.
 
     >>> total_variation(torch.tensor([[0.0, 2.0], [0.0, 2.0]]))
     tensor(2.)

@@ -392,6 +392,26 @@ def test_the_choice_is_the_highest_loss_among_sparse_maps(loss, method):
         )
 
 
+@pytest.mark.parametrize(
+    ("peak", "options", "strengths"),
+    [
+        (0.05, {}, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]),
+        (0.5, {"start": 0.125, "factor": 2.0}, [0.125, 0.25, 0.5]),
+        (0.51, {"start": 0.125, "factor": 2.0}, [0.125, 0.25, 0.5, 1.0]),
+        (0.5, {"start": 0.5}, [0.5]),
+        (0.5, {"start": 2.0}, [2.0]),
+        (0.0, {"start": 0.25}, [0.25]),
+    ],
+)
+def test_strengths_grow_from_the_start_until_the_map_is_empty(peak, options, strengths):
+    gradient = peak * torch.tensor([[1.0, -0.5, 0.25]], dtype=torch.float64)
+    loss = SurrogateLoss(gradient, torch.zeros_like, torch.zeros(1).double())
+    tried = choose_lambda1(loss, method=cafo, **options).grid
+    torch.testing.assert_close(tried.lambda1[:, 0], torch.tensor(strengths, dtype=torch.float64))
+    assert float(tried.sparsity[-1, 0]) == 1
+    assert len(strengths) == 1 or float(tried.sparsity[-2, 0]) < 1
+
+
 def test_where_the_grid_has_no_sparse_map_the_strength_is_halved(loss):
     peak = loss.gradient.flatten(1).abs().amax(1)
     chosen = choose_lambda1(loss, method=cafo, start=float(peak.max()))

@@ -61,7 +61,8 @@ def decomposition(
     Raises:
         ValueError: as `closed_form_hessian`; `n_vectors` or `chunk` is out of its range.
 
-    Source: appendix C of :cite:t:`singla2019`.
+    Source: appendix C of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order loss
+    approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`.
     """
     if chunk < 1:
         raise ValueError(f"chunk: expected at least one class at a time, got {chunk}")

@@ -61,7 +61,8 @@ def closed_form_hessian(model: nn.Module, images: Tensor) -> InputHessian:
         ValueError: the network is in training mode or has active dropout; images or logits are not
             finite or not a batch.
 
-    Source: proposition 1 of :cite:t:`singla2019`.
+    Source: proposition 1 of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order
+    loss approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`.
     """
     at = linearisation_of(model, images)
     probs = at.outputs.double().softmax(1)

@@ -28,7 +28,8 @@ def activation_l1(activations: Sequence[Tensor], *, layers: str = "last") -> Ten
     Raises:
         ValueError: unknown layers, or no activations.
 
-    Source: appendix F of :cite:t:`topgap`.
+    Source: appendix F of anonymous authors, "Top-GAP: integrating size priors in CNNs for more
+    robustness, interpretability, and bias mitigation" (2024) :cite:p:`topgap`.
 
     >>> activation_l1([torch.tensor([[4.0, 4.0]]), torch.tensor([[1.0, -3.0]])])
     tensor([2.])

@@ -56,7 +56,9 @@ def adversarial_examples(
         ValueError: `epsilon`, `step_size` or `n_steps` is not positive.
         ValueError: unknown norm.
 
-    Source: :cite:t:`madry2018`; FGSM: :cite:t:`goodfellow2015`.
+    Source: Madry et al., "Towards deep learning models resistant to adversarial attacks" (2018)
+    :cite:p:`madry2018`; FGSM: Goodfellow, Shlens and Szegedy, "Explaining and harnessing
+    adversarial examples" (2015) :cite:p:`goodfellow2015`.
     """
     if norm not in NORMS:
         raise unknown("norm", norm, NORMS)
@@ -112,7 +114,9 @@ def adversarial_penalty(
     Raises:
         ValueError: as `adversarial_examples`.
 
-    Source: :cite:t:`goodfellow2015`, :cite:t:`madry2018`.
+    Source: Goodfellow, Shlens and Szegedy, "Explaining and harnessing adversarial examples" (2015)
+    :cite:p:`goodfellow2015`, Madry et al., "Towards deep learning models resistant to adversarial
+    attacks" (2018) :cite:p:`madry2018`.
     """
     examples = adversarial_examples(
         model,

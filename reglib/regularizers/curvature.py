@@ -48,7 +48,10 @@ def input_hessian_penalty(
     Raises:
         ValueError: `n_samples` is not positive, or `inputs` does not require a gradient.
 
-    Source: after :cite:t:`dombrowski2022`, for "Hessian" in table 1 of :cite:t:`yang2024`.
+    Source: after Dombrowski, Anders, Müller and Kessel, "Towards robust explanations for deep
+    neural networks" (2022) :cite:p:`dombrowski2022`, for "Hessian" in table 1 of Yang, Akhtar, Shah
+    and Mian, "Regulating model reliance on non-robust features by smoothing input marginal density"
+    (2024) :cite:p:`yang2024`.
     """
     loss = F.cross_entropy(logits, labels, reduction="sum")
     gradient = input_gradient(loss, inputs, create_graph=True)
@@ -91,8 +94,9 @@ def cure_penalty(
         ValueError: a radius that is not positive, an empty list of them, or `inputs` does not
             require a gradient.
 
-    Source: equation 9 of :cite:t:`moosavi2019`, without their factor :math:`1 / h^2`, which the
-    strength holds. They raise the radius from 0 to 1.5 in the first five epochs.
+    Source: equation 9 of Moosavi-Dezfooli, Fawzi, Uesato and Frossard, "Robustness via curvature
+    regularization, and vice versa" (2019) :cite:p:`moosavi2019`, without their factor :math:`1 /
+    h^2`, which the strength holds. They raise the radius from 0 to 1.5 in the first five epochs.
     """
     schedule = [radius] if isinstance(radius, int | float) else radius
     if not schedule or not all(h > 0 for h in schedule):
@@ -156,7 +160,9 @@ def score_matching_penalty(
             `inputs` does not require a gradient.
         ValueError: unknown estimator of the trace.
 
-    Source: :cite:t:`srinivas2021`; their program takes "taylor", 10 samples of 0.01.
+    Source: Srinivas and Fleuret, "Rethinking the role of gradient-based attribution methods for
+    model interpretability" (2021) :cite:p:`srinivas2021`; their program takes "taylor", 10 samples
+    of 0.01.
     """
     if trace not in TRACES:
         raise unknown("estimator of the trace", trace, TRACES)

@@ -31,7 +31,10 @@ def input_gradient_penalty(logits: Tensor, labels: Tensor, inputs: Tensor) -> Te
     Raises:
         ValueError: `inputs` does not require a gradient.
 
-    Source: equation 1 of :cite:t:`demoor2025` (section 3.1), after :cite:t:`drucker1992`.
+    Source: equation 1 of De Moor, Gevaert, Peck and Saeys, "On the effect of gradient
+    regularisation on interpretability" (2025) :cite:p:`demoor2025` (section 3.1), after Drucker and
+    Le Cun, "Improving generalization performance using double backpropagation" (1992)
+    :cite:p:`drucker1992`.
 
     >>> x = torch.zeros(1, 2, requires_grad=True)
     >>> logits = x @ torch.tensor([[2.0, 0.0], [0.0, 0.0]])
@@ -89,7 +92,8 @@ def marginal_density_penalty(
             naive form, exponentials out of the range of the type.
         ValueError: unknown implementation.
 
-    Source: equations 4 to 6 of :cite:t:`yang2024`.
+    Source: equations 4 to 6 of Yang, Akhtar, Shah and Mian, "Regulating model reliance on
+    non-robust features by smoothing input marginal density" (2024) :cite:p:`yang2024`.
 
     >>> x = torch.zeros(1, 2, requires_grad=True)
     >>> logits = x @ torch.tensor([[2.0, 0.0], [0.0, 0.0]])
@@ -139,8 +143,12 @@ def logit_gradient_penalty(
     Raises:
         ValueError: a label outside of the range; `p` below 1; `inputs` does not require a gradient.
 
-    Source: section 6 and equation 8 of :cite:t:`yang2024`, who take it for the penalty of
-    :cite:t:`drucker1992` and :cite:t:`ross2018`.
+    Source: section 6 and equation 8 of Yang, Akhtar, Shah and Mian, "Regulating model reliance on
+    non-robust features by smoothing input marginal density" (2024) :cite:p:`yang2024`, who take it
+    for the penalty of Drucker and Le Cun, "Improving generalization performance using double
+    backpropagation" (1992) :cite:p:`drucker1992` and Ross and Doshi-Velez, "Improving the
+    adversarial robustness and interpretability of deep neural networks by regularizing their input
+    gradients" (2018) :cite:p:`ross2018`.
     """
     check_labels(labels, logits)
     logit = logits.gather(1, labels[:, None])

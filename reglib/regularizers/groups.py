@@ -36,7 +36,9 @@ def group_dro(losses: Tensor, groups: Tensor, weights: Tensor, *, step_size: flo
     Raises:
         ValueError: a sample without a group, or a `step_size` that is not positive.
 
-    Source: algorithm 1 of :cite:t:`sagawa2020`, whose program takes 0.01 for :math:`\eta`.
+    Source: algorithm 1 of Sagawa, Koh, Hashimoto and Liang, "Distributionally robust neural
+    networks for group shifts" (2020) :cite:p:`sagawa2020`, whose program takes 0.01 for
+    :math:`\eta`.
 
     >>> losses, groups = torch.tensor([1.0, 3.0, 2.0]), torch.tensor([0, 0, 1])
     >>> group_dro(losses, groups, torch.tensor([0.5, 0.5]), step_size=1.0).loss

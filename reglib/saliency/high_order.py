@@ -85,7 +85,9 @@ def cafo(
     Raises:
         ValueError: `lambda1` is negative, or `lambda2` is not positive.
 
-    Source: definition 2 (equation 3) of :cite:t:`singla2019`.
+    Source: definition 2 (equation 3) of Singla, Wallace, Feng and Feizi, "Understanding impacts of
+    high-order loss approximations and features in deep learning interpretation" (2019)
+    :cite:p:`singla2019`.
     """
     problem, lead = _problem(loss, lambda1, lambda2, margin, lambda v: torch.zeros_like(v))
     if not (problem.lambda2 > 0).all():
@@ -126,7 +128,9 @@ def caso(
     Warns:
         RuntimeWarning: an image did not converge.
 
-    Source: definition 3 (equation 5), theorem 3 and section 4 of :cite:t:`singla2019`.
+    Source: definition 3 (equation 5), theorem 3 and section 4 of Singla, Wallace, Feng and Feizi,
+    "Understanding impacts of high-order loss approximations and features in deep learning
+    interpretation" (2019) :cite:p:`singla2019`.
     """
     problem, lead = _problem(loss, lambda1, lambda2, margin, loss.product)
     _check_concave(problem.lambda2, loss.largest_eigenvalue)

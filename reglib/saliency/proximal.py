@@ -100,8 +100,12 @@ def fista(problem: Problem, settings: Settings) -> Solution:
     stands for does not hold; its momentum starts anew where it points uphill. An image that has
     converged keeps its point. One product for each iteration and each shrinking.
 
-    Source: section 4 of :cite:t:`singla2019`; :cite:t:`beck2009`; the restart, without which
-    convergence on a strongly convex function is slow, of :cite:t:`odonoghue2015`.
+    Source: section 4 of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order loss
+    approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`; Beck
+    and Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse problems"
+    (2009) :cite:p:`beck2009`; the restart, without which convergence on a strongly convex function
+    is slow, of O'Donoghue and Candès, "Adaptive restart for accelerated gradient schemes" (2015)
+    :cite:p:`odonoghue2015`.
     """
     g = problem.gradient
     x = curved = y = curved_y = torch.zeros_like(g)
@@ -159,7 +163,9 @@ def conjugate_gradients(problem: Problem, settings: Settings) -> Solution:
 
     An image that has converged keeps its point. The residual is computed anew at the end.
 
-    Source: the equation is the closed form in theorem 5 of :cite:t:`singla2019`.
+    Source: the equation is the closed form in theorem 5 of Singla, Wallace, Feng and Feizi,
+    "Understanding impacts of high-order loss approximations and features in deep learning
+    interpretation" (2019) :cite:p:`singla2019`.
     """
     g = problem.gradient
     x = torch.zeros_like(g)

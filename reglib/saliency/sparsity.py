@@ -63,7 +63,8 @@ def choose_lambda1(
     Raises:
         ValueError: `start`, `factor` or `sparsity` is out of its range; as `method`.
 
-    Source: section 4.1 of :cite:t:`singla2019`.
+    Source: section 4.1 of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order
+    loss approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`.
     """
     low, high = sparsity
     _check(start, factor, low, high)

@@ -54,7 +54,9 @@ def surrogate_loss(
     Warns:
         RuntimeWarning: the largest eigenvalue did not converge.
 
-    Source: equations 4 and 6 of :cite:t:`singla2019`.
+    Source: equations 4 and 6 of Singla, Wallace, Feng and Feizi, "Understanding impacts of
+    high-order loss approximations and features in deep learning interpretation" (2019)
+    :cite:p:`singla2019`.
     """
     return _average([images], model, labels, closed_form, tolerance)
 
@@ -79,17 +81,18 @@ def smooth_surrogate_loss(
         model: as in `surrogate_loss`, as are the others that are not named here.
         images: (B, C, H, W).
         labels: (B,).
-        generator: source of the noise, as in `reglib.saliency.smooth_grad`.
+        generator: source of the noise, on the device of `images`; all images get the same noise.
         n_samples: n. The graphs of all are held, n times the memory of one.
         noise_level: standard deviation of the noise as a share of the range of an image.
         closed_form: see `reglib.input_hessian.input_hessian`.
         tolerance: of the largest eigenvalue.
 
     Raises:
-        ValueError: as `surrogate_loss` and `reglib.saliency.smooth_grad`.
+        ValueError: as `surrogate_loss`; `n_samples` is not positive or `noise_level` is negative.
 
-    Source: definition 4 (equation 8) of :cite:t:`singla2019`; 16 samples at 0.15 are read from
-    their program.
+    Source: definition 4 (equation 8) of Singla, Wallace, Feng and Feizi, "Understanding impacts of
+    high-order loss approximations and features in deep learning interpretation" (2019)
+    :cite:p:`singla2019`; 16 samples at 0.15 are read from their program.
     """
     copies = noisy_copies(images, generator=generator, n_samples=n_samples, noise_level=noise_level)
     return _average(list(copies), model, labels, closed_form, tolerance)

@@ -1,4 +1,4 @@
-r"""Top-GAP :cite:p:`topgap`: a prior on the size of what a network looks at.
+r"""Top-GAP: a prior on the size of what a network looks at.
 
 >>> import torch
 >>> layers = torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 8, 3, stride=2)
@@ -16,6 +16,5 @@ from reglib.top_gap.network import TopGAPNet, scaled_maps
 from reglib.top_gap.pooling import Pooled, TopGAP, class_map_l1, top_gap, top_gap_and_l1
 
 __all__ = (
-    "FeatureMap Pooled TopGAP TopGAPNet class_map_l1 feature_maps scaled_maps top_gap "
-    "top_gap_and_l1"
+    "TopGAPNet TopGAP top_gap class_map_l1 top_gap_and_l1 Pooled scaled_maps feature_maps FeatureMap"
 ).split()

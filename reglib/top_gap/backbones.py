@@ -12,7 +12,7 @@ from reglib._checks import unknown
 
 
 class FeatureMap(NamedTuple):
-    """The output of the module `name`: (B, channels, *size)."""
+    """The output of the module `name`, of shape `(B, channels, *size)`."""
 
     name: str
     channels: int

@@ -18,10 +18,10 @@ class TopGAPNet(nn.Module):
        \hat y = \text{softmax}(\text{Top-GAP}(X^{(n+1)}, k))
 
     Feature maps :math:`F_j` of a backbone go through 3 x 3 convolutions, are upsampled to the
-    largest (nearest neighbour, as in the feature pyramid of :cite:t:`lin2017`), added, and
-    convolved to one map for each class. Without `fpn` the class maps are made from what the head
-    of the backbone pools: with `k` = 1.0 that is the unmodified network, if its head is a linear
-    layer behind global average pooling.
+    largest (nearest neighbour, as in the feature pyramid of Lin et al., "Feature pyramid networks
+    for object detection" (2017) :cite:p:`lin2017`), added, and convolved to one map for each class.
+    Without `fpn` the class maps are made from what the head of the backbone pools: with `k` = 1.0
+    that is the unmodified network, if its head is a linear layer behind global average pooling.
 
     Args:
         backbone: name of a network in timm or torchvision, or a network; a copy of it is used.
@@ -40,7 +40,8 @@ class TopGAPNet(nn.Module):
         ValueError: `k`, `n_maps` or `dropout` out of range; a backbone without feature maps that
             shrink, or that torch.fx cannot trace.
 
-    Source: section 3 of :cite:t:`topgap`.
+    Source: section 3 of anonymous authors, "Top-GAP: integrating size priors in CNNs for more
+    robustness, interpretability, and bias mitigation" (2024) :cite:p:`topgap`.
     """
 
     def __init__(
@@ -115,7 +116,8 @@ def scaled_maps(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
     Raises:
         ValueError: infinity or NaN in a map.
 
-    Source: mode 2 of section 3.1 of :cite:t:`topgap`.
+    Source: mode 2 of section 3.1 of anonymous authors, "Top-GAP: integrating size priors in CNNs
+    for more robustness, interpretability, and bias mitigation" (2024) :cite:p:`topgap`.
 
     >>> scaled_maps(torch.tensor([[[1.0, 3.0]]]), (1, 2))
     tensor([[[0., 1.]]])

@@ -19,7 +19,7 @@ from reglib.saliency import (
     smooth_surrogate_loss,
     surrogate_loss,
 )
-from reglib.saliency.proximal import Problem, conjugate_gradients, fista, without_curvature
+from reglib.saliency.proximal import Problem, conjugate_gradients, fista, solve_first_order
 from reglib.saliency.surrogate import SurrogateLoss
 from suite.metrics.saliency import loss_gradient
 from tests.double_backward import randn
@@ -120,7 +120,7 @@ def test_without_curvature_the_gradient_is_shrunk(loss, lambda1):
     torch.testing.assert_close(found.maps, wanted)
     problem = flat_problem(loss, lambda1, 10.0, product=torch.zeros_like)
     assert_close(fista(problem, TIGHT).point, found.maps.flatten(1), 1e-9)
-    assert (without_curvature(problem).residual < 1e-12).all()
+    assert (solve_first_order(problem).residual < 1e-12).all()
     assert (found.iterations == 0).all()
 
 

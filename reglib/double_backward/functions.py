@@ -201,8 +201,11 @@ def max_pool_of_pairs(x: Tensor) -> Tensor:
     return torch.maximum(pairs.upper, pairs.lower)
 
 
-def max_pool_of_pairs_with_indices(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, and the index of each maximum in its image; of equal pixels that of the first."""
+def max_pool_of_pairs_with_indices(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
+    """The same, and the index of each maximum in its image; of equal pixels that of the first.
+
+    The settings are those of `max_pool2d_with_indices`, which have to say the same.
+    """
     pairs = _pairs(x)
     height, width = x.shape[-2:]
     # Zeros and ones as numbers: of selections, `where` is by far the slowest.

@@ -7,6 +7,7 @@ exact autograd function of ours. All others, and settings that ours do not cover
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from types import NotImplementedType
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from reglib.double_backward.functions import (
 )
 
 Pair = int | Iterable[int]
+Ruled = Tensor | NotImplementedType  # NotImplemented leaves the call to stock autograd
 
 
 class FastLayers(TorchFunctionMode):
@@ -85,7 +87,7 @@ def _pair(value: Pair) -> tuple[int, int]:
     return values[0], values[-1]
 
 
-def conv2d(
+def _conv2d_rule(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -93,7 +95,7 @@ def conv2d(
     padding: Pair | str = 0,
     dilation: Pair = 1,
     groups: int = 1,
-) -> Tensor:
+) -> Ruled:
     """Convolve; stock autograd keeps a padding of "same" that is not symmetric."""
     if input.ndim != 4 or not _differentiable(input, weight, bias):
         return NotImplemented
@@ -107,7 +109,7 @@ def conv2d(
     return Convolution.apply(*_autocast(input, weight, bias), geometry)
 
 
-def batch_norm(
+def _batch_norm_rule(
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -116,7 +118,7 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Tensor:
+) -> Ruled:
     """Normalise; stock autograd refuses a batch with one value in a channel."""
     if input.ndim < 2 or not _differentiable(input, weight, bias):
         return NotImplemented
@@ -133,7 +135,7 @@ def batch_norm(
 
 def _activation(
     x: Tensor, function: Callable[[Tensor], Tensor], slope: Map, *, keeps_output: bool
-) -> Tensor:
+) -> Ruled:
     """Apply an activation; keep of input and output what stock autograd keeps."""
     if not _differentiable(x):
         return NotImplemented
@@ -145,15 +147,15 @@ def _activation(
     return Piecewise.apply(x, evaluate, slope, slope)
 
 
-def relu(input: Tensor, inplace: bool = False) -> Tensor:
+def _relu_rule(input: Tensor, inplace: bool = False) -> Ruled:
     """Rectify."""
     slope = gate(aten.threshold_backward, 0)
     return _activation(input, torch.relu_ if inplace else torch.relu, slope, keeps_output=True)
 
 
-def hardtanh(
+def _hardtanh_rule(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
-) -> Tensor:
+) -> Ruled:
     """Clip to a range, as ReLU6 does."""
     function = aten.hardtanh_ if inplace else aten.hardtanh
     slope = gate(aten.hardtanh_backward, min_val, max_val)
@@ -161,12 +163,12 @@ def hardtanh(
     return _activation(input, clip, slope, keeps_output=inplace)
 
 
-def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+def _relu6_rule(input: Tensor, inplace: bool = False) -> Ruled:
     """Clip to [0, 6]."""
-    return hardtanh(input, 0.0, 6.0, inplace)
+    return _hardtanh_rule(input, 0.0, 6.0, inplace)
 
 
-def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+def _leaky_relu_rule(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Ruled:
     """Scale negative values; stock autograd refuses a negative slope in place."""
     if inplace and negative_slope < 0:
         return NotImplemented
@@ -176,7 +178,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return _activation(input, leak, slope, keeps_output=inplace)
 
 
-def max_pool2d(
+def _max_pool2d_rule(
     input: Tensor,
     kernel_size: Pair,
     stride: Pair | None = None,
@@ -184,7 +186,7 @@ def max_pool2d(
     dilation: Pair = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Tensor:
+) -> Ruled:
     """Take maxima; windows of 2 x 2 that do not overlap have a faster way."""
     if return_indices or input.ndim != 4:
         return NotImplemented
@@ -195,7 +197,7 @@ def max_pool2d(
     if pairs and not _differentiable(input):
         return max_pool_of_pairs(input)
     fast = pairs and _pools_slowly(input)
-    forward = _max_pool_of_pairs if fast else aten.max_pool2d_with_indices
+    forward = max_pool_of_pairs_with_indices if fast else aten.max_pool2d_with_indices
     settings = *window, ceil_mode
     return _pool_with_indices(input, forward, aten.max_pool2d_with_indices_backward, settings)
 
@@ -206,11 +208,9 @@ def _pools_slowly(x: Tensor) -> bool:
     return x.device.type == "cpu" and not side_by_side
 
 
-def _max_pool_of_pairs(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
-    return max_pool_of_pairs_with_indices(x)
-
-
-def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
+def _adaptive_max_pool2d_rule(
+    input: Tensor, output_size: Any, return_indices: bool = False
+) -> Ruled:
     """Take maxima over a grid of windows."""
     if return_indices or input.ndim != 4 or None in (size := _pair(output_size)):
         return NotImplemented
@@ -218,7 +218,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return _pool_with_indices(input, partial(forward, output_size=size), backward, ())
 
 
-def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Tensor:
+def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Ruled:
     if not _differentiable(x):
         return NotImplemented
 
@@ -235,7 +235,7 @@ def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[A
     return Piecewise.apply(x, evaluate, pull, push)
 
 
-def avg_pool2d(
+def _avg_pool2d_rule(
     input: Tensor,
     kernel_size: Pair,
     stride: Pair | None = None,
@@ -243,14 +243,14 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Tensor:
+) -> Ruled:
     """Take means."""
     window = _pair(kernel_size), _pair(stride or kernel_size), _pair(padding)
     settings = *window, ceil_mode, count_include_pad, divisor_override
     return _linear_pool(input, aten.avg_pool2d, aten.avg_pool2d_backward, settings)
 
 
-def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+def _adaptive_avg_pool2d_rule(input: Tensor, output_size: Any) -> Ruled:
     """Take means over a grid of windows; a single window is a mean, which stays as it is."""
     size = _pair(output_size)
     if None in size or size == (1, 1):
@@ -259,7 +259,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     return _linear_pool(input, forward, aten._adaptive_avg_pool2d_backward, ())
 
 
-def _linear_pool(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Tensor:
+def _linear_pool(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Ruled:
     if x.ndim != 4 or not _differentiable(x):
         return NotImplemented
 
@@ -273,18 +273,18 @@ def _linear_pool(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ..
 
 
 HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
-    F.conv2d: conv2d,
-    F.batch_norm: batch_norm,
-    F.relu: relu,
-    torch.relu: relu,
-    Tensor.relu: relu,
-    F.relu_: partial(relu, inplace=True),
-    Tensor.relu_: partial(relu, inplace=True),
-    F.hardtanh: hardtanh,
-    F.relu6: relu6,
-    F.leaky_relu: leaky_relu,
-    F.max_pool2d: max_pool2d,
-    F.adaptive_max_pool2d: adaptive_max_pool2d,
-    F.avg_pool2d: avg_pool2d,
-    F.adaptive_avg_pool2d: adaptive_avg_pool2d,
+    F.conv2d: _conv2d_rule,
+    F.batch_norm: _batch_norm_rule,
+    F.relu: _relu_rule,
+    torch.relu: _relu_rule,
+    Tensor.relu: _relu_rule,
+    F.relu_: partial(_relu_rule, inplace=True),
+    Tensor.relu_: partial(_relu_rule, inplace=True),
+    F.hardtanh: _hardtanh_rule,
+    F.relu6: _relu6_rule,
+    F.leaky_relu: _leaky_relu_rule,
+    F.max_pool2d: _max_pool2d_rule,
+    F.adaptive_max_pool2d: _adaptive_max_pool2d_rule,
+    F.avg_pool2d: _avg_pool2d_rule,
+    F.adaptive_avg_pool2d: _adaptive_avg_pool2d_rule,
 }

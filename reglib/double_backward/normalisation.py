@@ -23,6 +23,8 @@ from torch.autograd import Function
 from reglib._torch_private import aten
 from reglib.double_backward.functions import wanted
 
+Mask = list[bool]
+
 
 class BatchNormTraining(Function):
     """Batch normalisation by the statistics of the batch; updates the running ones."""
@@ -38,23 +40,23 @@ class BatchNormTraining(Function):
         momentum: float,
         eps: float,
     ) -> Tensor:
-        y, mean, inverse_std = aten.native_batch_norm(
+        y, mean, rstd = aten.native_batch_norm(
             x, w, b, running_mean, running_var, True, momentum, eps
         )
-        ctx.save_for_backward(x, w, b, mean, inverse_std)
+        ctx.save_for_backward(x, w, b, mean, rstd)
         ctx.eps = eps
         return y
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, b, mean, inverse_std = ctx.saved_tensors
+        x, w, b, mean, rstd = ctx.saved_tensors
         need_x, need_w, need_b = _wanted_of(ctx, x, w, b)
         if not torch.is_grad_enabled():
             need = [need_x, need_w, need_b]
-            return *_backward(gy, x, w, mean, inverse_std, ctx.eps, need), *[None] * 4
+            return *_backward(gy, x, w, mean, rstd, ctx.eps, need), *[None] * 4
         if need_w or need_b:
             return *_all_gradients(gy, x, w, b, ctx.eps), *[None] * 4
-        gx = BatchNormInput.apply(gy, x, w, mean, inverse_std, ctx.eps) if need_x else None
+        gx = BatchNormInput.apply(gy, x, w, mean, rstd, ctx.eps) if need_x else None
         return gx, *[None] * 6
 
 
@@ -63,32 +65,26 @@ class BatchNormInput(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        gy: Tensor,
-        x: Tensor,
-        w: Tensor | None,
-        mean: Tensor,
-        inverse_std: Tensor,
-        eps: float,
+        ctx: Any, gy: Tensor, x: Tensor, w: Tensor | None, mean: Tensor, rstd: Tensor, eps: float
     ) -> Tensor:
-        gx, gy_x, gy_1 = _backward(gy, x, w, mean, inverse_std, eps, [True, True, True])
-        ctx.save_for_backward(gy, x, w, mean, inverse_std, gx, gy_x, gy_1)
+        gx, gy_x, gy_1 = _backward(gy, x, w, mean, rstd, eps, [True, True, True])
+        ctx.save_for_backward(gy, x, w, mean, rstd, gx, gy_x, gy_1)
         ctx.eps = eps
         return gx
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
-        gy, x, w, mean, inverse_std, gx, gy_x, gy_1 = ctx.saved_tensors
+        gy, x, w, mean, rstd, gx, gy_x, gy_1 = ctx.saved_tensors
         if torch.is_grad_enabled():
             return *_further(u, gy, x, w, ctx.eps), *[None] * 3
         n = x.numel() // x.shape[1]
-        gu, u_x, _ = _backward(u, x, w, mean, inverse_std, ctx.eps, [True, True, True])
+        gu, u_x, _ = _backward(u, x, w, mean, rstd, ctx.eps, [True, True, True])
         u_gy = _dot(u, gy, gy_1 / n)
-        by_w = inverse_std * (u_gy - u_x * gy_x / n)
+        by_w = rstd * (u_gy - u_x * gy_x / n)
         s = by_w if w is None else w * by_w
-        by_x = _scaled(x, -s * inverse_std.square() / n, mean)
-        by_x.addcmul_(gu, _channels(-inverse_std * gy_x / n, gu))
-        by_x.addcmul_(gx.detach(), _channels(-inverse_std * u_x / n, gx))
+        by_x = _scaled(x, -s * rstd.square() / n, mean)
+        by_x.addcmul_(gu, _channels(-rstd * gy_x / n, gu))
+        by_x.addcmul_(gx.detach(), _channels(-rstd * u_x / n, gx))
         return gu, by_x, None if w is None else by_w, None, None, None
 
 
@@ -132,16 +128,10 @@ def scale_and_shift(
 
 
 def _backward(
-    gy: Tensor,
-    x: Tensor,
-    w: Tensor | None,
-    mean: Tensor,
-    inverse_std: Tensor,
-    eps: float,
-    need: list[bool],
+    gy: Tensor, x: Tensor, w: Tensor | None, mean: Tensor, rstd: Tensor, eps: float, need: Mask
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return G gy and, of each channel, the sums of gy times normalised x and of gy."""
-    return aten.native_batch_norm_backward(gy, x, w, None, None, mean, inverse_std, True, eps, need)
+    return aten.native_batch_norm_backward(gy, x, w, None, None, mean, rstd, True, eps, need)
 
 
 def _dot(u: Tensor, v: Tensor, shift: Tensor) -> Tensor:

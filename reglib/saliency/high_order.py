@@ -23,7 +23,7 @@ from reglib.saliency.proximal import (
     Solution,
     conjugate_gradients,
     fista,
-    without_curvature,
+    solve_first_order,
 )
 from reglib.saliency.surrogate import SurrogateLoss, warn_unless_converged
 
@@ -92,7 +92,7 @@ def cafo(
     problem, lead = _problem(loss, lambda1, lambda2, margin, lambda v: torch.zeros_like(v))
     if not (problem.lambda2 > 0).all():
         raise ValueError(f"lambda2: expected positive numbers, got {problem.lambda2.min():g}")
-    return _interpretation(problem, without_curvature(problem), lead, loss.gradient.shape)
+    return _interpretation(problem, solve_first_order(problem), lead, loss.gradient.shape)
 
 
 def caso(
@@ -195,11 +195,11 @@ def _interpretation(
     problem: Problem, solution: Solution, lead: torch.Size, images: torch.Size
 ) -> Interpretation:
     point = solution.point
-    change = ((problem.gradient + solution.curved / 2) * point).sum(1)
+    change = ((problem.gradient + solution.hessian_point / 2) * point).sum(1)
     values = (
         problem.lambda1[:, 0],
         problem.lambda2[:, 0],
-        problem.value(point, solution.curved),
+        problem.value(point, solution.hessian_point),
         change,
         solution.residual,
         solution.iterations,

@@ -43,21 +43,21 @@ class Problem(NamedTuple):
     lambda1: Tensor
     lambda2: Tensor
 
-    def slope(self, point: Tensor, curved: Tensor) -> Tensor:
-        """Return the gradient of the smooth part of -phi, with `curved` for H times the point."""
-        return 2 * self.lambda2 * point - self.gradient - curved
+    def slope(self, point: Tensor, hessian_point: Tensor) -> Tensor:
+        """Return the gradient of the smooth part of -phi; `hessian_point` is H times the point."""
+        return 2 * self.lambda2 * point - self.gradient - hessian_point
 
-    def residual(self, point: Tensor, curved: Tensor) -> Tensor:
+    def residual(self, point: Tensor, hessian_point: Tensor) -> Tensor:
         """Return the norm of the smallest subgradient, relative to that of g, (B,)."""
-        slope = self.slope(point, curved)
+        slope = self.slope(point, hessian_point)
         at_zero = soft_threshold(slope, self.lambda1)
         subgradient = torch.where(point != 0, slope + self.lambda1 * point.sign(), at_zero)
         norm = self.gradient.norm(dim=1)
         return subgradient.norm(dim=1) / torch.where(norm > 0, norm, 1)
 
-    def value(self, point: Tensor, curved: Tensor) -> Tensor:
+    def value(self, point: Tensor, hessian_point: Tensor) -> Tensor:
         """Return phi, (B,)."""
-        smooth = (self.gradient + curved / 2 - self.lambda2 * point) * point
+        smooth = (self.gradient + hessian_point / 2 - self.lambda2 * point) * point
         return (smooth - self.lambda1 * point.abs()).sum(1)
 
 
@@ -66,7 +66,7 @@ class Solution(NamedTuple):
 
     Args:
         point: (B, d).
-        curved: H times it, (B, d).
+        hessian_point: H times it, (B, d).
         residual: norm of the smallest subgradient there, over the norm of g, (B,). The distance to
             the maximum is at most :math:`\|g\|_2 \, r / (2 \lambda_2 - L)`.
         iterations: (B,).
@@ -74,7 +74,7 @@ class Solution(NamedTuple):
     """
 
     point: Tensor
-    curved: Tensor
+    hessian_point: Tensor
     residual: Tensor
     iterations: Tensor
     converged: Tensor
@@ -108,54 +108,52 @@ def fista(problem: Problem, settings: Settings) -> Solution:
     :cite:p:`odonoghue2015`.
     """
     g = problem.gradient
-    x = curved = y = curved_y = torch.zeros_like(g)
-    step = (
-        1 / (2 * problem.lambda2)
-        if settings.step is None
-        else torch.full_like(problem.lambda2, settings.step)
-    )
+    x = hessian_x = y = hessian_y = torch.zeros_like(g)
+    step = 1 / (2 * problem.lambda2)
+    if settings.step is not None:
+        step = torch.full_like(step, settings.step)
     theta = torch.ones_like(step)
-    residual = problem.residual(x, curved)
+    residual = problem.residual(x, hessian_x)
     iterations = torch.zeros(len(g), dtype=torch.int64, device=g.device)
     for _ in range(settings.max_iterations):
         active = residual > settings.tolerance
         if not active.any():
             break
-        new, curved_new, step = _step(problem, y, curved_y, step, active, settings.shrink)
+        new, hessian_new, step = _step(problem, y, hessian_y, step, active, settings.shrink)
         uphill = ((y - new) * (new - x)).sum(1, keepdim=True) > 0
         theta = torch.where(uphill, 1, theta)
-        following = (1 + (1 + 4 * theta**2).sqrt()) / 2
-        momentum = (theta - 1) / following
+        theta_next = (1 + (1 + 4 * theta**2).sqrt()) / 2
+        momentum = (theta - 1) / theta_next
         y = new + momentum * (new - x)
-        curved_y = curved_new + momentum * (curved_new - curved)
+        hessian_y = hessian_new + momentum * (hessian_new - hessian_x)
         x = torch.where(active[:, None], new, x)
-        curved = torch.where(active[:, None], curved_new, curved)
-        theta = following
-        residual = problem.residual(x, curved)
+        hessian_x = torch.where(active[:, None], hessian_new, hessian_x)
+        theta = theta_next
+        residual = problem.residual(x, hessian_x)
         iterations += active
-    return Solution(x, curved, residual, iterations, residual <= settings.tolerance)
+    return Solution(x, hessian_x, residual, iterations, residual <= settings.tolerance)
 
 
 def _step(
-    problem: Problem, y: Tensor, curved_y: Tensor, step: Tensor, active: Tensor, shrink: float
+    problem: Problem, y: Tensor, hessian_y: Tensor, step: Tensor, active: Tensor, shrink: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Take a proximal step of the active images; shrink steps that are too long."""
-    slope = problem.slope(y, curved_y)
+    slope = problem.slope(y, hessian_y)
     noise = torch.finfo(y.dtype).eps ** 0.5
-    pending = active
-    new, curved = torch.zeros_like(y), torch.zeros_like(y)
-    while pending.any():
+    too_long = active
+    new, hessian_new = torch.zeros_like(y), torch.zeros_like(y)
+    while too_long.any():
         trial = soft_threshold(y - step * slope, step * problem.lambda1)
-        new = torch.where(pending[:, None], trial, new)
-        tried = problem.product(torch.where(pending[:, None], new, 0))
-        curved = torch.where(pending[:, None], tried, curved)
+        new = torch.where(too_long[:, None], trial, new)
+        tried = problem.product(torch.where(too_long[:, None], new, 0))
+        hessian_new = torch.where(too_long[:, None], tried, hessian_new)
         change = new - y
         length = change.square().sum(1)
-        bend = (change * (2 * problem.lambda2 * change - (curved - curved_y))).sum(1)
-        seen = length > noise**2 * new.square().sum(1)
-        pending = pending & seen & (bend * step[:, 0] > length * (1 + noise))
-        step = torch.where(pending[:, None], step * shrink, step)
-    return new, curved, step
+        curvature = (change * (2 * problem.lambda2 * change - (hessian_new - hessian_y))).sum(1)
+        above_rounding = length > noise**2 * new.square().sum(1)
+        too_long = too_long & above_rounding & (curvature * step[:, 0] > length * (1 + noise))
+        step = torch.where(too_long[:, None], step * shrink, step)
+    return new, hessian_new, step
 
 
 def conjugate_gradients(problem: Problem, settings: Settings) -> Solution:
@@ -178,26 +176,26 @@ def conjugate_gradients(problem: Problem, settings: Settings) -> Solution:
         if not active.any():
             break
         p = torch.where(active[:, None], p, 0)
-        bent = 2 * problem.lambda2 * p - problem.product(p)
-        length = torch.where(active, square / (p * bent).sum(1), 0)[:, None]
+        matrix_p = 2 * problem.lambda2 * p - problem.product(p)
+        length = torch.where(active, square / (p * matrix_p).sum(1), 0)[:, None]
         x = x + length * p
-        r = r - length * bent
-        following = r.square().sum(1)
-        p = r + torch.where(active, following / square, 0)[:, None] * p
-        square = following
+        r = r - length * matrix_p
+        square_next = r.square().sum(1)
+        p = r + torch.where(active, square_next / square, 0)[:, None] * p
+        square = square_next
         iterations += active
-    curved = problem.product(x)
-    residual = problem.residual(x, curved)
-    return Solution(x, curved, residual, iterations, residual <= settings.tolerance)
+    hessian_x = problem.product(x)
+    residual = problem.residual(x, hessian_x)
+    return Solution(x, hessian_x, residual, iterations, residual <= settings.tolerance)
 
 
-def without_curvature(problem: Problem) -> Solution:
+def solve_first_order(problem: Problem) -> Solution:
     r"""Maximise without the term of the Hessian, in closed form.
 
     .. math:: \Delta = \frac{S_{\lambda_1}(g)}{2 \lambda_2}
     """
     point = soft_threshold(problem.gradient, problem.lambda1) / (2 * problem.lambda2)
-    curved = torch.zeros_like(point)
-    residual = problem.residual(point, curved)
+    hessian_point = torch.zeros_like(point)
+    residual = problem.residual(point, hessian_point)
     iterations = torch.zeros(len(point), dtype=torch.int64, device=point.device)
-    return Solution(point, curved, residual, iterations, iterations == 0)
+    return Solution(point, hessian_point, residual, iterations, iterations == 0)

@@ -83,35 +83,19 @@ class _Means(torch.autograd.Function):
 
         rows = maps.flatten(2)
         result = torch.empty_like(rows)
-        _launch(
-            kernels.spread,
-            rows,
-            result,
-            of_means.contiguous(),
-            of_sizes.contiguous(),
-            smallest,
-            last,
-            k=ctx.k,
-            strides=(*rows.stride(), *result.stride()),
-        )
+        tensors = result, of_means.contiguous(), of_sizes.contiguous(), smallest, last
+        strides = *rows.stride(), *result.stride()
+        _launch(kernels.spread, rows, *tensors, k=ctx.k, strides=strides)
         return result.view(maps.shape), None
 
 
 def _launch(kernel: Any, rows: Tensor, *tensors: Tensor, k: int, strides: tuple[int, ...]) -> None:
     batch, classes, locations = rows.shape
     block = 1 << (locations - 1).bit_length()
+    numbers = classes, locations, k, *strides
+    options = {"num_warps": min(max(block // 512, 1), 8), "enable_fp_fusion": False}
     with torch.cuda.device_of(rows) if rows.is_cuda else nullcontext():
-        kernel[(batch * classes,)](
-            rows,
-            *tensors,
-            classes,
-            locations,
-            k,
-            *strides,
-            block=block,
-            num_warps=min(max(block // 512, 1), 8),
-            enable_fp_fusion=False,
-        )
+        kernel[(batch * classes,)](rows, *tensors, *numbers, block=block, **options)
 
 
 def _spread(

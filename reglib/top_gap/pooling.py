@@ -139,12 +139,10 @@ def class_map_l1(maps: Tensor) -> Tensor:
 
 def _check_k(k: int | float, locations: int | None = None) -> None:
     top = f" to {locations}, the locations of a map" if locations else " or more"
-    if isinstance(k, bool) or not isinstance(k, int | float):
-        fine = False
-    elif isinstance(k, int):
+    if isinstance(k, int) and not isinstance(k, bool):
         fine = k >= 1 and (locations is None or k <= locations)
     else:
-        fine = 0 < k <= 1
+        fine = isinstance(k, float) and 0 < k <= 1
     if not fine:
         raise ValueError(
             f"k: expected a number of locations, an integer from 1{top}, or a fraction of them, a "

@@ -38,15 +38,15 @@ _METHODS = {
     RED: "curvature cure pool integrated_gradients",
     PINK: "hessian fpn density_naive caso_dense all",
     SKY: "score_matching fpn+pool density_stable smooth_caso translated k_wta",
-    BROWN: "softplus group_dro l1 last smooth_cafo at_fgsm",
+    BROWN: "softplus group_dro l1 last smooth_cafo",
     BLACK: "group_dro_density l1+pool flc cropped deeplift",
+    "#882255": "at_fgsm",
     "#2b5c8a": "laptop smoke",
     "#8a4b1c": "workstation",
     "#5d3a7d": "paper",
 }
 COLOURS = {method: colour for colour, names in _METHODS.items() for method in names.split()}
 PANELS = ("data", "network", "profile")
-NOT_RUN = "not run at the profiles that are shown"
 WIDTH = 7.0
 FEW, LONG = 6, 16  # so many different x get a tick each, slanted if longer than so many letters
 MANY = 12  # with more different x, intervals are bands
@@ -110,7 +110,7 @@ def value_against(
     """
     frame = frame[frame["value"].notna()].astype({hue: object})
     if frame.empty:
-        return not_run(NOT_RUN)
+        return not_run()
     palette = _palette(frame[hue], names or {})
     figure, axes = _panels(frame, panels)
     few = frame[x].nunique() <= MANY
@@ -124,10 +124,9 @@ def value_against(
         if level is not None:
             axis.axhline(panel[level].iloc[0], color=GREY, linestyle="--", zorder=0)
         _label(axis, panel[x], x_label, y_label, log=log)
-    handles = {(names or {}).get(m, str(m)): Line2D([], [], color=c) for m, c in palette.items()}
-    if level is not None:
-        handles[level] = Line2D([], [], color=GREY, linestyle="--")
-    _add_legend(figure, handles)
+    lines = {(names or {}).get(m, str(m)): Line2D([], [], color=c) for m, c in palette.items()}
+    dashed = {} if level is None else {level: Line2D([], [], color=GREY, linestyle="--")}
+    _add_legend(figure, lines | dashed)
     return figure
 
 
@@ -158,7 +157,7 @@ def dots_against(
     """
     frame = frame[(frame["status"] == "done") & frame["value"].notna()]
     if frame.empty:
-        return not_run(NOT_RUN)
+        return not_run()
     methods = frame[hue] if hue else frame["profile"].str.partition(",")[0]
     frame = frame.assign(method=methods.astype(object))
     palette = _palette(methods, {})
@@ -199,7 +198,7 @@ def dots_with_bins(
         The figure; Spearman's correlation and n are in the titles.
     """
     if frame.empty:
-        return not_run(NOT_RUN)
+        return not_run()
     figure, axes = _panels(frame, PANELS)
     for axis, panel in axes:
         panel = panel.sort_values(x)
@@ -244,20 +243,19 @@ def _panels(
 
 
 def _label(axis: Axes, x: "pd.Series[Any]", x_label: str, y_label: str, *, log: str) -> None:
-    axis.set(xlabel=x_label, ylabel="", **{f"{side}scale": "log" for side in log})
+    """Label an axis, the y only in the first column, with ticks that do not collide."""
     place = axis.get_subplotspec()
-    if place is None or place.is_first_col():
-        axis.set_ylabel(y_label)
-    few = x.nunique() <= FEW
-    if "x" not in log or not (few or x.max() < 100 * x.min()):
-        return
-    axis.xaxis.set_major_locator(
-        FixedLocator(sorted(x.unique())) if few else LogLocator(subs=(1, 2, 5))
-    )
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_locator(NullLocator())
-    if few and sum(len(f"{tick:g}") for tick in x.unique()) > LONG:
-        axis.tick_params(axis="x", rotation=45)
+    first = place is None or place.is_first_col()
+    scales = {f"{side}scale": "log" for side in log}
+    axis.set(xlabel=x_label, ylabel=y_label if first else "", **scales)
+    ticks = sorted(x.unique())
+    few = len(ticks) <= FEW
+    if "x" in log and (few or ticks[-1] < 100 * ticks[0]):
+        axis.xaxis.set_major_locator(FixedLocator(ticks) if few else LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_locator(NullLocator())
+        if few and sum(len(f"{tick:g}") for tick in ticks) > LONG:
+            axis.tick_params(axis="x", rotation=45)
 
 
 def _add_legend(figure: Figure, handles: Mapping[str, Line2D]) -> None:
@@ -303,16 +301,9 @@ def picture_grid(
     n = max(map(len, rows))
     side = min(1.4, (WIDTH - 0.8) / n)
     size = (side * n + 0.4, (side + (0.25 if notes else 0.05)) * len(rows) + 0.4)
-    figure, axes = plt.subplots(
-        len(rows),
-        n,
-        figsize=size,
-        squeeze=False,
-        layout="constrained",
-        subplot_kw={"box_aspect": 1},
-    )
+    figure, axes = plt.subplots(len(rows), n, figsize=size, squeeze=False, layout="constrained")
     for (r, c), axis in np.ndenumerate(axes):
-        axis.set(xticks=[], yticks=[])
+        axis.set(xticks=[], yticks=[], box_aspect=1)
         axis.spines[:].set_visible(True)
         if c >= len(rows[r]):
             axis.set_axis_off()
@@ -371,7 +362,7 @@ def saliency_grid(
     return picture_grid(rows, titles=["image", *maps], labels=titles)
 
 
-def not_run(reason: str) -> Figure:
+def not_run(reason: str = "not run at the profiles that are shown") -> Figure:
     """Draw a figure that only says why there is no figure."""
     figure, axis = plt.subplots(figsize=(5.7, 1.2), layout="constrained")
     axis.text(0.5, 0.5, reason, ha="center", va="center", color=GREY)

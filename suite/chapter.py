@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from IPython.display import Markdown, display
 
-from suite import evidence, notebooks
+from suite import evidence, notebooks, plots
 from suite.evidence.report import readable, section_verdicts, verdict_table
 from suite.paths import store_folder
 from suite.runs import compute
@@ -48,6 +48,7 @@ class Chapter:
     """
 
     def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
+        plots.set_style()
         self.name = name
         self.parameters = {key: namespace[key] for key in notebooks.parameters(name)}
         self.profile = self.parameters["profile"]

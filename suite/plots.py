@@ -326,8 +326,10 @@ def picture_grid(
 
 
 def _show(axis: Axes, picture: NDArray[Any], scale: tuple[float, float] | None) -> None:
+    # Each pixel is a square, unless the picture has more of them than there is room for.
+    interpolation: Any = "nearest" if max(picture.shape) <= 100 else "auto"
     if picture.ndim == 3:
-        axis.imshow(picture.transpose(1, 2, 0), interpolation="nearest")
+        axis.imshow(picture.transpose(1, 2, 0), interpolation=interpolation)
         return
     if picture.dtype == np.uint8:
         colours, low, high = "gray", 0.0, 255.0
@@ -336,7 +338,7 @@ def _show(axis: Axes, picture: NDArray[Any], scale: tuple[float, float] | None) 
     else:
         high = float(np.abs(picture).max()) or 1.0
         colours, low = "RdBu_r", -high
-    axis.imshow(picture, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
+    axis.imshow(picture, cmap=colours, vmin=low, vmax=high, interpolation=interpolation)
 
 
 def _wrapped(text: str, inches: float) -> str:

@@ -286,7 +286,7 @@ def _means(computed: pd.DataFrame) -> pd.DataFrame:
     done = computed[computed["status"] == "done"]
     early = done[done["kind"] == "early"].assign(metric="early_accuracy")
     robust = done[done["metric"] == "corruption_robustness"].assign(metric="robustness")
-    rows = pd.concat([early, robust]).reindex(columns=[*computed, "corruption"])
+    rows = pd.concat([early, robust]).reindex(columns=list({*computed, "corruption"}))
     by = [*NETWORK, "metric", rows["corruption"].map(CATEGORIES).rename("category")]
     return rows.groupby(by, dropna=False)["value"].mean().reset_index()
 

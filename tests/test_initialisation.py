@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,8 @@ from suite.papers.initialisation import (
     gradient_importance,
     rectified_variance,
     resampling_importance,
+    small_resnet,
+    squared_gradients_and_paths,
     squared_gradients_at_initialisation,
 )
 from suite.papers.path_counts import path_counts
@@ -179,3 +182,36 @@ def test_lemma_2_batch_normalisation_cancels_the_variance_of_weights(std):
     relative = (estimate.mean - expected).abs() / expected
     assert float((relative - 3.5 * estimate.standard_error / expected).max()) < 0.05
     assert float(relative.max()) < 0.2
+
+
+class TestSquaredGradientsAndPaths:
+    def test_correlations_are_those_of_the_arrays(self):
+        rows, arrays = squared_gradients_and_paths(12, 2)
+        assert rows[["network", "seed"]].values.tolist() == [
+            [kind, seed]
+            for kind in ("convolutions", "convolutions with ReLU", "resnet")
+            for seed in (0, 1)
+        ]
+        assert set(rows["n"]) == {12}
+        for kind, seed, value in rows[["network", "seed", "value"]].values.tolist():
+            mean, paths = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "paths"))
+            both = np.stack([mean[seed].ravel(), paths.ravel()])
+            assert value == pytest.approx(np.corrcoef(both)[0, 1], rel=1e-12)
+
+    def test_an_estimate_is_that_of_its_seed_and_of_fewer_residual_networks(self):
+        _, arrays = squared_gradients_and_paths(12, 2)
+        generator = torch.Generator().manual_seed(0)
+        for shape in ((2, 1, 15), (2, 1, 15), (2, 1, 32, 32)):
+            x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        again = squared_gradients_at_initialisation(small_resnet, x, n_draws=2, seed=1)
+        for part, values in zip(("mean", "error"), again):
+            assert arrays[f"initialisation|resnet|{part}"][1].tolist() == values.tolist()
+
+    def test_the_prediction_of_convolutions_has_a_plateau(self):
+        """In the middle no path is cut off, so each layer keeps the mean square: 1 / Z in sum."""
+        _, arrays = squared_gradients_and_paths(12, 1)
+        paths = arrays["initialisation|convolutions|paths"][0]
+        assert paths[5:10] == pytest.approx(paths[7], rel=1e-12)
+        assert paths[7] == pytest.approx(1 / 15, rel=1e-6)
+        with_relu = arrays["initialisation|convolutions with ReLU|paths"][0]
+        assert with_relu == pytest.approx(paths / 2**5, rel=1e-12)

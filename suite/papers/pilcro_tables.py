@@ -1,0 +1,293 @@
+"""Tables, sentences and curves of the chapter on importance landscapes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from reglib import total_variation
+from suite.evidence import Results
+from suite.evidence.names import name_of
+from suite.evidence.statistics import mean_interval
+from suite.metrics import CORRUPTIONS
+from suite.papers.path_counts import pascal_row
+from suite.papers.pilcro import label
+
+MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for a in (1, 10, 100))]
+# Metric and title of each column of the paper's Tables 1 and 2.
+COLUMNS = {
+    "top_1": ("accuracy", "Top-1 accuracy"),
+    "top_5": ("top_5", "Top-5 accuracy (of 100 classes in the paper, of 10 here)"),
+    "tv": ("tv", "TV of the landscape over test images"),
+    "loss": ("cross_entropy", "Loss: cross-entropy on test images"),
+}
+TITLES = {
+    "tv": "TV",
+    "cross_entropy": "loss",
+    "early_accuracy": "mean accuracy after the early epochs",
+    "ablation": "area under the curve",
+    "accuracy_in_the_middle": "accuracy in the middle",
+    "accuracy_at_edge": "at the edge",
+    "lost_at_edge": "lost from the middle to the edge",
+} | {f"robustness, {category}": category for category in CORRUPTIONS}
+Arrays = Mapping[str, NDArray[Any]]
+Model = str | tuple[str, str]  # a kind of model, or two that are compared
+
+
+def select(
+    table: pd.DataFrame, metric: str, data: str | None = None, model: str | None = None
+) -> pd.DataFrame:
+    """Return the rows of a metric, or of a category as in "robustness, blur", that have a value."""
+    metric, _, category = metric.partition(", ")
+    rows = table[table["status"] == "done"].dropna(subset="value")
+    wanted = {"metric": metric, "category": category, "data": data, "model": model}
+    for column, value in wanted.items():
+        rows = rows[rows[column] == value] if value else rows
+    return rows
+
+
+def data_sets(table: pd.DataFrame, metric: str = "accuracy", model: str = "none") -> list[str]:
+    """Return the data sets for which a metric of a kind of model was measured."""
+    return list(dict.fromkeys(select(table, metric, model=model)["data"]))
+
+
+def mean_text(values: ArrayLike, digits: int = 3) -> str:
+    """Write a mean with the half-width of its 95% interval.
+
+    >>> mean_text([1.0, 2.0, 3.0], 2), mean_text([]), mean_text([0.5])
+    ('2.00 ± 2.48', 'not run', '0.500')
+    """
+    if np.size(values) == 0:
+        return "not run"
+    mean = mean_interval(values)
+    spread = f" ± {mean.high - mean.estimate:.{digits}f}" if mean.n > 1 else ""
+    return f"{mean.estimate:.{digits}f}{spread}"
+
+
+def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
+    """Write the mean of a metric, or the mean difference of two kinds of model, seed by seed."""
+    digits = 4 if metric == "tv" else 3
+    if isinstance(model, str):
+        return mean_text(select(table, metric, data, model)["value"], digits)
+    first, second = (select(table, metric, data, m).set_index("seed")["value"] for m in model)
+    gap = (first - second).dropna()
+    if len(gap) < 2:
+        return "not measured with several seeds"
+    mean = mean_interval(gap)
+    return f"{mean.estimate:+.{digits}f} [{mean.low:+.{digits}f}, {mean.high:+.{digits}f}]"
+
+
+def compare(
+    table: pd.DataFrame, metrics: Sequence[str], data: Sequence[str], *models: Model
+) -> pd.DataFrame:
+    """Return metrics with 95% intervals, one row a data set and kind of model, or pair of them."""
+    rows = []
+    for name in data:
+        for model in models:
+            row = {"data": name_of(name)}
+            row["models"] = model if isinstance(model, str) else " against ".join(model)
+            values = {TITLES.get(m, m): measured(table, m, name, model) for m in metrics}
+            rows.append(row | values)
+    return pd.DataFrame(rows)
+
+
+def published_values(
+    published: Mapping[str, Any], number: int, cropping: bool | None = None
+) -> dict[str, dict[str, float]]:
+    """Return a table of the paper: its values by column, by kind of model."""
+    entry = published["tables"][number - 1]
+    rows = [row for row in entry["rows"] if row.get("cropping") == cropping]
+    models = [f"{row['penalty']} {row['alpha']}".replace("none 0", "none") for row in rows]
+    values = [dict(zip(entry["columns"], row["values"])) for row in rows]
+    return dict(zip(models, values))
+
+
+def table_1(published: Mapping[str, Any], table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return published and measured values of a column of Table 1, one row a kind of model."""
+    metric, _ = COLUMNS[column]
+    data = dict.fromkeys(select(table, metric)["data"])
+    paper = {"RC−": published_values(published, 1, False)}
+    paper["RC+"] = published_values(published, 1, True)
+    rows = []
+    for model in MODELS:
+        row = {f"published, {rc}": f"{values[model][column]:g}" for rc, values in paper.items()}
+        here = {name_of(name): measured(table, metric, name, model) for name in data}
+        rows.append({"model": model} | row | here)
+    return pd.DataFrame(rows)
+
+
+def table_2(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
+    """Return the published values for ImageNet, and what was measured in brackets."""
+    rows = []
+    for model, values in published_values(published, 2).items():
+        row = {"model": model}
+        for column, (metric, _) in COLUMNS.items():
+            here = measured(table, metric, "imagenet", model)
+            row[column] = f"{values[column]:g} ({here})"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def tables_3_and_4(
+    published: Mapping[str, Any], table: pd.DataFrame, models: Sequence[str]
+) -> pd.DataFrame:
+    """Return published and measured robustness, one row a category and kind of model."""
+    paper = {"CIFAR-100 RC−": published_values(published, 3, False)}
+    paper["CIFAR-100 RC+"] = published_values(published, 3, True)
+    paper["ImageNet"] = published_values(published, 4)
+    data = dict.fromkeys(select(table, "robustness")["data"])
+    rows = []
+    for category, model in ((c, m) for c in CORRUPTIONS for m in models):
+        row = {"category": category, "model": model}
+        for title, values in paper.items():
+            levels = [values[model][f"{category}_{level}"] for level in range(1, 6)]
+            row[title] = f"{np.mean(levels):.2f}"
+        for name in data:
+            row[name_of(name)] = measured(table, f"robustness, {category}", name, model)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def printed_equation(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracy with equation 9 as printed, a sum, beside that with the mean."""
+    paper = published_values(published, 1, False)
+    rows = []
+    for _, printed in select(table, "accuracy_printed").iterrows():
+        mean = select(table, "accuracy", printed["data"], printed["model"])
+        mean = mean[mean["seed"] == printed["seed"]]
+        row = {"data": name_of(printed["data"]), "profile": printed["profile"]}
+        row["α"] = f"{printed['alpha']:g}"
+        row["accuracy, mean over positions"] = mean_text(mean["value"])
+        row["accuracy, sum as printed"] = f"{printed['value']:.3f}"
+        published_accuracy = paper.get(printed["model"], {}).get("top_1")
+        row["published, RC−"] = f"{published_accuracy:g}" if published_accuracy else "–"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def tv_factors(published: Mapping[str, Any], table: pd.DataFrame, data: Sequence[str]) -> str:
+    """Write by which factor each penalty lowers TV at an alpha of 10."""
+    penalties = ("target 10", "curvature 10")
+    mean = select(table, "tv").groupby(["data", "model"])["value"].mean()
+    paper = {model: row["tv"] for model, row in published_values(published, 1, False).items()}
+    here = [
+        f"{mean[name, 'none'] / mean[name, model]:.1f} by {model} on {name_of(name)}"
+        for name in data
+        for model in penalties
+        if (name, model) in mean.index
+    ]
+    there = [f"{paper['none'] / paper[model]:.1f} by {model}" for model in penalties]
+    return f"TV falls by a factor of {', '.join(here)}; published for RC−: {' and '.join(there)}."
+
+
+def arrays_by_data(
+    results: Sequence[Results], part: str
+) -> dict[str, dict[str, list[NDArray[Any]]]]:
+    """Return the arrays of a name such as "landscape", of all seeds, by data set and model."""
+    arrays: dict[str, dict[str, list[NDArray[Any]]]] = {}
+    for name, array in ((n, a) for r in results for n, a in r.arrays.items()):
+        data, *model_and_seed, last = name.split("|")
+        if last == part:
+            model = model_and_seed[0] if model_and_seed else part
+            arrays.setdefault(data, {}).setdefault(model, []).append(array)
+    return arrays
+
+
+def training_curves(
+    results: Sequence[Results], table: pd.DataFrame, models: Sequence[str]
+) -> pd.DataFrame:
+    """Return accuracy after the early epochs and at the end of each training."""
+    panels = [panel for r in results for panel in r.provenance["parameters"]["panels"]]
+    last = select(table, "accuracy")
+    last = last.assign(epochs=last["data"].map({label(p): p["epochs"] for p in panels}))
+    rows = pd.concat([select(table, "accuracy_early"), last])
+    rows = rows[rows["data"].isin(data_sets(table, model="curvature 10"))]
+    return rows[rows["model"].isin(models)]
+
+
+def ablation_curves(results: Sequence[Results]) -> pd.DataFrame:
+    """Return the curves of all seeds: value against the share of replaced pixels."""
+    counts, x = arrays_by_data(results, "counts"), "share of replaced pixels"
+    return pd.concat(
+        pd.DataFrame({"data": data, "model": model, x: k / k[-1], "value": curve})
+        for data, models in arrays_by_data(results, "curve").items()
+        for model, curves in models.items()
+        for k, curve in zip(counts[data][model], curves)
+    )
+
+
+def shares_of_paths(depths: Sequence[int]) -> pd.DataFrame:
+    """Return the shares of the paths of convolutions of width 3, in units of their sigma.
+
+    The last curve is the normal density, to which they tend.
+    """
+    curves = []
+    for depth in depths:
+        sigma = math.sqrt(depth * 8 / 12)
+        shares = np.array(pascal_row(depth, 3), dtype=float) / 3.0**depth
+        positions = (np.arange(len(shares)) - depth) / sigma
+        curve = {"position / σ": positions, "value": shares * sigma, "model": f"{depth} layers"}
+        curves.append(pd.DataFrame(curve))
+    grid = np.linspace(-4, 4, 200)
+    normal = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi)
+    curves.append(pd.DataFrame({"position / σ": grid, "value": normal, "model": "normal"}))
+    rows = pd.concat(curves)
+    return rows[rows["position / σ"].abs() <= 4]
+
+
+def squared_gradients(arrays: Arrays) -> pd.DataFrame:
+    """Return squared gradients of convolutions at initialisation, and what the paths predict."""
+    rows = []
+    for kind in ("convolutions", "convolutions with ReLU"):
+        mean, paths = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "paths"))
+        for model, curve in [("estimates", m[0]) for m in mean] + [("from the paths", paths[0])]:
+            columns = {"data": kind, "model": model, "value": curve}
+            rows.append(pd.DataFrame(columns).rename_axis("position").reset_index())
+    return pd.concat(rows)
+
+
+def theory_table(arrays: Arrays, table: pd.DataFrame) -> pd.DataFrame:
+    """Return how near squared gradients at initialisation come to what the paths predict."""
+    rows = []
+    for kind, values in select(table, "path_correlation").groupby("network", sort=False)["value"]:
+        parts = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "error", "paths"))
+        mean, error, paths = parts
+        inside = np.abs(mean - paths) < 1.96 * error.clip(1e-300)
+        row = {"network": str(kind), "95% bands that hold the prediction": f"{inside.mean():.0%}"}
+        row["mean / predicted mean"] = f"{mean.mean() / paths.mean():.2f}"
+        row["correlation with the path counts"] = f"{values.mean():.3f} (least {values.min():.3f})"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def checkerboards(boards: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
+    """Return how far path counts of images of 224 x 224, with a mean of one, are from flat."""
+    rows = []
+    for name, board in boards.items():
+        high, low = np.quantile(board[56:168, 56:168], [0.99, 0.01])
+        row = {"network": name, "largest / mean": board.max()}
+        row["99% / 1% quantile of the middle"] = high / low
+        row["corner / mean"] = board[0, 0]
+        unit = torch.from_numpy(board / np.sqrt((board**2).mean()))
+        rows.append(row | {"TV": float(total_variation(unit))})
+    return pd.DataFrame(rows)
+
+
+def location_maps(
+    results: Sequence[Results], models: Sequence[str]
+) -> tuple[list[list[NDArray[Any] | None]], list[list[str]]]:
+    """Return mean accuracy by shift, a row a data set, and in words in the middle and least."""
+    accuracy = arrays_by_data(results, "accuracy").values()
+    maps = [[np.mean(by[m], axis=0) if m in by else None for m in models] for by in accuracy]
+    notes = [
+        [
+            "" if m is None else f"middle {m[len(m) // 2, len(m) // 2]:.2f}\nleast {m.min():.2f}"
+            for m in row
+        ]
+        for row in maps
+    ]
+    return maps, notes

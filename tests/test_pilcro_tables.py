@@ -1,0 +1,230 @@
+"""Tables, sentences and curves of the chapter on importance landscapes, on tables made by hand."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from suite.evidence import Results, load_published
+from suite.evidence.statistics import mean_interval
+from suite.papers import pilcro_tables as tables
+
+DATA = "digits-centred"
+PUBLISHED = load_published("pilcro")
+
+
+def rows(metric, model, values, data=DATA, **columns):
+    same = {"metric": metric, "model": model, "data": data, "status": "done", "profile": "laptop"}
+    same |= {"network": "resnet", "category": math.nan, "alpha": 0.0} | columns
+    return [same | {"seed": seed, "value": value} for seed, value in enumerate(values)]
+
+
+def frame(*parts):
+    return pd.DataFrame([row for part in parts for row in part])
+
+
+def results(**arrays):
+    panels = [{"data": DATA, "epochs": 7}, {"data": DATA, "epochs": 9, "crop_padding": 4}]
+    arrays = {name.replace("__", "|"): np.array(array) for name, array in arrays.items()}
+    return Results(pd.DataFrame(), pd.DataFrame(), arrays, {"parameters": {"panels": panels}})
+
+
+class TestMeasured:
+    TABLE = frame(
+        rows("accuracy", "none", [0.5, 0.6, 0.7]),
+        rows("accuracy", "target 10", [0.6, 0.8, math.nan]),
+        rows("tv", "none", [0.25]),
+        rows("robustness", "none", [0.5], category="blur"),
+        rows("robustness", "none", [0.75], category="noise"),
+    )
+
+    def test_a_mean_has_its_interval_and_tv_a_digit_more(self):
+        half = mean_interval([0.5, 0.6, 0.7])
+        text = f"0.600 ± {half.high - 0.6:.3f}"
+        assert tables.measured(self.TABLE, "accuracy", DATA, "none") == text
+        assert tables.measured(self.TABLE, "tv", DATA, "none") == "0.2500"
+        assert tables.measured(self.TABLE, "robustness, noise", DATA, "none") == "0.750"
+        assert tables.measured(self.TABLE, "robustness, weather", DATA, "none") == "not run"
+
+    def test_a_difference_is_taken_seed_by_seed_where_both_have_a_value(self):
+        gap = mean_interval([0.1, 0.2])
+        expected = f"+0.150 [{gap.low:+.3f}, {gap.high:+.3f}]"
+        pair = ("target 10", "none")
+        assert tables.measured(self.TABLE, "accuracy", DATA, pair) == expected
+        reverse = tables.measured(self.TABLE, "accuracy", DATA, pair[::-1])
+        assert reverse.startswith("-0.150")
+        nothing = tables.measured(self.TABLE, "tv", DATA, pair)
+        assert nothing == "not measured with several seeds"
+
+    def test_rows_that_did_not_end_do_not_count(self):
+        table = frame(rows("accuracy", "none", [0.1], status="diverged"))
+        assert tables.measured(table, "accuracy", DATA, "none") == "not run"
+        assert tables.data_sets(table) == []
+
+    def test_compare_has_a_row_for_each_data_set_and_model_or_pair(self):
+        found = tables.compare(
+            self.TABLE, ["accuracy", "tv"], [DATA], "none", ("target 10", "none")
+        )
+        assert list(found) == ["data", "models", "accuracy", "TV"]
+        assert found["data"].tolist() == ["centred digits"] * 2
+        assert found["models"].tolist() == ["none", "target 10 against none"]
+        assert found["TV"].tolist() == ["0.2500", "not measured with several seeds"]
+
+
+class TestPublished:
+    def test_table_1_puts_both_settings_beside_each_data_set(self):
+        table = frame(
+            rows("accuracy", "target 10", [0.5]), rows("accuracy", "none", [0.4], "cifar100")
+        )
+        found = tables.table_1(PUBLISHED, table, "top_1").set_index("model")
+        assert found.index.tolist() == tables.MODELS
+        assert found.loc["target 10"].tolist() == ["0.7041", "0.7833", "0.500", "not run"]
+        assert found.loc["none"].tolist() == ["0.6825", "0.761", "not run", "0.400"]
+        assert list(found) == ["published, RC−", "published, RC+", "centred digits", "CIFAR-100"]
+
+    def test_table_2_has_what_was_measured_in_brackets(self):
+        table = frame(rows("tv", "curvature 1", [0.5], "imagenet"))
+        found = tables.table_2(PUBLISHED, table).set_index("model")
+        assert found.loc["curvature 1"].tolist() == [
+            "0.779 (not run)",
+            "0.9374 (not run)",
+            "0.00102 (0.5000)",
+            "1.4072 (not run)",
+        ]
+        assert sorted(found.index) == sorted(tables.MODELS)
+
+    def test_tables_3_and_4_have_means_over_levels(self):
+        table = frame(rows("robustness", "none", [0.5], category="noise"))
+        found = tables.tables_3_and_4(PUBLISHED, table, ["none", "target 10"])
+        assert found["category"].tolist() == [
+            *["noise"] * 2,
+            *["blur"] * 2,
+            *["weather"] * 2,
+            *["digital"] * 2,
+        ]
+        first = found.iloc[0]
+        assert first["CIFAR-100 RC−"] == f"{(0.59 + 0.41 + 0.25 + 0.17 + 0.12) / 5:.2f}"
+        assert first["CIFAR-100 RC+"] == f"{(0.59 + 0.39 + 0.23 + 0.16 + 0.11) / 5:.2f}"
+        assert found["centred digits"].tolist() == ["0.500", *["not run"] * 7]
+
+    def test_the_printed_equation_stands_beside_the_mean_of_the_same_seed(self):
+        table = frame(
+            rows("accuracy", "target 10", [0.9, 0.1]),
+            rows("accuracy_printed", "target 10", [0.2], alpha=10.0),
+            rows("accuracy_printed", "target 5", [0.3], alpha=5.0),
+        )
+        found = tables.printed_equation(PUBLISHED, table)
+        assert found.iloc[0].tolist() == [
+            "centred digits",
+            "laptop",
+            "10",
+            "0.900",
+            "0.200",
+            "0.7041",
+        ]
+        assert found.iloc[1].tolist()[3:] == ["not run", "0.300", "–"]
+
+    def test_tv_factors_are_ratios_of_means(self):
+        table = frame(
+            rows("tv", "none", [0.3, 0.5]),
+            rows("tv", "target 10", [0.1]),
+            rows("tv", "none", [0.9], "cifar10-jpeg"),
+        )
+        assert tables.tv_factors(PUBLISHED, table, [DATA, "cifar10-jpeg"]) == (
+            "TV falls by a factor of 4.0 by target 10 on centred digits; published for RC−: "
+            "20.4 by target 10 and 3.3 by curvature 10."
+        )
+
+
+class TestCurves:
+    def test_arrays_are_found_by_their_last_part(self):
+        first = results(a__none__0__curve=[1.0], a__none__1__curve=[2.0], a__target=[3.0])
+        second = results(b__none__0__curve=[4.0], b__none__0__counts=[5.0])
+        assert tables.arrays_by_data([first, second], "curve") == {
+            "a": {"none": [[1.0], [2.0]]},
+            "b": {"none": [[4.0]]},
+        }
+        assert tables.arrays_by_data([first, second], "target") == {"a": {"target": [[3.0]]}}
+
+    def test_training_curves_end_with_the_epochs_of_the_panel(self):
+        cropped = f"{DATA}-cropped"
+        table = frame(
+            rows("accuracy_early", "none", [0.1, 0.2], epochs=2),
+            rows("accuracy", "none", [0.5], epochs=0),
+            rows("accuracy", "curvature 10", [0.6], epochs=0),
+            rows("accuracy", "curvature 10", [0.7], cropped, epochs=0),
+            rows("accuracy", "target 1", [0.8], epochs=0),
+            rows("accuracy", "none", [0.9], "cifar10-jpeg", epochs=0),
+        )
+        found = tables.training_curves([results()], table, ("none", "curvature 10"))
+        assert found[["data", "epochs", "value"]].values.tolist() == [
+            [DATA, 2, 0.1],
+            [DATA, 2, 0.2],
+            [DATA, 7, 0.5],
+            [DATA, 7, 0.6],
+            [cropped, 9, 0.7],
+        ]
+
+    def test_ablation_curves_go_from_none_to_all_pixels(self):
+        arrays = {f"a__none__{seed}__curve": [1.0, 0.5, seed] for seed in (0, 1)}
+        arrays |= {f"a__none__{seed}__counts": [0, 8, 32] for seed in (0, 1)}
+        found = tables.ablation_curves([results(**arrays)])
+        assert found["share of replaced pixels"].tolist() == [0, 0.25, 1] * 2
+        assert found["value"].tolist() == [1, 0.5, 0, 1, 0.5, 1]
+        assert set(zip(found["data"], found["model"])) == {("a", "none")}
+
+    def test_shares_of_paths_are_in_units_of_sigma(self):
+        found = tables.shares_of_paths((1, 2))
+        one = found[found["model"] == "1 layers"]
+        sigma = math.sqrt(2 / 3)
+        assert one["position / σ"].tolist() == pytest.approx([-1 / sigma, 0, 1 / sigma])
+        assert one["value"].tolist() == pytest.approx([sigma / 3] * 3)
+        two = found[found["model"] == "2 layers"]
+        sigma *= math.sqrt(2)
+        assert two["value"].tolist() == pytest.approx([sigma * n / 9 for n in (1, 2, 3, 2, 1)])
+        normal = found[found["model"] == "normal"]
+        assert normal["value"].max() == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-3)
+
+
+class TestTheory:
+    ARRAYS = {
+        f"initialisation|{kind}|{part}": array
+        for kind in ("convolutions", "convolutions with ReLU")
+        for part, array in {
+            "mean": np.array([[[1.0, 2.0]], [[3.0, 8.0]]]),
+            "error": np.full((2, 1, 2), 0.5),
+            "paths": np.array([[2.0, 3.0]]),
+        }.items()
+    }
+
+    def test_curves_are_of_every_estimate_and_of_the_paths(self):
+        found = tables.squared_gradients(self.ARRAYS)
+        found = found[found["data"] == "convolutions"]
+        assert found["position"].tolist() == [0, 1] * 3
+        assert found["value"].tolist() == [1, 2, 3, 8, 2, 3]
+        assert found["model"].tolist() == [*["estimates"] * 4, *["from the paths"] * 2]
+
+    def test_the_table_counts_bands_that_hold_the_prediction(self):
+        table = frame(rows("path_correlation", "none", [0.9, 0.7], network="convolutions"))
+        arrays = self.ARRAYS | {"initialisation|convolutions|error": np.full((2, 1, 2), 0.6)}
+        found = tables.theory_table(arrays, table)
+        assert found.iloc[0].tolist() == ["convolutions", "75%", "1.40", "0.800 (least 0.700)"]
+        assert tables.theory_table(self.ARRAYS, table).iloc[0, 1] == "0%"
+
+
+def test_checkerboards_compare_quantiles_of_the_middle():
+    flat = np.ones((224, 224))
+    board = flat + np.indices((224, 224)).sum(0) % 2  # 1 and 2 in turn
+    found = tables.checkerboards({"flat": flat, "board": board}).set_index("network")
+    assert found.loc["flat"].tolist() == [1, 1, 1, 0]
+    assert found.loc["board"].tolist() == pytest.approx([2, 2, 1, 1 / 2.5])
+
+
+def test_location_maps_are_means_over_seeds_with_their_middle_and_least():
+    arrays = {f"a__none__{seed}__accuracy": np.full((3, 3), seed / 4) for seed in (1, 3)}
+    arrays["a__none__3__accuracy"][0, 0] = 0.25
+    maps, notes = tables.location_maps([results(**arrays)], ["target 10", "none"])
+    assert maps[0][0] is None
+    assert maps[0][1].tolist() == [[0.25, 0.5, 0.5], [0.5] * 3, [0.5] * 3]
+    assert notes == [["", "middle 0.50\nleast 0.25"]]

@@ -71,20 +71,7 @@ class Store:
 
     def read(self, key: str) -> Record | None:
         """Return the record of a key, or None where it or the file of its tensors is not sound."""
-        record = self._read_json(key)
-        if record is None or record.tensors is None:
-            return record
-        path = self._path(key, "safetensors")
-        if _file_checksum(path) == record.tensors:
-            return record
-        # Another process may have replaced one of the two files, and be about to replace the other.
-        time.sleep(MOMENT)
-        record = self._read_json(key)
-        if record is None or record.tensors in (None, _file_checksum(path)):
-            return record
-        self._set_aside(path, "does not agree with its checksum")
-        self._set_aside(self._path(key, "json"), "belongs to a file that is missing or damaged")
-        return None
+        return self._read(key)[0]
 
     def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
         """Return the records of those keys that have one."""
@@ -93,13 +80,8 @@ class Store:
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of a key, or None where there are no sound ones."""
-        record = self.read(key)
-        if record is None or record.tensors is None:
-            return None
-        contents = _contents(self._path(key, "safetensors"))
-        if contents is None or _checksum(contents) != record.tensors:  # replaced since
-            return None
-        return safetensors.torch.load(contents)
+        packed = self._read(key)[1]
+        return safetensors.torch.load(packed) if packed else None
 
     def write(self, key: str, record: Record, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Store a record; whatever had its key before is replaced.
@@ -147,6 +129,21 @@ class Store:
                 if time.time() - path.stat().st_mtime > DAY:
                     path.unlink()
 
+    def _read(self, key: str) -> tuple[Record | None, bytes]:
+        path = self._path(key, "safetensors")
+        for moment in (MOMENT, 0.0):
+            record = self._read_json(key)
+            if record is None or record.tensors is None:
+                return record, b""
+            packed = _contents(path) or b""
+            if _checksum(packed) == record.tensors:
+                return record, packed
+            # Another process may have replaced one of the two, and be about to replace the other.
+            time.sleep(moment)
+        self._set_aside(path, "does not agree with its checksum")
+        self._set_aside(self._path(key, "json"), "belongs to a file that is missing or damaged")
+        return None, b""
+
     def _path(self, key: str, ending: str) -> Path:
         return self.folder / key[:2] / f"{key}.{ending}"
 
@@ -155,18 +152,14 @@ class Store:
         text = _contents(path)
         if text is None:
             return None
-        try:
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             contents = json.loads(text)
-            sound = text == _dump(contents)
+            whole = _dump(contents)
             checksum = contents.pop("checksum")
-            sound = sound and checksum == _checksum(_dump(contents))
-            record = Record(**contents)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            sound = False
-        if not sound:
-            self._set_aside(path, "does not agree with its checksum")
-            return None
-        return record
+            if text == whole and checksum == _checksum(_dump(contents)):
+                return Record(**contents)
+        self._set_aside(path, "does not agree with its checksum")
+        return None
 
     def _write(self, path: Path, contents: bytes) -> None:
         temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
@@ -204,14 +197,6 @@ def _contents(path: Path) -> bytes | None:
         return None
     except OSError:
         return b""
-
-
-def _file_checksum(path: Path) -> str | None:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
 
 
 def _pack(tensors: Mapping[str, Tensor]) -> bytes:

@@ -141,7 +141,7 @@ def test_a_second_call_computes_nothing(
 ) -> None:
     units = [small(), accuracy_of(small())]
     first = compute(units, store=store, resources=here)
-    monkeypatch.setattr("suite.runs.dispatch._run", refuse_to_train)
+    monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
     again = compute(units, store=Store(store.folder), resources=here)
     pd.testing.assert_frame_equal(again, first)
 
@@ -241,7 +241,7 @@ def test_an_error_in_one_unit_is_named_and_leaves_the_others_stored(
     assert "ZeroDivisionError: this metric is broken" in message
     assert "Traceback in the worker:" in message
     assert 'raise ZeroDivisionError("this metric is broken")' in message
-    monkeypatch.setattr("suite.runs.dispatch._run", refuse_to_train)
+    monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
     frame = compute([units[0], *units[2:]], store=store, resources=here)
     assert len(frame) == 3
 
@@ -364,7 +364,7 @@ def test_the_default_store_is_that_of_the_environment(
 def test_a_store_that_workers_do_not_share_is_told(
     store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suite.runs.execute._Worker.finish", lambda self, unit: None)
+    monkeypatch.setattr("suite.runs.execute._finish", lambda *arguments: None)
     with pytest.raises(RunFailed, match=r"not in the store: 1, .* see the same store folder"):
         compute([small()], store=store, resources=here)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from suite.book import pdf
+from suite.errors import RunFailed
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_the_named_browser_prints_the_single_page(target, tmp_path, monkeypatch)
     def without_jupyter_book(command, **options):
         if "singlehtml" in command:
             built.append(command)
-            return None
+            return subprocess.CompletedProcess(command, 0)
         return run(command, **options)
 
     monkeypatch.setattr(subprocess, "run", without_jupyter_book)
@@ -59,7 +60,9 @@ def test_a_browser_that_fails_is_reported(target, tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("REGLIB_CHROMIUM", program(tmp_path, "import sys; sys.exit('no display')"))
     run = subprocess.run
     monkeypatch.setattr(
-        subprocess, "run", lambda c, **o: None if "singlehtml" in c else run(c, **o)
+        subprocess,
+        "run",
+        lambda c, **o: subprocess.CompletedProcess(c, 0) if "singlehtml" in c else run(c, **o),
     )
     assert pdf.make_pdf(tmp_path, tmp_path, target) is None
     assert "no display" in capsys.readouterr().out
@@ -72,3 +75,12 @@ def test_names_are_tried_in_order(monkeypatch):
     monkeypatch.setattr("shutil.which", there.get)
     assert pdf.find_chromium() == "/opt/chromium"
     assert Path(pdf.find_chromium()).name in pdf.NAMES[0]
+
+
+def test_pages_that_cannot_be_built_are_told(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("REGLIB_CHROMIUM", program(tmp_path, ""))
+    failed = subprocess.CompletedProcess([], 2, "", "no toc\n")
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: failed)
+    with pytest.raises(RunFailed, match="jupyter-book failed:\nno toc"):
+        pdf.make_pdf(tmp_path, tmp_path, target)
+    assert not target.exists()

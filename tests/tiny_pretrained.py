@@ -11,7 +11,7 @@ from suite import data
 from suite.data import Source, Split
 from suite.networks import pretrained
 from suite.networks.pretrained import Weights
-from suite.runs.execute import pretrained_subject
+from suite.runs.execute import evaluated
 from suite.training.evaluated import EvaluatedModel
 from suite.units import Pretrained
 
@@ -73,4 +73,4 @@ def register(folder: Path, patch: pytest.MonkeyPatch) -> Path:
 
 def subject_of(unit: Pretrained = UNIT) -> EvaluatedModel:
     """Load the network and the photographs, in single precision on the CPU."""
-    return pretrained_subject(unit, torch.device("cpu"))
+    return evaluated(unit, {}, torch.device("cpu"))

@@ -1,15 +1,13 @@
 """Building the book: a copy of its pages, the generated ones added, and jupyter-book."""
 
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from suite import notebooks
 from suite.book import pages
-from suite.book.pdf import JUPYTER_BOOK, make_pdf
-from suite.errors import RunFailed, UsageError
+from suite.book.pdf import jupyter_book, make_pdf
+from suite.errors import UsageError
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder
 
 
@@ -39,7 +37,7 @@ def build(html: Path, *, pdf: bool) -> Path:
         built = output / "_build" / "html"
         if pdf:
             make_pdf(source, output, built / "book.pdf")
-        _jupyter_book(source, output)
+        jupyter_book(source, output, "-W", "--keep-going", "-n")
         return _replace(html.resolve(), built)
 
 
@@ -55,26 +53,6 @@ def _stage(source: Path, executed: Path) -> None:
         if results.is_dir():
             shutil.copytree(results, target / name)
     pages.write_pages(target)
-
-
-def _jupyter_book(source: Path, output: Path) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        JUPYTER_BOOK,
-        "build",
-        str(source),
-        "-W",
-        "--keep-going",
-        "-n",
-        "--all",
-        "--path-output",
-        str(output),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise RunFailed("jupyter-book failed:\n" + "\n".join(said[-40:]))
 
 
 def _replace(html: Path, built: Path) -> Path:

@@ -7,25 +7,33 @@ import sys
 import tempfile
 from pathlib import Path
 
+from suite.errors import RunFailed
+
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
+--disable-background-networking --disable-component-update""".split()
+
+
+def jupyter_book(source: Path, output: Path, *options: str) -> None:
+    """Build pages with jupyter-book.
+
+    Raises:
+        RunFailed: it failed or, with "-W", warned; the message has what it said.
+    """
+    command = [sys.executable, "-c", JUPYTER_BOOK, "build", str(source), "--all", *options]
+    command += ["--path-output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise RunFailed("jupyter-book failed:\n" + "\n".join(lines[-40:]))
 
 
 def find_chromium() -> str | None:
     """Return the program to print with: `REGLIB_CHROMIUM`, else the first of `NAMES`."""
     named = os.environ.get("REGLIB_CHROMIUM")
-    found = (shutil.which(name) for name in ([named] if named else NAMES))
-    return next((path for path in found if path), None)
+    paths = map(shutil.which, [named] if named else NAMES)
+    return next(filter(None, paths), None)
 
 
 def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
@@ -38,26 +46,21 @@ def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
 
     Returns:
         `target`, or None, said on the terminal, where nothing was printed.
+
+    Raises:
+        RunFailed: jupyter-book failed.
     """
     target.unlink(missing_ok=True)
     chromium = find_chromium()
     if chromium is None:
         print(f"No PDF was made: none of {', '.join(NAMES)} is installed (REGLIB_CHROMIUM=PATH)")
         return None
-    jupyter_book = [sys.executable, "-c", JUPYTER_BOOK, "build", str(book), "--quiet", "--all"]
-    options = ["--builder", "singlehtml", "--path-output", str(output)]
-    subprocess.run([*jupyter_book, *options], check=True)
+    jupyter_book(book, output, "--quiet", "--builder", "singlehtml")
     page = output / "_build" / "singlehtml" / "index.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as profile:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        command = [
-            chromium,
-            *FLAGS,
-            f"--user-data-dir={profile}",
-            "--no-pdf-header-footer",
-            "--virtual-time-budget=30000",
-            f"--print-to-pdf={target}",
-        ]
+        command = [chromium, *FLAGS, f"--user-data-dir={profile}", "--no-pdf-header-footer"]
+        command += ["--virtual-time-budget=30000", f"--print-to-pdf={target}"]
         done = subprocess.run([*command, page.resolve().as_uri()], capture_output=True, text=True)
     if not target.exists():
         print(f"No PDF was made: {chromium} failed: {done.stderr.strip()[-300:]}")

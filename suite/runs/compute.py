@@ -3,7 +3,7 @@
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -15,35 +15,17 @@ from suite.errors import RunFailed, UsageError
 from suite.papers import measure
 from suite.papers.marginal_density import check_foreign
 from suite.paths import store_folder
-from suite.runs.dispatch import Failure, run_jobs
-from suite.runs.execute import Job, describe
-from suite.runs.executors import Resources
+from suite.runs.execute import Job, describe, keys_of
+from suite.runs.executors import Resources, run_jobs
 from suite.store import Record, Store
-from suite.training import loop as training
+from suite.training import loop
 from suite.training.evaluated import checked_test_split
 from suite.training.folds import data_of
-from suite.units import (
-    Measurement,
-    Network,
-    Pretrained,
-    Training,
-    Unit,
-    data_names,
-    identity,
-    key,
-    training_of,
-)
+from suite.units import Measurement, Network, Pretrained, Training, Unit, identity, training_of
 
-FEW_HAVE = (
-    "group_dro",
-    "balance_groups",
-    "crop_padding",
-    "flip",
-    "zoom",
-    "cosine_epochs",
-    "decay_epochs",
-    "label_smoothing",
-)
+# Columns of those tables only in which a training has the setting.
+RARE = """group_dro balance_groups crop_padding flip zoom cosine_epochs decay_epochs label_smoothing
+folds""".split()
 
 
 def compute(
@@ -78,33 +60,39 @@ def compute(
         check(unit)
     store = store or Store(store_folder())
     resources = resources or Resources.from_environment()
-    force = os.environ.get("REGLIB_FORCE", "") not in ("", "0") if force is None else force
-    names = keys_of(units)
-    keys = dict(zip(names, units))
-    told = len(store.reports)
-    stored = {} if force else store.read_all(keys)
-    missing = {name: unit for name, unit in keys.items() if name not in stored}
-    errors: list[Failure] = []
+    if force is None:
+        force = os.environ.get("REGLIB_FORCE", "") not in ("", "0")
+    keys = keys_of(units)
+    n_reports = len(store.reports)
+    records = {} if force else store.read_all(dict.fromkeys(keys))
+    missing = {name: unit for name, unit in zip(keys, units) if name not in records}
+    errors = []
     if missing:
         _check_with_data(missing.values())
         store.clean()
+        device, way = resources.chosen_device(), resources.double_backward
+        folder = str(store.folder.resolve())
         jobs = [
-            Job(
-                tuple(identity(unit) for unit in group),
-                str(store.folder.resolve()),
-                resources.chosen_device(),
-                force,
-                checkpoint_seconds,
-                resources.double_backward,
-            )
+            Job(tuple(map(identity, group)), folder, device, force, checkpoint_seconds, way)
             for group in _groups(missing.values(), resources.chosen_jobs())
         ]
         errors = run_jobs(jobs, resources, store)
-        stored |= store.read_all(missing)
-    for report in dict.fromkeys(store.reports[told:]):
+        records |= store.read_all(missing)
+    for report in dict.fromkeys(store.reports[n_reports:]):
         print(report)
-    _raise_failures(errors, [unit for name, unit in missing.items() if name not in stored])
-    return pd.DataFrame([_row(unit, name, stored[name]) for unit, name in zip(units, names)])
+    if errors:
+        name, message, trace = errors[0]
+        raise RunFailed(
+            f"units that failed: {len(errors)}; all others are stored. The first: {name}: {message}"
+            f"\n\nTraceback in the worker:\n{trace}"
+        )
+    absent = [unit for name, unit in missing.items() if name not in records]
+    if absent:
+        raise RunFailed(
+            f"units that were computed but are not in the store: {len(absent)}, the first: "
+            f"{describe(absent[0])}; do the workers see the same store folder and the same data?"
+        )
+    return pd.DataFrame([_row(unit, name, records[name]) for unit, name in zip(units, keys)])
 
 
 def check(unit: Unit) -> None:
@@ -119,7 +107,7 @@ def check(unit: Unit) -> None:
         if not isinstance(unit, Measurement):
             raise UsageError("a Pretrained is trained already: expected measurements of it")
     else:
-        training.check(network)
+        loop.check(network)
     if isinstance(unit, Measurement):
         measure.check(unit)
 
@@ -129,9 +117,9 @@ def _check_with_data(units: Iterable[Unit]) -> None:
 
     Raises:
         UsageError: too few images, images of a shape or an option that a network does not take,
-            labels that it does not have, foreign images that are those of the training.
+            labels that it does not have, out-of-distribution images that are those of the training.
     """
-    units = sorted(units, key=lambda unit: _of_images(training_of(unit)))
+    units = sorted(units, key=_images)
     for unit in units:
         if isinstance(unit, Measurement):
             name = unit.settings.get("data", unit.training.data)
@@ -142,44 +130,38 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             if not labelled:
                 check_foreign(own, shown, unit.training.data, name)
     built = set()
-    for unit in map(training_of, units):
-        data = data_of(unit)
-        if isinstance(unit, Pretrained):
-            networks.check_weights(unit.network)
-            networks.network_inputs(unit.network, data.test.images[:1])
+    for network in map(training_of, units):
+        data = data_of(network)
+        if isinstance(network, Pretrained):
+            networks.check_weights(network.network)
+            networks.network_inputs(network.network, data.test.images[:1])
             continue
         n_train = len(data.train.labels)
         if n_train == 0:
             raise UsageError(
-                f"data set {unit.data!r}: expected images to train on, it has none; "
+                f"data set {network.data!r}: expected images to train on, it has none; "
                 "it can only be shown to a Pretrained"
             )
-        if unit.n_train is not None and unit.n_train > n_train:
+        if network.n_train is not None and network.n_train > n_train:
             raise UsageError(
-                f"n_train: expected at most {n_train} for the training split of {unit.data!r}, "
-                f"got {unit.n_train}"
+                f"n_train: expected at most {n_train} for the training split of {network.data!r}, "
+                f"got {network.n_train}"
             )
-        network = (unit.data, unit.network, str(unit.network_options))
-        if network not in built:
-            training.initial_network(unit, data)
-            built.add(network)
+        kind = (network.data, network.network, str(network.network_options))
+        if kind not in built:
+            loop.initial_network(network, data)
+            built.add(kind)
 
 
-def _of_images(unit: Network) -> tuple[str, int]:
-    return unit.data, unit.fold if isinstance(unit, Training) else 0
-
-
-def keys_of(units: Sequence[Unit]) -> list[str]:
-    """Return the name of each unit in the store."""
-    names = dict.fromkeys(name for unit in units for name in data_names(unit))
-    fingerprints = {name: load_data(name).fingerprint for name in names}
-    return [key(unit, fingerprints) for unit in units]
+def _images(unit: Unit) -> tuple[str, int]:
+    network = training_of(unit)
+    return network.data, network.fold if isinstance(network, Training) else 0
 
 
 def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     """Put units of one training together, unless that leaves processes without work.
 
-    Of a network that others have trained, which is soon loaded, only units of the same images.
+    Of a pretrained network, which is soon loaded, only units of the same images.
     """
     together: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
@@ -193,20 +175,6 @@ def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     return [group[start::jobs] for group in groups for start in range(min(jobs, len(group)))]
 
 
-def _raise_failures(errors: Sequence[Failure], absent: Sequence[Unit]) -> None:
-    if errors:
-        unit, message, trace = errors[0]
-        raise RunFailed(
-            f"units that failed: {len(errors)}; all others are stored. The first: {unit}: {message}"
-            f"\n\nTraceback in the worker:\n{trace}"
-        )
-    if absent:
-        raise RunFailed(
-            f"units that were computed but are not in the store: {len(absent)}, the first: "
-            f"{describe(absent[0])}; do the workers see the same store folder and the same data?"
-        )
-
-
 def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:
     row = _training_columns(training_of(unit))
     if isinstance(unit, Measurement):
@@ -217,16 +185,10 @@ def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:
         losses = record.values.get("losses") or [None]
         row["metric"] = "training_loss"
         values = {"mean": losses[-1], "n": row["n_train"]}
-    row |= {
-        "value": _number(values.get("mean")),
-        "std": _number(values.get("std")),
-        "n": values.get("n"),
-        "undefined": values.get("undefined", 0),
-        "status": record.status,
-        "seconds": record.provenance["seconds"],
-        "key": name,
-    }
-    return row
+    mean, std = (math.nan if values.get(k) is None else values[k] for k in ("mean", "std"))
+    row |= {"value": mean, "std": std, "n": values.get("n")}
+    row |= {"undefined": values.get("undefined", 0), "status": record.status}
+    return row | {"seconds": record.provenance["seconds"], "key": name}
 
 
 def _training_columns(unit: Network) -> dict[str, Any]:
@@ -237,13 +199,6 @@ def _training_columns(unit: Network) -> dict[str, Any]:
     for penalty, settings in row.pop("penalties").items():
         row |= {f"{penalty}_{name}": value for name, value in settings.items()}
     row |= {f"optimizer_{k}": value for k, value in row.pop("optimizer_options").items()}
-    for name in FEW_HAVE:
-        if not row[name]:
-            del row[name]  # so that only tables of trainings that have it have this column
-    if row["folds"] is None:
-        del row["folds"], row["fold"]
-    return row
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+    if not row["folds"]:
+        del row["fold"]
+    return {name: value for name, value in row.items() if value or name not in RARE}

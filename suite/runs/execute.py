@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ from suite.units import (
     training_of,
 )
 
+Models = dict[str, EvaluatedModel | None]  # by key; None for a network that diverged
 _ONE_JOB = threading.Lock()
 
 
@@ -70,6 +71,40 @@ class Outcome:
     errors: list[tuple[str, str, str]] = field(default_factory=list)
 
 
+def keys_of(units: Sequence[Unit]) -> list[str]:
+    """Return the name of each unit in the store, by the data of this machine."""
+    names = dict.fromkeys(name for unit in units for name in data_names(unit))
+    fingerprints = {name: load_data(name).fingerprint for name in names}
+    return [key(unit, fingerprints) for unit in units]
+
+
+def describe(unit: Unit) -> str:
+    """Say what a unit is, in one line."""
+    network = identity(training_of(unit))
+    kind, _ = network.pop("unit"), network.pop("version")
+    name = f"{kind} ({_listed(network)})"
+    if not isinstance(unit, Measurement):
+        return name
+    settings = f" ({_listed(unit.settings)})" if unit.settings else ""
+    return f"{unit.metric}{settings} of {name}"
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def load_subject(unit: Network, store: Store, device: str = "cpu") -> EvaluatedModel:
+    """Load a network that the store has, or a pretrained one.
+
+    Raises:
+        RunFailed: it is not stored, or its training diverged.
+    """
+    status, model = _load(unit, store, torch.device(device))
+    if status == "missing":
+        raise RunFailed(f"{describe(unit)}: not in the store {store.folder}; compute it first")
+    return _converged(unit, model)
+
+
 def run_job(job: Job) -> Outcome:
     """Compute and store the units of a job; an error in one does not keep the others from it.
 
@@ -77,134 +112,97 @@ def run_job(job: Job) -> Outcome:
     """
     store = Store(job.store)
     outcome = Outcome(reports=store.reports)
-    worker = _Worker(job, store)
+    models: Models = {}
     with _ONE_JOB:
-        for values in job.units:
-            unit = from_identity(values)
+        for unit in map(from_identity, job.units):
             try:
-                worker.finish(unit)
+                if job.force or store.read(keys_of([unit])[0]) is None:
+                    _finish(unit, job, store, models)
             except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
                 message = f"{type(error).__name__}: {error}"
                 outcome.errors.append((describe(unit), message, traceback.format_exc()))
     return outcome
 
 
-def describe(unit: Unit) -> str:
-    """Say what a unit is, in one line."""
-    values = identity(training_of(unit))
-    of = _listed({k: v for k, v in values.items() if k not in ("unit", "version")})
+def _finish(unit: Unit, job: Job, store: Store, models: Models) -> None:
+    """Store the record of a unit; there is none of a pretrained network."""
+    model = _model(training_of(unit), job, store, models)
     if not isinstance(unit, Measurement):
-        return f"{values['unit']} ({of})"
-    settings = f" ({_listed(unit.settings)})" if unit.settings else ""
-    return f"{unit.metric}{settings} of {values['unit']} ({of})"
-
-
-def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items())
-
-
-class _Worker:
-    """The training of a job, made or loaded once, when it is first needed."""
-
-    def __init__(self, job: Job, store: Store) -> None:
-        self.job = job
-        self.store = store
-        self.device = torch.device(job.device)
-        self.models: dict[str, EvaluatedModel | None] = {}
-
-    def finish(self, unit: Unit) -> None:
-        """Bring the record of a unit into the store; there is none of a pretrained network."""
-        name = _key(unit)
-        if not self.job.force and self.store.read(name) is not None:
-            return
-        model = self.model(training_of(unit))
-        if not isinstance(unit, Measurement):
-            return
-        start = time.perf_counter()
-        if model is None:
-            record = Record(identity(unit), "diverged", {}, self.provenance(start))
-            self.store.write(name, record)
-            return
-        model.related = self.related
+        return
+    start = time.perf_counter()
+    status, values, tensors = "diverged", {}, {}
+    if model is not None:
+        model.related = lambda other: _converged(other, _model(other, job, store, models))
         result = measure(model, unit)
-        values = _summary(result.per_image)
-        record = Record(identity(unit), "done", values, self.provenance(start))
-        self.store.write(name, record, result.tensors)
-
-    def related(self, unit: Network) -> EvaluatedModel:
-        """Return another network that a metric asks for."""
-        model = self.model(unit)
-        if model is None:
-            raise RunFailed(f"{describe(unit)}: diverged, so there is no network to load")
-        return model
-
-    def model(self, unit: Network) -> EvaluatedModel | None:
-        """Return the trained network, or None where training diverged."""
-        name = _key(unit)
-        if isinstance(unit, Pretrained):
-            if name not in self.models:
-                self.models[name] = pretrained_subject(unit, self.device)
-            return self.models[name]
-        if name not in self.models:
-            record = None if self.job.force else self.store.read(name)
-            weights = None if record is None else self.store.read_tensors(name)
-            if record is None or weights is None:
-                self.models[name] = self._train(name, unit)
-            elif record.status == "diverged":
-                self.models[name] = None
-            else:
-                self.models[name] = _subject(unit, weights, self.device)
-        return self.models[name]
-
-    def _train(self, name: str, unit: Training) -> EvaluatedModel | None:
-        start = last = time.perf_counter()
-
-        def save(state: Any) -> None:
-            nonlocal last
-            if time.perf_counter() - last >= self.job.checkpoint_seconds:
-                self.store.write_checkpoint(name, state())
-                last = time.perf_counter()
-
-        data = data_of(unit)
-        resume = None if self.job.force else self.store.read_checkpoint(name)
-        chosen = self.job.double_backward or DEFAULT[self.device.type]
-        trained = train(
-            unit, data, device=self.device, double_backward=chosen, resume=resume, on_epoch=save
-        )
-        provenance = self.provenance(start)
-        provenance |= {"resumed": resume is not None, "double_backward": chosen}
-        status = "diverged" if trained.diverged else "done"
-        record = Record(identity(unit), status, {"losses": trained.losses}, provenance)
-        self.store.write(name, record, trained.network.state_dict())
-        self.store.drop_checkpoint(name)
-        return None if trained.diverged else EvaluatedModel(trained.network, unit, data)
-
-    def provenance(self, start: float) -> dict[str, Any]:
-        """Say how long it took since `start`, and on what."""
-        return {
-            "seconds": round(time.perf_counter() - start, 3),
-            **_memory(self.device),
-            "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            **_surroundings(self.job.device),
-        }
+        status, values, tensors = "done", _summary(result.per_image), result.tensors
+    record = Record(identity(unit), status, values, _provenance(start, job.device))
+    store.write(keys_of([unit])[0], record, tensors)
 
 
-def _key(unit: Unit) -> str:
-    return key(unit, {name: load_data(name).fingerprint for name in data_names(unit)})
+def _model(unit: Network, job: Job, store: Store, models: Models) -> EvaluatedModel | None:
+    """Return a network, made or loaded when it is first asked for; None where it diverged."""
+    (name,) = keys_of([unit])
+    if name not in models:
+        status = "missing"
+        if isinstance(unit, Pretrained) or not job.force:
+            status, models[name] = _load(unit, store, torch.device(job.device))
+        if status == "missing" and isinstance(unit, Training):
+            models[name] = _train(unit, job, store)
+    return models[name]
 
 
-def pretrained_subject(unit: Pretrained, device: torch.device) -> EvaluatedModel:
-    """Load a network that others have trained, with the images that it is shown."""
-    network = load_pretrained(unit.network).to(device)
-    layout = memory_format(network, device)
-    return EvaluatedModel(network.to(memory_format=layout), unit, load_data(unit.data))
+def _train(unit: Training, job: Job, store: Store) -> EvaluatedModel | None:
+    """Train a network, on from its last checkpoint, and store it; None where it diverged."""
+    start = last = time.perf_counter()
+    (name,), device, data = keys_of([unit]), torch.device(job.device), data_of(unit)
+
+    def save(state: Any) -> None:
+        nonlocal last
+        if time.perf_counter() - last >= job.checkpoint_seconds:
+            store.write_checkpoint(name, state())
+            last = time.perf_counter()
+
+    resume = None if job.force else store.read_checkpoint(name)
+    chosen = job.double_backward or DEFAULT[device.type]
+    trained = train(unit, data, device=device, double_backward=chosen, resume=resume, on_epoch=save)
+    provenance = _provenance(start, job.device)
+    provenance |= {"resumed": resume is not None, "double_backward": chosen}
+    status = "diverged" if trained.diverged else "done"
+    record = Record(identity(unit), status, {"losses": trained.losses}, provenance)
+    store.write(name, record, trained.network.state_dict())
+    store.drop_checkpoint(name)
+    return None if trained.diverged else EvaluatedModel(trained.network, unit, data)
 
 
-def _subject(unit: Training, weights: Mapping[str, Tensor], device: torch.device) -> EvaluatedModel:
+def _load(unit: Network, store: Store, device: torch.device) -> tuple[str, EvaluatedModel | None]:
+    """Return "done" and the network, or why there is none: "diverged" or "missing"."""
+    weights: Mapping[str, Tensor] | None = {}
+    if isinstance(unit, Training):
+        (name,) = keys_of([unit])
+        record = store.read(name)
+        weights = store.read_tensors(name) if record else None
+        if record is None or weights is None:
+            return "missing", None
+        if record.status == "diverged":
+            return "diverged", None
+    return "done", evaluated(unit, weights or {}, device)
+
+
+def evaluated(unit: Network, weights: Mapping[str, Tensor], device: torch.device) -> EvaluatedModel:
+    """Return a network with its weights; a pretrained one brings its own."""
     data = data_of(unit)
-    network = initial_network(unit, data).to(device).eval()
-    network.load_state_dict(weights)
+    if isinstance(unit, Pretrained):
+        network = load_pretrained(unit.network).to(device)
+    else:
+        network = initial_network(unit, data).to(device).eval()
+        network.load_state_dict(weights)
     return EvaluatedModel(network.to(memory_format=memory_format(network, device)), unit, data)
+
+
+def _converged(unit: Network, model: EvaluatedModel | None) -> EvaluatedModel:
+    if model is None:
+        raise RunFailed(f"{describe(unit)}: diverged, so there is no network to load")
+    return model
 
 
 def _summary(per_image: Tensor) -> dict[str, Any]:
@@ -222,19 +220,18 @@ def _summary(per_image: Tensor) -> dict[str, Any]:
     return summary
 
 
-def _memory(device: torch.device) -> dict[str, int]:
-    if device.type == "cuda":
-        return {"peak_bytes": torch.cuda.max_memory_allocated()}
-    unit = 1 if sys.platform == "darwin" else 1024
-    return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
-
-
-@functools.cache
-def _surroundings(device: str) -> dict[str, Any]:
-    """Say which device, versions and commit this process has."""
-    cuda = device == "cuda"
+def _provenance(start: float, device: str) -> dict[str, Any]:
+    """Say how long it took since `start`, and on what."""
+    if device == "cuda":
+        peak = torch.cuda.max_memory_allocated()
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak *= 1 if sys.platform == "darwin" else 1024
     return {
-        "device": torch.cuda.get_device_name() if cuda else f"{platform.machine()} CPU",
+        "seconds": round(time.perf_counter() - start, 3),
+        "peak_bytes": peak,
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "device": torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU",
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -246,35 +243,13 @@ def _surroundings(device: str) -> dict[str, Any]:
 @functools.cache
 def commit() -> str:
     """Return the commit of the project, with "+changes" where files differ from it."""
-    git = ["git", "-C", str(ROOT)]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        head = subprocess.run(
-            [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        status = subprocess.run(
-            [*git, "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        changes = "+changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+        return git("rev-parse", "--short=12", "HEAD") + changes
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return head + ("+changes" if status.strip() else "")
-
-
-def load_subject(unit: Network, store: Store, device: str = "cpu") -> EvaluatedModel:
-    """Load a network that the store has, or one that others have trained.
-
-    Raises:
-        RunFailed: it is not stored, or its training diverged.
-    """
-    if isinstance(unit, Pretrained):
-        return pretrained_subject(unit, torch.device(device))
-    name = _key(unit)
-    record = store.read(name)
-    weights = None if record is None else store.read_tensors(name)
-    if record is None or weights is None:
-        raise RunFailed(f"{describe(unit)}: not in the store {store.folder}; compute it first")
-    if record.status == "diverged":
-        raise RunFailed(f"{describe(unit)}: diverged, so there is no network to load")
-    return _subject(unit, weights, torch.device(device))

@@ -6,14 +6,29 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+)
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
-from suite.errors import UsageError
+from suite.errors import RunFailed, UsageError
+from suite.runs.execute import Job, Outcome, describe, run_job
+from suite.store import Store
+from suite.units import from_identity
+
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -45,10 +60,9 @@ class Resources:
             )
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"jobs: expected a positive number of processes, got {self.jobs}")
-        if self.double_backward not in (None, "fast", "stock"):
-            raise UsageError(
-                f"double_backward: expected fast or stock, got {self.double_backward!r}"
-            )
+        way = self.double_backward
+        if way not in (None, "fast", "stock"):
+            raise UsageError(f"double_backward: expected fast or stock, got {way!r}")
 
     @classmethod
     def from_environment(cls) -> "Resources":
@@ -77,19 +91,29 @@ class Resources:
     def executor(self) -> Iterator[Executor]:
         """Open the executor; it is closed, and what waits in it dropped, at the end.
 
+        The threads of a local process depend on `jobs` alone, never on how much there is to do:
+        results of a run that was interrupted have the bits of one that was not.
+
         Raises:
             UsageError: the Dask scheduler cannot be reached.
         """
-        if self.dask:
-            with _dask_executor(self.dask) as executor:
-                yield executor
-            return
         jobs = self.chosen_jobs()
-        local = InProcess() if jobs == 1 else local_processes(jobs)
-        try:
-            yield local
-        finally:
-            local.shutdown(wait=True, cancel_futures=True)
+        if self.dask:
+            with _dask_executor(self.dask) as cluster:
+                yield cluster
+        elif jobs == 1:
+            yield InProcess()
+        else:
+            pool = ProcessPoolExecutor(
+                jobs,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(max(1, cores() // jobs), os.getpid()),
+            )
+            try:
+                yield pool
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
 
 
 def cores() -> int:
@@ -107,20 +131,6 @@ class InProcess(Executor):
         except Exception as error:  # noqa: BLE001 - the future carries it to the caller
             future.set_exception(error)
         return future
-
-
-def local_processes(jobs: int) -> ProcessPoolExecutor:
-    """Open a pool whose processes share the cores, and end when this process does.
-
-    The number of threads depends on `jobs` alone, never on how much there is to do: results of a
-    run that was interrupted have the bits of one that was not.
-    """
-    return ProcessPoolExecutor(
-        jobs,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(max(1, cores() // jobs), os.getpid()),
-    )
 
 
 def _start_worker(threads: int, parent: int) -> None:
@@ -145,9 +155,84 @@ def _dask_executor(address: str) -> Iterator[Executor]:
             f"Dask scheduler {address}: cannot be reached ({error}); start one with "
             "'dask scheduler' and workers with 'dask worker ADDRESS --nthreads 1'"
         ) from error
-    try:
+    with client:
         if not client.nthreads():
             print(f"Dask scheduler {address} has no workers yet: waiting", file=sys.stderr)
         yield client.get_executor(retries=3)
-    finally:
-        client.close()
+
+
+def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[tuple[str, str, str]]:
+    """Run jobs; those whose worker was lost are tried again with new workers.
+
+    Reports of the workers' stores are added to those of `store`. Progress goes to the terminal;
+    under the runner, into the file that it reads.
+
+    Returns:
+        What failed: unit, message and traceback.
+
+    Raises:
+        RunFailed: workers were lost again and again.
+        UsageError: the Dask scheduler cannot be reached.
+    """
+    errors: list[tuple[str, str, str]] = []
+    waiting, done = list(jobs), 0
+    total = sum(len(job.units) for job in jobs)
+    file = os.environ.get("REGLIB_PROGRESS")
+    with tqdm(total=total, unit="unit", disable=bool(file), file=sys.stderr) as bar:
+        for attempt in range(ATTEMPTS):
+            if file:
+                Path(file).write_text(f"{done} {total}")
+            if attempt:
+                left = f"jobs left: {len(waiting)}"
+                print(f"a worker was lost: trying again, {left}", file=sys.stderr)
+            try:
+                with resources.executor() as executor:
+                    for job, outcome in _ended(tuple(waiting), executor):
+                        if outcome is None:
+                            continue
+                        waiting.remove(job)
+                        store.reports += outcome.reports
+                        errors += outcome.errors
+                        done += len(job.units)
+                        bar.update(len(job.units))
+                        if file:
+                            Path(file).write_text(f"{done} {total}")
+            except UsageError as error:
+                if attempt:
+                    raise RunFailed(f"workers were lost, and then: {error}") from error
+                raise
+            if not waiting:
+                return errors
+    raise RunFailed(
+        f"workers were lost {ATTEMPTS} times (were they killed, did memory run out, or does a "
+        "script lack 'if __name__ == \"__main__\":'?); what was finished is stored, run again"
+    )
+
+
+def _ended(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Outcome | None]]:
+    """Submit jobs and yield each as soon as it has ended; None where its worker was lost."""
+    running: dict[Future[Outcome], Job] = {}
+    for job in jobs:
+        try:
+            future = executor.submit(run_job, job)
+        except BrokenExecutor:
+            continue
+        if future.done():
+            yield job, _outcome(job, future)
+        else:
+            running[future] = job
+    for future in as_completed(running):
+        yield running[future], _outcome(running[future], future)
+
+
+def _outcome(job: Job, future: Future[Outcome]) -> Outcome | None:
+    """Return what a worker said, or why it could not even start; None where it was lost."""
+    error = CancelledError() if future.cancelled() else future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, BrokenExecutor | CancelledError):
+        return None
+    trace = "".join(traceback.format_exception(error))
+    message = f"{type(error).__name__}: {error}"
+    units = [describe(from_identity(values)) for values in job.units]
+    return Outcome(errors=[(unit, message, trace) for unit in units])

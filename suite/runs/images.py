@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from suite.errors import RunFailed
-from suite.runs.compute import keys_of
-from suite.runs.execute import describe
+from suite.runs.execute import describe, keys_of
 from suite.store import Store
 from suite.units import Measurement
 

@@ -1,7 +1,7 @@
 """What a run would do, and how long it would take, without doing it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -9,7 +9,8 @@ from typing import Any
 from suite.data import load_data
 from suite.errors import DataMissing
 from suite.networks import check_weights
-from suite.runs.compute import check, keys_of
+from suite.runs.compute import check
+from suite.runs.execute import keys_of
 from suite.store import Store
 from suite.units import Measurement, Pretrained, Training, Unit, data_names, identity, training_of
 
@@ -22,7 +23,7 @@ class Plan:
         total, stored: number of units, each counted once.
         missing_data: for each data set that is not there, how to get it.
         seconds: estimate for what is missing, by similar units that are stored, else by `typical`.
-        unknown: number of missing units that there is nothing to go by for.
+        unknown: number of missing units without an estimate.
         spent: seconds that went into what is stored.
     """
 
@@ -62,31 +63,29 @@ def plan(
     Raises:
         UsageError: a unit asks for something unknown.
     """
-    wanted = _distinct(units)
-    for unit in wanted:
+    wanted = {str(identity(unit)): unit for unit in units}
+    for unit in wanted.values():
         check(unit)
-    missing_data = _missing_data(wanted)
+    missing_data = _missing_data(wanted.values())
     # A measurement brings its training with it, whether that was asked for or not.
-    trainings = [network for network in map(training_of, wanted) if isinstance(network, Training)]
-    work = _distinct([*wanted, *trainings])
-    there = [unit for unit in work if not missing_data.keys() & set(data_names(unit))]
-    keys = dict(zip(map(_name, there), keys_of(there)))
+    trainings = [u for u in map(training_of, wanted.values()) if isinstance(u, Training)]
+    work = wanted | {str(identity(unit)): unit for unit in trainings}
+    there = [n for n, unit in work.items() if not missing_data.keys() & set(data_names(unit))]
+    keys = dict(zip(there, keys_of([work[name] for name in there])))
     records = store.read_all(keys.values())
     costs = defaultdict(list)
     todo: Counter[tuple[Any, ...]] = Counter()
-    for unit in work:
-        record = records.get(keys.get(_name(unit), ""))
+    for name, unit in work.items():
+        record = records.get(keys.get(name, ""))
         if record is None:
             todo[_similar(unit)] += 1
         else:
             costs[_similar(unit)].append(record.provenance["seconds"])
-    each = {kind: median(seconds) for kind, seconds in costs.items()}
-    for kind in todo.keys() - each.keys():
-        if typical and kind[0] in typical:
-            each[kind] = typical[kind[0]]
+    each = {kind: typical[kind[0]] for kind in todo if typical and kind[0] in typical}
+    each |= {kind: median(seconds) for kind, seconds in costs.items()}
     return Plan(
         total=len(wanted),
-        stored=sum(keys.get(_name(unit)) in records for unit in wanted),
+        stored=sum(keys.get(name) in records for name in wanted),
         missing_data=missing_data,
         seconds=sum(count * each[kind] for kind, count in todo.items() if kind in each),
         unknown=sum(count for kind, count in todo.items() if kind not in each),
@@ -94,37 +93,29 @@ def plan(
     )
 
 
-def _missing_data(units: Iterable[Unit]) -> dict[str, str]:
+def _missing_data(units: Collection[Unit]) -> dict[str, str]:
     """Return how to get each data set and each network's weights that are not there."""
+    needed: dict[tuple[Callable[[str], object], str], None] = {}
+    for unit in units:
+        needed |= {(load_data, name): None for name in data_names(unit)}
+    for network in map(training_of, units):
+        if isinstance(network, Pretrained):
+            needed[check_weights, network.network] = None
     missing = {}
-    for name in dict.fromkeys(name for unit in units for name in data_names(unit)):
+    for get, name in needed:
         try:
-            load_data(name)
-        except DataMissing as error:
-            missing[name] = str(error)
-    pretrained = [of.network for of in map(training_of, units) if isinstance(of, Pretrained)]
-    for name in dict.fromkeys(pretrained):
-        try:
-            check_weights(name)
+            get(name)
         except DataMissing as error:
             missing[name] = str(error)
     return missing
 
 
-def _distinct(units: Iterable[Unit]) -> list[Unit]:
-    return list({_name(unit): unit for unit in units}.values())
-
-
-def _name(unit: Unit) -> str:
-    return str(identity(unit))
-
-
 def _similar(unit: Unit) -> tuple[Any, ...]:
-    """Group units that take about the same time."""
-    of = training_of(unit)
-    size: tuple[Any, ...] = (of.data, of.network)
-    if isinstance(of, Training):
-        size = (*size, str(of.network_options), of.epochs, of.n_train)
+    """Return what units have in common that take about the same time."""
+    network = training_of(unit)
+    size: tuple[Any, ...] = (network.data, network.network)
+    if isinstance(network, Training):
+        size = (*size, str(network.network_options), network.epochs, network.n_train)
     if not isinstance(unit, Measurement):
         return ("training", *size)
     settings = {name: value for name, value in unit.settings.items() if name != "first"}

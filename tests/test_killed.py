@@ -56,9 +56,9 @@ if __name__ == "__main__":
         if order == "start":
             child = os.fork()
             if child == 0:
-                os.setsid()
                 run(arguments[0], int(arguments[1]))
                 os._exit(0)
+            os.setpgid(child, child)  # here, so that its group is there as soon as it is known
             print(child, flush=True)
         else:
             print(os.waitstatus_to_exitcode(os.waitpid(int(arguments[0]), 0)[1]), flush=True)

@@ -31,11 +31,11 @@ def random(*shape):
 def test_softplus_is_close_to_relu_and_smooth():
     network = build("lenet5", (1, 28, 28))
     images = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
-    found = [
+    gaps = [
         (with_softplus(network, beta=b)(images) - network(images)).abs().max() for b in (5, 500)
     ]
-    assert found[0] > 1e-2
-    assert found[1] < 1e-2 * found[0] + 1e-3
+    assert gaps[0] > 1e-2
+    assert gaps[1] < 1e-2 * gaps[0] + 1e-3
     smooth = with_softplus(network, beta=5.0)
     kinds = Counter(type(module) for module in smooth.modules())
     assert kinds[nn.Softplus] == 4

@@ -123,8 +123,8 @@ def test_groups_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> 
         data.loading._load.cache_clear()
         return load_data("tiny").fingerprint
 
-    found = [fingerprint(g) for g in (None, torch.tensor([0, 1]), torch.tensor([1, 0]))]
-    assert len(set(found)) == 3
+    prints = [fingerprint(g) for g in (None, torch.tensor([0, 1]), torch.tensor([1, 0]))]
+    assert len(set(prints)) == 3
 
 
 def write_image(path: Path, grey: int, size: tuple[int, int]) -> None:

@@ -50,10 +50,10 @@ def test_values_are_those_of_the_files_and_are_read_once(
     counted: list[int] = []
     bytes_of_all = b"".join(path.read_bytes() for path in files)
     for _ in range(2):
-        found = decode_once(tmp_path, files, SHAPE, how="a", read=reader(files, counted))
-        assert found.values.shape == SHAPE
-        assert found.values.numpy().tobytes() == bytes_of_all
-        assert found.sha256 == hashlib.sha256(bytes_of_all).hexdigest()
+        decoded = decode_once(tmp_path, files, SHAPE, how="a", read=reader(files, counted))
+        assert decoded.values.shape == SHAPE
+        assert decoded.values.numpy().tobytes() == bytes_of_all
+        assert decoded.sha256 == hashlib.sha256(bytes_of_all).hexdigest()
     assert sorted(counted) == list(range(N))
     names = {path.suffix for path in (tmp_path / "decoded").iterdir()}
     assert names == {".npy", ""}, "the file and the lock, nothing partial"
@@ -103,9 +103,9 @@ def test_a_file_may_be_larger_than_memory(tmp_path: Path, files: list[Path]) -> 
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         file.truncate(file.tell() + int(np.prod(shape)))  # holes take no room on the disk
-    found = decode_once(tmp_path, files, shape, how="a", read=reader(files))
-    assert found.sha256 == "abc"
-    assert int(found.values[torch.tensor([0, shape[0] - 1])].max()) == 0
+    decoded = decode_once(tmp_path, files, shape, how="a", read=reader(files))
+    assert decoded.sha256 == "abc"
+    assert int(decoded.values[torch.tensor([0, shape[0] - 1])].max()) == 0
 
 
 def test_a_file_that_cannot_be_read_leaves_nothing_behind(

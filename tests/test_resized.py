@@ -32,14 +32,14 @@ def _tiny_sets(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
 
 
 def test_a_grey_image_of_the_same_size_is_repeated_in_three_colours() -> None:
-    own, found = load_data("grey"), load_data("resized:grey:8")
-    assert found.shape == (3, 8, 8) == image_shape("resized:grey:8")
-    for before, after in ((own.train, found.train), (own.test, found.test)):
+    own, result = load_data("grey"), load_data("resized:grey:8")
+    assert result.shape == (3, 8, 8) == image_shape("resized:grey:8")
+    for before, after in ((own.train, result.train), (own.test, result.test)):
         assert torch.equal(after.images, before.images.expand(-1, 3, -1, -1))
         assert torch.equal(after.labels, before.labels)
         assert torch.equal(after.groups, before.groups)
-    assert found.classes == own.classes
-    assert found.fingerprint != own.fingerprint
+    assert result.classes == own.classes
+    assert result.fingerprint != own.fingerprint
 
 
 def test_half_the_size_is_a_weighted_mean_that_keeps_what_is_constant() -> None:
@@ -50,17 +50,17 @@ def test_half_the_size_is_a_weighted_mean_that_keeps_what_is_constant() -> None:
         torch.stack([board, torch.full((8, 8), 7, dtype=torch.uint8)])[:, None],
         torch.zeros(2).long(),
     )
-    found = resized(split, split, "a", size=4)[0].images
-    assert found.shape == (2, 3, 4, 4)
-    assert (found[0, :, 1:3, 1:3].float() - 100).abs().max() <= 2
-    assert (found[1] == 7).all()
+    result = resized(split, split, "a", size=4)[0].images
+    assert result.shape == (2, 3, 4, 4)
+    assert (result[0, :, 1:3, 1:3].float() - 100).abs().max() <= 2
+    assert (result[1] == 7).all()
 
 
 def test_sets_that_are_only_shown_stay_so_and_keep_their_colours() -> None:
-    found = load_data("resized:shown:12")
+    result = load_data("resized:shown:12")
     assert not source("resized:shown:12").to_train
-    assert len(found.train.images) == 0
-    assert torch.equal(found.test.images, load_data("shown").test.images)
+    assert len(result.train.images) == 0
+    assert torch.equal(result.test.images, load_data("shown").test.images)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_unknown_missing_and_oblong_sets_are_told() -> None:
 
 def test_tiles_are_the_pieces_of_the_images_and_the_first_are_of_all_images() -> None:
     split = some(3, 13, 9)
-    found = tiles(split, split, "abc", size=4)[1]
-    assert found.images.shape == (6 * 3 * 2, 3, 4, 4)
-    for place in range(6):
-        row, column = 4 * (place // 2), 4 * (place % 2)
-        part = slice(6 * place, 6 * place + 6)
+    result = tiles(split, split, "abc", size=4)[1]
+    assert result.images.shape == (6 * 3 * 2, 3, 4, 4)
+    for position in range(6):
+        row, column = 4 * (position // 2), 4 * (position % 2)
+        part = slice(6 * position, 6 * position + 6)
         piece = split.images[:, :, row : row + 4, column : column + 4]
-        assert torch.equal(found.images[part], piece)
-        assert torch.equal(found.labels[part], split.labels)
+        assert torch.equal(result.images[part], piece)
+        assert torch.equal(result.labels[part], split.labels)
 
 
 def test_images_smaller_than_a_tile_are_refused() -> None:
@@ -106,11 +106,11 @@ def test_images_smaller_than_a_tile_are_refused() -> None:
 
 
 def test_tiles_of_photographs_come_with_a_package() -> None:
-    found = load_data("photograph-tiles")
-    assert found.shape == image_shape("photograph-tiles") == (3, 28, 28)
-    assert len(found.test.images) == 20 * 64
+    result = load_data("photograph-tiles")
+    assert result.shape == image_shape("photograph-tiles") == (3, 28, 28)
+    assert len(result.test.images) == 20 * 64
     whole = load_data("foolbox-imagenet").test.images
-    assert torch.equal(found.test.images[:20], whole[:, :, :28, :28])
+    assert torch.equal(result.test.images[:20], whole[:, :, :28, :28])
 
 
 def test_a_resized_set_has_the_name_of_its_images() -> None:

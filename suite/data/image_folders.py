@@ -36,10 +36,10 @@ def _listed(folder: Path) -> _Listed:
     if not folder.is_dir():
         raise NotThere(folder, "there is no such folder")
     try:
-        found = datasets.ImageFolder(str(folder))
+        images = datasets.ImageFolder(str(folder))
     except FileNotFoundError as error:
         raise NotThere(folder, error) from error
-    return _Listed([Path(path) for path, _ in found.samples], found.targets, found.classes)
+    return _Listed([Path(path) for path, _ in images.samples], images.targets, images.classes)
 
 
 def _of_imagenet(folder: Path) -> _Listed:

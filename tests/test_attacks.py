@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from suite.attacks import ATTACKS, adaptive, apgd, auto_attack, fgsm, judged, pgd, square
+from suite import attacks
+from suite.attacks import ATTACKS, apgd, auto_attack, fgsm, judged, pgd, square
 from suite.errors import UsageError
 
 SIDE = 8
@@ -154,8 +155,8 @@ def test_an_image_withstands_an_ensemble_if_it_withstands_all_and_is_not_attacke
         return attack
 
     calls = iter([blacken(0.2), blacken(0.3)])
-    monkeypatch.setattr(adaptive, "apgd", lambda *a, **s: next(calls)(*a, **s))
-    monkeypatch.setattr(adaptive, "square", blacken(0.2, 0.4))
+    monkeypatch.setattr(attacks, "apgd", lambda *a, **s: next(calls)(*a, **s))
+    monkeypatch.setattr(attacks, "square", blacken(0.2, 0.4))
     found = run("auto_attack", network, x, torch.tensor([0, 0, 0, 1, 1]), epsilon=0.1)
     expected = [0.1, 0.2, 0.3, 0.4, 0.2], [0.1, 0.3, 0.4], [0.1, 0.4]
     assert tried == [pytest.approx(levels) for levels in expected]

@@ -1,0 +1,412 @@
+"""Adversarial attacks on images in [0, 1]: thin calls of Foolbox and of ART.
+
+Every attack is aimed at the class that the network predicts for the clean image. So one attack
+answers both questions: is the prediction unchanged, and is it (still) correct?
+"""
+
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reglib.double_backward import folded_copy
+from suite.errors import unknown
+
+NORMS: dict[str, Any] = {"linf": np.inf, "l2": 2}
+LOSSES = {"cross_entropy": "cross_entropy", "logit_ratio": "difference_logits_ratio"}
+BATCH_SIZE = 128
+
+Perturb = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+class Attacked(NamedTuple):
+    """What an attack came to.
+
+    Args:
+        images: the attacked images, (B, C, H, W).
+        unchanged: the prediction is that of the clean image, (B,): "robust" in the paper.
+        correct: the prediction was right, and is unchanged, (B,): the usual robust accuracy.
+    """
+
+    images: Tensor
+    unchanged: Tensor
+    correct: Tensor
+
+
+def judged(
+    model: nn.Module,
+    images: Tensor,
+    attacked: Tensor,
+    labels: Tensor,
+    *,
+    batch_size: int = BATCH_SIZE,
+) -> Attacked:
+    """Evaluate a network on attacked images, possibly crafted on another network.
+
+    Args:
+        model: network; a copy in evaluation mode is asked.
+        images, attacked: clean and attacked images, (B, C, H, W).
+        labels: (B,).
+        batch_size: images at a time.
+    """
+    frozen = folded_copy(model)
+    before, after = (_predicted(frozen, x, batch_size) for x in (images, attacked))
+    unchanged = before == after
+    return Attacked(attacked, unchanged, unchanged & (before == labels))
+
+
+def fgsm(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    norm: str = "linf",
+    batch_size: int = BATCH_SIZE,
+) -> Attacked:
+    r"""Take one step along the gradient (fast gradient sign method), by Foolbox.
+
+    .. math:: x' = \text{clip}(x + \epsilon \, \text{sign} \nabla_x H(\hat c, f(x)))
+
+    with :math:`\hat c` the predicted class; under "l2" the step is along the gradient itself.
+
+    Args:
+        model: network from images in [0, 1] to logits. A copy in evaluation mode is attacked.
+        images: (B, C, H, W) in [0, 1].
+        labels: (B,).
+        epsilon: largest change: of a value under "linf", of the image under "l2".
+        norm: "linf" or "l2".
+        batch_size: images that are attacked at a time.
+
+    Raises:
+        ValueError: images outside [0, 1]; epsilon not above 0, or above the largest change.
+        UsageError: unknown norm.
+
+    Source: :cite:t:`goodfellow2015`.
+    """
+    _check(images, epsilon, norm)
+    attack = getattr(_foolbox().attacks, f"{norm.capitalize()}FastGradientAttack")()
+    return _attack(partial(_by_foolbox, attack, epsilon), model, images, labels, batch_size)
+
+
+def pgd(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    generator: torch.Generator,
+    norm: str = "linf",
+    steps: int = 40,
+    restarts: int = 1,
+    relative_step: float = 1 / 30,
+    batch_size: int = BATCH_SIZE,
+) -> Attacked:
+    r"""Take projected gradient steps from a random start, by Foolbox.
+
+    .. math:: x \leftarrow \text{clip}_{\|x - x_0\| \le \epsilon}
+        (x + \rho \, \epsilon \, \text{sign} \nabla_x H(\hat c, f(x)))
+
+    The defaults are those of Foolbox under "linf", which the paper names. With :math:`\rho` = 1/30
+    and 20 steps a value moves by two thirds of `epsilon` at most; 60 steps cross the ball.
+
+    Args:
+        model, images, labels, epsilon, norm, batch_size: see `fgsm`.
+        generator: source of the random starts.
+        steps: gradient steps.
+        restarts: random starts; an image counts as attacked if one of them changes its prediction.
+        relative_step: :math:`\rho`, length of a step relative to `epsilon`.
+
+    Raises:
+        ValueError, UsageError: see `fgsm`; `steps`, `restarts` or `relative_step` not positive.
+
+    Source: :cite:t:`madry2018`.
+    """
+    _check(images, epsilon, norm, steps=steps, restarts=restarts, relative_step=relative_step)
+    kind = getattr(_foolbox().attacks, f"{norm.capitalize()}ProjectedGradientDescentAttack")
+    attack = kind(steps=steps, rel_stepsize=relative_step)
+    perturb = partial(_by_foolbox, attack if restarts == 1 else attack.repeat(restarts), epsilon)
+    return _attack(perturb, model, images, labels, batch_size, generator)
+
+
+def apgd(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    generator: torch.Generator,
+    norm: str = "linf",
+    loss: str = "cross_entropy",
+    n_targets: int = 0,
+    steps: int = 100,
+    restarts: int = 1,
+    batch_size: int = BATCH_SIZE,
+) -> Attacked:
+    """Take gradient steps whose length adapts (Auto-PGD), by ART.
+
+    Args:
+        model, images, labels, epsilon, norm, batch_size: see `fgsm`.
+        generator: source of the random starts.
+        loss: "cross_entropy" (APGD-CE) or "logit_ratio" (APGD-DLR, for three classes or more).
+        n_targets: 0, or how many of the likeliest other classes to aim at one after the other.
+        steps, restarts: see `pgd`.
+
+    Raises:
+        ValueError, UsageError: see `pgd`; unknown loss; `logit_ratio` with two classes.
+
+    Source: :cite:t:`croce2020`. Unlike its authors, ART judges an image by the last step, not by
+    the best one, and aims at a class by the same losses.
+    """
+    _check(images, epsilon, norm, steps=steps, restarts=restarts)
+    if loss not in LOSSES:
+        raise unknown("loss", loss, LOSSES)
+    options = {
+        "norm": NORMS[norm],
+        "eps": epsilon,
+        "eps_step": 2 * epsilon,
+        "max_iter": steps,
+        "nb_random_init": restarts,
+        "targeted": n_targets > 0,
+        "loss_type": LOSSES[loss],
+    }
+
+    def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
+        logits = frozen(x)
+        if loss == "logit_ratio" and logits.shape[1] < 3:
+            raise ValueError(f"loss: expected three classes for logit_ratio, got {logits.shape[1]}")
+        generate = _by_art("AutoProjectedGradientDescent", frozen, x, options)
+        if not n_targets:
+            return generate(predicted)
+        others = logits.scatter(1, predicted[:, None], -torch.inf).argsort(1, descending=True)
+        result = x
+        for target in others[:, : min(n_targets, logits.shape[1] - 1)].T:
+            aimed = generate(target)
+            fooled = frozen(result).argmax(1) != predicted
+            result = torch.where(fooled[:, None, None, None], result, aimed)
+        return result
+
+    return _attack(perturb, model, images, labels, batch_size, generator)
+
+
+def square(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    generator: torch.Generator,
+    steps: int = 5000,
+    restarts: int = 1,
+    batch_size: int = BATCH_SIZE,
+) -> Attacked:
+    """Change random squares, and keep what lowers the margin (Square Attack), by ART.
+
+    It asks for logits only, so it does not depend on gradients. The largest change of a value is
+    bounded ("linf"); ART's search in the Euclidean ball divides by zero. The first square covers
+    0.8 of an image, less of an oblong one, which has no room for so large a square.
+
+    Args:
+        model, images, labels, epsilon, batch_size: see `fgsm`. ART tries the same square on all
+            images of a batch.
+        generator: source of the squares.
+        steps: queries of an image in each restart.
+        restarts: independent searches.
+
+    Raises:
+        ValueError, UsageError: see `pgd`; images that are too small for the first square.
+
+    Source: :cite:t:`andriushchenko2020`.
+    """
+    _check(images, epsilon, "linf", steps=steps, restarts=restarts)
+    height, width = images.shape[2:]
+    shorter, share = min(height, width), 0.8
+    if shorter < 5:
+        raise ValueError(
+            "images: expected at least 5 pixels a side, as the first square of ART needs, got "
+            f"{height} x {width}"
+        )
+    if shorter <= round((share * height * width) ** 0.5):  # the square must fit in
+        share = (shorter - 1) ** 2 / (height * width)
+
+    options = {
+        "norm": NORMS["linf"],
+        "eps": epsilon,
+        "max_iter": steps,
+        "nb_restarts": restarts,
+        "p_init": share,
+    }
+
+    def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
+        return _by_art("SquareAttack", frozen, x, options)(predicted)
+
+    return _attack(perturb, model, images, labels, batch_size, generator)
+
+
+def auto_attack(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    generator: torch.Generator,
+    steps: int = 100,
+    n_targets: int = 9,
+    queries: int = 5000,
+    batch_size: int = BATCH_SIZE,
+) -> Attacked:
+    """Attack by APGD-CE, by APGD aimed at classes, and by Square, each where the others failed.
+
+    An image is unchanged if all three fail. Of the four attacks of AutoAttack, FAB is missing: ART
+    does not have it, and has DeepFool in its place. Changes are bounded as in `square`.
+
+    Args:
+        model, images, labels, epsilon, batch_size: see `fgsm`.
+        generator: source of random starts and squares.
+        steps, n_targets: of `apgd`.
+        queries: of `square`.
+
+    Raises:
+        ValueError, UsageError: see `apgd`.
+
+    Source: :cite:t:`croce2020`.
+    """
+    _check(images, epsilon, "linf", steps=steps, n_targets=n_targets, queries=queries)
+    common: dict[str, Any] = {"epsilon": epsilon, "generator": generator, "batch_size": batch_size}
+    attacks = (
+        partial(apgd, steps=steps, **common),
+        partial(apgd, steps=steps, n_targets=n_targets, **common),
+        partial(square, steps=queries, **common),
+    )
+    result, left = images.clone(), torch.arange(len(images))
+    for attack in attacks:
+        outcome = attack(model, images[left], labels[left])
+        result[left] = outcome.images
+        left = left[outcome.unchanged.cpu()]
+        if not len(left):
+            break
+    return judged(model, images, result, labels, batch_size=batch_size)
+
+
+ATTACKS: dict[str, Callable[..., Attacked]] = {
+    "apgd": apgd,
+    "auto_attack": auto_attack,
+    "fgsm": fgsm,
+    "pgd": pgd,
+    "square": square,
+}
+
+
+def _attack(
+    perturb: Perturb,
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    batch_size: int,
+    generator: torch.Generator | None = None,
+) -> Attacked:
+    """Attack images batch by batch; `perturb` gets network, images and predicted classes.
+
+    The copy of the network keeps the gradients and modes of an attack away from the caller's.
+    """
+    frozen = folded_copy(model)
+    with seeded(generator):
+        attacked = [
+            perturb(frozen, x, _predicted(frozen, x, batch_size))
+            for x in images.detach().split(batch_size)
+        ]
+    return judged(frozen, images, torch.cat(attacked), labels, batch_size=batch_size)
+
+
+@torch.no_grad()
+def _predicted(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
+    logits = torch.cat([model(x) for x in images.split(batch_size)])
+    if not logits.isfinite().all():
+        raise ValueError(
+            "model: expected finite logits, got infinity or NaN; has the training diverged?"
+        )
+    return logits.argmax(1)
+
+
+def _by_foolbox(
+    attack: Any, epsilon: float, frozen: nn.Module, x: Tensor, predicted: Tensor
+) -> Tensor:
+    network = _foolbox().PyTorchModel(frozen, bounds=(0, 1), device=x.device)
+    return attack(network, x, predicted, epsilons=epsilon)[1]
+
+
+def _foolbox() -> Any:
+    """Import Foolbox, which imports a name that SciPy is about to move."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Please import `gaussian_filter`", DeprecationWarning)
+        import foolbox
+    return foolbox
+
+
+def _by_art(
+    name: str, frozen: nn.Module, x: Tensor, options: dict[str, Any]
+) -> Callable[[Tensor], Tensor]:
+    """Return an attack of ART on images, given classes."""
+    from art.attacks import evasion
+    from art.estimators.classification import PyTorchClassifier
+
+    classifier = PyTorchClassifier(
+        frozen,
+        nn.CrossEntropyLoss(),
+        input_shape=tuple(x.shape[1:]),
+        nb_classes=frozen(x).shape[1],
+        clip_values=(0.0, 1.0),
+        device_type="cpu" if x.device.type == "cpu" else "gpu",
+    )
+    attack = getattr(evasion, name)(classifier, batch_size=len(x), verbose=False, **options)
+
+    def generate(classes: Tensor) -> Tensor:
+        return torch.from_numpy(attack.generate(x.cpu().numpy(), classes.cpu().numpy())).to(x)
+
+    return generate
+
+
+@contextmanager
+def seeded(generator: torch.Generator | None) -> Iterator[None]:
+    """Give the libraries, which use global generators, numbers of this one; restore them after."""
+    if generator is None:
+        yield
+        return
+    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    kept = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(kept[0])
+            random.setstate(kept[1])
+
+
+def _check(images: Tensor, epsilon: float, norm: str, **positive: float) -> None:
+    if norm not in NORMS:
+        raise unknown("norm", norm, NORMS)
+    low, high = float(images.min()), float(images.max())
+    if not 0 <= low <= high <= 1:
+        raise ValueError(
+            f"images: expected values in [0, 1], got {low:.3g} to {high:.3g}; make what brings "
+            "them to another range part of the network, for instance "
+            "nn.Sequential(v2.Normalize(mean, std), network)"
+        )
+    largest = 1.0 if norm == "linf" else images[0].numel() ** 0.5
+    if not 0 < epsilon <= largest:
+        raise ValueError(
+            f"epsilon: expected a number above 0 and up to {largest:.4g}, the largest change of "
+            f"an image in [0, 1] by {norm}, got {epsilon}; 8 of 255 levels are 8/255"
+        )
+    for name, value in positive.items():
+        if not value > 0:
+            raise ValueError(f"{name}: expected a positive number, got {value}")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reglib._checks import check_positive
 from reglib.double_backward import folded_copy
 from suite.errors import unknown
 
@@ -295,11 +296,7 @@ def auto_attack(
 
 
 ATTACKS: dict[str, Callable[..., Attacked]] = {
-    "apgd": apgd,
-    "auto_attack": auto_attack,
-    "fgsm": fgsm,
-    "pgd": pgd,
-    "square": square,
+    attack.__name__: attack for attack in (apgd, auto_attack, fgsm, pgd, square)
 }
 
 
@@ -407,6 +404,4 @@ def _check(images: Tensor, epsilon: float, norm: str, **positive: float) -> None
             f"epsilon: expected a number above 0 and up to {largest:.4g}, the largest change of "
             f"an image in [0, 1] by {norm}, got {epsilon}; 8 of 255 levels are 8/255"
         )
-    for name, value in positive.items():
-        if not value > 0:
-            raise ValueError(f"{name}: expected a positive number, got {value}")
+    check_positive(**positive)

@@ -103,7 +103,7 @@ class Training:
         pixel_range: values that black and white get.
         n_train: only the first images of the training split; None for all.
         epochs, batch_size, optimizer, learning_rate: of the training.
-        penalties: for each name in `reglib.regularizers.PENALTIES` its settings, of which
+        penalties: for each name in `suite.training.penalties.PENALTIES` its settings, of which
             "strength" is the coefficient; with "every" a penalty acts, in full strength, in steps
             T, 2T, ... of the training only.
         group_dro: step size of Group DRO, which then takes the place of the mean cross-entropy;

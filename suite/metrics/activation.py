@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from reglib._checks import check_positive
+from reglib._tensors import unit_length
 from suite.metrics.saliency import logit_gradient
 
 
@@ -41,12 +43,9 @@ def maximise_activation(
     Source: appendix A.6 of :cite:t:`yang2024`, which states neither steps nor normalisation; after
     :cite:t:`simonyan2014`.
     """
-    for name, value in {"n_steps": n_steps, "step_size": step_size}.items():
-        if not value > 0:
-            raise ValueError(f"{name}: expected a positive number, got {value}")
+    check_positive(n_steps=n_steps, step_size=step_size)
     images = start
     for _ in range(n_steps):
-        gradient = logit_gradient(model, images, class_index)
-        step = nn.functional.normalize(gradient.flatten(1), dim=1).view_as(gradient)
+        step = unit_length(logit_gradient(model, images, class_index))
         images = torch.clamp(images + step_size * step, *pixel_range)
     return images

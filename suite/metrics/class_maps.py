@@ -46,7 +46,7 @@ def mask_iou(maps: Tensor, masks: Tensor, *, threshold: float = 0.5) -> Tensor:
     Source: appendix D of :cite:t:`topgap`, which gives no threshold; see `largest_mask_iou`.
     """
     _check_maps(maps)
-    _check_masks(masks, maps)
+    check_masks(masks, tuple(maps.shape))
     marked = maps >= threshold
     union = (marked | masks).sum((1, 2))
     return (marked & masks).sum((1, 2)) / union
@@ -73,7 +73,7 @@ def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
     Source: appendix D of :cite:t:`topgap`.
     """
     _check_maps(maps)
-    _check_masks(masks, maps)
+    check_masks(masks, tuple(maps.shape))
     values, order = maps.flatten(1).sort(1, descending=True)
     inside = masks.flatten(1).gather(1, order).cumsum(1)
     marked = torch.arange(1, values.shape[1] + 1, device=maps.device)
@@ -93,15 +93,16 @@ def _check_maps(maps: Tensor) -> None:
         )
 
 
-def _check_masks(masks: Tensor, maps: Tensor) -> None:
-    if masks.shape != maps.shape or masks.dtype != torch.bool:
+def check_masks(masks: Tensor, *shapes: tuple[int, ...]) -> None:
+    """Raise a ValueError unless masks are booleans of a shape, (B, ...), and none is empty."""
+    if masks.shape not in shapes or masks.dtype != torch.bool:
         raise ValueError(
-            f"masks: expected booleans of shape {tuple(maps.shape)} as the maps, got "
+            f"masks: expected booleans of shape {shapes[0]} as that of the maps, got "
             f"{masks.dtype} of shape {tuple(masks.shape)}"
         )
     empty = (~masks.flatten(1).any(1)).nonzero()[:, 0].tolist()
     if empty:
         raise ValueError(
             f"masks: expected an object in every image, got an empty mask for image {empty[0]}"
-            f"{f' and {len(empty) - 1} more' if empty[1:] else ''}"
+            f"{f' and {len(empty) - 1} more' if empty[1:] else ''}; does it lie outside?"
         )

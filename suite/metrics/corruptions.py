@@ -17,14 +17,14 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
     """Corrupt images.
 
     Args:
-        images: bytes, (B, 3, H, W) or (B, 1, H, W), at least 32 pixels a side. Grey images are
+        images: uint8, (B, 3, H, W) or (B, 1, H, W), at least 32 pixels a side. Grey images are
             corrupted as colour images of equal channels, whose channels are then averaged.
         corruption: a name in `CORRUPTIONS`.
         level: 1 to 5.
         seed: image `b` draws from `seed + b`; NumPy's global random state is left as it was.
 
     Returns:
-        Bytes, of the shape of `images`.
+        uint8 images of the shape of `images`.
 
     Raises:
         UsageError: unknown corruption, or a level, type or size that there is not.
@@ -48,8 +48,8 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
         for b, image in enumerate(images.cpu()):
             np.random.seed((seed + b) % 2**32)
             pixels = image.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
-            own = {"seed": seed + b} if corruption in SEEDED else {}
-            changed = corrupt(pixels, corruption_name=corruption, severity=level, **own)
+            options = {"seed": seed + b} if corruption in SEEDED else {}
+            changed = corrupt(pixels, corruption_name=corruption, severity=level, **options)
             results.append(torch.from_numpy(changed.copy()).permute(2, 0, 1))
     stacked = torch.stack(results)
     if images.shape[1] == 1:

@@ -1,6 +1,7 @@
 """Do the pixels that a saliency map marks change the output when they change?"""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +22,7 @@ def inverted(images: Tensor) -> Tensor:
     return total.view(-1, *[1] * (images.ndim - 1)) - images
 
 
-@torch.no_grad()
-def pixel_effects(
-    model: nn.Module,
-    images: Tensor,
-    class_index: Tensor,
-    *,
-    score: str = "probability",
-    perturb: Callable[[Tensor], Tensor] = inverted,
-    max_bytes: int | None = None,
-) -> Tensor:
+def pixel_effects(model: nn.Module, images: Tensor, class_index: Tensor, **options: Any) -> Tensor:
     r"""Measure what changing one pixel at a time does to the score of a class.
 
     .. math:: d_i = f_c(x^{(i)}) - f_c(x)
@@ -39,12 +31,7 @@ def pixel_effects(
     `perturb(x)`. A pixel that does not change has no effect and costs no forward pass.
 
     Args:
-        model: network in evaluation mode, from images to logits.
-        images: (B, C, H, W).
-        class_index: the class `c` of each image, (B,).
-        score: "probability" (softmax) or "logit".
-        perturb: gives all replaced pixels at once, (B, C, H, W).
-        max_bytes: memory of the perturbed images held at a time.
+        model, images, class_index, options: see `patch_effects`.
 
     Returns:
         The effects, (B, H * W).
@@ -52,22 +39,7 @@ def pixel_effects(
     Raises:
         UsageError: unknown score.
     """
-    if score not in SCORES:
-        raise unknown("score", score, SCORES)
-    to_score = SCORES[score]
-    size = chunk_size(images, max_bytes)
-    flat = images.flatten(2)  # (B, C, P)
-    replaced = perturb(images).flatten(2)
-    effects = images.new_zeros(flat.shape[0], flat.shape[2])
-    for b, c in enumerate(class_index.tolist()):
-        before = to_score(model(images[b : b + 1]))[0, c]
-        changed = (flat[b] != replaced[b]).any(0).nonzero()[:, 0]
-        for pixels in changed.split(size):
-            batch = flat[b].repeat(len(pixels), 1, 1)  # (k, C, P)
-            batch[torch.arange(len(pixels)), :, pixels] = replaced[b][:, pixels].T
-            after = to_score(model(batch.view(-1, *images.shape[1:])))[:, c]
-            effects[b, pixels] = after - before
-    return effects
+    return patch_effects(model, images, class_index, patch=1, **options)
 
 
 @torch.no_grad()
@@ -83,10 +55,16 @@ def patch_effects(
 ) -> Tensor:
     """Measure what changing one square of pixels at a time does to the score of a class.
 
-    For large images, in which one pixel does next to nothing. With `patch=1` it is `pixel_effects`.
+    For large images, in which one pixel does next to nothing; see `pixel_effects`.
 
     Args:
+        model: network in evaluation mode, from images to logits.
+        images: (B, C, H, W).
+        class_index: the class of each image, (B,).
         patch: side of a square, which must divide height and width.
+        score: "probability" (softmax) or "logit".
+        perturb: gives all replaced pixels at once, (B, C, H, W).
+        max_bytes: memory of the perturbed images held at a time.
 
     Returns:
         The effects, (B, H * W / patch^2), row by row.
@@ -107,10 +85,11 @@ def patch_effects(
     effects = images.new_zeros(len(images), len(squares))
     for b, c in enumerate(class_index.tolist()):
         before = SCORES[score](model(images[b : b + 1]))[0, c]
-        for chosen in squares.split(chunk_size(images, max_bytes)):
-            inside = square_of == chosen.view(-1, 1, 1)
+        changed = square_of[(images[b] != replaced[b]).any(0)].unique()
+        for index in changed.split(chunk_size(images, max_bytes)):
+            inside = square_of == index.view(-1, 1, 1)
             batch = torch.where(inside[:, None], replaced[b], images[b])
-            effects[b, chosen] = SCORES[score](model(batch))[:, c] - before
+            effects[b, index] = SCORES[score](model(batch))[:, c] - before
     return effects
 
 

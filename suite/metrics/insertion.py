@@ -1,5 +1,7 @@
 """Does the score come back with the pixels that a saliency map ranks first?"""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -65,10 +67,8 @@ def deletion_curve(
     images: Tensor,
     class_index: Tensor,
     *,
-    n_steps: int,
     baseline: Tensor | float = 0.0,
-    score: str = "probability",
-    max_bytes: int | None = None,
+    **options: Any,
 ) -> Tensor:
     """Measure the score of a class while the pixels of an image are replaced by a baseline.
 
@@ -76,16 +76,7 @@ def deletion_curve(
     and baseline exchanged, and has the same arguments, results and errors.
     """
     start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
-    return insertion_curve(
-        maps,
-        model,
-        start,
-        class_index,
-        n_steps=n_steps,
-        baseline=images,
-        score=score,
-        max_bytes=max_bytes,
-    )
+    return insertion_curve(maps, model, start, class_index, baseline=images, **options)
 
 
 @torch.no_grad()
@@ -127,6 +118,6 @@ def scores_by_count(
     ):
         b, k = index // len(counts), index % len(counts)
         inserted = rank[b] < counts[k].view(-1, 1, 1, 1)
-        found = SCORES[score](model(torch.where(inserted, images[b], start[b])))
-        scores[index] = found.gather(1, class_index[b, None])[:, 0]
+        values = SCORES[score](model(torch.where(inserted, images[b], start[b])))
+        scores[index] = values.gather(1, class_index[b, None])[:, 0]
     return scores.view(n, len(counts))

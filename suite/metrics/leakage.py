@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
+
+from suite.metrics.class_maps import check_masks
 
 
 class FeatureLeakage(NamedTuple):
@@ -24,7 +25,7 @@ def feature_leakage(maps: Tensor, masks: Tensor) -> FeatureLeakage:
 
     Args:
         maps: signed saliency, (B, C, H, W): Integrated Gradients in the paper, see
-            `reglib.saliency.integrated_gradients`.
+            `suite.metrics.saliency.integrated_gradients`.
         masks: True on the uninformative features, (B, 1, H, W) or of the shape of `maps`.
 
     Returns:
@@ -37,18 +38,6 @@ def feature_leakage(maps: Tensor, masks: Tensor) -> FeatureLeakage:
     maps that they show, and this function, are those of whole images.
     """
     n, channels, height, width = maps.shape
-    if masks.shape not in ((n, 1, height, width), (n, channels, height, width)):
-        raise ValueError(
-            f"masks: expected shape {(n, 1, height, width)} as that of the maps, got "
-            f"{tuple(masks.shape)}; is the mask that of images of another size?"
-        )
-    if masks.dtype != torch.bool:
-        raise ValueError(f"masks: expected boolean values, got {masks.dtype}")
-    empty = (~masks.flatten(1).any(1)).nonzero()[:, 0].tolist()
-    if empty:
-        raise ValueError(
-            f"masks: expected marked pixels in each image, got none in image {empty[0]}; does the "
-            "block lie outside of it?"
-        )
+    check_masks(masks, (n, 1, height, width), (n, channels, height, width))
     absolute = (maps * masks).flatten(1).norm(dim=1)
     return FeatureLeakage(absolute, absolute / maps.flatten(1).norm(dim=1))

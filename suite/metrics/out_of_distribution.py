@@ -14,18 +14,18 @@ OOD_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def auroc(known: Tensor, foreign: Tensor) -> Tensor:
-    r"""Compute for each known score the share of the foreign ones that lie below it.
+def auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
+    r"""Compute for each known score the share of the out-of-distribution ones that lie below it.
 
     .. math:: \frac 1 M \sum_{m=1}^M \bigl( [s_b > t_m] + \tfrac 1 2 [s_b = t_m] \bigr)
 
     The mean over the known images is the area under the receiver operating characteristic of a
     detector that calls an image known if its score is high: 1 for perfect detection, 1/2 for none,
-    below 1/2 if foreign images tend to have the higher scores.
+    below 1/2 if out-of-distribution images tend to have the higher scores.
 
     Args:
         known: scores of images of the data set that the network was trained on, (B,).
-        foreign: scores of images of another one, (M,).
+        unfamiliar: scores of out-of-distribution images, (M,).
 
     Returns:
         One value in [0, 1] for each known image, (B,).
@@ -38,30 +38,30 @@ def auroc(known: Tensor, foreign: Tensor) -> Tensor:
     >>> auroc(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 1.0, 2.0, 2.5])).mean()
     tensor(0.6875)
     """
-    for name, scores in {"known": known, "foreign": foreign}.items():
+    for name, scores in {"known": known, "unfamiliar": unfamiliar}.items():
         if scores.ndim != 1 or len(scores) == 0 or bool(scores.isnan().any()):
             raise ValueError(
                 f"{name}: expected scores of shape (B,) that are numbers, at least one, got shape "
                 f"{tuple(scores.shape)} with {int(scores.isnan().sum())} NaN"
             )
-    ordered = foreign.sort().values
+    ordered = unfamiliar.sort().values
     known = known.contiguous()
     below = torch.searchsorted(ordered, known, right=False)
     not_above = torch.searchsorted(ordered, known, right=True)
-    return (below + not_above) / (2 * len(foreign))
+    return (below + not_above) / (2 * len(unfamiliar))
 
 
-def logit_auroc(known: Tensor, foreign: Tensor) -> Tensor:
+def logit_auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
     r"""Compute `auroc` with one fixed logit as the score, and average over the classes.
 
     .. math:: \frac 1 C \sum_{i=1}^C \mathrm{auroc}(f_i(x_b), f_i)
 
-    A known image of another class than `i` has a low :math:`f_i`, lower than most foreign images
-    if the network is sure: so this falls below 1/2 for good classifiers, and that is no fault.
+    A known image of another class than `i` has a low :math:`f_i`, lower than most unfamiliar
+    ones if the network is sure: so this falls below 1/2 for good classifiers, and that is no fault.
 
     Args:
         known: logits, (B, classes).
-        foreign: logits, (M, classes).
+        unfamiliar: logits, (M, classes).
 
     Returns:
         One value for each known image, (B,).
@@ -70,5 +70,5 @@ def logit_auroc(known: Tensor, foreign: Tensor) -> Tensor:
     label y = i".
     """
     return torch.stack(
-        [auroc(a, b) for a, b in zip(known.unbind(1), foreign.unbind(1), strict=True)]
+        [auroc(a, b) for a, b in zip(known.unbind(1), unfamiliar.unbind(1), strict=True)]
     ).mean(0)

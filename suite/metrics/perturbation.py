@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from reglib._checks import check_positive
+from reglib._tensors import normal_noise
 from suite.metrics.chunks import chunk_size
 from suite.metrics.insertion import deletion_curve
 from suite.metrics.saliency import logit_gradient
@@ -30,7 +32,7 @@ def pixel_perturbation(
 
     Args:
         maps: saliency without sign, (B, C, H, W), such as the absolute value of
-            `reglib.saliency.smooth_grad`; channels are summed.
+            `suite.metrics.saliency.smooth_grad`; channels are summed.
         model: network in evaluation mode.
         images: (B, C, H, W).
         class_index: the class `c` of each image, (B,).
@@ -54,16 +56,8 @@ def pixel_perturbation(
         )
     changes = []
     for ranked in (maps, -maps):
-        curves = deletion_curve(
-            ranked,
-            model,
-            images,
-            class_index,
-            n_steps=n_steps,
-            baseline=baseline,
-            score="logit",
-            max_bytes=max_bytes,
-        )
+        options = {"n_steps": n_steps, "score": "logit", "max_bytes": max_bytes}
+        curves = deletion_curve(ranked, model, images, class_index, baseline=baseline, **options)
         changes.append((curves - curves[:, :1]).abs() / curves[:, :1].abs())
     return changes[0] - changes[1]
 
@@ -165,11 +159,6 @@ def _noisy(
     images: Tensor, generator: torch.Generator, noise_std: float, n_samples: int
 ) -> Iterator[Tensor]:
     """Yield noisy images; the noise of an image does not depend on the others of the batch."""
-    for name, value in {"noise_std": noise_std, "n_samples": n_samples}.items():
-        if not value > 0:
-            raise ValueError(f"{name}: expected a positive number, got {value}")
+    check_positive(noise_std=noise_std, n_samples=n_samples)
     for _ in range(n_samples):
-        noise = torch.randn(
-            images.shape[1:], generator=generator, device=images.device, dtype=images.dtype
-        )
-        yield images + noise_std * noise
+        yield images + noise_std * normal_noise(images[0], generator)

@@ -1,10 +1,12 @@
 """How much does a saliency map change when the image hardly does?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from reglib._checks import check_positive
+from reglib._tensors import normal_noise
 from suite.metrics.chunks import chunk_size
 
 MapsOf = Callable[[Tensor, Tensor], Tensor]
@@ -45,17 +47,16 @@ def local_lipschitz_estimate(
     default Quantus first divides each map by the largest absolute value in its *batch*; the
     paper's formula has no such division, and neither has this function.
     """
-    _check_positive(n_samples=n_samples, noise_std=noise_std)
-
-    def draw(shape: tuple[int, ...]) -> Tensor:
-        noise = torch.randn(shape, generator=generator, device=images.device, dtype=images.dtype)
-        return noise * noise_std
-
-    largest = images.new_zeros(len(images))
-    for b, noise, change, _ in _changes(maps_of, images, class_index, draw, n_samples, max_bytes):
-        ratio = change / noise.flatten(1).norm(dim=1)
-        largest[b] = torch.maximum(largest[b], ratio.max())
-    return largest
+    check_positive(n_samples=n_samples, noise_std=noise_std)
+    return _largest_change(
+        maps_of,
+        images,
+        class_index,
+        draw=lambda like: noise_std * normal_noise(like, generator),
+        relative_to=lambda noise, _: noise.flatten(1).norm(dim=1),
+        n_samples=n_samples,
+        max_bytes=max_bytes,
+    )
 
 
 def max_sensitivity(
@@ -91,39 +92,42 @@ def max_sensitivity(
 
     Source: :cite:t:`yeh2019`, with the normalisation of section 3.2 of :cite:t:`demoor2025`.
     """
-    _check_positive(n_samples=n_samples, radius=radius)
+    check_positive(n_samples=n_samples, radius=radius)
 
-    def draw(shape: tuple[int, ...]) -> Tensor:
-        noise = torch.rand(shape, generator=generator, device=images.device, dtype=images.dtype)
+    def draw(like: Tensor) -> Tensor:
+        noise = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
         return (2 * noise - 1) * radius
 
-    largest, norms = images.new_zeros(len(images)), images.new_zeros(len(images))
-    for b, _, change, norm in _changes(maps_of, images, class_index, draw, n_samples, max_bytes):
-        largest[b] = torch.maximum(largest[b], change.max())
-        norms[b] = norm
-    return largest / norms
+    return _largest_change(
+        maps_of,
+        images,
+        class_index,
+        draw=draw,
+        relative_to=lambda _, reference: reference.norm(),
+        n_samples=n_samples,
+        max_bytes=max_bytes,
+    )
 
 
-def _changes(
+def _largest_change(
     maps_of: MapsOf,
     images: Tensor,
     class_index: Tensor,
-    draw: Callable[[tuple[int, ...]], Tensor],
+    *,
+    draw: Callable[[Tensor], Tensor],
+    relative_to: Callable[[Tensor, Tensor], Tensor],
     n_samples: int,
     max_bytes: int | None,
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """Yield (image, noise (k, C, H, W), norm of the change of its map (k,), its norm), by chunk."""
+) -> Tensor:
+    """Return the largest change of the map of each image, (B,), by noise drawn like its copies."""
     size = chunk_size(images, max_bytes)
-    for b in range(len(images)):
-        reference = maps_of(images[b : b + 1], class_index[b : b + 1])
+    largest = images.new_zeros(len(images))
+    for b, image in enumerate(images):
+        reference = maps_of(image[None], class_index[b : b + 1])
         for start in range(0, n_samples, size):
             k = min(size, n_samples - start)
-            noise = draw((k, *images.shape[1:]))
-            maps = maps_of(images[b] + noise, class_index[b].expand(k))
-            yield b, noise, (maps - reference).flatten(1).norm(dim=1), reference.norm()
-
-
-def _check_positive(**arguments: float) -> None:
-    for name, value in arguments.items():
-        if not value > 0:
-            raise ValueError(f"{name}: expected a positive number, got {value}")
+            noise = draw(image.expand(k, *image.shape))
+            maps = maps_of(image + noise, class_index[b].expand(k))
+            changes = (maps - reference).flatten(1).norm(dim=1) / relative_to(noise, reference)
+            largest[b] = torch.maximum(largest[b], changes.max())
+    return largest

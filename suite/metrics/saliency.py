@@ -160,29 +160,17 @@ def integrated_gradients(
         from captum.attr import IntegratedGradients
 
         method = IntegratedGradients(model, multiply_by_inputs=multiply_by_inputs)
+
+        def attributed(inputs: Tensor, target: Tensor | int, start: Tensor | None = None) -> Tensor:
+            options = {"target": target, "n_steps": n_steps, "internal_batch_size": len(inputs)}
+            return method.attribute(inputs.detach(), baselines=start, **options).detach()
+
         if baselines is None:
-            maps = method.attribute(
-                images.detach(),
-                target=class_index,
-                n_steps=n_steps,
-                internal_batch_size=len(images),
-            )
-            return maps.detach().to(images.dtype)
-        means = [
-            torch.cat(
-                [
-                    method.attribute(
-                        image.detach().expand_as(part),
-                        baselines=part,
-                        target=int(c),
-                        n_steps=n_steps,
-                        internal_batch_size=len(part),
-                    ).detach()
-                    for part in baselines.split(100)
-                ]
-            ).mean(0)
-            for image, c in zip(images, class_index)
-        ]
+            return attributed(images, class_index).to(images.dtype)
+        means = []
+        for image, c in zip(images, class_index):
+            maps = [attributed(image.expand_as(x), int(c), x) for x in baselines.split(100)]
+            means.append(torch.cat(maps).mean(0))
     return torch.stack(means).to(images.dtype)
 
 
@@ -205,7 +193,7 @@ def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
 
         # Captum hooks tensors: an activation that directly follows a pooling layer shares one with
         # it, and would lose its rule. So each activation gets a tensor of its own.
-        own = [
+        hooks = [
             module.register_forward_pre_hook(lambda _, inputs: (inputs[0].clone(),))
             for module in model.modules()
             if isinstance(module, nn.ReLU)
@@ -215,8 +203,8 @@ def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
                 images.detach().requires_grad_(), target=class_index
             )
         finally:
-            for handle in own:
-                handle.remove()
+            for hook in hooks:
+                hook.remove()
     return attribution.detach()
 
 

@@ -30,7 +30,7 @@ def interpretation_quality(
 
     Args:
         subject: network and images.
-        saliency: a name in `reglib.saliency.SALIENCIES`.
+        saliency: a name in `suite.metrics.SALIENCIES`.
         n_images, first, step: which test images, see `EvaluatedModel.test_images`.
         n_samples, radius, seed: of `suite.metrics.max_sensitivity`; 0 leaves it out.
         patch: side of the squares of pixels that are changed at a time for the faithfulness

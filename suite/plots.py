@@ -28,8 +28,8 @@ from suite.evidence.statistics import correlation, mean_interval, permutation_p,
 GREY, BLUE, ORANGE, GREEN = "#767676", "#0173b2", "#de8f05", "#029e73"
 RED, PINK, SKY, BROWN, BLACK = "#d55e00", "#cc78bc", "#56b4e9", "#8c5a2b", "#222222"
 CYCLE = [BLUE, ORANGE, GREEN, RED, PINK, SKY, BROWN, GREY]
-# A chapter's own method is blue, what it is compared with grey. Methods of one colour belong to
-# different chapters, or are forms of one method. Profiles have colours of no method.
+# A chapter's own method is blue, what it is compared with grey; methods of one colour share no
+# figure. Profiles have colours of no method.
 _METHODS = {
     GREY: "standard none unmodified logit_gradient",
     BLUE: "density target fpn+l1+pool caso",

@@ -68,12 +68,13 @@ def source(name: str) -> Source:
 def title(name: str) -> str:
     """Return the name of a data set as figures show it; that of a resized one is the same.
 
-    >>> title("resized:fashion_mnist:32")
-    'Fashion-MNIST'
+    >>> title("resized:fashion_mnist:32"), title("imagenet_c")
+    ('Fashion-MNIST', 'ImageNet-C')
     """
     if name.startswith("resized:"):
         name = name.removeprefix("resized:").rpartition(":")[0]
-    return SOURCES[name].title or name if name in SOURCES else name
+    titles = {key.partition(":")[0]: entry.title for key, entry in _ENTRIES.items()}
+    return titles.get(name) or name
 
 
 def read_source(name: str, root: Path) -> Read:

@@ -72,12 +72,16 @@ def check_images(images: Tensor) -> None:
 
 def check_logits(logits: Tensor, n_images: int) -> None:
     """Raise a ValueError unless there is a row of at least two finite logits for each image."""
-    if logits.ndim != 2 or len(logits) != n_images or logits.shape[1] < 2:
-        raise ValueError(
-            f"model: expected logits of shape ({n_images}, classes) with at least two classes, "
-            f"got {tuple(logits.shape)}"
-        )
+    check_logits_shape(logits, n_images, least=2)
     check_finite("logits", logits)
+
+
+def check_logits_shape(logits: Tensor, n_images: int, *, least: int = 1) -> None:
+    """Raise a ValueError unless there is a row of logits, of `least` classes, for each image."""
+    if logits.ndim != 2 or len(logits) != n_images or logits.shape[1] < least:
+        more = f" with at least {least} classes" if least > 1 else ""
+        shape = f"({n_images}, classes){more}, got {tuple(logits.shape)}"
+        raise ValueError(f"model: expected logits of shape {shape}")
 
 
 def check_labels(labels: Tensor, logits: Tensor) -> None:

@@ -68,14 +68,9 @@ def hessian_product(
     """
     if not gradient.requires_grad:
         return torch.zeros_like(inputs)
+    v = torch.empty_like(gradient).copy_(vector)
     return torch.autograd.grad(
-        gradient,
-        inputs,
-        torch.empty_like(gradient).copy_(vector),
-        retain_graph=True,
-        create_graph=create_graph,
-        allow_unused=True,
-        materialize_grads=True,
+        gradient, inputs, v, retain_graph=True, create_graph=create_graph, materialize_grads=True
     )[0]
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib._checks import check_images, check_network
+from reglib._checks import check_images, check_logits_shape, check_network
 from reglib.autodiff import Map, input_gradient, linearise
 from reglib.double_backward.folding import Evaluation
 
@@ -91,7 +91,7 @@ def importance_landscape(
     inputs = images.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(inputs)
-        _check_logits(logits, len(images))
+        check_logits_shape(logits, len(images))
         classes = sample_classes(logits.detach(), generator)
         gradient = input_gradient(
             logits.gather(1, classes[:, None]), inputs, create_graph=create_graph
@@ -126,7 +126,7 @@ def expected_importance_landscape(model: Map, batches: Iterable[Tensor]) -> Tens
     for images in batches:
         _check(model, images)
         at = linearise(model, images)
-        _check_logits(at.outputs, len(images))
+        check_logits_shape(at.outputs, len(images))
         probs = at.outputs.double().softmax(1)
         for c in range(probs.shape[1]):
             one = torch.zeros_like(at.outputs)
@@ -168,7 +168,14 @@ def laplacian(maps: Tensor, *, kernel_width: int = 3) -> Tensor:
             [ 1., -8.,  1.],
             [ 1.,  1.,  1.]])
     """
-    _check_kernel(maps, kernel_width)
+    if not isinstance(kernel_width, int) or kernel_width < 3 or kernel_width % 2 == 0:
+        raise ValueError(f"kernel_width: expected an odd number from 3 up, got {kernel_width!r}")
+    height, width = maps.shape[-2:]
+    if min(height, width) < kernel_width:
+        raise ValueError(
+            f"maps: expected at least {kernel_width} x {kernel_width} positions for a kernel of "
+            f"that width, got {height} x {width}"
+        )
     area, border = kernel_width**2, kernel_width // 2
     flat = maps.reshape(-1, 1, *maps.shape[-2:])
     padded = F.pad(flat, [border] * 4, mode="replicate")
@@ -319,21 +326,3 @@ def _check(model: Map, images: Tensor) -> None:
     if images.ndim != 4:
         raise ValueError(f"images: expected shape (B, C, H, W), got {tuple(images.shape)}")
     check_images(images)
-
-
-def _check_logits(logits: Tensor, n_images: int) -> None:
-    if logits.ndim != 2 or len(logits) != n_images:
-        raise ValueError(
-            f"model: expected logits of shape ({n_images}, classes), got {tuple(logits.shape)}"
-        )
-
-
-def _check_kernel(maps: Tensor, kernel_width: int) -> None:
-    if not isinstance(kernel_width, int) or kernel_width < 3 or kernel_width % 2 == 0:
-        raise ValueError(f"kernel_width: expected an odd number from 3 up, got {kernel_width!r}")
-    height, width = maps.shape[-2:]
-    if min(height, width) < kernel_width:
-        raise ValueError(
-            f"maps: expected at least {kernel_width} x {kernel_width} positions for a kernel of "
-            f"that width, got {height} x {width}"
-        )

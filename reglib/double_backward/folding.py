@@ -20,20 +20,21 @@ from reglib.double_backward.layers import HANDLERS, FastLayers
 from reglib.double_backward.modules import View, check, view_of, viewed
 from reglib.double_backward.normalisation import scale_and_shift
 
-PIECEWISE_LINEAR_MODULES = {
-    getattr(nn, name)
-    for name in (
-        "Conv2d Linear ReLU ReLU6 LeakyReLU Hardtanh PReLU Identity Flatten Dropout Dropout2d "
-        "MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d ZeroPad2d ReflectionPad2d "
-        "PixelShuffle"
-    ).split()
-}
+
+def _named(module: Any, names: str) -> set[Any]:
+    return {getattr(module, name) for name in names.split()}
+
+
+PIECEWISE_LINEAR_MODULES = _named(
+    nn,
+    "Conv2d Linear ReLU ReLU6 LeakyReLU Hardtanh PReLU Identity Flatten PixelShuffle Dropout "
+    "Dropout2d MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d ZeroPad2d ReflectionPad2d",
+)
 PIECEWISE_LINEAR_FUNCTIONS: set[Any] = {
     *HANDLERS,
-    *(getattr(F, name) for name in "linear dropout dropout2d pad interpolate".split()),
-    *(getattr(torch, name) for name in "flatten cat stack add sub mean sum _assert".split()),
-    *(getattr(torch, name) for name in "squeeze unsqueeze".split()),
-    *(getattr(operator, name) for name in "add iadd sub neg getitem eq".split()),
+    *_named(F, "linear dropout dropout2d pad interpolate"),
+    *_named(torch, "flatten cat stack add sub mean sum squeeze unsqueeze _assert"),
+    *_named(operator, "add iadd sub neg getitem eq"),
     getattr,
 }
 PIECEWISE_LINEAR_METHODS = set(
@@ -94,8 +95,7 @@ def folded_copy(model: nn.Module) -> Any:
         ValueError: as `evaluation_mode`.
     """
     folded = folding_of(model).folded
-    model = copy.deepcopy(viewed(model))
-    model = model.eval().requires_grad_(False)
+    model = copy.deepcopy(viewed(model)).eval().requires_grad_(False)
     for norm_name, conv_name in folded.items():
         norm: Any = model.get_submodule(norm_name)
         conv: Any = model.get_submodule(conv_name)
@@ -118,9 +118,8 @@ class Evaluation(View):
         with in_evaluation_mode(self), _FoldedLayers(self, self._reglib_folded, switched):
             return super().__call__(*args, **kwargs)
 
-    @staticmethod
-    def _reglib_make_view(model: nn.Module) -> Any:
-        return evaluation_mode(model)
+
+Evaluation._reglib_make_view = evaluation_mode
 
 
 @contextmanager
@@ -191,8 +190,8 @@ def folding_of(model: nn.Module) -> Folding:
         opaque = f"the network cannot be traced: {error}"
         return Folding({}, dict.fromkeys(norms, opaque), {"model": opaque})
     modules = dict(model.named_modules())
-    norm_calls = _calls(graph, nn.BatchNorm2d, F.batch_norm, "running_mean", modules)
-    conv_calls = _calls(graph, nn.Conv2d, F.conv2d, "weight", modules)
+    norm_calls = _calls(graph, modules, (nn.BatchNorm2d, F.batch_norm, "running_mean"))
+    conv_calls = _calls(graph, modules, (nn.Conv2d, F.conv2d, "weight"))
     folded: dict[str, str] = {}
     kept = dict.fromkeys(norms, "it is not called as a module of torch.nn")
     for node, name in norm_calls.items():
@@ -212,28 +211,25 @@ def folding_of(model: nn.Module) -> Folding:
 
 
 def _calls(
-    graph: fx.Graph,
-    kind: type[nn.Module],
-    function: Callable[..., Any],
-    attribute: str,
-    modules: Mapping[str, nn.Module],
+    graph: fx.Graph, modules: Mapping[str, nn.Module], layer: tuple[type, Callable[..., Any], str]
 ) -> dict[fx.Node, str]:
     """Return the calls of modules of a kind, by node.
 
-    A subclass that is not of torch.nn shows as a call of `function` with an attribute of the module
-    as its second argument.
+    A layer is the class of torch.nn, the function that it calls, and the attribute that goes there
+    as second argument: so shows a subclass that is not of torch.nn.
     """
-    found = {}
+    kind, function, attribute = layer
+    calls = {}
     for node in graph.nodes:
         if node.op == "call_module" and type(modules[str(node.target)]) is kind:
-            found[node] = str(node.target)
+            calls[node] = str(node.target)
         elif node.op == "call_function" and node.target is function and len(node.args) > 2:
             given = node.args[1]
             if isinstance(given, fx.Node) and given.op == "get_attr":
                 name, _, end = str(given.target).rpartition(".")
                 if end == attribute:
-                    found[node] = name
-    return found
+                    calls[node] = name
+    return calls
 
 
 def _convolution_before(

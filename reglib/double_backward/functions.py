@@ -179,26 +179,17 @@ def gate(kernel: Any, *settings: float | bool) -> Map:
     return product
 
 
-class Pairs(NamedTuple):
-    """Maxima over the columns of each window of 2 x 2 pixels, and what they were taken of."""
-
-    left: Tensor
-    right: Tensor
-    upper: Tensor
-    lower: Tensor
-
-
-def _pairs(x: Tensor) -> Pairs:
+def _pairs(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return left and right pixels of windows of 2 x 2, and of the larger of both the two rows."""
     height, width = (size // 2 * 2 for size in x.shape[-2:])
     left, right = x[..., 0:width:2], x[..., 1:width:2]
     columns = torch.maximum(left, right)
-    return Pairs(left, right, columns[..., 0:height:2, :], columns[..., 1:height:2, :])
+    return left, right, columns[..., 0:height:2, :], columns[..., 1:height:2, :]
 
 
 def max_pool_of_pairs(x: Tensor) -> Tensor:
     """Pool 2 x 2 pixels by maxima of strided views: the same bits as `max_pool2d`."""
-    pairs = _pairs(x)
-    return torch.maximum(pairs.upper, pairs.lower)
+    return torch.maximum(*_pairs(x)[2:])
 
 
 def max_pool_of_pairs_with_indices(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
@@ -206,14 +197,14 @@ def max_pool_of_pairs_with_indices(x: Tensor, *settings: Any) -> tuple[Tensor, T
 
     The settings are those of `max_pool2d_with_indices`, which have to say the same.
     """
-    pairs = _pairs(x)
+    left, right, upper, lower = _pairs(x)
     height, width = x.shape[-2:]
     # Zeros and ones as numbers: of selections, `where` is by far the slowest.
-    right = (pairs.right > pairs.left).float()
-    below = (pairs.lower > pairs.upper).float()
+    beside = (right > left).float()
+    below = (lower > upper).float()
     rows = height // 2 * 2
-    column = torch.lerp(right[..., 0:rows:2, :], right[..., 1:rows:2, :], below)
+    column = torch.lerp(beside[..., 0:rows:2, :], beside[..., 1:rows:2, :], below)
     row_starts = torch.arange(0, height // 2, device=x.device)[:, None] * (2 * width)
     first = row_starts + torch.arange(0, width // 2, device=x.device) * 2
-    y = torch.maximum(pairs.upper, pairs.lower)
+    y = torch.maximum(upper, lower)
     return y, column.add_(below, alpha=width).long().add_(first)

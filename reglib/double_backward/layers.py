@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from reglib._torch_private import aten, is_transformed, saved_tensors_are_hooked
-from reglib.double_backward import normalisation
 from reglib.double_backward.functions import (
     Convolution,
     Geometry,
@@ -27,6 +26,7 @@ from reglib.double_backward.functions import (
     max_pool_of_pairs,
     max_pool_of_pairs_with_indices,
 )
+from reglib.double_backward.normalisation import BatchNormTraining, ScaleShift, scale_and_shift
 
 Pair = int | Iterable[int]
 Ruled = Tensor | NotImplementedType  # NotImplemented leaves the call to stock autograd
@@ -125,12 +125,12 @@ def _batch_norm_rule(
     if not training:
         if running_mean is None or running_var is None:
             return NotImplemented
-        return normalisation.evaluation(input, weight, bias, running_mean, running_var, eps)
+        s, t = scale_and_shift(weight, bias, running_mean, running_var, eps)
+        return ScaleShift.apply(input, s, t)
     if input.numel() <= input.shape[1]:
         return NotImplemented
-    return normalisation.BatchNormTraining.apply(
-        input, weight, bias, running_mean, running_var, momentum, eps
-    )
+    running = running_mean, running_var, momentum
+    return BatchNormTraining.apply(input, weight, bias, running, eps)
 
 
 def _activation(

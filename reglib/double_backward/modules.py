@@ -1,8 +1,8 @@
 """Views of a network whose calls go through other functions, with the same state."""
 
 import copy
-from abc import abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -20,17 +20,13 @@ class View(nn.Module):
     """
 
     _reglib_model: ClassVar[nn.Module]
+    _reglib_make_view: ClassVar[Callable[[nn.Module], Any]]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return type(self)._reglib_make_view, (viewed(self),)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self._reglib_make_view(copy.deepcopy(viewed(self), memo))
-
-    @staticmethod
-    @abstractmethod
-    def _reglib_make_view(model: nn.Module) -> Any:
-        """Make a view of this kind."""
+        return type(self)._reglib_make_view(copy.deepcopy(viewed(self), memo))
 
 
 def viewed(model: nn.Module) -> Any:
@@ -81,10 +77,6 @@ class Fast(View):
         with FastLayers():
             return super().__call__(*args, **kwargs)
 
-    @staticmethod
-    def _reglib_make_view(model: nn.Module) -> Any:
-        return fast_double_backward(model)
-
 
 def fast_double_backward(model: nn.Module) -> Any:
     r"""Return a view of a network that computes the same, and whose gradients differentiate faster.
@@ -107,6 +99,9 @@ def fast_double_backward(model: nn.Module) -> Any:
     """
     check(model)
     return model if isinstance(model, View) else view_of(model, Fast)
+
+
+Fast._reglib_make_view = fast_double_backward
 
 
 class Calls(NamedTuple):

@@ -24,6 +24,7 @@ from reglib._torch_private import aten
 from reglib.double_backward.functions import wanted
 
 Mask = list[bool]
+Running = tuple[Tensor | None, Tensor | None, float]  # mean, variance, momentum
 
 
 class BatchNormTraining(Function):
@@ -31,18 +32,10 @@ class BatchNormTraining(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        w: Tensor | None,
-        b: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        momentum: float,
-        eps: float,
+        ctx: Any, x: Tensor, w: Tensor | None, b: Tensor | None, running: Running, eps: float
     ) -> Tensor:
-        y, mean, rstd = aten.native_batch_norm(
-            x, w, b, running_mean, running_var, True, momentum, eps
-        )
+        mean, var, momentum = running
+        y, mean, rstd = aten.native_batch_norm(x, w, b, mean, var, True, momentum, eps)
         ctx.save_for_backward(x, w, b, mean, rstd)
         ctx.eps = eps
         return y
@@ -53,11 +46,11 @@ class BatchNormTraining(Function):
         need_x, need_w, need_b = _wanted_of(ctx, x, w, b)
         if not torch.is_grad_enabled():
             need = [need_x, need_w, need_b]
-            return *_backward(gy, x, w, mean, rstd, ctx.eps, need), *[None] * 4
+            return *_backward(gy, x, w, mean, rstd, ctx.eps, need), None, None
         if need_w or need_b:
-            return *_all_gradients(gy, x, w, b, ctx.eps), *[None] * 4
+            return *_all_gradients(gy, x, w, b, ctx.eps), None, None
         gx = BatchNormInput.apply(gy, x, w, mean, rstd, ctx.eps) if need_x else None
-        return gx, *[None] * 6
+        return gx, *[None] * 4
 
 
 class BatchNormInput(Function):
@@ -107,14 +100,6 @@ class ScaleShift(Function):
             return gx, gs, _channel_sum(gy) if need[2] else None
         zeros, ones = torch.zeros_like(s), torch.ones_like(s)
         return aten.native_batch_norm_backward(gy, x, s, zeros, ones, None, None, False, 0.0, need)
-
-
-def evaluation(
-    x: Tensor, w: Tensor | None, b: Tensor | None, mean: Tensor, var: Tensor, eps: float
-) -> Tensor:
-    """Normalise by running statistics, which is a scale and a shift of each channel."""
-    s, t = scale_and_shift(w, b, mean, var, eps)
-    return ScaleShift.apply(x, s, t)
 
 
 def scale_and_shift(

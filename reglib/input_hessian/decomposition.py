@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reglib._tensors import per_sample
+from reglib._common import per_sample
 from reglib.autodiff import Linearisation
 from reglib.input_hessian.products import linearisation_of
 

@@ -1,5 +1,6 @@
 r"""Leading eigenpairs of many symmetric matrices at once, each known by its products."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -130,13 +131,9 @@ def leading_eigenpairs(
 
 def _nothing_yet(n: int, steps: int, k: int, device: torch.device) -> Eigenpairs:
     """Return results to be written in place, with coefficients of the basis (B, steps, k)."""
-
-    def zeros(*shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=torch.float64, device=device)
-
-    return Eigenpairs(
-        zeros(n, k), zeros(n, steps, k), zeros(n, k), zeros(n).long(), zeros(n).bool()
-    )
+    zeros = partial(torch.zeros, dtype=torch.float64, device=device)
+    values, coefficients, residual = zeros(n, k), zeros(n, steps, k), zeros(n, k)
+    return Eigenpairs(values, coefficients, residual, zeros(n).long(), zeros(n).bool())
 
 
 def _record(

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reglib._checks import check_positive, unknown
-from reglib._tensors import normal_noise, per_sample, unit_length
+from reglib._common import forward_keeping_statistics, normal_noise, per_sample, unit_length
 from reglib.autodiff import input_gradient
-from reglib.regularizers.forward import forward_keeping_statistics
 
 NORMS = ("linf", "l2")
 

@@ -4,23 +4,17 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from reglib._checks import check_labels, check_positive, unknown
-from reglib._tensors import normal_noise, unit_length
+from reglib._common import forward_keeping_statistics, normal_noise, unit_length
 from reglib.autodiff import hessian_product, input_gradient
-from reglib.regularizers.forward import forward_keeping_statistics
 
 TRACES = ("hutchinson", "taylor")
 
 
 def input_hessian_penalty(
-    logits: Tensor,
-    labels: Tensor,
-    inputs: Tensor,
-    *,
-    generator: torch.Generator,
-    n_samples: int = 1,
+    logits: Tensor, labels: Tensor, inputs: Tensor, *, generator: Generator, n_samples: int = 1
 ) -> Tensor:
     r"""Estimate the squared Frobenius norm of the input Hessian of the loss.
 
@@ -117,7 +111,7 @@ def score_matching_penalty(
     labels: Tensor,
     inputs: Tensor,
     *,
-    generator: torch.Generator,
+    generator: Generator,
     trace: str = "hutchinson",
     n_samples: int = 1,
     noise_std: float = 0.01,
@@ -184,7 +178,7 @@ def score_matching_penalty(
 
 
 def _draws(
-    inputs: Tensor, generator: torch.Generator, n_samples: int, *, signs: bool
+    inputs: Tensor, generator: Generator, n_samples: int, *, signs: bool
 ) -> Iterator[Tensor]:
     """Yield random signs or normal numbers, (B, ...) each.
 

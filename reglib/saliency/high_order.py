@@ -29,6 +29,7 @@ from reglib.saliency.surrogate import SurrogateLoss, warn_unless_converged
 
 DEFAULT = Settings()
 MARGIN = 10.0
+Strength = Tensor | float
 
 
 class Interpretation(NamedTuple):
@@ -62,8 +63,8 @@ class Interpretation(NamedTuple):
 def cafo(
     loss: SurrogateLoss,
     *,
-    lambda1: Tensor | float = 0.0,
-    lambda2: Tensor | float | None = None,
+    lambda1: Strength = 0.0,
+    lambda2: Strength | None = None,
     margin: float = MARGIN,
 ) -> Interpretation:
     r"""Compute the context-aware first-order interpretation, in closed form.
@@ -98,8 +99,8 @@ def cafo(
 def caso(
     loss: SurrogateLoss,
     *,
-    lambda1: Tensor | float = 0.0,
-    lambda2: Tensor | float | None = None,
+    lambda1: Strength = 0.0,
+    lambda2: Strength | None = None,
     margin: float = MARGIN,
     settings: Settings = DEFAULT,
 ) -> Interpretation:
@@ -141,11 +142,7 @@ def caso(
 
 
 def _problem(
-    loss: SurrogateLoss,
-    lambda1: Tensor | float,
-    lambda2: Tensor | float | None,
-    margin: float,
-    product: Map,
+    loss: SurrogateLoss, lambda1: Strength, lambda2: Strength | None, margin: float, product: Map
 ) -> tuple[Problem, torch.Size]:
     """Return the objective, a row for each lambda1 and image, and their shape, (B,) or (K, B)."""
     images = loss.gradient.shape

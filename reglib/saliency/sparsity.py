@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reglib._checks import check_positive
-from reglib._tensors import per_sample
+from reglib._common import per_sample
 from reglib.saliency.high_order import Interpretation, caso
 from reglib.saliency.surrogate import SurrogateLoss
 
@@ -67,7 +67,11 @@ def choose_lambda1(
     loss approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`.
     """
     low, high = sparsity
-    _check(start, factor, low, high)
+    check_positive(start=start)
+    if not factor > 1:
+        raise ValueError(f"factor: expected a number above 1, got {factor}")
+    if not 0 <= low < high <= 1:
+        raise ValueError(f"sparsity: expected 0 <= low < high <= 1, got ({low}, {high})")
     peak = loss.gradient.flatten(1).abs().amax(1)  # (B,)
     grid = _strengths(start, factor, float(peak.max())).to(peak)  # (K,)
     tried = method(loss, lambda1=grid[:, None].expand(-1, len(peak)), **options)
@@ -109,11 +113,3 @@ def _merged(old: Interpretation, new: Interpretation, take: Tensor) -> Interpret
     """Take the new interpretation of some images."""
     pairs = zip(old, new, strict=True)
     return Interpretation(*(torch.where(per_sample(take, a), b, a) for a, b in pairs))
-
-
-def _check(start: float, factor: float, low: float, high: float) -> None:
-    check_positive(start=start)
-    if not factor > 1:
-        raise ValueError(f"factor: expected a number above 1, got {factor}")
-    if not 0 <= low < high <= 1:
-        raise ValueError(f"sparsity: expected 0 <= low < high <= 1, got ({low}, {high})")

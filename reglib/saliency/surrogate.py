@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from reglib._checks import check_network
-from reglib._tensors import normal_noise, per_sample
+from reglib._common import normal_noise, per_sample
 from reglib.autodiff import Map
 from reglib.double_backward import folding_of
 from reglib.input_hessian import InputHessian, input_hessian, leading_eigenpairs, random_start

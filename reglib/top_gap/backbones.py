@@ -186,9 +186,8 @@ class _Tracer(fx.Tracer):
         self.outputs: dict[str, fx.Node] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return module_qualified_name in self.names or super().is_leaf_module(
-            m, module_qualified_name
-        )
+        leaf = super().is_leaf_module(m, module_qualified_name)
+        return leaf or module_qualified_name in self.names
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         output = super().call_module(m, forward, args, kwargs)

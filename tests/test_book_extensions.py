@@ -46,10 +46,11 @@ def test_the_menu_offers_what_is_there(with_pdf, book_pages, tmp_path):
     assert urls == [f"../notebooks/{chapter}.ipynb"] + ["../book.pdf"] * with_pdf
 
 
-def test_a_page_with_nothing_to_offer_has_no_menu(book_pages, tmp_path):
+@pytest.mark.parametrize("page", ["layout", f"api/{chapters()[-1]}"])
+def test_a_page_with_nothing_to_offer_has_no_menu(page, book_pages, tmp_path):
     context = {"pathto": lambda file, _: file, "header_buttons": []}
     app = SimpleNamespace(outdir=str(tmp_path))
-    book_pages.add_downloads(app, "layout", "page.html", context, None)
+    book_pages.add_downloads(app, page, "page.html", context, None)
     assert context["header_buttons"] == []
 
 

@@ -1,7 +1,7 @@
 """Notebooks and PDF to download from the pages, and an alt text for each image."""
 
 import shutil
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -17,7 +17,7 @@ def add_downloads(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
     """Put a menu into the head of the page: the notebook as it was before it ran, and the PDF."""
-    chapter = PurePosixPath(page).name
+    chapter = page.removeprefix("executed/")  # other pages may have the name of a chapter
     offers = [(f"notebooks/{chapter}.ipynb", ".ipynb", "This chapter as a notebook, to run")]
     offers += [("book.pdf", ".pdf", "The whole book, to print")]
     there = {f"notebooks/{path.name}" for path in NOTEBOOKS.glob("*.ipynb")}

@@ -62,8 +62,8 @@ class Folding(NamedTuple):
 def evaluation_mode(model: nn.Module) -> Any:
     r"""Return a view of a network in evaluation mode, with batch normalisation folded.
 
-    .. math:: s = \gamma / \sqrt{\sigma^2 + \epsilon}, \qquad
-       s (x * w + b - \mu) + \beta = x * (s w) + (s (b - \mu) + \beta)
+    .. math:: s &= \gamma / \sqrt{\sigma^2 + \epsilon}, \\
+       s (x * w + b - \mu) + \beta &= x * (s w) + (s (b - \mu) + \beta)
 
     The folded weights are made anew in each call, differentiable by all parameters. The view shares
     the state of the network, as that of `fast_double_backward` does, and has its exact functions;

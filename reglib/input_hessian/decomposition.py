@@ -55,7 +55,7 @@ def decomposition(
             through Jacobian-vector products and forgotten, which takes up to twice as long.
 
     Returns:
-        Exact up to rounding: an eigenvalue to about the rounding of the logits' gradients times the
+        Exact up to rounding, an eigenvalue to about the rounding of the logits' gradients times the
         largest one. Eigenvectors lose as much more as their eigenvalue is smaller.
 
     Raises:

@@ -14,8 +14,8 @@ LARGEST = 56
 class TopGAPNet(nn.Module):
     r"""A convolutional network whose logits are pooled class maps.
 
-    .. math:: X^{(n+1)} = V * \sum_j \text{up}(W_j * F_j), \qquad
-       \hat y = \text{softmax}(\text{Top-GAP}(X^{(n+1)}, k))
+    .. math:: X^{(n+1)} &= V * \sum_j \text{up}(W_j * F_j), \\
+       \hat y &= \text{softmax}(\text{Top-GAP}(X^{(n+1)}, k))
 
     Feature maps :math:`F_j` of a backbone go through 3 x 3 convolutions, are upsampled to the
     largest (nearest neighbour, as in the feature pyramid of Lin et al., "Feature pyramid networks
@@ -93,7 +93,7 @@ class TopGAPNet(nn.Module):
             class_index: (B,).
 
         Returns:
-            (B, H, W), each scaled to [0, 1]: see `scaled_maps`.
+            (B, H, W), each scaled to [0, 1] as by `scaled_maps`.
         """
         maps = self.class_maps(images)
         return scaled_maps(maps[torch.arange(len(maps)), class_index], images.shape[-2:])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from reglib._checks import check_positive
-from reglib._tensors import unit_length
+from reglib._common import unit_length
 from suite.metrics.saliency import logit_gradient
 
 

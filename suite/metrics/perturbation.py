@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from reglib._checks import check_positive
-from reglib._tensors import normal_noise
+from reglib._common import normal_noise
 from suite.metrics.chunks import chunk_size
 from suite.metrics.insertion import deletion_curve
 from suite.metrics.saliency import logit_gradient

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from reglib._checks import check_positive
-from reglib._tensors import normal_noise
+from reglib._common import normal_noise
 from suite.metrics.chunks import chunk_size
 
 MapsOf = Callable[[Tensor, Tensor], Tensor]

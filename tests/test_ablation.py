@@ -237,6 +237,6 @@ class TestMeasurements:
         for changes in ({"level": 4}, {"seed": 72}, {"corruption": "fog"}, {"n_images": 5}):
             self.measured("corruption_robustness", **{"n_images": 4, **settings, **changes})
         assert len(made) == 5
-        monkeypatch.setattr("suite.papers.pilcro.REMEMBERED_BYTES", 10)
+        monkeypatch.setattr("suite.papers.pilcro_measures.REMEMBERED_BYTES", 10)
         self.measured("corruption_robustness", n_images=4, **settings)
         assert len(made) == 6

@@ -54,8 +54,8 @@ class TestMeasured:
         assert tables.measured(self.TABLE, "accuracy", DATA, pair) == expected
         reverse = tables.measured(self.TABLE, "accuracy", DATA, pair[::-1])
         assert reverse.startswith("-0.150")
-        nothing = tables.measured(self.TABLE, "tv", DATA, pair)
-        assert nothing == "not measured with several seeds"
+        assert tables.measured(self.TABLE, "tv", DATA, pair) == "not run"
+        assert tables.measured(self.TABLE, "tv", DATA, ("none", "none")) == "one seed only"
 
     def test_rows_that_did_not_end_do_not_count(self):
         table = frame(rows("accuracy", "none", [0.1], status="diverged"))
@@ -68,8 +68,8 @@ class TestMeasured:
         )
         assert list(found) == ["data", "models", "accuracy", "TV"]
         assert found["data"].tolist() == ["centred digits"] * 2
-        assert found["models"].tolist() == ["none", "target 10 against none"]
-        assert found["TV"].tolist() == ["0.2500", "not measured with several seeds"]
+        assert found["models"].tolist() == ["none", "target 10 − none"]
+        assert found["TV"].tolist() == ["0.2500", "not run"]
 
 
 class TestPublished:

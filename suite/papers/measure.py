@@ -13,7 +13,7 @@ from suite.metrics.saliency import SALIENCIES
 from suite.papers import high_order_saliency as second_order
 from suite.papers import interpretations, top_gap_measures
 from suite.papers import marginal_density as density_measures
-from suite.papers import pilcro as landscape_measures
+from suite.papers import pilcro_measures as landscape_measures
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Measurement
 

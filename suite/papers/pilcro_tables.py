@@ -76,7 +76,7 @@ def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
     first, second = (select(table, metric, data, m).set_index("seed")["value"] for m in model)
     gap = (first - second).dropna()
     if len(gap) < 2:
-        return "not measured with several seeds"
+        return "one seed only" if len(gap) else "not run"
     mean = mean_interval(gap)
     return f"{mean.estimate:+.{digits}f} [{mean.low:+.{digits}f}, {mean.high:+.{digits}f}]"
 
@@ -89,7 +89,7 @@ def compare(
     for name in data:
         for model in models:
             row = {"data": name_of(name)}
-            row["models"] = model if isinstance(model, str) else " against ".join(model)
+            row["models"] = model if isinstance(model, str) else " − ".join(model)
             values = {TITLES.get(m, m): measured(table, m, name, model) for m in metrics}
             rows.append(row | values)
     return pd.DataFrame(rows)

@@ -16,7 +16,7 @@ from reglib.input_hessian import (
     leading_eigenpairs,
     true_hessian,
 )
-from suite.papers.high_order_saliency import hessian_case
+from suite.papers.second_order import hessian_case
 from tests.double_backward import in_general_position, randn
 
 CLASSES = 4
@@ -101,7 +101,7 @@ def test_differentiating_twice_is_the_hessian(model, images):
 def test_which_case_holds_and_by_how_much(model, images):
     case = hessian_case(model, images, LABELS, generator=torch.Generator().manual_seed(0))
     assert not case.piecewise_linear
-    assert set(case.curved)
+    assert set(case.nonlinear)
     v = torch.randn(images.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     ours = columns(closed_form_hessian(model, images).product, images)
     theirs = formed(model, images, LABELS)
@@ -115,7 +115,7 @@ def test_which_case_holds_and_by_how_much(model, images):
 def test_in_a_straight_network_both_products_agree(model, images):
     case = hessian_case(model, images, LABELS, generator=torch.Generator().manual_seed(0))
     assert case.piecewise_linear
-    assert not case.curved
+    assert not case.nonlinear
     assert (case.difference < 1e-12).all()
 
 

@@ -4,7 +4,7 @@ from torch import nn
 
 from reglib.double_backward import folding_of
 from suite.data import load_data
-from suite.errors import DataMissing, RunFailed, UsageError
+from suite.errors import DataMissing, UsageError
 from suite.networks import pretrained
 from suite.networks.pretrained import (
     PRETRAINED,
@@ -14,7 +14,7 @@ from suite.networks.pretrained import (
     pretrained_weights,
     with_smooth_activations,
 )
-from suite.runs import Store, compute, per_image
+from suite.runs import Store, compute
 from suite.runs.execute import describe, load_subject
 from suite.runs.executors import Resources
 from suite.runs.plan import plan
@@ -128,19 +128,6 @@ def test_measurements_are_computed_once_and_read_again(weights, store, here):
     assert table.n.tolist() == [2, 2]
     again = compute(units, store=store, resources=Resources(device="cpu", jobs=1))
     assert again.equals(table)
-    rows = per_image(units, store)
-    assert rows.image.tolist() == [0, 2, 4, 6]
-    assert rows.value.tolist() == pytest.approx(
-        [v for unit in table.key for v in store.read(unit).values["per_image"]]
-    )
-    assert {"confidence", "eigenvalues_1", "eigenvalues_5", "share", "n_images"} - set(rows) == {
-        "n_images"
-    }
-
-
-def test_values_for_single_images_must_be_stored(weights, store):
-    with pytest.raises(RunFailed, match="expected values for each image in the store, got none"):
-        per_image([measurement()], store)
 
 
 @pytest.mark.parametrize(

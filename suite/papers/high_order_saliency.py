@@ -1,194 +1,199 @@
-"""Measurements of the loss to second order: numbers for each image of a network."""
+"""High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 
-from reglib.double_backward import folding_of
-from reglib.input_hessian import (
-    closed_form_hessian,
-    decomposition,
-    hessian_eigenpairs,
-    input_hessian,
-    true_hessian,
-)
-from reglib.saliency import surrogate_loss
-from suite.errors import UsageError
-from suite.metrics.saliency import caso_converged
-from suite.training.evaluated import EvaluatedModel, Result
+from suite.errors import RunFailed
+from suite.papers import second_order
+from suite.store import Store
+from suite.units import Measurement, Pretrained, Training, Unit
 
-MARGINS = (10.0, 100.0)
-
-
-class LikeliestClasses(nn.Module):
-    """A network that keeps the logits of given classes only, for each image its own.
-
-    Args:
-        network: from images to logits (B, classes).
-        kept: class indices, (B, n).
-    """
-
-    def __init__(self, network: nn.Module, kept: Tensor) -> None:
-        super().__init__()
-        self.network = network
-        self.kept = kept
-        self.eval()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network(images).gather(1, self.kept)
+ALL_CLASSES = 1000
+N_COMPARED = 6  # photographs in the comparison of methods
+# Columns of a table of photographs that become rows, by the group of units that has them.
+MEASURES = {
+    "high_order": ["difference", "share", "cosine", "moved", "largest_eigenvalue"],
+    "quality": "insertion deletion faithfulness entropy max_sensitivity sparsity overlap".split(),
+    "errors": ["closed_form_error"],
+    "exact": ["exact_share", "decomposition_seconds"],
+}
+LABELS = ["data", "network", "image", "confidence", "n_classes", "saliency"]
 
 
-def high_order(
-    subject: EvaluatedModel,
-    *,
-    n_images: int,
-    first: int = 0,
-    step: int = 1,
-    k: int = 5,
-    n_classes: int | None = None,
-) -> Result:
-    r"""Compare CASO with CAFO without L1 norm, and the Hessian with a matrix of rank one.
+def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
+    """Return the units of the chapter by what they are for."""
+    p = SimpleNamespace(**parameters)
+    network = Pretrained(data=p.images, network=p.network)
+    smooth = Pretrained(data=p.images, network=p.curved_network)
+    everything = {"n_images": p.n_images}
 
-    The loss is that of the predicted class. The value is
-    :math:`\| \hat\Delta_{CASO} - \hat\Delta_{CAFO} \|_2` with both interpretations of norm 1.
+    def spread(of: Pretrained, metric: str, n: int, size: int = p.chunk, **more: Any) -> list[Unit]:
+        """Return the units that measure `n` photographs, spread over all, `size` in each."""
+        step = p.n_images // max(n, 1)
+        where = [(min(size, n - start), start * step) for start in range(0, n, size)]
+        settings = [{"n_images": count, "first": first, "step": step} for count, first in where]
+        return [Measurement(training=of, metric=metric, settings=s | more) for s in settings]
 
-    Args:
-        subject: network and images.
-        n_images, first, step: which test images, see `EvaluatedModel.test_images`.
-        k: number of leading eigenvalues.
-        n_classes: keep only the logits of so many likeliest classes of each image; None for all.
+    def quality(saliency: str) -> list[Unit]:
+        noise = {} if saliency.startswith("smooth_c") else {"n_samples": p.n_samples}
+        settings = {"size": 2, "saliency": saliency, **noise}
+        return spread(network, "interpretation_quality", p.n_quality, **settings)
 
-    Returns:
-        Beside the value, for each image (B,): labels; predicted; confidence, the probability of the
-        predicted class; eigenvalues, (B, k); share, the square of the first eigenvalue over the sum
-        of those of the k, which bounds its share of all from above; cosine of the gradient and the
-        first eigenvector, without sign; moved, the norm of the change of CASO between margins 10
-        and 100 (see `MARGINS`), of norm 1 both.
-    """
-    columns: list[dict[str, Tensor]] = []
-    closed_form = not folding_of(subject.folded).nonlinear
-    for images, labels in subject.batches(n_images, first, step):
-        with torch.no_grad():
-            predicted = subject.folded(images).argmax(1)
-        model, index = _few_classes(subject.folded, images, predicted, n_classes)
-        found = _compared(model, images, index, k, closed_form)
-        columns.append({"labels": labels, "predicted": predicted, **found})
-    tensors = {name: torch.cat([c[name] for c in columns]) for name in columns[0]}
-    return Result(tensors.pop("difference"), tensors)
-
-
-def _compared(
-    model: nn.Module, images: Tensor, index: Tensor, k: int, closed_form: bool
-) -> dict[str, Tensor]:
-    hessian = input_hessian(model, images, index, closed_form=closed_form)
-    k = min(k, hessian.logits.shape[1] - 1)
-    pairs = hessian_eigenpairs(hessian, k=k)
-    loss = surrogate_loss(model, images, index, closed_form=closed_form)
-    second = [unit_vectors(caso_converged(loss, margin=margin).maps) for margin in MARGINS]
-    gradient = unit_vectors(loss.gradient)
-    squares = pairs.values.square()
-    vector = pairs.vectors[:, 0].flatten(1)
+    sweep = everything | {"image": p.sweep_image}
+    digits = Training(
+        data="mnist5k", network="lenet5", n_train=128, epochs=1, learning_rate=1e-3, seed=0
+    )
     return {
-        "confidence": hessian.logits.double().softmax(1).amax(1),
-        "eigenvalues": pairs.values,
-        "share": squares[:, 0] / squares.sum(1),
-        "cosine": (gradient * vector).sum(1).abs().double(),
-        "difference": (second[0] - gradient).norm(dim=1).double(),
-        "moved": (second[0] - second[1]).norm(dim=1).double(),
+        "spectra": spread(network, "high_order", p.n_images),
+        "few": [
+            unit
+            for c in p.class_counts
+            for unit in spread(network, "high_order", p.n_few, n_classes=c)
+        ],
+        "smooth": spread(smooth, "high_order", p.n_curved, size=2),
+        "exact": spread(network, "exact_share", p.n_exact, size=1),
+        "errors": [
+            u for of in (network, smooth) for u in spread(of, "closed_form_error", p.n_closed)
+        ],
+        "pair": [
+            Measurement(training=network, metric="first_and_second_order", settings=everything)
+        ],
+        "sweep": [Measurement(training=network, metric="lambda1_sweep", settings=sweep)],
+        "quality": [unit for saliency in p.saliencies for unit in quality(saliency)],
+        "ways": [
+            Measurement(
+                training=digits, metric="largest_eigenvalue", settings={"way": way, "n_images": 1}
+            )
+            for way in second_order.WAYS
+        ],
     }
 
 
-def _few_classes(
-    model: nn.Module, images: Tensor, predicted: Tensor, n_classes: int | None
-) -> tuple[nn.Module, Tensor]:
-    """Return the network with its likeliest classes only, and which of them is the first."""
-    if n_classes is None:
-        return model, predicted
-    with torch.no_grad():
-        logits = model(images)
-    if not 2 <= n_classes <= logits.shape[1]:
-        raise UsageError(
-            f"n_classes: expected 2 to {logits.shape[1]} of the network's, got {n_classes}"
-        )
-    kept = logits.topk(n_classes, dim=1).indices
-    return LikeliestClasses(model, kept), torch.zeros_like(predicted)
+def units(parameters: Mapping[str, Any]) -> list[Unit]:
+    """Return the units of the chapter."""
+    return [unit for group in groups(parameters).values() for unit in group]
 
 
-def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1) -> Result:
-    """Decompose the Hessian; the value is the share of the first squared eigenvalue among all.
-
-    Beside it all eigenvalues, (B, classes).
-    """
-    values = [
-        decomposition(subject.folded, images, n_vectors=0).values
-        for images, _ in subject.batches(n_images, first, step, size=1)
-    ]
-    eigenvalues = torch.cat(values)
-    squares = eigenvalues.square()
-    return Result(squares[:, 0] / squares.sum(1), {"eigenvalues": eigenvalues})
-
-
-def closed_form_error(
-    subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1, seed: int = 0
-) -> Result:
-    """Compare the closed-form Hessian with two differentiations: see `HessianCase.difference`."""
-    found = []
-    for images, _ in subject.batches(n_images, first, step):
-        with torch.no_grad():
-            predicted = subject.folded(images).argmax(1)
-        generator = subject.generator(seed)
-        case = hessian_case(subject.folded, images, predicted, generator=generator)
-        found.append(case.difference.double())
-    return Result(torch.cat(found))
-
-
-def unit_vectors(maps: Tensor) -> Tensor:
-    """Return maps as vectors of norm 1, (B, d); a map of zeros stays zero."""
-    return nn.functional.normalize(maps.flatten(1), dim=1, eps=0.0)
-
-
-class HessianCase(NamedTuple):
-    """Which Hessian a network has.
+def per_image(units: Iterable[Unit], keys: Iterable[str], store: Store) -> pd.DataFrame:
+    """Return what was measured of each image.
 
     Args:
-        curved: reason by name of each call that is not known to be linear on pieces.
-        difference: norm of the difference of both products with a random vector, over that of the
-            true product (over that of the other where the true one is zero), (B,).
-    """
+        units: stored measurements, with the settings `first` and `step` where they do not take the
+            first images.
+        keys: of the units.
+        store: where they are.
 
-    curved: dict[str, str]
-    difference: Tensor
-
-    @property
-    def piecewise_linear(self) -> bool:
-        """Whether nothing curved was found, so that the closed form is exact."""
-        return not self.curved
-
-
-def hessian_case(
-    model: nn.Module, images: Tensor, labels: Tensor, *, generator: torch.Generator
-) -> HessianCase:
-    """Find out whether the closed form is exact for a network, and by how much it differs.
-
-    The random vector is put into the range of the closed form first: a vector with equal shares of
-    all directions would compare what hardly matters.
-
-    Args:
-        model: network in evaluation mode.
-        images: (B, C, H, W).
-        labels: class indices, (B,).
-        generator: source of the vector, on the device of `images`.
+    Returns:
+        One row an image and measurement: data, network, metric, image (its position in the test
+        split), the settings, value, a column for each tensor with a number an image, and
+        NAME_1, NAME_2, ... for each with several, at most 20.
 
     Raises:
-        ValueError: as `true_hessian`.
+        RunFailed: a measurement is not stored, or has no values for single images.
     """
-    closed, true = closed_form_hessian(model, images), true_hessian(model, images, labels)
-    v = closed.product(
-        torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
-    )
-    ours, theirs = closed.product(v).flatten(1), true.product(v).flatten(1)
-    norm = theirs.norm(dim=1)
-    norm = torch.where(norm > 0, norm, ours.norm(dim=1))
-    difference = (ours - theirs).norm(dim=1) / torch.where(norm > 0, norm, torch.ones_like(norm))
-    return HessianCase(folding_of(model).nonlinear, difference)
+    tables = [_rows(unit, key, store) for unit, key in zip(units, keys, strict=True)]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def _rows(unit: Unit, key: str, store: Store) -> pd.DataFrame:
+    record = store.read(key)
+    values = None if record is None else record.values.get("per_image")
+    if values is None or not isinstance(unit, Measurement):
+        raise RunFailed(f"{unit}: expected values for each image in the store, got none")
+    settings = {"first": 0, "step": 1, **unit.settings}
+    first, step, _ = (settings.pop(name) for name in ("first", "step", "n_images"))
+    columns = {"image": range(first, first + len(values) * step, step), "value": values}
+    for name, tensor in (store.read_tensors(key) or {}).items():
+        if tensor.shape == (len(values),):
+            columns[name] = tensor.numpy()
+        elif tensor.ndim == 2 and len(tensor) == len(values) and tensor.shape[1] <= 20:
+            columns |= {f"{name}_{n}": v.numpy() for n, v in enumerate(tensor.unbind(1), start=1)}
+    named = {"data": unit.training.data, "network": unit.training.network, "metric": unit.metric}
+    return pd.DataFrame(columns).assign(**named, **settings)
+
+
+def collect(
+    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Store
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return one row a photograph and measure, and the maps that are drawn."""
+    by_group = groups(parameters)
+    sizes = [len(group) for group in by_group.values()]
+    parts = [computed.iloc[end - size : end] for size, end in zip(sizes, np.cumsum(sizes))]
+    done = dict(zip(by_group, parts, strict=True))
+    tables = {
+        name: per_image(group, done[name]["key"], store)
+        for name, group in by_group.items()
+        if name not in ("pair", "sweep")  # which are for pictures only
+    }
+    rows = _long(tables, done["exact"]["seconds"].tolist())
+    arrays = _pictures(parameters, tables["quality"], {n: d["key"] for n, d in done.items()}, store)
+    arrays["ways_value"] = tables["ways"]["value"].to_numpy()
+    arrays["ways_seconds"] = tables["ways"]["seconds"].to_numpy()
+    spectra = tables["spectra"]
+    arrays["n_right"] = np.array((spectra["predicted"] == spectra["labels"]).sum())
+    return rows, arrays
+
+
+def _long(tables: dict[str, pd.DataFrame], seconds: list[float]) -> pd.DataFrame:
+    confidence = tables["spectra"].set_index("image")["confidence"]
+    columns = {"eigenvalues_1": "largest_eigenvalue", "value": "difference"}
+    three = [tables["spectra"].assign(n_classes=ALL_CLASSES), tables["few"], tables["smooth"]]
+    wide = {
+        "high_order": pd.concat(three).rename(columns=columns).fillna({"n_classes": ALL_CLASSES}),
+        "quality": tables["quality"].rename(columns={"value": "insertion"}),
+    }
+    for group, name in (("errors", "closed_form_error"), ("exact", "exact_share")):
+        if len(tables[group]):
+            wide[group] = tables[group].rename(columns={"value": name})
+            wide[group]["confidence"] = wide[group]["image"].map(confidence)
+    if "exact" in wide:
+        wide["exact"]["decomposition_seconds"] = seconds
+    melted = [
+        table.melt(
+            id_vars=[label for label in LABELS if label in table],
+            value_vars=MEASURES[group],
+            var_name="metric",
+        )
+        for group, table in wide.items()
+    ]
+    rows = pd.concat(melted, ignore_index=True).dropna(subset="value")
+    rows = rows.reindex(columns=[*LABELS, "metric", "value"])
+    return rows.assign(seed=0, std=np.nan, n=1, status="done")
+
+
+def _pictures(
+    parameters: Mapping[str, Any], quality: pd.DataFrame, keys: dict[str, Any], store: Store
+) -> dict[str, NDArray[Any]]:
+    """Return the maps that are drawn, and what stands beside them."""
+    p = SimpleNamespace(**parameters)
+    pair, sweep = (store.read_tensors(keys[name].iloc[0]) or {} for name in ("pair", "sweep"))
+    arrays = {f"pair_{name}": pair[name].numpy() for name in ("index", "predicted", "confidence")}
+    arrays["pair_maps"] = _half(pair["maps"])
+    arrays |= {f"sweep_{name}": v.numpy() for name, v in sweep.items() if v.ndim == 1}
+    arrays |= {f"sweep_{m}_maps": _half(sweep[f"{m}_maps"]) for m in ("cafo", "caso", "clipped")}
+    arrays["sweep_index"] = np.array([p.sweep_image])
+    everything = sorted(quality["image"].unique())
+    n = min(N_COMPARED, len(everything))
+    drawn = [everything[i * len(everything) // n] for i in range(n)]
+    first = quality[quality["saliency"] == p.saliencies[0]].set_index("image").loc[drawn]
+    arrays["compared_index"] = np.array(drawn)
+    arrays["compared_predicted"] = first["predicted"].to_numpy(int)
+    arrays["compared_confidence"] = first["confidence"].to_numpy()
+    kept = [(store.read_tensors(key) or {})["maps"] for key in keys["quality"]]
+    for saliency, group in quality.assign(row=range(len(quality))).groupby("saliency"):
+        rows = group.set_index("image")["row"].loc[drawn].tolist()
+        arrays[f"compared_{saliency}"] = _half(torch.cat(kept)[rows])
+    return arrays
+
+
+def _half(maps: Tensor) -> NDArray[np.uint8]:
+    """Return maps (..., H, W) at half their size, so that kept results stay small."""
+    means = torch.nn.functional.avg_pool2d(maps.float().flatten(0, -3)[:, None], 2)
+    return means.round().byte().view(*maps.shape[:-2], *means.shape[-2:]).numpy()

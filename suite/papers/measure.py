@@ -10,10 +10,9 @@ from suite import metrics
 from suite.attacks import ATTACKS
 from suite.errors import UsageError, check_call, unknown
 from suite.metrics.saliency import SALIENCIES
-from suite.papers import high_order_saliency as second_order
-from suite.papers import interpretations, top_gap_measures
 from suite.papers import marginal_density as density_measures
 from suite.papers import pilcro_measures as landscape_measures
+from suite.papers import second_order, top_gap_measures
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Measurement
 
@@ -124,13 +123,14 @@ METRICS: dict[str, Callable[..., Result]] = {
     "exact_share": second_order.exact_share,
     "faithfulness_estimate": faithfulness_estimate,
     "feature_leakage": density_measures.feature_leakage,
-    "first_and_second_order": interpretations.first_and_second_order,
+    "first_and_second_order": second_order.first_and_second_order,
     "gradient_change": density_measures.gradient_change,
     "high_order": second_order.high_order,
     "importance_landscape": landscape_measures.importance_landscape,
     "insertion_auc": density_measures.insertion_auc,
-    "interpretation_quality": interpretations.interpretation_quality,
-    "lambda1_sweep": interpretations.lambda1_sweep,
+    "interpretation_quality": second_order.interpretation_quality,
+    "largest_eigenvalue": second_order.largest_eigenvalue,
+    "lambda1_sweep": second_order.lambda1_sweep,
     "local_lipschitz_estimate": local_lipschitz_estimate,
     "mask_iou": top_gap_measures.mask_iou,
     "max_sensitivity": max_sensitivity,
@@ -154,6 +154,7 @@ CHOICES: dict[str, Collection[str]] = {
     "density_gradient.part": metrics.DensityGradients._fields,
     "erf_distance.normalise": ("each", "none", "together"),
     "erf_distance.part": metrics.ERFDistance._fields,
+    "largest_eigenvalue.way": second_order.WAYS,
     "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
     "robust_accuracy.counts": ("correct", "unchanged"),
     "saliency": SALIENCIES,

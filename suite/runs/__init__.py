@@ -3,7 +3,6 @@
 from suite.runs.compute import compute
 from suite.runs.execute import load_subject
 from suite.runs.executors import Resources
-from suite.runs.images import per_image
 from suite.store import Store
 
-__all__ = ["Resources", "Store", "compute", "load_subject", "per_image"]
+__all__ = ["Resources", "Store", "compute", "load_subject"]

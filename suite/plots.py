@@ -370,6 +370,3 @@ def not_run(reason: str = "not run at the profiles that are shown") -> Figure:
     axis.text(0.5, 0.5, reason, ha="center", va="center", color=GREY)
     axis.set_axis_off()
     return figure
-
-
-panels_against = dots_against  # until no notebook calls it so

@@ -7,7 +7,7 @@ from torch import nn
 from reglib.landscape import expected_importance_landscape, total_variation
 from suite.data import load_data
 from suite.errors import UsageError
-from suite.metrics import correct_by_location, places
+from suite.metrics import correct_by_location, positions
 from suite.networks import build_network
 from suite.papers.measure import EvaluatedModel, measure
 from suite.units import Measurement, Training
@@ -65,17 +65,17 @@ class TestCorrectByLocation:
             correct_by_location(Brightest(), torch.zeros(1, 1, 8, 8), torch.zeros(1), **options)
 
 
-def test_places_by_name():
-    assert [int(places(name, 5).sum()) for name in ("all", "middle", "edge", "corners")] == [
+def test_positions_by_name():
+    assert [int(positions(name, 5).sum()) for name in ("all", "middle", "edge", "corners")] == [
         25,
         1,
         16,
         4,
     ]
-    assert places("middle", 5)[2, 2]
-    assert places("corners", 5)[[0, 0, 4, 4], [0, 4, 0, 4]].all()
-    with pytest.raises(UsageError, match="unknown place 'edges': did you mean 'edge'"):
-        places("edges", 5)
+    assert positions("middle", 5)[2, 2]
+    assert positions("corners", 5)[[0, 0, 4, 4], [0, 4, 0, 4]].all()
+    with pytest.raises(UsageError, match="unknown position 'edges': did you mean 'edge'"):
+        positions("edges", 5)
 
 
 class TestMeasurements:

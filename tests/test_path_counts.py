@@ -18,7 +18,7 @@ def ones(*shape):
 
 
 def connections(size, kernel, stride=1, padding=0, dilation=1):
-    """Build the matrix (outputs, inputs) with a one where a layer connects two places."""
+    """Build the matrix (outputs, inputs) with a one where a layer connects two positions."""
     outputs = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     matrix = np.zeros((outputs, size), dtype=np.int64)
     for j, k in itertools.product(range(outputs), range(kernel)):

@@ -13,7 +13,7 @@ from suite.metrics.faithfulness import faithfulness_estimate, inverted, patch_ef
 from suite.metrics.groups import group_accuracies
 from suite.metrics.insertion import deletion_curve, insertion_curve
 from suite.metrics.leakage import FeatureLeakage, feature_leakage
-from suite.metrics.location import correct_by_location, places
+from suite.metrics.location import correct_by_location, positions
 from suite.metrics.out_of_distribution import OOD_SCORES, auroc, logit_auroc
 from suite.metrics.perturbation import (
     DensityChange,
@@ -32,5 +32,5 @@ __all__ = (
     "erf_distance faithfulness_estimate feature_leakage gradient_change group_accuracies "
     "insertion_curve inverted largest_mask_iou local_lipschitz_estimate logit_auroc map_sparsity "
     "mask_iou max_sensitivity maximise_activation patch_effects pixel_effects pixel_perturbation "
-    "places probability_ratio saliency_maps"
+    "positions probability_ratio saliency_maps"
 ).split()

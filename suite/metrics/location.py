@@ -60,13 +60,13 @@ def correct_by_location(
     return torch.stack(rows, 1).view(len(images), len(shifts), len(shifts))
 
 
-def places(name: str, n: int) -> Tensor:
+def positions(name: str, n: int) -> Tensor:
     """Return which of `n` x `n` shifts are meant by a name: all, middle, edge or corners.
 
     Raises:
         UsageError: another name.
 
-    >>> places("edge", 3).int().tolist()
+    >>> positions("edge", 3).int().tolist()
     [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
     """
     index = torch.arange(n)
@@ -79,5 +79,5 @@ def places(name: str, n: int) -> Tensor:
         "corners": outer[:, None] & outer,
     }
     if name not in chosen:
-        raise unknown("place", name, chosen)
+        raise unknown("position", name, chosen)
     return chosen[name]

@@ -158,7 +158,7 @@ def _maps(full: pd.DataFrame, store: Store, first_seed: int) -> tuple[dict[str, 
         if row.metric == "accuracy_by_location" and tensors:
             accuracy = tensors["accuracy"]
             n = len(accuracy)
-            edge = float(accuracy[metrics.places("edge", n)].mean())
+            edge = float(accuracy[metrics.positions("edge", n)].mean())
             middle = float(accuracy[n // 2, n // 2])
             values = {"accuracy_at_edge": edge, "accuracy_in_the_middle": middle}
             values["lost_at_edge"] = middle - edge

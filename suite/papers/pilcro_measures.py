@@ -31,14 +31,14 @@ def accuracy_by_location(
 ) -> Result:
     """Share of the shifts over an empty margin after which an image is classified right.
 
-    `where` is a name in `suite.metrics.places`; the accuracy of each shift is kept. See
+    `where` is a name in `suite.metrics.positions`; the accuracy of each shift is kept. See
     `suite.metrics.correct_by_location`.
     """
     images, labels = subject.test_images(n_images, data)
     correct = metrics.correct_by_location(
         subject.logits, images, labels, margin=margin, stride=stride
     )
-    chosen = metrics.places(where, correct.shape[1]).to(correct.device)
+    chosen = metrics.positions(where, correct.shape[1]).to(correct.device)
     return Result(correct[:, chosen].mean(1), {"accuracy": correct.mean(0)})
 
 

@@ -32,7 +32,7 @@ PROVENANCE = [
 class Chapter:
     """A chapter of the book, from its parameters to its verdicts.
 
-    The module `suite.papers.NAME` says what is particular to it: `units(parameters)`, and
+    The module in `suite.papers` that has its name says what is particular to it: `units(parameters)`, and
     `collect(parameters, computed, store)`, which gives the rows that claims are judged on and the
     arrays that figures need.
 

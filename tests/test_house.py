@@ -3,6 +3,7 @@
 import ast
 import io
 import json
+import re
 import tokenize
 from collections import Counter
 from pathlib import Path
@@ -126,6 +127,16 @@ def test_imports_have_no_circle_few_floors_and_few_arrows():
     arrows = graph()
     assert max(floors(arrows).values()) <= 8
     assert sum(map(len, arrows.values())) <= 70
+
+
+def test_the_layout_page_names_every_room_and_its_floor():
+    text = (ROOT / "book" / "layout.md").read_text()
+    rows = re.findall(r"^\| (\d) \| ([^|]*)\|", text, re.MULTILINE)
+    listed = {name: int(n) for n, names in rows for name in re.findall(r"`([\w.]+)`", names)}
+    expected = floors(graph())
+    assert expected.pop("reglib") == 1
+    assert expected.pop("suite.__main__") == expected["suite.cli"] + 1
+    assert listed == expected
 
 
 def test_the_library_knows_nothing_of_the_suite():

@@ -90,11 +90,3 @@ def test_the_map_of_the_readme_names_what_there_is():
     for line in block.splitlines():
         for name in line.split("  ")[0].split(","):
             assert (ROOT / name.strip()).exists(), name
-
-
-def test_the_layout_page_names_every_module():
-    text = (ROOT / "book" / "layout.md").read_text()
-    listed = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| \d \|[^|]*\|", text, re.M))))
-    modules = {path.stem for path in (ROOT / "reglib").glob("[a-z]*.py")}
-    modules |= {path.parent.name for path in (ROOT / "reglib").glob("*/__init__.py")}
-    assert listed == modules

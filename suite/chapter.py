@@ -32,9 +32,9 @@ PROVENANCE = [
 class Chapter:
     """A chapter of the book, from its parameters to its verdicts.
 
-    The module in `suite.papers` that has its name says what is particular to it: `units(parameters)`, and
-    `collect(parameters, computed, store)`, which gives the rows that claims are judged on and the
-    arrays that figures need.
+    The module in `suite.papers` that has its name says what is particular to it: it has
+    `units(parameters)`, and `collect(parameters, computed, store)`, which gives the rows that
+    claims are judged on and the arrays that figures need.
 
     Args:
         name: of the notebook.

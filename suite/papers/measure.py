@@ -10,7 +10,7 @@ from suite import metrics
 from suite.attacks import ATTACKS
 from suite.errors import UsageError, check_call, unknown
 from suite.metrics.saliency import SALIENCIES
-from suite.papers import marginal_density as density_measures
+from suite.papers import marginal_density_measures as density_measures
 from suite.papers import pilcro_measures as landscape_measures
 from suite.papers import second_order, top_gap_measures
 from suite.training.evaluated import EvaluatedModel, Result
@@ -107,6 +107,7 @@ def saliency_maps(
 
 
 METRICS: dict[str, Callable[..., Result]] = {
+    **density_measures.METRICS,
     "ablation_auc": landscape_measures.ablation_auc,
     "accuracy": accuracy,
     "accuracy_by_location": landscape_measures.accuracy_by_location,
@@ -115,31 +116,23 @@ METRICS: dict[str, Callable[..., Result]] = {
     "corruption_robustness": landscape_measures.corruption_robustness,
     "corrupted_accuracy": landscape_measures.corrupted_accuracy,
     "cross_entropy": landscape_measures.cross_entropy,
-    "density_change": density_measures.density_change,
-    "density_gradient": density_measures.density_gradient,
     "effective_receptive_field": top_gap_measures.effective_receptive_field,
     "entropy": entropy,
     "erf_distance": top_gap_measures.erf_distance,
     "exact_share": second_order.exact_share,
     "faithfulness_estimate": faithfulness_estimate,
-    "feature_leakage": density_measures.feature_leakage,
     "first_and_second_order": second_order.first_and_second_order,
-    "gradient_change": density_measures.gradient_change,
     "high_order": second_order.high_order,
     "importance_landscape": landscape_measures.importance_landscape,
-    "insertion_auc": density_measures.insertion_auc,
     "interpretation_quality": second_order.interpretation_quality,
     "largest_eigenvalue": second_order.largest_eigenvalue,
     "lambda1_sweep": second_order.lambda1_sweep,
     "local_lipschitz_estimate": local_lipschitz_estimate,
     "mask_iou": top_gap_measures.mask_iou,
     "max_sensitivity": max_sensitivity,
-    "ood_auroc": density_measures.ood_auroc,
-    "pixel_perturbation": density_measures.pixel_perturbation,
     "robust_accuracy": top_gap_measures.robust_accuracy,
     "robust_to_all": top_gap_measures.robust_to_all,
     "saliency_maps": saliency_maps,
-    "worst_group_accuracy": density_measures.worst_group_accuracy,
     "top_k_accuracy": landscape_measures.top_k_accuracy,
 }
 
@@ -155,6 +148,8 @@ CHOICES: dict[str, Collection[str]] = {
     "erf_distance.normalise": ("each", "none", "together"),
     "erf_distance.part": metrics.ERFDistance._fields,
     "largest_eigenvalue.way": second_order.WAYS,
+    "feature_leakage.shift": density_measures.SHIFTS,
+    "implementations.value": density_measures.COMPARISONS,
     "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
     "robust_accuracy.counts": ("correct", "unchanged"),
     "saliency": SALIENCIES,
@@ -164,6 +159,7 @@ COUNTS = (
     "n_baselines",
     "n_classes",
     "n_images",
+    "n_rounds",
     "n_samples",
     "n_steps",
     "patch",
@@ -194,7 +190,7 @@ def check(unit: Measurement) -> None:
         known = CHOICES.get(f"{unit.metric}.{name}", CHOICES.get(name))
         if known is not None and chosen is not None and chosen not in known:
             raise unknown(name, chosen, known)
-    if unit.metric == "robust_accuracy":
+    if unit.metric in ("robust_accuracy", "transfer_accuracy"):
         top_gap_measures.check_attack(**unit.settings)
     for settings in unit.settings.get("attacks", ()):
         top_gap_measures.check_attack(**settings)

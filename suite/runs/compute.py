@@ -13,7 +13,7 @@ from suite import networks
 from suite.data import load_data
 from suite.errors import RunFailed, UsageError
 from suite.papers import measure
-from suite.papers.marginal_density import check_foreign
+from suite.papers.marginal_density_measures import check_foreign
 from suite.paths import store_folder
 from suite.runs.execute import Job, describe, keys_of
 from suite.runs.executors import Resources, run_jobs

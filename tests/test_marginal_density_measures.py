@@ -11,10 +11,11 @@ from suite.data.grouped import block_images, null_block_masks
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
 from suite.networks import build_network
+from suite.papers.marginal_density_measures import COMPARISONS, FORMS, step_milliseconds
 from suite.papers.measure import check, measure
 from suite.runs import compute
 from suite.training.evaluated import EvaluatedModel
-from suite.units import Measurement, Training
+from suite.units import Measurement, Pretrained, Training
 
 UNIT = Training(data="blocks", network="mlp", epochs=1, learning_rate=0.1, seed=0)
 NOISE = {"noise_std": 0.1, "n_samples": 2, "seed": 3}
@@ -182,3 +183,102 @@ def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
         value(plain, "worst_group_accuracy")
     with pytest.raises(ValueError, match="expected images of BlockMNIST"):
         value(plain, "feature_leakage", n_images=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "shift"),
+    [
+        ("centred", lambda logits: logits.mean(1, keepdim=True)),
+        ("log_probability", lambda logits: logits.logsumexp(1, keepdim=True)),
+    ],
+)
+def test_leakage_may_be_that_of_shifted_logits(subject, name, shift):
+    class Shifted(torch.nn.Module):
+        def forward(self, x):
+            logits = subject.network(x)
+            return logits - shift(logits)
+
+    maps = integrated_gradients(Shifted().eval(), *shown(subject, 5))
+    masks = null_block_masks(subject.data.test)[:5]
+    leakage = value(subject, "feature_leakage", n_images=5, shift=name)
+    torch.testing.assert_close(leakage.per_image, metrics.feature_leakage(maps, masks).absolute)
+
+
+def test_implementations_of_a_network_with_small_logits_are_one(subject):
+    values = {
+        name: value(subject, "implementations", n_images=5, value=name).per_image.item()
+        for name in COMPARISONS
+    }
+    logits = subject.network(shown(subject, 5)[0]).detach()
+    assert values["largest_logit"] == pytest.approx(logits.abs().max().item(), rel=1e-5)
+    assert values["implementation_difference"] < 1e-12
+    assert values["naive_out_of_range"] == 0
+
+
+@pytest.mark.parametrize("scale", [1e3, -1e3])
+def test_sums_of_exponentials_out_of_range_are_counted(subject, scale):
+    last = [m for m in subject.network.modules() if isinstance(m, torch.nn.Linear)][-1]
+    with torch.no_grad():
+        last.bias.fill_(scale)
+    assert value(subject, "implementations", n_images=5, value="naive_out_of_range").per_image == 1
+    size = value(subject, "implementations", n_images=5, value="largest_logit").per_image.item()
+    assert size == pytest.approx(1e3, rel=0.1)
+    difference = value(subject, "implementations", n_images=5, value="implementation_difference")
+    assert difference.per_image < 1e-9
+    assert last.bias.dtype == torch.float32
+
+
+ATTACK = {"attack": "pgd", "epsilon": 0.3, "n_images": 8}
+PGD = {"attack_settings": {"norm": "linf", "steps": 3, "relative_step": 0.5}}
+
+
+def test_transfer_shows_the_images_that_fool_the_network_without_penalties(subject):
+    other = build_network("mlp", subject.data.shape, 4, options={"hidden": (8,)}, seed=2).eval()
+    asked = []
+
+    def related(unit):
+        asked.append(unit)
+        return EvaluatedModel(other, unit, subject.data)
+
+    unit = dataclasses.replace(UNIT, penalties={"marginal_density": {"strength": 1.0}})
+    model = EvaluatedModel(subject.network, unit, subject.data, related)
+    transfer = measure(
+        model, Measurement(training=unit, metric="transfer_accuracy", settings=ATTACK | PGD)
+    )
+    assert asked == [UNIT]
+    settings = ATTACK | PGD | {"counts": "correct"}
+    standard = value(related(UNIT), "robust_accuracy", **settings)
+    images, labels = shown(subject, 8)
+    before, after = (subject.network(x).argmax(1) for x in (images, standard.tensors["images"]))
+    expected = (before == labels) & (after == labels)
+    assert transfer.per_image.tolist() == expected.double().tolist()
+    with pytest.raises(UsageError, match="unknown setting of attack 'pgd' 'step'"):
+        value(subject, "transfer_accuracy", **ATTACK, attack_settings={"step": 3})
+
+
+def test_a_step_is_timed_for_each_form_in_turns(subject):
+    result = value(subject, "step_milliseconds", n_images=8, n_rounds=3, strength=0.1)
+    assert result.tensors.keys() == set(FORMS)
+    assert all(times.shape == (3,) and (times > 0).all() for times in result.tensors.values())
+    assert result.per_image.tolist() == result.tensors["none"].tolist()
+    with pytest.raises(UsageError, match="n_rounds: expected a positive integer"):
+        value(subject, "step_milliseconds", n_images=8, n_rounds=0, strength=0.1)
+
+
+def test_a_network_trained_by_others_has_no_training_step(subject):
+    unit = Pretrained(data="blocks", network="theirs")
+    model = EvaluatedModel(subject.network, unit, subject.data)
+    with pytest.raises(UsageError, match="expected a network that is trained here, got 'theirs'"):
+        step_milliseconds(model, n_images=8, n_rounds=1, strength=0.1)
+
+
+def test_ascent_raises_the_logit_of_each_class(subject):
+    settings = {"n_classes": 8, "step_size": 0.5}
+    first = value(subject, "activation_ascent", n_steps=1, **settings)
+    last = value(subject, "activation_ascent", n_steps=10, **settings)
+    images = last.tensors["images"]
+    assert images.dtype == torch.uint8
+    assert images.shape == (4, *subject.data.shape)
+    assert (last.per_image > first.per_image).all()
+    logits = subject.network(to_float(images, (0, 1))).diagonal()
+    torch.testing.assert_close(logits.detach(), last.per_image, rtol=0, atol=0.05)

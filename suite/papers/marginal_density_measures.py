@@ -1,0 +1,279 @@
+"""Metrics of the marginal-density chapter: see `suite.metrics` for what most of them mean."""
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reglib import marginal_density_penalty
+from reglib.autodiff import input_gradient
+from suite import metrics
+from suite.attacks import judged
+from suite.data import ImageData, load_data, null_block_masks
+from suite.errors import UsageError
+from suite.papers.top_gap_measures import robust_accuracy
+from suite.training.evaluated import EvaluatedModel, Result
+from suite.training.loop import initial_network
+from suite.units import Training
+
+# Ways to write the penalty in a training step; "none" is a step without it.
+FORMS = ("none", "naive", "stable", "efficient", "logsumexp")
+COMPARISONS = ("implementation_difference", "largest_logit", "naive_out_of_range")
+WARM_UP = 2  # rounds of steps that are not counted
+SAFE_LOGIT = 300.0  # its exponential fits double precision, with room for the gradient
+
+
+class Centred(nn.Module):
+    """Subtract their mean from logits, (B, classes)."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits - logits.mean(1, keepdim=True)
+
+
+# Shifts that leave all predictions as they are.
+SHIFTS = {"centred": Centred(), "log_probability": nn.LogSoftmax(dim=1)}
+
+
+def feature_leakage(
+    subject: EvaluatedModel,
+    *,
+    n_images: int,
+    relative: bool = False,
+    saliency: str = "integrated_gradients",
+    shift: str | None = None,
+) -> Result:
+    """See `suite.metrics.feature_leakage`; for BlockMNIST. `shift` is one of `SHIFTS` or None."""
+    network = nn.Sequential(subject.folded, SHIFTS[shift]).eval() if shift else subject.folded
+    images, labels = subject.test_images(n_images)
+    masks = null_block_masks(subject.data.test)[:n_images].to(images.device)
+    maps = metrics.saliency_maps(network, saliency)(images, labels)
+    leakage = metrics.feature_leakage(maps, masks)
+    return Result(leakage.relative if relative else leakage.absolute)
+
+
+def insertion_auc(
+    subject: EvaluatedModel,
+    *,
+    saliency: str,
+    n_images: int,
+    n_steps: int,
+    score: str = "probability",
+) -> Result:
+    """See `suite.metrics.insertion_curve` and `area_under_curve`; the curves are kept."""
+    images, labels = subject.test_images(n_images)
+    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
+    curves = metrics.insertion_curve(
+        maps, subject.folded, images, labels, n_steps=n_steps, score=score
+    )
+    return Result(metrics.area_under_curve(curves), {"curves": curves})
+
+
+def pixel_perturbation(
+    subject: EvaluatedModel, *, n_images: int, n_steps: int, saliency: str = "smooth_grad"
+) -> Result:
+    """See `suite.metrics.pixel_perturbation`; the value is the area, the curves are kept."""
+    images, labels = subject.test_images(n_images)
+    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels).abs()
+    curves = metrics.pixel_perturbation(maps, subject.folded, images, labels, n_steps=n_steps)
+    return Result(metrics.area_under_curve(curves), {"curves": curves})
+
+
+def gradient_change(
+    subject: EvaluatedModel, *, n_images: int, noise_std: float, n_samples: int = 1, seed: int = 0
+) -> Result:
+    """See `suite.metrics.gradient_change`."""
+    images, labels = subject.test_images(n_images)
+    noise: Any = {"generator": subject.generator(seed), "noise_std": noise_std}
+    change = metrics.gradient_change(subject.folded, images, labels, n_samples=n_samples, **noise)
+    return Result(change)
+
+
+def density_change(
+    subject: EvaluatedModel,
+    *,
+    n_images: int,
+    noise_std: float,
+    n_samples: int = 1,
+    published: bool = True,
+    seed: int = 0,
+) -> Result:
+    """See `suite.metrics.density_change`."""
+    images, _ = subject.test_images(n_images)
+    noise: Any = {"generator": subject.generator(seed), "noise_std": noise_std}
+    change = metrics.density_change(subject.folded, images, n_samples=n_samples, **noise)
+    return Result(change.published if published else change.log_density)
+
+
+def density_gradient(subject: EvaluatedModel, *, n_images: int, part: str = "whole") -> Result:
+    """See `suite.metrics.density_gradients`; `part` is "whole", "shift" or "centred"."""
+    parts = metrics.density_gradients(subject.folded, subject.test_images(n_images)[0])
+    return Result(getattr(parts, part))
+
+
+def worst_group_accuracy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:
+    """Accuracy in the group where it is lowest, of all groups of the test images; all are kept."""
+    groups = subject.data.test.groups
+    if groups is None:
+        raise UsageError(f"data set {subject.unit.data!r}: expected groups of images, got none")
+    images, labels = subject.test_images(n_images)
+    correct = (subject.predict(images) == labels).double()
+    accuracies = metrics.group_accuracies(
+        correct, groups[:n_images].to(correct.device), int(groups.max()) + 1
+    )
+    return Result(accuracies.amin()[None], {"accuracies": accuracies})
+
+
+def ood_auroc(
+    subject: EvaluatedModel, *, data: str, score: str = "log_density", n_images: int | None = None
+) -> Result:
+    """See `suite.metrics.auroc`; `score` is one of `OOD_SCORES`, or "logit" for `logit_auroc`."""
+    check_foreign(subject.data, load_data(data), subject.unit.data, data)
+    known, others = (
+        subject.logits(subject.test_images(n_images, name, labelled=False)[0])
+        for name in (None, data)
+    )
+    if score == "logit":
+        return Result(metrics.logit_auroc(known, others))
+    to_score = metrics.OOD_SCORES[score]
+    return Result(metrics.auroc(to_score(known), to_score(others)))
+
+
+def check_foreign(own: ImageData, shown: ImageData, own_name: str, name: str) -> None:
+    """Check that images are not those of the training.
+
+    Raises:
+        UsageError: they are, by whatever name.
+    """
+    if shown.fingerprint == own.fingerprint:
+        raise UsageError(
+            f"data: expected other images than those of the training, got {name!r}, "
+            f"which are those of {own_name!r}"
+        )
+
+
+def transfer_accuracy(
+    subject: EvaluatedModel,
+    *,
+    attack: str,
+    epsilon: float,
+    n_images: int,
+    attack_settings: Mapping[str, Any] | None = None,
+) -> Result:
+    """1 where an image is classified right, also as attacked on the standard network, else 0.
+
+    The standard network has the same training but for the penalties; settings of the attack are
+    those of `robust_accuracy`.
+    """
+    standard = subject.related(dataclasses.replace(_training(subject), penalties={}))
+    settings: Any = {"attack": attack, "epsilon": epsilon, "attack_settings": attack_settings}
+    attacked = robust_accuracy(standard, n_images=n_images, **settings).tensors["images"]
+    images, labels = subject.test_images(n_images)
+    return Result(judged(subject.network, images, attacked, labels).correct.double())
+
+
+def _training(subject: EvaluatedModel) -> Training:
+    if not isinstance(subject.unit, Training):
+        raise UsageError(f"expected a network that is trained here, got {subject.unit.network!r}")
+    return subject.unit
+
+
+def implementations(subject: EvaluatedModel, *, n_images: int, value: str) -> Result:
+    r"""Compare the ways to write the penalty on a trained network: one value for all images.
+
+    `value` is one of `COMPARISONS`: "implementation_difference", the largest difference from the
+    gradient of logsumexp, as a share of it, in double precision; "largest_logit", by size; or
+    "naive_out_of_range", 1 if :math:`\sum_i e^{f_i}` leaves the range of single precision for some
+    image, else 0.
+    """
+    values = subject.cached(
+        ("implementations", n_images), lambda: _compare_implementations(subject, n_images)
+    )
+    return Result(values[COMPARISONS.index(value)][None])
+
+
+def _compare_implementations(subject: EvaluatedModel, n_images: int) -> Tensor:
+    network = copy.deepcopy(subject.network).double()
+    inputs = subject.test_images(n_images)[0].double().requires_grad_()
+    logits = network(inputs)
+    size = logits.detach().abs().max()
+    exact = input_gradient(logits.logsumexp(1), inputs, create_graph=True).flatten(1).norm(dim=1)
+    penalties = [
+        marginal_density_penalty(
+            logits, inputs, generator=subject.generator(0), implementation=form
+        )
+        for form in ("naive", "stable", "efficient")
+        if form != "naive" or size < SAFE_LOGIT
+    ]
+    difference = ((torch.stack(penalties) - exact) / exact).detach().abs().max()
+    partition = logits.detach().float().exp().sum(1)
+    outside = ~partition.isfinite() | (partition < torch.finfo(torch.float32).tiny)
+    return torch.stack([difference, size, outside.any().double()])
+
+
+def step_milliseconds(
+    subject: EvaluatedModel, *, n_images: int, n_rounds: int, strength: float
+) -> Result:
+    """Time a training step of the network as it was before training, in turns for each of `FORMS`.
+
+    The value is the time of a step without a penalty, one for each turn; all times are kept.
+    """
+    network = initial_network(_training(subject), subject.data).to(subject.device).train()
+    batch = subject.test_images(n_images)
+    turns = [
+        [_milliseconds(network, *batch, form, strength) for form in FORMS]
+        for _ in range(WARM_UP + n_rounds)
+    ]
+    times = torch.tensor(turns[WARM_UP:]).T
+    return Result(times[0], dict(zip(FORMS, times.contiguous(), strict=True)))
+
+
+def _milliseconds(
+    network: nn.Module, images: Tensor, labels: Tensor, form: str, strength: float
+) -> float:
+    """Take the gradient of one training step; return how long it took."""
+    start = time.perf_counter()
+    inputs = images.clone().requires_grad_()
+    logits = network(inputs)
+    loss = nn.functional.cross_entropy(logits, labels)
+    if form == "logsumexp":
+        gradient = input_gradient(logits.logsumexp(1), inputs, create_graph=True)
+        loss = loss + strength * gradient.flatten(1).norm(dim=1).mean()
+    elif form != "none":
+        source = torch.Generator(images.device).manual_seed(0)
+        penalty = marginal_density_penalty(logits, inputs, generator=source, implementation=form)
+        loss = loss + strength * penalty.mean()
+    torch.autograd.backward(loss, inputs=list(network.parameters()))
+    if images.is_cuda:
+        torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - start)
+
+
+def activation_ascent(
+    subject: EvaluatedModel, *, n_classes: int, n_steps: int, step_size: float, seed: int = 0
+) -> Result:
+    """Raise the logit of each of the first classes from the same noise; the images are kept.
+
+    The value is the logit that was reached; see `suite.metrics.maximise_activation`.
+    """
+    classes = torch.arange(min(n_classes, len(subject.data.classes)), device=subject.device)
+    noise = torch.rand(
+        1, *subject.data.shape, generator=subject.generator(seed), device=subject.device
+    )
+    start = (0.5 + 0.1 * (noise - 0.5)).expand(len(classes), *noise.shape[1:])
+    images = metrics.maximise_activation(
+        subject.folded, start, classes, n_steps=n_steps, step_size=step_size
+    )
+    reached = subject.logits(images).gather(1, classes[:, None])[:, 0]
+    return Result(reached, {"images": (255 * images.detach()).byte()})
+
+
+_OF_DENSITY = (density_change, density_gradient, gradient_change, implementations, ood_auroc)
+_OF_MAPS = (activation_ascent, feature_leakage, insertion_auc, pixel_perturbation)
+_OTHERS = (step_milliseconds, transfer_accuracy, worst_group_accuracy)
+METRICS: dict[str, Callable[..., Result]] = {
+    metric.__name__: metric for metric in (*_OF_DENSITY, *_OF_MAPS, *_OTHERS)
+}

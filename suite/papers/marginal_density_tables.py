@@ -1,0 +1,209 @@
+"""Tables and sentences of the marginal-density chapter, published values beside measured ones."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from suite.evidence.names import name_of
+from suite.evidence.statistics import mean_interval
+
+# Names of methods, in the order of tables.
+TITLES = {
+    "standard": "standard",
+    "at_fgsm": "adversarial training, FGSM",
+    "at_pgd": "adversarial training, PGD",
+    "softplus": "SoftPlus",
+    "hessian": "input Hessian",
+    "group_dro": "Group DRO",
+    "score_matching": "score matching",
+    "input_gradient": "input gradient",
+    "cure": "CURE",
+    "density": "density",
+    "density_stable": "density, stable",
+    "density_naive": "density, naive",
+    "group_dro_density": "Group DRO + density",
+}
+NORMS = {"l2": "L2", "linf": "L∞"}
+ATTACKS = {
+    "fgsm": "FGSM",
+    "pgd": "PGD-20",
+    "pgd, more steps": "longer PGD",
+    "apgd": "Auto-PGD",
+    "square": "Square",
+    "transfer": "transfer",
+}
+
+
+GROUP_COLUMNS = {
+    "worst_celeba": "worst group, CelebA",
+    "worst_waterbirds": "worst group, Waterbirds",
+    "all_celeba": "all, CelebA",
+    "all_waterbirds": "all, Waterbirds",
+}
+
+
+class Column(NamedTuple):
+    """A column of a table: its title, the unit of its values, and that of the published ones."""
+
+    title: str
+    scale: float = 1.0
+    published: str | None = None
+
+
+def select(table: pd.DataFrame, part: str | list[str], metric: str, **equal: Any) -> pd.DataFrame:
+    """Return the rows of parts of the chapter and a metric; `equal` gives values of columns."""
+    rows = table[table["panel"].isin(np.atleast_1d(part)) & (table["metric"] == metric)]
+    for column, value in equal.items():
+        rows = rows[rows[column] == value]
+    return rows
+
+
+def panels(rows: pd.DataFrame, *by: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the rows of each profile, data set and network (and `by`), with words that name it."""
+    words: dict[str, Callable[[Any], str]] = {
+        "profile": "profile {}".format,
+        "norm": lambda norm: NORMS[norm],
+        "epsilon": "radius {:g}".format,
+        "foreign": lambda data: f"against {name_of(data)}",
+    }
+    columns = ["data", "network", *by, "profile"]
+    for values, panel in rows.groupby(columns, sort=False):
+        named = zip(columns, values, strict=True)
+        yield ", ".join(words.get(column, name_of)(value) for column, value in named), panel
+
+
+def method_table(
+    rows: pd.DataFrame,
+    columns: Mapping[str, Column],
+    *,
+    across: str = "metric",
+    published: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Put means over networks with 95% intervals into a row a method.
+
+    Args:
+        rows: of one panel, one a network: method, value.
+        columns: by values of `across`; those that no row has are left out.
+        across: column whose values have a column each.
+        published: values of the paper by method, which stand in brackets; its methods are shown.
+    """
+    methods = set(rows["method"] if published is None else published.index)
+    lines = []
+    for method in [name for name in TITLES if name in methods]:
+        line = {"method": TITLES[method]}
+        for value, column in columns.items():
+            measured = rows[rows[across] == value]
+            if len(measured):
+                of_method = measured[measured["method"] == method]["value"]
+                line[column.title] = mean_with_interval(of_method, column.scale)
+                if published is not None and column.published:
+                    printed = published[column.published][method]
+                    line[column.title] += " (–)" if np.isnan(printed) else f" ({printed:g})"
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def mean_with_interval(values: "pd.Series[float]", scale: float = 1.0) -> str:
+    """Write a mean over networks with the half-width of its 95% interval.
+
+    >>> mean_with_interval(pd.Series([0.5]), 100)
+    '50.0'
+    """
+    values = values.dropna() * scale
+    if values.empty:
+        return "–"
+    digits = 3 if scale == 1 else 1
+    mean = mean_interval(values)
+    text = f"{mean.estimate:.{digits}f}"
+    return text if mean.n < 2 else f"{text} ± {mean.high - mean.estimate:.{digits}f}"
+
+
+def difference(rows: pd.DataFrame, first: str, second: str, scale: float = 1.0) -> str:
+    """Write how far two methods are apart, over networks of the same seed (and noise, radius)."""
+    keys = ("seed", "noise_std", "epsilon", "foreign")
+    pairs = [column for column in keys if rows[column].notna().all()]
+    wide = rows.pivot_table(index=pairs, columns="method", values="value")
+    gap = mean_interval(scale * (wide[first] - wide[second]).dropna())
+    interval = f" [{gap.low:.3g}, {gap.high:.3g}]" if gap.n > 1 else ""
+    return f"{TITLES[first]} minus {TITLES[second]}: {gap.estimate:.3g}{interval}, n = {gap.n}"
+
+
+def parts_of_gradient(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return norms of the density's gradient and its parts, and ratios to the standard network."""
+    titles = {"whole": "whole gradient", "shift": "shift", "centred": "centred part"}
+    means = rows.pivot_table(index="metric", columns="method", values="value")
+    lines = []
+    for method in [name for name in TITLES if name in means]:
+        line = {"method": TITLES[method]}
+        for part, title in titles.items():
+            norm, ratio = means[method][part], means[method][f"{part}_ratio"]
+            line[title] = f"{norm:.2f} ({ratio:.2f})"
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def reduction(rows: pd.DataFrame) -> str:
+    """Write to what share of the standard network's norm a method brings both parts."""
+    texts = []
+    for part in ("shift", "centred"):
+        mean = mean_interval(rows[rows["metric"] == f"{part}_ratio"]["value"])
+        ends = f" [{mean.low:.2f}, {mean.high:.2f}]" if mean.n > 1 else ""
+        texts.append(f"{part} part to {mean.estimate:.2f}{ends}")
+    return "; ".join(texts)
+
+
+def published_of(tables: list[dict[str, Any]]) -> dict[str, pd.DataFrame]:
+    """Return published tables by their id, a row a method; Table 3 by `table-3/NETWORK`."""
+    frames = {t["id"]: pd.DataFrame(t["rows"], index=t["columns"]).T for t in tables}
+    rows = frames["table-3"]
+    for network, part in rows.groupby(rows.index.str.partition("/").get_level_values(0)):
+        frames[f"table-3/{network}"] = part.rename(index=lambda name: name.partition("/")[2])
+    return frames
+
+
+def group_accuracies(arrays: Mapping[str, Any]) -> pd.DataFrame:
+    """Return accuracy (%) in each group of label and background, a mean over networks."""
+    names = [name for name in arrays if name.startswith("groups|")]
+    accuracies = np.stack([100 * arrays[name] for name in names])
+    columns = [f"label {n // 2}, background {n % 2}" for n in range(accuracies.shape[1])]
+    rows = pd.DataFrame(accuracies, columns=columns)
+    keys = pd.DataFrame([name.split("|")[1:3] for name in names], columns=["data", "method"])
+    means = rows.groupby([keys["data"].map(name_of), keys["method"].map(TITLES)], sort=False).mean()
+    return means.reset_index()
+
+
+def published_table(values: pd.DataFrame) -> pd.DataFrame:
+    """Return values of the paper by method as a table to show."""
+    return values.rename(index=TITLES).rename_axis("method").reset_index()
+
+
+def published_groups(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the accuracies of the paper's Table 2, with what it prints after ±, by method."""
+    written = {}
+    for name, title in GROUP_COLUMNS.items():
+        pairs = zip(values[name], values[f"{name}_pm"], strict=True)
+        written[title] = [f"{accuracy:.2f} ± {spread:.2f}" for accuracy, spread in pairs]
+    return pd.DataFrame(written, index=values.index)
+
+
+def with_radii(rows: pd.DataFrame) -> pd.DataFrame:
+    """Name each row by its metric, and by norm and radius of the attack, in the column `column`."""
+    names = []
+    for metric, epsilon in zip(rows["metric"], rows["epsilon"], strict=True):
+        norm = str(metric).removeprefix("pgd_")
+        radius = f"{255 * epsilon:.0f}/255" if norm == "linf" else f"{epsilon:g}"
+        names.append(f"{NORMS[norm]} {radius}" if norm in NORMS else metric)
+    return rows.assign(column=names)
+
+
+def perturbation_curves(arrays: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the curves of pixel perturbation, a row a point: share of pixels (%), value."""
+    curves = []
+    for name, values in arrays.items():
+        kind, data, network, method, *_ = [*name.split("|"), "", ""]
+        if kind == "curve":
+            points = {"share": np.linspace(0, 100, len(values)), "value": values}
+            curves.append(pd.DataFrame(points).assign(data=data, network=network, method=method))
+    return pd.concat(curves, ignore_index=True)

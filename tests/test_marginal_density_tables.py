@@ -1,0 +1,153 @@
+"""Tables and sentences of the marginal-density chapter."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from suite.evidence import load_published
+from suite.papers import marginal_density_tables as tables
+from suite.papers.marginal_density import TABLE_1, TABLE_2
+
+WHERE = {"profile": "smoke", "data": "mnist", "network": "mlp"}
+
+
+def rows(values, **columns):
+    """Return a row for each (method, seed) and value."""
+    lines = [{"method": m, "seed": s, "value": v} for (m, s), v in values.items()]
+    return pd.DataFrame(lines).assign(
+        **WHERE | {"panel": "methods", "metric": "accuracy"} | columns
+    )
+
+
+PAIRS = rows(
+    {("standard", 0): 0.5, ("standard", 1): 0.7, ("density", 0): 0.7, ("density", 1): 0.8},
+    noise_std=np.nan,
+    epsilon=np.nan,
+    foreign=np.nan,
+)
+
+
+def test_rows_are_selected_by_part_metric_and_columns():
+    table = pd.concat([PAIRS, PAIRS.assign(panel="photos", norm="l2"), PAIRS.assign(metric="a")])
+    assert len(tables.select(table, "methods", "accuracy")) == 4
+    assert len(tables.select(table, ["methods", "photos"], "accuracy")) == 8
+    assert len(tables.select(table, ["methods", "photos"], "accuracy", norm="l2")) == 4
+
+
+def test_panels_are_named_by_what_tells_them_apart():
+    table = PAIRS.assign(norm="linf", epsilon=0.1, foreign="fashion_mnist")
+    names = [name for name, _ in tables.panels(table, "norm", "epsilon", "foreign")]
+    assert names == ["MNIST, MLP, L∞, radius 0.1, against Fashion-MNIST, profile smoke"]
+    by_profile = pd.concat([PAIRS, PAIRS.assign(profile="laptop")])
+    parts = dict(tables.panels(by_profile))
+    assert [*parts] == ["MNIST, MLP, profile smoke", "MNIST, MLP, profile laptop"]
+    assert all(len(part) == 4 for part in parts.values())
+
+
+def test_a_method_table_has_means_intervals_and_published_values():
+    columns = {
+        "accuracy": tables.Column("acc", 100, "accuracy"),
+        "leakage": tables.Column("leak", 1, "leakage"),
+        "absent": tables.Column("no column"),
+    }
+    table = pd.concat([PAIRS, rows({("density", 0): 0.25}, metric="leakage")])
+    published = pd.DataFrame(
+        {"accuracy": [99.5, np.nan], "leakage": [1.0, 2.0]}, index=["density", "softplus"]
+    )
+    found = tables.method_table(table, columns, published=published)
+    # Of 0.7 and 0.8 the standard error is 0.05, and t with one degree of freedom 12.706.
+    assert found.to_dict("records") == [
+        {"method": "SoftPlus", "acc": "– (–)", "leak": "– (2)"},
+        {"method": "density", "acc": "75.0 ± 63.5 (99.5)", "leak": "0.250 (1)"},
+    ]
+    plain = tables.method_table(PAIRS, columns)
+    assert plain["method"].tolist() == ["standard", "density"]
+    assert plain["acc"].tolist() == ["60.0 ± 127.1", "75.0 ± 63.5"]
+    assert [*plain] == ["method", "acc"]
+
+
+def test_columns_may_be_values_of_another_column():
+    table = pd.concat([PAIRS.assign(attack="pgd"), PAIRS.assign(attack="fgsm", value=0.25)])
+    columns = {"fgsm": tables.Column("FGSM", 100), "pgd": tables.Column("PGD", 100)}
+    found = tables.method_table(table, columns, across="attack")
+    assert found["FGSM"].tolist() == ["25.0 ± 0.0", "25.0 ± 0.0"]
+    assert found["PGD"].str.startswith(("60.0", "75.0")).all()
+
+
+def test_a_difference_is_that_of_pairs():
+    sentence = tables.difference(PAIRS, "density", "standard", 100)
+    assert sentence == "density minus standard: 15 [-48.5, 78.5], n = 2"
+    one = tables.difference(PAIRS[PAIRS["seed"] == 0], "density", "standard")
+    assert one == "density minus standard: 0.2, n = 1"
+    radii = pd.concat([PAIRS.assign(epsilon=0.1), PAIRS.assign(epsilon=0.2)])
+    assert tables.difference(radii, "density", "standard").endswith("n = 4")
+
+
+def test_parts_of_the_gradient_stand_beside_their_ratios():
+    parts = {"whole": 4.0, "shift": 2.0, "centred": 1.0}
+    values = [
+        rows({("density", 0): value / divisor}, metric=f"{part}{end}")
+        for part, value in parts.items()
+        for end, divisor in (("", 1), ("_ratio", 8))
+    ]
+    table = pd.concat([*values, PAIRS])
+    assert tables.parts_of_gradient(table[table["method"] == "density"]).to_dict("records") == [
+        {
+            "method": "density",
+            "whole gradient": "4.00 (0.50)",
+            "shift": "2.00 (0.25)",
+            "centred part": "1.00 (0.12)",
+        }
+    ]
+    assert tables.reduction(table) == "shift part to 0.25; centred part to 0.12"
+    two = pd.concat([table, rows({("density", 1): 0.5}, metric="shift_ratio")])
+    assert tables.reduction(two).startswith("shift part to 0.38 [-1.21, 1.96]; ")
+
+
+def test_published_tables_have_the_methods_of_the_chapter():
+    printed = tables.published_of(load_published("marginal_density")["tables"])
+    assert set(printed["table-1"].index) == set(TABLE_1)
+    assert set(printed["table-2"].index) == set(TABLE_2)
+    assert printed["table-3/vgg11"]["leakage"]["density"] == 2.899
+    groups = tables.published_groups(printed["table-2"])
+    assert groups["worst group, CelebA"]["standard"] == "49.90 ± 8.69"
+    assert groups["all, Waterbirds"]["group_dro_density"] == "90.52 ± 0.10"
+    for table in printed.values():
+        shown = tables.published_table(table)
+        assert len(shown) == len(table)
+
+
+def test_rows_of_photographs_are_named_by_norm_and_radius():
+    table = pd.DataFrame(
+        {"metric": ["accuracy", "pgd_l2", "pgd_linf"], "epsilon": [np.nan, 0.5, 0.00784]}
+    )
+    assert tables.with_radii(table)["column"].tolist() == ["accuracy", "L2 0.5", "L∞ 2/255"]
+    assert tables.with_radii(table[:0])["column"].tolist() == []
+
+
+ARRAYS = {
+    "groups|texturedmnist|standard|0": np.array([1.0, 0.5, 0.25, 1.0]),
+    "groups|texturedmnist|standard|1": np.array([0.5, 0.5, 0.75, 1.0]),
+    "groups|texturedmnist|density|0": np.array([0.0, 0.0, 0.0, 0.0]),
+    "curve|mnist|mlp|density": np.array([0.0, 2.0, 1.0]),
+    "maps|block|density|maps": np.zeros(3),
+}
+
+
+def test_accuracies_in_groups_are_means_over_networks():
+    found = tables.group_accuracies(ARRAYS)
+    assert found["method"].tolist() == ["standard", "density"]
+    assert found["label 0, background 0"].tolist() == [75.0, 0.0]
+    assert found["label 1, background 0"].tolist() == [50.0, 0.0]
+
+
+def test_curves_of_perturbation_go_over_the_share_of_pixels():
+    found = tables.perturbation_curves(ARRAYS)
+    assert found["share"].tolist() == [0.0, 50.0, 100.0]
+    assert found["value"].tolist() == [0.0, 2.0, 1.0]
+    assert set(found["method"]) == {"density"}
+
+
+@pytest.mark.parametrize("values", [[], [np.nan]])
+def test_no_values_have_no_mean(values):
+    assert tables.mean_with_interval(pd.Series(values, dtype=float)) == "–"

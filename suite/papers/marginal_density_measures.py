@@ -131,7 +131,7 @@ def ood_auroc(
     subject: EvaluatedModel, *, data: str, score: str = "log_density", n_images: int | None = None
 ) -> Result:
     """See `suite.metrics.auroc`; `score` is one of `OOD_SCORES`, or "logit" for `logit_auroc`."""
-    check_foreign(subject.data, load_data(data), subject.unit.data, data)
+    check_other_images(subject.data, load_data(data), subject.unit.data, data)
     known, others = (
         subject.logits(subject.test_images(n_images, name, labelled=False)[0])
         for name in (None, data)
@@ -142,7 +142,7 @@ def ood_auroc(
     return Result(metrics.auroc(to_score(known), to_score(others)))
 
 
-def check_foreign(own: ImageData, shown: ImageData, own_name: str, name: str) -> None:
+def check_other_images(own: ImageData, shown: ImageData, own_name: str, name: str) -> None:
     """Check that images are not those of the training.
 
     Raises:

@@ -13,7 +13,7 @@ from suite import networks
 from suite.data import load_data
 from suite.errors import RunFailed, UsageError
 from suite.papers import measure
-from suite.papers.marginal_density_measures import check_foreign
+from suite.papers.marginal_density_measures import check_other_images
 from suite.paths import store_folder
 from suite.runs.execute import Job, describe, keys_of
 from suite.runs.executors import Resources, run_jobs
@@ -128,7 +128,7 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             labelled = unit.metric not in measure.WITHOUT_LABELS
             checked_test_split(own, shown, name, measure.images_needed(unit), labelled=labelled)
             if not labelled:
-                check_foreign(own, shown, unit.training.data, name)
+                check_other_images(own, shown, unit.training.data, name)
     built = set()
     for network in map(training_of, units):
         data = data_of(network)

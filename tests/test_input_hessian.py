@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from reglib.double_backward import folded_copy
+from reglib.double_backward import folded_copy, folding_of
 from reglib.input_hessian import (
     closed_form_hessian,
     decomposition,
@@ -16,7 +16,7 @@ from reglib.input_hessian import (
     leading_eigenpairs,
     true_hessian,
 )
-from suite.papers.second_order import hessian_case
+from suite.papers.second_order import closed_form_difference
 from tests.double_backward import in_general_position, randn
 
 CLASSES = 4
@@ -99,24 +99,24 @@ def test_differentiating_twice_is_the_hessian(model, images):
 
 @curved
 def test_which_case_holds_and_by_how_much(model, images):
-    case = hessian_case(model, images, LABELS, generator=torch.Generator().manual_seed(0))
-    assert not case.piecewise_linear
-    assert set(case.nonlinear)
+    generator = torch.Generator().manual_seed(0)
+    difference = closed_form_difference(model, images, LABELS, generator=generator)
+    assert folding_of(model).nonlinear
     v = torch.randn(images.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     ours = columns(closed_form_hessian(model, images).product, images)
     theirs = formed(model, images, LABELS)
     v = ours @ v.flatten(1)[:, :, None]
     wanted = ((ours - theirs) @ v).norm(dim=1) / (theirs @ v).norm(dim=1)
-    torch.testing.assert_close(case.difference, wanted[:, 0], rtol=1e-8, atol=0)
-    assert (case.difference > 1e-3).all()
+    torch.testing.assert_close(difference, wanted[:, 0], rtol=1e-8, atol=0)
+    assert (difference > 1e-3).all()
 
 
 @piecewise_linear
 def test_in_a_straight_network_both_products_agree(model, images):
-    case = hessian_case(model, images, LABELS, generator=torch.Generator().manual_seed(0))
-    assert case.piecewise_linear
-    assert not case.nonlinear
-    assert (case.difference < 1e-12).all()
+    generator = torch.Generator().manual_seed(0)
+    difference = closed_form_difference(model, images, LABELS, generator=generator)
+    assert not folding_of(model).nonlinear
+    assert (difference < 1e-12).all()
 
 
 def test_the_case_decides_which_product_is_made(images):

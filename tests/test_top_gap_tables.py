@@ -46,6 +46,21 @@ def test_measures_have_names_and_the_papers_robust_accuracy():
     assert named["what"].tolist() == ["accuracy", "other backgrounds", "pgd", "erf_distance"]
 
 
+def test_attacks_are_named_by_their_steps_or_by_their_loss():
+    columns = ["battery", "attack", "loss", "steps"]
+    rows = [
+        ("none", "fgsm", "cross_entropy", 1),
+        ("none", "pgd", "cross_entropy", 20.0),
+        ("attacks", "apgd", "cross_entropy", 20),
+        ("attacks", "apgd", "logit_ratio", 20),
+        ("attacks", "together", "", 20),
+    ]
+    frame = table(rows, columns, metric="robust_accuracy")
+    assert top_gap_tables.attacks(frame, "none")["name"].tolist() == ["fgsm 1", "pgd 20"]
+    names = top_gap_tables.attacks(frame, "attacks")["name"].tolist()
+    assert names == ["apgd", "apgd ratio", "together"]
+
+
 def test_means_over_seeds_with_their_deviations():
     wide = top_gap_tables.means(table(), ["variant"], "metric")
     assert wide.to_numpy().tolist() == [
@@ -59,10 +74,16 @@ def test_means_over_seeds_with_their_deviations():
     assert empty.to_numpy().tolist() == [["not run at the profiles that are shown"]]
 
 
-def test_a_sentence_for_each_profile_that_has_all_parts():
-    common, text = {"metric": "accuracy"}, "{none:.0%} and {fpn:.0%}"
-    parts = {name: {"variant": name} for name in ("none", "fpn")}
-    assert top_gap_tables.sentences(table(), text, common, **parts) == ["*laptop*: 60% and 25%"]
+def test_a_sentence_for_each_profile_that_has_all_means():
+    rows = top_gap_tables.select(table(), metric="accuracy")
+    text = "{none:.0%} and {fpn:.0%}"
+    assert top_gap_tables.sentences(text, rows, "variant") == ["*laptop*: 60% and 25%"]
+    rows = rows.assign(variant=rows["variant"] + "+l1 x").replace({0.25: np.nan})
+    assert top_gap_tables.sentences("{none_l1_x:g}", rows, "variant") == [
+        "*laptop*: 0.6",
+        "*paper*: 1",
+    ]
+    assert top_gap_tables.sentences("{fpn_l1_x:g}", rows, "variant") == []
 
 
 def test_a_printed_table_writes_what_is_missing_as_a_dash():

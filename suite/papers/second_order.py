@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -135,13 +134,13 @@ def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step:
 def closed_form_error(
     subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1, seed: int = 0
 ) -> Result:
-    """Compare the closed-form Hessian with two differentiations: see `HessianCase.difference`."""
+    """Compare the closed-form Hessian with two differentiations: see `closed_form_difference`."""
     differences = []
     for images, _ in subject.batches(n_images, first, step):
         predicted = subject.predict(images)
         generator = subject.generator(seed)
-        case = hessian_case(subject.folded, images, predicted, generator=generator)
-        differences.append(case.difference.double())
+        difference = closed_form_difference(subject.folded, images, predicted, generator=generator)
+        differences.append(difference.double())
     return Result(torch.cat(differences))
 
 
@@ -181,28 +180,10 @@ def unit_vectors(maps: Tensor) -> Tensor:
     return nn.functional.normalize(maps.flatten(1), dim=1, eps=0.0)
 
 
-class HessianCase(NamedTuple):
-    """Which Hessian a network has.
-
-    Args:
-        nonlinear: reason by name of each call that is not known to be linear on pieces.
-        difference: norm of the difference of both products with a random vector, over that of the
-            true product (over that of the other where the true one is zero), (B,).
-    """
-
-    nonlinear: dict[str, str]
-    difference: Tensor
-
-    @property
-    def piecewise_linear(self) -> bool:
-        """Whether there is no such call, so that the closed form is exact."""
-        return not self.nonlinear
-
-
-def hessian_case(
+def closed_form_difference(
     model: nn.Module, images: Tensor, labels: Tensor, *, generator: torch.Generator
-) -> HessianCase:
-    """Find out whether the closed form is exact for a network, and by how much it differs.
+) -> Tensor:
+    """Say by how much products with the closed form differ from those by differentiating twice.
 
     The random vector is put into the range of the closed form first: a vector with equal shares of
     all directions would compare what hardly matters.
@@ -212,6 +193,10 @@ def hessian_case(
         images: (B, C, H, W).
         labels: class indices, (B,).
         generator: source of the vector, on the device of `images`.
+
+    Returns:
+        Norm of the difference of both products, over that of the true one (over that of the other
+        where the true one is zero), (B,).
 
     Raises:
         ValueError: as `true_hessian`.
@@ -223,10 +208,7 @@ def hessian_case(
     by_closed_form, twice = closed.product(v).flatten(1), true.product(v).flatten(1)
     norm = twice.norm(dim=1)
     norm = torch.where(norm > 0, norm, by_closed_form.norm(dim=1))
-    difference = (by_closed_form - twice).norm(dim=1) / torch.where(
-        norm > 0, norm, torch.ones_like(norm)
-    )
-    return HessianCase(folding_of(model).nonlinear, difference)
+    return (by_closed_form - twice).norm(dim=1) / torch.where(norm > 0, norm, 1)
 
 
 def interpretation_quality(

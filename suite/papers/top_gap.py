@@ -175,22 +175,21 @@ def _labels(battery: str, settings: Settings) -> Settings:
 def _measured(p: SimpleNamespace, model: Model) -> list[Measured]:
     """Return what is measured of a model."""
     n, here = {"n_images": p.n_images}, model.data == p.data
-    rows: list[Measured] = [({}, "accuracy", {}), ({}, "class_map_sparsity", n)]
-    rows += [
-        ({"part": v}, "erf_distance", n | {"part": v}) for v in ("centre", "corner", "distance")
-    ]
+    compared = [main_model(p, v, s) for v in ("none", ALL_THREE) for s in p.seeds]
+    rows: list[Measured] = [({}, "accuracy", {})]
     if p.shifted and here:
         rows.append(({"test": "shifted"}, "accuracy", {"data": p.shifted}))
-    if model in [
-        main_model(p, v, s) for v in ("none", ALL_THREE) for s in p.seeds if p.n_corrupted
-    ]:
+    if p.n_corrupted and model in compared:
         settings = {"level": 1, "n_images": p.n_corrupted}
         rows.append(({"test": "corrupted"}, "corrupted_accuracy", settings))
-    if p.with_masks and here:
-        rows.append(({}, "mask_iou", n))
+    rows.append(({}, "class_map_sparsity", n))
     if model in _swept(p):
         predicted = n | {"class_of": "predicted"}
         rows.append(({"metric": "predicted_map_mean"}, "class_map_sparsity", predicted))
+    if p.with_masks and here:
+        rows.append(({}, "mask_iou", n))
+    parts = ("centre", "corner", "distance")
+    rows += [({"part": part}, "erf_distance", n | {"part": part}) for part in parts]
     rows = [({"metric": metric} | labels, metric, settings) for labels, metric, settings in rows]
     return rows + _attacks(p, model)
 

@@ -1,6 +1,8 @@
 """Tables and sentences of the Top-GAP chapter."""
 
+import contextlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +19,7 @@ MEASURES = {
     "fgsm": "FGSM",
     "pgd": "PGD",
 }
+RATIO = {True: " ratio", False: ""}
 IN_TABLES = ["accuracy", "robust_accuracy", "mask_iou", "class_map_sparsity", "erf_distance"]
 
 
@@ -45,6 +48,17 @@ def measures(table: pd.DataFrame, metrics: list[str], **values: Any) -> pd.DataF
     return rows.assign(what=what.where(rows["test"] == "own", "other backgrounds"))
 
 
+def attacks(table: pd.DataFrame, battery: str, **values: Any) -> pd.DataFrame:
+    """Return robust accuracies as `select`, with the `name` of each attack.
+
+    Those of the battery "attacks" are named by their loss, others by their steps.
+    """
+    rows = select(table, metric="robust_accuracy", battery=battery, **values)
+    if battery == "attacks":
+        return rows.assign(name=rows["attack"] + (rows["loss"] == "logit_ratio").map(RATIO))
+    return rows.assign(name=rows["attack"] + " " + rows["steps"].map("{:.0f}".format))
+
+
 def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     """Return means ± standard deviations over seeds, and the number of seeds."""
     if rows.empty:
@@ -60,26 +74,19 @@ def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     return wide.replace({"variant": TITLES})
 
 
-def sentences(
-    table: pd.DataFrame, text: str, common: Mapping[str, Any], **parts: Mapping[str, Any]
-) -> list[str]:
-    """Write a text for each profile, with the mean of the rows that each part selects.
+def sentences(text: str, rows: pd.DataFrame, by: str) -> list[str]:
+    """Write a text for each profile that has a mean for every name in its braces.
 
     Args:
-        table: of the chapter.
-        text: with the names of the parts in braces.
-        common: what all parts select by, see `select`.
-        parts: what each selects by.
-
-    Returns:
-        A sentence for each profile that has rows for every part.
+        text: a name is a value of the column `by`, with "_" for what is no letter or digit.
+        rows: what the means are taken of.
+        by: name of a column.
     """
     result = []
-    for profile, rows in table.groupby("profile", sort=False):
-        values = {
-            n: select(rows, **{**common, **part})["value"].mean() for n, part in parts.items()
-        }
-        if np.isfinite([*values.values()]).all():
+    for profile, part in rows.groupby("profile", sort=False):
+        means = part.groupby(by)["value"].mean().dropna()
+        values = {re.sub(r"\W", "_", str(name)): value for name, value in means.items()}
+        with contextlib.suppress(KeyError):
             result.append(f"*{profile}*: {text.format(**values)}")
     return result
 

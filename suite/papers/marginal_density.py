@@ -26,7 +26,18 @@ SCORES = {
     "ood_logit_auroc": "logit",
     "ood_probability_auroc": "max_probability",
 }
-TIMES = {"stable": "stable", "logsumexp": "logsumexp", "plain": "none"}
+TIME_RATIOS = {
+    "efficient_to_stable_seconds": "stable",
+    "efficient_to_logsumexp_seconds": "logsumexp",
+    "efficient_to_plain_seconds": "none",
+}
+# Ratios to the standard network, by what they divide.
+RATIOS = {
+    "leakage": "leakage_ratio",
+    "whole": "whole_ratio",
+    "shift": "shift_ratio",
+    "centred": "centred_ratio",
+}
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 # Settings of metrics that are columns too, by the names of these.
 LABELS = {"noise_std": "noise_std", "epsilon": "epsilon", "data": "foreign"}
@@ -289,7 +300,7 @@ def collect(
         for part, tensor in (store.read_tensors(key) or {}).items():
             arrays[name if name.startswith("ascent") else f"{name}|{part}"] = tensor.numpy()
     rows = pd.concat([rows.drop(columns="key"), *times], ignore_index=True)
-    ratios = [to_standard(rows, metric) for metric in ("leakage", "whole", "shift", "centred")]
+    ratios = [to_standard(rows, metric) for metric in RATIOS]
     return pd.concat([rows, *ratios], ignore_index=True), arrays
 
 
@@ -312,9 +323,8 @@ def _times(unit: Measurement, tensors: Mapping[str, Tensor]) -> pd.DataFrame:
     """Return milliseconds of a step with each form of the penalty, and ratios of them, by turn."""
     turns = pd.DataFrame({name: tensor.numpy() for name, tensor in tensors.items()})
     parts = [(form, "step_milliseconds", turns[form]) for form in turns]
-    for title, other in TIMES.items() if len(turns) else ():
-        ratio = turns["efficient"] / turns[other]
-        parts.append(("density", f"efficient_to_{title}_seconds", ratio))
+    for metric, other in TIME_RATIOS.items() if len(turns) else ():
+        parts.append(("density", metric, turns["efficient"] / turns[other]))
     common = {"panel": "timing", "p": 2.0, "strength": unit.settings["strength"]}
     common |= {"data": unit.training.data, "network": unit.training.network, "status": "done"}
     return pd.DataFrame(
@@ -330,4 +340,4 @@ def to_standard(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     pair = ["data", "network", "seed"]
     standard = rows[rows["method"] == "standard"].set_index(pair)["value"]
     values = rows["value"] / standard.reindex(pd.MultiIndex.from_frame(rows[pair])).to_numpy()
-    return rows.assign(metric=f"{metric}_ratio", value=values, std=np.nan)
+    return rows.assign(metric=RATIOS[metric], value=values, std=np.nan)

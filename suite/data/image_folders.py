@@ -108,16 +108,16 @@ def _cut(root: Path, part: _Listed) -> Split:
     return image_cache.read_photographs(root, part.paths, part.labels)
 
 
-def read_resized_folder(root: Path, *, folder: str) -> Read:
-    """Read FOLDER/{train,test}/CLASS/* with images of any size, and cut them to 224 x 224."""
-    train, test = _parts(root / folder, "test")
-    return _cut(root, train), _cut(root, test), train.classes
+def read_photograph_folder(
+    root: Path, *, folder: str, test: str = "test", of_imagenet: bool = False
+) -> Read:
+    """Read FOLDER/{train,TEST}/CLASS/* with images of any size, and cut them to 224 x 224.
 
-
-def read_imagenet(root: Path) -> Read:
-    """Read ImageNet 2012 :cite:p:`deng2009`; the validation set is to test."""
-    train, test = _parts(root / "imagenet", "val", _of_imagenet)
-    return _cut(root, train), _cut(root, test), class_names()
+    Of ImageNet 2012 :cite:p:`deng2009` the validation set is to test.
+    """
+    train, part = _parts(root / folder, test, _of_imagenet if of_imagenet else _listed)
+    classes = class_names() if of_imagenet else train.classes
+    return _cut(root, train), _cut(root, part), classes
 
 
 def read_shifted_imagenet(root: Path, *, folder: str) -> Read:

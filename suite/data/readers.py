@@ -42,8 +42,9 @@ def read_mnist5k(root: Path) -> Read:
     return Split(images[train], labels[train]), Split(images[test], labels[test]), DIGITS
 
 
-def read_torchvision(root: Path, *, kind: Any) -> Read:
+def read_torchvision(root: Path, *, name: str) -> Read:
     """Read MNIST or CIFAR, or a set like them, by its class in `torchvision.datasets`."""
+    kind = getattr(datasets, name)
     folder = root / getattr(kind, "base_folder", kind.__name__)
     with reading(folder):
         train, test = kind(root, train=True), kind(root, train=False)
@@ -59,7 +60,7 @@ def _from_arrays(data: Any) -> Split:
 def read_fashion_mnist(root: Path) -> Read:
     """Read torchvision's copy or, the same files, that of Debian's package."""
     if (root / "FashionMNIST").exists() or not DEBIAN_FASHION_MNIST.exists():
-        return read_torchvision(root, kind=datasets.FashionMNIST)
+        return read_torchvision(root, name="FashionMNIST")
     with reading(DEBIAN_FASHION_MNIST):
         train, test = (_read_idx(DEBIAN_FASHION_MNIST, prefix) for prefix in ("train", "t10k"))
     return train, test, datasets.FashionMNIST.classes

@@ -1,19 +1,16 @@
-"""The data sets by name: `sources.yml` says what each is, and here is how it is read."""
+"""The data sets by name: `sources.yml` says what each is, how it is read and how to get it."""
 
 import dataclasses
+import json
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
-from torchvision import datasets
 
-from suite.data import files, readers, resized, synthetic
-from suite.data import image_folders as folders
-from suite.data import natural_images as natural
-from suite.data.grouped import block_images, read_celeba, read_waterbirds, textured_images
+from suite.data.files import SIZE
 from suite.data.splits import Damaged, NotThere, Read
 from suite.errors import DataMissing, UsageError, unknown
 from suite.paths import data_folder
@@ -102,22 +99,29 @@ def read_source(name: str, root: Path) -> Read:
         ) from damaged
 
 
-def _made_of(name: str, change: Callable[..., Read], **options: Any) -> Callable[[Path], Read]:
-    """Return a reader of a data set that is made of another one."""
-    return lambda root: change(*read_source(name, root), **options)
+def _reader(function: str, *, of: str = "", **settings: Any) -> Callable[[Path], Read]:
+    """Return a reader that calls a function of this package, by module and name.
+
+    The function gets the folder of data sets or, with `of`, what is read of that data set.
+    """
+
+    def read(root: Path) -> Read:
+        result: Read = pkgutil.resolve_name(f"suite.data.{function}")(
+            *(read_source(of, root) if of else [root]), **settings
+        )
+        return result
+
+    return read
 
 
 def _own(folder: Path, path: str) -> Source:
     """Make the source of own images: to train on, or photographs that are only shown."""
     if folder.is_dir() and not any((folder / part).is_dir() for part in ("train", "test", "val")):
+        read = _reader("image_folders.read_own", folder=folder)
         about, how = f"own photographs below {path}", f"put images into {path}"
-        shape = (3, files.SIZE, files.SIZE)
-        return Source(
-            partial(folders.read_own, folder=folder), about, "your own", how, shape, to_train=False
-        )
-    read = partial(folders.read_image_folder, folder=folder)
-    how = f"put images into {path}/train/CLASS/"
-    return Source(read, f"own images in {path}", "your own", how)
+        return Source(read, about, "your own", how, (3, SIZE, SIZE), to_train=False)
+    read = _reader("image_folders.read_image_folder", folder=folder)
+    return Source(read, f"own images in {path}", "your own", f"put images into {path}/train/CLASS/")
 
 
 def _resized(name: str, other: str, side: str) -> Source:
@@ -127,12 +131,9 @@ def _resized(name: str, other: str, side: str) -> Source:
             f"data set {name!r}: expected resized:NAME:SIZE, such as resized:fashion_mnist:32"
         )
     entry, size = source(other), int(side)
-    return dataclasses.replace(
-        entry,
-        read=_made_of(other, resized.resized, size=size),
-        about=f"{entry.about}; as {size} x {size} RGB",
-        shape=(3, size, size),
-    )
+    read = _reader("resized.resized", of=other, size=size)
+    about = f"{entry.about}; as {size} x {size} RGB"
+    return dataclasses.replace(entry, read=read, about=about, shape=(3, size, size))
 
 
 def _imagenet_c(which: str) -> Source:
@@ -145,60 +146,17 @@ def _imagenet_c(which: str) -> Source:
         raise UsageError(
             f"imagenet_c:{corruption}:LEVEL: expected a level of 1 to 5, got {level!r}"
         )
-    [family] = FAMILIES.values()
-
-    def filled(text: str) -> str:
-        return text.replace("CORRUPTION", corruption).replace("LEVEL", level)
-
-    folder = filled("imagenet-c/CORRUPTION/LEVEL")
-    read = partial(folders.read_shifted_imagenet, folder=folder)
-    about, how_to_get = filled(family.about), filled(family.how_to_get)
-    return dataclasses.replace(family, read=read, about=about, how_to_get=how_to_get)
+    family = json.dumps(_DESCRIBED["imagenet_c:CORRUPTION:LEVEL"])
+    return _entry(json.loads(family.replace("CORRUPTION", corruption).replace("LEVEL", level)))
 
 
-_READERS: dict[str, Callable[[Path], Read]] = {
-    "mnist5k": readers.read_mnist5k,
-    "digits-centred": _made_of("mnist5k", synthetic.padded_digits, anywhere=False),
-    "digits-anywhere": _made_of("mnist5k", synthetic.padded_digits, anywhere=True),
-    "digit_canvas": _made_of("mnist5k", synthetic.cluttered_digits, swapped=False),
-    "digit_canvas_swapped": _made_of("mnist5k", synthetic.cluttered_digits, swapped=True),
-    "mnist": partial(readers.read_torchvision, kind=datasets.MNIST),
-    "fashion_mnist": readers.read_fashion_mnist,
-    "kmnist": partial(readers.read_torchvision, kind=datasets.KMNIST),
-    "cifar10": partial(readers.read_torchvision, kind=datasets.CIFAR10),
-    "cifar100": partial(readers.read_torchvision, kind=datasets.CIFAR100),
-    "svhn": readers.read_svhn,
-    "cifar10-jpeg": partial(folders.read_image_folder, folder="cifar10-jpeg"),
-    "imagenette320": partial(folders.read_imagenette, folder="imagenette2-320", side=320),
-    "imagenette160": partial(folders.read_imagenette, folder="imagenette160", side=160),
-    "blockmnist5k": _made_of("mnist5k", block_images),
-    "blockmnist": _made_of("mnist", block_images),
-    "texturedmnist5k": _made_of("mnist5k", textured_images),
-    "texturedmnist": _made_of("mnist", textured_images),
-    "texturedfashion": _made_of("fashion_mnist", textured_images),
-    "photograph-tiles": _made_of("foolbox-imagenet", resized.tiles, size=28),
-    "waterbirds": read_waterbirds,
-    "celeba": read_celeba,
-    "coco": natural.read_coco,
-    "cub": natural.read_cub,
-    "cub_on_waterbirds": natural.read_cub_on_waterbirds,
-    "oxford_pet": natural.read_oxford_pet,
-    "wood": partial(folders.read_resized_folder, folder="wood"),
-    "imagenet": folders.read_imagenet,
-    "imagenet_sketch": partial(folders.read_shifted_imagenet, folder="sketch"),
-    "foolbox-imagenet": folders.read_foolbox,
-    "imagenet-samples": folders.read_one_a_class,
-    "imagenet-val-1000": folders.read_validation_sample,
-    "imagenet_c:CORRUPTION:LEVEL": partial(
-        folders.read_shifted_imagenet, folder="imagenet-c/CORRUPTION/LEVEL"
-    ),
-}
+def _entry(described: dict[str, Any]) -> Source:
+    read, shape = _reader(**described["read"]), tuple(described["shape"])
+    return Source(**{**described, "read": read, "shape": shape})
 
 
-_ENTRIES = {
-    name: Source(_READERS[name], **{**entry, "shape": tuple(entry["shape"])})
-    for name, entry in yaml.safe_load(Path(__file__).with_suffix(".yml").read_text()).items()
-}
+_DESCRIBED = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text())
+_ENTRIES = {name: _entry(described) for name, described in _DESCRIBED.items()}
 # A family is a name that stands for many data sets, each of which `source` makes.
 SOURCES = {name: entry for name, entry in _ENTRIES.items() if ":" not in name}
 FAMILIES = {name: entry for name, entry in _ENTRIES.items() if ":" in name}

@@ -17,6 +17,10 @@ class RunFailed(RuntimeError):
     """A computation failed; what was finished before is stored (exit code 1)."""
 
 
+class Diverged(RunFailed):
+    """A network is needed whose training diverged."""
+
+
 def unknown(kind: str, name: object, choices: Iterable[str]) -> UsageError:
     """Return the error for a name that is none of `choices`, with the nearest one.
 

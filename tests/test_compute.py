@@ -210,6 +210,23 @@ def test_a_training_that_diverges_is_told_and_disturbs_no_other(
         load_subject(wild, store)
 
 
+def test_what_is_compared_with_a_training_that_diverges_is_as_if_it_had_diverged(
+    store: Store, here: Resources, small: Small
+) -> None:
+    attack = {"attack": "fgsm", "epsilon": 0.1, "n_images": 4, "keep_images": False}
+    units = [
+        Measurement(
+            training=small(),
+            metric="robust_accuracy",
+            settings=attack | {"source": identity(small(learning_rate=rate))},
+        )
+        for rate in (1e30, 1e-3)
+    ]
+    frame = compute(units, store=store, resources=here)
+    assert frame.status.tolist() == ["diverged", "done"]
+    assert frame.value.isna().tolist() == [True, False]
+
+
 def test_load_subject_gives_the_stored_network(store: Store, here: Resources, small: Small) -> None:
     with pytest.raises(RunFailed, match=r"training \(data=mnist5k.*not in the store .*compute it"):
         load_subject(small(), store)

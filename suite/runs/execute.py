@@ -1,5 +1,6 @@
 """What a worker does: train or load a network, measure it, store each result when it is there."""
 
+import contextlib
 import functools
 import platform
 import resource
@@ -17,7 +18,7 @@ from torch import Tensor
 
 import reglib
 from suite.data import load_data
-from suite.errors import RunFailed
+from suite.errors import Diverged, RunFailed
 from suite.networks import load_pretrained
 from suite.papers.measure import measure
 from suite.paths import ROOT
@@ -133,8 +134,9 @@ def _finish(unit: Unit, job: Job, store: Store, models: Models) -> None:
     status, values, tensors = "diverged", {}, {}
     if model is not None:
         model.related = lambda other: _converged(other, _model(other, job, store, models))
-        result = measure(model, unit)
-        status, values, tensors = "done", _summary(result.per_image), result.tensors
+        with contextlib.suppress(Diverged):  # of the networks that it is compared with
+            result = measure(model, unit)
+            status, values, tensors = "done", _summary(result.per_image), result.tensors
     record = Record(identity(unit), status, values, _provenance(start, job.device))
     store.write(keys_of([unit])[0], record, tensors)
 
@@ -201,7 +203,7 @@ def evaluated(unit: Network, weights: Mapping[str, Tensor], device: torch.device
 
 def _converged(unit: Network, model: EvaluatedModel | None) -> EvaluatedModel:
     if model is None:
-        raise RunFailed(f"{describe(unit)}: diverged, so there is no network to load")
+        raise Diverged(f"{describe(unit)}: diverged, so there is no network to load")
     return model
 
 

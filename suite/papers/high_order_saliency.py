@@ -186,10 +186,10 @@ def _pictures(
     arrays["compared_index"] = np.array(drawn)
     arrays["compared_predicted"] = first["predicted"].to_numpy(int)
     arrays["compared_confidence"] = first["confidence"].to_numpy()
-    kept = [(store.read_tensors(key) or {})["maps"] for key in keys["quality"]]
+    maps = [(store.read_tensors(key) or {})["maps"] for key in keys["quality"]]
     for saliency, group in quality.assign(row=range(len(quality))).groupby("saliency"):
         rows = group.set_index("image")["row"].loc[drawn].tolist()
-        arrays[f"compared_{saliency}"] = _half(torch.cat(kept)[rows])
+        arrays[f"compared_{saliency}"] = _half(torch.cat(maps)[rows])
     return arrays
 
 

@@ -29,17 +29,17 @@ class LikeliestClasses(nn.Module):
 
     Args:
         network: from images to logits (B, classes).
-        kept: class indices, (B, n).
+        classes: class indices, (B, n).
     """
 
-    def __init__(self, network: nn.Module, kept: Tensor) -> None:
+    def __init__(self, network: nn.Module, classes: Tensor) -> None:
         super().__init__()
         self.network = network
-        self.kept = kept
+        self.classes = classes
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.network(images).gather(1, self.kept)
+        return self.network(images).gather(1, self.classes)
 
 
 def high_order(
@@ -74,8 +74,8 @@ def high_order(
     for images, labels in subject.batches(n_images, first, step):
         predicted = subject.predict(images)
         model, index = _few_classes(subject.folded, images, predicted, n_classes)
-        found = _compared(model, images, index, k, closed_form)
-        columns.append({"labels": labels, "predicted": predicted, **found})
+        numbers = _compared(model, images, index, k, closed_form)
+        columns.append({"labels": labels, "predicted": predicted, **numbers})
     tensors = {name: torch.cat([c[name] for c in columns]) for name in columns[0]}
     return Result(tensors.pop("difference"), tensors)
 
@@ -113,8 +113,8 @@ def _few_classes(
         raise UsageError(
             f"n_classes: expected 2 to {logits.shape[1]} of the network's, got {n_classes}"
         )
-    kept = logits.topk(n_classes, dim=1).indices
-    return LikeliestClasses(model, kept), torch.zeros_like(predicted)
+    classes = logits.topk(n_classes, dim=1).indices
+    return LikeliestClasses(model, classes), torch.zeros_like(predicted)
 
 
 def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1) -> Result:
@@ -252,10 +252,10 @@ def interpretation_quality(
     for images, _ in subject.batches(n_images, first, step, size=1):
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
         maps = SALIENCIES[saliency](subject.folded, images, predicted)
-        found = _quality(subject, images, predicted, maps, patch, n_steps)
-        found["max_sensitivity"] = torch.full_like(confidence, torch.nan)
+        numbers = _quality(subject, images, predicted, maps, patch, n_steps)
+        numbers["max_sensitivity"] = torch.full_like(confidence, torch.nan)
         if n_samples:
-            found["max_sensitivity"] = metrics.max_sensitivity(
+            numbers["max_sensitivity"] = metrics.max_sensitivity(
                 sizes_of,
                 images,
                 predicted,
@@ -263,9 +263,9 @@ def interpretation_quality(
                 radius=radius,
                 generator=subject.generator(seed),
             ).double()
-        found |= {"confidence": confidence, "predicted": predicted}
-        found["maps"] = _uint8(normalised_for_display(maps))
-        columns.append(found)
+        numbers |= {"confidence": confidence, "predicted": predicted}
+        numbers["maps"] = _uint8(normalised_for_display(maps))
+        columns.append(numbers)
     tensors = {name: torch.cat([c[name] for c in columns]) for name in columns[0]}
     return Result(tensors.pop("insertion"), tensors)
 
@@ -287,20 +287,20 @@ def _quality(
     )
     gradient = loss_gradient(subject.folded, images, predicted)
     sparsity = (maps == 0).flatten(1).double().mean(1)
-    largest, own = clipped_to(gradient, sparsity) != 0, maps != 0
+    largest, in_map = clipped_to(gradient, sparsity) != 0, maps != 0
     return {
         "insertion": inserted.double(),
         "deletion": deleted.double(),
         "faithfulness": metrics.faithfulness_estimate(in_patches, effects.abs()),
         "entropy": metrics.entropy(sizes).double(),
         "sparsity": sparsity,
-        "overlap": _share(largest & own, largest | own),
+        "overlap": _share(largest & in_map, largest | in_map),
     }
 
 
-def _share(some: Tensor, all_of: Tensor) -> Tensor:
+def _share(subset: Tensor, values: Tensor) -> Tensor:
     """Return how many of the values in one set are in the other, (B,)."""
-    return some.flatten(1).sum(1).double() / all_of.flatten(1).sum(1)
+    return subset.flatten(1).sum(1).double() / values.flatten(1).sum(1)
 
 
 def _patch_effects(
@@ -327,7 +327,7 @@ def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
     logits = subject.logits(images, batch_size=50)
     confidence, predicted = logits.double().softmax(1).max(1)
     index = torch.stack([confidence.argmax(), confidence.argmin()])
-    kept = {
+    tensors = {
         "index": index,
         "labels": labels[index],
         "predicted": predicted[index],
@@ -339,8 +339,8 @@ def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
     first, second = unit_vectors(loss.gradient), unit_vectors(caso_converged(loss).maps)
     sizes = torch.stack([v.view_as(images).abs().sum(1) for v in (first, second, second - first)])
     cap = torch.quantile(sizes[0].flatten(1), 0.99, dim=1).view(1, -1, 1, 1)
-    kept["maps"] = _uint8((sizes / cap).clamp_max(1)).transpose(0, 1).contiguous()
-    return Result((second - first).norm(dim=1), kept)
+    tensors["maps"] = _uint8((sizes / cap).clamp_max(1)).transpose(0, 1).contiguous()
+    return Result((second - first).norm(dim=1), tensors)
 
 
 def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Result:
@@ -361,19 +361,19 @@ def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Resu
     images, _ = subject.test_images(1, first=image)
     predicted = subject.predict(images)
     loss = surrogate_loss(subject.folded, images, predicted)
-    kept = {"image": subject.data.test.images[image]}
+    tensors = {"image": subject.data.test.images[image]}
     for name, method in (("cafo", cafo), ("caso", caso_converged)):
         choice = choose_lambda1(loss, method=method)
-        kept |= {
+        tensors |= {
             "lambda1": choice.grid.lambda1[:, 0],
             f"{name}_maps": _uint8(normalised_for_display(choice.grid.maps[:, 0])),
             f"{name}_sparsity": choice.grid.sparsity[:, 0],
             f"{name}_chosen": choice.interpretation.lambda1,
         }
-    clipped = torch.cat([clipped_to(loss.gradient, s) for s in kept["caso_sparsity"].split(1)])
-    kept["clipped_maps"] = _uint8(normalised_for_display(clipped))
-    kept["clipped_sparsity"] = (clipped == 0).flatten(1).double().mean(1)
-    return Result(kept["caso_chosen"].double(), kept)
+    clipped = torch.cat([clipped_to(loss.gradient, s) for s in tensors["caso_sparsity"].split(1)])
+    tensors["clipped_maps"] = _uint8(normalised_for_display(clipped))
+    tensors["clipped_sparsity"] = (clipped == 0).flatten(1).double().mean(1)
+    return Result(tensors["caso_chosen"].double(), tensors)
 
 
 def clipped_to(maps: Tensor, sparsity: Tensor) -> Tensor:

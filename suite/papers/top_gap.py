@@ -248,8 +248,8 @@ def collect(
     drawn = _drawn(p)
     arrays: dict[str, NDArray[Any]] = {}
     for name, key in zip(drawn, computed["key"].iloc[len(labels) :], strict=True):
-        for kept, tensor in (store.read_tensors(key) or {}).items():
-            arrays[name] = tensor.numpy() if kept == "field" else _uint8(tensor[: p.n_shown])
+        for kind, tensor in (store.read_tensors(key) or {}).items():
+            arrays[name] = tensor.numpy() if kind == "field" else _uint8(tensor[: p.n_shown])
     test = data_of(training(p, main_model(p, ALL_THREE, p.sweep_seeds[0]))).test
     arrays["images"] = test.images[: p.n_shown].expand(-1, 3, -1, -1).numpy()
     arrays["labels"] = test.labels[: p.n_shown].numpy()

@@ -156,11 +156,11 @@ def erf_distance(
     """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
     network = _with_class_maps(subject)
     images, _ = subject.test_images(n_images)
-    found = [
+    distances = [
         metrics.erf_distance(network.class_maps, batch, normalise=normalise)
         for batch in images.split(IMAGES)
     ]
-    return Result(torch.cat([getattr(one, part) for one in found]))
+    return Result(torch.cat([getattr(one, part) for one in distances]))
 
 
 def check_attack(
@@ -169,7 +169,7 @@ def check_attack(
     """Check the settings of an attack before any time is spent.
 
     Raises:
-        UsageError: a setting that the attack does not take, or that is not its own to set.
+        UsageError: a setting that the attack does not take, or that is given to it anyway.
     """
     given = ("model", "images", "labels", "generator", "epsilon")
     check_call("attack", attack, ATTACKS, attack_settings or {}, given=given)

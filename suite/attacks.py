@@ -4,11 +4,12 @@ Every attack is aimed at the class that the network predicts for the clean image
 answers both questions: is the prediction unchanged, and is it (still) correct?
 """
 
+import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,15 +63,43 @@ def judged(
     return Attacked(attacked, unchanged, unchanged & (before == labels))
 
 
-def fgsm(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    epsilon: float,
-    norm: str = "linf",
-    batch_size: int = BATCH_SIZE,
-) -> Attacked:
+def _attack(prepare: Callable[..., Perturb]) -> Callable[..., Attacked]:
+    """Make an attack on images, batch by batch, of a function that prepares it.
+
+    `prepare` gets all images and the settings. What it returns gets a frozen copy of the network, a
+    batch of images and their predicted classes; the random numbers it draws from the libraries'
+    global sources are those of the setting `generator`, if there is one.
+    """
+
+    @wraps(prepare, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+    def attack(
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        batch_size: int = BATCH_SIZE,
+        **settings: Any,
+    ) -> Attacked:
+        _check(images, **settings)
+        perturb = prepare(images, **settings)
+        # The copy of the network keeps gradients and modes of an attack away from the caller's.
+        frozen = folded_copy(model)
+        with seeded(settings.get("generator")):
+            attacked = [
+                perturb(frozen, x, _predicted(frozen, x, batch_size))
+                for x in images.detach().split(batch_size)
+            ]
+        return judged(frozen, images, torch.cat(attacked), labels, batch_size=batch_size)
+
+    common = inspect.signature(attack, follow_wrapped=False).parameters.values()
+    own = inspect.signature(prepare).parameters.values()
+    parameters = [*list(common)[:-1], *(p for p in own if p.name != "images")]
+    attack.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return attack
+
+
+@_attack
+def fgsm(images: Tensor, *, epsilon: float, norm: str = "linf") -> Perturb:
     r"""Take one step along the gradient (fast gradient sign method), by Foolbox.
 
     .. math:: x' = \text{clip}(x + \epsilon \, \text{sign} \nabla_x H(\hat c, f(x)))
@@ -91,15 +120,12 @@ def fgsm(
 
     Source: :cite:t:`goodfellow2015`.
     """
-    _check(images, epsilon, norm)
-    attack = getattr(_foolbox().attacks, f"{norm.capitalize()}FastGradientAttack")()
-    return _attack(partial(_by_foolbox, attack, epsilon), model, images, labels, batch_size)
+    return _by_foolbox("FastGradientAttack", norm, epsilon)
 
 
+@_attack
 def pgd(
-    model: nn.Module,
     images: Tensor,
-    labels: Tensor,
     *,
     epsilon: float,
     generator: torch.Generator,
@@ -107,8 +133,7 @@ def pgd(
     steps: int = 40,
     restarts: int = 1,
     relative_step: float = 1 / 30,
-    batch_size: int = BATCH_SIZE,
-) -> Attacked:
+) -> Perturb:
     r"""Take projected gradient steps from a random start, by Foolbox.
 
     .. math:: x \leftarrow \text{clip}_{\|x - x_0\| \le \epsilon}
@@ -129,17 +154,14 @@ def pgd(
 
     Source: :cite:t:`madry2018`.
     """
-    _check(images, epsilon, norm, steps=steps, restarts=restarts, relative_step=relative_step)
-    kind = getattr(_foolbox().attacks, f"{norm.capitalize()}ProjectedGradientDescentAttack")
-    attack = kind(steps=steps, rel_stepsize=relative_step)
-    perturb = partial(_by_foolbox, attack if restarts == 1 else attack.repeat(restarts), epsilon)
-    return _attack(perturb, model, images, labels, batch_size, generator)
+    check_positive(steps=steps, restarts=restarts, relative_step=relative_step)
+    options = {"steps": steps, "rel_stepsize": relative_step}
+    return _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, restarts, **options)
 
 
+@_attack
 def apgd(
-    model: nn.Module,
     images: Tensor,
-    labels: Tensor,
     *,
     epsilon: float,
     generator: torch.Generator,
@@ -148,8 +170,7 @@ def apgd(
     n_targets: int = 0,
     steps: int = 100,
     restarts: int = 1,
-    batch_size: int = BATCH_SIZE,
-) -> Attacked:
+) -> Perturb:
     """Take gradient steps whose length adapts (Auto-PGD), by ART.
 
     Args:
@@ -165,7 +186,7 @@ def apgd(
     Source: :cite:t:`croce2020`. Unlike its authors, ART judges an image by the last step, not by
     the best one, and aims at a class by the same losses.
     """
-    _check(images, epsilon, norm, steps=steps, restarts=restarts)
+    check_positive(steps=steps, restarts=restarts)
     if loss not in LOSSES:
         raise unknown("loss", loss, LOSSES)
     options = {
@@ -193,20 +214,18 @@ def apgd(
             result = torch.where(fooled[:, None, None, None], result, aimed)
         return result
 
-    return _attack(perturb, model, images, labels, batch_size, generator)
+    return perturb
 
 
+@_attack
 def square(
-    model: nn.Module,
     images: Tensor,
-    labels: Tensor,
     *,
     epsilon: float,
     generator: torch.Generator,
     steps: int = 5000,
     restarts: int = 1,
-    batch_size: int = BATCH_SIZE,
-) -> Attacked:
+) -> Perturb:
     """Change random squares, and keep what lowers the margin (Square Attack), by ART.
 
     It asks for logits only, so it does not depend on gradients. The largest change of a value is
@@ -225,7 +244,7 @@ def square(
 
     Source: :cite:t:`andriushchenko2020`.
     """
-    _check(images, epsilon, "linf", steps=steps, restarts=restarts)
+    check_positive(steps=steps, restarts=restarts)
     height, width = images.shape[2:]
     shorter, share = min(height, width), 0.8
     if shorter < 5:
@@ -235,7 +254,6 @@ def square(
         )
     if shorter <= round((share * height * width) ** 0.5):  # the square must fit in
         share = (shorter - 1) ** 2 / (height * width)
-
     options = {
         "norm": NORMS["linf"],
         "eps": epsilon,
@@ -243,11 +261,7 @@ def square(
         "nb_restarts": restarts,
         "p_init": share,
     }
-
-    def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
-        return _by_art("SquareAttack", frozen, x, options)(predicted)
-
-    return _attack(perturb, model, images, labels, batch_size, generator)
+    return lambda frozen, x, predicted: _by_art("SquareAttack", frozen, x, options)(predicted)
 
 
 def auto_attack(
@@ -278,7 +292,7 @@ def auto_attack(
 
     Source: :cite:t:`croce2020`.
     """
-    _check(images, epsilon, "linf", steps=steps, n_targets=n_targets, queries=queries)
+    check_positive(steps=steps, n_targets=n_targets, queries=queries)
     common: dict[str, Any] = {"epsilon": epsilon, "generator": generator, "batch_size": batch_size}
     attacks = (
         partial(apgd, steps=steps, **common),
@@ -300,27 +314,6 @@ ATTACKS: dict[str, Callable[..., Attacked]] = {
 }
 
 
-def _attack(
-    perturb: Perturb,
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    batch_size: int,
-    generator: torch.Generator | None = None,
-) -> Attacked:
-    """Attack images batch by batch; `perturb` gets network, images and predicted classes.
-
-    The copy of the network keeps the gradients and modes of an attack away from the caller's.
-    """
-    frozen = folded_copy(model)
-    with seeded(generator):
-        attacked = [
-            perturb(frozen, x, _predicted(frozen, x, batch_size))
-            for x in images.detach().split(batch_size)
-        ]
-    return judged(frozen, images, torch.cat(attacked), labels, batch_size=batch_size)
-
-
 @torch.no_grad()
 def _predicted(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
     logits = torch.cat([model(x) for x in images.split(batch_size)])
@@ -331,19 +324,19 @@ def _predicted(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
     return logits.argmax(1)
 
 
-def _by_foolbox(
-    attack: Any, epsilon: float, frozen: nn.Module, x: Tensor, predicted: Tensor
-) -> Tensor:
-    network = _foolbox().PyTorchModel(frozen, bounds=(0, 1), device=x.device)
-    return attack(network, x, predicted, epsilons=epsilon)[1]
-
-
-def _foolbox() -> Any:
-    """Import Foolbox, which imports a name that SciPy is about to move."""
+def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **options: Any) -> Perturb:
+    """Return an attack of Foolbox, which imports a name that SciPy is about to move."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Please import `gaussian_filter`", DeprecationWarning)
         import foolbox
-    return foolbox
+    attack = getattr(foolbox.attacks, norm.capitalize() + name)(**options)
+    attack = attack if restarts == 1 else attack.repeat(restarts)
+
+    def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
+        network = foolbox.PyTorchModel(frozen, bounds=(0, 1), device=x.device)
+        return attack(network, x, predicted, epsilons=epsilon)[1]
+
+    return perturb
 
 
 def _by_art(
@@ -388,7 +381,7 @@ def seeded(generator: torch.Generator | None) -> Iterator[None]:
             random.setstate(kept[1])
 
 
-def _check(images: Tensor, epsilon: float, norm: str, **positive: float) -> None:
+def _check(images: Tensor, epsilon: float, norm: str = "linf", **_: Any) -> None:
     if norm not in NORMS:
         raise unknown("norm", norm, NORMS)
     low, high = float(images.min()), float(images.max())
@@ -404,4 +397,3 @@ def _check(images: Tensor, epsilon: float, norm: str, **positive: float) -> None
             f"epsilon: expected a number above 0 and up to {largest:.4g}, the largest change of "
             f"an image in [0, 1] by {norm}, got {epsilon}; 8 of 255 levels are 8/255"
         )
-    check_positive(**positive)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -328,7 +329,7 @@ def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **optio
     """Return an attack of Foolbox, which imports a name that SciPy is about to move."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Please import `gaussian_filter`", DeprecationWarning)
-        import foolbox
+        foolbox = import_module("foolbox")
     attack = getattr(foolbox.attacks, norm.capitalize() + name)(**options)
     attack = attack if restarts == 1 else attack.repeat(restarts)
 

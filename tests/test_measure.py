@@ -1,0 +1,69 @@
+"""Metrics by name: their settings, and how they are taken from an evaluated model."""
+
+import inspect
+
+import pytest
+
+from suite.papers.measure import METRICS
+
+# The keys of kept results hold the settings: names and defaults must stay.
+SETTINGS = """
+ablation_auc: data=None n_baselines n_images n_steps=50 seed=0 stride=1
+accuracy: data=None n_images=None
+accuracy_by_location: data=None margin n_images=None stride=1 where='all'
+activation_ascent: n_classes n_steps seed=0 step_size
+class_map_sparsity: class_of='label' n_images
+closed_form_error: first=0 n_images seed=0 step=1
+corrupted_accuracy: corruption=None level n_images=None seed=0
+corruption_robustness: corruption data=None level n_images=None seed=0
+cross_entropy: n_images=None
+density_change: n_images n_samples=1 noise_std published=True seed=0
+density_gradient: n_images part='whole'
+effective_receptive_field: location n_images
+entropy: n_images saliency
+erf_distance: n_images normalise='each' part='distance'
+exact_share: first=0 n_images step=1
+faithfulness_estimate: n_images saliency score='probability'
+feature_leakage: n_images relative=False saliency='integrated_gradients' shift=None
+first_and_second_order: n_images
+gradient_change: n_images n_samples=1 noise_std seed=0
+high_order: first=0 k=5 n_classes=None n_images step=1
+implementations: n_images value
+importance_landscape: data=None n_images=None
+insertion_auc: n_images n_steps saliency score='probability'
+interpretation_quality: first=0 n_images n_samples=0 n_steps=28 patch=16 radius=0.2 saliency seed=0 step=1
+lambda1_sweep: image n_images
+largest_eigenvalue: n_images way
+local_lipschitz_estimate: n_images n_samples noise_std=0.1 saliency seed=0
+mask_iou: n_images threshold=None
+max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
+ood_auroc: data n_images=None score='log_density'
+pixel_perturbation: n_images n_steps saliency='smooth_grad'
+robust_accuracy: attack attack_settings=None counts='unchanged' epsilon keep_images=True n_images seed=0 source=None
+robust_to_all: attacks n_images
+saliency_maps: data=None n_images saliency
+step_milliseconds: n_images n_rounds strength
+top_k_accuracy: k=5 n_images=None
+transfer_accuracy: attack attack_settings=None epsilon n_images
+worst_group_accuracy: n_images=None
+"""
+
+
+def written(parameter):
+    required = parameter.default is parameter.empty
+    return parameter.name if required else f"{parameter.name}={parameter.default!r}"
+
+
+def settings(metric):
+    parameters = inspect.signature(metric).parameters.values()
+    return " ".join(sorted(written(p) for p in parameters if p.name != "subject"))
+
+
+@pytest.mark.parametrize("line", SETTINGS.split("\n")[1:-1])
+def test_settings_keep_their_names_and_defaults(line):
+    name, _, expected = line.partition(": ")
+    assert settings(METRICS[name]) == expected
+
+
+def test_settings_of_all_metrics_are_known():
+    assert METRICS.keys() == {line.partition(":")[0] for line in SETTINGS.split("\n")[1:-1]}

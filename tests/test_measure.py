@@ -31,7 +31,8 @@ high_order: first=0 k=5 n_classes=None n_images step=1
 implementations: n_images value
 importance_landscape: data=None n_images=None
 insertion_auc: n_images n_steps saliency score='probability'
-interpretation_quality: first=0 n_images n_samples=0 n_steps=28 patch=16 radius=0.2 saliency seed=0 step=1
+interpretation_quality: first=0 n_images n_samples=0 n_steps=28 \
+patch=16 radius=0.2 saliency seed=0 step=1
 lambda1_sweep: image n_images
 largest_eigenvalue: n_images way
 local_lipschitz_estimate: n_images n_samples noise_std=0.1 saliency seed=0
@@ -39,7 +40,8 @@ mask_iou: n_images threshold=None
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
 ood_auroc: data n_images=None score='log_density'
 pixel_perturbation: n_images n_steps saliency='smooth_grad'
-robust_accuracy: attack attack_settings=None counts='unchanged' epsilon keep_images=True n_images seed=0 source=None
+robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
+keep_images=True n_images seed=0 source=None
 robust_to_all: attacks n_images
 saliency_maps: data=None n_images saliency
 step_milliseconds: n_images n_rounds strength

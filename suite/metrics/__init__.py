@@ -24,13 +24,3 @@ from suite.metrics.perturbation import (
 from suite.metrics.receptive_field import ERFDistance, effective_receptive_field, erf_distance
 from suite.metrics.robustness import local_lipschitz_estimate, max_sensitivity
 from suite.metrics.saliency import SALIENCIES, saliency_maps
-
-__all__ = (
-    "CHUNK_BYTES CORRUPTIONS OOD_SCORES SALIENCIES DensityChange DensityGradients ERFDistance "
-    "FeatureLeakage ablation_curve area_under_curve auroc correct_by_location corrupted "
-    "deletion_curve density_change density_gradients effective_receptive_field entropy "
-    "erf_distance faithfulness_estimate feature_leakage gradient_change group_accuracies "
-    "insertion_curve inverted largest_mask_iou local_lipschitz_estimate logit_auroc map_sparsity "
-    "mask_iou max_sensitivity maximise_activation patch_effects pixel_effects pixel_perturbation "
-    "positions probability_ratio saliency_maps"
-).split()

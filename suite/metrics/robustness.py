@@ -18,7 +18,7 @@ def local_lipschitz_estimate(
     class_index: Tensor,
     *,
     generator: torch.Generator,
-    n_samples: int = 200,
+    n_samples: int,
     noise_std: float = 0.1,
     max_bytes: int | None = None,
 ) -> Tensor:
@@ -65,7 +65,7 @@ def max_sensitivity(
     class_index: Tensor,
     *,
     generator: torch.Generator,
-    n_samples: int = 200,
+    n_samples: int,
     radius: float = 0.2,
     max_bytes: int | None = None,
 ) -> Tensor:

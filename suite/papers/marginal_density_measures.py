@@ -15,6 +15,7 @@ from suite import metrics
 from suite.attacks import judged
 from suite.data import ImageData, load_data, null_block_masks
 from suite.errors import UsageError
+from suite.papers.binding import area, of_subject
 from suite.papers.top_gap_measures import robust_accuracy
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.training.loop import initial_network
@@ -55,63 +56,18 @@ def feature_leakage(
     return Result(leakage.relative if relative else leakage.absolute)
 
 
-def insertion_auc(
-    subject: EvaluatedModel,
-    *,
-    saliency: str,
-    n_images: int,
-    n_steps: int,
-    score: str = "probability",
-) -> Result:
-    """See `suite.metrics.insertion_curve` and `area_under_curve`; the curves are kept."""
-    images, labels = subject.test_images(n_images)
-    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
-    curves = metrics.insertion_curve(
-        maps, subject.folded, images, labels, n_steps=n_steps, score=score
-    )
-    return Result(metrics.area_under_curve(curves), {"curves": curves})
+def _perturbation(
+    maps: Tensor, model: nn.Module, images: Tensor, class_index: Tensor, *, n_steps: int
+) -> Tensor:
+    return metrics.pixel_perturbation(maps.abs(), model, images, class_index, n_steps=n_steps)
 
 
-def pixel_perturbation(
-    subject: EvaluatedModel, *, n_images: int, n_steps: int, saliency: str = "smooth_grad"
-) -> Result:
-    """See `suite.metrics.pixel_perturbation`; the value is the area, the curves are kept."""
-    images, labels = subject.test_images(n_images)
-    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels).abs()
-    curves = metrics.pixel_perturbation(maps, subject.folded, images, labels, n_steps=n_steps)
-    return Result(metrics.area_under_curve(curves), {"curves": curves})
+def _density_change(values: metrics.DensityChange, *, published: bool = True) -> Result:
+    return Result(values.published if published else values.log_density)
 
 
-def gradient_change(
-    subject: EvaluatedModel, *, n_images: int, noise_std: float, n_samples: int = 1, seed: int = 0
-) -> Result:
-    """See `suite.metrics.gradient_change`."""
-    images, labels = subject.test_images(n_images)
-    noise: Any = {"generator": subject.generator(seed), "noise_std": noise_std}
-    change = metrics.gradient_change(subject.folded, images, labels, n_samples=n_samples, **noise)
-    return Result(change)
-
-
-def density_change(
-    subject: EvaluatedModel,
-    *,
-    n_images: int,
-    noise_std: float,
-    n_samples: int = 1,
-    published: bool = True,
-    seed: int = 0,
-) -> Result:
-    """See `suite.metrics.density_change`."""
-    images, _ = subject.test_images(n_images)
-    noise: Any = {"generator": subject.generator(seed), "noise_std": noise_std}
-    change = metrics.density_change(subject.folded, images, n_samples=n_samples, **noise)
-    return Result(change.published if published else change.log_density)
-
-
-def density_gradient(subject: EvaluatedModel, *, n_images: int, part: str = "whole") -> Result:
-    """See `suite.metrics.density_gradients`; `part` is "whole", "shift" or "centred"."""
-    parts = metrics.density_gradients(subject.folded, subject.test_images(n_images)[0])
-    return Result(getattr(parts, part))
+def _density_gradient(values: metrics.DensityGradients, *, part: str = "whole") -> Result:
+    return Result(getattr(values, part))
 
 
 def worst_group_accuracy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:
@@ -271,9 +227,12 @@ def activation_ascent(
     return Result(reached, {"images": (255 * images.detach()).byte()})
 
 
-_OF_DENSITY = (density_change, density_gradient, gradient_change, implementations, ood_auroc)
-_OF_MAPS = (activation_ascent, feature_leakage, insertion_auc, pixel_perturbation)
-_OTHERS = (step_milliseconds, transfer_accuracy, worst_group_accuracy)
+_OWN = (activation_ascent, feature_leakage, implementations, ood_auroc, step_milliseconds)
 METRICS: dict[str, Callable[..., Result]] = {
-    metric.__name__: metric for metric in (*_OF_DENSITY, *_OF_MAPS, *_OTHERS)
+    **{metric.__name__: metric for metric in (*_OWN, transfer_accuracy, worst_group_accuracy)},
+    "density_change": of_subject(metrics.density_change, _density_change),
+    "density_gradient": of_subject(metrics.density_gradients, _density_gradient),
+    "gradient_change": of_subject(metrics.gradient_change),
+    "insertion_auc": of_subject(metrics.insertion_curve, area),
+    "pixel_perturbation": of_subject(_perturbation, area, saliency="smooth_grad"),
 }

@@ -1,6 +1,7 @@
 """Measures of the chapter on importance landscapes: see `suite.metrics` and `reglib.landscape`."""
 
 import functools
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -149,3 +150,15 @@ def cross_entropy(subject: EvaluatedModel, *, n_images: int | None = None) -> Re
     """Cross-entropy of each test image, in nats, without penalties."""
     images, labels = subject.test_images(n_images)
     return Result(F.cross_entropy(subject.logits(images), labels, reduction="none"))
+
+
+_METRICS = (
+    ablation_auc,
+    accuracy_by_location,
+    corrupted_accuracy,
+    corruption_robustness,
+    cross_entropy,
+    importance_landscape,
+    top_k_accuracy,
+)
+METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

@@ -391,3 +391,15 @@ def clipped_to(maps: Tensor, sparsity: Tensor) -> Tensor:
 def _uint8(values: Tensor) -> Tensor:
     """Return values in [0, 1] as uint8."""
     return (values * 255).round().to(torch.uint8)
+
+
+_METRICS = (
+    closed_form_error,
+    exact_share,
+    first_and_second_order,
+    high_order,
+    interpretation_quality,
+    lambda1_sweep,
+    largest_eigenvalue,
+)
+METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

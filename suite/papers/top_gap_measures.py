@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -173,3 +173,14 @@ def check_attack(
     """
     given = ("model", "images", "labels", "generator", "epsilon")
     check_call("attack", attack, ATTACKS, attack_settings or {}, given=given)
+
+
+_METRICS = (
+    class_map_sparsity,
+    effective_receptive_field,
+    erf_distance,
+    mask_iou,
+    robust_accuracy,
+    robust_to_all,
+)
+METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

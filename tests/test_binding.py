@@ -1,0 +1,81 @@
+"""Metrics that take their arguments from an evaluated model."""
+
+import inspect
+
+import pytest
+import torch
+
+from reglib.double_backward import fast_double_backward
+from suite import metrics
+from suite.data import ImageData, Split, to_float
+from suite.networks import build_network
+from suite.papers.binding import area, of_subject
+from suite.training.evaluated import EvaluatedModel, Result
+from suite.units import Training
+
+UNIT = Training(data="grey", network="mlp", epochs=1, learning_rate=0.1, seed=0)
+N = 3
+
+
+def source(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def subject():
+    images = torch.randint(256, (5, 1, 6, 6), generator=source(1), dtype=torch.uint8)
+    split = Split(images, torch.arange(5) % 4)
+    network = build_network("mlp", (1, 6, 6), 4, options={"hidden": (8,)}, seed=1).eval()
+    return EvaluatedModel(network, UNIT, ImageData(split, split, tuple("abcd"), ""))
+
+
+@pytest.fixture
+def shown(subject):
+    test = subject.data.test
+    return to_float(test.images[:N], (0, 1)), test.labels[:N]
+
+
+def test_noise_comes_from_the_seed_and_maps_from_the_method(subject, shown):
+    maps_of = metrics.saliency_maps(subject.folded, "logit_gradient")
+    for metric in (metrics.local_lipschitz_estimate, metrics.max_sensitivity):
+        for seed in (0, 3):
+            settings = {"saliency": "logit_gradient", "n_images": N, "n_samples": 2}
+            settings |= {"seed": seed} if seed else {}
+            expected = metric(maps_of, *shown, n_samples=2, generator=source(seed))
+            result = of_subject(metric)(subject, **settings)
+            torch.testing.assert_close(result.per_image, expected)
+
+
+def test_effects_are_computed_once_for_all_methods(subject, shown):
+    bound = of_subject(metrics.faithfulness_estimate)
+    for score in ("probability", "logit"):
+        effects = metrics.pixel_effects(fast_double_backward(subject.folded), *shown, score=score)
+        for saliency in ("logit_gradient", "loss_gradient"):
+            maps = metrics.saliency_maps(subject.folded, saliency)(*shown)
+            result = bound(subject, saliency=saliency, n_images=N, score=score)
+            expected = metrics.faithfulness_estimate(maps, effects)
+            torch.testing.assert_close(result.per_image, expected)
+    assert len(subject._cache) == 2
+
+
+def test_settings_are_of_the_arguments_of_the_metric_and_of_the_result(subject):
+    def metric(images, generator, *, power, baseline=0.0):
+        return images.flatten(1).mean(1) ** power + baseline
+
+    def doubled(values, *, factor=2):
+        return Result(factor * values)
+
+    bound = of_subject(metric, doubled, n_images=N)
+    signature = str(inspect.signature(bound))
+    assert signature == f"(subject, *, n_images={N}, seed=0, power, factor=2)"
+    means = to_float(subject.data.test.images, (0, 1)).flatten(1).mean(1)
+    torch.testing.assert_close(bound(subject, power=2).per_image, 2 * means[:N] ** 2)
+    result = bound(subject, power=1, factor=3, n_images=2)
+    torch.testing.assert_close(result.per_image, 3 * means[:2])
+
+
+def test_areas_keep_their_curves():
+    curves = torch.tensor([[0.0, 1.0, 1.0]])
+    result = area(curves)
+    assert result.per_image.tolist() == [0.75]
+    assert result.tensors == {"curves": curves}

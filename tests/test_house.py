@@ -55,10 +55,11 @@ CHAPTERS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 
 def test_notebooks_keep_to_their_lines():
     cells = [cell for chapter in CHAPTERS for cell in code_cells(chapter)]
-    lengths = [(len(source.splitlines()), bool(tags & HIDDEN)) for source, tags in cells]
+    lengths = [(len(source.splitlines()), tags) for source, tags in cells]
     assert sum(length for length, _ in lengths) <= 2_000
-    assert sum(length for length, hidden in lengths if hidden) <= 900
-    assert max(length for length, _ in lengths) <= 25
+    assert sum(length for length, tags in lengths if tags & HIDDEN) <= 900
+    # A chapter may have more parameters than that, each with its line.
+    assert max(length for length, tags in lengths if "parameters" not in tags) <= 25
 
 
 def definitions(chapter):

@@ -8,6 +8,8 @@ import click
 import pytest
 
 from suite import cli
+from suite.book.pages import summary_table
+from suite.evidence.report import all_verdicts
 from suite.notebooks import chapters, parameters, profiles
 from suite.paths import ROOT
 
@@ -90,3 +92,11 @@ def test_the_map_of_the_readme_names_what_there_is():
     for line in block.splitlines():
         for name in line.split("  ")[0].split(","):
             assert (ROOT / name.strip()).exists(), name
+
+
+def test_the_counts_are_those_of_the_kept_results(monkeypatch, tmp_path):
+    monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
+    text = (ROOT / "README.md").read_text()
+    table = re.search(r"<!-- results:start -->\n(.*)\n<!-- results:end -->", text, re.DOTALL)[1]
+    counts = summary_table(all_verdicts())
+    assert table == counts, f"put this table into the README:\n{counts}"

@@ -74,6 +74,7 @@ def run(
     os.environ |= {"REGLIB_FORCE": "1"} if force else {}
     failures = []
     for name in names:
+        click.echo(f"{name}, profile {profile}", err=True)
         try:
             click.echo(f"{name}: {notebooks.run(name, values[name])}")
         except RunFailed as error:

@@ -1,17 +1,15 @@
 """Running chapters: parameters checked first, the page replaced only by a complete run."""
 
 import ast
-import contextlib
 import importlib
 import importlib.util
-import os
+import re
 import shutil
 import sys
-import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from suite.errors import RunFailed, UsageError, unknown
 from suite.paths import NOTEBOOKS, executed_folder
@@ -132,39 +130,16 @@ def _same_type(value: Any, default: Any) -> bool:
 def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
     """Return the units of a run, from `units` in the module of the paper.
 
-    A chapter without such a function has none.
+    A page that has no such module has none.
 
     Raises:
         UsageError: the parameters do not make sense.
     """
     name = f"suite.papers.{chapter}"
-    units = None
-    if name in sys.modules or importlib.util.find_spec(name):
-        units = getattr(importlib.import_module(name), "units", None)
-    if units is None:
-        return _units_of_cells(chapter, values)
-    defaults = {name: entry.default for name, entry in parameters(chapter).items()}
-    return list(units({**defaults, **values}))
-
-
-def _units_of_cells(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
-    """Return the units of a chapter whose notebook still makes them, in a cell tagged "units"."""
-    import io
-
-    import nbformat
-
-    cells = nbformat.read(source(chapter), as_version=4).cells
-    tagged = [(cell, cell.metadata.get("tags", [])) for cell in cells if cell.cell_type == "code"]
-    last = next((n for n, (_, tags) in enumerate(tagged) if "units" in tags), None)
-    if last is None:
+    if not (name in sys.modules or importlib.util.find_spec(name)):
         return []
-    scope: dict[str, Any] = {}
-    for cell, tags in tagged[: last + 1]:
-        with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(cell.source, f"<{chapter}>", "exec"), scope)
-        if "parameters" in tags:
-            scope.update(values)
-    return scope["units"]
+    defaults = {name: entry.default for name, entry in parameters(chapter).items()}
+    return list(importlib.import_module(name).units({**defaults, **values}))
 
 
 def run(chapter: str, values: Mapping[str, Any], *, bar: bool = True) -> Path:
@@ -173,7 +148,7 @@ def run(chapter: str, values: Mapping[str, Any], *, bar: bool = True) -> Path:
     Args:
         chapter: its name.
         values: parameters, from `resolve`.
-        bar: show progress on the terminal.
+        bar: show on the terminal what the chapter says of its progress.
 
     Returns:
         The executed notebook.
@@ -187,14 +162,13 @@ def run(chapter: str, values: Mapping[str, Any], *, bar: bool = True) -> Path:
     partial = page.parent / "partial" / page.name
     partial.parent.mkdir(parents=True, exist_ok=True)
     page.unlink(missing_ok=True)
-    with _progress(chapter, bar):
-        _execute(source(chapter), partial, values)
+    _execute(source(chapter), partial, values, sys.stderr if bar else None)
     _finish(partial)
     shutil.move(partial, page)
     return page
 
 
-def _execute(notebook: Path, partial: Path, values: Mapping[str, Any]) -> None:
+def _execute(notebook: Path, partial: Path, values: Mapping[str, Any], log: TextIO | None) -> None:
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
@@ -202,22 +176,23 @@ def _execute(notebook: Path, partial: Path, values: Mapping[str, Any]) -> None:
         partial.unlink(missing_ok=True)
         try:
             papermill.execute_notebook(
-                str(notebook),
-                str(partial),
+                notebook,
+                partial,
                 parameters=dict(values),
                 kernel_name="python3",
-                cwd=str(notebook.parent),
+                cwd=notebook.parent,
                 progress_bar=False,
+                stderr_file=log,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],
             )
             return
         except PapermillExecutionError as error:
             if error.ename in ("UsageError", "DataMissing"):
                 raise UsageError(f"{notebook.stem}: {error.evalue}") from error
-            cell = "\n".join(f"    {line}" for line in error.source.strip().splitlines())
             raise RunFailed(
                 f"{notebook.stem} failed in cell {error.exec_count}: {error.ename}: "
-                f"{error.evalue}\n\n{cell}\n\nPartial notebook: {partial}"
+                f"{error.evalue}\n\n{textwrap.indent(error.source.strip(), '    ')}\n\n"
+                f"Partial notebook: {partial}"
             ) from error
         except RuntimeError as error:  # the kernel died; before any cell ran, it could not start
             if attempt == START_ATTEMPTS or any(_executed(partial)):
@@ -246,36 +221,15 @@ def _finish(partial: Path) -> None:
         cell.metadata.pop("execution", None)
         if "injected-parameters" in cell.metadata.get("tags", []):
             cell.metadata["tags"].append("hide-cell")
+        if cell.cell_type == "code":
+            cell.outputs = list(filter(_without_progress, cell.outputs))
     notebook.metadata.pop("papermill", None)
     nbformat.write(notebook, partial)
 
 
-@contextlib.contextmanager
-def _progress(chapter: str, bar: bool) -> Iterator[None]:
-    """Show units done, total and time left, read from the file that `compute` writes."""
-    from tqdm import tqdm
-
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.5 if sys.stderr.isatty() else 10):
-            counts.seek(0)
-            done, _, total = counts.read().partition(" ")
-            if total:
-                shown.total = int(total)
-                shown.update(int(done) - shown.n)
-                shown.refresh()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    with (
-        tempfile.NamedTemporaryFile("r") as counts,
-        tqdm(desc=chapter, unit="unit", disable=not bar) as shown,
-    ):
-        os.environ["REGLIB_PROGRESS"] = counts.name
-        watcher.start()
-        try:
-            yield
-        finally:
-            del os.environ["REGLIB_PROGRESS"]
-            ended.set()
-            watcher.join()
+def _without_progress(output: Any) -> bool:
+    """Take bars of progress, which begin with a carriage return; say whether anything is left."""
+    if output.get("name") != "stderr":
+        return True
+    output.text = re.sub(r"\r[^\r\n]*", "", output.text)
+    return bool(output.text.strip())

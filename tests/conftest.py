@@ -16,7 +16,7 @@ from suite.units import Training
 def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tests from the user's store, and the user's settings from the tests."""
     monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "default_store"))
-    for name in ("DEVICE", "JOBS", "DASK", "FORCE", "PROGRESS"):
+    for name in ("DEVICE", "JOBS", "DASK", "FORCE"):
         monkeypatch.delenv(f"REGLIB_{name}", raising=False)
 
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
-from suite.book.pdf import FLAGS, find_chromium
+from suite.book.build import FLAGS, find_chromium
 from suite.evidence import load_claims
 from suite.notebooks import chapters
 from suite.paths import ROOT

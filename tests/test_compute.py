@@ -2,6 +2,7 @@ import errno
 import json
 import math
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -464,23 +465,26 @@ def test_provenance_says_how_and_where(store: Store, here: Resources, small: Sma
     assert json.dumps(record.unit)
 
 
-def test_progress_is_written_as_units_end(
-    store: Store, here: Resources, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_progress_is_told_as_units_end(
+    store: Store,
+    here: Resources,
+    small: Small,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from suite.training.loop import train
 
-    file = tmp_path / "progress"
-    monkeypatch.setenv("REGLIB_PROGRESS", str(file))
     seen = []
 
     def note(*arguments: Any, **options: Any) -> Any:
-        seen.append(file.read_text())
+        time.sleep(0.6)  # bars are drawn anew after half a second
+        seen.append(capsys.readouterr().err.rpartition("| ")[2].split()[0])
         return train(*arguments, **options)
 
     monkeypatch.setattr("suite.runs.execute.train", note)
     compute([small(), small(seed=1), small(seed=2)], store=store, resources=here)
-    assert seen == ["0 3", "1 3", "2 3"]
-    assert file.read_text() == "3 3"
+    assert seen == ["0/3", "1/3", "2/3"]
+    assert "3/3" in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_not_written_before_its_time(
@@ -559,7 +563,7 @@ def test_a_failing_disk_during_a_checkpoint_is_told(
 
 @pytest.mark.usefixtures("no_training")
 def test_a_job_that_is_tried_again_leaves_what_is_stored(store: Store, small: Small) -> None:
-    job = Job((identity(small()),), str(store.folder), "cpu")
+    job = Job([small()], str(store.folder), "cpu")
     key_of = key(small(), {"mnist5k": load_data("mnist5k").fingerprint})
     store.write(key_of, Record(identity(small()), "done", {"losses": [1.0]}, {}))
     assert run_job(job).errors == []

@@ -19,17 +19,10 @@ alpha_min: float = 1e2  # smallest
 n_images: int = 4  # images
 seeds: list = [0]  # seeds
 """
-UNITS = """\
-from suite.units import Training
-print("not to be seen")
-units = [Training(data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=s,
-                  n_train=n_images) for s in seeds]
-"""
 
 
-def write_chapter(folder, *sources, parameters=PARAMETERS, units=UNITS, name="sample"):
+def write_chapter(folder, *sources, parameters=PARAMETERS, name="sample"):
     tagged = [(parameters, ["parameters"]), *((s, []) for s in sources)]
-    tagged[1:1] = [(units, ["units"])] if units else []
     cells = [nbformat.v4.new_code_cell(text, metadata={"tags": tags}) for text, tags in tagged]
     folder.mkdir(exist_ok=True)
     metadata = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
@@ -103,16 +96,9 @@ def test_several_chapters_take_each_the_parameters_that_they_have(chapter):
         notebooks.resolve_all(["sample", "third"], "laptop", {"n_images": "many"})
 
 
-def test_a_notebook_without_a_cell_of_units_has_none_and_is_not_run(chapter):
-    write_chapter(chapter, "raise RuntimeError('it was run')", units=None)
+def test_a_notebook_without_a_module_has_no_units_and_is_not_run(chapter):
+    write_chapter(chapter, "raise RuntimeError('it was run')")
     assert notebooks.units_of("sample", {}) == []
-
-
-def test_units_are_those_of_the_values_and_nothing_is_printed(chapter, capsys):
-    units = notebooks.units_of("sample", {"seeds": [3, 4], "n_images": 2})
-    assert [unit.seed for unit in units] == [3, 4]
-    assert isinstance(units[0], Training)
-    assert capsys.readouterr().out == ""
 
 
 def test_units_come_from_the_module_of_the_paper_with_all_parameters(chapter, monkeypatch):
@@ -130,6 +116,16 @@ def test_a_run_leaves_the_page_with_every_cell_executed(chapter):
     assert all(cell.execution_count for cell in cells)
     injected = next(c for c in cells if "injected-parameters" in c.metadata.tags)
     assert "hide-cell" in injected.metadata.tags
+
+
+def test_progress_goes_to_the_terminal_and_not_onto_the_page(chapter, capfd):
+    bar = "for _ in tqdm(range(3), leave=False):\n    time.sleep(0.2)"
+    told = "print('look', file=sys.stderr)"
+    write_chapter(chapter, f"import sys, time\nfrom tqdm import tqdm\n{bar}", f"{told}\n{bar}")
+    page = notebooks.run("sample", {})
+    assert "3/3" in capfd.readouterr().err
+    cells = nbformat.read(page, as_version=4).cells
+    assert [[output.text for output in cell.outputs] for cell in cells[-2:]] == [[], ["look\n"]]
 
 
 def test_two_runs_are_identical_byte_for_byte(chapter):

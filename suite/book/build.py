@@ -1,14 +1,24 @@
-"""Building the book: a copy of its pages, the generated ones added, and jupyter-book."""
+"""Building the book: a copy of its pages, the generated ones added, and jupyter-book.
 
+With Chromium it is printed as one PDF too, of one long page.
+"""
+
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from suite import notebooks
 from suite.book import pages
-from suite.book.pdf import jupyter_book, make_pdf
-from suite.errors import UsageError
+from suite.errors import RunFailed, UsageError
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder
+
+JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
+--disable-background-networking --disable-component-update""".split()
 
 
 def build(html: Path, *, pdf: bool) -> Path:
@@ -63,3 +73,56 @@ def _replace(html: Path, built: Path) -> Path:
     shutil.rmtree(html, ignore_errors=True)
     fresh.rename(html)
     return html / "index.html"
+
+
+def jupyter_book(source: Path, output: Path, *options: str) -> None:
+    """Build pages with jupyter-book.
+
+    Raises:
+        RunFailed: it failed or, with "-W", warned; the message has what it said.
+    """
+    command = [sys.executable, "-c", JUPYTER_BOOK, "build", str(source), "--all", *options]
+    command += ["--path-output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise RunFailed("jupyter-book failed:\n" + "\n".join(lines[-40:]))
+
+
+def find_chromium() -> str | None:
+    """Return the program to print with: `REGLIB_CHROMIUM`, else the first of `NAMES`."""
+    named = os.environ.get("REGLIB_CHROMIUM")
+    paths = map(shutil.which, [named] if named else NAMES)
+    return next(filter(None, paths), None)
+
+
+def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
+    """Print the book.
+
+    Args:
+        book: folder of the pages, with `_toc.yml`; `_config.yml` lies in it or above.
+        output: folder of the build, as in `jupyter-book build --path-output`.
+        target: the PDF; an older one is removed in any case.
+
+    Returns:
+        `target`, or None, said on the terminal, where nothing was printed.
+
+    Raises:
+        RunFailed: jupyter-book failed.
+    """
+    target.unlink(missing_ok=True)
+    chromium = find_chromium()
+    if chromium is None:
+        print(f"No PDF was made: none of {', '.join(NAMES)} is installed (REGLIB_CHROMIUM=PATH)")
+        return None
+    jupyter_book(book, output, "--quiet", "--builder", "singlehtml")
+    page = output / "_build" / "singlehtml" / "index.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as profile:
+        command = [chromium, *FLAGS, f"--user-data-dir={profile}", "--no-pdf-header-footer"]
+        command += ["--virtual-time-budget=30000", f"--print-to-pdf={target}"]
+        done = subprocess.run([*command, page.resolve().as_uri()], capture_output=True, text=True)
+    if not target.exists():
+        print(f"No PDF was made: {chromium} failed: {done.stderr.strip()[-300:]}")
+        return None
+    return target

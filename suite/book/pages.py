@@ -34,22 +34,22 @@ def chapter_name(chapter: str) -> str:
     ('PILCRO', 'Marginal density')
     """
     before, colon, _ = notebooks.title(chapter).partition(":")
-    return before if colon else chapter.replace("_", " ").capitalize()
+    return before if colon else _words(chapter).capitalize()
 
 
-def _by_chapter(verdicts: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Join the verdicts of each chapter that has claims to them."""
+def _tested(verdicts: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Join the verdicts of each chapter that has claims to those that were tested."""
     chapters = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
-    return {name: with_claims(name, verdicts[verdicts["chapter"] == name]) for name in chapters}
+    tested = verdicts[verdicts["verdict"] != "untested"]
+    return {name: with_claims(name, tested[tested["chapter"] == name]) for name in chapters}
 
 
 def summary_table(verdicts: pd.DataFrame) -> str:
     """Return the number of verdicts of each kind, one row a chapter, as Markdown."""
     table = []
-    for chapter, rows in _by_chapter(verdicts).items():
-        tested = rows[rows["verdict"] != "untested"]
-        counts = [(tested["verdict"] == kind).sum() for kind in DECIDED]
-        profiles = ", ".join(sorted(tested["profile"].unique())) or "–"
+    for chapter, rows in _tested(verdicts).items():
+        counts = rows["verdict"].value_counts().reindex(DECIDED, fill_value=0)
+        profiles = ", ".join(sorted(rows["profile"].unique())) or "–"
         table.append([f"**{chapter_name(chapter)}**", profiles, *counts])
     return markdown_table(["verdicts on claims of", "profiles", *DECIDED], table)
 
@@ -57,10 +57,10 @@ def summary_table(verdicts: pd.DataFrame) -> str:
 def results_table(verdicts: pd.DataFrame) -> str:
     """Return what came out, one row a claim that was tested, as Markdown."""
     table: list[Sequence[str]] = []
-    for chapter, rows in _by_chapter(verdicts).items():
+    for chapter, tested in _tested(verdicts).items():
         table.append([f"**{chapter_name(chapter)}**", "", "", ""])
-        for claim, tested in rows[rows["verdict"] != "untested"].groupby("claim", sort=False):
-            where = tested.groupby("verdict")["on"].agg("; ".join)
+        for claim, rows in tested.groupby("claim", sort=False):
+            where = rows.groupby("verdict")["on"].agg("; ".join)
             table.append([_words(str(claim)), *(where.get(kind, "–") for kind in DECIDED)])
     return markdown_table(["claim", *DECIDED], table)
 
@@ -78,20 +78,18 @@ def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
         f"±{MARGIN}. Intervals are 95%, by bootstrap over models for correlations and Student's t "
         "for means; p-values are two-sided, from 9,999 permutations. The p-values of "
         "different claims are not corrected for their number.",
+        *(f"`{name}`\n: {' '.join((rule.__doc__ or '').split())}" for name, rule in RULES.items()),
+        "## All verdicts",
+        results_table(verdicts),
     ]
-    for name, rule in RULES.items():
-        parts.append(f"`{name}`\n: {' '.join((rule.__doc__ or '').split())}")
-    parts += ["## All verdicts", results_table(verdicts)]
-    for chapter, rows in _by_chapter(verdicts).items():
-        parts.append(f"## {chapter_name(chapter)}")
-        parts.append(f"Raw results: {downloads(chapter, folder)}")
+    for chapter, rows in _tested(verdicts).items():
+        parts += [f"## {chapter_name(chapter)}", f"Raw results: {downloads(chapter, folder)}"]
         for claim in load_claims(chapter):
             parts += _claim(chapter, claim, rows[rows["claim"] == claim["id"]])
     return "\n\n".join(parts) + "\n"
 
 
-def _claim(chapter: str, claim: Mapping[str, Any], rows: pd.DataFrame) -> list[str]:
-    tested = rows[rows["verdict"] != "untested"]
+def _claim(chapter: str, claim: Mapping[str, Any], tested: pd.DataFrame) -> list[str]:
     columns = ["on", "verdict", "measured", "models"]
     table = tested.assign(verdict="**" + tested["verdict"] + "**")[columns].to_numpy().tolist()
     stand_ins = {name: claim["stands_for"].get(name, [name]) for name in claim["data_of_paper"]}
@@ -184,27 +182,19 @@ def _benchmarks(results: Mapping[str, Any]) -> list[str]:
     about = [results["system"], f"threads: {results['threads']}", versions, results["date"]]
     if load := results.get("load_average"):
         about.append(f"system load at the start and the end: {load}")
-    tables: dict[str, list[list[str]]] = {}
-    for row in results["rows"]:
-        tables.setdefault(row["benchmark"], []).append(_benchmark(row))
     parts = [f"## {results['device']}", f"{'; '.join(about)}."]
-    for title, rows in tables.items():
-        header = ["", "median", "quartiles", "goal", ""]
-        parts += [f"### {title[0].upper()}{title[1:]}", markdown_table(header, rows)]
+    for title in dict.fromkeys(row["benchmark"] for row in results["rows"]):
+        rows = [_benchmark(row) for row in results["rows"] if row["benchmark"] == title]
+        table = markdown_table(["", "median", "quartiles", "goal", ""], rows)
+        parts += [f"### {title[0].upper()}{title[1:]}", table]
     return parts
 
 
 def _benchmark(row: Mapping[str, Any]) -> list[str]:
-    value, goal = f"{_number(row['value'])} {row['unit']}", row["goal"]
-    goal = "" if goal is None else f"{goal:.3g}" if isinstance(goal, float) else goal
+    goal = f"{row['goal']:.3g}" if isinstance(row["goal"], float) else row["goal"] or ""
     quartiles = " to ".join(map(_number, row["quartiles"] or []))
-    return [
-        row["case"],
-        value,
-        quartiles,
-        goal,
-        {True: "met", False: "not met"}.get(row["met"], ""),
-    ]
+    met = {True: "met", False: "not met", None: ""}[row["met"]]
+    return [row["case"], f"{_number(row['value'])} {row['unit']}", quartiles, goal, met]
 
 
 def _number(value: float) -> str:

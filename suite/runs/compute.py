@@ -70,12 +70,10 @@ def compute(
     if missing:
         _check_with_data(missing.values())
         store.clean()
-        device, way = resources.chosen_device(), resources.double_backward
-        folder = str(store.folder.resolve())
-        jobs = [
-            Job(tuple(map(identity, group)), folder, device, force, checkpoint_seconds, way)
-            for group in _groups(missing.values(), resources.chosen_jobs())
-        ]
+        groups = _groups(missing.values(), resources.chosen_jobs())
+        folder, device = str(store.folder.resolve()), resources.chosen_device()
+        way = resources.double_backward
+        jobs = [Job(group, folder, device, force, checkpoint_seconds, way) for group in groups]
         errors = run_jobs(jobs, resources, store)
         records |= store.read_all(missing)
     for report in dict.fromkeys(store.reports[n_reports:]):

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,13 +33,13 @@ from suite.units import (
     Training,
     Unit,
     data_names,
-    from_identity,
     identity,
     key,
     training_of,
 )
 
-Models = dict[str, EvaluatedModel | None]  # by key; None for a network that diverged
+Networks = dict[str, Callable[[], EvaluatedModel]]  # by key, what loads them
+Failure = tuple[str, str, str]  # the unit, the message and the traceback
 _ONE_JOB = threading.Lock()
 
 
@@ -48,7 +48,7 @@ class Job:
     """Units of one training, to be done one after another on one worker.
 
     Args:
-        units: identities.
+        units: what to compute.
         store: folder.
         device: "cpu" or "cuda".
         force: compute even what is stored.
@@ -56,7 +56,7 @@ class Job:
         double_backward: see `suite.training.loop.train`; None for the faster one of the device.
     """
 
-    units: tuple[Mapping[str, Any], ...]
+    units: Sequence[Unit]
     store: str
     device: str
     force: bool = False
@@ -66,10 +66,10 @@ class Job:
 
 @dataclass
 class Outcome:
-    """What a worker has to say: reports of its store, and (unit, message, traceback) of errors."""
+    """What a worker has to say: reports of its store, and errors."""
 
     reports: list[str] = field(default_factory=list)
-    errors: list[tuple[str, str, str]] = field(default_factory=list)
+    errors: list[Failure] = field(default_factory=list)
 
 
 def keys_of(units: Sequence[Unit]) -> list[str]:
@@ -94,16 +94,27 @@ def _listed(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
+def failure(unit: Unit, error: BaseException) -> Failure:
+    """Describe the error of a unit."""
+    trace = "".join(traceback.format_exception(error))
+    return describe(unit), f"{type(error).__name__}: {error}", trace
+
+
 def load_subject(unit: Network, store: Store, device: str = "cpu") -> EvaluatedModel:
     """Load a network that the store has, or a pretrained one.
 
     Raises:
         RunFailed: it is not stored, or its training diverged.
     """
-    status, model = _load(unit, store, torch.device(device))
-    if status == "missing":
-        raise RunFailed(f"{describe(unit)}: not in the store {store.folder}; compute it first")
-    return _converged(unit, model)
+    weights: Mapping[str, Tensor] = {}
+    if isinstance(unit, Training):
+        (name,) = keys_of([unit])
+        record, weights = store.read(name), store.read_tensors(name) or {}
+        if record is None:
+            raise RunFailed(f"{describe(unit)}: not in the store {store.folder}; compute it first")
+        if record.status == "diverged":
+            raise Diverged(f"{describe(unit)}: diverged, so there is no network to load")
+    return evaluated(unit, weights, torch.device(device))
 
 
 def run_job(job: Job) -> Outcome:
@@ -113,81 +124,65 @@ def run_job(job: Job) -> Outcome:
     """
     store = Store(job.store)
     outcome = Outcome(reports=store.reports)
-    models: Models = {}
+    networks: Networks = {}
     with _ONE_JOB:
-        for unit in map(from_identity, job.units):
+        for unit in job.units:
             try:
                 if job.force or store.read(keys_of([unit])[0]) is None:
-                    _finish(unit, job, store, models)
+                    _finish(unit, job, store, networks)
             except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
-                message = f"{type(error).__name__}: {error}"
-                outcome.errors.append((describe(unit), message, traceback.format_exc()))
+                outcome.errors.append(failure(unit, error))
     return outcome
 
 
-def _finish(unit: Unit, job: Job, store: Store, models: Models) -> None:
+def _finish(unit: Unit, job: Job, store: Store, networks: Networks) -> None:
     """Store the record of a unit; there is none of a pretrained network."""
-    model = _model(training_of(unit), job, store, models)
+    load = _network(training_of(unit), job, store, networks)
     if not isinstance(unit, Measurement):
         return
     start = time.perf_counter()
     status, values, tensors = "diverged", {}, {}
-    if model is not None:
-        model.related = lambda other: _converged(other, _model(other, job, store, models))
-        with contextlib.suppress(Diverged):  # of the networks that it is compared with
-            result = measure(model, unit)
-            status, values, tensors = "done", _summary(result.per_image), result.tensors
+    with contextlib.suppress(Diverged):  # the network, or one that it is compared with
+        model = load()
+        model.related = lambda other: _network(other, job, store, networks)()
+        result = measure(model, unit)
+        status, values, tensors = "done", _summary(result.per_image), result.tensors
     record = Record(identity(unit), status, values, _provenance(start, job.device))
     store.write(keys_of([unit])[0], record, tensors)
 
 
-def _model(unit: Network, job: Job, store: Store, models: Models) -> EvaluatedModel | None:
-    """Return a network, made or loaded when it is first asked for; None where it diverged."""
+def _network(
+    unit: Network, job: Job, store: Store, networks: Networks
+) -> Callable[[], EvaluatedModel]:
+    """Return what loads a network, once; when it is first asked for, it is trained if need be."""
     (name,) = keys_of([unit])
-    if name not in models:
-        status = "missing"
-        if isinstance(unit, Pretrained) or not job.force:
-            status, models[name] = _load(unit, store, torch.device(job.device))
-        if status == "missing" and isinstance(unit, Training):
-            models[name] = _train(unit, job, store)
-    return models[name]
+    if name not in networks:
+        if isinstance(unit, Training) and (job.force or store.read(name) is None):
+            _train(unit, name, job, store)
+        networks[name] = functools.cache(lambda: load_subject(unit, store, job.device))
+    return networks[name]
 
 
-def _train(unit: Training, job: Job, store: Store) -> EvaluatedModel | None:
-    """Train a network, on from its last checkpoint, and store it; None where it diverged."""
+def _train(unit: Training, name: str, job: Job, store: Store) -> None:
+    """Train a network, on from its last checkpoint, and store it."""
     start = last = time.perf_counter()
-    (name,), device, data = keys_of([unit]), torch.device(job.device), data_of(unit)
 
-    def save(state: Any) -> None:
+    def save(state: Callable[[], Mapping[str, Tensor]]) -> None:
         nonlocal last
         if time.perf_counter() - last >= job.checkpoint_seconds:
             store.write_checkpoint(name, state())
             last = time.perf_counter()
 
     resume = None if job.force else store.read_checkpoint(name)
-    chosen = job.double_backward or DEFAULT[device.type]
-    trained = train(unit, data, device=device, double_backward=chosen, resume=resume, on_epoch=save)
+    device, way = torch.device(job.device), job.double_backward or DEFAULT[job.device]
+    data = data_of(unit)
+    trained = train(unit, data, device=device, double_backward=way, resume=resume, on_epoch=save)
     provenance = _provenance(start, job.device)
-    provenance |= {"resumed": resume is not None, "double_backward": chosen}
+    provenance |= {"resumed": resume is not None, "double_backward": way}
     status = "diverged" if trained.diverged else "done"
     record = Record(identity(unit), status, {"losses": trained.losses}, provenance)
     store.write(name, record, trained.network.state_dict())
     store.drop_checkpoint(name)
-    return None if trained.diverged else EvaluatedModel(trained.network, unit, data)
-
-
-def _load(unit: Network, store: Store, device: torch.device) -> tuple[str, EvaluatedModel | None]:
-    """Return "done" and the network, or why there is none: "diverged" or "missing"."""
-    weights: Mapping[str, Tensor] | None = {}
-    if isinstance(unit, Training):
-        (name,) = keys_of([unit])
-        record = store.read(name)
-        weights = store.read_tensors(name) if record else None
-        if record is None or weights is None:
-            return "missing", None
-        if record.status == "diverged":
-            return "diverged", None
-    return "done", evaluated(unit, weights or {}, device)
 
 
 def evaluated(unit: Network, weights: Mapping[str, Tensor], device: torch.device) -> EvaluatedModel:
@@ -199,12 +194,6 @@ def evaluated(unit: Network, weights: Mapping[str, Tensor], device: torch.device
         network = initial_network(unit, data).to(device).eval()
         network.load_state_dict(weights)
     return EvaluatedModel(network.to(memory_format=memory_format(network, device)), unit, data)
-
-
-def _converged(unit: Network, model: EvaluatedModel | None) -> EvaluatedModel:
-    if model is None:
-        raise Diverged(f"{describe(unit)}: diverged, so there is no network to load")
-    return model
 
 
 def _summary(per_image: Tensor) -> dict[str, Any]:

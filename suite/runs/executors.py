@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     BrokenExecutor,
@@ -16,17 +15,15 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     as_completed,
 )
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from suite.errors import RunFailed, UsageError
-from suite.runs.execute import Job, Outcome, describe, run_job
+from suite.runs.execute import Failure, Job, Outcome, failure, run_job
 from suite.store import Store
-from suite.units import from_identity
 
 ATTEMPTS = 3
 
@@ -67,15 +64,15 @@ class Resources:
     @classmethod
     def from_environment(cls) -> "Resources":
         """Read REGLIB_DEVICE, REGLIB_JOBS, REGLIB_DASK and REGLIB_DOUBLE_BACKWARD."""
-        jobs = os.environ.get("REGLIB_JOBS")
-        if jobs and not jobs.isdigit():
+        names = {spec.name: f"REGLIB_{spec.name.upper()}" for spec in fields(cls)}
+        given: dict[str, Any] = {
+            name: os.environ[variable]
+            for name, variable in names.items()
+            if os.environ.get(variable)
+        }
+        if not (jobs := given.get("jobs", "1")).isdigit():
             raise UsageError(f"REGLIB_JOBS: expected a number of processes, got {jobs!r}")
-        return cls(
-            device=os.environ.get("REGLIB_DEVICE") or "auto",
-            jobs=int(jobs) if jobs else None,
-            dask=os.environ.get("REGLIB_DASK") or None,
-            double_backward=os.environ.get("REGLIB_DOUBLE_BACKWARD") or None,
-        )
+        return cls(**given | ({"jobs": int(jobs)} if "jobs" in given else {}))
 
     def chosen_device(self) -> str:
         """Resolve "auto"."""
@@ -161,42 +158,33 @@ def _dask_executor(address: str) -> Iterator[Executor]:
         yield client.get_executor(retries=3)
 
 
-def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[tuple[str, str, str]]:
+def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Failure]:
     """Run jobs; those whose worker was lost are tried again with new workers.
 
-    Reports of the workers' stores are added to those of `store`. Progress goes to the terminal;
-    under the runner, into the file that it reads.
+    Reports of the workers' stores are added to those of `store`; progress goes to the terminal.
 
     Returns:
-        What failed: unit, message and traceback.
+        What failed.
 
     Raises:
         RunFailed: workers were lost again and again.
         UsageError: the Dask scheduler cannot be reached.
     """
-    errors: list[tuple[str, str, str]] = []
-    waiting, done = list(jobs), 0
-    total = sum(len(job.units) for job in jobs)
-    file = os.environ.get("REGLIB_PROGRESS")
-    with tqdm(total=total, unit="unit", disable=bool(file), file=sys.stderr) as bar:
+    errors: list[Failure] = []
+    waiting, total = list(jobs), sum(len(job.units) for job in jobs)
+    with tqdm(total=total, unit="unit", file=sys.stderr, leave=False, mininterval=0.5) as bar:
         for attempt in range(ATTEMPTS):
-            if file:
-                Path(file).write_text(f"{done} {total}")
             if attempt:
-                left = f"jobs left: {len(waiting)}"
-                print(f"a worker was lost: trying again, {left}", file=sys.stderr)
+                bar.write(f"a worker was lost: trying again, jobs left: {len(waiting)}", sys.stderr)
             try:
                 with resources.executor() as executor:
-                    for job, outcome in _ended(tuple(waiting), executor):
-                        if outcome is None:
+                    for job, future in _ended(tuple(waiting), executor):
+                        if (outcome := _outcome(job, future)) is None:
                             continue
                         waiting.remove(job)
                         store.reports += outcome.reports
                         errors += outcome.errors
-                        done += len(job.units)
                         bar.update(len(job.units))
-                        if file:
-                            Path(file).write_text(f"{done} {total}")
             except UsageError as error:
                 if attempt:
                     raise RunFailed(f"workers were lost, and then: {error}") from error
@@ -209,30 +197,24 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[tu
     )
 
 
-def _ended(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Outcome | None]]:
-    """Submit jobs and yield each as soon as it has ended; None where its worker was lost."""
+def _ended(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Future[Outcome]]]:
+    """Submit jobs and yield each with its future as soon as that has ended."""
     running: dict[Future[Outcome], Job] = {}
     for job in jobs:
-        try:
+        with contextlib.suppress(BrokenExecutor):
             future = executor.submit(run_job, job)
-        except BrokenExecutor:
-            continue
-        if future.done():
-            yield job, _outcome(job, future)
-        else:
-            running[future] = job
-    for future in as_completed(running):
-        yield running[future], _outcome(running[future], future)
+            if future.done():
+                yield job, future
+            else:
+                running[future] = job
+    yield from ((running[future], future) for future in as_completed(running))
 
 
 def _outcome(job: Job, future: Future[Outcome]) -> Outcome | None:
     """Return what a worker said, or why it could not even start; None where it was lost."""
-    error = CancelledError() if future.cancelled() else future.exception()
-    if error is None:
+    try:
         return future.result()
-    if isinstance(error, BrokenExecutor | CancelledError):
+    except (BrokenExecutor, CancelledError):
         return None
-    trace = "".join(traceback.format_exception(error))
-    message = f"{type(error).__name__}: {error}"
-    units = [describe(from_identity(values)) for values in job.units]
-    return Outcome(errors=[(unit, message, trace) for unit in units])
+    except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
+        return Outcome(errors=[failure(unit, error) for unit in job.units])

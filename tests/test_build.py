@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.book import pdf
+from suite.book import build
 from suite.errors import RunFailed
 
 
@@ -27,7 +27,7 @@ def program(folder, text):
 
 def test_without_a_browser_no_old_pdf_stays(target, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("REGLIB_CHROMIUM", str(tmp_path / "none"))
-    assert pdf.make_pdf(tmp_path, tmp_path, target) is None
+    assert build.make_pdf(tmp_path, tmp_path, target) is None
     assert not target.exists()
     assert "No PDF was made" in capsys.readouterr().out
 
@@ -50,7 +50,7 @@ def test_the_named_browser_prints_the_single_page(target, tmp_path, monkeypatch)
         return run(command, **options)
 
     monkeypatch.setattr(subprocess, "run", without_jupyter_book)
-    assert pdf.make_pdf(tmp_path / "book", tmp_path / "out", target) == target
+    assert build.make_pdf(tmp_path / "book", tmp_path / "out", target) == target
     page = (tmp_path / "out" / "_build" / "singlehtml" / "index.html").resolve()
     assert target.read_text() == page.as_uri()
     assert built[0][-4:] == ["--builder", "singlehtml", "--path-output", str(tmp_path / "out")]
@@ -64,7 +64,7 @@ def test_a_browser_that_fails_is_reported(target, tmp_path, monkeypatch, capsys)
         "run",
         lambda c, **o: subprocess.CompletedProcess(c, 0) if "singlehtml" in c else run(c, **o),
     )
-    assert pdf.make_pdf(tmp_path, tmp_path, target) is None
+    assert build.make_pdf(tmp_path, tmp_path, target) is None
     assert "no display" in capsys.readouterr().out
     assert not target.exists()
 
@@ -73,8 +73,8 @@ def test_names_are_tried_in_order(monkeypatch):
     monkeypatch.delenv("REGLIB_CHROMIUM", raising=False)
     there = {"google-chrome": "/opt/chrome", "chromium-browser": "/opt/chromium"}
     monkeypatch.setattr("shutil.which", there.get)
-    assert pdf.find_chromium() == "/opt/chromium"
-    assert Path(pdf.find_chromium()).name in pdf.NAMES[0]
+    assert build.find_chromium() == "/opt/chromium"
+    assert Path(build.find_chromium()).name in build.NAMES[0]
 
 
 def test_pages_that_cannot_be_built_are_told(target, tmp_path, monkeypatch):
@@ -82,5 +82,5 @@ def test_pages_that_cannot_be_built_are_told(target, tmp_path, monkeypatch):
     failed = subprocess.CompletedProcess([], 2, "", "no toc\n")
     monkeypatch.setattr(subprocess, "run", lambda command, **options: failed)
     with pytest.raises(RunFailed, match="jupyter-book failed:\nno toc"):
-        pdf.make_pdf(tmp_path, tmp_path, target)
+        build.make_pdf(tmp_path, tmp_path, target)
     assert not target.exists()

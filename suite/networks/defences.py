@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from suite.errors import UsageError
 
+NO_RELU = "expected a network with modules of torch.nn.ReLU"
+
 
 def with_softplus(network: Any, *, beta: float) -> Any:
     r"""Return a copy of a network whose ReLU modules are softplus functions.
@@ -32,7 +34,7 @@ def with_softplus(network: Any, *, beta: float) -> Any:
     """
     if not beta > 0:
         raise UsageError(f"softplus: expected a positive sharpness, got {beta}")
-    return _replaced(network, "softplus", nn.ReLU, lambda module: nn.Softplus(beta))
+    return _replaced(network, nn.ReLU, lambda module: nn.Softplus(beta), f"softplus: {NO_RELU}")
 
 
 def with_k_wta(network: Any, *, share: float) -> Any:
@@ -50,7 +52,7 @@ def with_k_wta(network: Any, *, share: float) -> Any:
 
     Source: :cite:t:`xiao2020`.
     """
-    return _replaced(network, "k_wta", nn.ReLU, lambda module: KWinnersTakeAll(share))
+    return _replaced(network, nn.ReLU, lambda module: KWinnersTakeAll(share), f"k_wta: {NO_RELU}")
 
 
 def with_flc_pooling(network: Any) -> Any:
@@ -70,13 +72,14 @@ def with_flc_pooling(network: Any) -> Any:
     Source: :cite:t:`grabinski2022`.
     """
 
-    def pooled(convolution: nn.Conv2d) -> nn.Module:
+    def pooled(convolution: nn.Conv2d) -> nn.Module | None:
+        if convolution.stride != (2, 2):
+            return None
         convolution.stride = (1, 1)
         return nn.Sequential(convolution, FrequencyLowCut())
 
-    return _replaced(
-        network, "flc_pooling", nn.Conv2d, pooled, lambda convolution: convolution.stride == (2, 2)
-    )
+    missing = "flc_pooling: expected a network with convolutions of stride 2"
+    return _replaced(network, nn.Conv2d, pooled, missing)
 
 
 class KWinnersTakeAll(nn.Module):
@@ -160,25 +163,17 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _replaced(
-    network: Any,
-    change: str,
-    kind: type[nn.Module],
-    replace: Callable[[Any], nn.Module],
-    wanted: Callable[[Any], bool] = lambda module: True,
+    network: Any, kind: type[nn.Module], replace: Callable[[Any], nn.Module | None], missing: str
 ) -> Any:
-    """Return a copy of a network with some of its modules replaced."""
+    """Return a copy of a network with the modules of a kind replaced, unless by None."""
     network = copy.deepcopy(network)
-    modules = [
-        (parent, name, child)
-        for parent in network.modules()
-        for name, child in parent.named_children()
-        if type(child) is kind and wanted(child)
-    ]
-    if not modules:
-        kinds = (
-            "with modules of torch.nn.ReLU" if kind is nn.ReLU else "with convolutions of stride 2"
-        )
-        raise UsageError(f"{change}: expected a network {kinds}, found none")
-    for parent, name, child in modules:
-        setattr(parent, name, replace(child).train(parent.training))
+    replaced = False
+    for parent in list(network.modules()):
+        for name, child in parent.named_children():
+            module = replace(child) if type(child) is kind else None
+            if module is not None:
+                setattr(parent, name, module.train(parent.training))
+                replaced = True
+    if not replaced:
+        raise UsageError(f"{missing}, found none")
     return network

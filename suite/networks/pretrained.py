@@ -2,9 +2,9 @@
 
 import functools
 import hashlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor, nn
 
-from reglib.top_gap.backbones import Normalise, backbone_of
+from reglib.top_gap.backbones import Normalise
 from suite.errors import DataMissing, UsageError, unknown
 from suite.paths import data_folder
 
@@ -32,7 +32,8 @@ class Weights:
         sha256: how the checksum of the file begins.
         mean, std: of the pixels in [0, 1]; the network takes (x - mean) / std.
         about, licence, how_to_get: in words.
-        change: what is done to the network when the weights are loaded.
+        smooth: replace each ReLU6 when the weights are loaded (see `with_smooth_activations`).
+        title: name of the network in figures.
         size: pixels a side.
         classes: number of logits.
     """
@@ -46,7 +47,8 @@ class Weights:
     licence: str
     how_to_get: str
     package: str | None = None
-    change: Callable[[nn.Module], nn.Module] = lambda network: network
+    smooth: bool = False
+    title: str = ""
     size: int = 224
     classes: int = 1000
 
@@ -88,7 +90,9 @@ def load_pretrained(name: str) -> nn.Module:
     check_weights(name)
     network = about.build()
     network.load_state_dict(torch.load(about.path, map_location="cpu", weights_only=True))
-    return about.change(network).eval().requires_grad_(False)
+    if about.smooth:
+        with_smooth_activations(network)
+    return network.eval().requires_grad_(False)
 
 
 def check_weights(name: str) -> None:
@@ -163,29 +167,17 @@ def _sha256(path: Path, changed: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _lite0() -> nn.Module:
-    from efficientnet_lite_pytorch import EfficientNet
-
-    network: nn.Module = EfficientNet.from_name("efficientnet-lite0")
-    return network
+def _builder(function: str, **settings: Any) -> Callable[[], nn.Module]:
+    """Return a function that calls one of a package, by module and name: MODULE:NAME."""
+    return lambda: pkgutil.resolve_name(function)(**settings)
 
 
-def _resnet50() -> nn.Module:
-    from torchvision.models import resnet50
-
-    network: nn.Module = resnet50()
-    return network
-
-
-_BUILT: dict[str, dict[str, Any]] = {
-    "efficientnet_lite0": {"build": _lite0},
-    "efficientnet_lite0_smooth": {"build": _lite0, "change": with_smooth_activations},
-    "resnet50": {"build": _resnet50},
-    "se_resnet50": {"build": partial(backbone_of, "legacy_seresnet50", pretrained=False)},
-}
 _DESCRIBED = yaml.safe_load(Path(__file__).with_name("networks.yml").read_text())
-TITLES: dict[str, str] = {name: about.pop("title") for name, about in _DESCRIBED.items()}
-PRETRAINED = {name: Weights(**_DESCRIBED[name], **built) for name, built in _BUILT.items()}
+PRETRAINED = {
+    name: Weights(**{**about, "build": _builder(**about["build"])})
+    for name, about in _DESCRIBED.items()
+    if "build" in about
+}
 
 
 def title(name: str) -> str:
@@ -194,4 +186,4 @@ def title(name: str) -> str:
     >>> title("lenet5")
     'LeNet-5'
     """
-    return TITLES.get(name, name)
+    return _DESCRIBED[name]["title"] if name in _DESCRIBED else name

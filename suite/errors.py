@@ -32,6 +32,15 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> UsageError:
     return UsageError(str(_checks.unknown(kind, name, choices)))
 
 
+def expected(name: str, what: str, got: object) -> UsageError:
+    """Return the error for something that is not what it must be.
+
+    >>> str(expected("k", "a positive integer", -1))
+    'k: expected a positive integer, got -1'
+    """
+    return UsageError(f"{name}: expected {what}, got {got}")
+
+
 def check_call(
     kind: str,
     name: str,

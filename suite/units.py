@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from suite.errors import UsageError
+from suite.errors import expected
 
 VERSIONS = {"training": 1, "pretrained": 1, "measurement": 2}
 
@@ -34,15 +34,16 @@ def optional(of: Rule) -> Rule:
 def require(name: str, value: object, of: Rule) -> None:
     """Raise a `UsageError` that names a field and what it must be, unless a rule holds."""
     if not of["holds"](value):
-        kind = type(value).__name__
-        raise UsageError(f"{name}: expected {of['expected']}, got {value!r} ({kind})")
+        raise expected(name, of["expected"], f"{value!r} ({type(value).__name__})")
 
 
-def check_fields(unit: Any) -> None:
-    """Check each field of a unit that has a rule."""
-    for spec in dataclasses.fields(unit):
-        if spec.metadata:
-            require(spec.name, getattr(unit, spec.name), spec.metadata)
+class _Checked:
+    """A dataclass that checks each field that has a rule."""
+
+    def __post_init__(self) -> None:
+        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
+            if spec.metadata:
+                require(spec.name, getattr(self, spec.name), spec.metadata)
 
 
 def is_integer(value: Any) -> bool:
@@ -93,7 +94,7 @@ NETWORK = rule("a Training or a Pretrained", lambda v: isinstance(v, Training | 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(_Checked):
     """A network trained on a data set: cross-entropy plus the sum of strength x mean penalty.
 
     Args:
@@ -156,18 +157,15 @@ class Training:
     label_smoothing: float = field(default=0.0, metadata=SHARE)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         folds, epochs = self.folds or 1, self.epochs
-        of_folds = rule(
-            f"an integer in 0..{folds - 1} for folds={self.folds}",
-            lambda v: is_integer(v) and 0 <= v < folds,
-        )
-        require("fold", self.fold, of_folds)
+        among = f"an integer in 0..{folds - 1} for folds={self.folds}"
+        require("fold", self.fold, rule(among, lambda v: is_integer(v) and 0 <= v < folds))
         if self.cosine_epochs is not None:
-            cosine = rule(
+            late = rule(
                 f"an integer from {epochs} (epochs)", lambda v: is_integer(v) and v >= epochs
             )
-            require("cosine_epochs", self.cosine_epochs, cosine)
+            require("cosine_epochs", self.cosine_epochs, late)
             require("decay_epochs", self.decay_epochs, NO_DECAYS)
         for name, settings in self.penalties.items():
             require(f"penalty {name!r}", settings, PENALTY)
@@ -177,7 +175,7 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretrained:
+class Pretrained(_Checked):
     """A pretrained network, and the images that it is shown.
 
     Args:
@@ -191,12 +189,9 @@ class Pretrained:
     data: str = field(metadata=NAME)
     network: str = field(metadata=NAME)
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(_Checked):
     """A metric of a trained network.
 
     Args:
@@ -211,9 +206,6 @@ class Measurement:
     training: Training | Pretrained = field(metadata=NETWORK)
     metric: str = field(metadata=NAME)
     settings: Mapping[str, Any] = field(default_factory=dict, metadata=SETTINGS)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 Network = Training | Pretrained
@@ -280,11 +272,9 @@ def log_spaced(low: float, high: float, count: int) -> list[float]:
     """
     numbers = all(isinstance(end, int | float) for end in (low, high))
     if not numbers or not 0 < low <= high < math.inf:
-        raise UsageError(
-            f"expected a range of finite numbers 0 < low <= high, got {low!r} to {high!r}"
-        )
+        raise expected("range", "finite numbers 0 < low <= high", f"{low!r} to {high!r}")
     if count < 1:
-        raise UsageError(f"expected at least one number in the range, got {count}")
+        raise expected("range", "at least one number", count)
     if count == 1:
         return [float(low)]
     ratio = math.log10(high / low) / (count - 1)

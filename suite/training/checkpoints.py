@@ -1,9 +1,9 @@
-"""What a training goes on from: weights, what the optimizer remembers, and the losses so far."""
+"""Checkpoints: weights, optimizer state, losses."""
 
 import torch
 from torch import Tensor, nn
 
-from suite.errors import UsageError
+from suite.errors import expected
 
 State = dict[str, Tensor]
 
@@ -23,17 +23,15 @@ def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) 
     Raises:
         UsageError: not a state of a training.
     """
-    weights = {}
-    slots: dict[int, State] = {}
-    for name, value in state.items():
-        owner, _, rest = name.partition(".")
-        if owner == "network":
-            weights[rest] = value
-        elif owner == "optimizer":
-            index, _, slot = rest.partition(".")
-            slots.setdefault(int(index), {})[slot] = value
+    prefix = "network."
+    weights = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
     if not weights or "losses" not in state:
-        raise UsageError("resume: expected the state that on_epoch gave, got something else")
+        raise expected("resume", "the state that on_epoch gave", "something else")
+    slots: dict[int, State] = {}
+    for name in state:
+        if name.startswith("optimizer."):
+            _, index, slot = name.split(".", 2)
+            slots.setdefault(int(index), {})[slot] = state[name]
     network.load_state_dict(weights)
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": slots, "param_groups": groups})

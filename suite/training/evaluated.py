@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from reglib.double_backward import folded_copy
 from suite.data import ImageData, Split, load_data, to_float
-from suite.errors import RunFailed, UsageError
+from suite.errors import RunFailed, UsageError, expected
 from suite.networks import network_inputs
 from suite.training.loop import memory_format
 from suite.units import Network, Pretrained
@@ -33,21 +33,15 @@ def checked_test_split(
         UsageError: fewer images than asked for, images of another shape, or, if the labels are
             needed (`labelled`), more classes.
     """
+    where = f"data set {name!r}"
     if count is not None and count > len(shown.test.images):
-        raise UsageError(
-            f"n_images: expected at most {len(shown.test.images)} for the test split "
-            f"of {name!r}, got {count}"
-        )
+        most = f"at most {len(shown.test.images)} for the test split of {name!r}"
+        raise expected("n_images", most, count)
     if shown.shape != own.shape:
-        raise UsageError(
-            f"data set {name!r}: expected images of shape {own.shape} as in training, "
-            f"got {shown.shape}"
-        )
+        raise expected(where, f"images of shape {own.shape} as in training", shown.shape)
     if labelled and len(shown.classes) > len(own.classes):
-        raise UsageError(
-            f"data set {name!r}: expected at most the {len(own.classes)} classes of "
-            f"the network, got {len(shown.classes)}"
-        )
+        most = f"at most the {len(own.classes)} classes of the network"
+        raise expected(where, most, len(shown.classes))
     return shown.test
 
 
@@ -82,22 +76,13 @@ class EvaluatedModel:
         self._cache: dict[Hashable, Tensor] = {}
 
     def test_images(
-        self,
-        count: int | None,
-        data: str | None = None,
-        *,
-        first: int = 0,
-        step: int = 1,
-        labelled: bool = True,
+        self, count: int | None, data: str | None = None, **which: int
     ) -> tuple[Tensor, Tensor]:
-        """Return `count` test images as the network takes them, (B, C, H, W), and labels.
+        """Return test images as the network takes them, (B, C, H, W), and labels.
 
-        They are those at `first`, `first` + `step`, and so on.
-
-        Raises:
-            UsageError: see `checked_test_split`.
+        Arguments and errors are those of `test_uint8`.
         """
-        pixels, labels = self.test_uint8(count, data, first=first, step=step, labelled=labelled)
+        pixels, labels = self.test_uint8(count, data, **which)
         return self.as_inputs(pixels), labels
 
     def test_uint8(
@@ -109,7 +94,13 @@ class EvaluatedModel:
         step: int = 1,
         labelled: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Return uint8 test images, (B, C, H, W), and labels; see `test_images`."""
+        """Return `count` uint8 test images, (B, C, H, W), and labels.
+
+        They are those at `first`, `first` + `step`, and so on.
+
+        Raises:
+            UsageError: see `checked_test_split`.
+        """
         last = None if count is None else first + (count - 1) * step + 1
         shown = load_data(data) if data else self.data
         name = data or self.unit.data

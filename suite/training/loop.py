@@ -12,19 +12,11 @@ from torch import Tensor, nn
 from reglib.double_backward import fast_double_backward
 from reglib.regularizers import balancing_weights, group_dro
 from suite.data import ImageData, to_float
-from suite.errors import UsageError, unknown
+from suite.errors import expected, unknown
 from suite.networks import NETWORKS, build_network
-from suite.training.augmentation import changed, check_crop_padding
-from suite.training.checkpoints import State, restore, state_of
-from suite.training.optimizers import build_optimizer, check_optimizer, set_learning_rate
-from suite.training.penalties import (
-    NEEDS_OWN_FORWARD,
-    PenaltyInputs,
-    Term,
-    TrainingContext,
-    forward,
-    terms,
-)
+from suite.training import augmentation, checkpoints, optimizers, penalties
+from suite.training.checkpoints import State
+from suite.training.penalties import PenaltyInputs, Term
 from suite.units import Training
 
 # Images of at most so many bytes are kept on the device; of more, each batch is brought there.
@@ -79,11 +71,11 @@ def train(
     """
     way = double_backward or DEFAULT[device.type]
     if way not in ("fast", "stock"):
-        raise UsageError(f"double_backward: expected fast or stock, got {way!r}")
+        raise expected("double_backward", "fast or stock", repr(way))
     fit = _Fit(unit, data, device, way, resume)
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         while len(fit.losses) < unit.epochs:
-            fit.losses.append(fit.epoch(len(fit.losses)))
+            fit.losses.append(fit.epoch())
             if not math.isfinite(fit.losses[-1]):
                 return Trained(fit.network.eval(), fit.losses, diverged=True)
             if on_epoch is not None:
@@ -101,8 +93,8 @@ def check(unit: Training) -> None:
     """
     if unit.network not in NETWORKS:
         raise unknown("network", unit.network, NETWORKS)
-    check_optimizer(unit)
-    terms(unit.penalties)
+    optimizers.check_optimizer(unit)
+    penalties.terms(unit.penalties)
 
 
 def initial_network(unit: Training, data: ImageData) -> nn.Module:
@@ -111,7 +103,7 @@ def initial_network(unit: Training, data: ImageData) -> nn.Module:
     Raises:
         UsageError: the network does not take the images of the data, or they cannot be cropped.
     """
-    check_crop_padding(unit.crop_padding, data.shape[1:])
+    augmentation.check_crop_padding(unit.crop_padding, data.shape[1:])
     return build_network(
         unit.network, data.shape, len(data.classes), options=unit.network_options, seed=unit.seed
     )
@@ -145,46 +137,43 @@ class _Fit:
         self.layout = memory_format(network, device, stock_penalties=stock)
         self.network = network.to(memory_format=self.layout)
         self.parameters = list(network.parameters())
-        self.optimizer = build_optimizer(unit, network)
-        self.losses = [] if resume is None else restore(resume, network, self.optimizer)
-        self.terms = terms(unit.penalties)
+        self.optimizer = optimizers.build_optimizer(unit, network)
+        self.losses: list[float] = []
+        if resume is not None:
+            self.losses = checkpoints.restore(resume, network, self.optimizer)
+        self.terms = penalties.terms(unit.penalties)
         images = data.train.images[: unit.n_train]
         self.images = images.to(device) if images.nbytes <= RESIDENT_BYTES else images
         self.labels = data.train.labels[: unit.n_train].to(device)
-        self.context = TrainingContext(
+        self.context = penalties.TrainingContext(
             fast_double_backward(network) if self.terms and way == "fast" else network,
             lambda: (part.to(device) for part in self.images.split(500)),
         )
-        self.groups: Tensor | None = None
-        self.weights: Tensor | None = None
+        self.groups = self.weights = torch.empty(0)
         if unit.group_dro is not None or unit.balance_groups:
             self._set_groups(data, resume)
 
     def _set_groups(self, data: ImageData, resume: State | None) -> None:
         groups = data.train.groups
         if groups is None:
-            raise UsageError(
-                f"data set {self.unit.data!r}: expected groups of images, which group_dro and "
-                "balance_groups need, got none"
-            )
+            need = "groups of images, which group_dro and balance_groups need"
+            raise expected(f"data set {self.unit.data!r}", need, "none")
         self.groups = groups[: self.unit.n_train].to(self.labels.device)
         count = int(groups.max()) + 1
         self.weights = torch.full((count,), 1 / count, device=self.labels.device)
         if resume is not None:
             if "group_weights" not in resume:
-                raise UsageError(
-                    "resume: expected the state of a training with groups, got another"
-                )
+                raise expected("resume", "the state of a training with groups", "another")
             self.weights.copy_(resume["group_weights"])
 
     def state(self) -> State:
         """Return what the training can go on from."""
-        state = state_of(self.network, self.optimizer, self.losses)
-        return state if self.weights is None else state | {"group_weights": self.weights}
+        state = checkpoints.state_of(self.network, self.optimizer, self.losses)
+        return state | {"group_weights": self.weights} if len(self.weights) else state
 
-    def epoch(self, epoch: int) -> float:
+    def epoch(self) -> float:
         """Go through the images once; return the mean loss, penalties included."""
-        unit, device = self.unit, self.labels.device
+        unit, device, epoch = self.unit, self.labels.device, len(self.losses)
         seed = _seed(f"{unit.seed}/{epoch}")
         torch.manual_seed(seed)
         generator = torch.Generator(device).manual_seed(seed)
@@ -193,12 +182,14 @@ class _Fit:
         self.network.train()
         total = torch.zeros((), device=device, dtype=torch.float64)
         for number, index in enumerate(batches, start=1 + epoch * len(batches)):
-            set_learning_rate(self.optimizer, unit, steps=number - 1, steps_per_epoch=len(batches))
+            optimizers.set_learning_rate(
+                self.optimizer, unit, steps=number - 1, steps_per_epoch=len(batches)
+            )
             pixels = self.images[index.to(self.images.device)].to(device)
-            images = to_float(changed(unit, pixels, changes), unit.pixel_range)
+            images = to_float(augmentation.changed(unit, pixels, changes), unit.pixel_range)
             images = images.contiguous(memory_format=self.layout)
             acting = [term for term in self.terms if number % term.every == 0]
-            given = self._forward(acting, images, self.labels[index], generator, epoch)
+            given = self._forward(acting, images, self.labels[index], generator)
             loss = self._cross_entropy(given, index)
             for term in acting:
                 loss = loss + term.strength * term.penalty(given).mean()
@@ -212,29 +203,24 @@ class _Fit:
     def _order(self, seed: int) -> Tensor:
         """Draw the order of the images in an epoch; where groups are balanced, with repeats."""
         generator = torch.Generator().manual_seed(seed)
-        if self.groups is None or self.weights is None or not self.unit.balance_groups:
+        if not self.unit.balance_groups:
             return torch.randperm(len(self.images), generator=generator)
         chances = balancing_weights(self.groups, len(self.weights)).cpu()
         return chances.multinomial(len(self.images), replacement=True, generator=generator)
 
     def _forward(
-        self,
-        acting: list[Term],
-        images: Tensor,
-        labels: Tensor,
-        generator: torch.Generator,
-        epoch: int,
+        self, acting: list[Term], images: Tensor, labels: Tensor, generator: torch.Generator
     ) -> PenaltyInputs:
         names = {term.name for term in acting}
-        looked_at = bool(names - NEEDS_OWN_FORWARD)
-        return forward(
+        looked_at = bool(names - penalties.NEEDS_OWN_FORWARD)
+        return penalties.forward(
             self.context.model if looked_at else self.network,  # the faster one of the two
             images.requires_grad_(looked_at),
             labels,
             generator,
             pixel_range=self.unit.pixel_range,
             context=self.context,
-            epoch=epoch,
+            epoch=len(self.losses),
             with_class_maps="class_map_l1" in names,
             with_activations="activation_l1" in names,
         )
@@ -246,7 +232,7 @@ class _Fit:
         losses = F.cross_entropy(
             given.logits, given.labels, reduction=reduction, label_smoothing=smoothing
         )
-        if step_size is None or self.groups is None or self.weights is None:
+        if step_size is None:
             return losses
         loss, weights = group_dro(losses, self.groups[index], self.weights, step_size=step_size)
         self.weights.copy_(weights)

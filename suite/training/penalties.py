@@ -11,20 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reglib import regularizers
+from reglib import landscape, regularizers
 from reglib._checks import check_network
 from reglib.double_backward import evaluation_mode
 from reglib.double_backward.folding import in_evaluation_mode
 from reglib.double_backward.modules import View
-from reglib.landscape import (
-    curvature_penalty,
-    data_smoothness,
-    importance_landscape,
-    target_penalty,
-)
 from reglib.top_gap import Pooled, TopGAP, class_map_l1
 from reglib.top_gap.pooling import can_fuse
-from suite.errors import UsageError, check_call
+from suite.errors import check_call, expected
 from suite.networks import is_activation
 
 
@@ -64,9 +58,8 @@ class TrainingContext:
     def smoothness(self, kernel_width: int) -> Tensor:
         """Return `reglib.landscape.data_smoothness` of the training images."""
         if kernel_width not in self._smoothness:
-            self._smoothness[kernel_width] = data_smoothness(
-                self._images(), kernel_width=kernel_width
-            )
+            smoothness = landscape.data_smoothness(self._images(), kernel_width=kernel_width)
+            self._smoothness[kernel_width] = smoothness
         return self._smoothness[kernel_width]
 
 
@@ -174,11 +167,9 @@ def class_map_sizes(given: PenaltyInputs) -> Tensor:
         UsageError: a network without a `TopGAP` layer.
     """
     if given.class_maps is None:
-        raise UsageError(
-            "penalty 'class_map_l1': expected a network with a TopGAP layer, got "
-            f"{type(given.model).__name__}; name the network 'top_gap', with k = 1.0 for the mean "
-            "over all locations"
-        )
+        advice = "name the network 'top_gap', with k = 1.0 for the mean over all locations"
+        got = f"{type(given.model).__name__}; {advice}"
+        raise expected("penalty 'class_map_l1'", "a network with a TopGAP layer", got)
     return class_map_l1(given.class_maps) if given.class_map_l1 is None else given.class_map_l1
 
 
@@ -189,17 +180,17 @@ def activation_sizes(given: PenaltyInputs, *, layers: str = "last") -> Tensor:
         UsageError: no activation layer, or they were not asked for.
     """
     if not given.activations:
-        raise UsageError(
-            "penalty 'activation_l1': expected the outputs of activation layers, got none; "
-            f"{type(given.model).__name__} must have them as modules (such as torch.nn.ReLU), and "
-            "forward must be told with_activations=True"
+        got = (
+            f"none; {type(given.model).__name__} must have them as modules (such as torch.nn.ReLU),"
+            " and forward must be told with_activations=True"
         )
+        raise expected("penalty 'activation_l1'", "the outputs of activation layers", got)
     return regularizers.activation_l1(given.activations, layers=layers)
 
 
 def landscape_curvature(given: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
     """Return `reglib.landscape.curvature_penalty` of the batch in evaluation mode, (B,)."""
-    penalty = curvature_penalty(_landscape(given), kernel_width=kernel_width)
+    penalty = landscape.curvature_penalty(_landscape(given), kernel_width=kernel_width)
     return penalty.expand(len(given.inputs))
 
 
@@ -214,12 +205,14 @@ def landscape_target(given: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
             "context: expected TrainingContext(model, images) with the training images, got None"
         )
     target = given.context.smoothness(kernel_width).to(given.inputs)
-    return target_penalty(_landscape(given), target).expand(len(given.inputs))
+    return landscape.target_penalty(_landscape(given), target).expand(len(given.inputs))
 
 
 def _landscape(given: PenaltyInputs) -> Tensor:
     model = (given.context or TrainingContext(given.model)).evaluated
-    return importance_landscape(model, given.inputs, generator=given.generator, create_graph=True)
+    return landscape.importance_landscape(
+        model, given.inputs, generator=given.generator, create_graph=True
+    )
 
 
 # What takes the images and the network alone, and goes through the network by itself.
@@ -257,16 +250,12 @@ def terms(penalties: Mapping[str, Mapping[str, Any]]) -> list[Term]:
     Raises:
         UsageError: an unknown penalty, or a setting that is unknown or missing.
     """
-    return [_term(name, settings) for name, settings in penalties.items()]
+    return [_term(name, **settings) for name, settings in penalties.items()]
 
 
-def _term(name: str, settings: Mapping[str, Any]) -> Term:
+def _term(name: str, /, strength: float, every: Any = 1, **settings: Any) -> Term:
     check_call("penalty", name, PENALTIES, settings, given=("given",), also=COMMON)
-    every = settings.get("every", 1)
     if type(every) is not int or every < 1:
-        raise UsageError(
-            f"every, of penalty {name!r}: expected a positive integer, the number of steps of "
-            f"which the penalty acts in one, got {every!r}"
-        )
-    arguments = {key: value for key, value in settings.items() if key not in COMMON}
-    return Term(name, settings["strength"], every, partial(PENALTIES[name], **arguments))
+        what = "a positive integer, the number of steps of which the penalty acts in one"
+        raise expected(f"every, of penalty {name!r}", what, repr(every))
+    return Term(name, strength, every, partial(PENALTIES[name], **settings))

@@ -92,7 +92,7 @@ def test_lenet5_has_two_convolutions_three_linear_layers_and_relu_between_them()
 
 
 def test_mlp_has_two_hidden_layers_of_256_units():
-    sizes = [(m.in_features, m.out_features) for m in MLP(1, (56, 28)) if hasattr(m, "weight")]
+    sizes = [(m.in_features, m.out_features) for m in MLP(1, (56, 28), 10) if hasattr(m, "weight")]
     assert sizes == [(1568, 256), (256, 256), (256, 10)]
 
 

@@ -7,7 +7,6 @@ the images, so that other images make another file, and of the SHA-256 of what i
 """
 
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -29,7 +28,7 @@ from tqdm import tqdm
 
 from suite.data.files import SIZE, image_size, middle, read_photograph
 from suite.data.splits import Split, round_the_classes
-from suite.errors import UsageError
+from suite.errors import UsageError, expected
 
 FOLDER = "decoded"
 AT_A_TIME = 1024
@@ -71,8 +70,9 @@ def read_photographs(
         how="photographs" if masks is None else "photographs as they lie",
         read=lambda row: read_photograph(ordered[row], upright=masks is None).numpy(),
     )
-    known = Split(order, torch.tensor(labels, dtype=torch.int64), masks).part(order)
-    return dataclasses.replace(known, images=images.values, sha256=images.sha256)
+    masks = None if masks is None else masks[order]
+    ordered_labels = torch.tensor(labels, dtype=torch.int64)[order]
+    return Split(images.values, ordered_labels, masks, sha256=images.sha256)
 
 
 def read_masks(
@@ -95,10 +95,8 @@ def read_masks(
     def cut(row: int) -> np.ndarray:
         mask, size = read(row), image_size(paths[row])
         if mask.size != size:
-            raise UsageError(
-                f"{paths[row]}: expected a mask of the size of the image, {size[0]} x {size[1]}, "
-                f"got {mask.size[0]} x {mask.size[1]}"
-            )
+            same = f"a mask of the size of the image, {size[0]} x {size[1]}"
+            raise expected(f"{paths[row]}", same, f"{mask.size[0]} x {mask.size[1]}")
         return np.asarray(middle(mask, v2.InterpolationMode.BOX)) > 127
 
     shape = (len(paths), SIZE, SIZE)
@@ -163,10 +161,9 @@ def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: R
     """Write the values into a file that has its name when it is complete."""
     needed, free = math.prod(shape), shutil.disk_usage(folder).free
     if needed > free:
-        raise UsageError(
-            f"{folder}: expected {needed / 1e9:.1f} GB of room for {shape[0]:,} decoded {how}, got "
-            f"{free / 1e9:.1f} GB; make room, or set REGLIB_DATA to a folder on a larger disk"
-        )
+        advice = "make room, or set REGLIB_DATA to a folder on a larger disk"
+        room = f"{needed / 1e9:.1f} GB of room for {shape[0]:,} decoded {how}"
+        raise expected(f"{folder}", room, f"{free / 1e9:.1f} GB; {advice}")
     partial = folder / pattern.replace("*.npy", "partial")
     try:
         # Not through a map: a disk that fills up is an error here, and kills the process there.

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from suite.data import image_cache
 from suite.data.files import read_image, read_photograph
 from suite.data.splits import NotThere, Read, Split, round_the_classes, shown_only
-from suite.errors import UsageError
+from suite.errors import expected
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 
@@ -46,10 +46,8 @@ def _of_imagenet(folder: Path) -> _Listed:
     """List a folder that has one folder nXXXXXXXX for each class: sorted, as ImageNet counts."""
     listed, count = _listed(folder), len(class_names())
     if len(listed.classes) != count:
-        raise UsageError(
-            f"{folder}: expected {count:,} folders nXXXXXXXX, one for each class of ImageNet, got "
-            f"{len(listed.classes):,}"
-        )
+        folders = f"{count:,} folders nXXXXXXXX, one for each class of ImageNet"
+        raise expected(f"{folder}", folders, f"{len(listed.classes):,}")
     return listed
 
 
@@ -59,10 +57,8 @@ def _parts(
     """List the images to train on and those to test, which must be of the same classes."""
     parts = list_part(folder / "train"), list_part(folder / test)
     if differ := sorted(set(parts[0].classes) ^ set(parts[1].classes)):
-        raise UsageError(
-            f"{folder}: expected the same classes in train and {test}, got {differ[:9]} in one of "
-            "them only"
-        )
+        same = f"the same classes in train and {test}"
+        raise expected(f"{folder}", same, f"{differ[:9]} in one of them only")
     return parts
 
 
@@ -72,21 +68,20 @@ def read_image_folder(
     """Read FOLDER/{train,test}/CLASS/*; every image must have the size of the first."""
     folder = root / folder
     parts = _parts(folder, "test" if (folder / "test").is_dir() else "val")
-    first = read(parts[0].paths[0]).shape
+    first = read(parts[0].paths[0])
     train, test = (_read_all(part, read, first) for part in parts)
     return train, test, parts[0].classes
 
 
-def _read_all(part: _Listed, read: Callable[[Path], Tensor], shape: Sequence[int]) -> Split:
+def _read_all(part: _Listed, read: Callable[[Path], Tensor], first: Tensor) -> Split:
     images = []
     for path in part.paths:
         images.append(read(path))
-        if images[-1].shape != shape:
-            raise UsageError(
-                f"{path}: expected {shape[1]} x {shape[2]} pixels as in the first image, got "
-                f"{images[-1].shape[1]} x {images[-1].shape[2]}; resize or crop your images to one "
-                "size"
-            )
+        size, wanted = (f"{x.shape[1]} x {x.shape[2]}" for x in (images[-1], first))
+        if size != wanted:
+            advice = "resize or crop your images to one size"
+            what = f"{wanted} pixels as in the first image"
+            raise expected(f"{path}", what, f"{size}; {advice}")
     labels = torch.tensor(part.labels)
     return Split(torch.stack(images), labels).part(round_the_classes(labels))
 
@@ -149,10 +144,8 @@ def read_one_a_class(root: Path) -> Read:
     folder = root / "imagenet-samples"
     files = _photographs_in(folder)
     if len({file.name.partition("_")[0] for file in files}) != len(files) or len(files) != 1000:
-        raise UsageError(
-            f"{folder}: expected 1,000 photographs nXXXXXXXX_name.JPEG, one for each class of "
-            f"ImageNet, got {len(files)}"
-        )
+        what = "1,000 photographs nXXXXXXXX_name.JPEG, one for each class of ImageNet"
+        raise expected(f"{folder}", what, len(files))
     return _shown(files, range(1000), class_names())
 
 
@@ -165,7 +158,7 @@ def read_validation_sample(root: Path, *, n: int = 1000, seed: int = 0) -> Read:
     folder = root / "imagenet" / "val"
     paths, labels, _ = _of_imagenet(folder)
     if len(paths) < n:
-        raise UsageError(f"{folder}: expected at least {n} photographs, got {len(paths)}")
+        raise expected(f"{folder}", f"at least {n} photographs", len(paths))
     drawn = torch.randperm(len(paths), generator=torch.Generator().manual_seed(seed))[:n]
     rows = sorted(drawn.tolist())
     return _shown([paths[row] for row in rows], [labels[row] for row in rows], class_names())

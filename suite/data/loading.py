@@ -10,7 +10,7 @@ from torch import Tensor
 
 from suite.data.sources import read_source, source
 from suite.data.splits import Split
-from suite.errors import UsageError
+from suite.errors import UsageError, expected
 from suite.paths import data_folder
 
 
@@ -67,25 +67,23 @@ def image_shape(name: str) -> tuple[int, int, int]:
 @functools.lru_cache(maxsize=4)  # one to train on, and what networks are shown beside it
 def _load(name: str, root: str) -> ImageData:
     train, test, classes = read_source(name, Path(root))
+    where = f"data set {name!r}"
     for part, split in [("training", train)] * source(name).to_train + [("test", test)]:
-        if len(split.images) == 0:
-            raise UsageError(f"data set {name!r}: expected images in its {part} split, found none")
-        if len(split.images) != len(split.labels):
-            raise UsageError(
-                f"data set {name!r}: expected a label for each {part} image, got "
-                f"{len(split.images)} images and {len(split.labels)} labels"
-            )
-        if not 0 <= int(split.labels.min()) <= int(split.labels.max()) < len(classes):
-            raise UsageError(
-                f"data set {name!r}: expected {part} labels in 0..{len(classes) - 1}, got "
-                f"{int(split.labels.min())}..{int(split.labels.max())}"
-            )
+        count, labels = len(split.images), split.labels
+        if count == 0:
+            raise UsageError(f"{where}: expected images in its {part} split, found none")
+        if count != len(labels):
+            got = f"{count} images and {len(labels)} labels"
+            raise expected(where, f"a label for each {part} image", got)
+        low, high = int(labels.min()), int(labels.max())
+        if not 0 <= low <= high < len(classes):
+            raise expected(where, f"{part} labels in 0..{len(classes) - 1}", f"{low}..{high}")
     digest = hashlib.sha256()
-    known = (train.masks, test.masks, train.groups, test.groups)
-    further = [tensor for tensor in known if tensor is not None]
     mapped = {id(split.images): split.sha256 for split in (train, test)}
-    for tensor in (train.images, train.labels, test.images, test.labels, *further):
-        digest.update(str(tuple(tensor.shape)).encode())
-        sha256 = mapped.get(id(tensor))
-        digest.update(sha256.encode() if sha256 else tensor.contiguous().numpy().data)
+    tensors = [train.images, train.labels, test.images, test.labels]
+    for tensor in (*tensors, train.masks, test.masks, train.groups, test.groups):
+        if tensor is not None:
+            digest.update(str(tuple(tensor.shape)).encode())
+            sha256 = mapped.get(id(tensor))
+            digest.update(sha256.encode() if sha256 else tensor.contiguous().numpy().data)
     return ImageData(train, test, tuple(classes), digest.hexdigest())

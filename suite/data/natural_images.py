@@ -16,7 +16,7 @@ from suite.data.grouped import WATERBIRDS
 from suite.data.image_cache import read_masks, read_photographs
 from suite.data.readers import reading
 from suite.data.splits import NotThere, Read, Split, shown_only
-from suite.errors import UsageError
+from suite.errors import UsageError, expected
 
 LEAST_OF_A_CLASS = 20
 FINER = 4  # lines of a polygon are drawn on pixels that are so many times smaller
@@ -73,9 +73,8 @@ def _single_objects(table: Path, images: Path) -> tuple[list[_Object], dict[int,
                 objects.append(_Object(path, one["category_id"], one["segmentation"], size))
         return objects, {kind["id"]: kind["name"] for kind in contents["categories"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{table}: expected images, annotations and categories as in COCO, got {error!r}"
-        ) from error
+        what = "images, annotations and categories as in COCO"
+        raise expected(f"{table}", what, repr(error)) from error
 
 
 def _with_outlines(
@@ -142,9 +141,7 @@ def read_cub_on_waterbirds(root: Path) -> Read:
     metadata = root / WATERBIRDS / "metadata.csv"
     there = read_table(metadata, ["img_filename"])["img_filename"]
     if absent := sorted(set(tests["name"]) - set(there)):
-        raise UsageError(
-            f"{metadata}: expected all test images of CUB-200-2011, got no {absent[0]}"
-        )
+        raise expected(f"{metadata}", "all test images of CUB-200-2011", f"no {absent[0]}")
     return shown_only(_split_of_birds(root, tests, root / WATERBIRDS), classes)
 
 
@@ -198,9 +195,7 @@ def _split_of_pets(folder: Path, numbers: "pd.Series[int]") -> Split:
     def foreground(row: int) -> Image.Image:
         values = np.asarray(open_image(trimaps[row], mode="L"))
         if not np.isin(values, (FOREGROUND, BACKGROUND, NOT_CLASSIFIED)).all():
-            raise UsageError(
-                f"{trimaps[row]}: expected a trimap of 1, 2 and 3, got {np.unique(values)[:9]}"
-            )
+            raise expected(f"{trimaps[row]}", "a trimap of 1, 2 and 3", np.unique(values)[:9])
         return Image.fromarray((values == FOREGROUND).astype(np.uint8) * 255)
 
     masks = read_masks(folder.parent, paths, trimaps, foreground)

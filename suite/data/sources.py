@@ -12,7 +12,7 @@ import yaml
 
 from suite.data.files import SIZE
 from suite.data.splits import Damaged, NotThere, Read
-from suite.errors import DataMissing, UsageError, unknown
+from suite.errors import DataMissing, UsageError, expected, unknown
 from suite.paths import data_folder
 
 # The corruptions of ImageNet-C, in the groups of its authors.
@@ -143,9 +143,7 @@ def _imagenet_c(which: str) -> Source:
     if corruption not in names:
         raise unknown("corruption of imagenet_c:CORRUPTION:LEVEL", corruption, names)
     if level not in ("1", "2", "3", "4", "5"):
-        raise UsageError(
-            f"imagenet_c:{corruption}:LEVEL: expected a level of 1 to 5, got {level!r}"
-        )
+        raise expected(f"imagenet_c:{corruption}:LEVEL", "a level of 1 to 5", repr(level))
     family = json.dumps(_DESCRIBED["imagenet_c:CORRUPTION:LEVEL"])
     return _entry(json.loads(family.replace("CORRUPTION", corruption).replace("LEVEL", level)))
 

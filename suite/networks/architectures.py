@@ -46,7 +46,7 @@ class LeNet5(nn.Sequential):
     ReLU: the function is the same as the other way round, on a quarter of the values.
     """
 
-    def __init__(self, channels: int = 1, size: Size = 28, classes: int = 10) -> None:
+    def __init__(self, channels: int, size: Size, classes: int) -> None:
         size = _square(size, "LeNet-5")
         if size < 12:
             raise UsageError(f"LeNet-5: expected images of at least 12 pixels a side, got {size}")
@@ -65,12 +65,7 @@ class MLP(nn.Sequential):
     """
 
     def __init__(
-        self,
-        channels: int = 1,
-        size: Size = 28,
-        classes: int = 10,
-        *,
-        hidden: Sequence[int] = (256, 256),
+        self, channels: int, size: Size, classes: int, *, hidden: Sequence[int] = (256, 256)
     ) -> None:
         height, width = (size, size) if isinstance(size, int) else size
         super().__init__(nn.Flatten(), *_dense(channels * height * width, *hidden, classes))
@@ -88,9 +83,7 @@ class VGG11(nn.Sequential):
         width: filters of the first layer; later ones have up to eight times as many.
     """
 
-    def __init__(
-        self, channels: int = 3, size: Size = 32, classes: int = 10, *, width: int = 64
-    ) -> None:
+    def __init__(self, channels: int, size: Size, classes: int, *, width: int = 64) -> None:
         layers: list[nn.Module] = []
         for factor, pooled in zip((1, 2, 4, 4, 8, 8, 8, 8), (1, 1, 0, 1, 0, 1, 0, 1), strict=True):
             layers.append(nn.Conv2d(channels, factor * width, 3, padding=1))
@@ -109,9 +102,7 @@ class ConvNet(nn.Sequential):
     Convolutions 3 and 5 have stride 2. Takes (B, channels, size, size), returns (B, classes).
     """
 
-    def __init__(
-        self, channels: int = 3, size: Size = 32, classes: int = 10, *, width: int = 32
-    ) -> None:
+    def __init__(self, channels: int, size: Size, classes: int, *, width: int = 32) -> None:
         layers: list[nn.Module] = []
         for index in range(6):
             stride = 2 if index in (2, 4) else 1
@@ -144,9 +135,9 @@ class ResNet(nn.Sequential):
 
     def __init__(
         self,
-        channels: int = 3,
-        size: Size = 32,
-        classes: int = 10,
+        channels: int,
+        size: Size,
+        classes: int,
         *,
         blocks: Sequence[int] = (2, 2, 2, 2),
         width: int = 64,
@@ -181,7 +172,7 @@ class ResNet(nn.Sequential):
 
 
 def wide_resnet(
-    channels: int = 3, size: Size = 32, classes: int = 10, *, depth: int = 28, factor: int = 10
+    channels: int, size: Size, classes: int, *, depth: int = 28, factor: int = 10
 ) -> ResNet:
     """Return a wide residual network :cite:p:`zagoruyko2016`, WRN-28-10 unless stated.
 
@@ -192,15 +183,14 @@ def wide_resnet(
     """
     if depth < 10 or depth % 6 != 4:
         raise UsageError(f"wide_resnet: expected a depth of 10, 16, 22, 28, ..., got {depth}")
-    blocks = [(depth - 4) // 6] * 3
     options: dict[str, Any] = {"width": 16 * factor, "stem_width": 16, "pre_activation": True}
-    return ResNet(channels, size, classes, blocks=blocks, **options)
+    return ResNet(channels, size, classes, blocks=[(depth - 4) // 6] * 3, **options)
 
 
 def top_gap(
-    channels: int = 3,
-    size: Size = 32,
-    classes: int = 10,
+    channels: int,
+    size: Size,
+    classes: int,
     *,
     k: int | float,
     backbone: str = "resnet",
@@ -259,7 +249,6 @@ def build_network(
         raise unknown("network", name, NETWORKS)
     channels, height, width = shape
     size = height if height == width else (height, width)
-    changes = [change for change in CHANGES if change in options]
     arguments = {name: value for name, value in options.items() if name not in CHANGES}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -267,6 +256,7 @@ def build_network(
             network = NETWORKS[name](channels, size, classes, **arguments)
         except (TypeError, ValueError) as error:
             raise UsageError(f"network {name!r}: {error}") from error
-    for change in changes:
-        network = CHANGES[change](network, options[change])
+    for change in CHANGES:
+        if change in options:
+            network = CHANGES[change](network, options[change])
     return network

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ class EvaluatedModel:
         self._cache: dict[Hashable, Tensor] = {}
 
     def test_images(
-        self, count: int | None, data: str | None = None, **which: int
+        self, count: int | None, data: str | None = None, **which: Any
     ) -> tuple[Tensor, Tensor]:
         """Return test images as the network takes them, (B, C, H, W), and labels.
 

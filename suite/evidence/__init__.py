@@ -1,20 +1,22 @@
 """From measured values to verdicts: statistics, claims, and the results that are kept."""
 
-from suite.evidence.claims import Verdict, judge, load_claims, load_published
+from suite.evidence.claims import judge, load_claims, load_published
 from suite.evidence.results import Results, load_results, save_results
-from suite.evidence.statistics import Interval, correlation, pearson, permutation_p, spearman
+from suite.evidence.statistics import pearson, spearman
+from suite.evidence.tables import interval_text, mean_text, paired_difference, select, sentences
 
 __all__ = [
-    "Interval",
     "Results",
-    "Verdict",
-    "correlation",
+    "interval_text",
     "judge",
     "load_claims",
     "load_published",
     "load_results",
+    "mean_text",
+    "paired_difference",
     "pearson",
-    "permutation_p",
     "save_results",
+    "select",
+    "sentences",
     "spearman",
 ]

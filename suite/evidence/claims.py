@@ -20,6 +20,7 @@ from suite.evidence.statistics import (
     mean_interval,
     permutation_p,
 )
+from suite.evidence.tables import paired_difference, select
 from suite.paths import NOTEBOOKS
 
 # Correlations closer to zero than this are called no trend; two that differ by less agree.
@@ -95,21 +96,13 @@ def judge(claims: Sequence[Mapping[str, Any]], frame: pd.DataFrame) -> pd.DataFr
 
 
 def _decide(claim: Mapping[str, Any], rows: pd.DataFrame) -> Verdict:
-    rows = _select(rows, claim["test"].get("where", {}))
+    rows = select(rows, **claim["test"].get("where", {}))
     rows = rows[(rows["status"] == "done") & rows["value"].notna()]
     models = len(rows[["seed", claim["test"]["settings"]["x"]]].drop_duplicates())
     if models < LEAST_MODELS:
         statistic = f"only {models} models; the rule needs {LEAST_MODELS}"
         return Verdict("underpowered", statistic, Interval(NAN, n=models))
     return RULES[claim["test"]["rule"]](rows, **claim["test"]["settings"])
-
-
-def _select(rows: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
-    for column, value in where.items():
-        if column not in rows:
-            raise UsageError(f"claims: expected a column {column!r}, got {list(rows)}")
-        rows = rows[rows[column].isin(value) if isinstance(value, list) else rows[column] == value]
-    return rows
 
 
 def trend(rows: pd.DataFrame, *, x: str, expected: str) -> Verdict:
@@ -216,10 +209,7 @@ def paired(
     where it lies above it; higher the other way round, with minus the margin. Fewer than
     `LEAST_MODELS` pairs are too few, even if there are more models without a partner.
     """
-    pairs = rows.pivot_table(index=[x, "seed"], columns=between, values="value")
-    if missing := {first, second} - set(pairs.columns):
-        raise UsageError(f"paired: expected {between} {sorted(missing)}, got {list(pairs.columns)}")
-    interval = mean_interval((pairs[first] - pairs[second]).dropna())
+    interval = paired_difference(rows, between, first, second, [x, "seed"])
     sign = {"higher": 1, "lower": -1}[expected]
     few = interval.n < LEAST_MODELS
     verdict = "underpowered" if few else _on_side(interval, -sign * margin, sign)

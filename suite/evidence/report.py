@@ -8,7 +8,8 @@ import pandas as pd
 
 from suite.evidence.claims import load_claims
 from suite.evidence.names import PANEL, name_of
-from suite.evidence.statistics import correlation, permutation_p
+from suite.evidence.statistics import Interval, correlation, permutation_p
+from suite.evidence.tables import interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
 
 VERDICT_COLUMNS = [
@@ -98,9 +99,8 @@ def measured(verdict: "pd.Series[Any]") -> str:
     """Write the estimate of a verdict with its interval and p-value."""
     if not np.isfinite(verdict["estimate"]):
         return str(verdict["statistic"])
-    text = f"{verdict['statistic']}: {verdict['estimate']:.2f}"
-    if np.isfinite(verdict["low"]):
-        text += f" [{verdict['low']:.2f}, {verdict['high']:.2f}]"
+    interval = Interval(*verdict[["estimate", "low", "high"]])
+    text = f"{verdict['statistic']}: {interval_text(interval, '.2f')}"
     return text + (f", p = {verdict['p']:.2g}" if np.isfinite(verdict["p"]) else "")
 
 
@@ -134,8 +134,3 @@ def trend_sentence(frame: pd.DataFrame, *, x: str, symbol: str) -> str:
             f"ρ = {rho:.2f}, p = {p:.2g})"
         )
     return "; ".join(parts) + "." if parts else "has too few models for a trend."
-
-
-def narrow(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a `verdict_table` as it is; until no notebook calls this."""
-    return rows

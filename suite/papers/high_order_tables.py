@@ -7,8 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from suite.data import class_names, load_data
-from suite.evidence import Results
-from suite.evidence.statistics import mean_interval
+from suite.evidence import Results, mean_text
 from suite.papers.high_order_saliency import ALL_CLASSES
 
 SMOOTH = ["efficientnet_lite0_smooth", "se_resnet50"]  # networks that are not piecewise linear
@@ -47,27 +46,11 @@ def by_classes(table: pd.DataFrame, metric: str, counts: list[int]) -> pd.DataFr
     return last.assign(network=[f"{count:.0f} classes" for count in last["n_classes"]])
 
 
-def sentences(template: str, rows: pd.DataFrame) -> list[str]:
-    """Write a sentence for each profile, with n, mean, interval and quartiles of the rows.
-
-    Their names are p (the profile), n, mean, low, high, least, q1, median, q3, most.
-    """
-    result = []
-    for profile, part in rows.groupby("profile", sort=False):
-        mean = mean_interval(part["value"])
-        quartiles = part["value"].quantile([0, 0.25, 0.5, 0.75, 1])
-        numbers = dict(zip(("least", "q1", "median", "q3", "most"), quartiles, strict=True))
-        numbers |= {"n": mean.n, "mean": mean.estimate, "low": mean.low, "high": mean.high}
-        result.append(template.format(p=profile, **numbers))
-    return result
-
-
 def quality_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return means over photographs with half-widths of their 95% intervals, a row a method."""
     cells = {}
     for (saliency, metric), part in rows.groupby(["saliency", "metric"]):
-        mean = mean_interval(part["value"])
-        cells[saliency, metric] = f"{mean.estimate:.3g} ± {mean.high - mean.estimate:.2g}"
+        cells[saliency, metric] = mean_text(part["value"], ".3g", ".2g")
     columns = "insertion deletion faithfulness max_sensitivity entropy sparsity overlap".split()
     wide = pd.Series(cells).unstack().reindex(columns=columns).astype(object).fillna("not run")
     wide = wide.reindex([name for name in TITLES if name in wide.index])

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from suite import evidence
+from suite.evidence import interval_text, mean_text, paired_difference
 from suite.evidence.names import name_of
 from suite.evidence.statistics import mean_interval
 
@@ -54,10 +56,7 @@ class Column(NamedTuple):
 
 def select(table: pd.DataFrame, part: str | list[str], metric: str, **equal: Any) -> pd.DataFrame:
     """Return the rows of parts of the chapter and a metric; `equal` gives values of columns."""
-    rows = table[table["panel"].isin(np.atleast_1d(part)) & (table["metric"] == metric)]
-    for column, value in equal.items():
-        rows = rows[rows[column] == value]
-    return rows
+    return evidence.select(table, panel=part, metric=metric, **equal)
 
 
 def panels(rows: pd.DataFrame, *by: str) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -97,7 +96,8 @@ def method_table(
             measured = rows[rows[across] == value]
             if len(measured):
                 of_method = measured[measured["method"] == method]["value"]
-                line[column.title] = mean_with_interval(of_method, column.scale)
+                digits = ".3f" if column.scale == 1 else ".1f"
+                line[column.title] = mean_text(column.scale * of_method, digits, empty="–")
                 if published is not None and column.published:
                     printed = published[column.published][method]
                     line[column.title] += " (–)" if np.isnan(printed) else f" ({printed:g})"
@@ -105,29 +105,13 @@ def method_table(
     return pd.DataFrame(lines)
 
 
-def mean_with_interval(values: "pd.Series[float]", scale: float = 1.0) -> str:
-    """Write a mean over networks with the half-width of its 95% interval.
-
-    >>> mean_with_interval(pd.Series([0.5]), 100)
-    '50.0'
-    """
-    values = values.dropna() * scale
-    if values.empty:
-        return "–"
-    digits = 3 if scale == 1 else 1
-    mean = mean_interval(values)
-    text = f"{mean.estimate:.{digits}f}"
-    return text if mean.n < 2 else f"{text} ± {mean.high - mean.estimate:.{digits}f}"
-
-
 def difference(rows: pd.DataFrame, first: str, second: str, scale: float = 1.0) -> str:
     """Write how far two methods are apart, over networks of the same seed (and noise, radius)."""
     keys = ("seed", "noise_std", "epsilon", "foreign")
     pairs = [column for column in keys if rows[column].notna().all()]
-    wide = rows.pivot_table(index=pairs, columns="method", values="value")
-    gap = mean_interval(scale * (wide[first] - wide[second]).dropna())
-    interval = f" [{gap.low:.3g}, {gap.high:.3g}]" if gap.n > 1 else ""
-    return f"{TITLES[first]} minus {TITLES[second]}: {gap.estimate:.3g}{interval}, n = {gap.n}"
+    rows = rows.assign(value=scale * rows["value"])
+    gap = paired_difference(rows, "method", first, second, pairs)
+    return f"{TITLES[first]} minus {TITLES[second]}: {interval_text(gap)}, n = {gap.n}"
 
 
 def parts_of_gradient(rows: pd.DataFrame) -> pd.DataFrame:
@@ -149,8 +133,7 @@ def reduction(rows: pd.DataFrame) -> str:
     texts = []
     for part in ("shift", "centred"):
         mean = mean_interval(rows[rows["metric"] == f"{part}_ratio"]["value"])
-        ends = f" [{mean.low:.2f}, {mean.high:.2f}]" if mean.n > 1 else ""
-        texts.append(f"{part} part to {mean.estimate:.2f}{ends}")
+        texts.append(f"{part} part to {interval_text(mean, '.2f')}")
     return "; ".join(texts)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from reglib import total_variation
+from suite import evidence
 from suite.evidence import Results
 from suite.evidence.names import name_of
-from suite.evidence.statistics import mean_interval
 from suite.metrics import CORRUPTIONS
 from suite.papers.path_counts import pascal_row
 from suite.papers.pilcro import label
@@ -43,11 +43,9 @@ def select(
 ) -> pd.DataFrame:
     """Return the rows of a metric, or of a category as in "robustness, blur", that have a value."""
     metric, _, category = metric.partition(", ")
-    rows = table[table["status"] == "done"].dropna(subset="value")
     wanted = {"metric": metric, "category": category, "data": data, "model": model}
-    for column, value in wanted.items():
-        rows = rows[rows[column] == value] if value else rows
-    return rows
+    wanted = {column: value for column, value in wanted.items() if value}
+    return evidence.select(table, status="done", **wanted).dropna(subset="value")
 
 
 def data_sets(table: pd.DataFrame, metric: str = "accuracy", model: str = "none") -> list[str]:
@@ -55,30 +53,18 @@ def data_sets(table: pd.DataFrame, metric: str = "accuracy", model: str = "none"
     return list(dict.fromkeys(select(table, metric, model=model)["data"]))
 
 
-def mean_text(values: ArrayLike, digits: int = 3) -> str:
-    """Write a mean with the half-width of its 95% interval.
-
-    >>> mean_text([1.0, 2.0, 3.0], 2), mean_text([]), mean_text([0.5])
-    ('2.00 ± 2.48', 'not run', '0.500')
-    """
-    if np.size(values) == 0:
-        return "not run"
-    mean = mean_interval(values)
-    spread = f" ± {mean.high - mean.estimate:.{digits}f}" if mean.n > 1 else ""
-    return f"{mean.estimate:.{digits}f}{spread}"
-
-
 def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
     """Write the mean of a metric, or the mean difference of two kinds of model, seed by seed."""
-    digits = 4 if metric == "tv" else 3
+    digits = ".4f" if metric == "tv" else ".3f"
     if isinstance(model, str):
-        return mean_text(select(table, metric, data, model)["value"], digits)
-    first, second = (select(table, metric, data, m).set_index("seed")["value"] for m in model)
-    gap = (first - second).dropna()
-    if len(gap) < 2:
-        return "one seed only" if len(gap) else "not run"
-    mean = mean_interval(gap)
-    return f"{mean.estimate:+.{digits}f} [{mean.low:+.{digits}f}, {mean.high:+.{digits}f}]"
+        return evidence.mean_text(select(table, metric, data, model)["value"], digits)
+    rows = select(table, metric, data)
+    if not set(model) <= set(rows["model"]):
+        return "not run"
+    gap = evidence.paired_difference(rows, "model", *model, ["profile", "seed"])
+    if gap.n < 2:
+        return "one seed only" if gap.n else "not run"
+    return evidence.interval_text(gap, f"+{digits}")
 
 
 def compare(
@@ -161,7 +147,7 @@ def printed_equation(published: Mapping[str, Any], table: pd.DataFrame) -> pd.Da
         mean = mean[mean["seed"] == printed["seed"]]
         row = {"data": name_of(printed["data"]), "profile": printed["profile"]}
         row["α"] = f"{printed['alpha']:g}"
-        row["accuracy, mean over positions"] = mean_text(mean["value"])
+        row["accuracy, mean over positions"] = evidence.mean_text(mean["value"])
         row["accuracy, sum as printed"] = f"{printed['value']:.3f}"
         published_accuracy = paper.get(printed["model"], {}).get("top_1")
         row["published, RC−"] = f"{published_accuracy:g}" if published_accuracy else "–"

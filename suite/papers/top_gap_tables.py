@@ -1,8 +1,6 @@
 """Tables and sentences of the Top-GAP chapter."""
 
-import contextlib
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from suite import evidence
 from suite.papers.top_gap import LOCATIONS, TITLES
 
 MEASURES = {
@@ -31,10 +30,7 @@ def select(table: pd.DataFrame, *, further: bool = False, **values: Any) -> pd.D
         further: of trainings on the further data sets, else of those on the main one.
         values: by name of a column a value, or a list of values.
     """
-    rows = table[(table["status"] == "done") & (table["further"] == further)]
-    for name, value in values.items():
-        rows = rows[rows[name].isin(value if isinstance(value, list) else [value])]
-    return rows
+    return evidence.select(table, status="done", further=further, **values)
 
 
 def measures(table: pd.DataFrame, metrics: list[str], **values: Any) -> pd.DataFrame:
@@ -72,23 +68,6 @@ def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     for name in wide.select_dtypes("float"):
         wide[name] = wide[name].map("{:g}".format)
     return wide.replace({"variant": TITLES})
-
-
-def sentences(text: str, rows: pd.DataFrame, by: str) -> list[str]:
-    """Write a text for each profile that has a mean for every name in its braces.
-
-    Args:
-        text: a name is a value of the column `by`, with "_" for what is no letter or digit.
-        rows: what the means are taken of.
-        by: name of a column.
-    """
-    result = []
-    for profile, part in rows.groupby("profile", sort=False):
-        means = part.groupby(by)["value"].mean().dropna()
-        values = {re.sub(r"\W", "_", str(name)): value for name, value in means.items()}
-        with contextlib.suppress(KeyError):
-            result.append(f"*{profile}*: {text.format(**values)}")
-    return result
 
 
 def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:

@@ -1,0 +1,102 @@
+"""Rows of a table, and how their means, intervals and differences are written."""
+
+import contextlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from suite.errors import UsageError
+from suite.evidence.statistics import Interval, mean_interval
+
+
+def select(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
+    """Return the rows that have a value, or one of a list of values, in each named column.
+
+    Raises:
+        UsageError: there is no such column.
+
+    >>> len(select(pd.DataFrame({"metric": ["tv", "accuracy"]}), metric=["tv", "entropy"]))
+    1
+    """
+    for column, value in values.items():
+        if column not in rows:
+            raise UsageError(f"rows: expected a column {column!r}, got {list(rows)}")
+        rows = rows[rows[column].isin(value) if isinstance(value, list) else rows[column] == value]
+    return rows
+
+
+def mean_text(
+    values: ArrayLike, digits: str = ".3f", half: str | None = None, *, empty: str = "not run"
+) -> str:
+    """Write the mean of the defined values with the half-width of its 95% interval.
+
+    >>> mean_text([1.0, 2.0, 3.0], ".2f"), mean_text([]), mean_text([0.5])
+    ('2.00 ± 2.48', 'not run', '0.500')
+    """
+    defined = pd.Series(np.asarray(values, float)).dropna()
+    if defined.empty:
+        return empty
+    mean = mean_interval(defined)
+    text = f"{mean.estimate:{digits}}"
+    return text if mean.n < 2 else f"{text} ± {mean.high - mean.estimate:{half or digits}}"
+
+
+def interval_text(interval: Interval, digits: str = ".3g") -> str:
+    """Write an estimate with the ends of its interval, if it has one.
+
+    >>> interval_text(Interval(2.0, 1.0, 3.0, n=4)), interval_text(Interval(2.0, n=1), "+.1f")
+    ('2 [1, 3]', '+2.0')
+    """
+    text = f"{interval.estimate:{digits}}"
+    if np.isfinite(interval.low):
+        text += f" [{interval.low:{digits}}, {interval.high:{digits}}]"
+    return text
+
+
+def paired_difference(
+    rows: pd.DataFrame, between: str, first: str, second: str, pairs: Sequence[str] = ("seed",)
+) -> Interval:
+    """Estimate by how much one value of a column is ahead of another, over pairs of networks.
+
+    Args:
+        rows: one a network, with `value`.
+        between: the column of which `first` and `second` are values.
+        first, second: whose difference it is, first minus second.
+        pairs: columns that are equal in a pair.
+
+    Raises:
+        UsageError: no row has one of the two.
+    """
+    wide = rows.pivot_table(index=[*pairs], columns=between, values="value")
+    if missing := {first, second} - set(wide.columns):
+        raise UsageError(f"paired: expected {between} {sorted(missing)}, got {list(wide.columns)}")
+    return mean_interval((wide[first] - wide[second]).dropna())
+
+
+def sentences(template: str, rows: pd.DataFrame, by: str | None = None) -> list[str]:
+    """Write a sentence for each profile for which there is a number for every name in braces.
+
+    Args:
+        template: its names are p (the profile), n, mean, low, high, least, q1, median, q3, most of
+            the values; or, with `by`, the values of that column, of which it takes the means, with
+            "_" for what is no letter or digit.
+        rows: with `profile` and `value`.
+        by: name of a column.
+    """
+    result = []
+    for profile, part in rows.groupby("profile", sort=False):
+        if by:
+            means = part.groupby(by)["value"].mean().dropna()
+            numbers = {re.sub(r"\W", "_", str(name)): value for name, value in means.items()}
+        else:
+            mean = mean_interval(part["value"])
+            quartiles = part["value"].quantile([0, 0.25, 0.5, 0.75, 1])
+            numbers = dict(zip(("least", "q1", "median", "q3", "most"), quartiles, strict=True))
+            numbers |= {"n": mean.n, "mean": mean.estimate, "low": mean.low, "high": mean.high}
+        with contextlib.suppress(KeyError):
+            result.append(template.format(p=profile, **numbers))
+    return result

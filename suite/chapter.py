@@ -106,6 +106,11 @@ class Chapter:
         sentences.append(f"Profiles shown below: {'; '.join(shown)}.")
         display(Markdown(" ".join(sentences)))
 
+    def say(self, template: str, rows: pd.DataFrame, by: str | None = None) -> None:
+        """Show a sentence for each profile, see `suite.evidence.sentences`."""
+        for sentence in evidence.sentences(template, rows, by):
+            display(Markdown(sentence))
+
     def check(self, rows: pd.DataFrame, by: list[str]) -> None:
         """Print counts and means of groups of rows, to two digits, for the tests to compare."""
         groups = rows.groupby(by)["value"].agg(["count", "mean"])

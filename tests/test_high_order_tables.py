@@ -39,13 +39,6 @@ def test_numbers_of_classes_take_the_place_of_networks_at_the_last_profile():
     assert rows[["network", "value"]].to_numpy().tolist() == [["2 classes", 6], ["1000 classes", 5]]
 
 
-def test_a_sentence_for_each_profile_with_quartiles_and_interval():
-    rows = frame([("laptop", NETWORK, "share", 1000, value) for value in (1.0, 2, 3, 4, 5)])
-    template = "{p} {n} {mean:g} {least:g} {q1:g} {median:g} {q3:g} {most:g} {low:.2f} {high:.2f}"
-    # t(4) = 2.776, standard error 1.5811 / sqrt(5)
-    assert tables.sentences(template, rows) == ["laptop 5 3 1 2 3 4 5 1.04 4.96"]
-
-
 def test_quality_has_a_row_a_method_in_the_order_of_the_figure():
     rows = pd.DataFrame(
         [

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.evidence import load_published
+from suite.evidence import load_published, mean_text
 from suite.papers import marginal_density_tables as tables
 from suite.papers.marginal_density import TABLE_1, TABLE_2
 
@@ -150,4 +150,4 @@ def test_curves_of_perturbation_go_over_the_share_of_pixels():
 
 @pytest.mark.parametrize("values", [[], [np.nan]])
 def test_no_values_have_no_mean(values):
-    assert tables.mean_with_interval(pd.Series(values, dtype=float)) == "–"
+    assert mean_text(pd.Series(values, dtype=float), empty="–") == "–"

@@ -74,18 +74,6 @@ def test_means_over_seeds_with_their_deviations():
     assert empty.to_numpy().tolist() == [["not run at the profiles that are shown"]]
 
 
-def test_a_sentence_for_each_profile_that_has_all_means():
-    rows = top_gap_tables.select(table(), metric="accuracy")
-    text = "{none:.0%} and {fpn:.0%}"
-    assert top_gap_tables.sentences(text, rows, "variant") == ["*laptop*: 60% and 25%"]
-    rows = rows.assign(variant=rows["variant"] + "+l1 x").replace({0.25: np.nan})
-    assert top_gap_tables.sentences("{none_l1_x:g}", rows, "variant") == [
-        "*laptop*: 0.6",
-        "*paper*: 1",
-    ]
-    assert top_gap_tables.sentences("{fpn_l1_x:g}", rows, "variant") == []
-
-
 def test_a_printed_table_writes_what_is_missing_as_a_dash():
     entry = {"number": "3", "shows": "accuracy", "columns": ["a", "b"]}
     published = {"tables": [entry | {"rows": [[0.5, np.nan], [True, 2]]}]}

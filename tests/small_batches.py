@@ -23,6 +23,13 @@ def linear_network(pixels, classes=3, seed=1):
     return model
 
 
+def softmax_network(shape, classes=3):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+    model = model.double().eval()
+    model[1].weight.data = random_images(*model[1].weight.shape, seed=5) - 0.5
+    return model
+
+
 class Recorder(nn.Module):
     """A network that records the size of every batch it gets."""
 

@@ -17,7 +17,6 @@ from suite.metrics import (
     group_accuracies,
     logit_auroc,
     maximise_activation,
-    pixel_perturbation,
 )
 from suite.metrics.saliency import integrated_gradients, logit_gradient
 from suite.networks import build_network
@@ -67,24 +66,6 @@ def test_relative_leakage_does_not_depend_on_the_scale_of_the_logits():
 def test_masks_outside_of_the_image_are_refused(masks, text):
     with pytest.raises(ValueError, match=f"masks: expected .*{text}"):
         feature_leakage(random_images(3, 2, 4, 4), masks)
-
-
-def test_pixel_perturbation_of_a_linear_network():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    gain = model[1].weight.detach()[LABELS].view_as(images) * images
-    found = pixel_perturbation(gain.abs(), model, images, LABELS, n_steps=16)
-    logits = model(images).gather(1, LABELS[:, None]).detach()
-    by_size = gain.flatten(1).gather(1, gain.flatten(1).abs().argsort(dim=1))
-    top, bottom = by_size.flip(1).cumsum(1).abs(), by_size.cumsum(1).abs()
-    torch.testing.assert_close(found[:, 1:], (top - bottom) / logits.abs())
-    assert torch.equal(found[:, 0], torch.zeros(3).double())
-    torch.testing.assert_close(found[:, -1], torch.zeros(3).double())
-
-
-def test_pixel_perturbation_refuses_signed_maps():
-    images = random_images(3, 1, 4, 4)
-    with pytest.raises(ValueError, match="maps: expected saliency without sign"):
-        pixel_perturbation(-images, linear_network(16), images, LABELS, n_steps=2)
 
 
 class Square(nn.Module):

@@ -13,6 +13,7 @@ from suite.metrics.saliency import (
     smooth_grad,
 )
 from suite.networks import build_network
+from tests.small_batches import random_images, softmax_network
 
 NETWORKS = {
     "lenet5": ("lenet5", (2, 12, 12), {}),
@@ -232,3 +233,36 @@ def test_settings_out_of_range_are_refused(network, images):
         loss_gradient(network, images, CLASS_INDEX + 1)
     with pytest.raises(ValueError, match="percentile: expected a number from 0 to 100, got 101"):
         normalised_for_display(images, percentile=101)
+
+
+class TestIntegratedGradientsOverBaselines:
+    def test_of_a_linear_network_is_the_weight_times_the_distance_from_the_mean(self):
+        model, images, baselines = (
+            softmax_network((1, 3, 3)),
+            random_images(2, 1, 3, 3),
+            random_images(130, 1, 3, 3),
+        )
+        labels = torch.tensor([1, 2])
+        maps = integrated_gradients(model, images, labels, n_steps=2, baselines=baselines)
+        weight = model[1].weight.detach()[labels].view(2, 1, 3, 3)
+        torch.testing.assert_close(maps, weight * (images - baselines.mean(0)))
+
+    def test_sums_to_the_difference_of_the_logits(self):
+        model = build_network("lenet5", (1, 16, 16), 3, options={}, seed=0).double().eval()
+        images, baselines = random_images(2, 1, 16, 16), random_images(3, 1, 16, 16, seed=1)
+        labels = torch.tensor([1, 2])
+        maps = integrated_gradients(model, images, labels, n_steps=300, baselines=baselines)
+        logits = model(images).gather(1, labels[:, None])[:, 0] - model(baselines)[:, labels].mean(
+            0
+        )
+        torch.testing.assert_close(maps.flatten(1).sum(1), logits, rtol=0.01, atol=1e-5)
+
+    @pytest.mark.parametrize("shape", [(0, 1, 3, 3), (2, 1, 3, 4)])
+    def test_refuses_baselines_of_another_shape(self, shape):
+        with pytest.raises(ValueError, match=r"baselines: expected shape \(N, 1, 3, 3\), N >= 1"):
+            integrated_gradients(
+                softmax_network((1, 3, 3)),
+                random_images(2, 1, 3, 3),
+                torch.tensor([0, 0]),
+                baselines=torch.zeros(shape),
+            )

@@ -1,26 +1,35 @@
 """Judging networks, their saliency maps and class maps: one value for each image."""
 
 from suite.data import CORRUPTIONS
-from suite.metrics.ablation import ablation_curve
 from suite.metrics.activation import maximise_activation
 from suite.metrics.chunks import CHUNK_BYTES
-from suite.metrics.class_maps import largest_mask_iou, map_sparsity, mask_iou
+from suite.metrics.class_maps import (
+    FeatureLeakage,
+    feature_leakage,
+    largest_mask_iou,
+    map_sparsity,
+    mask_iou,
+)
 from suite.metrics.complexity import entropy
 from suite.metrics.corruptions import corrupted, probability_ratio
-from suite.metrics.curves import area_under_curve
-from suite.metrics.density import DensityGradients, density_gradients
-from suite.metrics.faithfulness import faithfulness_estimate, inverted, patch_effects, pixel_effects
-from suite.metrics.groups import group_accuracies
-from suite.metrics.insertion import deletion_curve, insertion_curve
-from suite.metrics.leakage import FeatureLeakage, feature_leakage
-from suite.metrics.location import correct_by_location, positions
-from suite.metrics.out_of_distribution import OOD_SCORES, auroc, logit_auroc
-from suite.metrics.perturbation import (
-    DensityChange,
-    density_change,
-    gradient_change,
+from suite.metrics.curves import (
+    ablation_curve,
+    area_under_curve,
+    deletion_curve,
+    insertion_curve,
     pixel_perturbation,
 )
+from suite.metrics.density import (
+    DensityChange,
+    DensityGradients,
+    density_change,
+    density_gradients,
+    gradient_change,
+)
+from suite.metrics.faithfulness import faithfulness_estimate, inverted, patch_effects, pixel_effects
+from suite.metrics.groups import group_accuracies
+from suite.metrics.location import correct_by_location, positions
+from suite.metrics.out_of_distribution import OOD_SCORES, auroc, logit_auroc
 from suite.metrics.receptive_field import ERFDistance, effective_receptive_field, erf_distance
 from suite.metrics.robustness import local_lipschitz_estimate, max_sensitivity
 from suite.metrics.saliency import SALIENCIES, saliency_maps

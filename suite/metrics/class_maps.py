@@ -1,4 +1,6 @@
-"""How much of an image does a class activation map mark, and is it the object?"""
+"""How much of an image does a map mark, and is it the object?"""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +48,7 @@ def mask_iou(maps: Tensor, masks: Tensor, *, threshold: float = 0.5) -> Tensor:
     Source: appendix D of :cite:t:`topgap`, which gives no threshold; see `largest_mask_iou`.
     """
     _check_maps(maps)
-    check_masks(masks, tuple(maps.shape))
+    _check_masks(masks, tuple(maps.shape))
     marked = maps >= threshold
     union = (marked | masks).sum((1, 2))
     return (marked & masks).sum((1, 2)) / union
@@ -73,7 +75,7 @@ def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
     Source: appendix D of :cite:t:`topgap`.
     """
     _check_maps(maps)
-    check_masks(masks, tuple(maps.shape))
+    _check_masks(masks, tuple(maps.shape))
     values, order = maps.flatten(1).sort(1, descending=True)
     inside = masks.flatten(1).gather(1, order).cumsum(1)
     marked = torch.arange(1, values.shape[1] + 1, device=maps.device)
@@ -82,6 +84,42 @@ def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
     between = torch.ones_like(order, dtype=torch.bool)
     between[:, :-1] = values[:, :-1] > values[:, 1:]
     return torch.where(between, iou, 0).amax(1)
+
+
+class FeatureLeakage(NamedTuple):
+    """One value for each image, (B,): as published, and as a share of the whole map."""
+
+    absolute: Tensor
+    relative: Tensor
+
+
+def feature_leakage(maps: Tensor, masks: Tensor) -> FeatureLeakage:
+    r"""Compute the norm of saliency maps on features that say nothing about the class.
+
+    .. math:: \| m \odot a(x) \|_F \qquad \text{and} \qquad
+       \frac{\| m \odot a(x) \|_F}{\| a(x) \|_F}
+
+    The first is the published measure, of which the mean over images is taken. A network with
+    smaller logits has less of it whatever it looks at; the second does not depend on their scale.
+
+    Args:
+        maps: signed saliency, (B, C, H, W): Integrated Gradients in the paper, see
+            `suite.metrics.saliency.integrated_gradients`.
+        masks: True on the uninformative features, (B, 1, H, W) or of the shape of `maps`.
+
+    Returns:
+        Both values, (B,) each; the relative one is NaN where the map is zero.
+
+    Raises:
+        ValueError: masks that are not boolean, of another size, or that mark nothing.
+
+    Source: equation 9 of :cite:t:`yang2024`. It scales the null block alone along the path; the
+    maps that they show, and this function, are those of whole images.
+    """
+    n, channels, height, width = maps.shape
+    _check_masks(masks, (n, 1, height, width), (n, channels, height, width))
+    absolute = (maps * masks).flatten(1).norm(dim=1)
+    return FeatureLeakage(absolute, absolute / maps.flatten(1).norm(dim=1))
 
 
 def _check_maps(maps: Tensor) -> None:
@@ -93,7 +131,7 @@ def _check_maps(maps: Tensor) -> None:
         )
 
 
-def check_masks(masks: Tensor, *shapes: tuple[int, ...]) -> None:
+def _check_masks(masks: Tensor, *shapes: tuple[int, ...]) -> None:
     """Raise a ValueError unless masks are booleans of a shape, (B, ...), and none is empty."""
     if masks.shape not in shapes or masks.dtype != torch.bool:
         raise ValueError(

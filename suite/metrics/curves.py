@@ -1,9 +1,192 @@
-"""One number for a curve."""
+"""What becomes of the score of a class as pixels come and go in the order of a saliency map?"""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from suite.errors import unknown
+from suite.metrics.chunks import chunk_size
+from suite.metrics.faithfulness import SCORES
+
+
+def insertion_curve(
+    maps: Tensor,
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    n_steps: int,
+    baseline: Tensor | float = 0.0,
+    score: str = "probability",
+    max_bytes: int | None = None,
+) -> Tensor:
+    r"""Measure the score of a class while the pixels of an image are put into a baseline.
+
+    .. math:: s_k = f_c\bigl(m_k \odot x + (1 - m_k) \odot x^0\bigr), \qquad k = 0, \dots, K
+
+    where :math:`m_k` marks the :math:`\lfloor kP / K \rfloor` pixels, of `P`, that the map ranks
+    first; among equal ones that of the smaller index comes first. So :math:`s_0` is the score of
+    the baseline and :math:`s_K` that of the image; `curves / curves[:, -1:]` are shares of it.
+
+    Args:
+        maps: signed saliency, (B, C, H, W); channels are summed, since a pixel goes with all.
+        model: network in evaluation mode, from images to logits.
+        images: (B, C, H, W).
+        class_index: the class `c` of each image, (B,).
+        n_steps: `K`, from 1 to the number of pixels.
+        baseline: a value, or images that broadcast to the shape of `images`.
+        score: "probability" (softmax) or "logit".
+        max_bytes: memory of the mixed images held at a time.
+
+    Returns:
+        One curve for each image, (B, n_steps + 1); see `area_under_curve`.
+
+    Raises:
+        ValueError: maps of other images or sizes, or `n_steps` out of its range.
+        UsageError: unknown score.
+
+    Source: :cite:t:`petsiuk2018`; from a baseline of zero in :cite:t:`yang2024`.
+    """
+    pixels = images[0, 0].numel()
+    if not 1 <= n_steps <= pixels:
+        raise ValueError(
+            f"n_steps: expected 1 to {pixels}, the number of pixels of an image, got {n_steps}"
+        )
+    counts = torch.arange(n_steps + 1, device=images.device) * pixels // n_steps
+    return _scores(maps, model, images, class_index, counts, baseline, score, max_bytes)
+
+
+def deletion_curve(
+    maps: Tensor,
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    baseline: Tensor | float = 0.0,
+    **options: Any,
+) -> Tensor:
+    """Measure the score of a class while the pixels of an image are replaced by a baseline.
+
+    The first pixels to go are those that the map ranks first: it is `insertion_curve` with image
+    and baseline exchanged, and has the same arguments, results and errors.
+    """
+    start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
+    return insertion_curve(maps, model, start, class_index, baseline=images, **options)
+
+
+def pixel_perturbation(
+    maps: Tensor, model: nn.Module, images: Tensor, class_index: Tensor, **options: Any
+) -> Tensor:
+    r"""Compare what the most and the least salient pixels do to a logit when they are removed.
+
+    .. math:: \frac{|f_c(x) - f_c(x_{-k}^{top})|}{|f_c(x)|} -
+       \frac{|f_c(x) - f_c(x_{-k}^{bottom})|}{|f_c(x)|}, \qquad k = 0, \dots, K
+
+    where :math:`k / K` of the pixels are replaced by the baseline.
+
+    Args:
+        maps: saliency without sign, (B, C, H, W), such as the absolute value of
+            `suite.metrics.saliency.smooth_grad`; channels are summed.
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        class_index: the class `c` of each image, (B,).
+        options: `n_steps`, `baseline` and `max_bytes`, see `insertion_curve`.
+
+    Returns:
+        One curve for each image, (B, n_steps + 1), higher for a network that depends on what it
+        marks. It begins and ends at zero.
+
+    Raises:
+        ValueError: negative saliency; as `insertion_curve`.
+
+    Source: section 7.3 of :cite:t:`yang2024`, after :cite:t:`samek2017` and
+    :cite:t:`srinivas2021`. The absolute values are ours: the paper only says "fractional change".
+    """
+    if (maps < 0).any():
+        raise ValueError(
+            "maps: expected saliency without sign, got negative values; take maps.abs()"
+        )
+    changes = []
+    for ranked in (maps, -maps):
+        curves = deletion_curve(ranked, model, images, class_index, score="logit", **options)
+        changes.append((curves - curves[:, :1]).abs() / curves[:, :1].abs())
+    return changes[0] - changes[1]
+
+
+def ablation_curve(
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    maps: Tensor,
+    *,
+    counts: Sequence[int],
+    max_bytes: int | None = None,
+) -> Tensor:
+    r"""Replace the `k` pixels of largest saliency by the mean of the image, for several `k`.
+
+    .. math:: r_k = \frac{p_c(x^{(k)})}{p_c(x)}
+
+    where :math:`x^{(k)}` has in each replaced pixel the mean of the channel over the image.
+
+    Args:
+        model: network in evaluation mode, from images to logits.
+        images: (B, C, H, W).
+        class_index: the class `c` of each image, (B,).
+        maps: saliency, (B, C, H, W), signed; channels are summed, since a pixel is replaced in all.
+        counts: numbers of pixels `k`, from 0 to H W.
+        max_bytes: memory of the changed images held at a time.
+
+    Returns:
+        The ratios, (B, len(counts)), 1 for `k` of zero.
+
+    Raises:
+        ValueError: a count that is out of its range, or maps of another size.
+
+    Source: section 4.1.2 of :cite:t:`moens2020`.
+    """
+    n_pixels = images[0, 0].numel()
+    if not counts or not all(0 <= k <= n_pixels for k in counts):
+        raise ValueError(f"counts: expected numbers from 0 to {n_pixels}, got {list(counts)}")
+    # Ablation by k is insertion of the image into its mean, with both exchanged.
+    means = images.mean((2, 3), keepdim=True).expand_as(images)
+    steps = torch.tensor([0, *counts], device=images.device)
+    scores = _scores(maps, model, means, class_index, steps, images, "probability", max_bytes)
+    return scores[:, 1:] / scores[:, :1]
+
+
+@torch.no_grad()
+def _scores(
+    maps: Tensor,
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    counts: Tensor,
+    baseline: Tensor | float,
+    score: str,
+    max_bytes: int | None,
+) -> Tensor:
+    """Return `insertion_curve` at some numbers of pixels, `counts` (K,): (B, K)."""
+    if score not in SCORES:
+        raise unknown("score", score, SCORES)
+    n, _, height, width = images.shape
+    if (maps.shape[0], *maps.shape[2:]) != (n, height, width):
+        raise ValueError(
+            f"maps: expected shape ({n}, C, {height}, {width}) as that of the images, got "
+            f"{tuple(maps.shape)}"
+        )
+    start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
+    order = maps.sum(1).flatten(1).argsort(dim=1, descending=True, stable=True)
+    rank = order.argsort(dim=1).view(n, 1, height, width)
+    scores = images.new_empty(n * len(counts))
+    position = torch.arange(len(scores), device=images.device)
+    for index in position.split(chunk_size(images, max_bytes)):
+        b, k = index // len(counts), index % len(counts)
+        inserted = rank[b] < counts[k].view(-1, 1, 1, 1)
+        values = SCORES[score](model(torch.where(inserted, images[b], start[b])))
+        scores[index] = values.gather(1, class_index[b, None])[:, 0]
+    return scores.view(n, len(counts))
 
 
 def area_under_curve(curves: Tensor, positions: Sequence[float] | None = None) -> Tensor:

@@ -1,11 +1,16 @@
-"""Which part of the density's gradient can be seen in the predictions?"""
+"""How do the density that the logits imply, and gradients, change with noise and shifts?"""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from reglib._checks import check_positive
+from reglib._common import normal_noise
 from reglib.autodiff import input_gradient
+from suite.metrics.chunks import chunk_size
+from suite.metrics.saliency import logit_gradient
 
 
 class DensityGradients(NamedTuple):
@@ -42,3 +47,105 @@ def density_gradients(model: nn.Module, images: Tensor) -> DensityGradients:
         of_shift = input_gradient(shift, inputs)
     parts = (whole, of_shift, whole - of_shift)
     return DensityGradients(*(part.flatten(1).norm(dim=1) for part in parts))
+
+
+def gradient_change(
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    generator: torch.Generator,
+    noise_std: float,
+    n_samples: int = 1,
+) -> Tensor:
+    r"""Measure how far noise moves the input gradient of a logit, relative to its norm.
+
+    .. math:: \frac 1 n \sum_s
+       \frac{\| \nabla_x f_c(x + \delta_s) - \nabla_x f_c(x) \|_2}{\| \nabla_x f_c(x) \|_2},
+       \qquad \delta_s \sim \mathcal N(0, \sigma^2 I)
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        class_index: the class `c` of each image, (B,).
+        generator: source of the noise, on the device of `images`.
+        noise_std: :math:`\sigma`, in the units of `images`.
+        n_samples: noisy copies of each image.
+
+    Returns:
+        One value for each image, (B,); NaN where the gradient is zero.
+
+    Raises:
+        ValueError: `noise_std` or `n_samples` is not positive.
+
+    Source: figures 6b and 8a of :cite:t:`yang2024`, after :cite:t:`srinivas2021`.
+    """
+    here = logit_gradient(model, images, class_index).flatten(1)
+    changes = [
+        (logit_gradient(model, noisy, class_index).flatten(1) - here).norm(dim=1)
+        for noisy in _noisy(images, generator, noise_std, n_samples)
+    ]
+    return torch.stack(changes).mean(0) / here.norm(dim=1)
+
+
+class DensityChange(NamedTuple):
+    """One value for each image, (B,): the published one, and that of the log marginal density."""
+
+    published: Tensor
+    log_density: Tensor
+
+
+@torch.no_grad()
+def density_change(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    generator: torch.Generator,
+    noise_std: float,
+    n_samples: int = 1,
+    max_bytes: int | None = None,
+) -> DensityChange:
+    r"""Measure how far noise moves the density that the logits imply.
+
+    .. math:: \frac 1 n \sum_s \sum_{i=1}^C e^{f_i(x + \delta_s) - f_i(x)} \qquad \text{and} \qquad
+       \frac 1 n \sum_s | \log Z(x + \delta_s) - \log Z(x) |
+
+    with :math:`Z = \sum_i e^{f_i}`. The first is the published measure: `C` without noise, and
+    ruled by the class whose logit rises most. The second is the change of the log density itself.
+
+    Args:
+        model: network in evaluation mode.
+        images: (B, C, H, W).
+        generator: source of the noise, on the device of `images`.
+        noise_std: standard deviation of :math:`\delta`, in the units of `images`.
+        n_samples: noisy copies of each image.
+        max_bytes: memory of the images that go through the network at a time.
+
+    Returns:
+        Both values, (B,) each.
+
+    Raises:
+        ValueError: `noise_std` or `n_samples` is not positive.
+
+    Source: section 7.3 and figures 6b and 8b of :cite:t:`yang2024`.
+    """
+    here = _logits(model, images, max_bytes)
+    published, log_density = [], []
+    for noisy in _noisy(images, generator, noise_std, n_samples):
+        there = _logits(model, noisy, max_bytes)
+        published.append((there - here).exp().sum(1))
+        log_density.append((there.logsumexp(1) - here.logsumexp(1)).abs())
+    return DensityChange(torch.stack(published).mean(0), torch.stack(log_density).mean(0))
+
+
+def _logits(model: nn.Module, images: Tensor, max_bytes: int | None) -> Tensor:
+    return torch.cat([model(part) for part in images.split(chunk_size(images, max_bytes))])
+
+
+def _noisy(
+    images: Tensor, generator: torch.Generator, noise_std: float, n_samples: int
+) -> Iterator[Tensor]:
+    """Yield noisy images; the noise of an image does not depend on the others of the batch."""
+    check_positive(noise_std=noise_std, n_samples=n_samples)
+    for _ in range(n_samples):
+        yield images + noise_std * normal_noise(images[0], generator)

@@ -48,15 +48,14 @@ def local_lipschitz_estimate(
     paper's formula has no such division, and neither has this function.
     """
     check_positive(n_samples=n_samples, noise_std=noise_std)
-    return _largest_change(
-        maps_of,
-        images,
-        class_index,
-        draw=lambda like: noise_std * normal_noise(like, generator),
-        relative_to=lambda noise, _: noise.flatten(1).norm(dim=1),
-        n_samples=n_samples,
-        max_bytes=max_bytes,
-    )
+
+    def draw(like: Tensor) -> Tensor:
+        return noise_std * normal_noise(like, generator)
+
+    def size(noise: Tensor, _: Tensor) -> Tensor:
+        return noise.flatten(1).norm(dim=1)
+
+    return _largest_change(maps_of, images, class_index, draw, size, n_samples, max_bytes)
 
 
 def max_sensitivity(
@@ -98,22 +97,16 @@ def max_sensitivity(
         noise = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
         return (2 * noise - 1) * radius
 
-    return _largest_change(
-        maps_of,
-        images,
-        class_index,
-        draw=draw,
-        relative_to=lambda _, reference: reference.norm(),
-        n_samples=n_samples,
-        max_bytes=max_bytes,
-    )
+    def size(_: Tensor, reference: Tensor) -> Tensor:
+        return reference.norm()
+
+    return _largest_change(maps_of, images, class_index, draw, size, n_samples, max_bytes)
 
 
 def _largest_change(
     maps_of: MapsOf,
     images: Tensor,
     class_index: Tensor,
-    *,
     draw: Callable[[Tensor], Tensor],
     relative_to: Callable[[Tensor, Tensor], Tensor],
     n_samples: int,

@@ -11,7 +11,7 @@ from suite.papers import pilcro_measures as landscape_measures
 from suite.papers import second_order, top_gap_measures
 from suite.papers.binding import of_subject
 from suite.training.evaluated import EvaluatedModel, Result
-from suite.units import COUNT, Measurement, optional, require
+from suite.units import COUNT, Measurement, require
 
 
 def accuracy(
@@ -91,7 +91,8 @@ def check(unit: Measurement) -> None:
     for settings in unit.settings.get("attacks", ()):
         top_gap_measures.check_attack(**settings)
     for name in COUNTS:
-        require(name, unit.settings.get(name), optional(COUNT))
+        if unit.settings.get(name) is not None:
+            require(name, unit.settings[name], COUNT)
 
 
 def measure(subject: EvaluatedModel, unit: Measurement) -> Result:

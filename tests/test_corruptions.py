@@ -1,4 +1,4 @@
-"""Ablation curves and corruptions."""
+"""Corruptions, and measurements of them and of ablation."""
 
 import numpy as np
 import pytest
@@ -7,102 +7,11 @@ from torch import nn
 
 from suite.data import load_data
 from suite.errors import UsageError
-from suite.metrics import (
-    CORRUPTIONS,
-    ablation_curve,
-    area_under_curve,
-    corrupted,
-    probability_ratio,
-)
-from suite.metrics.saliency import integrated_gradients
+from suite.metrics import CORRUPTIONS, area_under_curve, corrupted, probability_ratio
 from suite.networks import build_network
 from suite.papers.measure import EvaluatedModel, measure
 from suite.units import Measurement, Training
-
-
-def rand(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def softmax_network(shape, classes=3):
-    model = nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
-    model = model.double().eval()
-    model[1].weight.data = rand(*model[1].weight.shape, seed=5) - 0.5
-    return model
-
-
-class TestAblationCurve:
-    def test_replaces_the_pixels_of_largest_saliency_by_the_mean(self):
-        shape, labels = (2, 3, 4), torch.tensor([2, 0])
-        model, images, maps = softmax_network(shape), rand(2, *shape), rand(2, *shape, seed=1) - 0.5
-        counts = [0, 1, 5, 12]
-        curve = ablation_curve(model, images, labels, maps, counts=counts, max_bytes=1)
-        for b, c in enumerate(labels):
-            total = maps[b].sum(0).flatten()
-            for k, ratio in zip(counts, curve[b]):
-                changed = images[b].clone().flatten(1)
-                for p in sorted(range(12), key=lambda i: -total[i])[:k]:
-                    changed[:, p] = images[b].mean((1, 2))
-                pair = torch.stack([images[b], changed.view(shape)])
-                before, after = model(pair).softmax(1)[:, c].tolist()
-                assert float(ratio) == pytest.approx(after / before, rel=1e-12)
-        assert torch.equal(curve[:, 0], torch.ones(2).double())
-        together = ablation_curve(model, images, labels, maps, counts=counts)
-        torch.testing.assert_close(together, curve)
-
-    @pytest.mark.parametrize("counts", [[], [-1, 2], [0, 13]])
-    def test_refuses_counts_that_there_are_not(self, counts):
-        images = rand(1, 2, 3, 4)
-        with pytest.raises(ValueError, match="counts: expected numbers from 0 to 12"):
-            ablation_curve(
-                softmax_network((2, 3, 4)), images, torch.tensor([0]), images, counts=counts
-            )
-
-    def test_refuses_maps_of_another_size(self):
-        with pytest.raises(
-            ValueError, match=r"maps: expected shape \(1, C, 3, 4\) .* got \(1, 2, 4, 3\)"
-        ):
-            ablation_curve(
-                softmax_network((2, 3, 4)),
-                rand(1, 2, 3, 4),
-                torch.tensor([0]),
-                rand(1, 2, 4, 3),
-                counts=[1],
-            )
-
-    def test_area_is_that_of_trapezoids(self):
-        curves = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.5, 0.0], [2.0, 0.0, 0.0]])
-        found = area_under_curve(curves, [0, 1, 4])
-        torch.testing.assert_close(found, torch.tensor([1.0, (0.75 + 0.75) / 4, 0.25]))
-
-
-class TestIntegratedGradientsOverBaselines:
-    def test_of_a_linear_network_is_the_weight_times_the_distance_from_the_mean(self):
-        model, images, baselines = softmax_network((1, 3, 3)), rand(2, 1, 3, 3), rand(130, 1, 3, 3)
-        labels = torch.tensor([1, 2])
-        maps = integrated_gradients(model, images, labels, n_steps=2, baselines=baselines)
-        weight = model[1].weight.detach()[labels].view(2, 1, 3, 3)
-        torch.testing.assert_close(maps, weight * (images - baselines.mean(0)))
-
-    def test_sums_to_the_difference_of_the_logits(self):
-        model = build_network("lenet5", (1, 16, 16), 3, options={}, seed=0).double().eval()
-        images, baselines = rand(2, 1, 16, 16), rand(3, 1, 16, 16, seed=1)
-        labels = torch.tensor([1, 2])
-        maps = integrated_gradients(model, images, labels, n_steps=300, baselines=baselines)
-        logits = model(images).gather(1, labels[:, None])[:, 0] - model(baselines)[:, labels].mean(
-            0
-        )
-        torch.testing.assert_close(maps.flatten(1).sum(1), logits, rtol=0.01, atol=1e-5)
-
-    @pytest.mark.parametrize("shape", [(0, 1, 3, 3), (2, 1, 3, 4)])
-    def test_refuses_baselines_of_another_shape(self, shape):
-        with pytest.raises(ValueError, match=r"baselines: expected shape \(N, 1, 3, 3\), N >= 1"):
-            integrated_gradients(
-                softmax_network((1, 3, 3)),
-                rand(2, 1, 3, 3),
-                torch.tensor([0, 0]),
-                baselines=torch.zeros(shape),
-            )
+from tests.small_batches import random_images, softmax_network
 
 
 def photographs(count=2, channels=3, size=32):
@@ -169,8 +78,8 @@ class TestCorruptions:
     def test_ratio_is_that_of_the_probabilities(self):
         model, clean, changed = (
             softmax_network((1, 3, 3)),
-            rand(2, 1, 3, 3),
-            rand(2, 1, 3, 3, seed=1),
+            random_images(2, 1, 3, 3),
+            random_images(2, 1, 3, 3, seed=1),
         )
         labels = torch.tensor([2, 0])
         ratios = probability_ratio(model, clean, changed, labels)

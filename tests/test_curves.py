@@ -1,13 +1,19 @@
-"""Insertion and deletion curves against closed forms and a plain loop."""
+"""Insertion, deletion, perturbation and ablation, against closed forms and plain loops."""
 
 import pytest
 import torch
 from torch import nn
 
 from suite.errors import UsageError
-from suite.metrics import area_under_curve, deletion_curve, insertion_curve
+from suite.metrics import (
+    ablation_curve,
+    area_under_curve,
+    deletion_curve,
+    insertion_curve,
+    pixel_perturbation,
+)
 from suite.networks import build_network
-from tests.test_metrics import LABELS, Recorder, linear_network, random_images
+from tests.small_batches import LABELS, Recorder, linear_network, random_images, softmax_network
 
 
 def gains(model, images, baseline):
@@ -119,3 +125,70 @@ def test_an_unknown_score_names_the_nearest():
     images = random_images(3, 1, 4, 4)
     with pytest.raises(UsageError, match="unknown score 'logits': did you mean 'logit'"):
         deletion_curve(images, linear_network(16), images, LABELS, n_steps=2, score="logits")
+
+
+def test_pixel_perturbation_of_a_linear_network():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    gain = model[1].weight.detach()[LABELS].view_as(images) * images
+    found = pixel_perturbation(gain.abs(), model, images, LABELS, n_steps=16)
+    logits = model(images).gather(1, LABELS[:, None]).detach()
+    by_size = gain.flatten(1).gather(1, gain.flatten(1).abs().argsort(dim=1))
+    top, bottom = by_size.flip(1).cumsum(1).abs(), by_size.cumsum(1).abs()
+    torch.testing.assert_close(found[:, 1:], (top - bottom) / logits.abs())
+    assert torch.equal(found[:, 0], torch.zeros(3).double())
+    torch.testing.assert_close(found[:, -1], torch.zeros(3).double())
+
+
+def test_pixel_perturbation_refuses_signed_maps():
+    images = random_images(3, 1, 4, 4)
+    with pytest.raises(ValueError, match="maps: expected saliency without sign"):
+        pixel_perturbation(-images, linear_network(16), images, LABELS, n_steps=2)
+
+
+class TestAblationCurve:
+    def test_replaces_the_pixels_of_largest_saliency_by_the_mean(self):
+        shape, labels = (2, 3, 4), torch.tensor([2, 0])
+        model, images, maps = (
+            softmax_network(shape),
+            random_images(2, *shape),
+            random_images(2, *shape, seed=1) - 0.5,
+        )
+        counts = [0, 1, 5, 12]
+        curve = ablation_curve(model, images, labels, maps, counts=counts, max_bytes=1)
+        for b, c in enumerate(labels):
+            total = maps[b].sum(0).flatten()
+            for k, ratio in zip(counts, curve[b]):
+                changed = images[b].clone().flatten(1)
+                for p in sorted(range(12), key=lambda i: -total[i])[:k]:
+                    changed[:, p] = images[b].mean((1, 2))
+                pair = torch.stack([images[b], changed.view(shape)])
+                before, after = model(pair).softmax(1)[:, c].tolist()
+                assert float(ratio) == pytest.approx(after / before, rel=1e-12)
+        assert torch.equal(curve[:, 0], torch.ones(2).double())
+        together = ablation_curve(model, images, labels, maps, counts=counts)
+        torch.testing.assert_close(together, curve)
+
+    @pytest.mark.parametrize("counts", [[], [-1, 2], [0, 13]])
+    def test_refuses_counts_that_there_are_not(self, counts):
+        images = random_images(1, 2, 3, 4)
+        with pytest.raises(ValueError, match="counts: expected numbers from 0 to 12"):
+            ablation_curve(
+                softmax_network((2, 3, 4)), images, torch.tensor([0]), images, counts=counts
+            )
+
+    def test_refuses_maps_of_another_size(self):
+        with pytest.raises(
+            ValueError, match=r"maps: expected shape \(1, C, 3, 4\) .* got \(1, 2, 4, 3\)"
+        ):
+            ablation_curve(
+                softmax_network((2, 3, 4)),
+                random_images(1, 2, 3, 4),
+                torch.tensor([0]),
+                random_images(1, 2, 4, 3),
+                counts=[1],
+            )
+
+    def test_area_is_that_of_trapezoids(self):
+        curves = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.5, 0.0], [2.0, 0.0, 0.0]])
+        found = area_under_curve(curves, [0, 1, 4])
+        torch.testing.assert_close(found, torch.tensor([1.0, (0.75 + 0.75) / 4, 0.25]))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reglib._checks import check_images, check_logits, check_network
 from reglib.autodiff import input_gradient
 from reglib.input_hessian.products import logit_weights
-from reglib.saliency.high_order import cafo, caso
+from reglib.saliency.high_order import Interpretation, cafo, caso
 from reglib.saliency.proximal import Settings
 from reglib.saliency.sparsity import choose_lambda1
 from reglib.saliency.surrogate import (
@@ -242,12 +242,8 @@ def _one_by_one(
     return maps
 
 
-def _sparse_cafo(loss: SurrogateLoss) -> Tensor:
-    return choose_lambda1(loss, method=cafo).interpretation.maps
-
-
-def _sparse_caso(loss: SurrogateLoss) -> Tensor:
-    return choose_lambda1(loss, method=caso_converged).interpretation.maps
+def _sparse(method: Callable[..., Interpretation]) -> Callable[[SurrogateLoss], Tensor]:
+    return lambda loss: choose_lambda1(loss, method=method).interpretation.maps
 
 
 SALIENCIES: dict[str, Saliency] = {
@@ -259,10 +255,10 @@ SALIENCIES: dict[str, Saliency] = {
     "integrated_gradients": integrated_gradients,
     "loss_gradient": loss_gradient,
     "caso_dense": _one_by_one(lambda loss: caso_converged(loss).maps),
-    "cafo": _one_by_one(_sparse_cafo),
-    "caso": _one_by_one(_sparse_caso),
-    "smooth_cafo": _one_by_one(_sparse_cafo, _smooth_loss),
-    "smooth_caso": _one_by_one(_sparse_caso, _smooth_loss),
+    "cafo": _one_by_one(_sparse(cafo)),
+    "caso": _one_by_one(_sparse(caso_converged)),
+    "smooth_cafo": _one_by_one(_sparse(cafo), _smooth_loss),
+    "smooth_caso": _one_by_one(_sparse(caso_converged), _smooth_loss),
 }
 
 

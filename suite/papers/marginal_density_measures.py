@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,9 @@ def _density_change(values: metrics.DensityChange, *, published: bool = True) ->
     return Result(values.published if published else values.log_density)
 
 
-def _density_gradient(values: metrics.DensityGradients, *, part: str = "whole") -> Result:
+def _density_gradient(
+    values: metrics.DensityGradients, *, part: Literal["whole", "shift", "centred"] = "whole"
+) -> Result:
     return Result(getattr(values, part))
 
 

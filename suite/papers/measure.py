@@ -1,11 +1,12 @@
 """Metrics by name: what a `Measurement` asks of a trained network."""
 
+import inspect
 from collections.abc import Callable, Collection
+from typing import Literal, get_args, get_origin
 
 from suite import metrics
 from suite.attacks import ATTACKS
 from suite.errors import check_call, unknown
-from suite.metrics.saliency import SALIENCIES
 from suite.papers import marginal_density_measures as density_measures
 from suite.papers import pilcro_measures as landscape_measures
 from suite.papers import second_order, top_gap_measures
@@ -44,22 +45,16 @@ METRICS: dict[str, Callable[..., Result]] = {
     **second_order.METRICS,
     **top_gap_measures.METRICS,
 }
-_CORRUPTIONS = [name for kind in metrics.CORRUPTIONS.values() for name in kind]
-# Settings that are one of several names: of all metrics, or of one.
+# Settings that are a name in a table, of all metrics or of one. Those that are one of a few words
+# are of type `Literal` in the metric.
 CHOICES: dict[str, Collection[str]] = {
     "attack": ATTACKS,
-    "class_map_sparsity.class_of": ("label", "predicted"),
-    "corrupted_accuracy.corruption": _CORRUPTIONS,
-    "corruption_robustness.corruption": _CORRUPTIONS,
-    "density_gradient.part": metrics.DensityGradients._fields,
-    "erf_distance.normalise": ("each", "none", "together"),
-    "erf_distance.part": metrics.ERFDistance._fields,
-    "largest_eigenvalue.way": second_order.WAYS,
-    "feature_leakage.shift": density_measures.SHIFTS,
-    "implementations.value": density_measures.COMPARISONS,
+    "corruption": [name for kind in metrics.CORRUPTIONS.values() for name in kind],
     "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
-    "robust_accuracy.counts": ("correct", "unchanged"),
-    "saliency": SALIENCIES,
+    "saliency": metrics.SALIENCIES,
+    "shift": density_measures.SHIFTS,
+    "value": density_measures.COMPARISONS,
+    "way": second_order.WAYS,
 }
 COUNTS = ("k n_baselines n_classes n_images n_rounds n_samples n_steps patch step stride").split()
 # What takes only the images of the data that it is shown: these may have any number of classes.
@@ -82,8 +77,11 @@ def check(unit: Measurement) -> None:
             not known.
     """
     check_call("metric", unit.metric, METRICS, unit.settings, given=("subject",))
+    parameters = inspect.signature(METRICS[unit.metric]).parameters
     for name, chosen in unit.settings.items():
-        known = CHOICES.get(f"{unit.metric}.{name}", CHOICES.get(name))
+        words = parameters[name].annotation
+        known = get_args(words) if get_origin(words) is Literal else CHOICES.get(name)
+        known = CHOICES.get(f"{unit.metric}.{name}", known)
         if known is not None and chosen is not None and chosen not in known:
             raise unknown(name, chosen, known)
     if unit.metric in ("robust_accuracy", "transfer_accuracy"):

@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ def robust_accuracy(
     attack: str,
     epsilon: float,
     n_images: int,
-    counts: str = "unchanged",
+    counts: Literal["unchanged", "correct"] = "unchanged",
     attack_settings: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
     keep_images: bool = True,
@@ -105,7 +105,7 @@ def _activation_maps(subject: EvaluatedModel, n_images: int, class_of: str = "la
 
 
 def class_map_sparsity(
-    subject: EvaluatedModel, *, n_images: int, class_of: str = "label"
+    subject: EvaluatedModel, *, n_images: int, class_of: Literal["label", "predicted"] = "label"
 ) -> Result:
     """See `suite.metrics.map_sparsity`; keeps the maps.
 
@@ -151,7 +151,11 @@ def mask_iou(subject: EvaluatedModel, *, n_images: int, threshold: float | None 
 
 
 def erf_distance(
-    subject: EvaluatedModel, *, n_images: int, part: str = "distance", normalise: str = "each"
+    subject: EvaluatedModel,
+    *,
+    n_images: int,
+    part: Literal["distance", "centre", "corner"] = "distance",
+    normalise: Literal["each", "together", "none"] = "each",
 ) -> Result:
     """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
     network = _with_class_maps(subject)

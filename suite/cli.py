@@ -78,11 +78,9 @@ def run(
         try:
             click.echo(f"{name}: {notebooks.run(name, values[name])}")
         except RunFailed as error:
-            if len(names) == 1:
-                raise
-            failures.append(str(error))
+            failures.append(error)
     if failures:
-        raise RunFailed("\n\n".join(failures))
+        raise RunFailed("\n\n".join(map(str, failures))) from failures[0]
 
 
 @app.command()

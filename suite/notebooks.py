@@ -118,13 +118,12 @@ def _check(chapter: str, name: str, value: Any, entries: Mapping[str, Parameter]
 
 
 def _same_type(value: Any, default: Any) -> bool:
-    if isinstance(value, bool) or isinstance(default, bool):
-        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, list):
+        kinds = default[:1] * len(value) if isinstance(value, list) else []
+        return isinstance(value, list) and all(map(_same_type, value, kinds))
     if isinstance(default, float):
-        return isinstance(value, int | float)
-    if isinstance(default, list) and isinstance(value, list) and default:
-        return all(_same_type(item, default[0]) for item in value)
-    return isinstance(value, type(default))
+        return type(value) in (int, float)
+    return type(value) is type(default)
 
 
 def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:

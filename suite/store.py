@@ -7,7 +7,6 @@ written under a temporary name and renamed; the JSON comes last, and holds the c
 import contextlib
 import hashlib
 import json
-import math
 import os
 import tempfile
 import time
@@ -210,15 +209,6 @@ def _checksum(contents: bytes) -> str:
 
 
 def _dump(contents: Any) -> bytes:
-    return json.dumps(
-        _finite(contents), allow_nan=False, sort_keys=True, separators=(",", ":")
-    ).encode()
-
-
-def _finite(value: Any) -> Any:
-    """Replace numbers that JSON cannot hold by None."""
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Return JSON with its names in order, and None for numbers that it cannot hold."""
+    finite = json.loads(json.dumps(contents), parse_constant=lambda name: None)
+    return json.dumps(finite, sort_keys=True, separators=(",", ":")).encode()

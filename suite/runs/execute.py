@@ -234,13 +234,11 @@ def _provenance(start: float, device: str) -> dict[str, Any]:
 @functools.cache
 def commit() -> str:
     """Return the commit of the project, with "+changes" where files differ from it."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
+    command = "describe --always --exclude=* --abbrev=12 --dirty=+changes".split()
     try:
-        changes = "+changes" if git("status", "--porcelain", "--untracked-files=no") else ""
-        return git("rev-parse", "--short=12", "HEAD") + changes
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return done.stdout.strip()

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     BrokenExecutor,
@@ -105,7 +104,7 @@ class Resources:
                 jobs,
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=_start_worker,
-                initargs=(max(1, cores() // jobs), os.getpid()),
+                initargs=(max(1, cores() // jobs),),
             )
             try:
                 yield pool
@@ -130,15 +129,15 @@ class InProcess(Executor):
         return future
 
 
-def _start_worker(threads: int, parent: int) -> None:
+def _start_worker(threads: int) -> None:
     torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
-    def end_with_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
         os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """What a run would do, and how long it would take, without doing it."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -73,36 +73,30 @@ def plan(
     there = [n for n, unit in work.items() if not missing_data.keys() & set(data_names(unit))]
     keys = dict(zip(there, keys_of([work[name] for name in there])))
     records = store.read_all(keys.values())
+    spent = {n: records[k].provenance["seconds"] for n, k in keys.items() if k in records}
     costs = defaultdict(list)
-    todo: Counter[tuple[Any, ...]] = Counter()
-    for name, unit in work.items():
-        record = records.get(keys.get(name, ""))
-        if record is None:
-            todo[_similar(unit)] += 1
-        else:
-            costs[_similar(unit)].append(record.provenance["seconds"])
-    each = {kind: typical[kind[0]] for kind in todo if typical and kind[0] in typical}
-    each |= {kind: median(seconds) for kind, seconds in costs.items()}
+    for name, seconds in spent.items():
+        costs[_similar(work[name])].append(seconds)
+    estimates = {kind: median(seconds) for kind, seconds in costs.items()}
+    todo = [_similar(unit) for name, unit in work.items() if name not in spent]
+    each = [estimates.get(kind, (typical or {}).get(kind[0])) for kind in todo]
     return Plan(
         total=len(wanted),
-        stored=sum(keys.get(name) in records for name in wanted),
+        stored=len(wanted.keys() & spent.keys()),
         missing_data=missing_data,
-        seconds=sum(count * each[kind] for kind, count in todo.items() if kind in each),
-        unknown=sum(count for kind, count in todo.items() if kind not in each),
-        spent=sum(record.provenance["seconds"] for record in records.values()),
+        seconds=sum(seconds for seconds in each if seconds is not None),
+        unknown=each.count(None),
+        spent=sum(spent.values()),
     )
 
 
 def _missing_data(units: Collection[Unit]) -> dict[str, str]:
     """Return how to get each data set and each network's weights that are not there."""
-    needed: dict[tuple[Callable[[str], object], str], None] = {}
-    for unit in units:
-        needed |= {(load_data, name): None for name in data_names(unit)}
-    for network in map(training_of, units):
-        if isinstance(network, Pretrained):
-            needed[check_weights, network.network] = None
+    needed: list[tuple[Callable[[str], object], str]]
+    needed = [(load_data, name) for unit in units for name in data_names(unit)]
+    pretrained = [u for u in map(training_of, units) if isinstance(u, Pretrained)]
     missing = {}
-    for get, name in needed:
+    for get, name in dict.fromkeys([*needed, *((check_weights, u.network) for u in pretrained)]):
         try:
             get(name)
         except DataMissing as error:

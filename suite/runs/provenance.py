@@ -24,7 +24,7 @@ def provenance_of(
         The number of units, seconds of work (in all, and the median of each kind of unit), when
         the first and last ended, peak memory, and every device, version and commit that occurs.
     """
-    records = [record for key in dict.fromkeys(keys) if (record := store.read(key)) is not None]
+    records = store.read_all(dict.fromkeys(keys)).values()
     seconds = defaultdict(list)
     for record in records:
         seconds[record.unit.get("metric", "training")].append(record.provenance["seconds"])

@@ -15,6 +15,7 @@ from suite.evidence.report import all_verdicts, with_claims
 from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder
 
+TEMPLATES = Path(__file__).parent / "templates"
 DECIDED = ["reproduced", "not reproduced", "underpowered"]
 
 
@@ -67,42 +68,29 @@ def results_table(verdicts: pd.DataFrame) -> str:
 
 def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
     """Return the page of all claims with quotation, published, measured, test and verdict."""
-    parts = [
-        "# Evidence",
-        "Every claim of every paper: what it says, what was published, what was measured, and what "
-        "the rule makes of it. Rules were written before what they test was measured; where one "
-        "was added or changed later, its chapter says so.",
-        "## Rules",
-        f"A rule needs at least {LEAST_MODELS} models; where a row is an image, it counts as one. "
-        f"A correlation closer to zero than {WEAK} is called no trend; *within the margin* means "
-        f"±{MARGIN}. Intervals are 95%, by bootstrap over models for correlations and Student's t "
-        "for means; p-values are two-sided, from 9,999 permutations. The p-values of "
-        "different claims are not corrected for their number.",
-        *(f"`{name}`\n: {' '.join((rule.__doc__ or '').split())}" for name, rule in RULES.items()),
-        "## All verdicts",
-        results_table(verdicts),
+    chapters = [
+        {
+            "name": chapter_name(chapter),
+            "downloads": downloads(chapter, folder),
+            "claims": [
+                claim | _evidence(chapter, claim, rows[rows["claim"] == claim["id"]])
+                for claim in load_claims(chapter)
+            ],
+        }
+        for chapter, rows in _tested(verdicts).items()
     ]
-    for chapter, rows in _tested(verdicts).items():
-        parts += [f"## {chapter_name(chapter)}", f"Raw results: {downloads(chapter, folder)}"]
-        for claim in load_claims(chapter):
-            parts += _claim(chapter, claim, rows[rows["claim"] == claim["id"]])
-    return "\n\n".join(parts) + "\n"
+    limits = {"least_models": LEAST_MODELS, "weak": WEAK, "margin": MARGIN}
+    results = results_table(verdicts)
+    return _page("evidence", rules=RULES, results=results, chapters=chapters, **limits)
 
 
-def _claim(chapter: str, claim: Mapping[str, Any], tested: pd.DataFrame) -> list[str]:
+def _evidence(chapter: str, claim: Mapping[str, Any], tested: pd.DataFrame) -> dict[str, Any]:
     columns = ["on", "verdict", "measured", "models"]
-    table = tested.assign(verdict="**" + tested["verdict"] + "**")[columns].to_numpy().tolist()
+    table = tested.assign(verdict="**" + tested["verdict"] + "**")[columns]
     stand_ins = {name: claim["stands_for"].get(name, [name]) for name in claim["data_of_paper"]}
     absent = [name_of(name) for name, data in stand_ins.items() if not {*data} & {*tested["data"]}]
     target = f"{chapter}-{claim['section']}".replace("_", "-")
-    return [
-        f"### {_words(claim['id']).capitalize()}",
-        f"> {claim['quote']}",
-        f"{claim['where']}; here: {{ref}}`{target}`. Published: {claim['published']}. "
-        f"Rule: `{claim['test']['rule']}`.",
-        *([markdown_table(columns, table)] if table else []),
-        f"Untested on: {', '.join(absent) or 'none of the data sets of the paper'}.",
-    ]
+    return {"verdicts": table.to_numpy().tolist(), "absent": absent, "target": target}
 
 
 def downloads(chapter: str, folder: Path) -> str:
@@ -127,27 +115,8 @@ def status_page() -> str:
         for chapter in notebooks.chapters()
         for profile, settings in notebooks.profiles(chapter).items()
     ]
-    data = [[f"`{name}`", e.about, e.licence] for name, e in {**SOURCES, **FAMILIES}.items()]
-    weights = [
-        [f"`{name}`", e.about, f"`{e.sha256[:8]}`", e.licence] for name, e in PRETRAINED.items()
-    ]
-    about = ["chapter", "profile", "units", "seconds of work", "ended", "device (threads)"]
-    parts = [
-        "# Status",
-        "Written by code when the book was built. *Kept* results come with the project; those "
-        "marked *here* are of the latest runs on this computer.",
-        "## Runs",
-        markdown_table(["results", *about, "torch", "commit"], runs),
-        "## Profiles",
-        markdown_table(["chapter", "profile", "data"], profiles),
-        "## Data sets",
-        "No data set and no weight file is part of the project.",
-        markdown_table(["name", "what it is", "licence"], data),
-        "## Weights",
-        "Pretrained networks, with the first eight digits of the SHA-256 of their file.",
-        markdown_table(["name", "what it is", "SHA-256", "licence"], weights),
-    ]
-    return "\n\n".join(parts) + "\n"
+    data = {**SOURCES, **FAMILIES}
+    return _page("status", runs=runs, profiles=profiles, data=data, weights=PRETRAINED)
 
 
 def _run(provenance: Mapping[str, Any]) -> list[str]:
@@ -167,27 +136,13 @@ def _data_of(settings: Mapping[str, Any]) -> list[str]:
 
 def benchmark_page() -> str:
     """Return the page of benchmarks, from the kept measurements."""
-    parts = [
-        "# Benchmarks",
-        "Measured by `make bench`; every ratio compares two things that took turns in one process. "
-        "Machines differ, ratios less so.",
-    ]
-    for file in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
-        parts += _benchmarks(json.loads(file.read_text()))
-    return "\n\n".join(parts) + "\n"
-
-
-def _benchmarks(results: Mapping[str, Any]) -> list[str]:
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    about = [results["system"], f"threads: {results['threads']}", versions, results["date"]]
-    if load := results.get("load_average"):
-        about.append(f"system load at the start and the end: {load}")
-    parts = [f"## {results['device']}", f"{'; '.join(about)}."]
-    for title in dict.fromkeys(row["benchmark"] for row in results["rows"]):
-        rows = [_benchmark(row) for row in results["rows"] if row["benchmark"] == title]
-        table = markdown_table(["", "median", "quartiles", "goal", ""], rows)
-        parts += [f"### {title[0].upper()}{title[1:]}", table]
-    return parts
+    files = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    machines = [json.loads(file.read_text()) for file in files]
+    for machine in machines:
+        machine["tables"] = {row["benchmark"]: [] for row in machine["rows"]}
+        for row in machine["rows"]:
+            machine["tables"][row["benchmark"]].append(_benchmark(row))
+    return _page("benchmarks", machines=machines)
 
 
 def _benchmark(row: Mapping[str, Any]) -> list[str]:
@@ -205,6 +160,10 @@ def _words(name: str) -> str:
     return name.replace("-", " ").replace("_", " ")
 
 
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|")
+
+
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return a table in Markdown; bars within cells are escaped.
 
@@ -214,5 +173,20 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     | 1 | x\\|y |
     """
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in rows]
+    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def _page(name: str, **values: Any) -> str:
+    """Fill in the template of a page."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"words": _words, "cell": _cell}
+    page = environment.get_template(f"{name}.md.jinja").render(values, table=markdown_table)
+    return page.rstrip() + "\n"

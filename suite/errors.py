@@ -6,7 +6,7 @@ from typing import Any
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be done; nothing was computed (exit code 2)."""
+    """Invalid request; nothing was computed (exit code 2)."""
 
 
 class DataMissing(UsageError):

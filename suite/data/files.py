@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms import v2
 
-from suite.data.splits import NotThere
+from suite.data.splits import Missing
 from suite.errors import UsageError
 
 SIZE, SHORTER_SIDE = 224, 256  # of photographs
@@ -84,10 +84,10 @@ def read_table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
     The first column of a .txt names the images; without `columns`, it has no header.
 
     Raises:
-        NotThere, UsageError: no file, or not a table with these columns.
+        Missing, UsageError: no file, or not a table with these columns.
     """
     if not path.exists():
-        raise NotThere(path, "there is no such file")
+        raise Missing(path, "there is no such file")
     try:
         if path.suffix == ".csv":
             table = pd.read_csv(path)

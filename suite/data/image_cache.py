@@ -27,7 +27,7 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from suite.data.files import SIZE, image_size, middle, read_photograph
-from suite.data.splits import Split, round_the_classes
+from suite.data.splits import Split, interleave_classes
 from suite.errors import UsageError, expected
 
 FOLDER = "decoded"
@@ -61,7 +61,7 @@ def read_photographs(
     Raises:
         UsageError: an image that is missing or cannot be read, by name; no room to write.
     """
-    order = round_the_classes(torch.tensor(labels, dtype=torch.int64))
+    order = interleave_classes(torch.tensor(labels, dtype=torch.int64))
     ordered = [paths[row] for row in order.tolist()]
     images = decode_once(
         root,
@@ -123,7 +123,7 @@ def decode_once(
     folder = root / FOLDER
     pattern = f"{_key(root, files, shape, how)}-*.npy"
     if not (written := list(folder.glob(pattern))):
-        with _alone(folder):
+        with _locked(folder):
             # Another process may have written it in the meantime.
             written = list(folder.glob(pattern)) or [_write(folder, pattern, shape, how, read)]
     return Decoded(_mapped(written[0], shape), written[0].stem.partition("-")[2])
@@ -142,7 +142,7 @@ def _key(root: Path, files: Sequence[Path], shape: tuple[int, ...], how: str) ->
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Wait until no other process writes into a folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

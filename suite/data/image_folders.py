@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from suite.data import image_cache
 from suite.data.files import read_image, read_photograph
-from suite.data.splits import NotThere, Read, Split, round_the_classes, shown_only
+from suite.data.splits import Missing, Read, Split, interleave_classes, test_only
 from suite.errors import expected
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
@@ -34,11 +34,11 @@ def class_names() -> tuple[str, ...]:
 
 def _listed(folder: Path) -> _Listed:
     if not folder.is_dir():
-        raise NotThere(folder, "there is no such folder")
+        raise Missing(folder, "there is no such folder")
     try:
         images = datasets.ImageFolder(str(folder))
     except FileNotFoundError as error:
-        raise NotThere(folder, error) from error
+        raise Missing(folder, error) from error
     return _Listed([Path(path) for path, _ in images.samples], images.targets, images.classes)
 
 
@@ -83,7 +83,7 @@ def _read_all(part: _Listed, read: Callable[[Path], Tensor], first: Tensor) -> S
             what = f"{wanted} pixels as in the first image"
             raise expected(f"{path}", what, f"{size}; {advice}")
     labels = torch.tensor(part.labels)
-    return Split(torch.stack(images), labels).part(round_the_classes(labels))
+    return Split(torch.stack(images), labels).part(interleave_classes(labels))
 
 
 def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
@@ -117,20 +117,20 @@ def read_photograph_folder(
 
 def read_shifted_imagenet(root: Path, *, folder: str) -> Read:
     """Read images of the classes of ImageNet to test with, such as ImageNet-Sketch."""
-    return shown_only(_cut(root, _of_imagenet(root / folder)), class_names())
+    return test_only(_cut(root, _of_imagenet(root / folder)), class_names())
 
 
 def _shown(files: Sequence[Path], labels: Sequence[int], classes: Sequence[str]) -> Read:
     """Read photographs into memory, for networks to be shown."""
     images = torch.stack([read_photograph(file) for file in files])
-    return shown_only(Split(images, torch.tensor(labels)), classes)
+    return test_only(Split(images, torch.tensor(labels)), classes)
 
 
 def read_foolbox(root: Path) -> Read:
     """Read the 20 photographs of ImageNet that come with the package foolbox."""
     package = find_spec("foolbox")
     if package is None or package.origin is None:
-        raise NotThere(root, "the package foolbox is not installed")
+        raise Missing(root, "the package foolbox is not installed")
     files = sorted((Path(package.origin).parent / "data").glob("imagenet_*.jpg"))
     return _shown(files, [int(file.stem.rpartition("_")[2]) for file in files], class_names())
 
@@ -139,7 +139,7 @@ def read_one_a_class(root: Path) -> Read:
     """Read one photograph of each class; the file names begin with the WordNet ids.
 
     Raises:
-        NotThere, UsageError: there are no photographs, or not one for each of the 1,000 classes.
+        Missing, UsageError: there are no photographs, or not one for each of the 1,000 classes.
     """
     folder = root / "imagenet-samples"
     files = _photographs_in(folder)
@@ -153,7 +153,7 @@ def read_validation_sample(root: Path, *, n: int = 1000, seed: int = 0) -> Read:
     """Read n random photographs of the validation set of ImageNet.
 
     Raises:
-        NotThere, UsageError: no folder for each of the 1,000 classes, or too few photographs.
+        Missing, UsageError: no folder for each of the 1,000 classes, or too few photographs.
     """
     folder = root / "imagenet" / "val"
     paths, labels, _ = _of_imagenet(folder)
@@ -174,5 +174,5 @@ def _photographs_in(folder: Path) -> list[Path]:
     """Return all image files below a folder, sorted."""
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
     if not files:
-        raise NotThere(folder, f"there are no photographs below {folder}")
+        raise Missing(folder, f"there are no photographs below {folder}")
     return files

@@ -15,7 +15,7 @@ from suite.data.files import open_image, read_table
 from suite.data.grouped import WATERBIRDS
 from suite.data.image_cache import read_masks, read_photographs
 from suite.data.readers import reading
-from suite.data.splits import NotThere, Read, Split, shown_only
+from suite.data.splits import Missing, Read, Split, test_only
 from suite.errors import UsageError, expected
 
 LEAST_OF_A_CLASS = 20
@@ -59,7 +59,7 @@ def read_coco(root: Path) -> Read:
 def _single_objects(table: Path, images: Path) -> tuple[list[_Object], dict[int, str]]:
     """Return the objects that are alone in their image, and the names of all categories."""
     if not table.exists():
-        raise NotThere(table, "there is no such file")
+        raise Missing(table, "there is no such file")
     try:
         contents = json.loads(table.read_bytes())
         files = {image["id"]: image for image in contents["images"]}
@@ -142,7 +142,7 @@ def read_cub_on_waterbirds(root: Path) -> Read:
     there = read_table(metadata, ["img_filename"])["img_filename"]
     if absent := sorted(set(tests["name"]) - set(there)):
         raise expected(f"{metadata}", "all test images of CUB-200-2011", f"no {absent[0]}")
-    return shown_only(_split_of_birds(root, tests, root / WATERBIRDS), classes)
+    return test_only(_split_of_birds(root, tests, root / WATERBIRDS), classes)
 
 
 def _birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
@@ -150,7 +150,7 @@ def _birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
     folder = root / "CUB_200_2011"
     tables = [read_table(folder / f"{name}.txt", None) for name in CUB_TABLES]
     if not (folder / "segmentations").is_dir():
-        raise NotThere(folder / "segmentations", "there is no such folder")
+        raise Missing(folder / "segmentations", "there is no such folder")
     try:
         *columns, species = (table.iloc[:, 0] for table in tables)
         birds = pd.DataFrame(dict(zip(("name", "class", "is_training"), columns)))

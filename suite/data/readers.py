@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torchvision import datasets
 
-from suite.data.splits import Damaged, NotThere, Read, Split
+from suite.data.splits import Damaged, Missing, Read, Split
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 DIGITS = tuple("0123456789")
@@ -20,11 +20,11 @@ _ERRORS = (RuntimeError, ValueError, TypeError, KeyError, AssertionError, OSErro
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn the errors of torchvision and of decompression into `NotThere` or `Damaged`."""
+    """Turn the errors of torchvision and of decompression into `Missing` or `Damaged`."""
     try:
         yield
     except (*_ERRORS, zlib.error) as error:
-        kind = NotThere if "Dataset not found" in str(error) else Damaged
+        kind = Missing if "Dataset not found" in str(error) else Damaged
         raise kind(path, error) from error
 
 

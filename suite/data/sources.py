@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from suite.data.files import SIZE
-from suite.data.splits import Damaged, NotThere, Read
+from suite.data.splits import Damaged, Missing, Read
 from suite.errors import DataMissing, UsageError, expected, unknown
 from suite.paths import data_folder
 
@@ -85,7 +85,7 @@ def read_source(name: str, root: Path) -> Read:
     how = entry.how_to_get.replace("DATA", str(data_folder()))
     try:
         return entry.read(root)
-    except NotThere as missing:
+    except Missing as missing:
         path, reason = missing.args
         raise DataMissing(
             f"data set {name!r} is not at {path} ({str(reason).strip().rstrip('.')}). "

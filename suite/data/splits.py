@@ -31,7 +31,7 @@ class Split:
 Read = tuple[Split, Split, Sequence[str]]  # training, test, names of the classes
 
 
-class NotThere(Exception):
+class Missing(Exception):
     """A data set is not where it should be: the path, and why."""
 
 
@@ -39,13 +39,13 @@ class Damaged(Exception):
     """What is at a path cannot be read: the path, and the error."""
 
 
-def shown_only(test: Split, classes: Sequence[str]) -> Read:
+def test_only(test: Split, classes: Sequence[str]) -> Read:
     """Return a data set that has no images to train on."""
     return Split(test.images[:0], test.labels[:0]), test, classes
 
 
-def round_the_classes(labels: Tensor) -> Tensor:
-    """Return an order, (N,), of images sorted by class, in which any first n hold all classes."""
+def interleave_classes(labels: Tensor) -> Tensor:
+    """Return an order, (N,), of images in which the classes take turns."""
     rank = torch.empty_like(labels)
     for index in labels.unique():
         of_class = labels == index

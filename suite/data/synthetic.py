@@ -8,6 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from suite.data.splits import Read, Split
+from suite.errors import expected
 
 SIDE = 40  # of a cluttered canvas
 SIZES = (20, 32)  # of the square that holds the digit, which takes about 20/28 of it
@@ -32,10 +33,10 @@ def on_canvas(
         The drawings on black, (N, C, size, size).
 
     Raises:
-        ValueError: a drawing that is larger than the box, or a box that is larger than the canvas.
+        UsageError: a drawing that is larger than the box, or a box that is larger than the canvas.
     """
     if box > size:
-        raise ValueError(f"box: expected at most the {size} pixels of the canvas, got {box}")
+        raise expected("box", f"at most the {size} pixels of the canvas", box)
     free = size - box
     corners = torch.full((len(images), 2), free // 2)
     if generator is not None:
@@ -45,10 +46,8 @@ def on_canvas(
         drawing = _cropped(image)
         height, width = drawing.shape[1:]
         if max(height, width) > box:
-            raise ValueError(
-                f"images: expected drawings of at most {box} x {box} pixels, got {height} x "
-                f"{width} in image {n}"
-            )
+            what = f"drawings of at most {box} x {box} pixels"
+            raise expected("images", what, f"{height} x {width} in image {n}")
         top, left = corner[0] + (box - height) // 2, corner[1] + (box - width) // 2
         canvas[n, :, top : top + height, left : left + width] = drawing
     return canvas

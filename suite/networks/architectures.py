@@ -12,7 +12,7 @@ from torch import nn
 
 from reglib.top_gap import TopGAPNet
 from reglib.top_gap.backbones import backbone_of, normalised
-from suite.errors import UsageError, unknown
+from suite.errors import UsageError, expected, unknown
 from suite.networks.blocks import BasicBlock, BottleneckBlock, PreActivationBlock, conv_bn
 from suite.networks.defences import CHANGES
 
@@ -210,10 +210,8 @@ def top_gap(
         network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
     else:
         if channels != 3 or backbone_options:
-            raise UsageError(
-                f"top_gap: expected colour images and no backbone_options for {backbone!r}, got "
-                f"{channels} channels and {backbone_options or {}}"
-            )
+            what = f"colour images and no backbone_options for {backbone!r}"
+            raise expected("top_gap", what, f"{channels} channels and {backbone_options or {}}")
         network = normalised(backbone_of(backbone, pretrained=pretrained))
     return TopGAPNet(network, classes, k=k, image_size=size, **options)
 

@@ -15,7 +15,7 @@ import yaml
 from torch import Tensor, nn
 
 from reglib.top_gap.backbones import Normalise
-from suite.errors import DataMissing, UsageError, unknown
+from suite.errors import DataMissing, expected, unknown
 from suite.paths import data_folder
 
 RGB = Sequence[float]
@@ -107,10 +107,9 @@ def check_weights(name: str) -> None:
         raise DataMissing(f"weights of {name!r} are not at {about.path}. To get them: {how}")
     sha256 = _sha256(about.path, about.path.stat().st_mtime_ns)
     if not sha256.startswith(about.sha256):
-        raise UsageError(
-            f"{about.path}: expected the weights of {name!r}, whose SHA-256 begins with "
-            f"{about.sha256}, got {sha256}. Remove the file and get it again: {about.how_to_get}"
-        )
+        weights = f"the weights of {name!r}, whose SHA-256 begins with {about.sha256}"
+        advice = f"Remove the file and get it again: {about.how_to_get}"
+        raise expected(f"{about.path}", weights, f"{sha256}. {advice}")
 
 
 def network_inputs(name: str, images: Tensor) -> Tensor:
@@ -126,19 +125,16 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
         Floats of the same shape.
 
     Raises:
-        ValueError: images of another type or size than the network's preprocessing.
+        UsageError: images of another type or size than the network's preprocessing.
     """
     about = pretrained_weights(name)
     if images.dtype != torch.uint8:
-        raise ValueError(
-            f"images: expected uint8 from 0 to 255, which {name!r} then scales as it was trained, "
-            f"got {images.dtype}"
-        )
+        what = f"uint8 from 0 to 255, which {name!r} then scales as it was trained"
+        raise expected("images", what, images.dtype)
     if images.ndim != 4 or images.shape[1:] != (3, about.size, about.size):
-        raise ValueError(
-            f"images: expected shape (B, 3, {about.size}, {about.size}) for {name!r}, got "
-            f"{tuple(images.shape)}; see suite.data.files.read_photograph"
-        )
+        what = f"shape (B, 3, {about.size}, {about.size}) for {name!r}"
+        got = f"{tuple(images.shape)}; see suite.data.files.read_photograph"
+        raise expected("images", what, got)
     normalise = Normalise(about.mean, about.std).to(images.device)
     return normalise(images.float() / 255)
 

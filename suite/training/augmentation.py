@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.errors import UsageError
+from suite.errors import expected
 from suite.units import Training
 
 
-def changed(unit: Training, images: Tensor, generator: torch.Generator) -> Tensor:
+def augmented(unit: Training, images: Tensor, generator: torch.Generator) -> Tensor:
     """Return images as a training shows them in one epoch."""
     images = crop_and_flip(
         images, crop_padding=unit.crop_padding, flip=unit.flip, generator=generator
@@ -82,7 +82,7 @@ def zoom_in(images: Tensor, largest: float, *, generator: torch.Generator) -> Te
     how much.
     """
     if not largest >= 1:
-        raise UsageError(f"zoom: expected a largest magnification of 1 or more, got {largest}")
+        raise expected("zoom", "a largest magnification of 1 or more", largest)
     factors = 1 + (largest - 1) * torch.rand(len(images), generator=generator)
     scaled = torch.zeros(len(images), 2, 3)
     scaled[:, 0, 0] = scaled[:, 1, 1] = 1 / factors
@@ -99,10 +99,8 @@ def check_crop_padding(crop_padding: int, size: tuple[int, ...]) -> None:
         UsageError: they cannot.
     """
     if not 0 <= crop_padding < min(size):
-        raise UsageError(
-            f"crop_padding: expected 0 to {min(size) - 1} pixels for images of "
-            f"{' x '.join(map(str, size))}, got {crop_padding}"
-        )
+        what = f"0 to {min(size) - 1} pixels for images of {' x '.join(map(str, size))}"
+        raise expected("crop_padding", what, crop_padding)
 
 
 def _reflected(positions: Tensor, size: int) -> Tensor:

@@ -6,7 +6,7 @@ import functools
 import torch
 
 from suite.data import ImageData, load_data
-from suite.errors import UsageError
+from suite.errors import UsageError, expected
 from suite.units import Network, Training
 
 SHUFFLE = 0  # the seed of the folds, which are the same for all trainings
@@ -51,11 +51,10 @@ def fold_of(data: ImageData, folds: int, fold: int) -> ImageData:
 
     labels = data.train.labels
     counts = labels.bincount(minlength=len(data.classes))
-    if int(counts.min()) < folds:
-        raise UsageError(
-            f"folds: expected at most {int(counts.min())}, the number of training images of class "
-            f"{data.classes[int(counts.argmin())]!r}, got {folds}"
-        )
+    if (fewest := int(counts.min())) < folds:
+        smallest = data.classes[int(counts.argmin())]
+        most = f"at most {fewest}, the number of training images of class {smallest!r}"
+        raise expected("folds", most, folds)
     splitter = StratifiedKFold(folds, shuffle=True, random_state=SHUFFLE)
     rows = list(splitter.split(labels, labels))[fold]
     train, test = (data.train.part(torch.from_numpy(part)) for part in rows)

@@ -186,7 +186,7 @@ class _Fit:
                 self.optimizer, unit, steps=number - 1, steps_per_epoch=len(batches)
             )
             pixels = self.images[index.to(self.images.device)].to(device)
-            images = to_float(augmentation.changed(unit, pixels, changes), unit.pixel_range)
+            images = to_float(augmentation.augmented(unit, pixels, changes), unit.pixel_range)
             images = images.contiguous(memory_format=self.layout)
             acting = [term for term in self.terms if number % term.every == 0]
             given = self._forward(acting, images, self.labels[index], generator)

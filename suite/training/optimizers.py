@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from suite.errors import UsageError, check_call
+from suite.errors import UsageError, check_call, expected
 from suite.units import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -46,8 +46,8 @@ def build_optimizer(unit: Training, network: nn.Module) -> torch.optim.Optimizer
         argument = inspect.signature(OPTIMIZERS[name]).parameters.get(setting)
         switch = argument is None or isinstance(argument.default, bool)
         if switch != isinstance(value, bool):
-            expected = "true or false" if switch else "a number"
-            raise UsageError(f"optimizer {name!r}: {setting}: expected {expected}, got {value!r}")
+            what = "true or false" if switch else "a number"
+            raise expected(f"optimizer {name!r}: {setting}", what, repr(value))
     parameters: Any = list(network.parameters())
     if not options.pop("decay_all", True):
         # Of one dimension are biases, and the scales and shifts of normalisations.

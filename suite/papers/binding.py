@@ -35,11 +35,16 @@ ARGUMENTS: dict[str, Callable[..., Any]] = {
     "effects": _effects,
     "generator": lambda subject, seed=0: subject.generator(seed),
 }
+# Units choose neither how much memory a metric takes nor a baseline, which JSON cannot hold.
 NO_SETTINGS = {*ARGUMENTS, "baseline", "max_bytes", "subject", "values"}
 
 
+def _result(values: Tensor) -> Result:
+    return Result(values)
+
+
 def of_subject(
-    metric: Callable[..., Any], result: Callable[..., Result] | None = None, **defaults: Any
+    metric: Callable[..., Any], result: Callable[..., Result] = _result, **defaults: Any
 ) -> Callable[..., Result]:
     """Let a metric take from an evaluated model what has the name of one of `ARGUMENTS`.
 
@@ -51,10 +56,9 @@ def of_subject(
         result: makes the result of what the metric returns, its argument `values`.
         defaults: of settings, in place of those of the functions.
     """
-    make = result or _result
     sources = {name: ARGUMENTS[name] for name in _parameters(metric) if name in ARGUMENTS}
     parameters: dict[str, inspect.Parameter] = {}
-    for function in (*sources.values(), metric, make):
+    for function in (*sources.values(), metric, result):
         parameters |= _parameters(function)
     keywords = [
         p.replace(kind=p.KEYWORD_ONLY, default=defaults.get(p.name, p.default))
@@ -70,7 +74,7 @@ def of_subject(
             return function(**given, **{name: settings[name] for name in names})
 
         arguments = {name: call(source, subject=subject) for name, source in sources.items()}
-        return call(make, values=call(metric, **arguments))
+        return call(result, values=call(metric, **arguments))
 
     subject = inspect.Parameter("subject", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     measured.__signature__ = inspect.Signature([subject, *keywords])  # type: ignore[attr-defined]
@@ -79,10 +83,6 @@ def of_subject(
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(function).parameters
-
-
-def _result(values: Tensor) -> Result:
-    return Result(values)
 
 
 def area(values: Tensor) -> Result:

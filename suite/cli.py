@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from suite import notebooks
-from suite.errors import RunFailed, UsageError
+from suite.errors import RunFailed, UsageError, expected
 from suite.paths import store_folder
 
 CHAPTERS = click.argument("chapters", nargs=-1, metavar="[CHAPTER]...")
@@ -151,7 +151,7 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(f"{file}: not a readable YAML file ({error})") from error
     if not isinstance(values, dict):
-        raise UsageError(f"{file}: expected 'name: value' lines, got {type(values).__name__}")
+        raise expected(str(file), "'name: value' lines", type(values).__name__)
     return values
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from suite.errors import RunFailed, UsageError, unknown
+from suite.errors import RunFailed, UsageError, expected, unknown
 from suite.paths import NOTEBOOKS, executed_folder
 from suite.units import Unit
 
@@ -109,12 +109,10 @@ def _check(chapter: str, name: str, value: Any, entries: Mapping[str, Parameter]
     default = entries[name].default
     if not _same_type(value, default):
         hint = " (YAML wants 1.0e+3 for 1e3)" if isinstance(default, float) else ""
-        raise UsageError(
-            f"parameter {name}: expected {type(default).__name__} like {default!r}, "
-            f"got {value!r}{hint}"
-        )
+        like = f"{type(default).__name__} like {default!r}"
+        raise expected(f"parameter {name}", like, f"{value!r}{hint}")
     if isinstance(default, list) and not value:
-        raise UsageError(f"parameter {name}: expected at least one value, got an empty list")
+        raise expected(f"parameter {name}", "at least one value", "an empty list")
 
 
 def _same_type(value: Any, default: Any) -> bool:

@@ -24,6 +24,7 @@ from suite.errors import RunFailed, UsageError
 TEMPORARY = ".writing-"
 MOMENT = 0.1  # seconds, many times what lies between the writing of a record's two files
 DAY = 86400.0
+DAMAGED = "does not agree with its checksum"
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,11 @@ class Store:
         contents = _contents(path)
         if contents is None:
             return None
-        checksum, packed = contents[:64], contents[64:]
-        if checksum != _checksum(packed).encode():
-            self._set_aside(path, "does not agree with its checksum")
-            return None
-        return safetensors.torch.load(packed)
+        packed = contents[64:]
+        if contents[:64] == _checksum(packed).encode():
+            return safetensors.torch.load(packed)
+        self._set_aside(path, DAMAGED)
+        return None
 
     def write_checkpoint(self, key: str, state: Mapping[str, Tensor]) -> None:
         """Store the state of a training that has not ended."""
@@ -139,7 +140,7 @@ class Store:
                 return record, packed
             # Another process may have replaced one of the two, and be about to replace the other.
             time.sleep(moment)
-        self._set_aside(path, "does not agree with its checksum")
+        self._set_aside(path, DAMAGED)
         self._set_aside(self._path(key, "json"), "belongs to a file that is missing or damaged")
         return None, b""
 
@@ -157,7 +158,7 @@ class Store:
             checksum = contents.pop("checksum")
             if text == whole and checksum == _checksum(_dump(contents)):
                 return Record(**contents)
-        self._set_aside(path, "does not agree with its checksum")
+        self._set_aside(path, DAMAGED)
         return None
 
     def _write(self, path: Path, contents: bytes) -> None:

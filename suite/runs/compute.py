@@ -11,7 +11,7 @@ import pandas as pd
 
 from suite import networks
 from suite.data import load_data
-from suite.errors import RunFailed, UsageError
+from suite.errors import RunFailed, UsageError, expected
 from suite.papers import measure
 from suite.papers.marginal_density_measures import check_other_images
 from suite.paths import store_folder
@@ -21,7 +21,7 @@ from suite.store import Record, Store
 from suite.training import loop
 from suite.training.evaluated import checked_test_split
 from suite.training.folds import data_of
-from suite.units import Measurement, Network, Pretrained, Training, Unit, identity, training_of
+from suite.units import Measurement, Network, Pretrained, Unit, identity, training_of
 
 # Columns of those tables only in which a training has the setting.
 RARE = """group_dro balance_groups crop_padding flip zoom cosine_epochs decay_epochs label_smoothing
@@ -117,7 +117,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
         UsageError: too few images, images of a shape or an option that a network does not take,
             labels that it does not have, out-of-distribution images that are those of the training.
     """
-    units = sorted(units, key=_images)
+    # Folds of a data set one after another: few of them are remembered.
+    units = sorted(units, key=lambda u: (training_of(u).data, getattr(training_of(u), "fold", 0)))
     for unit in units:
         if isinstance(unit, Measurement):
             name = unit.settings.get("data", unit.training.data)
@@ -141,19 +142,12 @@ def _check_with_data(units: Iterable[Unit]) -> None:
                 "it can only be shown to a Pretrained"
             )
         if network.n_train is not None and network.n_train > n_train:
-            raise UsageError(
-                f"n_train: expected at most {n_train} for the training split of {network.data!r}, "
-                f"got {network.n_train}"
-            )
+            most = f"at most {n_train} for the training split of {network.data!r}"
+            raise expected("n_train", most, network.n_train)
         kind = (network.data, network.network, str(network.network_options))
         if kind not in built:
             loop.initial_network(network, data)
             built.add(kind)
-
-
-def _images(unit: Unit) -> tuple[str, int]:
-    network = training_of(unit)
-    return network.data, network.fold if isinstance(network, Training) else 0
 
 
 def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from suite.errors import RunFailed, UsageError
+from suite.errors import RunFailed, UsageError, expected
 from suite.runs.execute import Failure, Job, Outcome, failure, run_job
 from suite.store import Store
 
@@ -49,29 +49,27 @@ class Resources:
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cpu", "cuda"):
-            raise UsageError(f"device: expected auto, cpu or cuda, got {self.device!r}")
+            raise expected("device", "auto, cpu or cuda", repr(self.device))
         if self.device == "cuda" and not self.dask and not torch.cuda.is_available():
             raise UsageError(
                 "device: cuda was asked for, but torch finds no CUDA device; use --device cpu"
             )
         if self.jobs is not None and self.jobs < 1:
-            raise UsageError(f"jobs: expected a positive number of processes, got {self.jobs}")
-        way = self.double_backward
-        if way not in (None, "fast", "stock"):
-            raise UsageError(f"double_backward: expected fast or stock, got {way!r}")
+            raise expected("jobs", "a positive number of processes", self.jobs)
+        if self.double_backward not in (None, "fast", "stock"):
+            raise expected("double_backward", "fast or stock", repr(self.double_backward))
 
     @classmethod
     def from_environment(cls) -> "Resources":
         """Read REGLIB_DEVICE, REGLIB_JOBS, REGLIB_DASK and REGLIB_DOUBLE_BACKWARD."""
-        names = {spec.name: f"REGLIB_{spec.name.upper()}" for spec in fields(cls)}
-        given: dict[str, Any] = {
-            name: os.environ[variable]
-            for name, variable in names.items()
-            if os.environ.get(variable)
-        }
-        if not (jobs := given.get("jobs", "1")).isdigit():
-            raise UsageError(f"REGLIB_JOBS: expected a number of processes, got {jobs!r}")
-        return cls(**given | ({"jobs": int(jobs)} if "jobs" in given else {}))
+        variables = {spec.name: f"REGLIB_{spec.name.upper()}" for spec in fields(cls)}
+        given: dict[str, Any] = {name: os.environ.get(v) for name, v in variables.items()}
+        given = {name: value for name, value in given.items() if value}
+        if "jobs" in given:
+            if not given["jobs"].isdigit():
+                raise expected("REGLIB_JOBS", "a number of processes", repr(given["jobs"]))
+            given["jobs"] = int(given["jobs"])
+        return cls(**given)
 
     def chosen_device(self) -> str:
         """Resolve "auto"."""

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from suite import evidence
 from suite.data import image_shape
 from suite.errors import UsageError
 from suite.evidence import Results, pearson, spearman
@@ -62,17 +63,14 @@ def trainings(
         "pixel_range": (-1.0, 1.0) if grey else (0.0, 1.0),
     }
     fields |= {name: value for name, value in panel.items() if name in FIELDS}
-    fields["pixel_range"] = tuple(fields["pixel_range"])
-    return {
-        (alpha, seed): Training(
-            **fields,
-            batch_size=p.batch_size,
-            seed=seed,
-            penalties={
-                "input_gradient": {"strength": strength(alpha, panel["data"], p.batch_size)}
-            },
-        )
+    penalties = {
+        alpha: {"input_gradient": {"strength": strength(alpha, panel["data"], p.batch_size)}}
         for alpha in alphas(parameters, panel)
+    }
+    fields |= {"pixel_range": tuple(fields["pixel_range"]), "batch_size": p.batch_size}
+    return {
+        (alpha, seed): Training(**fields, seed=seed, penalties=penalty)
+        for alpha, penalty in penalties.items()
         for seed in p.seeds
     }
 
@@ -83,9 +81,9 @@ def measurements(parameters: Mapping[str, Any], training: Training) -> list[Meas
     wanted: list[tuple[str, dict[str, Any]]] = [("accuracy", {})]
     for saliency in SALIENCIES:
         common = {"saliency": saliency, "n_images": p.n_images}
+        noisy = common | {"n_samples": p.n_samples}
         wanted += [("faithfulness_estimate", common | {"score": score}) for score in p.scores]
-        for metric in ("local_lipschitz_estimate", "max_sensitivity"):
-            wanted.append((metric, common | {"n_samples": p.n_samples}))
+        wanted += [("local_lipschitz_estimate", noisy), ("max_sensitivity", noisy)]
         wanted.append(("entropy", common))
     return [Measurement(training=training, metric=m, settings=s) for m, s in wanted]
 
@@ -99,9 +97,7 @@ def maps(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> dict[str, M
     candidates = alphas(parameters, panel)
     wanted = panel.get("map_alphas", p.map_alphas)
     chosen = {min(candidates, key=lambda a: abs(math.log(a / w))) for w in wanted}
-    images: list[dict[str, str]] = [{}] + (
-        [{"data": panel["maps_of"]}] if "maps_of" in panel else []
-    )
+    images = [{}, {"data": panel["maps_of"]}] if "maps_of" in panel else [{}]
     of_panel = trainings(parameters, panel)
     return {
         f"{panel['data']}|{panel['network']}|{other.get('data', panel['data'])}|{alpha:g}": (
@@ -194,11 +190,9 @@ def select(
         main: only the combinations of data and network in the paper's first figures.
         in_range: without over-regularised networks.
     """
-    rows = table[table["metric"] == metric]
-    if saliency is not None:
-        rows = rows[rows["saliency"] == saliency]
-    if metric == "faithfulness_estimate":
-        rows = rows[rows["score"] == score]
+    wanted = {"metric": metric} | ({"saliency": saliency} if saliency else {})
+    wanted |= {"score": score} if metric == "faithfulness_estimate" else {}
+    rows = evidence.select(table, **wanted)
     if in_range:
         rows = rows[~rows["over_regularised"].astype(bool)]
     if main:

@@ -32,24 +32,25 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
     p = SimpleNamespace(**parameters)
     network = Pretrained(data=p.images, network=p.network)
     smooth = Pretrained(data=p.images, network=p.curved_network)
-    everything = {"n_images": p.n_images}
+    digits = Training(
+        data="mnist5k", network="lenet5", n_train=128, epochs=1, learning_rate=1e-3, seed=0
+    )
+
+    def one(of: Pretrained | Training, metric: str, **settings: Any) -> list[Unit]:
+        return [Measurement(training=of, metric=metric, settings=settings)]
 
     def spread(of: Pretrained, metric: str, n: int, size: int = p.chunk, **more: Any) -> list[Unit]:
         """Return the units that measure `n` photographs, spread over all, `size` in each."""
         step = p.n_images // max(n, 1)
         where = [(min(size, n - start), start * step) for start in range(0, n, size)]
-        settings = [{"n_images": count, "first": first, "step": step} for count, first in where]
-        return [Measurement(training=of, metric=metric, settings=s | more) for s in settings]
+        each = ({"n_images": count, "first": first, "step": step} for count, first in where)
+        return [unit for settings in each for unit in one(of, metric, **settings, **more)]
 
     def quality(saliency: str) -> list[Unit]:
         noise = {} if saliency.startswith("smooth_c") else {"n_samples": p.n_samples}
-        settings = {"size": 2, "saliency": saliency, **noise}
-        return spread(network, "interpretation_quality", p.n_quality, **settings)
+        settings = {"saliency": saliency, **noise}
+        return spread(network, "interpretation_quality", p.n_quality, 2, **settings)
 
-    sweep = everything | {"image": p.sweep_image}
-    digits = Training(
-        data="mnist5k", network="lenet5", n_train=128, epochs=1, learning_rate=1e-3, seed=0
-    )
     return {
         "spectra": spread(network, "high_order", p.n_images),
         "few": [
@@ -62,16 +63,13 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
         "errors": [
             u for of in (network, smooth) for u in spread(of, "closed_form_error", p.n_closed)
         ],
-        "pair": [
-            Measurement(training=network, metric="first_and_second_order", settings=everything)
-        ],
-        "sweep": [Measurement(training=network, metric="lambda1_sweep", settings=sweep)],
+        "pair": one(network, "first_and_second_order", n_images=p.n_images),
+        "sweep": one(network, "lambda1_sweep", n_images=p.n_images, image=p.sweep_image),
         "quality": [unit for saliency in p.saliencies for unit in quality(saliency)],
         "ways": [
-            Measurement(
-                training=digits, metric="largest_eigenvalue", settings={"way": way, "n_images": 1}
-            )
+            unit
             for way in second_order.WAYS
+            for unit in one(digits, "largest_eigenvalue", way=way, n_images=1)
         ],
     }
 

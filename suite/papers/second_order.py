@@ -1,7 +1,8 @@
 """Measurements of the loss to second order, and of interpretations, for each image of a network."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,17 @@ class LikeliestClasses(nn.Module):
         return self.network(images).gather(1, self.classes)
 
 
+def _in_batches(
+    numbers_of: Callable[[Tensor, Tensor], dict[str, Tensor]],
+    batches: Iterable[tuple[Tensor, Tensor]],
+    value: str,
+) -> Result:
+    """Put what is measured of batches together; the tensor with the name `value` is the value."""
+    columns = [numbers_of(images, labels) for images, labels in batches]
+    tensors = {name: torch.cat([c[name] for c in columns]) for name in columns[0]}
+    return Result(tensors.pop(value), tensors)
+
+
 def high_order(
     subject: EvaluatedModel,
     *,
@@ -69,15 +81,15 @@ def high_order(
         first eigenvector, without sign; moved, the norm of the change of CASO between margins 10
         and 100 (see `MARGINS`), of norm 1 both.
     """
-    columns: list[dict[str, Tensor]] = []
     closed_form = not folding_of(subject.folded).nonlinear
-    for images, labels in subject.batches(n_images, first, step):
+
+    def numbers_of(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         predicted = subject.predict(images)
         model, index = _few_classes(subject.folded, images, predicted, n_classes)
         numbers = _compared(model, images, index, k, closed_form)
-        columns.append({"labels": labels, "predicted": predicted, **numbers})
-    tensors = {name: torch.cat([c[name] for c in columns]) for name in columns[0]}
-    return Result(tensors.pop("difference"), tensors)
+        return {"labels": labels, "predicted": predicted, **numbers}
+
+    return _in_batches(numbers_of, subject.batches(n_images, first, step), "difference")
 
 
 def _compared(
@@ -89,12 +101,11 @@ def _compared(
     loss = surrogate_loss(model, images, index, closed_form=closed_form)
     second = [unit_vectors(caso_converged(loss, margin=margin).maps) for margin in MARGINS]
     gradient = unit_vectors(loss.gradient)
-    squares = pairs.values.square()
     vector = pairs.vectors[:, 0].flatten(1)
     return {
         "confidence": hessian.logits.double().softmax(1).amax(1),
         "eigenvalues": pairs.values,
-        "share": squares[:, 0] / squares.sum(1),
+        "share": _share_of_first(pairs.values),
         "cosine": (gradient * vector).sum(1).abs().double(),
         "difference": (second[0] - gradient).norm(dim=1).double(),
         "moved": (second[0] - second[1]).norm(dim=1).double(),
@@ -122,26 +133,30 @@ def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step:
 
     Beside it all eigenvalues, (B, classes).
     """
-    values = [
-        decomposition(subject.folded, images, n_vectors=0).values
-        for images, _ in subject.batches(n_images, first, step, size=1)
-    ]
-    eigenvalues = torch.cat(values)
+
+    def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
+        eigenvalues = decomposition(subject.folded, images, n_vectors=0).values
+        return {"share": _share_of_first(eigenvalues), "eigenvalues": eigenvalues}
+
+    return _in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "share")
+
+
+def _share_of_first(eigenvalues: Tensor) -> Tensor:
     squares = eigenvalues.square()
-    return Result(squares[:, 0] / squares.sum(1), {"eigenvalues": eigenvalues})
+    return squares[:, 0] / squares.sum(1)
 
 
 def closed_form_error(
     subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1, seed: int = 0
 ) -> Result:
     """Compare the closed-form Hessian with two differentiations: see `closed_form_difference`."""
-    differences = []
-    for images, _ in subject.batches(n_images, first, step):
-        predicted = subject.predict(images)
-        generator = subject.generator(seed)
-        difference = closed_form_difference(subject.folded, images, predicted, generator=generator)
-        differences.append(difference.double())
-    return Result(torch.cat(differences))
+    differences = [
+        closed_form_difference(
+            subject.folded, images, subject.predict(images), generator=subject.generator(seed)
+        )
+        for images, _ in subject.batches(n_images, first, step)
+    ]
+    return Result(torch.cat(differences).double())
 
 
 def largest_eigenvalue(subject: EvaluatedModel, *, way: str, n_images: int) -> Result:
@@ -248,26 +263,20 @@ def interpretation_quality(
     def sizes_of(images: Tensor, index: Tensor) -> Tensor:
         return SALIENCIES[saliency](subject.folded, images, index).abs().sum(1, keepdim=True)
 
-    columns: list[dict[str, Tensor]] = []
-    for images, _ in subject.batches(n_images, first, step, size=1):
+    def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
         maps = SALIENCIES[saliency](subject.folded, images, predicted)
         numbers = _quality(subject, images, predicted, maps, patch, n_steps)
         numbers["max_sensitivity"] = torch.full_like(confidence, torch.nan)
         if n_samples:
+            noise: Any = {"radius": radius, "generator": subject.generator(seed)}
             numbers["max_sensitivity"] = metrics.max_sensitivity(
-                sizes_of,
-                images,
-                predicted,
-                n_samples=n_samples,
-                radius=radius,
-                generator=subject.generator(seed),
+                sizes_of, images, predicted, n_samples=n_samples, **noise
             ).double()
-        numbers |= {"confidence": confidence, "predicted": predicted}
-        numbers["maps"] = _uint8(normalised_for_display(maps))
-        columns.append(numbers)
-    tensors = {name: torch.cat([c[name] for c in columns]) for name in columns[0]}
-    return Result(tensors.pop("insertion"), tensors)
+        drawn = _uint8(normalised_for_display(maps))
+        return numbers | {"confidence": confidence, "predicted": predicted, "maps": drawn}
+
+    return _in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "insertion")
 
 
 def _quality(

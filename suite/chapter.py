@@ -7,8 +7,11 @@ from typing import Any
 import pandas as pd
 from IPython.display import Markdown, display
 
-from suite import evidence, notebooks, plots
+from suite import notebooks, plots
+from suite.evidence.claims import judge, load_claims, load_published
 from suite.evidence.report import readable, section_verdicts, verdict_table
+from suite.evidence.results import Results, load_results, save_results
+from suite.evidence.tables import sentences
 from suite.paths import store_folder
 from suite.runs import compute
 from suite.runs.provenance import provenance_of
@@ -52,10 +55,10 @@ class Chapter:
         self.name = name
         self.parameters = {key: namespace[key] for key in notebooks.parameters(name)}
         self.profile = self.parameters["profile"]
-        self.claims = evidence.load_claims(name)
-        self.published = evidence.load_published(name)
+        self.claims = load_claims(name)
+        self.published = load_published(name)
         self.store = Store(store_folder())
-        self.results: list[evidence.Results] = []
+        self.results: list[Results] = []
         self.table = self.decided = pd.DataFrame()
 
     def show_claims(self, *kinds: str) -> None:
@@ -77,14 +80,14 @@ class Chapter:
         self.computed = compute(units, store=self.store)
         rows, arrays = paper.collect(self.parameters, self.computed, self.store)
         rows = rows.assign(profile=self.profile)
-        verdicts = evidence.judge(self.claims, rows).assign(profile=self.profile)
+        verdicts = judge(self.claims, rows).assign(profile=self.profile)
         provenance = provenance_of(
             self.name, self.profile, self.store, self.computed["key"], self.parameters
         )
         self.fresh = rows
-        fresh = evidence.Results(rows, verdicts, arrays, provenance)
-        evidence.save_results(self.name, self.profile, fresh)
-        kept = [evidence.load_results(self.name, p) for p in LARGER if p != self.profile]
+        fresh = Results(rows, verdicts, arrays, provenance)
+        save_results(self.name, self.profile, fresh)
+        kept = [load_results(self.name, p) for p in LARGER if p != self.profile]
         self.results = [fresh, *(results for results in kept if len(results.frame))]
         self.table = pd.concat([r.frame for r in self.results], ignore_index=True)
         self.decided = pd.concat([r.verdicts for r in self.results], ignore_index=True)
@@ -107,8 +110,8 @@ class Chapter:
         display(Markdown(" ".join(sentences)))
 
     def say(self, template: str, rows: pd.DataFrame, by: str | None = None) -> None:
-        """Show a sentence for each profile, see `suite.evidence.sentences`."""
-        for sentence in evidence.sentences(template, rows, by):
+        """Show a sentence for each profile, see `suite.evidence.tables.sentences`."""
+        for sentence in sentences(template, rows, by):
             display(Markdown(sentence))
 
     def check(self, rows: pd.DataFrame, by: list[str]) -> None:

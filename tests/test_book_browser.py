@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from suite.book.build import FLAGS, find_chromium
-from suite.evidence import load_claims
+from suite.evidence.claims import load_claims
 from suite.notebooks import chapters
 from suite.paths import ROOT
 

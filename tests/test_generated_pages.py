@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from suite.book import pages
-from suite.evidence import Results, judge, load_claims, save_results
+from suite.evidence.claims import judge, load_claims
 from suite.evidence.report import all_verdicts
+from suite.evidence.results import Results, save_results
 
 CHAPTER = "gradient_regularisation"
 WITHOUT_CLAIMS = "differentiating_a_gradient"

@@ -13,7 +13,7 @@ import torch
 
 from suite import notebooks
 from suite.data import load_data
-from suite.evidence import judge, load_claims
+from suite.evidence.claims import judge, load_claims
 from suite.networks import build_network
 from suite.paths import KEPT_RESULTS
 from suite.runs.compute import keys_of

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from suite.data import load_data
-from suite.evidence import Results
+from suite.evidence.results import Results
 from suite.papers import high_order_tables as tables
 
 NETWORK, SMOOTH = "efficientnet_lite0", "efficientnet_lite0_smooth"

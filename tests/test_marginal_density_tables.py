@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.evidence import load_published, mean_text
+from suite.evidence.claims import load_published
+from suite.evidence.tables import mean_text
 from suite.papers import marginal_density_tables as tables
 from suite.papers.marginal_density import TABLE_1, TABLE_2
 

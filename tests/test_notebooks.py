@@ -10,7 +10,7 @@ import yaml
 
 from suite import notebooks
 from suite.errors import RunFailed, UsageError
-from suite.evidence import load_claims
+from suite.evidence.claims import load_claims
 from suite.units import Training
 
 PARAMETERS = """\

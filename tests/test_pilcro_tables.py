@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.evidence import Results, load_published
+from suite.evidence.claims import load_published
+from suite.evidence.results import Results
 from suite.evidence.statistics import mean_interval
 from suite.papers import pilcro_tables as tables
 

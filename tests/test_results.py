@@ -3,8 +3,9 @@ import pandas as pd
 import pytest
 
 from suite.errors import RunFailed
-from suite.evidence import Results, load_results, report, save_results
+from suite.evidence import report
 from suite.evidence.report import measured, section_verdicts, trend_sentence
+from suite.evidence.results import Results, load_results, save_results
 
 
 def results(value=1.0):

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from suite.errors import UsageError
-from suite.evidence import interval_text, mean_text, paired_difference, select, sentences
 from suite.evidence.statistics import Interval, mean_interval
+from suite.evidence.tables import interval_text, mean_text, paired_difference, select, sentences
 
 ROWS = pd.DataFrame(
     [

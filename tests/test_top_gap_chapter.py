@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 
 from suite import notebooks
-from suite.evidence import load_published
+from suite.evidence.claims import load_published
 from suite.papers import top_gap
 from suite.training.loop import check
 from suite.units import Measurement, Training, identity

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from suite import evidence
 from suite.data import image_shape
 from suite.errors import UsageError
-from suite.evidence import Results, pearson, spearman
+from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
+from suite.evidence.results import Results
+from suite.evidence.statistics import pearson, spearman
 from suite.store import Store
 from suite.units import Measurement, Training, Unit, log_spaced
 
@@ -192,7 +193,7 @@ def select(
     """
     wanted = {"metric": metric} | ({"saliency": saliency} if saliency else {})
     wanted |= {"score": score} if metric == "faithfulness_estimate" else {}
-    rows = evidence.select(table, **wanted)
+    rows = tables.select(table, **wanted)
     if in_range:
         rows = rows[~rows["over_regularised"].astype(bool)]
     if main:

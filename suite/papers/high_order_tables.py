@@ -7,7 +7,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from suite.data import class_names, load_data
-from suite.evidence import Results, mean_text
+from suite.evidence.results import Results
+from suite.evidence.tables import mean_text
 from suite.papers.high_order_saliency import ALL_CLASSES
 
 SMOOTH = ["efficientnet_lite0_smooth", "se_resnet50"]  # networks that are not piecewise linear

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from suite import evidence
-from suite.evidence import interval_text, mean_text, paired_difference
+from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.statistics import mean_interval
+from suite.evidence.tables import interval_text, mean_text, paired_difference
 
 # Names of methods, in the order of tables.
 TITLES = {
@@ -56,7 +56,7 @@ class Column(NamedTuple):
 
 def select(table: pd.DataFrame, part: str | list[str], metric: str, **equal: Any) -> pd.DataFrame:
     """Return the rows of parts of the chapter and a metric; `equal` gives values of columns."""
-    return evidence.select(table, panel=part, metric=metric, **equal)
+    return tables.select(table, panel=part, metric=metric, **equal)
 
 
 def panels(rows: pd.DataFrame, *by: str) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from reglib import total_variation
-from suite import evidence
-from suite.evidence import Results
+from suite.evidence import tables
 from suite.evidence.names import name_of
+from suite.evidence.results import Results
 from suite.metrics import CORRUPTIONS
 from suite.papers.path_counts import pascal_row
 from suite.papers.pilcro import label
@@ -45,7 +45,7 @@ def select(
     metric, _, category = metric.partition(", ")
     wanted = {"metric": metric, "category": category, "data": data, "model": model}
     wanted = {column: value for column, value in wanted.items() if value}
-    return evidence.select(table, status="done", **wanted).dropna(subset="value")
+    return tables.select(table, status="done", **wanted).dropna(subset="value")
 
 
 def data_sets(table: pd.DataFrame, metric: str = "accuracy", model: str = "none") -> list[str]:
@@ -57,14 +57,14 @@ def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
     """Write the mean of a metric, or the mean difference of two kinds of model, seed by seed."""
     digits = ".4f" if metric == "tv" else ".3f"
     if isinstance(model, str):
-        return evidence.mean_text(select(table, metric, data, model)["value"], digits)
+        return tables.mean_text(select(table, metric, data, model)["value"], digits)
     rows = select(table, metric, data)
     if not set(model) <= set(rows["model"]):
         return "not run"
-    gap = evidence.paired_difference(rows, "model", *model, ["profile", "seed"])
+    gap = tables.paired_difference(rows, "model", *model, ["profile", "seed"])
     if gap.n < 2:
         return "one seed only" if gap.n else "not run"
-    return evidence.interval_text(gap, f"+{digits}")
+    return tables.interval_text(gap, f"+{digits}")
 
 
 def compare(
@@ -147,7 +147,7 @@ def printed_equation(published: Mapping[str, Any], table: pd.DataFrame) -> pd.Da
         mean = mean[mean["seed"] == printed["seed"]]
         row = {"data": name_of(printed["data"]), "profile": printed["profile"]}
         row["α"] = f"{printed['alpha']:g}"
-        row["accuracy, mean over positions"] = evidence.mean_text(mean["value"])
+        row["accuracy, mean over positions"] = tables.mean_text(mean["value"])
         row["accuracy, sum as printed"] = f"{printed['value']:.3f}"
         published_accuracy = paper.get(printed["model"], {}).get("top_1")
         row["published, RC−"] = f"{published_accuracy:g}" if published_accuracy else "–"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from suite import evidence
+from suite.evidence import tables
 from suite.papers.top_gap import LOCATIONS, TITLES
 
 MEASURES = {
@@ -30,7 +30,7 @@ def select(table: pd.DataFrame, *, further: bool = False, **values: Any) -> pd.D
         further: of trainings on the further data sets, else of those on the main one.
         values: by name of a column a value, or a list of values.
     """
-    return evidence.select(table, status="done", further=further, **values)
+    return tables.select(table, status="done", further=further, **values)
 
 
 def measures(table: pd.DataFrame, metrics: list[str], **values: Any) -> pd.DataFrame:

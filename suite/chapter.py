@@ -19,17 +19,7 @@ from suite.store import Store
 
 # Profiles whose kept results stand beside those of a run.
 LARGER = ("workstation", "paper")
-PROVENANCE = [
-    "units",
-    "seconds",
-    "ended",
-    "device",
-    "threads",
-    "peak_bytes",
-    "torch",
-    "reglib",
-    "commit",
-]
+PROVENANCE = "units seconds ended device threads peak_bytes torch reglib commit".split()
 
 
 class Chapter:

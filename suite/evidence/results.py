@@ -1,5 +1,6 @@
 """Results of a chapter at a profile: a table, verdicts, provenance, and a few maps."""
 
+import io
 import json
 import os
 from collections.abc import Mapping
@@ -48,17 +49,22 @@ def save_results(chapter: str, profile: str, results: Results, folder: Path | No
     """
     target = (folder or executed_folder() / "results") / profile
     stem = target / chapter
+    provenance = json.dumps(results.provenance, indent=1, sort_keys=True)
+    files = {
+        ".csv": results.frame.to_csv(index=False, float_format="%.6g").encode(),
+        ".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.4g").encode(),
+        ".provenance.json": f"{provenance}\n".encode(),
+    }
+    if results.arrays:
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **results.arrays)  # type: ignore[arg-type]
+        files[".npz"] = buffer.getvalue()
     try:
         target.mkdir(parents=True, exist_ok=True)
-        _replace(stem.with_suffix(".csv"), results.frame.to_csv(index=False, float_format="%.6g"))
-        verdicts = results.verdicts.to_csv(index=False, float_format="%.4g")
-        _replace(stem.with_suffix(".verdicts.csv"), verdicts)
-        provenance = json.dumps(results.provenance, indent=1, sort_keys=True)
-        _replace(stem.with_suffix(".provenance.json"), provenance + "\n")
-        if results.arrays:
-            temporary = stem.with_suffix(".writing.npz")
-            np.savez_compressed(temporary, **results.arrays)  # type: ignore[arg-type]
-            os.replace(temporary, stem.with_suffix(".npz"))
+        for suffix, contents in files.items():
+            temporary = stem.with_suffix(f"{suffix}.writing")
+            temporary.write_bytes(contents)
+            os.replace(temporary, stem.with_suffix(suffix))
     except OSError as error:
         raise RunFailed(f"{target}: results cannot be written ({error.strerror})") from error
     return stem.with_suffix(".csv")
@@ -79,9 +85,3 @@ def load_results(chapter: str, profile: str, folder: Path = KEPT_RESULTS) -> Res
         arrays,
         json.loads(stem.with_suffix(".provenance.json").read_text()),
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".writing")
-    temporary.write_text(text)
-    os.replace(temporary, path)

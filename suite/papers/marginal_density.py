@@ -1,5 +1,6 @@
 """Marginal density: its penalty and others, by leakage, attacks, groups, noise and detection."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -159,11 +160,6 @@ class Design:
                 yield Experiment("battery", panel, [method], battery, strength)
         yield Experiment("radii", panel, methods, sizes, strength)
 
-    def _experiments(self) -> Iterator[Experiment]:
-        yield from self._of_blocks()
-        yield from self._of_groups()
-        yield from self._of_photos()
-
     def _of_blocks(self) -> Iterator[Experiment]:
         p, n = self.p, {"n_images": self.p.n_images}
         plain = [_wanted("accuracy"), _wanted("feature_leakage", "leakage", **n)]
@@ -233,7 +229,8 @@ class Design:
 
     def _rows(self) -> Iterator[tuple[dict[str, Any], Measurement]]:
         """Yield the labels of each row, and its measurement."""
-        for part, panel, methods, wanted, strength, norm, few in self._experiments():
+        experiments = itertools.chain(self._of_blocks(), self._of_groups(), self._of_photos())
+        for part, panel, methods, wanted, strength, norm, few in experiments:
             for method in methods:
                 penalised = method == "input_gradient" or "density" in method
                 common = {"panel": part, "method": method, "p": norm}

@@ -11,6 +11,9 @@ from suite.runs import Store
 from suite.runs.executors import Resources
 from suite.units import Training
 
+# A program of `test_library`, which refuses imports to the process that runs it.
+collect_ignore = ["only_torch.py"]
+
 
 @pytest.fixture(autouse=True)
 def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Input checks: of names, and of networks, images and labels before a derivative is taken."""
 
-import difflib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,16 +19,15 @@ DROPOUTS: set[Any] = {
 }
 
 
-def unknown(kind: str, name: object, choices: Iterable[str]) -> ValueError:
-    """Return the error for a name that is none of `choices`, with the nearest one.
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise a ValueError unless a value is one of a few words.
 
-    >>> str(unknown("norm", "l_2", ["linf", "l2"]))
-    "unknown norm 'l_2': did you mean 'l2'? Known: l2, linf."
+    >>> check_choice("norm", "l3", ["linf", "l2"])
+    Traceback (most recent call last):
+    ValueError: norm: expected linf or l2, got 'l3'
     """
-    known = sorted(choices)
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return ValueError(f"unknown {kind} {str(name)!r}: {hint}Known: {', '.join(known) or 'none'}.")
+    if value not in (words := list(choices)):
+        raise ValueError(f"{name}: expected {' or '.join(words)}, got {value!r}")
 
 
 def check_positive(**values: float) -> None:

@@ -1,5 +1,6 @@
 """The errors that a user can cause, and how to name what was probably meant."""
 
+import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -27,9 +28,10 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> UsageError:
     >>> str(unknown("metric", "entrpy", ["entropy", "accuracy"]))
     "unknown metric 'entrpy': did you mean 'entropy'? Known: accuracy, entropy."
     """
-    from reglib import _checks  # imports torch, which most commands do not need
-
-    return UsageError(str(_checks.unknown(kind, name, choices)))
+    known = sorted(choices)
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return UsageError(f"unknown {kind} {str(name)!r}: {hint}Known: {', '.join(known) or 'none'}.")
 
 
 def expected(name: str, what: str, got: object) -> UsageError:

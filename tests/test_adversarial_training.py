@@ -95,7 +95,7 @@ def test_settings_that_are_not_positive_are_refused(name):
         attack(model, x, **{name: 0})
 
 
-def test_an_unknown_norm_names_the_nearest():
+def test_an_unknown_norm_names_the_choices():
     model, _, x, _ = linear_network()
-    with pytest.raises(ValueError, match="unknown norm 'l_2': did you mean 'l2'"):
+    with pytest.raises(ValueError, match="norm: expected linf or l2, got 'l_2'"):
         attack(model, x, norm="l_2")

@@ -152,7 +152,7 @@ def test_settings_out_of_range_are_refused(function, settings, text):
         function(**{name: known[name] for name in names if name in known}, **settings)
 
 
-def test_an_unknown_estimator_of_the_trace_names_the_nearest():
+def test_an_unknown_estimator_of_the_trace_names_the_choices():
     model, _, x, logits = linear_network()
-    with pytest.raises(ValueError, match=r"unknown estimator of the trace 'tailor'.*'taylor'"):
+    with pytest.raises(ValueError, match="trace: expected hutchinson or taylor, got 'tailor'"):
         score_matching_penalty(model, logits, LABELS, x, generator=generator(), trace="tailor")

@@ -161,9 +161,9 @@ def test_logits_of_one_class_are_refused(logits):
         marginal_density_penalty(logits, torch.zeros(3, 6), generator=generator())
 
 
-def test_an_unknown_implementation_names_the_nearest():
+def test_an_unknown_implementation_names_the_choices():
     _, x, logits = linear()
-    with pytest.raises(ValueError, match="unknown implementation 'stabel': did you mean 'stable'"):
+    with pytest.raises(ValueError, match="expected naive or stable or efficient, got 'stabel'"):
         marginal_density_penalty(logits, x, generator=generator(), implementation="stabel")
 
 

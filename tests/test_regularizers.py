@@ -458,7 +458,7 @@ def test_activation_l1_takes_the_outputs_of_the_activation_layers():
     assert len(outputs) == 4
     torch.testing.assert_close(PENALTIES["activation_l1"](step), outputs[-1])
     torch.testing.assert_close(PENALTIES["activation_l1"](step, layers="all"), sum(outputs))
-    with pytest.raises(ValueError, match="unknown layers 'lst': did you mean 'last'"):
+    with pytest.raises(ValueError, match="layers: expected last or all, got 'lst'"):
         PENALTIES["activation_l1"](step, layers="lst")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reglib._checks import unknown
+from reglib._checks import check_choice
 
 LAYERS = ("last", "all")
 
@@ -34,8 +34,7 @@ def activation_l1(activations: Sequence[Tensor], *, layers: str = "last") -> Ten
     >>> activation_l1([torch.tensor([[4.0, 4.0]]), torch.tensor([[1.0, -3.0]])])
     tensor([2.])
     """
-    if layers not in LAYERS:
-        raise unknown("layers", layers, LAYERS)
+    check_choice("layers", layers, LAYERS)
     if not activations:
         raise ValueError("activations: expected the outputs of at least one layer, got none")
     chosen = activations[-1:] if layers == "last" else activations

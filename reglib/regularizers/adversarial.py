@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib._checks import check_positive, unknown
+from reglib._checks import check_choice, check_positive
 from reglib._common import forward_keeping_statistics, normal_noise, per_sample, unit_length
 from reglib.autodiff import input_gradient
 
@@ -59,8 +59,7 @@ def adversarial_examples(
     :cite:p:`madry2018`; FGSM: Goodfellow, Shlens and Szegedy, "Explaining and harnessing
     adversarial examples" (2015) :cite:p:`goodfellow2015`.
     """
-    if norm not in NORMS:
-        raise unknown("norm", norm, NORMS)
+    check_choice("norm", norm, NORMS)
     check_positive(epsilon=epsilon, step_size=step_size, n_steps=n_steps)
     clean = images.detach()
     low, high = pixel_range

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from reglib._checks import check_labels, check_positive, unknown
+from reglib._checks import check_choice, check_labels, check_positive
 from reglib._common import forward_keeping_statistics, normal_noise, unit_length
 from reglib.autodiff import hessian_product, input_gradient
 
@@ -158,8 +158,7 @@ def score_matching_penalty(
     model interpretability" (2021) :cite:p:`srinivas2021`; their program takes "taylor", 10 samples
     of 0.01.
     """
-    if trace not in TRACES:
-        raise unknown("estimator of the trace", trace, TRACES)
+    check_choice("trace", trace, TRACES)
     check_positive(noise_std=noise_std)
     check_labels(labels, logits)
     logit = logits.gather(1, labels[:, None])[:, 0]

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reglib._checks import check_labels, unknown
+from reglib._checks import check_choice, check_labels
 from reglib.autodiff import input_gradient
 
 IMPLEMENTATIONS = ("naive", "stable", "efficient")
@@ -104,6 +104,7 @@ def marginal_density_penalty(
         raise ValueError(
             f"logits: expected (B, classes) with at least two classes, got {tuple(logits.shape)}"
         )
+    check_choice("implementation", implementation, IMPLEMENTATIONS)
     if implementation == "naive":
         partition = logits.exp().sum(1)
         _check_exponentials(logits, partition)
@@ -115,9 +116,7 @@ def marginal_density_penalty(
         joint = input_gradient(logit, inputs, create_graph=True)
         conditional = input_gradient(log_prob, inputs, create_graph=True)
         return p_norms(joint - conditional, p)
-    if implementation == "efficient":
-        return p_norms(input_gradient(logit - log_prob, inputs, create_graph=True), p)
-    raise unknown("implementation", implementation, IMPLEMENTATIONS)
+    return p_norms(input_gradient(logit - log_prob, inputs, create_graph=True), p)
 
 
 def logit_gradient_penalty(

@@ -1,14 +1,13 @@
 """The feature maps of a convolutional network, found by running it on the shape of an image."""
 
 import copy
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
-
-from reglib._checks import unknown
 
 
 class FeatureMap(NamedTuple):
@@ -44,7 +43,12 @@ def backbone_of(name: str, *, pretrained: bool) -> nn.Module:
         return timm.create_model(name, pretrained=pretrained)
     if name in models.list_models(models):
         return models.get_model(name, weights="DEFAULT" if pretrained else None)
-    raise unknown("backbone", name, {*timm.list_models(), *models.list_models(models)})
+    known = {*timm.list_models(), *models.list_models(models)}
+    near = difflib.get_close_matches(name, known, n=3)
+    raise ValueError(
+        f"backbone: expected the name of a network in timm or torchvision, got {name!r}; near it: "
+        f"{', '.join(near) or 'none'}"
+    )
 
 
 # Of the weights of torchvision, and of those of timm that do not say.

@@ -8,8 +8,7 @@ import torch
 
 from benchmarks.timing import Row, seconds_of
 from suite.data import load_data
-from suite.runs.compute import compute
-from suite.store import Record, Store
+from suite.runs import Record, Store, compute
 from suite.units import Measurement, Training, identity, key
 
 METRICS: tuple[dict[str, Any], ...] = (

@@ -12,10 +12,8 @@ from suite.evidence.claims import judge, load_claims, load_published
 from suite.evidence.report import readable, section_verdicts, verdict_table
 from suite.evidence.results import Results, load_results, save_results
 from suite.evidence.tables import sentences
-from suite.paths import store_folder
-from suite.runs import compute
+from suite.runs import Store, compute
 from suite.runs.provenance import provenance_of
-from suite.store import Store
 
 # Profiles whose kept results stand beside those of a run.
 LARGER = ("workstation", "paper")
@@ -47,7 +45,7 @@ class Chapter:
         self.profile = self.parameters["profile"]
         self.claims = load_claims(name)
         self.published = load_published(name)
-        self.store = Store(store_folder())
+        self.store = Store()
         self.results: list[Results] = []
         self.table = self.decided = pd.DataFrame()
 

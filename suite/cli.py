@@ -14,7 +14,6 @@ import click
 
 from suite import notebooks
 from suite.errors import RunFailed, UsageError, expected
-from suite.paths import store_folder
 
 CHAPTERS = click.argument("chapters", nargs=-1, metavar="[CHAPTER]...")
 HTML = click.option("--html", type=click.Path(path_type=Path), default=Path("_build/html"))
@@ -131,14 +130,14 @@ def serve(html: Path, port: int) -> None:
 
 def _plan(name: str, values: Mapping[str, Any]) -> str:
     from suite.evidence.results import load_results
+    from suite.runs import Store
     from suite.runs.plan import plan
-    from suite.store import Store
 
     units = notebooks.units_of(name, values)
     if not units:
         return "no units: it runs anew each time"
     kept = load_results(name, values["profile"]).provenance
-    return str(plan(units, Store(store_folder()), typical=kept.get("median_seconds")))
+    return str(plan(units, Store(), typical=kept.get("median_seconds")))
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:

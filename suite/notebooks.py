@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TextIO
 
 from suite.errors import RunFailed, UsageError, expected, unknown
 from suite.paths import NOTEBOOKS, executed_folder
-from suite.units import Unit
 
 PROFILES = ("smoke", "laptop", "workstation", "paper")
 START_ATTEMPTS = 3
@@ -124,7 +123,7 @@ def _same_type(value: Any, default: Any) -> bool:
     return type(value) is type(default)
 
 
-def units_of(chapter: str, values: Mapping[str, Any]) -> list[Unit]:
+def units_of(chapter: str, values: Mapping[str, Any]) -> list[Any]:
     """Return the units of a run, from `units` in the module of the paper.
 
     A page that has no such module has none.

@@ -20,6 +20,7 @@ import safetensors.torch
 from torch import Tensor
 
 from suite.errors import RunFailed, UsageError
+from suite.paths import store_folder
 
 TEMPORARY = ".writing-"
 MOMENT = 0.1  # seconds, many times what lies between the writing of a record's two files
@@ -56,8 +57,8 @@ class Store:
         UsageError: the folder cannot be made or written.
     """
 
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self.folder = Path(folder or store_folder())
         self.reports: list[str] = []
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

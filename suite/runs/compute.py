@@ -14,7 +14,6 @@ from suite.data import load_data
 from suite.errors import RunFailed, UsageError, expected
 from suite.papers import measure
 from suite.papers.marginal_density_measures import check_other_images
-from suite.paths import store_folder
 from suite.runs.execute import Job, describe, keys_of
 from suite.runs.executors import Resources, run_jobs
 from suite.store import Record, Store
@@ -40,7 +39,7 @@ def compute(
 
     Args:
         units: trainings and measurements.
-        store: results so far; default: `suite.paths.store_folder`.
+        store: results so far; default: `Store()`.
         resources: device and processes; default: from the environment.
         force: compute even what is stored; default: whether REGLIB_FORCE is set.
         checkpoint_seconds: least time between two checkpoints of a training.
@@ -58,7 +57,7 @@ def compute(
     units = list(units)
     for unit in units:
         check(unit)
-    store = store or Store(store_folder())
+    store = store or Store()
     resources = resources or Resources.from_environment()
     if force is None:
         force = os.environ.get("REGLIB_FORCE", "") not in ("", "0")

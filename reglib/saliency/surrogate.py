@@ -82,7 +82,7 @@ def smooth_surrogate_loss(
         images: (B, C, H, W).
         labels: (B,).
         generator: source of the noise, on the device of `images`; all images get the same noise.
-        n_samples: n. The graphs of all are held, n times the memory of one.
+        n_samples: n; the graphs of all are held, n times the memory of one.
         noise_level: standard deviation of the noise as a share of the range of an image.
         closed_form: see `reglib.input_hessian.input_hessian`.
         tolerance: of the largest eigenvalue.

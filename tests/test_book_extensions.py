@@ -26,8 +26,8 @@ def book_pages():
 @pytest.mark.parametrize(("alt", "warnings"), [({}, 1), ({"alt": " "}, 1), ({"alt": "a map"}, 0)])
 def test_an_image_without_alt_text_is_a_warning(alt, warnings, book_pages, monkeypatch):
     said = []
-    stub = SimpleNamespace(warning=lambda text, **where: said.append(text))
-    monkeypatch.setattr(book_pages, "logger", stub)
+    logger = SimpleNamespace(warning=lambda text, **where: said.append(text))
+    monkeypatch.setattr(book_pages, "logger", logger)
     document = new_document("page")
     document += nodes.image(uri="a.png", **alt)
     book_pages.require_alt_texts(None, document)

@@ -5,13 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from suite.data import load_data
 from suite.errors import UsageError
 from suite.metrics import CORRUPTIONS, area_under_curve, corrupted, probability_ratio
-from suite.networks import build_network
-from suite.papers.measure import EvaluatedModel, measure
-from suite.units import Measurement, Training
 from tests.small_batches import random_images, softmax_network
+from tests.untrained import Untrained
 
 
 def photographs(count=2, channels=3, size=32):
@@ -89,21 +86,12 @@ class TestCorruptions:
         torch.testing.assert_close(ratios, expected.detach())
 
 
+NETWORK = Untrained("digits-centred")
+
+
 class TestMeasurements:
-    UNIT = Training(data="digits-centred", network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
-
-    def subject(self):
-        data = load_data(self.UNIT.data)
-        network = build_network("lenet5", data.shape, 10, options={}, seed=0).eval()
-        return EvaluatedModel(network, self.UNIT, data)
-
-    def measured(self, metric, **settings):
-        return measure(
-            self.subject(), Measurement(training=self.UNIT, metric=metric, settings=settings)
-        )
-
     def test_ablation_auc(self):
-        result = self.measured("ablation_auc", n_images=4, n_baselines=3, n_steps=5, stride=100)
+        result = NETWORK.measured("ablation_auc", n_images=4, n_baselines=3, n_steps=5, stride=100)
         assert result.per_image.shape == (4,)
         assert result.tensors["counts"].tolist() == [*range(0, 1024, 100), 1024]
         curve = result.tensors["curve"]
@@ -111,14 +99,14 @@ class TestMeasurements:
         area = area_under_curve(curve[None], result.tensors["counts"].tolist())
         assert float(area) == pytest.approx(float(result.per_image.mean()), rel=1e-5)
         with pytest.raises(UsageError, match=r"classified right, and the rest of 1000, got 900"):
-            self.measured("ablation_auc", n_images=900, n_baselines=3)
+            NETWORK.measured("ablation_auc", n_images=900, n_baselines=3)
         with pytest.raises(UsageError, match="stride: expected a positive integer, got 0"):
-            self.measured("ablation_auc", n_images=4, n_baselines=3, stride=0)
+            NETWORK.measured("ablation_auc", n_images=4, n_baselines=3, stride=0)
 
     def test_corruption_robustness(self):
         settings = {"corruption": "contrast", "level": 5, "n_images": 6, "seed": 3}
-        result = self.measured("corruption_robustness", **settings)
-        subject = self.subject()
+        result = NETWORK.measured("corruption_robustness", **settings)
+        subject = NETWORK.subject()
         pixels, labels = subject.test_uint8(6)
         changed = corrupted(pixels, corruption="contrast", level=5, seed=3)
         probs = [
@@ -139,13 +127,13 @@ class TestMeasurements:
         monkeypatch.setattr("suite.metrics.corrupted", count)
         settings = {"corruption": "contrast", "level": 5, "seed": 71}
         first, again = (
-            self.measured("corruption_robustness", n_images=4, **settings) for _ in range(2)
+            NETWORK.measured("corruption_robustness", n_images=4, **settings) for _ in range(2)
         )
         assert torch.equal(first.per_image, again.per_image)
         assert len(made) == 1
         for changes in ({"level": 4}, {"seed": 72}, {"corruption": "fog"}, {"n_images": 5}):
-            self.measured("corruption_robustness", **{"n_images": 4, **settings, **changes})
+            NETWORK.measured("corruption_robustness", **{"n_images": 4, **settings, **changes})
         assert len(made) == 5
         monkeypatch.setattr("suite.papers.pilcro_measures.REMEMBERED_BYTES", 10)
-        self.measured("corruption_robustness", n_images=4, **settings)
+        NETWORK.measured("corruption_robustness", n_images=4, **settings)
         assert len(made) == 6

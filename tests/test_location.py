@@ -5,12 +5,9 @@ import torch
 from torch import nn
 
 from reglib.landscape import expected_importance_landscape, total_variation
-from suite.data import load_data
 from suite.errors import UsageError
 from suite.metrics import correct_by_location, positions
-from suite.networks import build_network
-from suite.papers.measure import EvaluatedModel, measure
-from suite.units import Measurement, Training
+from tests.untrained import Untrained
 
 
 class Brightest(nn.Module):
@@ -78,40 +75,31 @@ def test_positions_by_name():
         positions("edges", 5)
 
 
+NETWORK = Untrained("digits-anywhere")
+
+
 class TestMeasurements:
-    UNIT = Training(data="digits-anywhere", network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
-
-    def subject(self):
-        data = load_data(self.UNIT.data)
-        network = build_network("lenet5", data.shape, 10, options={}, seed=0).eval()
-        return EvaluatedModel(network, self.UNIT, data)
-
-    def measured(self, metric, **settings):
-        return measure(
-            self.subject(), Measurement(training=self.UNIT, metric=metric, settings=settings)
-        )
-
     def test_accuracy_by_location(self):
         own = {"data": "digits-centred", "n_images": 60, "margin": 6}
-        everywhere = self.measured("accuracy_by_location", stride=3, **own)
-        centred = self.measured("accuracy", n_images=60)
+        everywhere = NETWORK.measured("accuracy_by_location", stride=3, **own)
+        centred = NETWORK.measured("accuracy", n_images=60)
         assert everywhere.per_image.shape == (60,)
         kept = everywhere.tensors["accuracy"]
         assert kept.shape == (5, 5)
         assert float(kept.mean()) == pytest.approx(float(everywhere.per_image.mean()))
-        corners = self.measured("accuracy_by_location", stride=6, where="corners", **own)
+        corners = NETWORK.measured("accuracy_by_location", stride=6, where="corners", **own)
         expected = float(kept[::4, ::4].mean())
         assert float(corners.per_image.mean()) == pytest.approx(expected)
-        middle = self.measured("accuracy_by_location", stride=6, where="middle", **own)
-        subject = self.subject()
+        middle = NETWORK.measured("accuracy_by_location", stride=6, where="middle", **own)
+        subject = NETWORK.subject()
         images, labels = subject.test_images(60, "digits-centred")
         right = (subject.network(images).argmax(1) == labels).double()
         assert torch.equal(middle.per_image, right)
         assert centred.per_image.shape == (60,)
 
     def test_importance_landscape(self):
-        result = self.measured("importance_landscape", n_images=120)
-        subject = self.subject()
+        result = NETWORK.measured("importance_landscape", n_images=120)
+        subject = NETWORK.subject()
         images, _ = subject.test_images(120)
         expected = expected_importance_landscape(subject.network, [images])
         torch.testing.assert_close(result.tensors["landscape"], expected, rtol=1e-5, atol=1e-6)

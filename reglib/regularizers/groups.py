@@ -70,13 +70,7 @@ def balancing_weights(groups: Tensor, n_groups: int) -> Tensor:
     >>> balancing_weights(torch.tensor([0, 0, 0, 1]), 2)
     tensor([0.6667, 0.6667, 0.6667, 2.0000])
     """
-    check_groups(groups, len(groups), n_groups)
-    counts = groups.bincount(minlength=n_groups)
-    empty = (counts == 0).nonzero()[:, 0].tolist()
-    if empty:
-        raise ValueError(
-            f"groups: expected samples of each of {n_groups} groups, got none of group {empty[0]}"
-        )
+    counts = count_groups(groups, len(groups), n_groups)
     return (len(groups) / (n_groups * counts))[groups]
 
 
@@ -84,3 +78,15 @@ def check_groups(groups: Tensor, n_samples: int, n_groups: int) -> None:
     """Raise a ValueError unless each sample has a group."""
     hint = "; leave out samples without a group"
     check_indices("groups", groups, n_samples, n_groups, hint=hint)
+
+
+def count_groups(groups: Tensor, n_samples: int, n_groups: int) -> Tensor:
+    """Return the number of samples of each group, or raise a ValueError where it has none."""
+    check_groups(groups, n_samples, n_groups)
+    counts = groups.bincount(minlength=n_groups)
+    empty = (counts == 0).nonzero()[:, 0].tolist()
+    if empty:
+        raise ValueError(
+            f"groups: expected samples of each of {n_groups} groups, got none of group {empty[0]}"
+        )
+    return counts

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from reglib.regularizers.groups import check_groups
+from reglib.regularizers.groups import count_groups
 
 
 def group_accuracies(correct: Tensor, groups: Tensor, n_groups: int) -> Tensor:
@@ -27,11 +27,5 @@ def group_accuracies(correct: Tensor, groups: Tensor, n_groups: int) -> Tensor:
     >>> group_accuracies(torch.tensor([1.0, 0.0, 1.0]), torch.tensor([0, 0, 1]), 2).amin()
     tensor(0.5000)
     """
-    check_groups(groups, len(correct), n_groups)
-    counts = groups.bincount(minlength=n_groups)
-    empty = (counts == 0).nonzero()[:, 0].tolist()
-    if empty:
-        raise ValueError(
-            f"groups: expected images of each of {n_groups} groups, got none of group {empty[0]}"
-        )
+    counts = count_groups(groups, len(correct), n_groups)
     return correct.new_zeros(n_groups).index_add(0, groups, correct) / counts

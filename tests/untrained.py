@@ -1,0 +1,20 @@
+"""Measurements of a LeNet-5 as it starts, for the tests of metrics."""
+
+from suite.data import load_data
+from suite.networks import build_network
+from suite.papers.measure import EvaluatedModel, measure
+from suite.units import Measurement, Training
+
+
+class Untrained:
+    def __init__(self, data):
+        self.unit = Training(data=data, network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
+
+    def subject(self):
+        data = load_data(self.unit.data)
+        network = build_network("lenet5", data.shape, 10, options={}, seed=0).eval()
+        return EvaluatedModel(network, self.unit, data)
+
+    def measured(self, metric, **settings):
+        unit = Measurement(training=self.unit, metric=metric, settings=settings)
+        return measure(self.subject(), unit)

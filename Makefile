@@ -1,4 +1,5 @@
-# make book    install everything, run every notebook on this computer, build the book
+# make book    install everything, run every notebook with the kept results, build the book
+# make rerun   the same, but compute everything on this computer, and say whether it agrees
 # make test    all checks: style, types, tests, notebooks, the book in a browser
 # make bench   measure how fast the parts are
 # make serve   show the book at http://127.0.0.1:8000, with full-text search
@@ -15,13 +16,19 @@ TRYING := REGLIB_EXECUTED=$(TRY)/executed REGLIB_STORE=$(TRY)/store
 COMMA := ,
 CHROMIUM := chromium chromium-browser google-chrome
 
-.PHONY: book test bench serve lock clean chromium
+.PHONY: book rerun test bench serve lock clean chromium
 .DELETE_ON_ERROR:
 
 book: .venv/installed
 	$(BIN)/python -m suite run --profile $(PROFILE)
 	$(BIN)/python -m suite book
 	@echo "The book: open file://$(CURDIR)/_build/html/index.html"
+
+# Interrupt it when you like: run again, and it goes on.
+rerun: .venv/installed
+	$(BIN)/python -m suite run --profile $(PROFILE) --fresh
+	$(BIN)/python -m suite book
+	@echo "Does this machine agree? Open file://$(CURDIR)/_build/html/executed/agreement.html"
 
 # The newest Python that runs and can make an environment. Names alone do not tell: a shim may not run.
 PYTHON ?= $(shell for python in $(foreach version,3.13 3.12 3.11,python$(version) \
@@ -54,7 +61,7 @@ test: .venv/installed
 	$(call step,3,unit tests$(COMMA) doctests$(COMMA) code and commands of the pages,OMP_NUM_THREADS=1 \
 	    $(BIN)/pytest --numprocesses auto --dist worksteal -m "not browser" --doctest-modules reglib suite tests \
 	    --ignore tests/references)
-	$(call step,4,notebooks at profile smoke,$(TRYING) $(BIN)/python -m suite run --profile smoke)
+	$(call step,4,notebooks at profile smoke,$(TRYING) $(BIN)/python -m suite run --profile smoke --fresh)
 	$(call step,5,notebooks against stored outputs,$(TRYING) $(BIN)/pytest --nbval-lax tests/references)
 	$(call step,6,the book without a warning,$(TRYING) \
 	    $(BIN)/python -m suite book --html $(TRY)/html --no-pdf)

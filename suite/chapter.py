@@ -1,6 +1,5 @@
 """What every chapter does: run its units, judge its claims, keep its results, show both."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,11 +7,11 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from suite import notebooks, plots
-from suite.evidence.claims import judge, load_claims, load_published
-from suite.evidence.report import readable, section_verdicts, verdict_table
-from suite.evidence.results import Results, load_results, save_results
+from suite.evidence.claims import load_claims, load_published
+from suite.evidence.report import origin, readable, section_verdicts, verdict_table
+from suite.evidence.results import Results, judged, load_results, save_tables
 from suite.evidence.tables import sentences
-from suite.runs import Store, compute
+from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
 # Profiles whose kept results stand beside those of a run.
@@ -45,7 +44,7 @@ class Chapter:
         self.profile = self.parameters["profile"]
         self.claims = load_claims(name)
         self.published = load_published(name)
-        self.store = Store()
+        self.store = Layers(Store(), kept_layer())
         self.results: list[Results] = []
         self.table = self.decided = pd.DataFrame()
 
@@ -62,21 +61,19 @@ class Chapter:
         display(pd.DataFrame(rows).style.hide().format(na_rep=""))
 
     def run(self) -> None:
-        """Compute what the store lacks, judge the claims, and save the results."""
-        paper = importlib.import_module(f"suite.papers.{self.name}")
+        """Compute what store and kept results lack, judge the claims, and save the results."""
+        paper, (store, kept) = notebooks.paper(self.name), (self.store.store, self.store.kept)
         units = paper.units(self.parameters)
-        self.computed = compute(units, store=self.store)
+        self.computed = compute(units, store=store, kept=kept)
         rows, arrays = paper.collect(self.parameters, self.computed, self.store)
-        rows = rows.assign(profile=self.profile)
-        verdicts = judge(self.claims, rows).assign(profile=self.profile)
-        provenance = provenance_of(
-            self.name, self.profile, self.store, self.computed["key"], self.parameters
-        )
-        self.fresh = rows
-        fresh = Results(rows, verdicts, arrays, provenance)
-        save_results(self.name, self.profile, fresh)
-        kept = [load_results(self.name, p) for p in LARGER if p != self.profile]
-        self.results = [fresh, *(results for results in kept if len(results.frame))]
+        keys = self.computed["key"]
+        provenance = provenance_of(self.name, self.profile, self.store, keys, self.parameters)
+        provenance["here"] = len(store.read_all(dict.fromkeys(keys)))
+        fresh = judged(self.name, self.profile, rows, arrays, provenance)
+        self.fresh = fresh.frame
+        save_tables(self.name, self.profile, fresh)
+        larger = [load_results(self.name, p) for p in LARGER if p != self.profile]
+        self.results = [fresh, *(results for results in larger if len(results.frame))]
         self.table = pd.concat([r.frame for r in self.results], ignore_index=True)
         self.decided = pd.concat([r.verdicts for r in self.results], ignore_index=True)
         self._show_run()
@@ -84,18 +81,10 @@ class Chapter:
     def _show_run(self) -> None:
         trained = self.computed[self.computed["metric"] == "training_loss"]
         diverged = int((trained["status"] == "diverged").sum())
-        seconds = self.computed["seconds"].sum()
-        sentences = [f"{len(self.computed)} units, {seconds:.0f} seconds of work in all."]
-        if len(trained):
-            sentences.append(f"{len(trained)} trainings, of which {diverged} diverged.")
-        shown = [
-            f"*{r.provenance['profile']}* ({r.provenance['units']} units, "
-            f"{r.provenance['seconds'] / 60:.0f} minutes of work, "
-            f"{readable(r.provenance['device'])})"
-            for r in self.results
-        ]
-        sentences.append(f"Profiles shown below: {'; '.join(shown)}.")
-        display(Markdown(" ".join(sentences)))
+        lines = [origin(results.provenance) for results in self.results]
+        if diverged:
+            lines.append(f"{len(trained)} trainings, of which {diverged} diverged.")
+        display(Markdown("\n".join(f"- {line}" for line in lines)))
 
     def say(self, template: str, rows: pd.DataFrame, by: str | None = None) -> None:
         """Show a sentence for each profile, see `suite.evidence.tables.sentences`."""

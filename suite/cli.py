@@ -6,7 +6,8 @@ import http.server
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,43 +44,91 @@ def list_chapters() -> None:
 @click.option("--device", help="auto, cpu or cuda.")
 @click.option("--dask", help="Address of a Dask scheduler.")
 @click.option("--double-backward", help="fast or stock; default: the faster one of the device.")
-@click.option("--force", is_flag=True, help="Compute again what is stored.")
+@click.option("--fresh", is_flag=True, help="Ignore kept results: compute everything here.")
+@click.option("--force", is_flag=True, help="Compute again what is stored here.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def run(
     chapters: tuple[str, ...],
     profile: str,
     parameter: tuple[tuple[str, str], ...],
     file: Path | None,
+    fresh: bool,
     force: bool,
     dry_run: bool,
     **resources: Any,
 ) -> None:
-    """Execute chapters: what the store has is read, the rest is computed.
+    """Execute chapters: what is stored here or kept is read, the rest is computed.
 
     CHAPTER is a name of `list`; without one, all run.
     """
-    from suite.runs.executors import Resources
+    from suite.runs.executors import Resources, cores
 
     names = chapters or notebooks.chapters()
     changes = {**_from_file(file), **{name: _literal(value) for name, value in parameter}}
     values = notebooks.resolve_all(names, profile, changes)
     given = {name: value for name, value in resources.items() if value is not None}
     Resources(**given)  # refuses what cannot be, before any work
+    os.environ |= {"REGLIB_FRESH": "1"} if fresh else {}
     if dry_run:
         for name in names:
             click.echo(f"{name}, profile {profile}: {_plan(name, values[name])}")
         return
     os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
     os.environ |= {"REGLIB_FORCE": "1"} if force else {}
-    failures = []
-    for name in names:
-        click.echo(f"{name}, profile {profile}", err=True)
-        try:
-            click.echo(f"{name}: {notebooks.run(name, values[name])}")
-        except RunFailed as error:
-            failures.append(error)
+    # Chapters that compute take all cores, one after another; those that only show go side by side.
+    computing = [name for name in names if force or _computes(name, values[name])]
+    failures = _execute(computing, values, 1)
+    failures += _execute([name for name in names if name not in computing], values, cores())
     if failures:
         raise RunFailed("\n\n".join(map(str, failures))) from failures[0]
+
+
+def _execute(
+    names: Sequence[str], values: Mapping[str, Mapping[str, Any]], at_once: int
+) -> list[RunFailed]:
+    """Execute chapters, so many side by side; return what failed."""
+
+    def one(name: str) -> RunFailed | None:
+        click.echo(f"{name}, profile {values[name]['profile']}", err=True)
+        try:
+            click.echo(f"{name}: {notebooks.run(name, values[name], bar=at_once == 1)}")
+        except RunFailed as error:
+            return error
+        return None
+
+    if at_once == 1:
+        return [error for name in names if (error := one(name))]
+    with ThreadPoolExecutor(at_once) as pool:
+        return [error for error in pool.map(one, names) if error]
+
+
+@app.command()
+@click.argument("chapter")
+@click.argument("profile")
+@click.option("-p", "parameter", nargs=2, multiple=True, metavar="NAME VALUE", help="A parameter.")
+@click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of parameters.")
+@click.option("--store", "more", type=Path, multiple=True, help="A further store, of a part.")
+def keep(
+    chapter: str,
+    profile: str,
+    parameter: tuple[tuple[str, str], ...],
+    file: Path | None,
+    more: tuple[Path, ...],
+) -> None:
+    """Move a finished run into the results of the project.
+
+    Parts that were computed in other stores, or are kept already, are merged.
+    """
+    from suite.runs import Store
+    from suite.runs.keep import keep
+
+    changes = {**_from_file(file), **{name: _literal(value) for name, value in parameter}}
+    values = notebooks.all_parameters(chapter, notebooks.resolve(chapter, profile, changes))
+    if absent := [folder for folder in more if not folder.is_dir()]:
+        raise expected("--store", "a folder of results", absent[0])
+    stores = [Store(), *map(Store, more)]
+    units = notebooks.units_of(chapter, values)
+    click.echo(keep(chapter, values, units, notebooks.paper(chapter), stores=stores))
 
 
 @app.command()
@@ -129,15 +178,27 @@ def serve(html: Path, port: int) -> None:
 
 
 def _plan(name: str, values: Mapping[str, Any]) -> str:
-    from suite.evidence.results import load_results
-    from suite.runs import Store
+    from suite.evidence.results import load_provenance
+    from suite.runs import Store, kept_layer
     from suite.runs.plan import plan
 
     units = notebooks.units_of(name, values)
     if not units:
         return "no units: it runs anew each time"
-    kept = load_results(name, values["profile"]).provenance
-    return str(plan(units, Store(), typical=kept.get("median_seconds")))
+    typical = load_provenance(name, values["profile"]).get("median_seconds")
+    return str(plan(units, Store(), kept_layer(), typical=typical))
+
+
+def _computes(name: str, values: Mapping[str, Any]) -> bool:
+    """Whether a chapter has units that neither the store nor the kept results have."""
+    from suite.runs import Layers, Store, kept_layer
+    from suite.runs.execute import keys_of
+
+    kept = kept_layer()
+    keys = dict.fromkeys(
+        keys_of(notebooks.units_of(name, values), kept.fingerprints if kept else {})
+    )
+    return len(Layers(Store(), kept).read_all(keys)) < len(keys)
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:

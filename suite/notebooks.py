@@ -131,11 +131,20 @@ def units_of(chapter: str, values: Mapping[str, Any]) -> list[Any]:
     Raises:
         UsageError: the parameters do not make sense.
     """
+    module = paper(chapter)
+    return list(module.units(all_parameters(chapter, values))) if module else []
+
+
+def paper(chapter: str) -> Any:
+    """Return the module in `suite.papers` of a chapter, or None where there is none."""
     name = f"suite.papers.{chapter}"
-    if not (name in sys.modules or importlib.util.find_spec(name)):
-        return []
-    defaults = {name: entry.default for name, entry in parameters(chapter).items()}
-    return list(importlib.import_module(name).units({**defaults, **values}))
+    there = name in sys.modules or importlib.util.find_spec(name)
+    return importlib.import_module(name) if there else None
+
+
+def all_parameters(chapter: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a run: `values`, and the defaults of the others."""
+    return {name: entry.default for name, entry in parameters(chapter).items()} | dict(values)
 
 
 def run(chapter: str, values: Mapping[str, Any], *, bar: bool = True) -> Path:

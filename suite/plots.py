@@ -19,7 +19,7 @@ from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, SymmetricalLogLocator
 from numpy.typing import NDArray
 
 from suite.evidence.names import name_of
@@ -274,6 +274,40 @@ def _trend(panel: pd.DataFrame, x: str) -> str:
         return f"n = {len(panel)}: too few for a trend"
     rho = correlation(panel[x], panel["value"]).estimate
     return f"ρ = {rho:.2f}, p = {permutation_p(panel[x], panel['value']):.2g}, n = {len(panel)}"
+
+
+def kept_against_here(frame: pd.DataFrame, kinds: Sequence[str]) -> Figure:
+    """Draw values of this machine against kept ones, one panel a chapter.
+
+    Args:
+        frame: one row a value: panel, kept, here, agreement.
+        kinds: values of `agreement`, the best first.
+    """
+    palette = dict(zip(kinds, (SKY, BLUE, ORANGE, BLACK)))
+    figure, axes = _panels(frame[frame[["kept", "here"]].notna().all(axis=1)], ["panel"])
+    for axis, panel in axes:
+        smallest = float(panel["kept"].abs()[panel["kept"] != 0].quantile(0.05))
+        axis.axline((0, 0), slope=1, color=GREY, linewidth=0.8, zorder=0)
+        order = panel["agreement"].map(list(kinds).index)
+        sns.scatterplot(
+            panel.iloc[order.argsort(kind="stable")],
+            x="kept",
+            y="here",
+            hue="agreement",
+            palette=palette,
+            s=14,
+            linewidth=0,
+            legend=False,
+            ax=axis,
+        )
+        for scale in (axis.set_xscale, axis.set_yscale):
+            scale("symlog", linthresh=smallest)
+        axis.set(xlabel="kept", ylabel="here")
+        for part in (axis.xaxis, axis.yaxis):
+            part.set_major_locator(SymmetricalLogLocator(base=10, linthresh=smallest))
+    dot = partial(Line2D, [], [], marker="o", linestyle="")
+    _add_legend(figure, {kind: dot(color=colour) for kind, colour in palette.items()})
+    return figure
 
 
 def picture_grid(

@@ -393,7 +393,7 @@ class TestPlan:
         units = [small(seed=seed) for seed in range(3)]
         measured = [accuracy_of(unit) for unit in units]
         assert plan([*units, *measured, units[0]], store) == Plan(
-            total=6, stored=0, missing_data={}, seconds=0, unknown=6, spent=0
+            total=6, stored=0, kept=0, missing_data={}, seconds=0, unknown=6, spent=0
         )
         assert list(store.folder.iterdir()) == []
 

@@ -9,7 +9,7 @@ import pytest
 from suite.book import pages
 from suite.evidence.claims import judge, load_claims
 from suite.evidence.report import all_verdicts
-from suite.evidence.results import Results, save_results
+from suite.evidence.results import Results, save_tables
 
 CHAPTER = "gradient_regularisation"
 WITHOUT_CLAIMS = "differentiating_a_gradient"
@@ -21,6 +21,7 @@ def executed(tmp_path, monkeypatch):
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
     monkeypatch.setattr("suite.evidence.report.KEPT_RESULTS", tmp_path / "kept")
     monkeypatch.setattr("suite.book.pages.KEPT_RESULTS", tmp_path / "kept")
+    monkeypatch.setattr("suite.store.kept.KEPT_RESULTS", tmp_path / "kept")
     frame = pd.DataFrame(
         {
             "data": "mnist5k",
@@ -49,7 +50,7 @@ def executed(tmp_path, monkeypatch):
             "torch": ["2.15.0"],
             "commit": ["abc"],
         }
-        save_results(CHAPTER, profile, Results(frame, verdicts, {}, provenance))
+        save_tables(CHAPTER, profile, Results(frame, verdicts, {}, provenance))
     return tmp_path / "executed"
 
 

@@ -1,11 +1,14 @@
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from suite.errors import RunFailed
 from suite.evidence import report
-from suite.evidence.report import measured, section_verdicts, trend_sentence
-from suite.evidence.results import Results, load_results, save_results
+from suite.evidence.report import measured, origin, section_verdicts, trend_sentence
+from suite.evidence.results import Results, load_results, save_tables
+from suite.store import Archive, archive_path, write_archive
 
 
 def results(value=1.0):
@@ -27,13 +30,40 @@ def results(value=1.0):
     return Results(frame, verdicts, {"a|b": np.eye(2)}, {"profile": "smoke"})
 
 
-def test_results_are_read_as_they_were_written(tmp_path):
-    save_results("chapter", "smoke", results(), tmp_path)
-    read = load_results("chapter", "smoke", tmp_path)
-    pd.testing.assert_frame_equal(read.frame, results().frame, check_dtype=False)
-    pd.testing.assert_frame_equal(read.verdicts, results().verdicts)
-    assert read.provenance == {"profile": "smoke"}
+def test_tables_for_people_are_written_with_provenance(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
+    file = save_tables("chapter", "smoke", results())
+    assert file == tmp_path / "results" / "smoke" / "chapter.csv"
+    pd.testing.assert_frame_equal(pd.read_csv(file), results().frame, check_dtype=False)
+    verdicts = pd.read_csv(file.with_suffix(".verdicts.csv"))
+    pd.testing.assert_frame_equal(verdicts, results().verdicts)
+    assert json.loads(file.with_suffix(".provenance.json").read_text()) == {"profile": "smoke"}
+
+
+def test_kept_results_are_judged_when_they_are_read(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "data": "mnist5k",
+            "network": "lenet5",
+            "metric": "local_lipschitz_estimate",
+            "saliency": "logit_gradient",
+            "score": None,
+            "seed": 0,
+            "status": "done",
+            "over_regularised": False,
+            "alpha": np.logspace(2, 10, 9),
+            "value": -np.arange(9.0),
+        }
+    )
+    frame = pd.concat([frame, frame.assign(saliency="deeplift")], ignore_index=True)
+    path = archive_path("gradient_regularisation", "laptop", tmp_path)
+    write_archive(path, Archive({}, {}, frame, {"a|b": np.eye(2)}, {"units": 9}))
+    read = load_results("gradient_regularisation", "laptop", tmp_path)
+    words = read.verdicts.set_index("claim")["verdict"]
+    assert "reproduced" in set(words.loc["lipschitz-falls"])
+    assert set(read.frame["profile"]) == {"laptop"}
     np.testing.assert_array_equal(read.arrays["a|b"], np.eye(2))
+    assert read.provenance["units"] == 9
 
 
 def test_results_that_are_not_there_are_empty(tmp_path):
@@ -43,7 +73,30 @@ def test_results_that_are_not_there_are_empty(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "smoke").write_text("a file in the way")
     with pytest.raises(RunFailed, match=str(tmp_path / "smoke")):
-        save_results("chapter", "smoke", results(), tmp_path)
+        save_tables("chapter", "smoke", results(), tmp_path)
+
+
+ABOUT = {
+    "profile": "laptop",
+    "units": 9,
+    "here": 0,
+    "seconds": 290.0,
+    "device": ["x86_64 CPU"],
+    "threads": [2],
+    "commit": ["abc"],
+}
+
+
+def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
+    where = "computed on x86_64 CPU with 2 threads a process, at commit abc, in 5 min of work"
+    again = "`make rerun` computes them here"
+    assert origin(ABOUT) == f"*laptop*: 9 kept units; {where}; {again}."
+    assert (
+        origin(ABOUT | {"here": 9}) == f"*laptop*: 9 units, all computed on this machine; {where}."
+    )
+    assert "4 of them computed on this machine, the others kept" in origin(ABOUT | {"here": 4})
+    larger = {name: value for name, value in ABOUT.items() if name != "here"}
+    assert origin(larger | {"profile": "workstation"}).endswith("5 min of work.")
 
 
 def test_measured_writes_estimate_interval_and_p():

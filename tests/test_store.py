@@ -103,7 +103,7 @@ def test_any_flipped_bit_of_a_record_is_found(store: Store, bit: int) -> None:
 def test_a_flipped_byte_of_tensors_is_found(
     store: Store, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suite.store.MOMENT", 0.0)
+    monkeypatch.setattr("suite.store.local.MOMENT", 0.0)
     store.write(KEY, RECORD, TENSORS)
     store.write_checkpoint(KEY, TENSORS)
     path, record = file_of(store, ending), file_of(store, "json")

@@ -61,7 +61,7 @@ def _stage(source: Path, executed: Path) -> None:
         shutil.copy(executed / f"{chapter}.ipynb", target)
     for name, results in (("results", executed / "results"), ("kept", KEPT_RESULTS)):
         if results.is_dir():
-            shutil.copytree(results, target / name)
+            shutil.copytree(results, target / name, ignore=shutil.ignore_patterns("*.zip"))
     pages.write_pages(target)
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import pandas as pd
 
 from suite import notebooks
+from suite.book import agreement
 from suite.data import FAMILIES, SOURCES
 from suite.evidence.claims import LEAST_MODELS, MARGIN, RULES, WEAK, load_claims
 from suite.evidence.names import name_of
 from suite.evidence.report import all_verdicts, with_claims
 from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder
+from suite.store import Kept, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
 DECIDED = ["reproduced", "not reproduced", "underpowered"]
@@ -26,6 +28,14 @@ def write_pages(folder: Path) -> None:
     (folder / "evidence.md").write_text(evidence_page(verdicts, folder))
     (folder / "status.md").write_text(status_page())
     (folder / "benchmarks.md").write_text(benchmark_page())
+    (folder / "agreement.md").write_text(agreement_page(folder))
+
+
+def agreement_page(folder: Path) -> str:
+    """Return the page that compares this machine with the kept results; its picture is drawn."""
+    parts = agreement.compared(Store(), Kept())
+    names = {part.chapter: chapter_name(part.chapter) for part in parts}
+    return _page("agreement", **agreement.contents(parts, names, folder))
 
 
 def chapter_name(chapter: str) -> str:
@@ -106,9 +116,11 @@ def downloads(chapter: str, folder: Path) -> str:
 def status_page() -> str:
     """Return the page of runs, with their cost and origin, and of licences."""
     runs = [
-        [kind, *_run(json.loads(file.read_text()))]
+        [kind, *_run(provenance)]
         for kind, folder in (("here", executed_folder() / "results"), ("kept", KEPT_RESULTS))
         for file in sorted(folder.glob("*/*.provenance.json"))
+        # A run that computed nothing here shows what is kept.
+        if (provenance := json.loads(file.read_text())).get("here") != 0
     ]
     profiles = [
         [_words(chapter), profile, ", ".join(_data_of(settings))]

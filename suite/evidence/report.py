@@ -117,6 +117,44 @@ def readable(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
+def origin(provenance: Mapping[str, Any]) -> str:
+    """Say in one line where the numbers of a run come from.
+
+    Args:
+        provenance: of the run; `here` counts the units that this machine has computed, and is not
+            there for kept results of a larger run.
+    """
+    units, here = provenance["units"], provenance.get("here", 0)
+    where = f"computed on {machine(provenance)}, in {minutes(provenance['seconds'])} of work"
+    again = "; `make rerun` computes them here" if provenance["profile"] == "laptop" else ""
+    if here == units:
+        kind, again = f"{units} units, all computed on this machine", ""
+    elif here:
+        kind = f"{units} units, {here} of them computed on this machine, the others kept"
+    else:
+        kind = f"{units} kept units"
+    return f"*{provenance['profile']}*: {kind}; {where}{again}."
+
+
+def machine(provenance: Mapping[str, Any]) -> str:
+    """Say what the numbers of a run were computed on, and by which code."""
+    counts = readable(provenance["threads"])
+    threads = f"{counts} thread{'s' * (counts != '1')} a process"
+    devices = " and ".join(provenance["device"])
+    return f"{devices} with {threads}, at commit {readable(provenance['commit'])}"
+
+
+def minutes(seconds: float) -> str:
+    """Write a duration.
+
+    >>> minutes(20), minutes(290), minutes(8000)
+    ('20 s', '5 min', '2.2 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def trend_sentence(frame: pd.DataFrame, *, x: str, symbol: str) -> str:
     """Say how the value goes with `x` in each panel, in one sentence."""
     parts = []

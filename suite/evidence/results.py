@@ -1,21 +1,20 @@
 """Results of a chapter at a profile: a table, verdicts, provenance, and a few maps."""
 
-import io
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from suite.errors import RunFailed
-from suite.paths import KEPT_RESULTS, executed_folder
+from suite.errors import UsageError
+from suite.evidence.claims import judge, load_claims
+from suite.paths import executed_folder
+from suite.store import archive_path, read_archive, replace_file
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -35,53 +34,51 @@ class Results:
     provenance: Mapping[str, Any]
 
 
-def save_results(chapter: str, profile: str, results: Results, folder: Path | None = None) -> Path:
-    """Write results to `FOLDER/PROFILE/CHAPTER.*`, each file complete or not at all.
+def judged(
+    chapter: str, profile: str, rows: pd.DataFrame, arrays: Arrays, provenance: Mapping[str, Any]
+) -> Results:
+    """Return results with the verdicts on the claims of a chapter."""
+    rows = rows.assign(profile=profile)
+    verdicts = judge(load_claims(chapter), rows).assign(profile=profile)
+    return Results(rows, verdicts, arrays, provenance)
+
+
+def save_tables(chapter: str, profile: str, results: Results, folder: Path | None = None) -> Path:
+    """Write rows and verdicts, for people, to `FOLDER/PROFILE/CHAPTER*.csv`.
 
     Args:
-        folder: default: `results` in the folder of executed chapters.
+        folder: default: `results` in the folder of executed chapters, which has the provenance too.
 
     Returns:
-        The CSV file.
+        The CSV file of the rows.
 
     Raises:
         RunFailed: a file cannot be written.
     """
-    target = (folder or executed_folder() / "results") / profile
-    stem = target / chapter
-    provenance = json.dumps(results.provenance, indent=1, sort_keys=True)
+    stem = (folder or executed_folder() / "results") / profile / chapter
     files = {
-        ".csv": results.frame.to_csv(index=False, float_format="%.6g").encode(),
-        ".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.4g").encode(),
-        ".provenance.json": f"{provenance}\n".encode(),
+        ".csv": results.frame.to_csv(index=False, float_format="%.6g"),
+        ".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.4g"),
     }
-    if results.arrays:
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **results.arrays)  # type: ignore[arg-type]
-        files[".npz"] = buffer.getvalue()
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        for suffix, contents in files.items():
-            temporary = stem.with_suffix(f"{suffix}.writing")
-            temporary.write_bytes(contents)
-            os.replace(temporary, stem.with_suffix(suffix))
-    except OSError as error:
-        raise RunFailed(f"{target}: results cannot be written ({error.strerror})") from error
+    if folder is None:
+        files[".provenance.json"] = json.dumps(results.provenance, indent=1, sort_keys=True) + "\n"
+    for suffix, text in files.items():
+        replace_file(stem.with_suffix(suffix), text.encode())
     return stem.with_suffix(".csv")
 
 
-def load_results(chapter: str, profile: str, folder: Path = KEPT_RESULTS) -> Results:
-    """Read results; all is empty where there are none."""
-    stem = folder / profile / chapter
-    if not stem.with_suffix(".csv").exists():
+def load_results(chapter: str, profile: str, folder: Path | None = None) -> Results:
+    """Read kept results, and judge them; all is empty where there are none that can be read."""
+    try:
+        archive = read_archive(archive_path(chapter, profile, folder))
+    except UsageError:
         return Results(pd.DataFrame(), pd.DataFrame(), {}, {})
-    arrays: Arrays = {}
-    if stem.with_suffix(".npz").exists():
-        with np.load(stem.with_suffix(".npz"), allow_pickle=False) as file:
-            arrays = dict(file)
-    return Results(
-        pd.read_csv(stem.with_suffix(".csv")),
-        pd.read_csv(stem.with_suffix(".verdicts.csv")),
-        arrays,
-        json.loads(stem.with_suffix(".provenance.json").read_text()),
-    )
+    return judged(chapter, profile, archive.rows, archive.arrays, archive.provenance)
+
+
+def load_provenance(chapter: str, profile: str, folder: Path | None = None) -> Mapping[str, Any]:
+    """Read where kept results come from; empty where there are none."""
+    try:
+        return read_archive(archive_path(chapter, profile, folder)).provenance
+    except UsageError:
+        return {}

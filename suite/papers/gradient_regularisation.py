@@ -16,7 +16,7 @@ from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
 from suite.evidence.results import Results
 from suite.evidence.statistics import pearson, spearman
-from suite.store import Store
+from suite.store import Reader
 from suite.units import Measurement, Training, Unit, log_spaced
 
 FIELDS = {field.name for field in dataclasses.fields(Training)}
@@ -137,7 +137,7 @@ def units(parameters: Mapping[str, Any]) -> list[Unit]:
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Store
+    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
     alpha_of_row = [alpha for alpha, _ in _measured(parameters)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from suite.errors import RunFailed
 from suite.papers import second_order
-from suite.store import Store
+from suite.store import Reader
 from suite.units import Measurement, Pretrained, Training, Unit
 
 ALL_CLASSES = 1000
@@ -79,7 +79,7 @@ def units(parameters: Mapping[str, Any]) -> list[Unit]:
     return [unit for group in groups(parameters).values() for unit in group]
 
 
-def per_image(units: Iterable[Unit], keys: Iterable[str], store: Store) -> pd.DataFrame:
+def per_image(units: Iterable[Unit], keys: Iterable[str], store: Reader) -> pd.DataFrame:
     """Return what was measured of each image.
 
     Args:
@@ -100,7 +100,7 @@ def per_image(units: Iterable[Unit], keys: Iterable[str], store: Store) -> pd.Da
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def _rows(unit: Unit, key: str, store: Store) -> pd.DataFrame:
+def _rows(unit: Unit, key: str, store: Reader) -> pd.DataFrame:
     record = store.read(key)
     values = None if record is None else record.values.get("per_image")
     if values is None or not isinstance(unit, Measurement):
@@ -118,7 +118,7 @@ def _rows(unit: Unit, key: str, store: Store) -> pd.DataFrame:
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Store
+    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a photograph and measure, and the maps that are drawn."""
     by_group = groups(parameters)
@@ -167,7 +167,7 @@ def _long(tables: dict[str, pd.DataFrame], seconds: list[float]) -> pd.DataFrame
 
 
 def _pictures(
-    parameters: Mapping[str, Any], quality: pd.DataFrame, keys: dict[str, Any], store: Store
+    parameters: Mapping[str, Any], quality: pd.DataFrame, keys: dict[str, Any], store: Reader
 ) -> dict[str, NDArray[Any]]:
     """Return the maps that are drawn, and what stands beside them."""
     p = SimpleNamespace(**parameters)

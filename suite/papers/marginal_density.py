@@ -11,7 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from suite.papers.marginal_density_measures import COMPARISONS, SHIFTS
-from suite.store import Store
+from suite.store import Reader
 from suite.units import Measurement, Training, Unit, identity
 
 TABLE_3 = ["standard", "input_gradient", "density"]
@@ -284,7 +284,7 @@ def units(parameters: Mapping[str, Any]) -> list[Unit]:
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Store
+    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a value, also as ratios to the standard network, and what figures draw."""
     design = Design(parameters)
@@ -301,7 +301,7 @@ def collect(
     return pd.concat([rows, *ratios], ignore_index=True), arrays
 
 
-def _arrays(rows: pd.DataFrame, store: Store) -> dict[str, Any]:
+def _arrays(rows: pd.DataFrame, store: Reader) -> dict[str, Any]:
     """Return accuracies in groups, and curves of pixel perturbation as means over seeds."""
     arrays, curves = {}, defaultdict(list)
     kept = rows["metric"].isin(["worst_group_accuracy", "pixel_perturbation"])

@@ -13,7 +13,7 @@ from suite import metrics
 from suite.data import image_shape, load_data
 from suite.papers.initialisation import squared_gradients_and_paths
 from suite.papers.pilcro_measures import CATEGORIES
-from suite.store import Store
+from suite.store import Reader
 from suite.units import Measurement, Training, Unit
 
 # Keys of a panel that are not fields of a training.
@@ -105,7 +105,7 @@ def units(parameters: Mapping[str, Any]) -> list[Unit]:
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Store
+    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with TV, and landscapes, targets and curves.
 
@@ -146,7 +146,9 @@ def _means(computed: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby(by, dropna=False)["value"].mean().reset_index()
 
 
-def _maps(full: pd.DataFrame, store: Store, first_seed: int) -> tuple[dict[str, Any], pd.DataFrame]:
+def _maps(
+    full: pd.DataFrame, store: Reader, first_seed: int
+) -> tuple[dict[str, Any], pd.DataFrame]:
     """Return landscapes of the first seed, curves and maps of accuracy, and rows of the latter."""
     arrays: dict[str, Any] = {}
     rows = []

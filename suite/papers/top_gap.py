@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suite.store import Store
+from suite.store import Reader
 from suite.training.folds import data_of
 from suite.units import Measurement, Training, Unit, identity
 
@@ -238,7 +238,7 @@ def units(parameters: Mapping[str, Any]) -> list[Unit]:
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Store
+    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, and images, class maps and receptive fields."""
     p = SimpleNamespace(**parameters)

@@ -3,6 +3,6 @@
 from suite.runs.compute import compute
 from suite.runs.execute import load_subject
 from suite.runs.executors import Resources
-from suite.store import Record, Store
+from suite.store import Layers, Record, Store, kept_layer
 
-__all__ = ["Record", "Resources", "Store", "compute", "load_subject"]
+__all__ = ["Layers", "Record", "Resources", "Store", "compute", "kept_layer", "load_subject"]

@@ -1,9 +1,9 @@
-"""`compute`: read what the store has, compute the rest, return one tidy table."""
+"""`compute`: read what the store or the kept results have, compute the rest, return one table."""
 
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,7 +16,7 @@ from suite.papers import measure
 from suite.papers.marginal_density_measures import check_other_images
 from suite.runs.execute import Job, describe, keys_of
 from suite.runs.executors import Resources, run_jobs
-from suite.store import Record, Store
+from suite.store import Kept, Layers, Record, Store, kept_layer
 from suite.training import loop
 from suite.training.evaluated import checked_test_split
 from suite.training.folds import data_of
@@ -31,6 +31,7 @@ def compute(
     units: Iterable[Unit],
     *,
     store: Store | None = None,
+    kept: Kept | None = None,
     resources: Resources | None = None,
     force: bool | None = None,
     checkpoint_seconds: float = 20.0,
@@ -39,7 +40,9 @@ def compute(
 
     Args:
         units: trainings and measurements.
-        store: results so far; default: `Store()`.
+        store: what this machine has computed so far; default: `Store()`.
+        kept: kept results, for what it has not; default: those of the project, or none where
+            REGLIB_FRESH is set.
         resources: device and processes; default: from the environment.
         force: compute even what is stored; default: whether REGLIB_FORCE is set.
         checkpoint_seconds: least time between two checkpoints of a training.
@@ -57,13 +60,13 @@ def compute(
     units = list(units)
     for unit in units:
         check(unit)
-    store = store or Store()
+    store, kept = store or Store(), kept or kept_layer()
     resources = resources or Resources.from_environment()
     if force is None:
         force = os.environ.get("REGLIB_FORCE", "") not in ("", "0")
-    keys = keys_of(units)
+    keys = keys_of(units, kept.fingerprints if kept else {})
     n_reports = len(store.reports)
-    records = {} if force else store.read_all(dict.fromkeys(keys))
+    records = {} if force else Layers(store, kept).read_all(dict.fromkeys(keys))
     missing = {name: unit for name, unit in zip(keys, units) if name not in records}
     errors = []
     if missing:
@@ -75,7 +78,8 @@ def compute(
         jobs = [Job(group, folder, device, force, checkpoint_seconds, way) for group in groups]
         errors = run_jobs(jobs, resources, store)
         records |= store.read_all(missing)
-    for report in dict.fromkeys(store.reports[n_reports:]):
+    reports = [*store.reports[n_reports:], *(kept.reports if kept else ())]
+    for report in dict.fromkeys(reports):
         print(report)
     if errors:
         name, message, trace = errors[0]
@@ -89,6 +93,13 @@ def compute(
             f"units that were computed but are not in the store: {len(absent)}, the first: "
             f"{describe(absent[0])}; do the workers see the same store folder and the same data?"
         )
+    return table(units, keys, records)
+
+
+def table(
+    units: Sequence[Unit], keys: Sequence[str], records: Mapping[str, Record]
+) -> pd.DataFrame:
+    """Return the table of `compute`."""
     return pd.DataFrame([_row(unit, name, records[name]) for unit, name in zip(units, keys)])
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import reglib
 from suite.data import load_data
-from suite.errors import Diverged, RunFailed
+from suite.errors import DataMissing, Diverged, RunFailed
 from suite.networks import load_pretrained
 from suite.papers.measure import measure
 from suite.paths import ROOT
@@ -72,11 +72,31 @@ class Outcome:
     errors: list[Failure] = field(default_factory=list)
 
 
-def keys_of(units: Sequence[Unit]) -> list[str]:
-    """Return the name of each unit in the store, by the data of this machine."""
-    names = dict.fromkeys(name for unit in units for name in data_names(unit))
-    fingerprints = {name: load_data(name).fingerprint for name in names}
+def keys_of(units: Sequence[Unit], known: Mapping[str, str] | None = None) -> list[str]:
+    """Return the name of each unit in the store, by the data of this machine.
+
+    Args:
+        units: any.
+        known: fingerprints of data sets that need not be here.
+
+    Raises:
+        DataMissing: a data set is neither here nor known.
+    """
+    fingerprints = fingerprints_of(units, known or {})
     return [key(unit, fingerprints) for unit in units]
+
+
+def fingerprints_of(units: Sequence[Unit], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the fingerprint of each data set that units read, see `keys_of`."""
+    fingerprints = {}
+    for name in dict.fromkeys(name for unit in units for name in data_names(unit)):
+        try:
+            fingerprints[name] = load_data(name).fingerprint
+        except DataMissing:
+            if name not in known:
+                raise
+            fingerprints[name] = known[name]
+    return fingerprints
 
 
 def describe(unit: Unit) -> str:
@@ -234,11 +254,21 @@ def _provenance(start: float, device: str) -> dict[str, Any]:
 @functools.cache
 def commit() -> str:
     """Return the commit of the project, with "+changes" where files differ from it."""
-    command = "describe --always --exclude=* --abbrev=12 --dirty=+changes".split()
+    return git("rev-parse", "--short=12", "HEAD") + "+changes" * bool(changes()) or "unknown"
+
+
+def changes() -> list[str]:
+    """Return what differs from the commit, a line a file; kept results may differ."""
+    status = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+    return status.splitlines()
+
+
+def git(*command: str) -> str:
+    """Return what git says of the project; nothing where it fails or is not there."""
     try:
         done = subprocess.run(
             ["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return ""
     return done.stdout.strip()

@@ -11,7 +11,7 @@ from suite.errors import DataMissing
 from suite.networks import check_weights
 from suite.runs.compute import check
 from suite.runs.execute import keys_of
-from suite.store import Store
+from suite.store import Kept, Layers, Store
 from suite.units import Measurement, Pretrained, Training, Unit, data_names, identity, training_of
 
 
@@ -20,24 +20,28 @@ class Plan:
     """What a run would do.
 
     Args:
-        total, stored: number of units, each counted once.
+        total, stored, kept: number of units, each counted once: in all, computed on this machine,
+            and those that are among the kept results only.
         missing_data: for each data set that is not there, how to get it.
-        seconds: estimate for what is missing, by similar units that are stored, else by `typical`.
+        seconds: estimate for what is missing, by similar units that are stored or kept, else by
+            `typical`.
         unknown: number of missing units without an estimate.
         spent: seconds that went into what is stored.
     """
 
     total: int
     stored: int
+    kept: int
     missing_data: Mapping[str, str]
     seconds: float
     unknown: int
     spent: float
 
     def __str__(self) -> str:
+        kept = f"{self.kept} kept, " if self.kept else ""
         lines = [
-            f"{self.total} units, {self.stored} stored ({self.spent:.0f} s spent), "
-            f"{self.total - self.stored} missing"
+            f"{self.total} units, {self.stored} stored ({self.spent:.0f} s spent), {kept}"
+            f"{self.total - self.stored - self.kept} missing"
         ]
         if self.seconds:
             more = f"; {self.unknown} units have none to go by" if self.unknown else ""
@@ -51,13 +55,18 @@ class Plan:
 
 
 def plan(
-    units: Iterable[Unit], store: Store, *, typical: Mapping[str, float] | None = None
+    units: Iterable[Unit],
+    store: Store,
+    kept: Kept | None = None,
+    *,
+    typical: Mapping[str, float] | None = None,
 ) -> Plan:
     """Say what `compute` would do, without computing anything.
 
     Args:
         units: what is wanted.
-        store: what there is.
+        store: what this machine has computed.
+        kept: the kept results; None to ignore them.
         typical: seconds of a "training" and of each metric, where nothing similar is stored.
 
     Raises:
@@ -68,26 +77,43 @@ def plan(
         check(unit)
     missing_data = _missing_data(wanted.values())
     # A measurement brings its training with it, whether that was asked for or not.
-    trainings = [u for u in map(training_of, wanted.values()) if isinstance(u, Training)]
-    work = wanted | {str(identity(unit)): unit for unit in trainings}
-    there = [n for n, unit in work.items() if not missing_data.keys() & set(data_names(unit))]
-    keys = dict(zip(there, keys_of([work[name] for name in there])))
-    records = store.read_all(keys.values())
-    spent = {n: records[k].provenance["seconds"] for n, k in keys.items() if k in records}
+    work = wanted | _trainings(wanted.values())
+    absent = missing_data.keys() - (kept.fingerprints if kept else {}).keys()
+    there = [n for n, unit in work.items() if not absent & set(data_names(unit))]
+    keys = keys_of([work[name] for name in there], kept.fingerprints if kept else {})
+    have = {n: r for n, k in zip(there, keys) if (r := Layers(store, kept).read(k))}
+    here = {n: r for n, k in zip(there, keys) if (r := store.read(k))}
+    todo = {name: unit for name, unit in wanted.items() if name not in have}
+    # Kept results have no weights: a network that is to be measured further is trained again.
+    todo |= {n: unit for n, unit in _trainings(todo.values()).items() if n not in here}
     costs = defaultdict(list)
-    for name, seconds in spent.items():
-        costs[_similar(work[name])].append(seconds)
+    for name, record in have.items():
+        costs[_similar(work[name])].append(record.provenance["seconds"])
     estimates = {kind: median(seconds) for kind, seconds in costs.items()}
-    todo = [_similar(unit) for name, unit in work.items() if name not in spent]
-    each = [estimates.get(kind, (typical or {}).get(kind[0])) for kind in todo]
+    kinds = [_similar(unit) for unit in todo.values()]
+    each = [estimates.get(kind, (typical or {}).get(kind[0])) for kind in kinds]
+    needed = {name for unit in todo.values() for name in _needs(unit)}
     return Plan(
         total=len(wanted),
-        stored=len(wanted.keys() & spent.keys()),
-        missing_data=missing_data,
+        stored=len(wanted.keys() & here.keys()),
+        kept=len(wanted.keys() & (have.keys() - here.keys())),
+        missing_data={name: how for name, how in missing_data.items() if name in needed},
         seconds=sum(seconds for seconds in each if seconds is not None),
         unknown=each.count(None),
-        spent=sum(spent.values()),
+        spent=sum(record.provenance["seconds"] for record in here.values()),
     )
+
+
+def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:
+    """Return the trainings of units by their identity."""
+    networks = [network for network in map(training_of, units) if isinstance(network, Training)]
+    return {str(identity(network)): network for network in networks}
+
+
+def _needs(unit: Unit) -> list[str]:
+    """Return the names of the data, and of the weights, that a unit needs."""
+    network = training_of(unit)
+    return data_names(unit) + ([network.network] if isinstance(network, Pretrained) else [])
 
 
 def _missing_data(units: Collection[Unit]) -> dict[str, str]:

@@ -5,19 +5,19 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from suite.store import Store
+from suite.store import Reader
 
 SURROUNDINGS = ("device", "threads", "python", "torch", "reglib", "commit")
 
 
 def provenance_of(
-    chapter: str, profile: str, store: Store, keys: Iterable[str], parameters: Mapping[str, Any]
+    chapter: str, profile: str, store: Reader, keys: Iterable[str], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Sum up the provenance of stored units.
 
     Args:
         chapter, profile, parameters: of the run.
-        store: the store that has the units.
+        store: what has the units.
         keys: of the units, each counted once.
 
     Returns:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import safetensors.torch
 from torch import Tensor
@@ -45,6 +45,19 @@ class Record:
     values: Mapping[str, Any]
     provenance: Mapping[str, Any]
     tensors: str | None = None
+
+
+class Reader(Protocol):
+    """What results are read from."""
+
+    def read(self, key: str) -> Record | None:
+        """Return the record of a key, if there is one."""
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
+        """Return the records of those keys that have one."""
+
+    def read_tensors(self, key: str) -> dict[str, Tensor] | None:
+        """Return the tensors of a key, if there are any."""
 
 
 class Store:
@@ -93,11 +106,11 @@ class Store:
         contents = asdict(record)
         if tensors:
             packed = _pack(tensors)
-            contents["tensors"] = _checksum(packed)
-            self._write(self._path(key, "safetensors"), packed)
-        text = _dump(contents)
-        contents["checksum"] = _checksum(text)
-        self._write(self._path(key, "json"), _dump(contents))
+            contents["tensors"] = checksum(packed)
+            replace_file(self._path(key, "safetensors"), packed)
+        text = dump(contents)
+        contents["checksum"] = checksum(text)
+        replace_file(self._path(key, "json"), dump(contents))
 
     def read_checkpoint(self, key: str) -> dict[str, Tensor] | None:
         """Return the last checkpoint of a training that has not ended, if there is a sound one."""
@@ -106,7 +119,7 @@ class Store:
         if contents is None:
             return None
         packed = contents[64:]
-        if contents[:64] == _checksum(packed).encode():
+        if contents[:64] == checksum(packed).encode():
             return safetensors.torch.load(packed)
         self._set_aside(path, DAMAGED)
         return None
@@ -114,7 +127,7 @@ class Store:
     def write_checkpoint(self, key: str, state: Mapping[str, Tensor]) -> None:
         """Store the state of a training that has not ended."""
         packed = _pack(state)
-        self._write(self._path(key, "checkpoint"), _checksum(packed).encode() + packed)
+        replace_file(self._path(key, "checkpoint"), checksum(packed).encode() + packed)
 
     def drop_checkpoint(self, key: str) -> None:
         """Remove the checkpoint of a training that has ended."""
@@ -137,7 +150,7 @@ class Store:
             if record is None or record.tensors is None:
                 return record, b""
             packed = _contents(path) or b""
-            if _checksum(packed) == record.tensors:
+            if checksum(packed) == record.tensors:
                 return record, packed
             # Another process may have replaced one of the two, and be about to replace the other.
             time.sleep(moment)
@@ -155,26 +168,12 @@ class Store:
             return None
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             contents = json.loads(text)
-            whole = _dump(contents)
-            checksum = contents.pop("checksum")
-            if text == whole and checksum == _checksum(_dump(contents)):
+            whole = dump(contents)
+            stated = contents.pop("checksum")
+            if text == whole and stated == checksum(dump(contents)):
                 return Record(**contents)
         self._set_aside(path, DAMAGED)
         return None
-
-    def _write(self, path: Path, contents: bytes) -> None:
-        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(contents)
-            os.replace(temporary, path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise RunFailed(
-                f"{path}: cannot be written ({error.strerror}); what was stored before is sound, "
-                "make room or set REGLIB_STORE and run again"
-            ) from error
 
     def _set_aside(self, path: Path, why: str) -> None:
         target = self.folder / "set_aside" / path.name
@@ -188,6 +187,26 @@ class Store:
                 f"{path} {why}, and cannot be moved to {target} ({error.strerror}); remove it"
             ) from error
         self.reports.append(f"{path.name} {why}: moved to {target}, to be computed anew")
+
+
+def replace_file(path: Path, contents: bytes) -> None:
+    """Write a file as a whole or not at all; its folder is made if need be.
+
+    Raises:
+        RunFailed: it cannot be written.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(contents)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise RunFailed(
+            f"{path}: cannot be written ({error.strerror}); what was stored before is sound, "
+            "make room or set REGLIB_STORE and run again"
+        ) from error
 
 
 def _contents(path: Path) -> bytes | None:
@@ -206,11 +225,12 @@ def _pack(tensors: Mapping[str, Tensor]) -> bytes:
     )
 
 
-def _checksum(contents: bytes) -> str:
+def checksum(contents: bytes) -> str:
+    """Return the SHA-256 of bytes."""
     return hashlib.sha256(contents).hexdigest()
 
 
-def _dump(contents: Any) -> bytes:
+def dump(contents: Any) -> bytes:
     """Return JSON with its names in order, and None for numbers that it cannot hold."""
     finite = json.loads(json.dumps(contents), parse_constant=lambda name: None)
     return json.dumps(finite, sort_keys=True, separators=(",", ":")).encode()

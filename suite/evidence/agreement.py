@@ -1,0 +1,118 @@
+"""Does this machine agree? What it has computed beside what is kept, value by value."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from suite.store import TIMED, Archive, Reader, Record
+
+EQUAL, ROUNDED, WITHIN, OUTSIDE = KINDS = (
+    "equal to the digit",
+    "equal within rounding",
+    "within the spread of seeds",
+    "outside",
+)
+ROUNDING = 1e-5  # relative: what another order of sums in float32 brings
+SPREADS = 2.0  # standard deviations of the kept values over seeds
+
+
+def compare(archive: Archive, here: Reader) -> pd.DataFrame:
+    r"""Compare each kept value with the one that was computed here.
+
+    Args:
+        archive: the kept results.
+        here: what this machine has computed.
+
+    Returns:
+        One row a unit that both have, apart from those that are times: `metric`, `of` (network,
+        data and what else tells it apart), `kept`, `here`, `difference`, `spread` (the standard
+        deviation of the kept values of those units that differ in their seed alone; NaN for a
+        single one) and `agreement`, one of `KINDS`: two values agree within rounding if
+        :math:`|a - b| \le 10^{-5} \max(|a|, |b|)`, within the spread of seeds if
+        :math:`|a - b|` is at most twice that.
+    """
+    found = here.read_all(archive.records)
+    rows = []
+    for key, record in archive.records.items():
+        if key in found and record.unit.get("metric") not in TIMED:
+            about = {"key": key, "metric": record.unit.get("metric", "training loss")}
+            about |= {"of": _words(record.unit), "group": str(_without_seed(record.unit))}
+            same = record.status == found[key].status
+            rows.append(
+                about | {"kept": _value(record), "here": _value(found[key]), "status": same}
+            )
+    columns = ["key", "metric", "of", "group", "kept", "here", "status"]
+    frame = pd.DataFrame(rows, columns=columns)
+    kept = frame["kept"].astype(float)
+    frame["spread"] = kept.groupby(frame["group"]).transform("std")
+    frame["difference"] = frame["here"].astype(float) - kept
+    return frame.assign(agreement=_agreement(frame)).drop(columns=["group", "status"])
+
+
+def _agreement(frame: pd.DataFrame) -> Any:
+    kept, here = frame["kept"].to_numpy(float), frame["here"].to_numpy(float)
+    apart = np.abs(here - kept)
+    size = np.maximum(np.abs(kept), np.abs(here))
+    same = frame["status"].to_numpy(bool)
+    equal = same & ((here == kept) | (np.isnan(here) & np.isnan(kept)))
+    within = same & (apart <= SPREADS * frame["spread"].to_numpy(float))
+    return np.select([equal, same & (apart <= ROUNDING * size), within], KINDS[:3], OUTSIDE)
+
+
+def _value(record: Record) -> float:
+    """Return the value of a unit: the mean of a measurement, the last loss of a training."""
+    if "metric" in record.unit:
+        value = record.values.get("mean")
+    else:
+        value = (record.values.get("losses") or [None])[-1]
+    return np.nan if value is None else float(value)
+
+
+def _without_seed(unit: Any) -> Any:
+    """Return the identity of a unit without its seed, also within that of its network."""
+    if isinstance(unit, dict):
+        return {name: _without_seed(value) for name, value in unit.items() if name != "seed"}
+    return unit
+
+
+def _words(unit: Any) -> str:
+    """Say what a unit is, in few words."""
+    network = unit.get("training", unit)
+    parts = [network["network"], network["data"]]
+    for name, settings in network.get("penalties", {}).items():
+        parts.append(f"{name} {settings['strength']:.3g}")
+    parts += [f"{name} {value}" for name, value in unit.get("settings", {}).items()]
+    return ", ".join([*parts, f"seed {network.get('seed', '–')}"]).replace("_", " ")
+
+
+def counts(frame: pd.DataFrame) -> dict[str, int]:
+    """Return how many values agree in each way, in the order of `KINDS`."""
+    return {kind: int((frame["agreement"] == kind).sum()) for kind in KINDS}
+
+
+def largest(frame: pd.DataFrame, n: int) -> pd.DataFrame:
+    """Return the values that differ most: those outside first, by their difference in spreads.
+
+    Where there is one seed, and so no spread, the difference is taken relative to the kept value.
+    """
+    frame = frame[frame["agreement"].isin([WITHIN, OUTSIDE])]
+    scale = frame["spread"].where(frame["spread"] > 0, frame["kept"].abs())
+    order = (frame["difference"].abs() / scale).replace(np.inf, np.nan).fillna(np.inf)
+    ranked = frame.assign(order=order, out=frame["agreement"] == OUTSIDE)
+    ranked = ranked.sort_values(["out", "order"], ascending=False, kind="stable")
+    return ranked.drop(columns=["order", "out"]).head(n)
+
+
+def changed_verdicts(kept: pd.DataFrame, here: pd.DataFrame) -> pd.DataFrame:
+    """Return the claims whose verdict here is another one: claim, data, network, both verdicts."""
+    on = ["claim", "data", "network"]
+    both = kept[[*on, "verdict"]].merge(here[[*on, "verdict"]], on=on, suffixes=("_kept", "_here"))
+    return both[both["verdict_kept"] != both["verdict_here"]].reset_index(drop=True)
+
+
+def total(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Add counts of several chapters."""
+    parts = list(parts)
+    return {kind: sum(part[kind] for part in parts) for kind in KINDS}

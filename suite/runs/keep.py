@@ -1,0 +1,119 @@
+"""Moving a finished run into the kept results of the project."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from suite.errors import UsageError
+from suite.evidence.results import judged, save_tables
+from suite.runs.compute import table
+from suite.runs.execute import changes, fingerprints_of, git, keys_of
+from suite.runs.provenance import provenance_of
+from suite.store import (
+    Archive,
+    Kept,
+    Reader,
+    Record,
+    Store,
+    archive_path,
+    check_agreement,
+    name_of_archive,
+    write_archive,
+)
+from suite.units import Unit
+
+MOST_BYTES = 2_000_000
+
+
+class _Parts:
+    """Several layers as one; remembers whose tensors were asked for."""
+
+    def __init__(self, layers: Sequence[Reader]) -> None:
+        self.layers = layers
+        self.drawn: dict[str, Mapping[str, Tensor]] = {}
+
+    def read(self, key: str) -> Record | None:
+        return next((r for layer in self.layers if (r := layer.read(key)) is not None), None)
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
+        return {key: record for key in keys if (record := self.read(key)) is not None}
+
+    def read_tensors(self, key: str) -> dict[str, Tensor] | None:
+        layer = next((layer for layer in self.layers if layer.read(key) is not None), None)
+        tensors = layer.read_tensors(key) if layer else None
+        self.drawn[key] = tensors or {}
+        return tensors
+
+
+def keep(
+    chapter: str,
+    parameters: Mapping[str, Any],
+    units: Sequence[Unit],
+    paper: Any,
+    *,
+    stores: Sequence[Store],
+    folder: Path | None = None,
+) -> Path:
+    """Write the archive of a finished run, and its tables for people.
+
+    What the stores lack is taken from results that are kept already: a run may be done in parts.
+
+    Args:
+        chapter, parameters, units: of the run, with its profile among the parameters.
+        paper: the module of the chapter.
+        stores: those that have the units; the first that has one goes.
+        folder: of the kept results; default: that of the project.
+
+    Returns:
+        The archive.
+
+    Raises:
+        UsageError: the working tree has changes, units are not computed, or were not computed by
+            code of a commit of this history, or other kept results disagree, or it is too large.
+    """
+    profile, kept = parameters["profile"], Kept(folder)
+    path = archive_path(chapter, profile, folder)
+    if changed := changes():
+        raise UsageError(
+            f"the working tree has changes ({'; '.join(map(str.strip, changed[:3]))}): commit them "
+            "first, so that the commit of kept results is the code"
+        )
+    known = kept.fingerprints
+    keys = keys_of(units, known)
+    parts = _Parts([*stores, kept])
+    records = parts.read_all(dict.fromkeys(keys))
+    if absent := [unit for key, unit in zip(keys, units) if key not in records]:
+        raise UsageError(
+            f"{chapter}, profile {profile}: {len(absent)} of {len(units)} units are not computed: "
+            f"run 'python -m suite run {chapter} --profile {profile}' first"
+        )
+    _check_commits({r.provenance["commit"] for s in stores for r in s.read_all(keys).values()})
+    for key, record in records.items():
+        for other, archive in kept.archives.items():
+            if other != path and key in archive.records:
+                check_agreement(key, {other: archive.records[key], path: record})
+    rows, arrays = paper.collect(parameters, table(units, keys, records), parts)
+    tensors = {f"{k}/{name}": t for k, part in parts.drawn.items() for name, t in part.items()}
+    provenance = provenance_of(chapter, profile, parts, keys, parameters)
+    provenance["fingerprints"] = fingerprints_of(units, known)
+    write_archive(path, Archive(records, tensors, rows, arrays, provenance))
+    if (size := path.stat().st_size) > MOST_BYTES:
+        print(f"{name_of_archive(path)}: {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:.0f} MB")
+    results = judged(chapter, profile, rows, arrays, provenance)
+    save_tables(chapter, profile, results, path.parents[1])
+    return path
+
+
+def _check_commits(commits: Collection[str]) -> None:
+    for commit in sorted(commits):
+        if commit.endswith("+changes") or commit == "unknown":
+            raise UsageError(
+                f"units were computed by code of no commit ({commit}): commit the changes, remove "
+                "the store's records or give --force, and run again"
+            )
+        if not git("merge-base", "HEAD", commit).startswith(commit):
+            raise UsageError(
+                f"units were computed at commit {commit}, which is not in the history of this one"
+            )

@@ -1,0 +1,32 @@
+"""Results by key, in two layers: what this machine has computed, and what the project keeps."""
+
+from suite.store.kept import (
+    TIMED,
+    Archive,
+    Kept,
+    Layers,
+    archive_path,
+    check_agreement,
+    kept_layer,
+    name_of_archive,
+    read_archive,
+    write_archive,
+)
+from suite.store.local import Reader, Record, Store, replace_file
+
+__all__ = [
+    "TIMED",
+    "Archive",
+    "Kept",
+    "Layers",
+    "Reader",
+    "Record",
+    "Store",
+    "archive_path",
+    "check_agreement",
+    "kept_layer",
+    "name_of_archive",
+    "read_archive",
+    "replace_file",
+    "write_archive",
+]

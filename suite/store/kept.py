@@ -1,0 +1,266 @@
+"""The kept results of the project: one archive for each chapter and profile, and read only.
+
+`PROFILE/CHAPTER.zip` holds
+
+- `records.jsonl`: the record of each unit, one a line, in the order of their keys,
+- `tensors.safetensors`: those tensors of units that figures need, as `KEY/NAME`,
+- `rows.csv`, `arrays.safetensors` and `text.json`: what the chapter made of them; it needs no data.
+
+`PROFILE/CHAPTER.provenance.json` beside it says in words where that was computed, and holds the
+checksum of the archive, its format, and the fingerprints of the data that the keys depend on.
+"""
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import safetensors
+import safetensors.numpy
+import safetensors.torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from suite.errors import UsageError
+from suite.paths import KEPT_RESULTS, ROOT
+from suite.store.local import Reader, Record, Store, checksum, dump, replace_file
+
+FORMAT = 1
+TIMED = ("step_milliseconds",)  # metrics that are times, of which two are never the same
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the same contents give the same bytes
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What a chapter keeps of a profile.
+
+    Args:
+        records: by key; none where results were kept before units were.
+        tensors: by KEY/NAME.
+        rows, arrays: what the chapter made of them.
+        provenance: where they come from, in words; `fingerprints` of the data by name.
+    """
+
+    records: Mapping[str, Record]
+    tensors: Mapping[str, Tensor]
+    rows: pd.DataFrame
+    arrays: Mapping[str, NDArray[Any]]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def kept_layer() -> "Kept | None":
+    """Return the kept results of the project, or None where REGLIB_FRESH is set."""
+    return None if os.environ.get("REGLIB_FRESH", "") not in ("", "0") else Kept()
+
+
+def archive_path(chapter: str, profile: str, folder: Path | None = None) -> Path:
+    """Return where the archive of a chapter and profile lies."""
+    return (folder or KEPT_RESULTS) / profile / f"{chapter}.zip"
+
+
+def name_of_archive(path: Path) -> str:
+    """Return the path of a file as the reader of a message finds it."""
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
+def write_archive(path: Path, archive: Archive) -> None:
+    """Write an archive and its provenance; each replaces an older one as a whole.
+
+    Raises:
+        RunFailed: a file cannot be written.
+    """
+    lines = [dump({"key": key, **asdict(archive.records[key])}) for key in sorted(archive.records)]
+    members = {
+        "records.jsonl": b"\n".join(lines),
+        "tensors.safetensors": safetensors.torch.save(dict(sorted(archive.tensors.items()))),
+        "rows.csv": archive.rows.to_csv(index=False).encode(),
+        **_pack_arrays(archive.arrays),
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
+        for name, contents in members.items():
+            entry = zipfile.ZipInfo(name, EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            file.writestr(entry, contents)
+    packed = buffer.getvalue()
+    about = {**archive.provenance, "format": FORMAT, "sha256": checksum(packed)}
+    text = json.dumps(about, indent=1, sort_keys=True) + "\n"
+    replace_file(path, packed)
+    replace_file(path.with_suffix(".provenance.json"), text.encode())
+
+
+def read_archive(path: Path) -> Archive:
+    """Read an archive.
+
+    Raises:
+        UsageError: it is missing, damaged, of another format, or no such archive; it says which.
+    """
+    name, beside = name_of_archive(path), path.with_suffix(".provenance.json")
+    try:
+        about = json.loads(beside.read_text())
+        form, stated = about["format"], about["sha256"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        wrong = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+        raise UsageError(f"{name}: {beside.name} beside it {wrong}") from error
+    if form != FORMAT:
+        raise UsageError(f"{name}: expected format {FORMAT}, got {form!r}")
+    try:
+        packed = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
+    if checksum(packed) != stated:
+        raise UsageError(f"{name}: does not agree with the checksum in {beside.name}")
+    try:
+        with zipfile.ZipFile(io.BytesIO(packed)) as file:
+            lines = file.read("records.jsonl").splitlines()
+            rows = file.read("rows.csv")
+            records = {}
+            for line in lines:
+                contents = json.loads(line)
+                key = contents.pop("key")
+                records[key] = Record(**contents)
+            text = json.loads(file.read("text.json"))
+            arrays = safetensors.numpy.load(file.read("arrays.safetensors"))
+            return Archive(
+                records,
+                safetensors.torch.load(file.read("tensors.safetensors")),
+                pd.read_csv(io.BytesIO(rows), low_memory=False),
+                arrays | {name: np.array(values) for name, values in text.items()},
+                about,
+            )
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, safetensors.SafetensorError) as e:
+        raise UsageError(f"{name}: is no archive of results ({type(e).__name__}: {e})") from e
+
+
+def _pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
+    """Pack arrays; those of text, which safetensors does not hold, as JSON."""
+    text = {name: array.tolist() for name, array in arrays.items() if array.dtype.kind == "U"}
+    names = sorted(arrays.keys() - text.keys())
+    numbers = {name: np.ascontiguousarray(arrays[name]) for name in names}
+    return {"arrays.safetensors": safetensors.numpy.save(numbers), "text.json": dump(text)}
+
+
+class Kept:
+    """The kept results of the project, by key.
+
+    A file that is damaged, of another format or no such archive is told of in `reports`, and
+    ignored.
+
+    Args:
+        folder: of the archives, in folders of profiles.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or KEPT_RESULTS
+        self.reports: list[str] = []
+
+    @cached_property
+    def archives(self) -> dict[Path, Archive]:
+        """Read all archives.
+
+        Raises:
+            UsageError: two of them disagree about a unit.
+        """
+        archives = {}
+        for path in sorted(self.folder.glob("*/*.zip")):
+            try:
+                archives[path] = read_archive(path)
+            except UsageError as error:
+                self.reports.append(f"{error}: ignored, what it should hold is computed instead")
+        self._where = dict(_places(archives))
+        return archives
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprints of the data that the keys depend on, by name."""
+        of_each = [a.provenance.get("fingerprints", {}) for a in self.archives.values()]
+        return {name: text for part in of_each for name, text in part.items()}
+
+    def path(self, key: str) -> Path | None:
+        """Return the archive that has a unit, if one has."""
+        return self._where.get(key) if self.archives else None
+
+    def read(self, key: str) -> Record | None:
+        """Return the record of a key, or None where there is none."""
+        path = self.path(key)
+        return None if path is None else self.archives[path].records[key]
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
+        """Return the records of those keys that have one."""
+        records = ((key, self.read(key)) for key in keys)
+        return {key: record for key, record in records if record is not None}
+
+    def read_tensors(self, key: str) -> dict[str, Tensor] | None:
+        """Return the kept tensors of a key, or None where there are none."""
+        path, start = self.path(key), f"{key}/"
+        tensors = {} if path is None else self.archives[path].tensors
+        found = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+        return found or None
+
+
+def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
+    """Yield each key with the archive that has it, the one with its tensors last."""
+    places: dict[str, Path] = {}
+    for path, archive in archives.items():
+        with_tensors = {name.partition("/")[0] for name in archive.tensors}
+        for key, record in archive.records.items():
+            other = places.setdefault(key, path)
+            check_agreement(key, {other: archives[other].records[key], path: record})
+            if other is path or key in with_tensors:
+                yield key, path
+
+
+def check_agreement(key: str, records: Mapping[Path, Record]) -> None:
+    """Check that records of one key say the same.
+
+    Raises:
+        UsageError: they do not; it names all files.
+    """
+    first, *others = records.values()
+    timed = first.unit.get("metric") in TIMED
+    if not timed and any((r.status, r.values) != (first.status, first.values) for r in others):
+        names = " and ".join(map(name_of_archive, records))
+        raise UsageError(
+            f"{names} disagree about unit {key} ({first.unit.get('metric', 'training')}): remove "
+            "the file that is wrong, or compute both profiles anew and keep them"
+        )
+
+
+class Layers:
+    """The local store, then the kept results.
+
+    Args:
+        store: what this machine has computed.
+        kept: the kept results; None to ignore them.
+    """
+
+    def __init__(self, store: Store, kept: Kept | None) -> None:
+        self.store, self.kept = store, kept
+
+    def layer(self, key: str) -> Reader | None:
+        """Return the layer that has a unit."""
+        layers: Iterable[Reader | None] = (self.store, self.kept)
+        return next((layer for layer in layers if layer and layer.read(key) is not None), None)
+
+    def read(self, key: str) -> Record | None:
+        """Return the record of a key."""
+        layer = self.layer(key)
+        return layer.read(key) if layer else None
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
+        """Return the records of those keys that have one."""
+        keys = list(keys)
+        kept = self.kept.read_all(keys) if self.kept else {}
+        return kept | self.store.read_all(keys)
+
+    def read_tensors(self, key: str) -> dict[str, Tensor] | None:
+        """Return the tensors of a key."""
+        layer = self.layer(key)
+        return layer.read_tensors(key) if layer else None

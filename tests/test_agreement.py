@@ -1,0 +1,144 @@
+"""Does this machine agree? Values in each of the four ways, verdicts, and the page."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from suite.book import pages
+from suite.evidence import agreement
+from suite.store import TIMED, Archive, Record, Store, archive_path, write_archive
+
+ABOUT = {"seconds": 1.0, "device": "a CPU", "threads": 1, "commit": "abc"}
+CHAPTER = "gradient_regularisation"
+HERE = [1.0, 2.0 + 1e-6, 3.5, 9.0]  # kept are 1, 2, 3, 4: equal, rounded, within, outside
+
+
+def record(value, seed=0, metric="entropy", network="mlp", status="done"):
+    training = {"unit": "training", "network": network, "data": "mnist5k"}
+    training |= {"seed": seed, "penalties": {"cure": {"strength": 0.5}}}
+    unit = {"unit": "measurement", "metric": metric, "training": training}
+    return Record(unit, status, {"mean": value}, ABOUT)
+
+
+def key(number):
+    return f"{number:032d}"
+
+
+@pytest.fixture
+def kept():
+    records = {key(n): record(n + 1.0, seed=n) for n in range(4)}
+    return Archive(records, {}, pd.DataFrame(), {}, {})
+
+
+@pytest.fixture
+def here(store):
+    for number, value in enumerate(HERE):
+        store.write(key(number), record(value, seed=number))
+    return store
+
+
+def test_each_value_agrees_in_one_of_four_ways(kept, here):
+    frame = agreement.compare(kept, here)
+    assert frame["agreement"].tolist() == list(agreement.KINDS)
+    assert frame["spread"].tolist() == pytest.approx([np.std([1, 2, 3, 4], ddof=1)] * 4)
+    assert frame["difference"].tolist() == pytest.approx([0.0, 1e-6, 0.5, 5.0])
+    assert frame["of"][1] == "mlp, mnist5k, cure 0.5, seed 1"
+    assert list(agreement.counts(frame).values()) == [1, 1, 1, 1]
+
+
+def test_the_spread_is_of_units_that_differ_in_their_seed_alone(store):
+    records = {key(0): record(1.0, seed=0), key(1): record(5.0, seed=0, network="lenet5")}
+    for name in records:
+        store.write(name, record(1.5))
+    frame = agreement.compare(Archive(records, {}, pd.DataFrame(), {}), store)
+    assert frame["spread"].isna().all()
+    assert set(frame["agreement"]) == {agreement.OUTSIDE}
+
+
+def test_values_that_are_not_finite_agree_and_another_status_does_not(store):
+    records = {key(0): record(None), key(1): record(1.0), key(2): record(1.0)}
+    store.write(key(0), record(None))
+    store.write(key(1), record(1.0, status="diverged"))
+    store.write(key(2), record(None))
+    frame = agreement.compare(Archive(records, {}, pd.DataFrame(), {}), store)
+    assert frame["agreement"].tolist() == [agreement.EQUAL, agreement.OUTSIDE, agreement.OUTSIDE]
+
+
+def test_losses_are_compared_by_the_last_one(store):
+    unit = {"unit": "training", "network": "mlp", "data": "mnist5k", "seed": 0}
+    store.write(key(0), Record(unit, "done", {"losses": [9.0, 1.0]}, ABOUT))
+    records = {key(0): Record(unit, "done", {"losses": [2.0, 1.0]}, ABOUT)}
+    frame = agreement.compare(Archive(records, {}, pd.DataFrame(), {}), store)
+    assert frame[["metric", "agreement"]].to_numpy().tolist() == [
+        ["training loss", "equal to the digit"]
+    ]
+
+
+def test_times_and_what_was_not_computed_here_are_not_compared(kept, store):
+    assert agreement.compare(kept, store).empty
+    store.write(key(0), record(1.0, metric=TIMED[0]))
+    records = {key(0): record(2.0, metric=TIMED[0])}
+    assert agreement.compare(Archive(records, {}, pd.DataFrame(), {}), store).empty
+
+
+def test_the_largest_differences_come_first_those_outside_before_all(kept, here):
+    frame = agreement.compare(kept, here)
+    assert agreement.largest(frame, 5)["here"].tolist() == [9.0, 3.5]
+    assert agreement.largest(frame, 1)["here"].tolist() == [9.0]
+
+
+def test_verdicts_are_compared_by_claim_data_and_network():
+    kept = pd.DataFrame(
+        {"claim": ["a", "b"], "data": "d", "network": "n", "verdict": ["reproduced", "untested"]}
+    )
+    assert agreement.changed_verdicts(kept, kept).empty
+    changed = agreement.changed_verdicts(kept, kept.assign(verdict="underpowered"))
+    assert changed["verdict_kept"].tolist() == ["reproduced", "untested"]
+    assert set(changed["verdict_here"]) == {"underpowered"}
+
+
+@pytest.fixture
+def executed(tmp_path, monkeypatch, kept):
+    """An executed chapter that computed its units here, beside kept results."""
+    monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
+    monkeypatch.setattr("suite.store.kept.KEPT_RESULTS", tmp_path / "kept")
+    about = {"units": 4, "seconds": 4.0, "device": ["a CPU"], "threads": [1], "commit": ["abc"]}
+    path = archive_path(CHAPTER, "laptop", tmp_path / "kept")
+    write_archive(path, Archive(kept.records, {}, pd.DataFrame({"a": [1]}), {}, about))
+    verdicts = pd.DataFrame(
+        {
+            "claim": ["lipschitz-falls"],
+            "data": "mnist5k",
+            "network": "mlp",
+            "verdict": ["reproduced"],
+        }
+    )
+    verdicts.to_csv(path.with_suffix(".verdicts.csv"))
+    stem = tmp_path / "executed" / "results" / "laptop" / CHAPTER
+    stem.parent.mkdir(parents=True)
+    verdicts.assign(verdict="underpowered").to_csv(stem.with_suffix(".verdicts.csv"))
+    stem.with_suffix(".provenance.json").write_text(
+        json.dumps(about | {"here": 4, "commit": ["def"]})
+    )
+    return tmp_path
+
+
+def test_the_page_counts_names_and_draws(executed):
+    here = Store()
+    for number, value in enumerate(HERE):
+        here.write(key(number), record(value, seed=number))
+    page = pages.agreement_page(executed)
+    assert "**3 of 4 values agree with the kept ones (75.0%), and 1 verdicts are others**" in page
+    assert "| Gradient regularisation | 4 | 1 | 1 | 1 | 1 | 1 |" in page
+    assert "| Gradient regularisation | lipschitz falls | MNIST (5,000), MLP | reproduced |" in page
+    assert "cure 0.5, seed 3 | 4 | 9 | outside |" in page
+    assert "at commit def" in page
+    assert (executed / "agreement.png").stat().st_size > 1000
+
+
+def test_without_anything_computed_here_the_page_says_how(executed):
+    page = pages.agreement_page(executed)
+    assert "`make rerun` computes them here" in page
+    assert "agreement.png" not in page

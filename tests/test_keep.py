@@ -1,0 +1,143 @@
+"""Keeping a run: only a finished one, of a commit; parts are merged."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+
+from suite.errors import UsageError
+from suite.runs import Store, compute
+from suite.runs.execute import changes, git
+from suite.runs.keep import keep
+from suite.store import Kept, archive_path, read_archive, write_archive
+from suite.units import Measurement
+
+CHAPTER = "gradient_regularisation"
+PARAMETERS = {"profile": "laptop", "seeds": [0, 1]}
+MAPS = {"saliency": "logit_gradient", "n_images": 2}
+
+
+def collect(parameters, computed, reader):
+    """Make rows of the units, and an array of the last one's maps."""
+    rows = computed.assign(over_regularised=False, alpha=1.0, saliency=None, score=None)
+    return rows, {"maps": reader.read_tensors(computed["key"].iloc[-1])["maps"].numpy()}
+
+
+@pytest.fixture
+def units(small):
+    return [
+        small(),
+        small(seed=1),
+        Measurement(training=small(), metric="saliency_maps", settings=MAPS),
+    ]
+
+
+@pytest.fixture
+def clean(monkeypatch):
+    """A repository without changes whose history has the commit of the units."""
+    monkeypatch.setattr("suite.runs.execute.commit", lambda: "abc123")
+    monkeypatch.setattr("suite.runs.keep.changes", list)
+    monkeypatch.setattr("suite.runs.keep.git", lambda *command: command[-1] + "0" * 34)
+
+
+@pytest.fixture
+def kept_run(tmp_path, units):
+    def call(*stores, **changes):
+        paper = SimpleNamespace(collect=collect)
+        given = changes.get("units", units)
+        return keep(CHAPTER, PARAMETERS, given, paper, stores=stores, folder=tmp_path / "kept")
+
+    return call
+
+
+def test_a_finished_run_is_kept_whole(kept_run, units, store, here, clean, tmp_path):
+    table = compute(units, store=store, resources=here)
+    path = kept_run(store)
+    archive = read_archive(path)
+    assert path == archive_path(CHAPTER, "laptop", tmp_path / "kept")
+    assert archive.records == store.read_all(table["key"])
+    assert archive.provenance["commit"] == ["abc123"]
+    assert archive.provenance["parameters"] == PARAMETERS
+    assert archive.provenance["fingerprints"].keys() == {"mnist5k"}
+    # Weights, which no figure needs, are left out.
+    assert {name.partition("/")[0] for name in archive.tensors} == {table["key"].iloc[-1]}
+    assert torch.equal(
+        torch.from_numpy(archive.arrays["maps"]), archive.tensors[f"{table['key'].iloc[-1]}/maps"]
+    )
+    people = pd.read_csv(path.with_suffix(".csv"))
+    assert people["value"].tolist() == pytest.approx(table["value"].tolist(), rel=1e-5)
+    assert path.with_suffix(".verdicts.csv").exists()
+    again = compute(
+        units, store=Store(tmp_path / "e"), kept=Kept(tmp_path / "kept"), resources=here
+    )
+    pd.testing.assert_frame_equal(again, table)
+
+
+def test_an_unfinished_run_is_refused(kept_run, units, store, here, clean):
+    compute(units[:2], store=store, resources=here)
+    with pytest.raises(UsageError, match="1 of 3 units are not computed: run 'python -m suite run"):
+        kept_run(store)
+
+
+def test_parts_of_several_stores_and_of_earlier_runs_are_merged(
+    kept_run, units, store, here, clean, tmp_path
+):
+    other = Store(tmp_path / "other")
+    compute(units[:1], store=store, resources=here)
+    compute(units[1:], store=other, resources=here)
+    assert len(read_archive(kept_run(store, other)).records) == 3
+    # What is kept already need not be in a store.
+    assert len(read_archive(kept_run(Store(tmp_path / "third"))).records) == 3
+
+
+def test_a_tree_with_changes_is_refused(kept_run, units, store, here, clean, monkeypatch):
+    compute(units, store=store, resources=here)
+    monkeypatch.setattr("suite.runs.keep.changes", lambda: [" M reglib/autodiff.py"])
+    with pytest.raises(UsageError, match=r"has changes \(M reglib/autodiff\.py\): commit them"):
+        kept_run(store)
+
+
+@pytest.mark.parametrize("commit", ["abc123+changes", "unknown"])
+def test_units_of_no_commit_are_refused(kept_run, units, store, here, clean, monkeypatch, commit):
+    monkeypatch.setattr("suite.runs.execute.commit", lambda: commit)
+    compute(units, store=store, resources=here)
+    with pytest.raises(UsageError, match="computed by code of no commit"):
+        kept_run(store)
+
+
+def test_units_of_a_commit_of_another_history_are_refused(
+    kept_run, units, store, here, clean, monkeypatch
+):
+    compute(units, store=store, resources=here)
+    monkeypatch.setattr("suite.runs.keep.git", lambda *command: "")
+    with pytest.raises(UsageError, match="commit abc123, which is not in the history"):
+        kept_run(store)
+
+
+def test_other_kept_results_that_disagree_are_named(kept_run, units, store, here, clean, tmp_path):
+    compute(units, store=store, resources=here)
+    path = kept_run(store)
+    archive = read_archive(path)
+    key = next(k for k, r in archive.records.items() if "metric" not in r.unit)
+    wrong = archive.records[key].__class__(archive.records[key].unit, "diverged", {}, {})
+    other = archive_path("pilcro", "workstation", tmp_path / "kept")
+    path.unlink()
+    write_archive(other, archive.__class__({key: wrong}, {}, archive.rows, {}, {}))
+    with pytest.raises(UsageError, match=r"pilcro\.zip and .*regularisation\.zip disagree"):
+        kept_run(store)
+
+
+def test_changes_are_those_of_tracked_files_but_not_of_results(tmp_path, monkeypatch):
+    monkeypatch.setattr("suite.runs.execute.ROOT", tmp_path)
+    assert changes() == []  # no repository
+    git("init", "--quiet")
+    for name in ("code.py", "results/a.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "first")
+    assert changes() == []
+    for name in ("code.py", "results/a.csv", "new.py"):
+        (tmp_path / name).write_text("2")
+    assert changes() == ["M code.py"]

@@ -1,0 +1,243 @@
+"""Kept results: read as they were written, damaged ones named, two that disagree refused."""
+
+import json
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from suite.errors import UsageError
+from suite.papers.measure import METRICS
+from suite.runs import compute
+from suite.store import (
+    TIMED,
+    Archive,
+    Kept,
+    Layers,
+    Record,
+    archive_path,
+    read_archive,
+    write_archive,
+)
+from suite.units import Measurement
+
+ABOUT = {
+    "seconds": 1.5,
+    "peak_bytes": 10,
+    "ended": "2026-01-02T03:04:05Z",
+    "device": "a CPU",
+    "threads": 1,
+    "python": "3.11.7",
+    "torch": "2.15.0",
+    "reglib": "0.1.0",
+    "commit": "abc",
+}
+KEY = "a" * 32
+
+
+def record(mean=1 / 3, metric="entropy", seed=0, **changes):
+    training = {"unit": "training", "network": "mlp", "data": "mnist5k", "seed": seed}
+    unit = {"unit": "measurement", "metric": metric, "training": training}
+    values = {"mean": mean, "std": 0.1, "n": 3, "per_image": [0.1, 0.2, 0.7]}
+    return Record(unit, "done", values, ABOUT, **changes)
+
+
+def archive(records=None, tensors=None):
+    return Archive(
+        {KEY: record(tensors="sum")} if records is None else records,
+        {f"{KEY}/maps": torch.arange(6.0).view(2, 3)} if tensors is None else tensors,
+        pd.DataFrame({"metric": ["entropy"], "value": [1 / 3]}),
+        {"maps": np.eye(2, dtype=np.uint8), "titles": np.array(["a", "bc"])},
+        {"chapter": "one", "profile": "laptop", "fingerprints": {"mnist5k": "f"}},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_archive(archive_path("one", "laptop", tmp_path), archive())
+    return tmp_path
+
+
+def test_an_archive_is_read_as_it_was_written_to_the_last_digit(folder):
+    read = read_archive(archive_path("one", "laptop", folder))
+    assert read.records == {KEY: record(tensors="sum")}
+    assert torch.equal(read.tensors[f"{KEY}/maps"], torch.arange(6.0).view(2, 3))
+    assert read.rows["value"].tolist() == [1 / 3]
+    assert read.arrays["maps"].dtype == np.uint8
+    assert read.arrays["titles"].tolist() == ["a", "bc"]
+
+
+def test_the_same_results_give_the_same_bytes_and_no_pickle(folder, tmp_path):
+    path = archive_path("one", "laptop", folder)
+    again = archive_path("two", "laptop", tmp_path)
+    write_archive(again, archive())
+    assert path.read_bytes() == again.read_bytes()
+    assert not [name for name in zipfile.ZipFile(path).namelist() if "pkl" in name]
+
+
+def test_kept_results_are_found_by_key(folder):
+    kept = Kept(folder)
+    assert kept.read(KEY).values["per_image"] == [0.1, 0.2, 0.7]
+    assert kept.read("b" * 32) is None
+    assert set(kept.read_all([KEY, "b" * 32])) == {KEY}
+    assert list(kept.read_tensors(KEY)) == ["maps"]
+    assert kept.read_tensors("b" * 32) is None
+    assert kept.fingerprints == {"mnist5k": "f"}
+    assert kept.reports == []
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path):
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    path.write_bytes(bytes(contents))
+
+
+def another_version(path):
+    beside = path.with_suffix(".provenance.json")
+    beside.write_text(json.dumps(json.loads(beside.read_text()) | {"format": 99}))
+
+
+def foreign(path):
+    """Put another zip in its place, with a checksum that agrees."""
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("holiday.txt", "sun")
+    _state_checksum(path)
+
+
+def no_zip(path):
+    path.write_bytes(b"no zip")
+    _state_checksum(path)
+
+
+def _state_checksum(path):
+    import hashlib
+
+    beside = path.with_suffix(".provenance.json")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    beside.write_text(json.dumps(json.loads(beside.read_text()) | {"sha256": digest}))
+
+
+DAMAGE = {
+    truncate: "does not agree with the checksum in one.provenance.json",
+    flip: "does not agree with the checksum in one.provenance.json",
+    another_version: "expected format 1, got 99",
+    foreign: "is no archive of results .KeyError",
+    no_zip: "is no archive of results .BadZipFile",
+    lambda path: path.with_suffix(".provenance.json").unlink(): "provenance.json beside it is miss",
+    lambda path: path.with_suffix(".provenance.json").write_text("{"): "beside it cannot be read",
+    lambda path: path.with_suffix(".provenance.json").write_text("[]"): "beside it cannot be read",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_and_foreign_files_are_named_and_ignored(folder, damage):
+    path = archive_path("one", "laptop", folder)
+    damage(path)
+    kept = Kept(folder)
+    assert kept.read(KEY) is None
+    assert len(kept.reports) == 1
+    assert str(path) in kept.reports[0]
+    with pytest.raises(UsageError, match=DAMAGE[damage]):
+        read_archive(path)
+
+
+def test_what_a_damaged_file_should_hold_is_computed_instead(folder, store, here, small, capsys):
+    truncate(archive_path("one", "laptop", folder))
+    table = compute([small()], store=store, kept=Kept(folder), resources=here)
+    assert table["status"].tolist() == ["done"]
+    assert "ignored, what it should hold is computed instead" in capsys.readouterr().out
+
+
+def test_two_kept_results_that_disagree_are_an_error_that_names_both(folder):
+    other = archive_path("two", "workstation", folder)
+    write_archive(other, archive({KEY: record()}, {}))
+    assert Kept(folder).read(KEY) is not None  # they agree
+    write_archive(other, archive({KEY: record(mean=0.25)}, {}))
+    with pytest.raises(UsageError, match=r"one\.zip and .*two\.zip disagree .*entropy"):
+        Kept(folder).read(KEY)
+
+
+def test_times_may_differ(folder):
+    assert set(TIMED) <= set(METRICS)
+    for chapter, mean in (("two", 1.0), ("three", 2.0)):
+        timed = {"c" * 32: record(mean=mean, metric=TIMED[0])}
+        write_archive(archive_path(chapter, "laptop", folder), archive(timed, {}))
+    assert Kept(folder).read("c" * 32) is not None
+
+
+def test_of_two_that_agree_the_one_with_tensors_is_read(folder):
+    for name in ("another", "two"):  # before and behind it
+        write_archive(archive_path(name, "laptop", folder), archive({KEY: record()}, {}))
+    assert Kept(folder).read_tensors(KEY) is not None
+
+
+def test_the_local_store_goes_before_what_is_kept(folder, store):
+    layers = Layers(store, Kept(folder))
+    assert layers.read(KEY).values["mean"] == 1 / 3
+    assert layers.read_tensors(KEY).keys() == {"maps"}
+    store.write(KEY, record(mean=9.0))
+    assert layers.read(KEY).values["mean"] == 9.0
+    assert layers.read_all([KEY])[KEY].values["mean"] == 9.0
+    assert layers.read_tensors(KEY) is None
+    assert Layers(store, None).read("b" * 32) is None
+
+
+@pytest.fixture
+def kept_unit(tmp_path, store, here, small):
+    """A network and its accuracy, computed in another store and kept."""
+    units = [small(), Measurement(training=small(), metric="accuracy", settings={"n_images": 9})]
+    table = compute(units, store=store, resources=here)
+    records = store.read_all(table["key"])
+    about = {"fingerprints": {"mnist5k": "of data that are here"}}
+    kept = Archive(records, {}, table, {}, about)
+    write_archive(archive_path("one", "laptop", tmp_path / "kept"), kept)
+    return units, table, Kept(tmp_path / "kept")
+
+
+def test_compute_reads_what_is_kept_and_writes_nothing(kept_unit, tmp_path, here, monkeypatch):
+    from suite.store import Store
+
+    units, table, kept = kept_unit
+    empty = Store(tmp_path / "empty")
+    again = compute(units, store=empty, kept=kept, resources=here)
+    pd.testing.assert_frame_equal(again, table)
+    assert list(empty.folder.iterdir()) == []
+    anew = compute(units[:1], store=empty, kept=kept, resources=here, force=True)
+    assert anew["value"].tolist() == table["value"][:1].tolist()
+    assert list(empty.folder.iterdir()) != []
+
+
+def test_a_further_measurement_of_a_kept_network_trains_it_again(kept_unit, tmp_path, here, small):
+    from suite.store import Store
+
+    units, _, kept = kept_unit
+    further = Measurement(training=small(), metric="accuracy", settings={"n_images": 5})
+    empty = Store(tmp_path / "empty")
+    table = compute([*units, further], store=empty, kept=kept, resources=here)
+    assert table["status"].tolist() == ["done"] * 3
+
+
+def test_kept_results_need_no_data(tmp_path, store, here, small, monkeypatch):
+    from suite.errors import DataMissing
+    from suite.runs.execute import keys_of
+    from suite.store import Store
+
+    monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "no_data"))
+    unit = small(data="fashion_mnist")
+    (key,) = keys_of([unit], {"fashion_mnist": "its fingerprint"})
+    losses = {"losses": [2.0, 1.5]}
+    kept_record = Record({"unit": "training", "seed": 0}, "done", losses, ABOUT)
+    rows = pd.DataFrame({"value": [1.5]})
+    about = {"fingerprints": {"fashion_mnist": "its fingerprint"}}
+    path = archive_path("one", "workstation", tmp_path / "kept")
+    write_archive(path, Archive({key: kept_record}, {}, rows, {}, about))
+    table = compute([unit], store=Store(tmp_path / "s"), kept=Kept(tmp_path / "kept"))
+    assert table["value"].tolist() == [1.5]
+    with pytest.raises(DataMissing, match="fashion_mnist"):
+        compute([small(data="fashion_mnist", seed=1)], store=store, kept=Kept(tmp_path / "kept"))

@@ -276,6 +276,44 @@ def _trend(panel: pd.DataFrame, x: str) -> str:
     return f"ρ = {rho:.2f}, p = {permutation_p(panel[x], panel['value']):.2g}, n = {len(panel)}"
 
 
+def ratios(frame: pd.DataFrame, titles: Mapping[str, tuple[str, str]]) -> Figure:
+    """Draw ratios of times as dots with their quartiles, one panel a benchmark, one row a method.
+
+    Args:
+        frame: one row a ratio: panel, method, network, ratio, low, high.
+        titles: of the panels that are drawn, in order, with the label of the axis.
+    """
+    panels = {name: frame[frame["panel"] == name] for name in titles}
+    panels = {name: panel for name, panel in panels.items() if len(panel)}
+    heights = [panel["method"].nunique() + 2.5 for panel in panels.values()]
+    figure, grid = plt.subplots(
+        len(panels),
+        figsize=(WIDTH, 0.24 * sum(heights) + 0.4),
+        height_ratios=heights,
+        layout="constrained",
+        squeeze=False,
+    )
+    for axis, (name, panel) in zip(grid[:, 0], panels.items(), strict=True):
+        methods = list(dict.fromkeys(panel["method"]))
+        networks = list(dict.fromkeys(panel["network"]))
+        for n, network in enumerate(networks):
+            rows = panel[panel["network"] == network]
+            y = rows["method"].map(methods.index) + 0.22 * (n - (len(networks) - 1) / 2)
+            error = [rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]
+            axis.errorbar(
+                rows["ratio"], y, xerr=error, fmt="o", ms=4, color=CYCLE[n], label=network
+            )
+        axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
+        axis.set(xscale="log", yticks=range(len(methods)), yticklabels=methods)
+        axis.set(title=titles[name][0], xlabel=titles[name][1])
+        axis.xaxis.set_major_locator(FixedLocator([1, 2, 3, 5, 10, 20, 50, 100, 200]))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.invert_yaxis()
+        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
 def kept_against_here(frame: pd.DataFrame, kinds: Sequence[str]) -> Figure:
     """Draw values of this machine against kept ones, one panel a chapter.
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.book import pages
+from suite.book import benchmarks, pages
 from suite.evidence.claims import judge, load_claims
 from suite.evidence.report import all_verdicts
 from suite.evidence.results import Results, save_tables
@@ -107,24 +107,38 @@ def test_a_chapter_without_claims_is_in_the_status_but_not_in_the_evidence(execu
 def test_benchmark_page_shows_value_spread_goal_and_whether_it_is_met(tmp_path, monkeypatch):
     folder = tmp_path / "benchmarks" / "results"
     folder.mkdir(parents=True)
-    row = {
-        "benchmark": "import",
-        "case": "reglib",
-        "value": 1234.5,
-        "unit": "ms",
-        "quartiles": [1200.0, 1300.0],
-        "goal": "at most 300",
-        "met": False,
-    }
+
+    def row(benchmark, case, value, unit, goal=None, met=None):
+        quartiles = [0.9 * value, 1.1 * value]
+        about = {"benchmark": benchmark, "case": case, "value": value, "unit": unit}
+        return about | {"quartiles": quartiles, "goal": goal, "met": met}
+
     results = {
         "device": "a CPU",
         "system": "Linux",
         "threads": 1,
         "versions": {"torch": "2.15.0"},
         "date": "2026-01-02",
-        "rows": [row],
+        "rows": [
+            row("import", "reglib", 1234.5, "ms", "at most 300", False),
+            row("training step", "LeNet-5, batch 8: fast / plain", 1.5, "x", "at most 2", True),
+            row("training step", "LeNet-5, batch 8: fast", 15.0, "ms"),
+            row("metrics against Quantus", "entropy: Quantus / reglib", 40.0, "x"),
+            row("input Hessian", "authors' way / leading eigenpair", 130.0, "x"),
+        ],
     }
     (folder / "cpu.json").write_text(json.dumps(results))
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    page = pages.benchmark_page()
-    assert "| reglib | 1,234 ms | 1,200 to 1,300 | at most 300 | not met |" in page
+    (folder / "others.json").write_text(json.dumps({"architectures": []}))
+    monkeypatch.setattr(benchmarks, "ROOT", tmp_path)
+    contents = benchmarks.contents(tmp_path)
+    page = pages._page("benchmarks", **contents)
+    assert "| reglib | 1,234 ms | 1,111 to 1,358 | at most 300 | not met |" in page
+    assert "Of 2 goals, 1 are met; not met: reglib." in page
+    assert "LeNet-5, fast: 1.5 plain steps" in page
+    assert (tmp_path / "benchmarks-cpu.png").stat().st_size > 1000
+    drawn = benchmarks.ratios_of(results["rows"])
+    assert drawn[["panel", "method", "network"]].to_numpy().tolist() == [
+        ["training step", "fast", "LeNet-5"],
+        ["peers", "entropy", "Quantus"],
+        ["peers", "leading eigenpair", "authors' way"],
+    ]

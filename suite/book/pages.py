@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from suite import notebooks
-from suite.book import agreement
+from suite.book import agreement, benchmarks
 from suite.data import FAMILIES, SOURCES
 from suite.evidence.claims import LEAST_MODELS, MARGIN, RULES, WEAK, load_claims
 from suite.evidence.names import name_of
 from suite.evidence.report import all_verdicts, with_claims
 from suite.networks import PRETRAINED
-from suite.paths import KEPT_RESULTS, ROOT, executed_folder
+from suite.paths import KEPT_RESULTS, executed_folder
 from suite.store import Kept, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -27,7 +27,7 @@ def write_pages(folder: Path) -> None:
     (folder / "results.md").write_text(summary_table(verdicts))
     (folder / "evidence.md").write_text(evidence_page(verdicts, folder))
     (folder / "status.md").write_text(status_page())
-    (folder / "benchmarks.md").write_text(benchmark_page())
+    (folder / "benchmarks.md").write_text(_page("benchmarks", **benchmarks.contents(folder)))
     (folder / "agreement.md").write_text(agreement_page(folder))
 
 
@@ -144,28 +144,6 @@ def _data_of(settings: Mapping[str, Any]) -> list[str]:
     panels = [settings, *(part for value in lists for part in value if isinstance(part, dict))]
     names = [panel[key] for panel in panels for key in ("data", "images") if key in panel]
     return [f"`{name}`" for name in dict.fromkeys(names)]
-
-
-def benchmark_page() -> str:
-    """Return the page of benchmarks, from the kept measurements."""
-    files = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
-    machines = [json.loads(file.read_text()) for file in files]
-    for machine in machines:
-        machine["tables"] = {row["benchmark"]: [] for row in machine["rows"]}
-        for row in machine["rows"]:
-            machine["tables"][row["benchmark"]].append(_benchmark(row))
-    return _page("benchmarks", machines=machines)
-
-
-def _benchmark(row: Mapping[str, Any]) -> list[str]:
-    goal = f"{row['goal']:.3g}" if isinstance(row["goal"], float) else row["goal"] or ""
-    quartiles = " to ".join(map(_number, row["quartiles"] or []))
-    met = {True: "met", False: "not met", None: ""}[row["met"]]
-    return [row["case"], f"{_number(row['value'])} {row['unit']}", quartiles, goal, met]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _words(name: str) -> str:

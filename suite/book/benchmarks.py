@@ -1,0 +1,99 @@
+"""The page of benchmarks: a picture of the ratios, and the kept measurements."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from suite.paths import ROOT
+
+# Methods of a training step by what their row of the table calls them: time over a plain step.
+STEP = " / plain"
+# What others need over what the library needs, by the end of the row.
+PEERS = {
+    "Quantus / reglib": "Quantus",
+    "authors' way / leading eigenpair": "authors' way",
+    "authors' way / full": "authors' way",
+    "Foolbox's loop / ours": "Foolbox's loop",
+}
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Return what the template of the page needs; a picture for each machine is drawn there.
+
+    Args:
+        folder: of the page.
+    """
+    files = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    measured = {file.stem: json.loads(file.read_text()) for file in files}
+    machines = []
+    for name, machine in measured.items():
+        if "rows" not in machine:  # another table, which has its own page
+            continue
+        tables: dict[str, list[list[str]]] = {}
+        for row in machine["rows"]:
+            tables.setdefault(row["benchmark"], []).append(_words(row))
+        ratios = ratios_of(machine["rows"])
+        picture = f"benchmarks-{name}.png"
+        if len(ratios):
+            _draw(ratios, folder / picture)
+        missed = [row["case"] for row in machine["rows"] if row["met"] is False]
+        met = sum(row["met"] is True for row in machine["rows"])
+        machines.append(
+            machine
+            | {"tables": tables, "met": met, "missed": missed}
+            | {"picture": picture if len(ratios) else None, "alt": _alt(ratios)}
+        )
+    return {"machines": machines}
+
+
+def ratios_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return the ratios that are drawn: `panel`, `method`, `network`, `ratio`, quartiles, goal."""
+    drawn = []
+    for row in rows:
+        subject, colon, method = row["case"].rpartition(": ")
+        about: dict[str, Any] = {}
+        if row["benchmark"] in ("training step", "penalties") and method.endswith(STEP):
+            about = {"panel": row["benchmark"], "method": method.removesuffix(STEP)}
+            about["network"] = subject.partition(", batch")[0]
+        for end, peer in PEERS.items():
+            if row["case"].endswith(end):
+                what = subject if colon else end.partition(" / ")[2]
+                about = {"panel": "peers", "method": what, "network": peer}
+        if about and row["unit"] == "x" and row["quartiles"]:
+            low, high = row["quartiles"]
+            drawn.append(about | {"ratio": row["value"], "low": low, "high": high})
+    return pd.DataFrame(drawn, columns=["panel", "method", "network", "ratio", "low", "high"])
+
+
+def _draw(ratios: pd.DataFrame, file: Path) -> None:
+    from suite import plots
+
+    plots.set_style()
+    plots.ratios(ratios, TITLES).savefig(file, dpi=150)
+
+
+TITLES = {
+    "training step": ("Differentiating a gradient", "time of a step / plain step"),
+    "penalties": ("Penalties, as the suite trains them", "time of a step / plain step"),
+    "peers": ("Other programs", "their time / ours"),
+}
+
+
+def _alt(ratios: pd.DataFrame) -> str:
+    fast = ratios[(ratios["panel"] == "training step") & ratios["method"].str.startswith("fast")]
+    parts = [f"{r.network}, {r.method}: {r.ratio:.2g} plain steps" for r in fast.itertuples()]
+    return "Ratios of times with their quartiles, as in the tables below. " + "; ".join(parts)
+
+
+def _words(row: Mapping[str, Any]) -> list[str]:
+    goal = f"{row['goal']:.3g}" if isinstance(row["goal"], float) else row["goal"] or ""
+    quartiles = " to ".join(map(_number, row["quartiles"] or []))
+    met = {True: "met", False: "not met", None: ""}[row["met"]]
+    return [row["case"], f"{_number(row['value'])} {row['unit']}", quartiles, goal, met]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -61,7 +61,8 @@ def run(
 
     CHAPTER is a name of `list`; without one, all run.
     """
-    from suite.runs.executors import Resources, cores
+    from suite.runs import Resources, compute
+    from suite.runs.executors import cores
 
     names = chapters or notebooks.chapters()
     changes = {**_from_file(file), **{name: _literal(value) for name, value in parameter}}
@@ -74,11 +75,16 @@ def run(
             click.echo(f"{name}, profile {profile}: {_plan(name, values[name])}")
         return
     os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
-    os.environ |= {"REGLIB_FORCE": "1"} if force else {}
-    # Chapters that compute take all cores, one after another; those that only show go side by side.
-    computing = [name for name in names if force or _computes(name, values[name])]
-    failures = _execute(computing, values, 1)
-    failures += _execute([name for name in names if name not in computing], values, cores())
+    # All that is missing is computed on all cores; then chapters, which only show, go side by side.
+    todo = [unit for name in names for unit in notebooks.units_of(name, values[name])]
+    try:
+        compute(todo, force=force)
+        at_once = cores()
+    except RunFailed:
+        if force:  # what failed may be stored from before: no page may show it as new
+            raise
+        at_once = 1  # the chapter whose units fail says so
+    failures = _execute(names, values, at_once)
     if failures:
         raise RunFailed("\n\n".join(map(str, failures))) from failures[0]
 
@@ -187,18 +193,6 @@ def _plan(name: str, values: Mapping[str, Any]) -> str:
         return "no units: it runs anew each time"
     typical = load_provenance(name, values["profile"]).get("median_seconds")
     return str(plan(units, Store(), kept_layer(), typical=typical))
-
-
-def _computes(name: str, values: Mapping[str, Any]) -> bool:
-    """Whether a chapter has units that neither the store nor the kept results have."""
-    from suite.runs import Layers, Store, kept_layer
-    from suite.runs.execute import keys_of
-
-    kept = kept_layer()
-    keys = dict.fromkeys(
-        keys_of(notebooks.units_of(name, values), kept.fingerprints if kept else {})
-    )
-    return len(Layers(Store(), kept).read_all(keys)) < len(keys)
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What other papers change in a network to make it smoother or more robust."""
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -137,15 +138,23 @@ class FrequencyLowCut(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        dtype = x.dtype
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        spectrum = torch.fft.fft2(x, norm="forward")
-        for dim in (2, 3):
-            size = x.shape[dim]
-            half = (size + 1) // 2
-            low = torch.arange(-(half // 2), half - half // 2, device=x.device) % size
-            spectrum = spectrum.index_select(dim, torch.fft.ifftshift(low))
-        return torch.fft.ifft2(spectrum, norm="forward").real.to(dtype)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        # Two products with small real matrices: several times as fast as transforms forth and back.
+        rows, columns = (_low_cut(size).to(x.device) for size in x.shape[2:])
+        across = torch.cat([columns.real, columns.imag]).to(wide.dtype)
+        down = torch.cat([rows.real, -rows.imag], dim=1).to(wide.dtype)
+        parts = (wide.contiguous() @ across.T).unflatten(3, (2, -1))
+        y = parts.permute(0, 1, 4, 3, 2).flatten(3) @ down.T
+        return y.transpose(2, 3).to(x.dtype)
+
+
+@functools.cache
+def _low_cut(size: int) -> Tensor:
+    r"""Return the matrix :math:`\mathcal F^{-1} C \mathcal F` of one direction, (half, size)."""
+    half = (size + 1) // 2
+    low = torch.arange(-(half // 2), half - half // 2) % size
+    spectrum = torch.fft.fft(torch.eye(size, dtype=torch.float64), dim=0, norm="forward")
+    return torch.fft.ifft(spectrum[torch.fft.ifftshift(low)], dim=0, norm="forward")
 
 
 def is_activation(module: nn.Module) -> bool:

@@ -40,7 +40,7 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     functions: dict[str, Any] = {
         "authors' way": lambda: authors_eigenpairs(network, images[:1]),
         "authors' way, batches of 32": lambda: authors_eigenpairs(network, images[:1], batch=32),
-        "full with eigenvectors": lambda: decomposition(fast, one, n_vectors=CLASSES),
+        "full with eigenvectors": lambda: decomposition(fast, one, n_vectors=None),
         "full, Jacobian not kept": lambda: decomposition(fast, one, keep_jacobian=False),
     }
     full = interleaved(functions, rounds=1, warm_up=0)

@@ -201,6 +201,9 @@ def test_the_decomposition_gives_as_many_vectors_as_asked_for(images):
     assert some.vectors.shape == (3, 2, 2, 6, 6)
     assert none.vectors.shape == (3, 0, 2, 6, 6)
     assert torch.equal(some.values, none.values)
+    everything = decomposition(model, images, n_vectors=None)
+    assert everything.vectors.shape == (3, CLASSES, 2, 6, 6)
+    torch.testing.assert_close(everything.vectors[:, :2], some.vectors)
 
 
 @piecewise_linear

@@ -117,9 +117,7 @@ def _without_normalisation(norm: nn.Module) -> nn.Module:
         graph.erase_node(node)
     rest = fx.GraphModule(norm, graph)
     rest.graph.eliminate_dead_code()
-    rest.delete_all_unused_submodules()
-    rest.recompile()
-    return rest.eval()
+    return fx.GraphModule(rest, rest.graph).eval()
 
 
 class Evaluation(View):

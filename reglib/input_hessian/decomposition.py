@@ -26,8 +26,8 @@ def decomposition(
     model: nn.Module,
     images: Tensor,
     *,
-    n_vectors: int = 1,
-    chunk: int = 4,
+    n_vectors: int | None = 1,
+    chunk: int | None = None,
     keep_jacobian: bool = True,
 ) -> Decomposition:
     r"""Decompose the closed-form Hessian of the cross-entropy of each image.
@@ -46,9 +46,9 @@ def decomposition(
         model: piecewise linear network in evaluation mode; for others this is the Gauss-Newton
             part of the Hessian.
         images: (B, C, H, W); one is taken after the other.
-        n_vectors: leading eigenvectors to compute, 0 to c.
-        chunk: classes at a time; the graph of as many copies of an image is held. A few are the
-            fastest on a CPU.
+        n_vectors: leading eigenvectors to compute, 0 to c; None for all.
+        chunk: classes at a time; the graph of as many copies of an image is held. None takes 4 on a
+            CPU, where a few are the fastest, and elsewhere 32, as the authors' program does.
         keep_jacobian: hold W (c x d values; 600 MB for 1,000 classes and 3 x 224 x 224 in single
             precision) and multiply it by itself. Otherwise each chunk of W is multiplied by W
             through Jacobian-vector products and forgotten, which takes up to twice as long.
@@ -63,6 +63,8 @@ def decomposition(
     Source: appendix C of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order loss
     approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`.
     """
+    if chunk is None:
+        chunk = 4 if images.device.type == "cpu" else 32
     if chunk < 1:
         raise ValueError(f"chunk: expected at least one class at a time, got {chunk}")
     results = []
@@ -72,9 +74,10 @@ def decomposition(
             copies = copies.contiguous(memory_format=torch.channels_last)
         at = linearisation_of(model, copies)
         classes = at.outputs.shape[1]
-        if not 0 <= n_vectors <= classes:
-            raise ValueError(f"n_vectors: expected 0 to {classes} (classes), got {n_vectors}")
-        results.append(_decompose(at, image, n_vectors, keep_jacobian))
+        n = classes if n_vectors is None else n_vectors
+        if not 0 <= n <= classes:
+            raise ValueError(f"n_vectors: expected 0 to {classes} (classes), got {n}")
+        results.append(_decompose(at, image, n, keep_jacobian))
     values, vectors = zip(*results, strict=True)
     return Decomposition(torch.stack(values), torch.stack(vectors))
 

@@ -1,4 +1,4 @@
-"""Top-GAP pooling and the L1 norm of the class maps on the CPU, by blocks that stay in its cache."""
+"""Top-GAP pooling and the L1 norm of the class maps on the CPU, block by block."""
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +44,7 @@ def numpy() -> Any:
 
 
 def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Select the k largest values of each row, (rows, k) in any order, and the next one, (rows,)."""
+    """Select the k largest values of each row, (rows, k), in any order, and the next, (rows,)."""
     largest, following = rows.new_empty(len(rows), k), rows.new_empty(len(rows))
     before, after, beside = rows.numpy(), largest.numpy(), following.numpy()
 
@@ -87,11 +87,11 @@ class _Means(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None]:
         maps, smallest, ties, indices = ctx.saved_tensors
-        of_means, of_sizes = gradients
-        if of_means is None:
-            of_means = torch.zeros_like(smallest[:, :, 0, 0])
-        share = (of_means / ctx.k)[:, :, None, None]
-        size = None if of_sizes is None else (of_sizes / maps[0, 0].numel())[:, :, None, None]
+        share, size = (
+            None if g is None else (g / n)[:, :, None, None]
+            for g, n in zip(gradients, (ctx.k, maps[0, 0].numel()), strict=True)
+        )
+        share = torch.zeros_like(smallest) if share is None else share
         b, c = ties // maps.shape[1], ties % maps.shape[1]
         row = share.new_zeros(len(ties), maps[0, 0].numel())
         row = row.scatter(1, indices, share[b, c, 0].expand_as(indices)).view(-1, *maps.shape[2:])

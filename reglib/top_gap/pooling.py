@@ -185,4 +185,3 @@ def _is_plain(maps: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not is_transformed()
     )
-

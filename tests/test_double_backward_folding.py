@@ -120,6 +120,15 @@ def test_a_folded_copy_has_fewer_layers():
     assert len(folding_of(model).folded) == 20
 
 
+def test_a_folded_copy_keeps_the_activation_that_timm_has_in_a_normalisation():
+    model, _ = network_and_images("EfficientNet-Lite0")
+    assert any(type(m).__name__ == "BatchNormAct2d" for m in model.modules())
+    folded = folded_copy(model)
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in folded.modules())
+    assert not any("running_mean" in name for name in folded.state_dict())
+    assert not folding_of(folded).nonlinear
+
+
 def test_modes_and_statistics_are_left_as_they_were():
     model = odd().train()
     model.forked.eval()

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reglib.top_gap import TopGAP, class_map_l1, fused, pooling, top_gap, top_gap_and_l1
+from reglib.top_gap import TopGAP, blocks, class_map_l1, fused, pooling, top_gap, top_gap_and_l1
 from suite.networks import build_network
 from suite.training import penalties as steps
 from suite.training.penalties import PENALTIES, forward
@@ -268,11 +268,15 @@ def test_kernels_compile_for_cuda_and_read_the_maps_once(architecture, tmp_path,
         assert reads == 4096 // (8 * 32) + small
 
 
-def test_without_a_kernel_the_two_functions_are_called():
+@pytest.mark.parametrize("selects", [True, False])
+def test_without_a_kernel_logits_and_l1_are_those_of_the_two_functions(selects, monkeypatch):
+    if not selects:
+        monkeypatch.setattr(blocks, "numpy", lambda: None)
     maps = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    assert pooling.can_block(maps) == selects
     pooled = top_gap_and_l1(maps, k=0.25)
     assert torch.equal(pooled.logits, top_gap(maps, k=5))
-    assert torch.equal(pooled.l1, class_map_l1(maps))
+    torch.testing.assert_close(pooled.l1, class_map_l1(maps))
     noted = []
     assert torch.equal(TopGAP(5)(maps, noted), pooled.logits)
     assert torch.equal(noted[0].l1, pooled.l1)

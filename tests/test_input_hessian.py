@@ -181,12 +181,29 @@ def test_the_decomposition_is_that_of_the_formed_hessian(model, images, keep_jac
     assert not found.vectors[:, -1].any()
 
 
+@pytest.mark.parametrize("keep_jacobian", [False, True])
+def test_the_decomposition_of_more_classes_than_one_block_has(keep_jacobian):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 300)).double().eval().requires_grad_(False)
+    in_general_position(model)
+    image = randn(1, 3, 2, 2, seed=6)
+    found = decomposition(model, image, n_vectors=12, keep_jacobian=keep_jacobian)
+    (matrix,) = formed(model, image, torch.tensor([299]))
+    values, vectors = (t.flip(-1) for t in torch.linalg.eigh(matrix))
+    torch.testing.assert_close(found.values[0, :12], values, rtol=1e-10, atol=0)
+    assert (found.values[0, 12:] < 1e-10 * values[0]).all()
+    cosines = (found.vectors[0].flatten(1) * vectors.T).sum(1).abs()
+    torch.testing.assert_close(cosines, torch.ones_like(cosines), rtol=1e-10, atol=0)
+
+
 def test_the_decomposition_gives_as_many_vectors_as_asked_for(images):
     model = PIECEWISE["ReLU"]
     some, none = (decomposition(model, images, n_vectors=n) for n in (2, 0))
     assert some.vectors.shape == (3, 2, 2, 6, 6)
     assert none.vectors.shape == (3, 0, 2, 6, 6)
     assert torch.equal(some.values, none.values)
+    everything = decomposition(model, images, n_vectors=None)
+    assert everything.vectors.shape == (3, CLASSES, 2, 6, 6)
+    torch.testing.assert_close(everything.vectors[:, :2], some.vectors)
 
 
 @piecewise_linear

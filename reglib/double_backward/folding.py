@@ -99,13 +99,25 @@ def folded_copy(model: nn.Module) -> Any:
     for norm_name, conv_name in folded.items():
         norm: Any = model.get_submodule(norm_name)
         conv: Any = model.get_submodule(conv_name)
-        hooked = is_hooked_before(conv) or is_hooked_between(conv, norm)
-        if type(norm) is nn.BatchNorm2d and not hooked:
+        if not (is_hooked_before(conv) or is_hooked_between(conv, norm)):
             weight, bias = _fold(norm, conv.weight, conv.bias)
             conv.weight = nn.Parameter(weight, False)
             conv.bias = nn.Parameter(bias, False)
-            model.set_submodule(norm_name, nn.Identity().eval())
+            model.set_submodule(norm_name, _without_normalisation(norm))
     return model
+
+
+def _without_normalisation(norm: nn.Module) -> nn.Module:
+    """Return what a layer does besides: timm's layers have the activation in them."""
+    if type(norm) is nn.BatchNorm2d:
+        return nn.Identity().eval()
+    graph = fx.Tracer().trace(norm)
+    for node in graph.find_nodes(op="call_function", target=F.batch_norm):
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+    rest = fx.GraphModule(norm, graph)
+    rest.graph.eliminate_dead_code()
+    return fx.GraphModule(rest, rest.graph).eval()
 
 
 class Evaluation(View):

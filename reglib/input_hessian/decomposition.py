@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reglib._common import per_sample
 from reglib.autodiff import Linearisation
 from reglib.input_hessian.products import linearisation_of
 
@@ -27,9 +26,9 @@ def decomposition(
     model: nn.Module,
     images: Tensor,
     *,
-    n_vectors: int = 1,
-    chunk: int = 4,
-    keep_jacobian: bool = False,
+    n_vectors: int | None = 1,
+    chunk: int | None = None,
+    keep_jacobian: bool = True,
 ) -> Decomposition:
     r"""Decompose the closed-form Hessian of the cross-entropy of each image.
 
@@ -47,9 +46,9 @@ def decomposition(
         model: piecewise linear network in evaluation mode; for others this is the Gauss-Newton
             part of the Hessian.
         images: (B, C, H, W); one is taken after the other.
-        n_vectors: leading eigenvectors to compute, 0 to c.
-        chunk: classes at a time; the graph of as many copies of an image is held. A few are the
-            fastest on a CPU.
+        n_vectors: leading eigenvectors to compute, 0 to c; None for all.
+        chunk: classes at a time; the graph of as many copies of an image is held. None takes 4 on a
+            CPU, where a few are the fastest, and elsewhere 32, as the authors' program does.
         keep_jacobian: hold W (c x d values; 600 MB for 1,000 classes and 3 x 224 x 224 in single
             precision) and multiply it by itself. Otherwise each chunk of W is multiplied by W
             through Jacobian-vector products and forgotten, which takes up to twice as long.
@@ -64,6 +63,8 @@ def decomposition(
     Source: appendix C of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order loss
     approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`.
     """
+    if chunk is None:
+        chunk = 4 if images.device.type == "cpu" else 32
     if chunk < 1:
         raise ValueError(f"chunk: expected at least one class at a time, got {chunk}")
     results = []
@@ -73,32 +74,33 @@ def decomposition(
             copies = copies.contiguous(memory_format=torch.channels_last)
         at = linearisation_of(model, copies)
         classes = at.outputs.shape[1]
-        if not 0 <= n_vectors <= classes:
-            raise ValueError(f"n_vectors: expected 0 to {classes} (classes), got {n_vectors}")
-        results.append(_decompose(at, n_vectors, keep_jacobian))
+        n = classes if n_vectors is None else n_vectors
+        if not 0 <= n <= classes:
+            raise ValueError(f"n_vectors: expected 0 to {classes} (classes), got {n}")
+        results.append(_decompose(at, image, n, keep_jacobian))
     values, vectors = zip(*results, strict=True)
     return Decomposition(torch.stack(values), torch.stack(vectors))
 
 
-def _decompose(at: Linearisation, n_vectors: int, keep: bool) -> tuple[Tensor, Tensor]:
+def _decompose(
+    at: Linearisation, image: Tensor, n_vectors: int, keep: bool
+) -> tuple[Tensor, Tensor]:
     logits = at.outputs
     identity = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)
-    gram, rows = _gram(at, identity, keep)
+    rows = _pull_all(at, image, identity) if keep else None
+    gram = _gram_by_products(at, identity) if rows is None else _times_itself(rows.flatten(1))
     p = logits[0].double().softmax(0)
     root = p.sqrt()
     inner = _factor_adjoint(p, root, _factor_adjoint(p, root, gram.double()).T)
     values, v = torch.linalg.eigh((inner + inner.T) / 2)
     values, v = values.flip(0).clamp_min(0), v.flip(1)[:, :n_vectors].T  # (n, c)
+    sigma = values[:n_vectors, None].sqrt()
+    null = sigma.square() <= len(p) * torch.finfo(logits.dtype).eps * values[0]
     weights = (root * v) - p * (root * v).sum(1, keepdim=True)  # rows (F v)^T
-    if rows is not None:
-        vectors = weights.to(rows.dtype) @ rows.flatten(1)
-        vectors = vectors.view(n_vectors, *rows.shape[1:])
-    else:
-        vectors = _pull_all(at, weights.to(logits.dtype))
-    sigma = values[:n_vectors].sqrt()
-    null = values[:n_vectors] <= len(p) * torch.finfo(logits.dtype).eps * values[0]
-    scale = torch.where(null, 0, 1 / torch.where(null, 1, sigma)).to(vectors.dtype)
-    return values, vectors * per_sample(scale, vectors)
+    weights = torch.where(null, 0, weights / torch.where(null, 1, sigma)).to(logits.dtype)
+    if rows is None:
+        return values, _pull_all(at, image, weights)
+    return values, (weights.to(rows.dtype) @ rows.flatten(1)).view(n_vectors, *rows.shape[1:])
 
 
 def _factor_adjoint(p: Tensor, root: Tensor, columns: Tensor) -> Tensor:
@@ -106,22 +108,29 @@ def _factor_adjoint(p: Tensor, root: Tensor, columns: Tensor) -> Tensor:
     return root[:, None] * (columns - p @ columns)
 
 
-def _gram(at: Linearisation, identity: Tensor, keep: bool) -> tuple[Tensor, Tensor | None]:
-    """Return W^T W, (c, c), and W^T (c, ...) if it is kept."""
-    if keep:
-        rows = _pull_all(at, identity)
-        flat = rows.flatten(1)
-        return flat @ flat.T, rows
+def _gram_by_products(at: Linearisation, identity: Tensor) -> Tensor:
+    """Return W^T W, (c, c), of a W that is never whole."""
     chunk = len(at.outputs)
     parts = [at.push(at.pull(_filled(u, chunk)))[: len(u)] for u in identity.split(chunk)]
-    return torch.cat(parts), None
+    return torch.cat(parts)
 
 
-def _pull_all(at: Linearisation, u: Tensor) -> Tensor:
-    """Multiply the rows of u (n, c) by W, a chunk at a time."""
+def _pull_all(at: Linearisation, image: Tensor, u: Tensor) -> Tensor:
+    """Multiply the rows of u (n, c) by W, a chunk at a time, (n, C, H, W)."""
     chunk = len(at.outputs)
-    parts = [at.pull(_filled(part, chunk))[: len(part)] for part in u.split(chunk)]
-    return torch.cat(parts) if parts else at.pull(torch.zeros_like(at.outputs))[:0]
+    rows = image.new_empty(len(u), *image.shape[1:])
+    for start in range(0, len(u), chunk):
+        part = u[start : start + chunk]
+        rows[start : start + chunk] = at.pull(_filled(part, chunk))[: len(part)]
+    return rows
+
+
+def _times_itself(rows: Tensor, block: int = 128) -> Tensor:
+    """Multiply (c, d) by its transpose, by blocks: half of the result is the mirror image."""
+    lower = rows.new_zeros(len(rows), len(rows))
+    for end in range(block, len(rows) + block, block):
+        lower[end - block : end, :end] = rows[end - block : end] @ rows[:end].T
+    return lower.tril() + lower.tril(-1).T
 
 
 def _filled(u: Tensor, n: int) -> Tensor:

@@ -1,16 +1,12 @@
 """Pooling of the largest values of each class map, and the L1 penalty on the maps."""
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
 from reglib._torch_private import is_transformed
-from reglib.top_gap import fused
-
-# As many rows as stay in the cache of a core while they are partitioned.
-BLOCK_BYTES = 2**19
+from reglib.top_gap import blocks, fused
 
 
 def top_gap(maps: Tensor, *, k: int | float) -> Tensor:
@@ -45,8 +41,8 @@ def top_gap(maps: Tensor, *, k: int | float) -> Tensor:
         return maps.mean((2, 3))
     if can_fuse(maps):
         return fused.fused_means(maps, count)[0]
-    if _can_partition(maps):
-        return _TopMean.apply(maps, count)
+    if can_block(maps):
+        return blocks.means_by_blocks(maps, count)[0]
     return maps.flatten(2).topk(count, sorted=False).values.mean(2)
 
 
@@ -65,9 +61,10 @@ def top_gap_and_l1(maps: Tensor, *, k: int | float) -> Pooled:
     r"""Pool class maps by `top_gap` and compute their `class_map_l1`.
 
     Where `can_fuse` says so one Triton kernel does both and reads the maps once, and once again for
-    the gradients. All else takes the two functions one after the other, with the same result: other
-    devices, float64, maps of more than 4,096 locations, CUDA without Triton, compilers and function
-    transforms.
+    the gradients. On the CPU, where NumPy selects, one backward pass writes both gradients. All
+    else takes the two functions one after the other, with the same result: other devices, maps of
+    more than 4,096 locations and float64 on CUDA, CUDA without Triton, the CPU without NumPy,
+    compilers and function transforms.
 
     Args:
         maps: (B, classes, h, w).
@@ -80,9 +77,12 @@ def top_gap_and_l1(maps: Tensor, *, k: int | float) -> Pooled:
     Pooled(logits=tensor([[3.]]), l1=tensor([1.7500]))
     """
     count = _count(k, maps)
-    if not can_fuse(maps):
+    if can_fuse(maps):
+        logits, sizes = fused.fused_means(maps, count)
+    elif can_block(maps) and count < maps.shape[2] * maps.shape[3]:
+        logits, sizes = blocks.means_by_blocks(maps, count)
+    else:
         return Pooled(top_gap(maps, k=count), class_map_l1(maps))
-    logits, sizes = fused.fused_means(maps, count)
     precise = torch.is_autocast_enabled(maps.device.type)  # gives norms in float32
     return Pooled(logits, sizes.mean(1).to(sizes.dtype if precise else maps.dtype))
 
@@ -171,20 +171,10 @@ def can_fuse(maps: Tensor) -> bool:
     )
 
 
-def _can_partition(maps: Tensor) -> bool:
-    """Whether NumPy can select."""
-    fits = maps.device.type == "cpu" and maps.dtype in (torch.float32, torch.float64)
-    return fits and _is_plain(maps) and _numpy() is not None
-
-
-@functools.cache
-def _numpy() -> Any:
-    """Return NumPy, which this library does without where it is not installed."""
-    try:
-        import numpy
-    except ImportError:
-        return None
-    return numpy
+def can_block(maps: Tensor) -> bool:
+    """Whether NumPy selects, by blocks of maps: see `top_gap_and_l1`."""
+    fits = maps.device.type == "cpu" and maps.dtype in blocks.DTYPES
+    return fits and _is_plain(maps) and blocks.numpy() is not None
 
 
 def _is_plain(maps: Tensor) -> bool:
@@ -195,43 +185,3 @@ def _is_plain(maps: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not is_transformed()
     )
-
-
-class _TopMean(torch.autograd.Function):
-    """Mean of the k largest values, from the k-th largest, which a partition finds.
-
-    Backward compares with the k-th value. Where more values equal it than fit, `torch.topk` says
-    which ones count.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, maps: Tensor, k: int) -> Tensor:
-        batch, classes = maps.shape[:2]
-        rows = maps.detach().flatten(2).flatten(0, 1)  # (B * classes, h * w)
-        means = maps.new_empty(batch * classes)
-        smallest = maps.new_empty(batch * classes)
-        tied = torch.zeros(batch * classes, dtype=torch.bool)
-        step = max(1, BLOCK_BYTES // (rows.shape[1] * rows.element_size()))
-        for start in range(0, len(rows), step):
-            part = slice(start, start + step)
-            values = _numpy().partition(rows[part].numpy(), -k, axis=1)
-            means[part] = torch.from_numpy(values[:, -k:].mean(1))
-            smallest[part] = torch.from_numpy(values[:, -k])
-            tied[part] = torch.from_numpy(values[:, :-k].max(1) == values[:, -k])
-        ties = tied.nonzero()[:, 0]
-        chosen = rows[ties].topk(k, sorted=False).indices
-        ctx.save_for_backward(maps, smallest.view(batch, classes, 1, 1), ties, chosen)
-        ctx.k = k
-        return means.view(batch, classes)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        maps, smallest, ties, chosen = ctx.saved_tensors
-        share = (gradients[0] / ctx.k)[:, :, None, None]
-        result = torch.where(maps >= smallest, share, 0)
-        if len(ties):
-            b, c = ties // maps.shape[1], ties % maps.shape[1]
-            row = share.new_zeros(len(ties), maps.shape[2] * maps.shape[3])
-            row = row.scatter(1, chosen, share[b, c, 0].expand_as(chosen))
-            result = result.index_put((b, c), row.view(-1, *maps.shape[2:]))
-        return result, None

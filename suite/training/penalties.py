@@ -17,7 +17,7 @@ from reglib.double_backward import evaluation_mode
 from reglib.double_backward.folding import in_evaluation_mode
 from reglib.double_backward.modules import View
 from reglib.top_gap import Pooled, TopGAP, class_map_l1
-from reglib.top_gap.pooling import can_fuse
+from reglib.top_gap.pooling import can_block, can_fuse
 from suite.errors import check_call, expected
 from suite.networks import is_activation
 
@@ -70,7 +70,7 @@ class PenaltyInputs(NamedTuple):
     `logits` (B, classes) were computed from it, and on the way `class_maps` (B, classes, h, w), if
     the network has a `TopGAP` layer that pools them, and `activations`, the outputs (B, ...) of its
     activation layers, if they were asked for. `class_map_l1` (B,) is the L1 norm of the maps where
-    the kernel that pools them computes it anyway. `pixel_range` holds the values of black and
+    what pools them computes it anyway. `pixel_range` holds the values of black and
     white. `context` belongs to the whole training; without it, what is needed is made anew each
     time. `epoch` counts from 0.
     """
@@ -109,7 +109,7 @@ def forward(
 
     def note(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         noted.append((arguments[0], []))
-        return noted[-1] if can_fuse(arguments[0]) else None
+        return noted[-1] if can_fuse(arguments[0]) or can_block(arguments[0]) else None
 
     def note_output(module: nn.Module, arguments: Any, output: Tensor) -> None:
         activations.append(output)

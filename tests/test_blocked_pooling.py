@@ -1,0 +1,137 @@
+"""Pooling and L1 by blocks on the CPU, against torch.topk and the norm of PyTorch."""
+
+import pytest
+import torch
+
+from reglib.top_gap import blocks, class_map_l1, pooling, top_gap, top_gap_and_l1
+from suite.networks import build_network
+from suite.training.penalties import PENALTIES, forward
+
+
+def random(*shape, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def by_torch(maps, k):
+    """Return what `top_gap_and_l1` does, each by a function of PyTorch."""
+    return maps.flatten(2).topk(k, sorted=False).values.mean(2), class_map_l1(maps)
+
+
+def total(pooled):
+    """Weigh logits and norms by random numbers, so that each has its own gradient."""
+    return sum(
+        (m * random(*m.shape, seed=i + 1, dtype=m.dtype)).sum() for i, m in enumerate(pooled)
+    )
+
+
+def gradient(pool, maps):
+    maps = maps.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    return torch.autograd.grad(total(pool(maps)), maps)[0]
+
+
+CUTS = {
+    "different values": lambda maps: maps,
+    "many equal values": lambda maps: maps.mul(2).round(),
+    "zeros": torch.zeros_like,
+    "some rows equal": lambda maps: torch.where(maps[:, :, :1, :1] > 0, maps, -1.0),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("images", [1, 100])
+def test_values_and_gradients_are_those_of_pytorch(cut, dtype, layout, images, monkeypatch):
+    maps = cut(random(5, 7, 9, 8, dtype=dtype)).contiguous(memory_format=layout)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", images * maps[0].nbytes)
+    for k in (1, 5, 71, 72):
+        expected = by_torch(maps, k)
+        torch.testing.assert_close(tuple(top_gap_and_l1(maps, k=k)), expected)
+        found = gradient(lambda m, k=k: top_gap_and_l1(m, k=k), maps)
+        wanted = gradient(lambda m, k=k: by_torch(m, k), maps)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+        assert found.is_contiguous(memory_format=layout)
+
+
+def test_one_of_the_two_may_have_no_gradient():
+    maps = random(2, 3, 4, 5)
+    for index in (0, 1):
+        found = gradient(lambda m, i=index: top_gap_and_l1(m, k=4)[i : i + 1], maps)
+        torch.testing.assert_close(
+            found, gradient(lambda m, i=index: by_torch(m, 4)[i : i + 1], maps)
+        )
+
+
+@pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["some rows equal"]])
+def test_gradients_of_gradients_are_those_of_pytorch(cut):
+    maps, direction = cut(random(2, 3, 4, 4)), random(2, 3, 4, 4, seed=5)
+
+    def higher(pool):
+        x = maps.clone().requires_grad_()
+        logits, l1 = pool(x)
+        value = logits.exp().sum() + (logits.square() * l1[:, None]).sum() + l1.pow(3).sum()
+        results = []
+        for _ in range(3):
+            (value,) = torch.autograd.grad(value, x, create_graph=True)
+            results.append(value)
+            value = (value * direction).sum()
+        return results
+
+    found, wanted = higher(lambda x: top_gap_and_l1(x, k=5)), higher(lambda x: by_torch(x, 5))
+    torch.testing.assert_close(found, wanted)
+    assert all(w.any() for w in wanted)
+
+
+def test_a_gradient_that_is_constant_has_a_derivative_of_zero():
+    maps = random(2, 3, 4, 4).requires_grad_()
+    l1 = top_gap_and_l1(maps, k=5).l1.sum()
+    (first,) = torch.autograd.grad(l1, maps, create_graph=True)
+    assert not torch.autograd.grad(first.sum(), maps)[0].any()
+
+
+def test_gradients_come_in_batches():
+    maps = random(2, 3, 4, 4).requires_grad_()
+    logits = top_gap_and_l1(maps, k=5).logits
+    directions = torch.eye(6, dtype=maps.dtype).view(6, 2, 3)
+    options = {"retain_graph": True}
+    (together,) = torch.autograd.grad(logits, maps, directions, is_grads_batched=True, **options)
+    alone = [torch.autograd.grad(logits, maps, d, **options)[0] for d in directions]
+    torch.testing.assert_close(together, torch.stack(alone))
+
+
+def test_a_gradient_that_is_not_finite_stays_with_the_largest_values():
+    maps = random(1, 2, 4, 4)
+    weights = torch.tensor([[torch.inf, 1.0]], dtype=maps.dtype)
+
+    def by(pool):
+        x = maps.clone().requires_grad_()
+        return torch.autograd.grad((pool(x) * weights).sum(), x)[0]
+
+    torch.testing.assert_close(by(lambda x: top_gap(x, k=3)), by(lambda x: by_torch(x, 3)[0]))
+
+
+def test_maps_with_nan_have_the_gradients_of_topk():
+    maps = random(2, 2, 4, 4)
+    maps[0, 1, 2, 2] = torch.nan
+    found = gradient(lambda m: [top_gap(m, k=3)], maps)
+    torch.testing.assert_close(found, gradient(lambda m: by_torch(m, 3)[:1], maps))
+
+
+def test_a_training_step_takes_both_from_one_function(monkeypatch):
+    options = {"k": 0.2, "width": 6, "backbone_options": {"width": 4, "blocks": (1, 1)}}
+    model = build_network("top_gap", (1, 12, 12), 3, options=options, seed=0)
+    inputs, labels = random(2, 1, 12, 12, dtype=torch.float32), torch.tensor([0, 2])
+
+    def step():
+        taken = forward(model, inputs, labels, torch.Generator().manual_seed(0))
+        loss = taken.logits.square().sum() + PENALTIES["class_map_l1"](taken).mean()
+        return taken, torch.autograd.grad(loss, list(model.parameters()))
+
+    taken, found = step()
+    assert taken.class_map_l1 is not None
+    monkeypatch.setattr(blocks, "numpy", lambda: None)
+    assert not pooling.can_block(inputs)
+    taken, wanted = step()
+    assert taken.class_map_l1 is None
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)

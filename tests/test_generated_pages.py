@@ -140,5 +140,5 @@ def test_benchmark_page_shows_value_spread_goal_and_whether_it_is_met(tmp_path, 
     assert drawn[["panel", "method", "network"]].to_numpy().tolist() == [
         ["training step", "fast", "LeNet-5"],
         ["peers", "entropy", "Quantus"],
-        ["peers", "leading eigenpair", "authors' way"],
+        ["peers", "input Hessian, leading eigenpair", "the authors' way"],
     ]

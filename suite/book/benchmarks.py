@@ -14,8 +14,9 @@ STEP = " / plain"
 # What others need over what the library needs, by the end of the row.
 PEERS = {
     "Quantus / reglib": "Quantus",
-    "authors' way / leading eigenpair": "authors' way",
-    "authors' way / full": "authors' way",
+    "authors' way / leading eigenpair": "the authors' way",
+    "authors' way / full with eigenvectors": "the authors' way",
+    "authors' way, batches of 32 / full with eigenvectors": "the same, classes by 32",
     "Foolbox's loop / ours": "Foolbox's loop",
 }
 
@@ -60,7 +61,7 @@ def ratios_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
             about["network"] = subject.partition(", batch")[0]
         for end, peer in PEERS.items():
             if row["case"].endswith(end):
-                what = subject if colon else end.partition(" / ")[2]
+                what = subject if colon else f"input Hessian, {end.partition(' / ')[2]}"
                 about = {"panel": "peers", "method": what, "network": peer}
         if about and row["unit"] == "x" and row["quartiles"]:
             low, high = row["quartiles"]

@@ -52,6 +52,27 @@ def test_list_shows_profiles_and_parameters_with_type_default_and_help(command):
     assert "n_samples: int = 200\n      noisy copies" in out
 
 
+def test_kept_results_count_unless_the_run_is_fresh(command):
+    asked = ("run", CHAPTER, "--dry-run")
+    code, out, _ = command(*asked, REGLIB_FRESH="")
+    assert code == 0
+    assert "546 units, 0 stored (0 s spent), 546 kept, 0 missing" in out
+    code, out, _ = command(*asked, "--fresh", REGLIB_FRESH="")
+    assert code == 0
+    assert "546 units, 0 stored (0 s spent), 546 missing" in out
+    assert "estimate" in out
+
+
+def test_keep_refuses_a_run_that_is_not_finished(command, tmp_path):
+    code, _, err = command("keep", CHAPTER, "smoke")
+    assert code == 2
+    # In a checkout with changes it is refused for them.
+    assert "units are not computed" in err or "the working tree has changes" in err
+    code, _, err = command("keep", CHAPTER, "smoke", "--store", str(tmp_path / "nowhere"))
+    assert code == 2
+    assert "--store: expected a folder of results" in err
+
+
 def test_dry_run_says_what_is_missing_and_computes_nothing(command, tmp_path):
     code, out, _ = command("run", CHAPTER, "--profile", "paper", "--dry-run")
     assert code == 0

@@ -47,8 +47,8 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
         return [unit for settings in each for unit in one(of, metric, **settings, **more)]
 
     def quality(saliency: str) -> list[Unit]:
-        noise = {} if saliency.startswith("smooth_c") else {"n_samples": p.n_samples}
-        settings = {"saliency": saliency, **noise}
+        noisy = p.n_samples and not saliency.startswith("smooth_c")
+        settings = {"saliency": saliency} | ({"n_samples": p.n_samples} if noisy else {})
         return spread(network, "interpretation_quality", p.n_quality, 2, **settings)
 
     return {

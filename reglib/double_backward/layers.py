@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from reglib._torch_private import aten, is_transformed, saved_tensors_are_hooked
+from reglib.double_backward import layout
 from reglib.double_backward.functions import (
     Convolution,
     Geometry,
@@ -37,11 +38,16 @@ class FastLayers(TorchFunctionMode):
 
     Args:
         calls: counts, if given, the calls that went to ours and those that stayed, by name.
+        lays_out: whether to lead images through convolutions in the layout that is faster there,
+            until a function comes that is not known to do the same in both.
     """
 
-    def __init__(self, calls: dict[str, Counter[str]] | None = None) -> None:
+    def __init__(
+        self, calls: dict[str, Counter[str]] | None = None, *, lays_out: bool = False
+    ) -> None:
         super().__init__()
         self.calls = calls
+        self.lays_out = lays_out
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -49,11 +55,21 @@ class FastLayers(TorchFunctionMode):
         kwargs = kwargs or {}
         handler = HANDLERS.get(func)
         result = NotImplemented
+        values = (*args, *kwargs.values())
         if handler is not None and _ordinary(args[0] if args else None):
-            result = handler(*args, **kwargs)
+            given = args
+            if self.lays_out and func is F.conv2d and len(args) > 1:
+                given = layout.for_convolution(args[0], args[1]), *args[1:]
+            result = handler(*given, **kwargs)
+            result = layout.marked(result) if layout.is_marked(given) else result
         ours = result is not NotImplemented
         if not ours:
+            laid_out = layout.is_marked(values)
+            if laid_out and func not in layout.SAME_IN_ANY_LAYOUT:
+                layout.make_contiguous(values)
+                self.lays_out = laid_out = False
             result = func(*args, **kwargs)
+            result = layout.marked(result) if laid_out else result
         if self.calls is not None and isinstance(result, Tensor) and result.grad_fn is not None:
             self.calls["fast" if ours else "stock"][resolve_name(func) or repr(func)] += 1
         return result

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
+from reglib._torch_private import is_hooked_between
 from reglib.double_backward.layers import FastLayers
+from reglib.double_backward.layout import make_contiguous
 
 
 class View(nn.Module):
@@ -74,8 +76,12 @@ class Fast(View):
     """A view that calls exact autograd functions of ours."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with FastLayers():
-            return super().__call__(*args, **kwargs)
+        # What hooks keep beyond the call is to be laid out as without.
+        hooked = any(is_hooked_between(module, module) for module in self.modules())
+        with FastLayers(lays_out=not hooked):
+            result = super().__call__(*args, **kwargs)
+        make_contiguous([result])
+        return result
 
 
 def fast_double_backward(model: nn.Module) -> Any:

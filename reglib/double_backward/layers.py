@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from reglib._torch_private import aten, is_transformed, saved_tensors_are_hooked
@@ -56,7 +57,7 @@ class FastLayers(TorchFunctionMode):
         handler = HANDLERS.get(func)
         result = NotImplemented
         values = (*args, *kwargs.values())
-        if handler is not None and _ordinary(args[0] if args else None):
+        if handler is not None and _ordinary(next(iter(values), None)):
             given = args
             if self.lays_out and func is F.conv2d and len(args) > 1:
                 given = layout.for_convolution(args[0], args[1]), *args[1:]
@@ -194,6 +195,24 @@ def _leaky_relu_rule(input: Tensor, negative_slope: float = 0.01, inplace: bool 
     return _activation(input, leak, slope, keeps_output=inplace)
 
 
+def _hardsigmoid_rule(input: Tensor, inplace: bool = False) -> Ruled:
+    """Clip x / 6 + 1 / 2 to [0, 1]; that of stock autograd has no second derivative."""
+
+    def slope(v: Tensor, y: Tensor) -> Tensor:
+        return aten.hardtanh_backward(v, y, 0.0, 1.0) / 6
+
+    function = aten.hardsigmoid_ if inplace else aten.hardsigmoid
+    return _activation(input, function, slope, keeps_output=True)
+
+
+def _attention_rule(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Ruled:
+    """Attend by elementary operations: the fused kernels have no second derivative."""
+    if not _differentiable(query, key, value):
+        return NotImplemented
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+
+
 def _max_pool2d_rule(
     input: Tensor,
     kernel_size: Pair,
@@ -299,6 +318,8 @@ HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.hardtanh: _hardtanh_rule,
     F.relu6: _relu6_rule,
     F.leaky_relu: _leaky_relu_rule,
+    F.hardsigmoid: _hardsigmoid_rule,
+    F.scaled_dot_product_attention: _attention_rule,
     F.max_pool2d: _max_pool2d_rule,
     F.adaptive_max_pool2d: _adaptive_max_pool2d_rule,
     F.avg_pool2d: _avg_pool2d_rule,

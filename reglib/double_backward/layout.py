@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reglib.double_backward.functions import LinearMap
 
-FEW, MANY = 16, 256  # output channels between which channels-last convolutions are faster
+FEW, MANY = 16, 256  # channels between which channels-last convolutions are faster
 MARK = "_reglib_laid_out"
 
 
@@ -49,7 +49,8 @@ def for_convolution(x: Tensor, weight: Tensor) -> Tensor:
     """Return images in the faster layout, if they are contiguous or were laid out here."""
     if x.ndim != 4 or x.device.type != "cpu" or not weight.is_contiguous():
         return x
-    fits = FEW <= weight.shape[0] <= MANY
+    images = x.shape[1] <= 4
+    fits = (images or x.shape[1] >= FEW) and FEW <= weight.shape[0] <= MANY
     if fits and x.is_contiguous() and not is_channels_last(x):
         return marked(LinearMap.apply(x, to_channels_last, Tensor.contiguous))
     if hasattr(x, MARK) and not fits:

@@ -205,12 +205,12 @@ def _hardsigmoid_rule(input: Tensor, inplace: bool = False) -> Ruled:
     return _activation(input, function, slope, keeps_output=True)
 
 
-def _attention_rule(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Ruled:
+def _attention_rule(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Attend by elementary operations: the fused kernels have no second derivative."""
-    if not _differentiable(query, key, value):
+    if not _differentiable(*(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))):
         return NotImplemented
     with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+        return function(*args, **kwargs)
 
 
 def _max_pool2d_rule(
@@ -259,6 +259,8 @@ def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[A
 
     def evaluate(x: Tensor) -> tuple[Tensor, list[Tensor]]:
         y, indices = forward(x, *settings)
+        if x.device.type == "cpu" and x.is_contiguous():
+            x = x.new_empty(()).expand(x.shape)  # of which the backward pass takes the shape alone
         return y, [x, indices]
 
     def pull(gy: Tensor, x: Tensor, indices: Tensor) -> Tensor:
@@ -307,6 +309,7 @@ def _linear_pool(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ..
     return LinearMap.apply(x, pool, spread, x.detach())
 
 
+ATTENTION = F.scaled_dot_product_attention, F.multi_head_attention_forward
 HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.conv2d: _conv2d_rule,
     F.batch_norm: _batch_norm_rule,
@@ -319,7 +322,7 @@ HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.relu6: _relu6_rule,
     F.leaky_relu: _leaky_relu_rule,
     F.hardsigmoid: _hardsigmoid_rule,
-    F.scaled_dot_product_attention: _attention_rule,
+    **{f: partial(_attention_rule, f) for f in ATTENTION},
     F.max_pool2d: _max_pool2d_rule,
     F.adaptive_max_pool2d: _adaptive_max_pool2d_rule,
     F.avg_pool2d: _avg_pool2d_rule,

@@ -95,7 +95,7 @@ class Kept(nn.Module):
 
     def forward(self, x):
         self.kept = torch.tanh(self.conv(x))
-        return {"maps": [F.relu(self.kept)], "number": 2}
+        return {"maps": [torch.cat([F.relu(self.kept), self.kept], 1)], "number": 2}
 
 
 def test_images_are_laid_out_inside_and_handed_back_contiguous():
@@ -108,7 +108,22 @@ def test_images_are_laid_out_inside_and_handed_back_contiguous():
     assert gradient.is_contiguous()
     gradients = torch.autograd.grad(gradient.square().sum(), model.parameters(), allow_unused=True)
     assert gradients[0].is_contiguous()
-    torch.testing.assert_close(maps, copy.deepcopy(model.conv)(x).tanh().relu())
+    torch.testing.assert_close(maps[:, 16:], copy.deepcopy(model.conv)(x).tanh())
+
+
+class Keep(nn.Module):
+    """Hands on its input, and keeps it for itself."""
+
+    def forward(self, x):
+        self.kept = x
+        return x
+
+
+@pytest.mark.parametrize(("channels", "laid_out"), [(256, True), (257, False)])
+def test_images_of_very_many_channels_are_not_laid_out(channels, laid_out):
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, channels, 1), Keep(), nn.ReLU())
+    assert fast_double_backward(model)(torch.rand(2, 3, 6, 6)).is_contiguous()
+    assert model[2].kept.is_contiguous() != laid_out
 
 
 def test_hooks_see_contiguous_images():

@@ -136,7 +136,7 @@ def _data_of(settings: Mapping[str, Any]) -> list[str]:
 
 def benchmark_page() -> str:
     """Return the page of benchmarks, from the kept measurements."""
-    files = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    files = sorted((ROOT / "benchmarks" / "results").glob("c*.json"))  # cpu, cuda
     machines = [json.loads(file.read_text()) for file in files]
     for machine in machines:
         machine["tables"] = {row["benchmark"]: [] for row in machine["rows"]}

@@ -56,7 +56,7 @@ def complaints(results: Mapping[str, Any]) -> pd.DataFrame:
 def architectures(results: Mapping[str, Any]) -> tuple[str, pd.DataFrame]:
     """Sum up in words what came of architectures, and list them, those that gain most first."""
     rows = pd.DataFrame(results["rows"]).sort_values("stock_over_fast", ascending=False)
-    raises = rows.stock_raises.map(_reason)
+    raises = rows.stock_raises.fillna("").map(_reason)
     names = ", ".join(sorted(rows.architecture[raises != ""]))
     text = (
         f"{heading(results)} images of {results['pixels']} pixels, {results['batch']['speed']} in "
@@ -76,11 +76,9 @@ def architectures(results: Mapping[str, Any]) -> tuple[str, pd.DataFrame]:
     return text, table
 
 
-def _reason(error: str | None) -> str:
-    """Say in a word what PyTorch raised."""
-    if error is None:
-        return ""
+def _reason(error: str) -> str:
+    """Say in a word what PyTorch raised, if it did."""
     for function in ("hardsigmoid", "attention"):
         if function in error:
             return f"raises: {function}"
-    return f"raises: {error}"
+    return f"raises: {error}" if error else ""

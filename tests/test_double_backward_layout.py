@@ -7,10 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from reglib.double_backward import fast_double_backward
+from reglib.double_backward import fast_double_backward, layout
 from tests.double_backward import CLASSES, assert_same_step, cases, in_general_position, randn
 
 LABELS = torch.tensor([0, 3, 1])
+
+
+@pytest.fixture(autouse=True)
+def _small_images_too(monkeypatch):
+    monkeypatch.setattr(layout, "LEAST_PIXELS", 0)
 
 
 class Around(nn.Module):
@@ -144,6 +149,14 @@ def test_a_network_in_channels_last_stays_so(where):
     y = fast_double_backward(model)(x)
     assert y.is_contiguous(memory_format=torch.channels_last)
     assert not vars(y)
+
+
+def test_few_pixels_are_not_laid_out(monkeypatch):
+    monkeypatch.setattr(layout, "LEAST_PIXELS", 2 * 64)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), Keep(), nn.Conv2d(16, 16, 1), Keep(), nn.ReLU())
+    assert fast_double_backward(model)(torch.rand(2, 3, 8, 8)).is_contiguous()
+    assert not model[1].kept.is_contiguous()
+    assert model[3].kept.is_contiguous()
 
 
 class Watched(nn.Module):

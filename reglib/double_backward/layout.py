@@ -15,7 +15,10 @@ from torch import Tensor
 
 from reglib.double_backward.functions import LinearMap
 
-FEW, MANY = 16, 256  # channels between which channels-last convolutions are faster
+# Where channels-last convolutions are faster: between these numbers of channels, and from this
+# number of pixels in a batch on, which makes up for changing the layout of the weights each time.
+FEW, MANY = 16, 256
+LEAST_PIXELS = 1024
 MARK = "_reglib_laid_out"
 
 
@@ -51,6 +54,7 @@ def for_convolution(x: Tensor, weight: Tensor) -> Tensor:
         return x
     images = x.shape[1] <= 4
     fits = (images or x.shape[1] >= FEW) and FEW <= weight.shape[0] <= MANY
+    fits = fits and x.shape[0] * x.shape[2] * x.shape[3] >= LEAST_PIXELS
     if fits and x.is_contiguous() and not is_channels_last(x):
         return marked(LinearMap.apply(x, to_channels_last, Tensor.contiguous))
     if hasattr(x, MARK) and not fits:

@@ -1,4 +1,7 @@
-"""Run all benchmarks, print a table and write it to `benchmarks/results/DEVICE.json`."""
+"""Run all benchmarks, print a table and write it to `benchmarks/results/DEVICE.json`.
+
+That of architectures, which is long and has a table of its own, goes to `architectures.json`.
+"""
 
 import argparse
 import datetime
@@ -13,6 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks import (
+    architectures,
     input_hessian,
     memory,
     penalties,
@@ -44,18 +48,33 @@ def main() -> None:
     """Run what the command line asks for, on every device there is."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repeats; writes no file")
-    parser.add_argument("--only", choices=BENCHMARKS, help="one benchmark; writes no file")
+    parser.add_argument(
+        "--only",
+        choices=[*BENCHMARKS, "architectures"],
+        help="one benchmark; writes no file but its own",
+    )
     parser.add_argument("--threads", type=int, help="of PyTorch on the CPU; default: its own")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
+    if options.only != "architectures":
+        _on_every_device(options)
+    if options.only in (None, "architectures"):
+        load = os.getloadavg()[0]
+        table = architectures.run(quick=options.quick)
+        if not options.quick:
+            _write("architectures", {**_circumstances("cpu", load), **table})
+
+
+def _on_every_device(options: argparse.Namespace) -> None:
     names = [options.only] if options.only else list(BENCHMARKS)
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     for name in devices:
         load = os.getloadavg()[0]
         rows = _run(names, torch.device(name), quick=options.quick)
         if not (options.quick or options.only):
-            _write(name, rows, load)
+            table = {"rows": [row.as_json() for row in rows]}
+            _write(name, {**_circumstances(name, load), **table})
 
 
 def _run(names: Sequence[str], device: torch.device, *, quick: bool) -> list[Row]:
@@ -78,9 +97,8 @@ def line(row: Row) -> str:
     return f"{row.benchmark:<24}{row.case:<66}{value} {row.goal:<14} {verdict}".rstrip()
 
 
-def _write(device: str, rows: Sequence[Row], load: float) -> None:
-    contents = {**_circumstances(device, load), "rows": [row.as_json() for row in rows]}
-    path = RESULTS / f"{device}.json"
+def _write(name: str, contents: dict[str, Any]) -> None:
+    path = RESULTS / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(contents, indent=1) + "\n")
 

@@ -56,7 +56,9 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def median_row(benchmark: str, case: str, values: Sequence[float], unit: str, **goal: float) -> Row:
+def median_row(
+    benchmark: str, case: str, values: Sequence[float], unit: str, **goal: float | None
+) -> Row:
     """Make a row of the median and the quartiles of several measurements."""
     low, middle, high = np.percentile(values, [25, 50, 75])
     return Row(

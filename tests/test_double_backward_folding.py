@@ -222,6 +222,15 @@ def test_what_is_nonlinear_is_named(module):
     assert folding_of(model).nonlinear == {"_1": f"1 is a {type(module).__name__}"}
 
 
+def test_attention_is_nonlinear_and_hardsigmoid_is_not():
+    class Attends(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, F.hardsigmoid(x))
+
+    reasons = list(folding_of(Attends()).nonlinear.values())
+    assert reasons == ["scaled_dot_product_attention is called"]
+
+
 def test_a_product_of_activations_is_nonlinear_and_one_with_a_number_is_not():
     class Products(nn.Module):
         def forward(self, x):

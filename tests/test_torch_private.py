@@ -104,7 +104,8 @@ def test_hooks_are_seen():
 @pytest.mark.parametrize(
     "name",
     "convolution_backward native_batch_norm native_batch_norm_backward threshold_backward "
-    "hardtanh_ hardtanh_backward leaky_relu_ leaky_relu_backward max_pool2d_with_indices_backward "
+    "hardsigmoid hardsigmoid_ hardtanh_ hardtanh_backward leaky_relu_ leaky_relu_backward "
+    "max_pool2d_with_indices_backward "
     "adaptive_max_pool2d_backward avg_pool2d_backward _adaptive_avg_pool2d "
     "_adaptive_avg_pool2d_backward".split(),
 )

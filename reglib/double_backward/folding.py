@@ -16,7 +16,7 @@ from reglib._torch_private import (
     is_hooked_between,
     saved_tensors_are_hooked,
 )
-from reglib.double_backward.layers import HANDLERS, FastLayers
+from reglib.double_backward.layers import ATTENTION, HANDLERS, FastLayers
 from reglib.double_backward.modules import View, check, view_of, viewed
 from reglib.double_backward.normalisation import scale_and_shift
 
@@ -31,7 +31,7 @@ PIECEWISE_LINEAR_MODULES = _named(
     "Dropout2d MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d ZeroPad2d ReflectionPad2d",
 )
 PIECEWISE_LINEAR_FUNCTIONS: set[Any] = {
-    *HANDLERS,
+    *(function for function in HANDLERS if function not in ATTENTION),
     *_named(F, "linear dropout dropout2d pad interpolate"),
     *_named(torch, "flatten cat stack add sub mean sum squeeze unsqueeze _assert"),
     *_named(operator, "add iadd sub neg getitem eq"),

@@ -102,9 +102,11 @@ def _convolution_backward(
 ) -> Sequence[Tensor]:
     stride, padding, dilation, groups = geometry
     bias = [w.shape[0]] if mask[2] else None
-    return aten.convolution_backward(
+    gx, gw, gb = aten.convolution_backward(
         gy, x, w, bias, stride, padding, dilation, False, [0, 0], groups, mask
     )
+    # Of channels-last images the kernel gives a channels-last weight gradient.
+    return gx, gw.contiguous() if mask[1] and w.is_contiguous() else gw, gb
 
 
 def _by_flipped_kernel(w: Tensor, geometry: Geometry) -> bool:

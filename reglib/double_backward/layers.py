@@ -13,9 +13,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from reglib._torch_private import aten, is_transformed, saved_tensors_are_hooked
+from reglib.double_backward import layout
 from reglib.double_backward.functions import (
     Convolution,
     Geometry,
@@ -37,11 +39,16 @@ class FastLayers(TorchFunctionMode):
 
     Args:
         calls: counts, if given, the calls that went to ours and those that stayed, by name.
+        lays_out: whether to lead images through convolutions in the layout that is faster there,
+            until a function comes that is not known to do the same in both.
     """
 
-    def __init__(self, calls: dict[str, Counter[str]] | None = None) -> None:
+    def __init__(
+        self, calls: dict[str, Counter[str]] | None = None, *, lays_out: bool = False
+    ) -> None:
         super().__init__()
         self.calls = calls
+        self.lays_out = lays_out
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -49,11 +56,21 @@ class FastLayers(TorchFunctionMode):
         kwargs = kwargs or {}
         handler = HANDLERS.get(func)
         result = NotImplemented
-        if handler is not None and _ordinary(args[0] if args else None):
-            result = handler(*args, **kwargs)
+        values = (*args, *kwargs.values())
+        if handler is not None and _ordinary(next(iter(values), None)):
+            given = args
+            if self.lays_out and func is F.conv2d and len(args) > 1:
+                given = layout.for_convolution(args[0], args[1]), *args[1:]
+            result = handler(*given, **kwargs)
+            result = layout.marked(result) if layout.is_marked(given) else result
         ours = result is not NotImplemented
         if not ours:
+            laid_out = layout.is_marked(values)
+            if laid_out and func not in layout.SAME_IN_ANY_LAYOUT:
+                layout.make_contiguous(values)
+                self.lays_out = laid_out = False
             result = func(*args, **kwargs)
+            result = layout.marked(result) if laid_out else result
         if self.calls is not None and isinstance(result, Tensor) and result.grad_fn is not None:
             self.calls["fast" if ours else "stock"][resolve_name(func) or repr(func)] += 1
         return result
@@ -178,6 +195,24 @@ def _leaky_relu_rule(input: Tensor, negative_slope: float = 0.01, inplace: bool 
     return _activation(input, leak, slope, keeps_output=inplace)
 
 
+def _hardsigmoid_rule(input: Tensor, inplace: bool = False) -> Ruled:
+    """Clip x / 6 + 1 / 2 to [0, 1]; that of stock autograd has no second derivative."""
+
+    def slope(v: Tensor, y: Tensor) -> Tensor:
+        return aten.hardtanh_backward(v, y, 0.0, 1.0) / 6
+
+    function = aten.hardsigmoid_ if inplace else aten.hardsigmoid
+    return _activation(input, function, slope, keeps_output=True)
+
+
+def _attention_rule(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Attend by elementary operations: the fused kernels have no second derivative."""
+    if not _differentiable(*(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))):
+        return NotImplemented
+    with sdpa_kernel(SDPBackend.MATH):
+        return function(*args, **kwargs)
+
+
 def _max_pool2d_rule(
     input: Tensor,
     kernel_size: Pair,
@@ -224,6 +259,8 @@ def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[A
 
     def evaluate(x: Tensor) -> tuple[Tensor, list[Tensor]]:
         y, indices = forward(x, *settings)
+        if x.device.type == "cpu" and x.is_contiguous():
+            x = x.new_empty(()).expand(x.shape)  # of which the backward pass takes the shape alone
         return y, [x, indices]
 
     def pull(gy: Tensor, x: Tensor, indices: Tensor) -> Tensor:
@@ -272,6 +309,7 @@ def _linear_pool(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ..
     return LinearMap.apply(x, pool, spread, x.detach())
 
 
+ATTENTION = F.scaled_dot_product_attention, F.multi_head_attention_forward
 HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.conv2d: _conv2d_rule,
     F.batch_norm: _batch_norm_rule,
@@ -283,6 +321,8 @@ HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.hardtanh: _hardtanh_rule,
     F.relu6: _relu6_rule,
     F.leaky_relu: _leaky_relu_rule,
+    F.hardsigmoid: _hardsigmoid_rule,
+    **{f: partial(_attention_rule, f) for f in ATTENTION},
     F.max_pool2d: _max_pool2d_rule,
     F.adaptive_max_pool2d: _adaptive_max_pool2d_rule,
     F.avg_pool2d: _avg_pool2d_rule,

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
+from reglib._torch_private import is_hooked_between
 from reglib.double_backward.layers import FastLayers
+from reglib.double_backward.layout import make_contiguous
 
 
 class View(nn.Module):
@@ -74,8 +76,12 @@ class Fast(View):
     """A view that calls exact autograd functions of ours."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with FastLayers():
-            return super().__call__(*args, **kwargs)
+        # What hooks keep beyond the call is to be laid out as without.
+        hooked = any(is_hooked_between(module, module) for module in self.modules())
+        with FastLayers(lays_out=not hooked):
+            result = super().__call__(*args, **kwargs)
+        make_contiguous([result])
+        return result
 
 
 def fast_double_backward(model: nn.Module) -> Any:
@@ -85,8 +91,15 @@ def fast_double_backward(model: nn.Module) -> Any:
     training mode and names in `state_dict` are shared, not copied. While it is called, convolution,
     batch normalisation, ReLU and its relatives, and pooling go to exact autograd functions of ours,
     whichever module or function calls them; all others are left to stock autograd (`calls_of` lists
-    both). Derivatives of any order by any parameter are exact. Function transforms (`torch.func`),
-    forward-mode differentiation, activation checkpointing and complex tensors get stock functions.
+    both). Derivatives of any order by any parameter are exact. Hardsigmoid and attention, which
+    stock PyTorch differentiates only once, have all of them too. Function transforms
+    (`torch.func`), forward-mode differentiation, activation checkpointing and complex tensors get
+    stock functions.
+
+    Nothing else is to be done for speed. On the CPU contiguous images go through a contiguous
+    network in channels-last layout, and come back contiguous. Functions that are not known to do
+    the same in both layouts get contiguous images, and a network with forward hooks keeps its
+    layout; a module that keeps feature maps for itself may find them in channels-last.
 
     Args:
         model: any network in Python. It can be used by itself as before.

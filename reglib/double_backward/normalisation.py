@@ -116,6 +116,8 @@ def _backward(
     gy: Tensor, x: Tensor, w: Tensor | None, mean: Tensor, rstd: Tensor, eps: float, need: Mask
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return G gy and, of each channel, the sums of gy times normalised x and of gy."""
+    if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        gy = gy.contiguous(memory_format=torch.channels_last)  # mixed layouts are slow
     return aten.native_batch_norm_backward(gy, x, w, None, None, mean, rstd, True, eps, need)
 
 

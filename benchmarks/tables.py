@@ -1,0 +1,84 @@
+"""Tables of what was measured, for the page "Differentiating a gradient"."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+RESULTS = Path(__file__).parent / "results"
+COMPLAINTS = {"Three convolutions, batch 128": 3076, "PreAct-ResNet-18, batch 128": 7714}
+
+
+def measured(name: str) -> dict[str, Any] | None:
+    """Read what was measured on a device (cpu, cuda), or of architectures; None if nothing was."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def heading(results: Mapping[str, Any]) -> str:
+    """Say when, where and with what something was measured."""
+    machine = f"{results['device']}, {results['threads']} threads, {results['date']}"
+    return f"**{machine}**, PyTorch {results['versions']['torch']}:"
+
+
+def training_steps(results: Mapping[str, Any]) -> pd.DataFrame:
+    """List ratios of training steps that took turns."""
+    rows = pd.DataFrame(results["rows"])
+    rows = rows[(rows.benchmark == "training step") & (rows.unit == "x")]
+    return rows[["case", "goal"]].assign(
+        median=rows.value.map("{:.2f}".format),
+        quartiles=rows.quartiles.map(lambda q: f"{q[0]:.2f} to {q[1]:.2f}"),
+        met=rows.met.map({True: "yes", False: "no"}),
+    )
+
+
+def complaints(results: Mapping[str, Any]) -> pd.DataFrame:
+    """List the settings of issues of PyTorch, and their steps over the plain one.
+
+    Raises:
+        ValueError: they were not measured.
+    """
+    values = {row["case"]: row["value"] for row in results["rows"]}
+    rows = []
+    for network, issue in COMPLAINTS.items():
+        row: dict[str, Any] = {"issue": issue, "network": network}
+        for way in ("stock", "fast"):
+            case = f"{network}: as a user has it, {way} / plain"
+            if case not in values:
+                raise ValueError(f"benchmarks/results: expected {case!r}; run 'make bench'")
+            row[f"{way} / plain"] = values[case]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def architectures(results: Mapping[str, Any]) -> tuple[str, pd.DataFrame]:
+    """Sum up in words what came of architectures, and list them, those that gain most first."""
+    rows = pd.DataFrame(results["rows"]).sort_values("stock_over_fast", ascending=False)
+    raises = rows.stock_raises.fillna("").map(_reason)
+    names = ", ".join(sorted(rows.architecture[raises != ""]))
+    text = (
+        f"{heading(results)} images of {results['pixels']} pixels, {results['batch']['speed']} in "
+        f"a batch, timm {results['timm']}. Of {len(rows)} architectures, {rows.exact.sum()} agree "
+        f"to {results['tolerance']:.0e} in both modes. Stock PyTorch raises for "
+        f"{(raises != '').sum()}: {names}."
+    )
+    table = pd.DataFrame(
+        {
+            "architecture": rows.architecture,
+            "stock PyTorch": raises,
+            "training": rows.training.map("{:.0e}".format),
+            "evaluation": rows.evaluation.map("{:.0e}".format),
+            "stock / fast": rows.stock_over_fast.map("{:.2f}".format),
+        }
+    )
+    return text, table
+
+
+def _reason(error: str) -> str:
+    """Say in a word what PyTorch raised, if it did."""
+    for function in ("hardsigmoid", "attention"):
+        if function in error:
+            return f"raises: {function}"
+    return f"raises: {error}" if error else ""

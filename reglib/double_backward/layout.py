@@ -1,0 +1,90 @@
+"""Leading images through a network in channels-last layout, unseen.
+
+On the CPU oneDNN's convolutions take that layout up to three times as fast. A tensor that is laid
+out so is marked. A function that is not known to do the same in both layouts finds it contiguous,
+as it would have without: the memory of the very tensor is exchanged, not a copy handed on, which
+would miss what is written to a view of it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reglib.double_backward.functions import LinearMap
+
+# Where channels-last convolutions are faster: between these numbers of channels, and from this
+# number of pixels in a batch on, which makes up for changing the layout of the weights each time.
+FEW, MANY = 16, 256
+LEAST_PIXELS = 1024
+MARK = "_reglib_laid_out"
+
+
+def _named(module: Any, names: str) -> set[Callable[..., Any]]:
+    return {getattr(module, name) for name in names.split()}
+
+
+# Functions that return no view, and that do the same in every layout.
+SAME_IN_ANY_LAYOUT: set[Callable[..., Any]] = {
+    *_named(F, "relu silu gelu mish elu softplus leaky_relu hardtanh relu6 hardsigmoid hardswish"),
+    *_named(F, "dropout dropout2d pad interpolate max_pool2d avg_pool2d adaptive_avg_pool2d"),
+    *_named(torch, "add sub mul div cat mean sigmoid tanh relu"),
+    *_named(Tensor, "add sub mul div mean sigmoid tanh relu add_ sub_ mul_ div_ relu_ size dim"),
+    *_named(Tensor, "__add__ __radd__ __iadd__ __sub__ __mul__ __rmul__ __imul__ __truediv__"),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "is_cuda")),
+    *(getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn")),
+}
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Whether images lie in memory pixel by pixel, with their channels side by side."""
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def to_channels_last(x: Tensor) -> Tensor:
+    """Bring images into channels-last layout."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def for_convolution(x: Tensor, weight: Tensor) -> Tensor:
+    """Return images in the faster layout, if they are contiguous or were laid out here."""
+    if x.ndim != 4 or x.device.type != "cpu" or not weight.is_contiguous():
+        return x
+    images = x.shape[1] <= 4
+    fits = (images or x.shape[1] >= FEW) and FEW <= weight.shape[0] <= MANY
+    fits = fits and x.shape[0] * x.shape[2] * x.shape[3] >= LEAST_PIXELS
+    if fits and x.is_contiguous() and not is_channels_last(x):
+        return marked(LinearMap.apply(x, to_channels_last, Tensor.contiguous))
+    if hasattr(x, MARK) and not fits:
+        y: Tensor = LinearMap.apply(x, Tensor.contiguous, to_channels_last)
+        return y
+    return x
+
+
+def marked(y: Any) -> Any:
+    """Mark a result of what was laid out here, if it is so itself."""
+    if isinstance(y, Tensor) and is_channels_last(y):
+        setattr(y, MARK, True)
+    return y
+
+
+def is_marked(values: Any) -> bool:
+    """Whether a tensor among values, or in lists there, was laid out here."""
+    return any(
+        hasattr(value, MARK) or (isinstance(value, list | tuple) and is_marked(value))
+        for value in values
+    )
+
+
+def make_contiguous(values: Any) -> None:
+    """Undo in place what was laid out here."""
+    for value in values:
+        if hasattr(value, MARK):
+            value.data = value.detach().contiguous()
+            delattr(value, MARK)
+        elif isinstance(value, list | tuple):
+            make_contiguous(value)
+        elif isinstance(value, Mapping):
+            make_contiguous(value.values())

@@ -1,0 +1,74 @@
+"""What the page "Differentiating a gradient" shows of the kept measurements."""
+
+import pytest
+
+from benchmarks import tables
+from benchmarks.architectures import gradient
+from benchmarks.training_step import COMPLAINTS
+from tests.double_backward import small
+
+
+def test_complaints_are_the_networks_that_are_measured():
+    names = [f"{name}, batch {case.batch}" for name, case in COMPLAINTS.items()]
+    assert names == list(tables.COMPLAINTS)
+
+
+def row(case, value):
+    return {"case": case, "value": value}
+
+
+def test_complaints_show_stock_beside_fast_or_say_what_is_missing():
+    results = {
+        "rows": [
+            row(f"{network}: as a user has it, {way} / plain", value)
+            for network in tables.COMPLAINTS
+            for way, value in (("fast", 2.0), ("stock", 3.5))
+        ]
+    }
+    table = tables.complaints(results)
+    assert list(table.issue) == [3076, 7714]
+    assert list(table["stock / plain"]) == [3.5, 3.5]
+    assert list(table["fast / plain"]) == [2.0, 2.0]
+    del results["rows"][-1]
+    with pytest.raises(ValueError, match=r"expected 'PreAct-ResNet-18.*stock / plain'; run 'make"):
+        tables.complaints(results)
+
+
+def test_architectures_are_sorted_and_those_that_raise_are_named():
+    rows = [
+        {
+            "architecture": name,
+            "stock_raises": raises,
+            "training": 1e-15,
+            "evaluation": 2e-16,
+            "exact": True,
+            "stock_over_fast": value,
+        }
+        for name, raises, value in (
+            ("slow", None, 1.0),
+            ("tiny", "derivative for aten::hardsigmoid_backward is not implemented", 2.0),
+            ("vit", "derivative for aten::_scaled_dot_product_flash_attention_...", 1.5),
+        )
+    ]
+    results = {
+        "date": "2026-01-01",
+        "device": "x86_64",
+        "threads": 2,
+        "versions": {"torch": "2.15"},
+        "timm": "1.0",
+        "pixels": 64,
+        "batch": {"speed": 8},
+        "tolerance": 1e-8,
+        "rows": rows,
+    }
+    text, table = tables.architectures(results)
+    assert list(table.architecture) == ["tiny", "vit", "slow"]
+    assert list(table["stock PyTorch"]) == ["raises: hardsigmoid", "raises: attention", ""]
+    assert "Of 3 architectures, 3 agree to 1e-08" in text
+    assert "raises for 2: tiny, vit." in text
+
+
+def test_formulas_leave_other_functions_as_they_are():
+    model = small().double()
+    model[0] = model[0].__class__(3, 4, 3, padding=1).double()
+    assert gradient(model, formulas=True).equal(gradient(model))

@@ -1,0 +1,188 @@
+"""Contiguous images go through a view in channels-last layout, and nobody who looks can tell."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from reglib.double_backward import fast_double_backward, layout
+from tests.double_backward import CLASSES, assert_same_step, cases, in_general_position, randn
+
+LABELS = torch.tensor([0, 3, 1])
+
+
+@pytest.fixture(autouse=True)
+def _small_images_too(monkeypatch):
+    monkeypatch.setattr(layout, "LEAST_PIXELS", 0)
+
+
+class Around(nn.Module):
+    """Does something to the feature maps of a convolution, then convolves and averages them."""
+
+    def __init__(self, function, width=16):
+        super().__init__()
+        self.function = function
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.last = nn.Conv2d(width, 18, 3, padding=1)
+        self.head = nn.Linear(18, CLASSES)
+
+    def forward(self, x):
+        x = self.function(self.norm(self.first(x)))
+        return self.head(self.last(x).mean((2, 3)))
+
+
+def written_through_a_view(x):
+    x.view(3, -1).mul_(2)
+    return x
+
+
+def written_to_a_part(x):
+    x[:, 1] = 0
+    return x
+
+
+def strides(x):
+    assert x.stride() == (16 * 36, 36, 6, 1)
+    assert x.is_contiguous()
+    return x
+
+
+def both(x):
+    y = F.relu(x)
+    return torch.cat([y, y.view(3, -1).view(3, 16, 6, 6)], 1)
+
+
+FUNCTIONS = {
+    "view": lambda x: x.view(3, -1).tanh().view(3, 16, 6, 6),
+    "transposed": lambda x: x.transpose(1, 2).contiguous().view(3, 6, 16, 6).transpose(1, 2),
+    "written through a view": written_through_a_view,
+    "written to a part": written_to_a_part,
+    "strides are asked for": strides,
+    "scaled by its means": lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(),
+    "residual, in place": lambda x: (x + 1).add_(x).relu_(),
+    "padded": lambda x: F.pad(F.relu(x), (1, 0, 0, 1)),
+    "interpolated": lambda x: F.interpolate(F.max_pool2d(x, 2), scale_factor=2.0),
+    "groups": lambda x: F.group_norm(x, 4),
+}
+
+
+@cases(FUNCTIONS)
+def test_whatever_is_done_inside_is_as_in_the_network_itself(case):
+    assert_same_step(Around(case).double(), randn(3, 3, 6, 6), LABELS)
+
+
+def test_a_tensor_in_a_list_is_found():
+    assert_same_step(Around(both, width=32).double(), randn(3, 3, 6, 6), LABELS)
+
+
+def test_many_channels_are_convolved_as_they_were():
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3),
+        nn.ReLU(),
+        nn.Conv2d(16, 260, 1),
+        nn.ReLU(),
+        nn.Conv2d(260, CLASSES, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+    assert_same_step(model.double(), randn(3, 3, 6, 6), LABELS)
+
+
+class Kept(nn.Module):
+    """Returns feature maps, in a dictionary and a list, and keeps others for itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3)
+
+    def forward(self, x):
+        self.kept = torch.tanh(self.conv(x))
+        return {"maps": [torch.cat([F.relu(self.kept), self.kept], 1)], "number": 2}
+
+
+def test_images_are_laid_out_inside_and_handed_back_contiguous():
+    model = Kept()
+    x = torch.rand(2, 3, 6, 6, requires_grad=True)
+    (maps,) = fast_double_backward(model)(x)["maps"]
+    assert model.kept.is_contiguous(memory_format=torch.channels_last)
+    assert maps.is_contiguous()
+    (gradient,) = torch.autograd.grad(maps.square().sum(), x, create_graph=True)
+    assert gradient.is_contiguous()
+    gradients = torch.autograd.grad(gradient.square().sum(), model.parameters(), allow_unused=True)
+    assert gradients[0].is_contiguous()
+    torch.testing.assert_close(maps[:, 16:], copy.deepcopy(model.conv)(x).tanh())
+
+
+class Keep(nn.Module):
+    """Hands on its input, and keeps it for itself."""
+
+    def forward(self, x):
+        self.kept = x
+        return x
+
+
+@pytest.mark.parametrize(("channels", "laid_out"), [(256, True), (257, False)])
+def test_images_of_very_many_channels_are_not_laid_out(channels, laid_out):
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, channels, 1), Keep(), nn.ReLU())
+    assert fast_double_backward(model)(torch.rand(2, 3, 6, 6)).is_contiguous()
+    assert model[2].kept.is_contiguous() != laid_out
+
+
+def test_hooks_see_contiguous_images():
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU())
+    seen = []
+    model[0].register_forward_hook(lambda module, given, out: seen.append(out))
+    fast_double_backward(model)(torch.rand(2, 3, 6, 6))
+    assert seen[0].is_contiguous()
+
+
+@pytest.mark.parametrize("where", ["images", "weights"])
+def test_a_network_in_channels_last_stays_so(where):
+    model, x = nn.Conv2d(3, 16, 3), torch.rand(2, 3, 6, 6)
+    if where == "images":
+        x = x.contiguous(memory_format=torch.channels_last)
+    else:
+        model = model.to(memory_format=torch.channels_last)
+    y = fast_double_backward(model)(x)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert not vars(y)
+
+
+def test_few_pixels_are_not_laid_out(monkeypatch):
+    monkeypatch.setattr(layout, "LEAST_PIXELS", 2 * 64)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), Keep(), nn.Conv2d(16, 16, 1), Keep(), nn.ReLU())
+    assert fast_double_backward(model)(torch.rand(2, 3, 8, 8)).is_contiguous()
+    assert not model[1].kept.is_contiguous()
+    assert model[3].kept.is_contiguous()
+
+
+class Watched(nn.Module):
+    """Keeps the output of the batch normalisation before its ReLU."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x):
+        self.normalised = self.norm(self.conv(x))
+        return self.head(F.relu(self.normalised).mean((2, 3)))
+
+
+def test_the_output_of_a_batch_normalisation_before_relu_can_be_differentiated_by():
+    model = in_general_position(Watched().double())
+    results = []
+    for other in (copy.deepcopy(model), fast_double_backward(model)):
+        loss = other(randn(3, 3, 6, 6).requires_grad_()).square().sum()
+        (by_norm,) = torch.autograd.grad(loss, other.normalised, create_graph=True)
+        results.append([by_norm, *torch.autograd.grad(by_norm.square().sum(), other.head.weight)])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-12)
+
+
+def test_a_hook_may_replace_the_output_of_a_batch_normalisation():
+    model = in_general_position(Watched().double())
+    model.norm.register_forward_hook(lambda module, given, out: 2 * out + out.square())
+    assert_same_step(model, randn(3, 3, 6, 6), LABELS)

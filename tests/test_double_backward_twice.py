@@ -1,0 +1,139 @@
+"""Functions that stock PyTorch differentiates only once, or did: in a view they are smooth."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from reglib.double_backward import calls_of, fast_double_backward
+from tests.double_backward import cases, randn
+
+
+class Calls(nn.Module):
+    """A function as a network, behind a layer whose weights are differentiated by."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.linear = nn.Linear(8, 8, dtype=torch.float64)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self.linear(x))
+
+
+def derivatives(model, x):
+    """Return output, input gradient, its derivative by the weights, and the next by the input."""
+    x = x.clone().requires_grad_()
+    y = model(x)
+    (gx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    (gw,) = torch.autograd.grad(gx.square().sum(), model.linear.weight, create_graph=True)
+    return [y, gx, gw, *torch.autograd.grad(gw.square().sum(), x)]
+
+
+def agree(function, formula, x):
+    torch.manual_seed(0)
+    model = Calls(formula)
+    wanted = derivatives(model, x)
+    model.function = function
+    found = derivatives(fast_double_backward(model), x)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+def hardsigmoid(x):
+    return (x / 6 + 0.5).clamp(0, 1)
+
+
+ACTIVATIONS = {
+    "hardsigmoid": (F.hardsigmoid, hardsigmoid),
+    "its module": (nn.Hardsigmoid(), hardsigmoid),
+    "its module, in place": (nn.Hardsigmoid(inplace=True), hardsigmoid),
+    "in place, of a tensor that is used on": (
+        lambda x: F.hardsigmoid(x, inplace=True) * x,
+        lambda x: hardsigmoid(x).square(),
+    ),
+    "hardswish": (F.hardswish, lambda x: x * hardsigmoid(x)),
+    "its module, in place, too": (nn.Hardswish(inplace=True), lambda x: x * hardsigmoid(x)),
+}
+
+
+@cases(ACTIVATIONS)
+def test_activations_are_their_formulas_to_the_third_derivative(case):
+    agree(*case, 4 * randn(6, 8))  # on all three pieces
+
+
+def attention(x, *, mask=0.0, scale=None, repeats=1):
+    """Attend with eight features as two heads of four, or by four heads of two to two."""
+    query, key, value = heads(x, repeats)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    key, value = (v.repeat_interleave(repeats, 1) for v in (key, value))
+    return (query @ key.mT * scale + mask).softmax(-1) @ value
+
+
+def heads(x, repeats):
+    x = x.view(2, 3, 2 * repeats, -1).transpose(1, 2)
+    return x, x[:, :2].tanh(), x[:, -2:].sin()
+
+
+def fused(repeats=1, **options):
+    return lambda x: F.scaled_dot_product_attention(*heads(x, repeats), **options)
+
+
+MASK = randn(3, 3, seed=4)
+CAUSAL = torch.full((3, 3), -torch.inf, dtype=torch.float64).triu(1)
+ATTENTION = {
+    "plain": (fused(), attention),
+    "mask": (fused(attn_mask=MASK), lambda x: attention(x, mask=MASK)),
+    "causal": (fused(is_causal=True), lambda x: attention(x, mask=CAUSAL)),
+    "scale": (fused(scale=0.3), lambda x: attention(x, scale=0.3)),
+    "groups": (fused(2, enable_gqa=True), lambda x: attention(x, repeats=2)),
+    "by name": (
+        lambda x: F.scaled_dot_product_attention(
+            **dict(zip(("query", "key", "value"), heads(x, 1)))
+        ),
+        attention,
+    ),
+}
+
+
+@cases(ATTENTION)
+def test_attention_is_its_formula_to_the_third_derivative(case):
+    agree(*case, randn(2, 3, 8))
+
+
+def test_multi_head_attention_can_be_differentiated_twice():
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+
+    def attend(x, *, weights):
+        return layer(x, x, x, need_weights=weights)[0]
+
+    # With weights asked for, PyTorch itself writes the formula out.
+    agree(lambda x: attend(x, weights=False), lambda x: attend(x, weights=True), randn(2, 3, 8))
+
+
+def test_dropped_attention_is_that_of_stock_pytorch():
+    x = randn(2, 3, 8).requires_grad_()
+    drop = fused(dropout_p=0.5)
+    torch.manual_seed(1)
+    wanted = drop(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(_called(drop, x), wanted)
+
+
+def _called(function, x):
+    model = nn.Identity()
+    model.forward = function
+    return fast_double_backward(model)(x)
+
+
+@pytest.mark.parametrize("function", [F.hardsigmoid, fused()], ids=["hardsigmoid", "attention"])
+def test_stock_pytorch_still_raises(function):
+    """If this fails, PyTorch has learnt it, and our own form is needed for speed at most."""
+    with pytest.raises(RuntimeError, match=r"derivative for .* is not implemented"):
+        derivatives(Calls(function), randn(2, 3, 8))
+
+
+def test_they_count_as_fast():
+    calls = calls_of(Calls(lambda x: fused()(F.hardsigmoid(x))), randn(2, 3, 8).requires_grad_())
+    assert calls.fast["torch.nn.functional.hardsigmoid"] == 1
+    assert calls.fast["torch.nn.functional.scaled_dot_product_attention"] == 1

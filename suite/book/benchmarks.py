@@ -27,12 +27,10 @@ def contents(folder: Path) -> dict[str, Any]:
     Args:
         folder: of the page.
     """
-    files = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
-    measured = {file.stem: json.loads(file.read_text()) for file in files}
+    files = sorted((ROOT / "benchmarks" / "results").glob("c*.json"))  # cpu, cuda
     machines = []
-    for name, machine in measured.items():
-        if "rows" not in machine:  # another table, which has its own page
-            continue
+    for file in files:
+        name, machine = file.stem, json.loads(file.read_text())
         tables: dict[str, list[list[str]]] = {}
         for row in machine["rows"]:
             tables.setdefault(row["benchmark"], []).append(_words(row))

@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         choices=[*BENCHMARKS, "architectures"],
-        help="one benchmark; writes no file but its own",
+        help="one benchmark: its rows take the place of those in the file",
     )
     parser.add_argument("--threads", type=int, help="of PyTorch on the CPU; default: its own")
     options = parser.parse_args()
@@ -71,10 +71,45 @@ def _on_every_device(options: argparse.Namespace) -> None:
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     for name in devices:
         load = os.getloadavg()[0]
-        rows = _run(names, torch.device(name), quick=options.quick)
-        if not (options.quick or options.only):
-            table = {"rows": [row.as_json() for row in rows]}
-            _write(name, {**_circumstances(name, load), **table})
+        rows = [row.as_json() for row in _run(names, torch.device(name), quick=options.quick)]
+        about = _circumstances(name, load)
+        if not options.quick:
+            _write(
+                name,
+                merged(RESULTS / f"{name}.json", about, rows)
+                if options.only
+                else {**about, "rows": dated(about, rows)},
+            )
+
+
+def dated(about: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Say of each row when it was measured, and at which load."""
+    return [{**row, "date": about["date"], "load_average": about["load_average"]} for row in rows]
+
+
+def merged(file: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put new rows of a benchmark in the place of those that a file has.
+
+    Raises:
+        SystemExit: the others in the file were measured with other versions or threads.
+    """
+    if not file.exists():
+        return {**about, "rows": dated(about, rows)}
+    before = json.loads(file.read_text())
+    for name in ("device", "threads", "system", "versions"):
+        if before[name] != about[name]:
+            raise SystemExit(
+                f"{file}: measured with {name} {before[name]}, now {about[name]}: run all of them"
+            )
+    new = {row["benchmark"] for row in rows}
+    others = [row for row in before["rows"] if row["benchmark"] not in new]
+    kept = [row if "date" in row else dated(before, [row])[0] for row in others]
+    order = {
+        title: n for n, title in enumerate(dict.fromkeys(r["benchmark"] for r in before["rows"]))
+    }
+    together = [*dated(about, rows), *kept]
+    together.sort(key=lambda row: order.get(row["benchmark"], len(order)))
+    return {**about, "rows": together}
 
 
 def _run(names: Sequence[str], device: torch.device, *, quick: bool) -> list[Row]:

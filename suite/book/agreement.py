@@ -57,16 +57,19 @@ def compared(store: Store, kept: Kept) -> list[Compared]:
     return parts
 
 
-def contents(parts: list[Compared], names: Mapping[str, str], folder: Path) -> dict[str, Any]:
+def contents(
+    parts: list[Compared], names: Mapping[str, str], folder: Path, *, seconds: float
+) -> dict[str, Any]:
     """Return what the template of the page needs; the picture is drawn into the folder.
 
     Args:
         parts: of `compared`.
         names: of the chapters.
         folder: of the page.
+        seconds: of work that went into the kept results of the profile `laptop`.
     """
     if not parts:
-        return {"chapters": [], "minutes": 14}
+        return {"chapters": [], "minutes": f"{seconds / 60:.0f}"}
     counts = {part.chapter: agreement.counts(part.values) for part in parts}
     rows = [
         [_title(part, names), len(part.values), *counts[part.chapter].values(), len(part.changed)]

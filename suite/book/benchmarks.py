@@ -32,8 +32,11 @@ def contents(folder: Path) -> dict[str, Any]:
     for file in files:
         name, machine = file.stem, json.loads(file.read_text())
         tables: dict[str, list[list[str]]] = {}
+        dates: dict[str, str] = {}
         for row in machine["rows"]:
             tables.setdefault(row["benchmark"], []).append(_words(row))
+            when = f"{row.get('date', machine['date'])}, load {row.get('load_average', 'unknown')}"
+            dates[row["benchmark"]] = when
         ratios = ratios_of(machine["rows"])
         picture = f"benchmarks-{name}.png"
         if len(ratios):
@@ -42,7 +45,7 @@ def contents(folder: Path) -> dict[str, Any]:
         met = sum(row["met"] is True for row in machine["rows"])
         machines.append(
             machine
-            | {"tables": tables, "met": met, "missed": missed}
+            | {"tables": tables, "dates": dates, "met": met, "missed": missed}
             | {"picture": picture if len(ratios) else None, "alt": _alt(ratios)}
         )
     return {"machines": machines}

@@ -33,9 +33,13 @@ def write_pages(folder: Path) -> None:
 
 def agreement_page(folder: Path) -> str:
     """Return the page that compares this machine with the kept results; its picture is drawn."""
-    parts = agreement.compared(Store(), Kept())
+    kept = Kept()
+    parts = agreement.compared(Store(), kept)
     names = {part.chapter: chapter_name(part.chapter) for part in parts}
-    return _page("agreement", **agreement.contents(parts, names, folder))
+    laptop = [a.provenance for path, a in kept.archives.items() if path.parent.name == "laptop"]
+    seconds = sum(provenance["seconds"] for provenance in laptop)
+    contents = agreement.contents(parts, names, folder, seconds=seconds)
+    return _page("agreement", **contents)
 
 
 def chapter_name(chapter: str) -> str:

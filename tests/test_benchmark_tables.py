@@ -1,8 +1,11 @@
 """What the page "Differentiating a gradient" shows of the kept measurements."""
 
+import json
+
 import pytest
 
 from benchmarks import tables
+from benchmarks.__main__ import merged
 from benchmarks.architectures import gradient
 from benchmarks.training_step import COMPLAINTS
 from tests.double_backward import small
@@ -72,3 +75,26 @@ def test_formulas_leave_other_functions_as_they_are():
     model = small().double()
     model[0] = model[0].__class__(3, 4, 3, padding=1).double()
     assert gradient(model, formulas=True).equal(gradient(model))
+
+
+def about(**changes):
+    same = {"device": "a CPU", "threads": 2, "system": "Linux", "versions": {"torch": "2.15.0"}}
+    return same | {"date": "2026-02-02", "load_average": "0.1 and 0.2"} | changes
+
+
+def test_one_benchmark_takes_the_place_of_its_rows_and_says_when(tmp_path):
+    file = tmp_path / "cpu.json"
+    before = [{"benchmark": title, "case": title, "value": 1.0} for title in ("a", "b", "c")]
+    file.write_text(json.dumps({**about(date="2026-01-01"), "rows": before}))
+    new = [{"benchmark": "b", "case": "b", "value": 2.0}]
+    result = merged(file, about(), new)
+    assert [(row["case"], row["value"]) for row in result["rows"]] == [("a", 1), ("b", 2), ("c", 1)]
+    assert [row["date"] for row in result["rows"]] == ["2026-01-01", "2026-02-02", "2026-01-01"]
+    assert merged(tmp_path / "none.json", about(), new)["rows"][0]["date"] == "2026-02-02"
+
+
+def test_rows_of_other_versions_or_threads_are_not_mixed(tmp_path):
+    file = tmp_path / "cpu.json"
+    file.write_text(json.dumps({**about(), "rows": []}))
+    with pytest.raises(SystemExit, match="measured with threads 2, now 1: run all of them"):
+        merged(file, about(threads=1), [])

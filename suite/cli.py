@@ -1,6 +1,7 @@
 """The command `python -m suite`."""
 
 import ast
+import contextlib
 import functools
 import http.server
 import os
@@ -102,9 +103,11 @@ def _execute(
             return error
         return None
 
-    if at_once == 1:
-        return [error for name in names if (error := one(name))]
-    with ThreadPoolExecutor(at_once) as pool:
+    # Kernels start where this process is, which threads have in common: all paths are whole.
+    for variable in ("EXECUTED", "STORE", "DATA"):
+        if folder := os.environ.get(f"REGLIB_{variable}"):
+            os.environ[f"REGLIB_{variable}"] = str(Path(folder).expanduser().resolve())
+    with contextlib.chdir(notebooks.NOTEBOOKS), ThreadPoolExecutor(at_once) as pool:
         return [error for error in pool.map(one, names) if error]
 
 

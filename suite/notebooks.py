@@ -185,7 +185,6 @@ def _execute(notebook: Path, partial: Path, values: Mapping[str, Any], log: Text
                 partial,
                 parameters=dict(values),
                 kernel_name="python3",
-                cwd=notebook.parent,
                 progress_bar=False,
                 stderr_file=log,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],

@@ -16,6 +16,7 @@ import click
 
 from suite import notebooks
 from suite.errors import RunFailed, UsageError, expected
+from suite.paths import NOTEBOOKS
 
 CHAPTERS = click.argument("chapters", nargs=-1, metavar="[CHAPTER]...")
 HTML = click.option("--html", type=click.Path(path_type=Path), default=Path("_build/html"))
@@ -107,7 +108,7 @@ def _execute(
     for variable in ("EXECUTED", "STORE", "DATA"):
         if folder := os.environ.get(f"REGLIB_{variable}"):
             os.environ[f"REGLIB_{variable}"] = str(Path(folder).expanduser().resolve())
-    with contextlib.chdir(notebooks.NOTEBOOKS), ThreadPoolExecutor(at_once) as pool:
+    with contextlib.chdir(NOTEBOOKS), ThreadPoolExecutor(at_once) as pool:
         return [error for error in pool.map(one, names) if error]
 
 

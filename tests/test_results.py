@@ -88,13 +88,12 @@ ABOUT = {
 
 
 def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
-    where = "computed on x86_64 CPU with 2 threads a process, at commit abc, in 5 min of work"
+    where = "x86_64 CPU with 2 threads a process, at commit abc, in 5 min of work"
     again = "`make rerun` computes them here"
-    assert origin(ABOUT) == f"*laptop*: 9 kept units; {where}; {again}."
-    assert (
-        origin(ABOUT | {"here": 9}) == f"*laptop*: 9 units, all computed on this machine; {where}."
-    )
-    assert "4 of them computed on this machine, the others kept" in origin(ABOUT | {"here": 4})
+    assert origin(ABOUT) == f"*laptop*: 9 kept units, computed on {where}; {again}."
+    all_here = f"*laptop*: 9 units, all computed on this machine: {where}."
+    assert origin(ABOUT | {"here": 9}) == all_here
+    assert "5 kept units and 4 of this machine, computed on" in origin(ABOUT | {"here": 4})
     larger = {name: value for name, value in ABOUT.items() if name != "here"}
     assert origin(larger | {"profile": "workstation"}).endswith("5 min of work.")
 

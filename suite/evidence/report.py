@@ -125,15 +125,12 @@ def origin(provenance: Mapping[str, Any]) -> str:
             there for kept results of a larger run.
     """
     units, here = provenance["units"], provenance.get("here", 0)
-    where = f"computed on {machine(provenance)}, in {minutes(provenance['seconds'])} of work"
-    again = "; `make rerun` computes them here" if provenance["profile"] == "laptop" else ""
+    where = f"{machine(provenance)}, in {minutes(provenance['seconds'])} of work"
     if here == units:
-        kind, again = f"{units} units, all computed on this machine", ""
-    elif here:
-        kind = f"{units} units, {here} of them computed on this machine, the others kept"
-    else:
-        kind = f"{units} kept units"
-    return f"*{provenance['profile']}*: {kind}; {where}{again}."
+        return f"*{provenance['profile']}*: {units} units, all computed on this machine: {where}."
+    again = "; `make rerun` computes them here" if provenance["profile"] == "laptop" else ""
+    kept = f"{units - here} kept units" + (f" and {here} of this machine" if here else "")
+    return f"*{provenance['profile']}*: {kept}, computed on {where}{again}."
 
 
 def machine(provenance: Mapping[str, Any]) -> str:

@@ -285,7 +285,10 @@ def ratios(frame: pd.DataFrame, titles: Mapping[str, tuple[str, str]]) -> Figure
     """
     panels = {name: frame[frame["panel"] == name] for name in titles}
     panels = {name: panel for name, panel in panels.items() if len(panel)}
-    heights = [panel["method"].nunique() + 2.5 for panel in panels.values()]
+    heights = [
+        panel["method"].nunique() * max(1, panel["network"].nunique() / 3) + 2.5
+        for panel in panels.values()
+    ]
     figure, grid = plt.subplots(
         len(panels),
         figsize=(WIDTH, 0.24 * sum(heights) + 0.4),
@@ -298,7 +301,8 @@ def ratios(frame: pd.DataFrame, titles: Mapping[str, tuple[str, str]]) -> Figure
         networks = list(dict.fromkeys(panel["network"]))
         for n, network in enumerate(networks):
             rows = panel[panel["network"] == network]
-            y = rows["method"].map(methods.index) + 0.22 * (n - (len(networks) - 1) / 2)
+            apart = (n - (len(networks) - 1) / 2) * 0.7 / max(3, len(networks))
+            y = rows["method"].map(methods.index) + apart
             error = [rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]
             axis.errorbar(
                 rows["ratio"], y, xerr=error, fmt="o", ms=4, color=CYCLE[n], label=network

@@ -10,6 +10,7 @@ import torch
 
 from suite.errors import UsageError
 from suite.papers.measure import METRICS
+from suite.paths import KEPT_RESULTS
 from suite.runs import compute
 from suite.store import (
     TIMED,
@@ -241,3 +242,13 @@ def test_kept_results_need_no_data(tmp_path, store, here, small, monkeypatch):
     assert table["value"].tolist() == [1.5]
     with pytest.raises(DataMissing, match="fashion_mnist"):
         compute([small(data="fashion_mnist", seed=1)], store=store, kept=Kept(tmp_path / "kept"))
+
+
+@pytest.mark.parametrize("path", sorted(KEPT_RESULTS.glob("*/*.zip")), ids=str)
+def test_kept_archives_are_sound_and_small(path):
+    archive = read_archive(path)
+    assert path.stat().st_size < 2_000_000
+    table = pd.read_csv(path.with_suffix(".csv"), low_memory=False)  # for people, from the archive
+    assert len(table) == len(archive.rows)
+    numbers = table["value"].to_numpy(float)
+    np.testing.assert_allclose(numbers, archive.rows["value"].to_numpy(float), rtol=1e-5)

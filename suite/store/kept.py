@@ -84,10 +84,10 @@ def write_archive(path: Path, archive: Archive) -> None:
         **_pack_arrays(archive.arrays),
     }
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
+    with zipfile.ZipFile(buffer, "w") as file:
         for name, contents in members.items():
             entry = zipfile.ZipInfo(name, EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.compress_type = zipfile.ZIP_LZMA
             file.writestr(entry, contents)
     packed = buffer.getvalue()
     about = {**archive.provenance, "format": FORMAT, "sha256": checksum(packed)}

@@ -74,6 +74,16 @@ def test_a_finished_run_is_kept_whole(kept_run, units, store, here, clean, tmp_p
     pd.testing.assert_frame_equal(again, table)
 
 
+def test_of_large_tensors_only_what_is_drawn_is_kept(units, store, here, clean, tmp_path):
+    compute(units, store=store, resources=here)
+    first = SimpleNamespace(
+        collect=collect,
+        kept_tensors=lambda parameters, tensors: {n: t[:1] for n, t in tensors.items()},
+    )
+    path = keep(CHAPTER, PARAMETERS, units, first, stores=[store], folder=tmp_path / "kept")
+    assert {len(tensor) for tensor in read_archive(path).tensors.values()} == {1}
+
+
 def test_an_unfinished_run_is_refused(kept_run, units, store, here, clean):
     compute(units[:2], store=store, resources=here)
     with pytest.raises(UsageError, match="1 of 3 units are not computed: run 'python -m suite run"):

@@ -256,6 +256,12 @@ def collect(
     return rows.assign(matched=matched(rows)), arrays
 
 
+def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what `collect` reads of the tensors of a unit: the maps of the images that are shown."""
+    n = parameters["n_shown"]
+    return {name: t if name == "field" else t[:n] for name, t in tensors.items()}
+
+
 def _uint8(maps: Tensor) -> NDArray[np.uint8]:
     return (255 * maps).round().clamp(0, 255).byte().numpy()
 

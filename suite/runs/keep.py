@@ -62,7 +62,8 @@ def keep(
 
     Args:
         chapter, parameters, units: of the run, with its profile among the parameters.
-        paper: the module of the chapter.
+        paper: the module of the chapter; its `kept_tensors`, if it has that, says which part of the
+            tensors of a unit `collect` reads.
         stores: those that have the units; the first that has one goes.
         folder: of the kept results; default: that of the project.
 
@@ -95,7 +96,10 @@ def keep(
             if other != path and key in archive.records:
                 check_agreement(key, {other: archive.records[key], path: record})
     rows, arrays = paper.collect(parameters, table(units, keys, records), parts)
-    tensors = {f"{k}/{name}": t for k, part in parts.drawn.items() for name, t in part.items()}
+    drawn = parts.drawn
+    if hasattr(paper, "kept_tensors"):
+        drawn = {key: paper.kept_tensors(parameters, part) for key, part in drawn.items()}
+    tensors = {f"{k}/{name}": t for k, part in drawn.items() for name, t in part.items()}
     provenance = provenance_of(chapter, profile, parts, keys, parameters)
     provenance["fingerprints"] = fingerprints_of(units, known)
     write_archive(path, Archive(records, tensors, rows, arrays, provenance))

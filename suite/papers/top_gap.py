@@ -257,7 +257,7 @@ def collect(
 
 
 def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what `collect` reads of the tensors of a unit: the maps of the images that are shown."""
+    """Return what `collect` reads of the tensors of a unit: maps of the images that are shown."""
     n = parameters["n_shown"]
     return {name: t if name == "field" else t[:n] for name, t in tensors.items()}
 

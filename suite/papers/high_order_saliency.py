@@ -191,6 +191,11 @@ def _pictures(
     return arrays
 
 
+def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what `collect` reads of the tensors of a unit: all but photographs."""
+    return {name: t for name, t in tensors.items() if name not in ("image", "images")}
+
+
 def _half(maps: Tensor) -> NDArray[np.uint8]:
     """Return maps (..., H, W) at half their size, so that kept results stay small."""
     means = torch.nn.functional.avg_pool2d(maps.float().flatten(0, -3)[:, None], 2)

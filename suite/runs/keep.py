@@ -24,7 +24,7 @@ from suite.store import (
 )
 from suite.units import Unit
 
-MOST_BYTES = 2_000_000
+MOST_BYTES = 2 * 2**20
 
 
 class _Parts:
@@ -104,7 +104,7 @@ def keep(
     provenance["fingerprints"] = fingerprints_of(units, known)
     write_archive(path, Archive(records, tensors, rows, arrays, provenance))
     if (size := path.stat().st_size) > MOST_BYTES:
-        print(f"{name_of_archive(path)}: {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:.0f} MB")
+        print(f"{name_of_archive(path)}: {size / 2**20:.2f} MiB, more than 2")
     results = judged(chapter, profile, rows, arrays, provenance)
     save_tables(chapter, profile, results, path.parents[1])
     return path

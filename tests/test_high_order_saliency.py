@@ -44,12 +44,15 @@ def test_photographs_are_spread_over_all_of_them():
 
 
 def test_only_a_small_network_is_trained_and_smooth_maps_have_no_sensitivity():
-    units = paper.units(parameters())
+    units = paper.units(parameters(n_samples=2))
     trained = [unit.training for unit in units if isinstance(unit.training, Training)]
     assert {(unit.data, unit.network) for unit in trained} == {("mnist5k", "lenet5")}
     quality = [unit for unit in units if unit.metric == "interpretation_quality"]
     with_noise = {u.settings["saliency"] for u in quality if "n_samples" in u.settings}
     assert {u.settings["saliency"] for u in quality} - with_noise == {"smooth_cafo", "smooth_caso"}
+    without = [u for u in paper.units(parameters()) if u.metric == "interpretation_quality"]
+    assert len(without) == len(quality)
+    assert not any("n_samples" in unit.settings for unit in without)
 
 
 def test_one_row_an_image(tmp_path, monkeypatch, store, here):

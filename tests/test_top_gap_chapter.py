@@ -14,7 +14,7 @@ from suite.units import Measurement, Training, identity
 CHAPTER = "top_gap"
 
 
-def test_laptop_trains_all_eight_variants_and_five_k():
+def test_laptop_trains_all_eight_variants_and_three_k():
     values = notebooks.resolve(CHAPTER, "laptop", {})
     units = notebooks.units_of(CHAPTER, values)
     trainings = [unit for unit in units if isinstance(unit, Training) and unit.seed == 0]
@@ -25,7 +25,7 @@ def test_laptop_trains_all_eight_variants_and_five_k():
         if o["k"] in (0.08, 1.0) and p in ({}, {"class_map_l1": {"strength": 1.0}})
     }
     assert len(variants) == 8
-    assert {o["k"] for o, p in options if o["fpn"] and p} >= {0.02, 0.04, 0.08, 0.25, 0.65}
+    assert {o["k"] for o, p in options if o["fpn"] and p} >= {0.02, 0.08, 0.65}
     assert len(trainings) == len({str(unit) for unit in trainings})
 
 

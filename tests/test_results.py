@@ -66,8 +66,19 @@ def test_kept_results_are_judged_when_they_are_read(tmp_path):
     assert read.provenance["units"] == 9
 
 
-def test_results_that_are_not_there_are_empty(tmp_path):
+def test_results_that_are_not_there_are_empty_without_a_word(tmp_path, capsys):
     assert load_results("chapter", "smoke", tmp_path).frame.empty
+    assert capsys.readouterr().out == ""
+
+
+def test_damaged_results_are_named(tmp_path, capsys):
+    path = archive_path("chapter", "smoke", tmp_path)
+    write_archive(path, Archive({}, {}, pd.DataFrame({"value": [1.0]}), {}, {}))
+    path.write_bytes(path.read_bytes()[:-9])
+    assert load_results("chapter", "smoke", tmp_path).frame.empty
+    said = capsys.readouterr().out
+    assert str(path) in said
+    assert "does not agree with the checksum" in said
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

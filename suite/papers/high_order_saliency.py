@@ -17,6 +17,7 @@ from suite.units import Measurement, Pretrained, Training, Unit
 
 ALL_CLASSES = 1000
 N_COMPARED = 6  # photographs in the comparison of methods
+DRAWN_WIDTH = 112  # pixels of a map
 # Columns of a table of photographs that become rows, by the group of units that has them.
 MEASURES = {
     "high_order": ["difference", "share", "cosine", "moved", "largest_eigenvalue"],
@@ -173,9 +174,10 @@ def _pictures(
     p = SimpleNamespace(**parameters)
     pair, sweep = (store.read_tensors(keys[name].iloc[0]) or {} for name in ("pair", "sweep"))
     arrays = {f"pair_{name}": pair[name].numpy() for name in ("index", "predicted", "confidence")}
-    arrays["pair_maps"] = _half(pair["maps"])
+    arrays["pair_maps"] = _shrunk(pair["maps"]).numpy()
     arrays |= {f"sweep_{name}": v.numpy() for name, v in sweep.items() if v.ndim == 1}
-    arrays |= {f"sweep_{m}_maps": _half(sweep[f"{m}_maps"]) for m in ("cafo", "caso", "clipped")}
+    for name in ("cafo_maps", "caso_maps", "clipped_maps"):
+        arrays[f"sweep_{name}"] = _shrunk(sweep[name]).numpy()
     arrays["sweep_index"] = np.array([p.sweep_image])
     everything = sorted(quality["image"].unique())
     n = min(N_COMPARED, len(everything))
@@ -187,16 +189,21 @@ def _pictures(
     maps = [(store.read_tensors(key) or {})["maps"] for key in keys["quality"]]
     for saliency, group in quality.assign(row=range(len(quality))).groupby("saliency"):
         rows = group.set_index("image")["row"].loc[drawn].tolist()
-        arrays[f"compared_{saliency}"] = _half(torch.cat(maps)[rows])
+        arrays[f"compared_{saliency}"] = _shrunk(torch.cat(maps)[rows]).numpy()
     return arrays
 
 
 def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what `collect` reads of the tensors of a unit: all but photographs."""
-    return {name: t for name, t in tensors.items() if name not in ("image", "images")}
+    """Return what is drawn of the tensors of a unit: no photographs, maps as small as drawn."""
+    return {
+        name: _shrunk(tensor) if name.endswith("maps") else tensor
+        for name, tensor in tensors.items()
+        if name not in ("image", "images")
+    }
 
 
-def _half(maps: Tensor) -> NDArray[np.uint8]:
-    """Return maps (..., H, W) at half their size, so that kept results stay small."""
-    means = torch.nn.functional.avg_pool2d(maps.float().flatten(0, -3)[:, None], 2)
-    return means.round().byte().view(*maps.shape[:-2], *means.shape[-2:]).numpy()
+def _shrunk(maps: Tensor) -> Tensor:
+    """Return maps (..., H, W) at most 112 pixels wide; small ones as they are."""
+    size = min(DRAWN_WIDTH, maps.shape[-1])
+    means = torch.nn.functional.adaptive_avg_pool2d(maps.float().flatten(0, -3)[:, None], size)
+    return means.round().byte().view(*maps.shape[:-2], size, size)

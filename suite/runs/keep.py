@@ -1,10 +1,8 @@
 """Moving a finished run into the kept results of the project."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from suite.errors import UsageError
 from suite.evidence.results import judged, save_tables
@@ -14,8 +12,7 @@ from suite.runs.provenance import provenance_of
 from suite.store import (
     Archive,
     Kept,
-    Reader,
-    Record,
+    Layers,
     Store,
     archive_path,
     check_agreement,
@@ -24,27 +21,7 @@ from suite.store import (
 )
 from suite.units import Unit
 
-MOST_BYTES = 2 * 2**20
-
-
-class _Parts:
-    """Several layers as one; remembers whose tensors were asked for."""
-
-    def __init__(self, layers: Sequence[Reader]) -> None:
-        self.layers = layers
-        self.drawn: dict[str, Mapping[str, Tensor]] = {}
-
-    def read(self, key: str) -> Record | None:
-        return next((r for layer in self.layers if (r := layer.read(key)) is not None), None)
-
-    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
-        return {key: record for key in keys if (record := self.read(key)) is not None}
-
-    def read_tensors(self, key: str) -> dict[str, Tensor] | None:
-        layer = next((layer for layer in self.layers if layer.read(key) is not None), None)
-        tensors = layer.read_tensors(key) if layer else None
-        self.drawn[key] = tensors or {}
-        return tensors
+MOST_BYTES = 2_000_000
 
 
 def keep(
@@ -72,7 +49,7 @@ def keep(
 
     Raises:
         UsageError: the working tree has changes, units are not computed, or were not computed by
-            code of a commit of this history, or other kept results disagree, or it is too large.
+            code of a commit of this history, or other kept results disagree.
     """
     profile, kept = parameters["profile"], Kept(folder)
     path = archive_path(chapter, profile, folder)
@@ -83,7 +60,7 @@ def keep(
         )
     known = kept.fingerprints
     keys = keys_of(units, known)
-    parts = _Parts([*stores, kept])
+    parts = Layers(*stores, kept)
     records = parts.read_all(dict.fromkeys(keys))
     if absent := [unit for key, unit in zip(keys, units) if key not in records]:
         raise UsageError(
@@ -104,7 +81,7 @@ def keep(
     provenance["fingerprints"] = fingerprints_of(units, known)
     write_archive(path, Archive(records, tensors, rows, arrays, provenance))
     if (size := path.stat().st_size) > MOST_BYTES:
-        print(f"{name_of_archive(path)}: {size / 2**20:.2f} MiB, more than 2")
+        print(f"{name_of_archive(path)}: {size:,} bytes, more than {MOST_BYTES:,}")
     results = judged(chapter, profile, rows, arrays, provenance)
     save_tables(chapter, profile, results, path.parents[1])
     return path

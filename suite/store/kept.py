@@ -30,7 +30,7 @@ from torch import Tensor
 
 from suite.errors import UsageError
 from suite.paths import KEPT_RESULTS, ROOT
-from suite.store.local import Reader, Record, Store, checksum, dump, replace_file
+from suite.store.local import Reader, Record, checksum, dump, replace_file
 
 FORMAT = 1
 TIMED = ("step_milliseconds",)  # metrics that are times, of which two are never the same
@@ -234,33 +234,27 @@ def check_agreement(key: str, records: Mapping[Path, Record]) -> None:
 
 
 class Layers:
-    """The local store, then the kept results.
+    """Several layers as one: the first that has a unit goes.
 
     Args:
-        store: what this machine has computed.
-        kept: the kept results; None to ignore them.
+        layers: the local store, then the kept results; None is left out.
     """
 
-    def __init__(self, store: Store, kept: Kept | None) -> None:
-        self.store, self.kept = store, kept
-
-    def layer(self, key: str) -> Reader | None:
-        """Return the layer that has a unit."""
-        layers: Iterable[Reader | None] = (self.store, self.kept)
-        return next((layer for layer in layers if layer and layer.read(key) is not None), None)
+    def __init__(self, *layers: Reader | None) -> None:
+        self.layers = [layer for layer in layers if layer]
+        self.drawn: dict[str, Mapping[str, Tensor]] = {}  # the tensors that were asked for
 
     def read(self, key: str) -> Record | None:
         """Return the record of a key."""
-        layer = self.layer(key)
-        return layer.read(key) if layer else None
+        return next((r for layer in self.layers if (r := layer.read(key)) is not None), None)
 
     def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
         """Return the records of those keys that have one."""
-        keys = list(keys)
-        kept = self.kept.read_all(keys) if self.kept else {}
-        return kept | self.store.read_all(keys)
+        return {key: record for key in keys if (record := self.read(key)) is not None}
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of a key."""
-        layer = self.layer(key)
-        return layer.read_tensors(key) if layer else None
+        layer = next((layer for layer in self.layers if layer.read(key) is not None), None)
+        tensors = layer.read_tensors(key) if layer else None
+        self.drawn[key] = tensors or {}
+        return tensors

@@ -44,7 +44,8 @@ class Chapter:
         self.profile = self.parameters["profile"]
         self.claims = load_claims(name)
         self.published = load_published(name)
-        self.store = Layers(Store(), kept_layer())
+        self.local, self.kept = Store(), kept_layer()
+        self.store = Layers(self.local, self.kept)
         self.results: list[Results] = []
         self.table = self.decided = pd.DataFrame()
 
@@ -62,13 +63,13 @@ class Chapter:
 
     def run(self) -> None:
         """Compute what store and kept results lack, judge the claims, and save the results."""
-        paper, (store, kept) = notebooks.paper(self.name), (self.store.store, self.store.kept)
+        paper = notebooks.paper(self.name)
         units = paper.units(self.parameters)
-        self.computed = compute(units, store=store, kept=kept)
+        self.computed = compute(units, store=self.local, kept=self.kept)
         rows, arrays = paper.collect(self.parameters, self.computed, self.store)
         keys = self.computed["key"]
         provenance = provenance_of(self.name, self.profile, self.store, keys, self.parameters)
-        provenance["here"] = len(store.read_all(dict.fromkeys(keys)))
+        provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))
         fresh = judged(self.name, self.profile, rows, arrays, provenance)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)

@@ -10,6 +10,7 @@ from torch import nn
 from suite.networks import BasicBlock
 from suite.papers.initialisation import (
     batch_norm_importance,
+    convolutions,
     gradient_importance,
     rectified_variance,
     resampling_importance,
@@ -122,6 +123,20 @@ def test_draws_come_from_the_seed_alone_and_need_two():
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(ValueError, match="n_draws: expected at least two, got 1"):
         squared_gradients_at_initialisation(build, x, n_draws=1, seed=1)
+
+
+def test_copies_side_by_side_are_as_many_independent_draws():
+    x = randn(2, 1, 9)
+    estimate = squared_gradients_at_initialisation(
+        lambda: convolutions(False, copies=20), x, n_draws=400, seed=1, copies=20
+    )
+    ones = convolutions(False, nn.init.ones_)
+    expected = path_counts(ones, (1, 9), squared=True) / ones(x)[0].numel()
+    assert estimate.mean.shape == (1, 9)
+    assert float(deviations(estimate, expected).max()) < 4
+    assert float((estimate.standard_error / estimate.mean).max()) < 0.2
+    with pytest.raises(ValueError, match="a multiple of 20 copies, got 30"):
+        squared_gradients_at_initialisation(lambda: None, x, n_draws=30, seed=1, copies=20)
 
 
 class TestLemma1:

@@ -13,6 +13,8 @@ from reglib.autodiff import input_gradient
 from suite.networks import build_network
 from suite.papers.path_counts import path_counts
 
+COPIES = 20  # networks of convolutions that are drawn at a time
+
 
 class Estimate(NamedTuple):
     """A mean over random draws and its standard error, of the same shape."""
@@ -22,7 +24,7 @@ class Estimate(NamedTuple):
 
 
 def squared_gradients_at_initialisation(
-    build: Callable[[], nn.Module], inputs: Tensor, *, n_draws: int, seed: int
+    build: Callable[[], nn.Module], inputs: Tensor, *, n_draws: int, seed: int, copies: int = 1
 ) -> Estimate:
     r"""Estimate the expected squared derivative by each input value over initialisations.
 
@@ -39,35 +41,46 @@ def squared_gradients_at_initialisation(
         inputs: (B, C, ...); the squares are averaged over them.
         n_draws: networks, at least two.
         seed: of weights and signs.
+        copies: networks that `build` makes at a time, side by side: they take the inputs (B, n C,
+            ...) of n networks and give their outputs, one network after another.
 
     Returns:
         Mean and standard error over the draws, (C, ...), in float64.
 
     Raises:
-        ValueError: fewer than two draws.
+        ValueError: fewer than two draws, or not a multiple of the copies.
 
     Source: equations 3 and 4 of :cite:t:`moens2020`.
     """
     if n_draws < 2:
         raise ValueError(f"n_draws: expected at least two, got {n_draws}")
+    if n_draws % copies:
+        raise ValueError(f"n_draws: expected a multiple of {copies} copies, got {n_draws}")
+    side_by_side = inputs.detach().repeat(1, copies, *[1] * (inputs.ndim - 2))
     draws = []
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        for _ in range(n_draws):
-            x = inputs.detach().requires_grad_()
+        for _ in range(n_draws // copies):
+            x = side_by_side.requires_grad_()
             outputs = build()(x)
             signs = 2 * torch.randint_like(outputs, 2) - 1
             squares = input_gradient(outputs * signs, x).double().square()
-            draws.append(squares.mean(0) / outputs[0].numel())
-    values = torch.stack(draws)
+            draws.append(squares.mean(0) * copies / outputs[0].numel())
+    values = torch.stack(draws).view(n_draws, *inputs.shape[1:])
     return Estimate(values.mean(0), values.std(0) / math.sqrt(n_draws))
 
 
-def convolutions(with_relu: bool, init: Callable[..., Any] = nn.init.normal_) -> nn.Module:
-    """Return five one-dimensional convolutions, weights with a mean square of 1 / fan-in."""
+def convolutions(
+    with_relu: bool, init: Callable[..., Any] = nn.init.normal_, copies: int = 1
+) -> nn.Module:
+    """Return five one-dimensional convolutions, weights with a mean square of 1 / fan-in.
+
+    With `copies`, as many independent networks side by side.
+    """
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise([1, 32, 32, 32, 32, 32]):
-        layer = nn.Conv1d(inputs, outputs, 3, padding=1, bias=False)
+        channels = copies * inputs, copies * outputs
+        layer = nn.Conv1d(*channels, 3, padding=1, bias=False, groups=copies)
         init(layer.weight)
         layer.weight.data *= (3 * inputs) ** -0.5
         layers += [layer, nn.ReLU()] if with_relu else [layer]
@@ -93,9 +106,18 @@ def squared_gradients_and_paths(n_draws: int, n_seeds: int) -> tuple[pd.DataFram
         "initialisation|KIND|paths" (C, ...), and of all estimates "...|mean" and "...|error".
     """
     ones = nn.init.ones_
+    copies = math.gcd(n_draws, COPIES)
     kinds: dict[str, tuple[Callable[[], nn.Module], nn.Module, tuple[int, ...]]] = {
-        "convolutions": (lambda: convolutions(False), convolutions(False, ones), (1, 15)),
-        "convolutions with ReLU": (lambda: convolutions(True), convolutions(True, ones), (1, 15)),
+        "convolutions": (
+            lambda: convolutions(False, copies=copies),
+            convolutions(False, ones),
+            (1, 15),
+        ),
+        "convolutions with ReLU": (
+            lambda: convolutions(True, copies=copies),
+            convolutions(True, ones),
+            (1, 15),
+        ),
         "resnet": (small_resnet, small_resnet(226070103), (1, 32, 32)),
     }
     generator = torch.Generator().manual_seed(0)
@@ -104,9 +126,11 @@ def squared_gradients_and_paths(n_draws: int, n_seeds: int) -> tuple[pd.DataFram
     for kind, (build, model, shape) in kinds.items():
         inputs = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
         paths = path_counts(model, shape, squared=True) / model(inputs)[0].numel()
-        draws = n_draws // 6 if kind == "resnet" else n_draws
+        draws, many = (n_draws // 6, 1) if kind == "resnet" else (n_draws, copies)
         estimates = [
-            squared_gradients_at_initialisation(build, inputs, n_draws=draws, seed=seed)
+            squared_gradients_at_initialisation(
+                build, inputs, n_draws=draws, seed=seed, copies=many
+            )
             for seed in range(n_seeds)
         ]
         for seed, estimate in enumerate(estimates):

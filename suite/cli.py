@@ -108,6 +108,8 @@ def _execute(
     for variable in ("EXECUTED", "STORE", "DATA"):
         if folder := os.environ.get(f"REGLIB_{variable}"):
             os.environ[f"REGLIB_{variable}"] = str(Path(folder).expanduser().resolve())
+    if at_once > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels would wait for one another
     with contextlib.chdir(NOTEBOOKS), ThreadPoolExecutor(at_once) as pool:
         return [error for error in pool.map(one, names) if error]
 

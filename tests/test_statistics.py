@@ -4,11 +4,14 @@ from scipy import stats
 
 from suite.evidence.statistics import (
     correlation,
-    correlation_difference,
+    difference,
+    holm,
     mean_interval,
     pearson,
     permutation_p,
+    share_interval,
     spearman,
+    t_test_p,
 )
 
 
@@ -45,25 +48,99 @@ def test_permutation_p_agrees_with_the_t_test_on_noise(noisy_line):
     assert permutation_p(x, y) == pytest.approx(stats.spearmanr(x, y).pvalue, abs=0.01)
 
 
-def test_interval_holds_the_true_correlation_about_19_times_in_20():
+def coverage(interval_of, true, repeats=600):
+    """Return in how many of many samples an interval holds the true value."""
     rng = np.random.default_rng(0)
-    true = 6 / np.pi * np.arcsin(0.5 / 2)  # Spearman's of a normal pair with Pearson's 0.5
-    held = 0
-    for _ in range(60):
-        a, b = rng.normal(size=(2, 40))
-        interval = correlation(a, 0.5 * a + np.sqrt(0.75) * b)
-        held += interval.low <= true <= interval.high
-    assert 51 <= held <= 60
+    intervals = (interval_of(rng) for _ in range(repeats))
+    return np.mean([interval.low <= true <= interval.high for interval in intervals])
 
 
-def test_interval_is_the_same_at_each_call(noisy_line):
-    assert correlation(*noisy_line) == correlation(*noisy_line)
+def rank_correlation(r):
+    """Return Spearman's correlation of a normal pair with Pearson's `r`."""
+    return 6 / np.pi * np.arcsin(r / 2)
 
 
-def test_difference_of_equal_columns_is_zero(noisy_line):
-    x, y = noisy_line
-    assert correlation_difference(x, y, y)[:3] == (0, 0, 0)
-    assert correlation_difference(x, y, -y).estimate == pytest.approx(2 * spearman(x, y))
+def pairs(rng, n, r):
+    a, b = rng.normal(size=(2, n))
+    return a, r * a + np.sqrt(1 - r * r) * b
+
+
+# 0.93 less what 600 samples may be off by: two standard errors.
+LEAST = 0.93 - 2 * np.sqrt(0.05 * 0.95 / 600)
+
+
+@pytest.mark.parametrize("n", [6, 7, 9, 14, 24, 32, 50])
+@pytest.mark.parametrize("r", [0.0, 0.5, 0.9])
+def test_interval_of_a_correlation_covers(n, r):
+    assert coverage(lambda rng: correlation(*pairs(rng, n, r)), rank_correlation(r)) > LEAST
+
+
+@pytest.mark.parametrize(("n", "seeds"), [(4, 6), (9, 3), (15, 6)])
+@pytest.mark.parametrize("r", [0.0, 0.9])
+def test_interval_of_a_correlation_covers_where_seeds_differ_in_level(n, seeds, r):
+    def interval(rng):
+        parts = [pairs(rng, n, r) for _ in range(seeds)]
+        x = np.concatenate([a for a, _ in parts])
+        y = np.concatenate([b + 3 * rng.normal() for _, b in parts])
+        return correlation(x, y, np.repeat(np.arange(seeds), n))
+
+    assert coverage(interval, rank_correlation(r)) > LEAST
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.0, 0.0), (0.8, -0.5), (0.9, 0.9)])
+@pytest.mark.parametrize("n", [7, 24])
+def test_interval_of_a_difference_of_correlations_covers(first, second, n):
+    def interval(rng):
+        return difference(*(correlation(*pairs(rng, n, r)) for r in (first, second)))
+
+    assert coverage(interval, rank_correlation(first) - rank_correlation(second)) > LEAST
+
+
+@pytest.mark.parametrize("n", [3, 6, 24])
+def test_interval_of_a_mean_covers(n):
+    assert coverage(lambda rng: mean_interval(1 + rng.normal(size=n)), 1.0) > LEAST
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+def test_exact_interval_of_a_share_covers_also_at_its_ends(share):
+    assert coverage(lambda rng: share_interval(rng.binomial(100, share), 100), share) > LEAST
+    assert share_interval(0, 600).high == pytest.approx(1 - 0.025 ** (1 / 600))
+
+
+def test_a_perfect_order_has_an_interval_and_few_values_a_wide_one():
+    few, many = (correlation(np.arange(n), np.arange(n)) for n in (7, 30))
+    assert few.estimate == many.estimate == 1
+    assert few.low < 0.8 < many.low < few.high == many.high == 1
+    assert np.isnan(correlation([1, 2, 3], [1, 2, 3]).low)
+
+
+def test_opposite_trends_of_seeds_are_not_no_trend():
+    x = np.tile(np.arange(9.0), 3)
+    y = np.concatenate([np.arange(9.0), np.arange(9.0), -np.arange(9.0)])
+    interval = correlation(x, y, np.repeat([0, 1, 2], 9))
+    assert interval.estimate == pytest.approx(1 / 3)
+    assert interval.low < -0.9
+    assert interval.high > 0.9
+
+
+def test_permutations_within_seeds_see_a_trend_that_their_levels_hide():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(6), 5)
+    x = np.tile(np.arange(5.0), 6)
+    y = 0.5 * x + 100 * rng.normal(size=6)[groups] + 0.5 * rng.normal(size=30)
+    assert permutation_p(x, y) > 0.2
+    assert permutation_p(x, y, groups) < 0.001
+    assert permutation_p(x, rng.normal(size=30), groups) > 0.05
+
+
+def test_p_of_a_mean_is_that_of_the_t_test():
+    values = np.random.default_rng(2).normal(size=8)
+    assert t_test_p(values, 0.5) == pytest.approx(stats.ttest_1samp(values, 0.5).pvalue)
+    assert np.isnan(t_test_p([1.0]))
+
+
+def test_holm_leaves_out_what_has_no_p():
+    assert holm([0.02, float("nan"), 0.01])[::2] == [0.02, 0.02]
 
 
 @pytest.mark.parametrize(("n", "quantile"), [(2, 12.706), (3, 4.303), (6, 2.5706)])  # of a t-table

@@ -106,7 +106,9 @@ def _listed(counts: Mapping[str, int]) -> str:
 def _summary(counts: Mapping[str, int], changed: int) -> str:
     n = sum(counts.values())
     agree = n - counts[agreement.OUTSIDE]
-    verdicts = f"{changed} verdicts are others" if changed else "every verdict is the same"
+    verdicts = {0: "every verdict is the same", 1: "one verdict is another"}.get(
+        changed, f"{changed} verdicts are others"
+    )
     return (
         f"**{agree:,} of {n:,} values agree with the kept ones ({agree / n:.1%}), and "
         f"{verdicts}**: {_listed(counts)}."

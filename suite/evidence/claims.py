@@ -1,59 +1,55 @@
-"""Claims of the papers, and the rules, fixed before any run, that decide them.
-
-Each rule gives *reproduced*, *not reproduced*, or *underpowered* where its interval decides
-neither way; a claim about data or networks that were not run is *untested*.
-"""
+"""Claims of the papers, read from `notebooks/claims`, and what measured rows say of them."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import yaml
 
-from suite.errors import UsageError, unknown
-from suite.evidence.statistics import (
-    Interval,
-    correlation,
-    correlation_difference,
-    mean_interval,
-    permutation_p,
+from suite.errors import UsageError, expected
+from suite.evidence.rules import (
+    CANNOT,
+    LEAST_UNITS,
+    NOT_RUN,
+    OPEN,
+    RULES,
+    UNIT_COLUMNS,
+    WITHDRAWN,
+    Finding,
+    Verdict,
+    decide,
 )
-from suite.evidence.tables import paired_difference, select
-from suite.paths import NOTEBOOKS
+from suite.evidence.statistics import Interval, holm
+from suite.evidence.tables import select
+from suite.paths import KEPT_RESULTS, NOTEBOOKS
 
-# Correlations closer to zero than this are called no trend; two that differ by less agree.
-WEAK = 0.3
-MARGIN = 0.5
-LEAST_MODELS = 6
+TIERS = ("headline", "supporting", "ours")
+UNITS = (*UNIT_COLUMNS, "timing")
+REQUIRED = """id tier says quote where section published unit smallest_effect data networks
+data_of_paper stands_for written test""".split()
+OPTIONAL = ["published_effect", "needs", "withdrawn", "printed", "seen", "shown"]
+MEANS = ("level", "paired", "not_worse")
 NAN = float("nan")
 
-
-class Verdict(NamedTuple):
-    """What a rule says of a claim for one data set and network.
-
-    Args:
-        verdict: "reproduced", "not reproduced", "underpowered" or "untested".
-        statistic: what was estimated, in words.
-        interval: estimate with its 95% interval, and number of models.
-        p: two-sided p-value of the permutation test, where the rule has one.
-    """
-
-    verdict: str
-    statistic: str
-    interval: Interval = Interval(NAN)
-    p: float = NAN
-
-
-Rule = Callable[..., Verdict]
+Claim = Mapping[str, Any]
 
 
 @functools.cache
 def load_claims(chapter: str) -> list[dict[str, Any]]:
-    """Read the claims of a chapter from `notebooks/claims`; one without that file has none."""
+    """Read the claims of a chapter from `notebooks/claims`; one without that file has none.
+
+    Raises:
+        UsageError: a claim is not sound; it names the file, the claim and what was expected.
+    """
     file = NOTEBOOKS / "claims" / f"{chapter}.yml"
-    return yaml.safe_load(file.read_text())["claims"] if file.exists() else []
+    if not file.exists():
+        return []
+    claims = yaml.safe_load(file.read_text())["claims"]
+    check_claims(claims, file.name, _columns(chapter))
+    return claims
 
 
 @functools.cache
@@ -62,175 +58,200 @@ def load_published(chapter: str) -> dict[str, Any]:
     return yaml.safe_load((NOTEBOOKS / "published" / f"{chapter}.yml").read_text())
 
 
-def judge(claims: Sequence[Mapping[str, Any]], frame: pd.DataFrame) -> pd.DataFrame:
+def _columns(chapter: str) -> set[str]:
+    """Return the columns of the kept tables of a chapter; none where nothing was kept."""
+    tables = KEPT_RESULTS.glob(f"*/{chapter}.csv")
+    return {name for file in tables for name in pd.read_csv(file, nrows=0).columns}
+
+
+def check_claims(claims: Sequence[Claim], file: str, columns: set[str]) -> None:
+    """Check that claims say all that is needed, in the words that there are.
+
+    Args:
+        claims: of one file.
+        file: its name, for messages.
+        columns: that tests may select by; if empty, that is not checked.
+
+    Raises:
+        UsageError: names the file, the claim and what was expected.
+    """
+    seen: set[str] = set()
+    for claim in claims:
+        name = f"{file}: claim {claim.get('id', '(without id)')!r}"
+        if claim.get("id") in seen:
+            raise UsageError(f"{name}: two claims of that id")
+        seen.add(claim.get("id", ""))
+        if missing := [key for key in REQUIRED if key not in claim]:
+            raise UsageError(f"{name}: expected {', '.join(missing)}")
+        if unknown := [key for key in claim if key not in (*REQUIRED, *OPTIONAL)]:
+            known = ", ".join((*REQUIRED, *OPTIONAL))
+            raise UsageError(f"{name}: unknown {', '.join(unknown)}; expected {known}")
+        _one_of(f"{name}: tier", claim["tier"], TIERS)
+        _one_of(f"{name}: unit", claim["unit"], UNITS)
+        _one_of(f"{name}: rule", claim["test"].get("rule"), RULES)
+        size = claim["smallest_effect"]
+        if not isinstance(size, dict) or not size.get("why") or not size.get("size", 0) > 0:
+            raise expected(f"{name}: smallest_effect", "a positive size, and why", size)
+        effect = claim.get("published_effect")
+        if effect is not None and _effect(effect) is None:
+            what = "text with a sign ('+0.16', '-0.11') or a ratio ('x 0.05')"
+            raise expected(f"{name}: published_effect", what, effect)
+        _check_columns(name, claim, columns)
+
+
+def _check_columns(name: str, claim: Claim, columns: set[str]) -> None:
+    test = claim["test"]
+    settings = test.get("settings", {})
+    used = {*test.get("where", {}), *settings.get("match", [])}
+    used |= {settings[key] for key in ("x", "between", "over") if key in settings}
+    for need in claim.get("needs", []):
+        used |= {*need.get("where", {})}
+    if columns and (wrong := sorted(used - columns)):
+        raise expected(f"{name}: columns", f"some of {', '.join(sorted(columns))}", wrong)
+
+
+def _one_of(what: str, value: Any, choices: Sequence[str] | Mapping[str, Any]) -> None:
+    if value not in choices:
+        raise expected(what, f"one of {', '.join(choices)}", value)
+
+
+def _effect(text: Any) -> float | None:
+    """Return the number of a published effect; None if it has no sign.
+
+    >>> _effect("+0.16"), _effect("x 0.05"), _effect(0.16)
+    (0.16, 0.05, None)
+    """
+    found = re.fullmatch(r"([+\-−]|x |× )(\d+\.?\d*(?:e[+\-]?\d+)?)", str(text))
+    if found is None or not isinstance(text, str):
+        return None
+    return float(found[2]) * (-1 if found[1] in "-−" else 1)
+
+
+def judge(claims: Sequence[Claim], frame: pd.DataFrame) -> pd.DataFrame:
     """Decide each claim for each data set and network that it speaks of.
 
     Args:
         claims: from `load_claims`.
-        frame: one row a model and metric, with the columns data, network, metric, value, status,
-            those that the claims select by, and those that they take as `x`.
+        frame: of one profile: one row a unit and metric, with the columns data, network, metric,
+            value, status, profile, and those that the claims select by.
 
     Returns:
-        One row a verdict: claim, data, network, verdict, statistic, estimate, low, high, n, p.
-
-    Raises:
-        UsageError: a claim asks for a rule that does not exist.
+        One row a verdict: claim, data, network, verdict (a word of `rules.WORDS`), detail,
+        statistic, estimate, low, high, n, p, p_holm (headlines: adjusted for their number),
+        needed (units that would settle what is open).
     """
     rows = []
     for claim in claims:
-        if claim["test"]["rule"] not in RULES:
-            raise unknown(f"rule of claim {claim['id']!r}", claim["test"]["rule"], RULES)
         about = frame[frame["network"].isin(claim["networks"]) & frame["data"].isin(claim["data"])]
-        verdicts = {
-            where: _decide(claim, panel)
-            for where, panel in about.groupby(["data", "network"], sort=False)
-        }
+        panels = about.groupby(["data", "network"], sort=False)
+        verdicts = {where: decided(claim, panel, frame) for where, panel in panels}
         tested = {data for data, _ in verdicts}
         for data in claim["data_of_paper"]:
             if not tested & set(claim["stands_for"].get(data, [data])):
-                verdicts[data, " or ".join(claim["networks"])] = Verdict("untested", "not run")
-        for (data, network), (verdict, statistic, interval, p) in verdicts.items():
-            row = {"claim": claim["id"], "data": data, "network": network, "verdict": verdict}
-            rows.append(row | {"statistic": statistic, **interval._asdict(), "p": p})
-    return pd.DataFrame(rows)
+                missing = Verdict(NOT_RUN, "the data or the machine are not at hand")
+                verdicts[data, " or ".join(claim["networks"])] = missing, None
+        for (data, network), (verdict, finding) in verdicts.items():
+            row = {"claim": claim["id"], "data": data, "network": network}
+            row |= {"verdict": verdict.word, "detail": verdict.detail, "needed": verdict.needed}
+            interval = finding.interval if finding else Interval(NAN)
+            row |= {"statistic": finding.statistic if finding else "", **interval._asdict()}
+            rows.append(row | {"p": finding.p if finding else NAN})
+    return _with_holm(claims, pd.DataFrame(rows))
 
 
-def _decide(claim: Mapping[str, Any], rows: pd.DataFrame) -> Verdict:
-    rows = select(rows, **claim["test"].get("where", {}))
-    rows = rows[(rows["status"] == "done") & rows["value"].notna()]
-    models = len(rows[["seed", claim["test"]["settings"]["x"]]].drop_duplicates())
-    if models < LEAST_MODELS:
-        statistic = f"only {models} models; the rule needs {LEAST_MODELS}"
-        return Verdict("underpowered", statistic, Interval(NAN, n=models))
-    return RULES[claim["test"]["rule"]](rows, **claim["test"]["settings"])
+def _with_holm(claims: Sequence[Claim], verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Adjust the p-values of headlines for their number; one that does not bear it is open."""
+    if verdicts.empty:
+        return verdicts
+    headlines = {claim["id"] for claim in claims if claim["tier"] == "headline"}
+    decisive = ~verdicts["verdict"].isin([CANNOT, NOT_RUN, WITHDRAWN])
+    counted = verdicts["claim"].isin(headlines) & decisive & verdicts["p"].notna()
+    verdicts["p_holm"] = NAN
+    verdicts.loc[counted, "p_holm"] = holm(verdicts.loc[counted, "p"].tolist())
+    weak = counted & verdicts["verdict"].isin(["holds", "opposite"]) & (verdicts["p_holm"] >= 0.05)
+    details = "alone: " + verdicts["verdict"] + "; not after Holm's adjustment for all headlines"
+    verdicts.loc[weak, "detail"] = details[weak]
+    verdicts.loc[weak, "verdict"] = OPEN
+    return verdicts
 
 
-def trend(rows: pd.DataFrame, *, x: str, expected: str) -> Verdict:
-    """Decide whether the value rises or falls with `x`.
+def decided(
+    claim: Claim, rows: pd.DataFrame, frame: pd.DataFrame
+) -> tuple[Verdict, Finding | None]:
+    """Decide a claim on one data set and network.
 
-    Reproduced: the permutation test has p < 0.05 and the correlation the expected sign. Not
-    reproduced: p < 0.05 with the other sign, or the interval excludes an expected correlation
-    of 0.3 or more.
+    Args:
+        claim: which.
+        rows: of the data set and network.
+        frame: all rows of the profile, for rules that compare data sets.
     """
-    sign = {"rise": 1, "fall": -1}[expected]
-    interval = correlation(rows[x], rows["value"])
-    p = permutation_p(rows[x], rows["value"])
-    largest = max(sign * interval.low, sign * interval.high)
-    if p < 0.05:
-        verdict = "reproduced" if sign * interval.estimate > 0 else "not reproduced"
-    else:
-        verdict = "not reproduced" if largest < WEAK else "underpowered"
-    return Verdict(verdict, f"Spearman's ρ with {x}", interval, p)
+    if claim["unit"] == "timing":
+        return Verdict(NOT_RUN, "a time: the benchmarks decide"), None
+    sound = rows[(rows["status"] == "done") & rows["value"].notna()]
+    withdrawn = claim.get("withdrawn")
+    profiles = set(rows["profile"]) if "profile" in rows else set()
+    if (
+        withdrawn
+        and profiles & {*withdrawn.get("profiles", profiles)}
+        and {*rows["data"]} & {*withdrawn.get("data", rows["data"])}
+    ):
+        return Verdict(WITHDRAWN, f"being measured anew: {withdrawn['why']}"), None
+    test = claim["test"]
+    chosen = select(sound, **test.get("where", {}))
+    settings = dict(test["settings"])
+    sides = {settings[key] for key in ("first", "second") if key in settings}
+    if chosen.empty or not sides <= {*chosen[settings["between"]] if sides else ()}:
+        return Verdict(NOT_RUN, "not measured at this profile"), None
+    if unmet := _unmet(claim, sound):
+        return Verdict(CANNOT, unmet), None
+    if "against" in test:
+        reference = select(frame[frame["status"] == "done"], **test.get("where", {}))
+        settings["reference"] = select(reference, **test["against"]).dropna(subset="value")
+        if settings["reference"].empty:
+            return Verdict(NOT_RUN, "what it is compared with was not measured"), None
+    return _found(claim, chosen, settings)
 
 
-def no_trend(rows: pd.DataFrame, *, x: str) -> Verdict:
-    """Decide whether the value has no clear trend with `x`.
-
-    Reproduced: the interval of the correlation lies within ±0.5. Not reproduced: it lies outside.
-    """
-    interval = correlation(rows[x], rows["value"])
-    p = permutation_p(rows[x], rows["value"])
-    return Verdict(_within_margin(interval), f"Spearman's ρ with {x}", interval, p)
-
-
-def same_trend(rows: pd.DataFrame, *, x: str, between: str) -> Verdict:
-    """Decide whether the correlations with `x` agree for the two values of a column.
-
-    Reproduced: the interval of their difference lies within ±0.5. Not reproduced: it lies outside.
-    """
-    names = sorted(rows[between].unique())
-    if len(names) != 2:
-        raise UsageError(f"same_trend: expected two values of {between!r}, got {names}")
-    pairs = rows.pivot_table(index=[x, "seed"], columns=between, values="value").dropna()
-    interval = correlation_difference(pairs.index.get_level_values(x), *(pairs[n] for n in names))
-    statistic = f"ρ({names[0]}) − ρ({names[1]})"
-    return Verdict(_within_margin(interval), statistic, interval)
+def _found(
+    claim: Claim, rows: pd.DataFrame, settings: Mapping[str, Any]
+) -> tuple[Verdict, Finding]:
+    """Run the rule of a claim; a mean of fewer than three units decides nothing."""
+    rule, size = claim["test"]["rule"], claim["smallest_effect"]["size"]
+    finding = RULES[rule](rows, unit=claim["unit"], size=size, **settings)
+    if rule in MEANS and (n := finding.interval.n) < LEAST_UNITS:
+        few = f"{n} of at least {LEAST_UNITS} {claim['unit']}s"
+        return Verdict(OPEN, few, LEAST_UNITS), finding
+    return decide(finding, _effect(claim.get("published_effect"))), finding
 
 
-def cut_off(rows: pd.DataFrame, *, x: str, plateau_below: float) -> Verdict:
-    """Decide whether the value has a clear cut-off in `x`.
-
-    The plateau is the mean value for `x` below `plateau_below`; values are means over seeds.
-    Reproduced: the value falls to half the plateau, and does so within 2.5 decades after it was
-    last at 95% of it. Not reproduced: it falls over more than that, or never below 80%.
-    """
-    means = rows.groupby(x)["value"].mean()
-    plateau = means[means.index < plateau_below].mean()
-    share = means / plateau
-    if share.min() > 0.5:
-        verdict = "not reproduced" if share.min() >= 0.8 else "underpowered"
-        lowest = Interval(float(share.min()), n=len(rows))
-        return Verdict(verdict, "smallest share of the plateau", lowest)
-    half = share.index[share <= 0.5][0]
-    before = share.index[(share >= 0.95) & (share.index < half)]
-    width = float(np.log10(half / before[-1])) if len(before) else float("inf")
-    verdict = "reproduced" if width <= 2.5 else "not reproduced"
-    return Verdict(verdict, "decades from 95% to 50% of the plateau", Interval(width, n=len(rows)))
+def _unmet(claim: Claim, rows: pd.DataFrame) -> str:
+    """Say which precondition of a claim fails, if one does."""
+    for need in claim.get("needs", []):
+        if not {*need.get("data", rows["data"])} & {*rows["data"]}:
+            continue
+        values = select(rows, **need["where"])["value"]
+        mean = float(values.mean()) if len(values) else NAN
+        most = float(values.max()) if len(values) else NAN
+        checks = {
+            "least": mean >= need.get("least", -math.inf),
+            "most": mean <= need.get("most", math.inf),
+            "some_above": most > need.get("some_above", -math.inf),
+        }
+        if failed := [kind for kind, met in checks.items() if kind in need and not met]:
+            seen = most if failed[0] == "some_above" else mean
+            return f"{need['why']}: {seen:.3g}, expected {_bound(need, failed[0])}"
+    return ""
 
 
-def level(
-    rows: pd.DataFrame,
-    *,
-    x: str,
-    expected: str,
-    limit: float,
-    at_least: float = -np.inf,
-    at_most: float = np.inf,
-) -> Verdict:
-    """Decide whether the mean value, where `x` is in a range, lies below or above a limit.
-
-    Reproduced: the interval of the mean lies on the expected side of the limit. Not reproduced: it
-    lies on the other side. With fewer than six rows in the range: underpowered.
-    """
-    values = rows["value"][rows[x].between(at_least, at_most)]
-    where = f"mean, {x} from {at_least:g}" if np.isinf(at_most) else f"mean, {x} to {at_most:g}"
-    where = "mean" if np.isinf(at_least) and np.isinf(at_most) else where
-    if (n := len(values)) < LEAST_MODELS:
-        return Verdict("underpowered", f"{where}: only {n} rows", Interval(NAN, n=n))
-    interval = mean_interval(values)
-    verdict = _on_side(interval, limit, {"above": 1, "below": -1}[expected])
-    return Verdict(verdict, f"{where} (limit {limit:g})", interval)
+def _bound(need: Mapping[str, Any], kind: str) -> str:
+    words = {"least": "at least", "most": "at most", "some_above": "some above"}
+    return f"{words[kind]} {need[kind]:g}"
 
 
-def paired(
-    rows: pd.DataFrame,
-    *,
-    x: str,
-    between: str,
-    first: str,
-    second: str,
-    expected: str,
-    margin: float = 0.0,
-) -> Verdict:
-    """Decide whether the value is lower, or higher, for one value of a column than for another.
-
-    The mean difference, first minus second, over pairs with the same `x`, and a margin by which the
-    first may lose. Lower is reproduced where the interval lies below the margin and not reproduced
-    where it lies above it; higher the other way round, with minus the margin. Fewer than
-    `LEAST_MODELS` pairs are too few, even if there are more models without a partner.
-    """
-    interval = paired_difference(rows, between, first, second, [x, "seed"])
-    sign = {"higher": 1, "lower": -1}[expected]
-    few = interval.n < LEAST_MODELS
-    verdict = "underpowered" if few else _on_side(interval, -sign * margin, sign)
-    return Verdict(verdict, f"{first} − {second}", interval)
-
-
-def _on_side(interval: Interval, limit: float, sign: int) -> str:
-    low, high = sorted((sign * interval.low, sign * interval.high))
-    if low > sign * limit:
-        return "reproduced"
-    return "not reproduced" if high < sign * limit else "underpowered"
-
-
-def _within_margin(interval: Interval) -> str:
-    if interval.low > -MARGIN and interval.high < MARGIN:
-        return "reproduced"
-    if interval.low > MARGIN or interval.high < -MARGIN:
-        return "not reproduced"
-    return "underpowered"
-
-
-RULES: dict[str, Rule] = {
-    rule.__name__: rule for rule in (trend, no_trend, same_trend, cut_off, level, paired)
-}
+def on_printed_numbers(claim: Claim) -> tuple[Verdict, Finding] | None:
+    """Run the rule of a claim on the numbers that the paper prints; None where it prints none."""
+    if "printed" not in claim:
+        return None
+    rows = pd.DataFrame(claim["printed"])
+    rows = rows.assign(**{c: range(len(rows)) for c in UNIT_COLUMNS.values() if c not in rows})
+    return _found(claim, rows, claim["test"]["settings"])

@@ -1,5 +1,6 @@
-"""Correlations with permutation tests and bootstrap intervals."""
+"""Means, proportions and correlations with 95% intervals, and p-values."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 N_PERMUTATIONS = 9_999
-N_RESAMPLES = 9_999
 
 
 class Interval(NamedTuple):
@@ -38,36 +38,75 @@ def pearson(x: ArrayLike, y: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
         return (a * b).sum(axis) / np.where(scale > 0, scale, np.nan)
 
 
-def permutation_p(x: ArrayLike, y: ArrayLike) -> float:
+def permutation_p(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
     """Return the two-sided p-value of Spearman's correlation under permutations of `y`.
 
     With 9,999 random permutations the observed order counts as one more, so the p-value is never
-    zero :cite:p:`phipson2010`; up to 7 values all orders are gone through.
+    zero :cite:p:`phipson2010`; up to 7 values of one group all orders are gone through.
+
+    Args:
+        x, y: pairs of values.
+        groups: within which `y` is permuted, and whose correlations are averaged; default: one.
     """
-    test = stats.permutation_test(
-        (np.asarray(y, float),),
-        lambda order, axis: spearman(x, order, axis),
-        permutation_type="pairings",
-        n_resamples=N_PERMUTATIONS,
-        vectorized=True,
-        rng=0,
-    )
-    return float(test.pvalue)
-
-
-def correlation(x: ArrayLike, y: ArrayLike) -> Interval:
-    """Estimate Spearman's correlation, with a bootstrap interval over pairs."""
     x, y = np.asarray(x, float), np.asarray(y, float)
-    draws = _resampled(len(x))
-    return _interval(float(spearman(x, y)), spearman(x[draws], y[draws]), len(x))
+    parts = _parts(groups, len(x))
+    if len(parts) == 1:
+        test = stats.permutation_test(
+            (y,),
+            lambda order, axis: spearman(x, order, axis),
+            permutation_type="pairings",
+            n_resamples=N_PERMUTATIONS,
+            vectorized=True,
+            rng=0,
+        )
+        return float(test.pvalue)
+    rng = np.random.default_rng(0)
+    observed = np.mean([spearman(x[part], y[part]) for part in parts])
+    orders = [rng.permuted(np.tile(part, (N_PERMUTATIONS, 1)), axis=1) for part in parts]
+    drawn = np.mean([spearman(x[part], y[o]) for part, o in zip(parts, orders)], axis=0)
+    sides = [np.count_nonzero(side * drawn >= side * observed - 1e-12) for side in (1, -1)]
+    return min(1.0, 2 * (min(sides) + 1) / (N_PERMUTATIONS + 1))
 
 
-def correlation_difference(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Interval:
-    """Estimate corr(x, y) - corr(x, z) (Spearman), with a bootstrap interval over triples."""
-    x, y, z = (np.asarray(values, float) for values in (x, y, z))
-    draws = _resampled(len(x))
-    values = spearman(x[draws], y[draws]) - spearman(x[draws], z[draws])
-    return _interval(float(spearman(x, y) - spearman(x, z)), values, len(x))
+def correlation(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Interval:
+    """Estimate Spearman's correlation, or its mean over groups, with an interval.
+
+    On Fisher's scale, z = artanh ρ, where the standard error of one group of n pairs is
+    √((1 + ρ²/2) / (n - 3)) :cite:p:`bonett2000`. With several groups the spread between them, by
+    Student's t, takes its place where that is wider. A perfect order of few values is taken for
+    half a step less, so no interval has width zero.
+
+    Args:
+        x, y: pairs of values.
+        groups: that the pairs belong to, such as seeds, if pairs of one are not independent.
+
+    Returns:
+        The interval, with the number of pairs; its ends are NaN where a group has fewer than four.
+    """
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    parts = _parts(groups, len(x))
+    rhos = np.array([spearman(x[part], y[part]) for part in parts])
+    estimate, sizes = float(rhos.mean()), np.array([len(part) for part in parts])
+    if sizes.min() < 4 or not np.isfinite(estimate):
+        return Interval(estimate, n=len(x))
+    most = 1 - 6 / (sizes * (sizes**2 - 1.0))
+    z = np.arctanh(np.clip(rhos, -most, most))
+    half = 1.96 * float(np.sqrt(np.sum((1 + rhos**2 / 2) / (sizes - 3)))) / len(parts)
+    if len(parts) > 1:
+        half = max(half, _t_half(z))
+    low, high = np.tanh([z.mean() - half, z.mean() + half])
+    return Interval(estimate, min(float(low), estimate), max(float(high), estimate), len(x))
+
+
+def difference(first: Interval, second: Interval) -> Interval:
+    """Estimate the difference of two estimates, from their intervals :cite:p:`zou2007`.
+
+    The two are taken for independent; where they rise and fall together, it is too wide.
+    """
+    gap = first.estimate - second.estimate
+    below = np.hypot(first.estimate - first.low, second.high - second.estimate)
+    above = np.hypot(first.high - first.estimate, second.estimate - second.low)
+    return Interval(gap, gap - float(below), gap + float(above), min(first.n, second.n))
 
 
 def mean_interval(values: ArrayLike) -> Interval:
@@ -80,17 +119,56 @@ def mean_interval(values: ArrayLike) -> Interval:
     n, mean = len(values), float(values.mean())
     if n < 2:
         return Interval(mean, n=n)
-    half = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n))
+    half = _t_half(values)
     return Interval(mean, mean - half, mean + half, n)
 
 
-def _resampled(n: int) -> NDArray[np.int64]:
-    return np.random.default_rng(0).integers(n, size=(N_RESAMPLES, n))
+def share_interval(successes: float, n: float) -> Interval:
+    """Estimate a proportion, with the exact interval of Clopper and Pearson.
+
+    >>> [round(value, 3) for value in share_interval(0, 100)]
+    [0.0, 0.0, 0.036, 100]
+    """
+    low = stats.beta.ppf(0.025, successes, n - successes + 1) if successes > 0 else 0.0
+    high = stats.beta.ppf(0.975, successes + 1, n - successes) if successes < n else 1.0
+    return Interval(successes / n, float(low), float(high), round(n))
 
 
-def _interval(estimate: float, values: NDArray[np.float64], n: int) -> Interval:
-    defined = values[np.isfinite(values)]  # a resample of one repeated model has no correlation
-    if len(defined) == 0:
-        return Interval(estimate, n=n)
-    low, high = np.quantile(defined, [0.025, 0.975])
-    return Interval(estimate, float(low), float(high), n)
+def t_test_p(values: ArrayLike, mean: float = 0.0) -> float:
+    """Return the two-sided p-value of Student's test of a mean; NaN for fewer than two values."""
+    values = np.asarray(values, float)
+    if len(values) < 2:
+        return float("nan")
+    gap, error = values.mean() - mean, values.std(ddof=1) / np.sqrt(len(values))
+    if error == 0:
+        return 1.0 if gap == 0 else float("nan")
+    return float(2 * stats.t.sf(abs(gap / error), len(values) - 1))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number :cite:p:`holm1979`; NaN stays, uncounted.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    values = np.asarray(p, float)
+    adjusted = np.full(len(values), np.nan)
+    order = [index for index in np.argsort(values) if np.isfinite(values[index])]
+    least = 0.0
+    for rank, index in enumerate(order):
+        least = max(least, min(1.0, float(values[index]) * (len(order) - rank)))
+        adjusted[index] = least
+    return [float(value) for value in adjusted]
+
+
+def _t_half(values: NDArray[np.float64]) -> float:
+    n = len(values)
+    return float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n))
+
+
+def _parts(groups: ArrayLike | None, n: int) -> list[NDArray[np.int64]]:
+    """Return the places of each group."""
+    if groups is None:
+        return [np.arange(n)]
+    names = np.asarray(groups)
+    return [np.flatnonzero(names == name) for name in np.unique(names)]

@@ -8,6 +8,7 @@ from IPython.display import Markdown, display
 
 from suite import notebooks, plots
 from suite.evidence.claims import load_claims, load_published
+from suite.evidence.headlines import in_short
 from suite.evidence.report import origin, readable, section_verdicts, verdict_table
 from suite.evidence.results import Results, judged, load_results, save_tables
 from suite.evidence.tables import sentences
@@ -51,7 +52,7 @@ class Chapter:
 
     def show_claims(self, *kinds: str) -> None:
         """Show the quotations, and what the paper has of some kinds: "tables", "figures"."""
-        tables = [pd.DataFrame(self.claims)[["id", "quote", "where", "published"]]]
+        tables = [pd.DataFrame(self.claims)[["tier", "says", "quote", "where", "published"]]]
         tables += [pd.DataFrame(self.published[kind])[["number", "shows"]] for kind in kinds]
         with pd.option_context("display.max_colwidth", None):
             display(*(table.style.hide() for table in tables))
@@ -105,8 +106,12 @@ class Chapter:
         if untested:
             display(Markdown(untested))
 
+    def in_short(self) -> None:
+        """Show what came out of the headline claims."""
+        display(Markdown(in_short(self.name, self.decided)))
+
     def all_verdicts(self) -> None:
-        """Show every verdict, and how many there are of each kind."""
+        """Show every claim with its quotation, and every verdict on it."""
         rows = verdict_table(self.name, self.decided).drop(columns="published")
         display(rows.style.hide())
         counts = self.decided.groupby(["profile", "verdict"]).size().unstack(fill_value=0)

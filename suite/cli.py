@@ -16,7 +16,7 @@ import click
 
 from suite import notebooks
 from suite.errors import RunFailed, UsageError, expected
-from suite.paths import NOTEBOOKS
+from suite.paths import NOTEBOOKS, ROOT
 
 CHAPTERS = click.argument("chapters", nargs=-1, metavar="[CHAPTER]...")
 HTML = click.option("--html", type=click.Path(path_type=Path), default=Path("_build/html"))
@@ -149,6 +149,15 @@ def status() -> None:
     for name in notebooks.chapters():
         for profile in notebooks.profiles(name):
             click.echo(f"{name}, {profile}: {_plan(name, notebooks.resolve(name, profile, {}))}")
+
+
+@app.command()
+def judge() -> None:
+    """Judge the kept results by the claims as they are now: tables, picture, README."""
+    from suite.book.pages import judge_kept
+
+    for file in judge_kept(ROOT / "README.md"):
+        click.echo(file)
 
 
 @app.command()

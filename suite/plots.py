@@ -318,6 +318,57 @@ def ratios(frame: pd.DataFrame, titles: Mapping[str, tuple[str, str]]) -> Figure
     return figure
 
 
+def forest(rows: pd.DataFrame) -> Figure:
+    """Draw headline claims: effect and interval in units of the published one, a row each.
+
+    Args:
+        rows: `paper`, `says`, `middle`, `low`, `high` (NaN where nothing was measured), `unit`
+            ("published" or "of interest"), `verdict` and `setting`.
+    """
+    n, heads = len(rows), rows["paper"].nunique()
+    figure, axis = plt.subplots(figsize=(WIDTH * 1.25, 0.27 * (n + 1.1 * heads) + 0.7))
+    figure.subplots_adjust(left=0.395, right=0.605, top=0.995, bottom=0.6 / figure.get_figheight())
+    axis.set_xlim(*FOREST_LIMITS)
+    left, place = axis.get_yaxis_transform(), 0.0
+    for paper, part in rows.groupby("paper", sort=False):
+        axis.text(-1.85, place, str(paper), transform=left, weight="bold", va="center", size=9)
+        for row in part.itertuples():
+            place += 1
+            colour = WORD_COLOURS.get(str(row.verdict), GREY)
+            axis.text(-1.81, place, str(row.says), transform=left, va="center", size=8.5)
+            word = {"transform": left, "va": "center", "size": 8.5, "color": colour}
+            axis.text(1.04, place, str(row.verdict), weight="bold", **word)
+            axis.text(1.86, place, str(row.setting), **(word | {"size": 7.5, "color": GREY}))
+            if np.isfinite(float(row.middle)):  # type: ignore[arg-type]
+                marker = "D" if row.unit == "published" else "s"
+                axis.plot(1, place, marker, mfc="white", mec=BLACK, mew=0.8, ms=5.5, zorder=1)
+                _effect(axis, place, row, colour)
+        place += 1.3
+    axis.axvline(0, color=BLACK, linewidth=0.8, zorder=0)
+    axis.axvline(1, color=GREY, linewidth=0.6, zorder=0)
+    axis.set(ylim=(place - 0.4, -0.6), yticks=[], xticks=[-2, -1, 0, 1, 2, 3])
+    axis.set_xticklabels(["−2", "−1", "none", "1", "2", "3"], size=8)
+    axis.set_xlabel("effect here ÷ ◇ published, or □ smallest of interest", size=8.5)
+    sns.despine(ax=axis, left=True)
+    return figure
+
+
+FOREST_LIMITS = (-2.4, 3.4)
+WORD_COLOURS = {"holds": BLUE, "no such effect": RED, "opposite": RED}
+
+
+def _effect(axis: Axes, place: float, row: Any, colour: str) -> None:
+    """Draw one effect with its interval; an arrow stands where it leaves the axis."""
+    low, high = FOREST_LIMITS
+    ends = [min(max(end, low), high) for end in (row.low, row.high)]
+    if np.isfinite(ends).all():
+        axis.plot(ends, [place, place], color=colour, linewidth=1.8, solid_capstyle="butt")
+    inside = low < row.middle < high
+    marker = "o" if inside else "<" if row.middle < 0 else ">"
+    middle = min(max(row.middle, low + 0.1), high - 0.1)
+    axis.plot(middle, place, marker, color=colour, markersize=5.5, zorder=3, clip_on=False)
+
+
 def kept_against_here(frame: pd.DataFrame, kinds: Sequence[str]) -> Figure:
     """Draw values of this machine against kept ones, one panel a chapter.
 

@@ -10,22 +10,29 @@ import pandas as pd
 from suite import notebooks
 from suite.book import agreement, benchmarks
 from suite.data import FAMILIES, SOURCES
-from suite.evidence.claims import LEAST_MODELS, MARGIN, RULES, WEAK, load_claims
+from suite.evidence import headlines
+from suite.evidence.claims import TIERS, load_claims, on_printed_numbers
 from suite.evidence.names import name_of
-from suite.evidence.report import all_verdicts, with_claims
+from suite.evidence.power import power_rows
+from suite.evidence.report import all_verdicts, best_profile, with_claims
+from suite.evidence.results import load_results, save_tables
+from suite.evidence.rules import NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, executed_folder
 from suite.store import Kept, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
-DECIDED = ["reproduced", "not reproduced", "underpowered"]
+PICTURE = "headlines.svg"
 
 
 def write_pages(folder: Path) -> None:
     """Write all generated pages into the folder of executed chapters."""
     verdicts = all_verdicts()
-    (folder / "results.md").write_text(summary_table(verdicts))
+    rows = headline_rows(verdicts)
+    draw_headlines(rows, folder / PICTURE)
+    (folder / "results.md").write_text(headline_table(rows, linked=True))
     (folder / "evidence.md").write_text(evidence_page(verdicts, folder))
+    (folder / "power.md").write_text(_page("power", rows=power_rows(verdicts, chapter_name)))
     (folder / "status.md").write_text(status_page())
     (folder / "benchmarks.md").write_text(_page("benchmarks", **benchmarks.contents(folder)))
     (folder / "agreement.md").write_text(agreement_page(folder))
@@ -52,59 +59,130 @@ def chapter_name(chapter: str) -> str:
     return before if colon else _words(chapter).capitalize()
 
 
-def _tested(verdicts: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Join the verdicts of each chapter that has claims to those that were tested."""
-    chapters = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
-    tested = verdicts[verdicts["verdict"] != "untested"]
-    return {name: with_claims(name, tested[tested["chapter"] == name]) for name in chapters}
+def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Return the headline claims of all chapters: one row a claim, see `plots.forest`."""
+    parts = []
+    for chapter in with_evidence():
+        rows = headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter])
+        claims = load_claims(chapter)
+        effects = [headlines.relative(claims, row) for _, row in rows.iterrows()]
+        rows[["middle", "low", "high", "unit_of_effect"]] = effects
+        setting = [_setting(row) for _, row in rows.iterrows()]
+        parts.append(rows.assign(paper=chapter_name(chapter), chapter=chapter, setting=setting))
+    rows = pd.concat(parts, ignore_index=True)
+    return rows.rename(columns={"unit": "unit_of_n"}).rename(columns={"unit_of_effect": "unit"})
+
+
+def _setting(row: "pd.Series[Any]") -> str:
+    if row["verdict"] == NOT_RUN:
+        return ""
+    count = f", {row['n']:.0f} {row['unit']}s" if row["n"] else ""
+    return f"{name_of(row['data'])}{count}"
+
+
+def draw_headlines(rows: pd.DataFrame, file: Path) -> None:
+    """Draw the picture of the first page."""
+    from suite import plots
+
+    plots.set_style()
+    plots.forest(rows).savefig(file, metadata={"Date": None})
+
+
+def headline_table(rows: pd.DataFrame, *, linked: bool) -> str:
+    """Return the headline claims as Markdown.
+
+    Args:
+        rows: of `headline_rows`.
+        linked: whether each claim links to its section, in the book.
+    """
+    table = []
+    for row in rows.itertuples():
+        target = f"{row.chapter}-{row.section}".replace("_", "-")
+        says = f"{{ref}}`{row.says} <{target}>`" if linked else row.says
+        table.append([row.paper, says, f"**{row.verdict}**", row.measured, row.on])
+    return markdown_table(["paper", "headline claim", "verdict", "measured", "on"], table)
+
+
+def judge_kept(readme: Path) -> list[Path]:
+    """Judge all kept results by the claims as they are now; write verdicts, picture and README.
+
+    Args:
+        readme: whose table of headlines is replaced.
+
+    Returns:
+        The files that were written.
+    """
+    files = []
+    for path in Kept().archives:
+        results = load_results(path.stem, path.parent.name)
+        files.append(save_tables(path.stem, path.parent.name, results, KEPT_RESULTS))
+    rows = headline_rows(all_verdicts(kept_only=True))
+    draw_headlines(rows, KEPT_RESULTS / PICTURE)
+    start, end = "<!-- headlines:start -->\n", "\n<!-- headlines:end -->"
+    before, _, rest = readme.read_text().partition(start)
+    after = rest.partition(end)[2]
+    readme.write_text(f"{before}{start}{headline_table(rows, linked=False)}{end}{after}")
+    return [*files, KEPT_RESULTS / PICTURE, readme]
+
+
+def with_evidence() -> list[str]:
+    """Return the chapters that have claims."""
+    return [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
 
 
 def summary_table(verdicts: pd.DataFrame) -> str:
-    """Return the number of verdicts of each kind, one row a chapter, as Markdown."""
+    """Return how many claims of each tier have which word at their best profile, as Markdown."""
+    best = best_profile(verdicts)
     table = []
-    for chapter, rows in _tested(verdicts).items():
-        counts = rows["verdict"].value_counts().reindex(DECIDED, fill_value=0)
-        profiles = ", ".join(sorted(rows["profile"].unique())) or "–"
-        table.append([f"**{chapter_name(chapter)}**", profiles, *counts])
-    return markdown_table(["verdicts on claims of", "profiles", *DECIDED], table)
-
-
-def results_table(verdicts: pd.DataFrame) -> str:
-    """Return what came out, one row a claim that was tested, as Markdown."""
-    table: list[Sequence[str]] = []
-    for chapter, tested in _tested(verdicts).items():
-        table.append([f"**{chapter_name(chapter)}**", "", "", ""])
-        for claim, rows in tested.groupby("claim", sort=False):
-            where = rows.groupby("verdict")["on"].agg("; ".join)
-            table.append([_words(str(claim)), *(where.get(kind, "–") for kind in DECIDED)])
-    return markdown_table(["claim", *DECIDED], table)
+    for chapter in with_evidence():
+        rows = with_claims(chapter, best[best["chapter"] == chapter])
+        for tier in TIERS:
+            counts = rows[rows["tier"] == tier]["verdict"].value_counts()
+            shown = [counts.get(word, 0) for word in WORDS if word != NOT_RUN]
+            table.append([f"**{chapter_name(chapter)}**", tier, *shown])
+    return markdown_table(["", "tier", *(w for w in WORDS if w != NOT_RUN)], table)
 
 
 def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
     """Return the page of all claims with quotation, published, measured, test and verdict."""
-    chapters = [
-        {
-            "name": chapter_name(chapter),
-            "downloads": downloads(chapter, folder),
-            "claims": [
-                claim | _evidence(chapter, claim, rows[rows["claim"] == claim["id"]])
-                for claim in load_claims(chapter)
-            ],
-        }
-        for chapter, rows in _tested(verdicts).items()
-    ]
-    limits = {"least_models": LEAST_MODELS, "weak": WEAK, "margin": MARGIN}
-    results = results_table(verdicts)
-    return _page("evidence", rules=RULES, results=results, chapters=chapters, **limits)
+    best = best_profile(verdicts)
+    chapters = []
+    for chapter in with_evidence():
+        every = with_claims(chapter, verdicts[verdicts["chapter"] == chapter])
+        shown = with_claims(chapter, best[best["chapter"] == chapter])
+        claims = sorted(load_claims(chapter), key=lambda claim: TIERS.index(claim["tier"]))
+        parts = [claim | _evidence(chapter, claim, every, shown) for claim in claims]
+        links = downloads(chapter, folder)
+        chapters.append({"name": chapter_name(chapter), "downloads": links, "claims": parts})
+    decision = " ".join((decide.__doc__ or "").partition("Args:")[0].split("\n\n", 1)[1].split())
+    return _page(
+        "evidence",
+        rules=RULES,
+        decision=decision,
+        words=WORDS,
+        tiers=TIERS,
+        results=summary_table(verdicts),
+        chapters=chapters,
+    )
 
 
-def _evidence(chapter: str, claim: Mapping[str, Any], tested: pd.DataFrame) -> dict[str, Any]:
-    columns = ["on", "verdict", "measured", "models"]
-    table = tested.assign(verdict="**" + tested["verdict"] + "**")[columns]
+def _evidence(
+    chapter: str, claim: Mapping[str, Any], every: pd.DataFrame, shown: pd.DataFrame
+) -> dict[str, Any]:
+    tested = every[(every["claim"] == claim["id"]) & (every["verdict"] != NOT_RUN)]
+    found = dict.fromkeys(shown[shown["claim"] == claim["id"]]["verdict"])
+    words = list(found) or [NOT_RUN]
     stand_ins = {name: claim["stands_for"].get(name, [name]) for name in claim["data_of_paper"]}
     absent = [name_of(name) for name, data in stand_ins.items() if not {*data} & {*tested["data"]}]
-    target = f"{chapter}-{claim['section']}".replace("_", "-")
-    return {"verdicts": table.to_numpy().tolist(), "absent": absent, "target": target}
+    printed = on_printed_numbers(claim)
+    return {
+        "verdicts": tested[["on", "word", "measured"]].to_numpy().tolist(),
+        "heading": ", ".join(words),
+        "classes": " ".join(f"word-{word.replace(' ', '-')}" for word in words),
+        "absent": absent,
+        "target": f"{chapter}-{claim['section']}".replace("_", "-"),
+        "on_printed": headlines.of_printed(printed) if printed else "",
+    }
 
 
 def downloads(chapter: str, folder: Path) -> str:

@@ -127,6 +127,11 @@ def _effect(text: Any) -> float | None:
     return float(found[2]) * (-1 if found[1] in "-−" else 1)
 
 
+def published_effect(claim: Claim) -> float | None:
+    """Return the effect that the paper prints, on the scale of the rule; None if it prints none."""
+    return _effect(claim["published_effect"]) if "published_effect" in claim else None
+
+
 def judge(claims: Sequence[Claim], frame: pd.DataFrame) -> pd.DataFrame:
     """Decide each claim for each data set and network that it speaks of.
 
@@ -200,7 +205,7 @@ def decided(
     chosen = select(sound, **test.get("where", {}))
     settings = dict(test["settings"])
     sides = {settings[key] for key in ("first", "second") if key in settings}
-    if chosen.empty or not sides <= {*chosen[settings["between"]] if sides else ()}:
+    if chosen.empty or (sides and not sides <= set(chosen[settings["between"]])):
         return Verdict(NOT_RUN, "not measured at this profile"), None
     if unmet := _unmet(claim, sound):
         return Verdict(CANNOT, unmet), None
@@ -221,7 +226,7 @@ def _found(
     if rule in MEANS and (n := finding.interval.n) < LEAST_UNITS:
         few = f"{n} of at least {LEAST_UNITS} {claim['unit']}s"
         return Verdict(OPEN, few, LEAST_UNITS), finding
-    return decide(finding, _effect(claim.get("published_effect"))), finding
+    return decide(finding, published_effect(claim)), finding
 
 
 def _unmet(claim: Claim, rows: pd.DataFrame) -> str:

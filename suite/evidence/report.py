@@ -8,29 +8,45 @@ import pandas as pd
 
 from suite.evidence.claims import load_claims
 from suite.evidence.names import PANEL, name_of
+from suite.evidence.rules import NOT_RUN, OPEN
 from suite.evidence.statistics import Interval, correlation, permutation_p
 from suite.evidence.tables import interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
 
 VERDICT_COLUMNS = [
-    *("chapter", "claim", "data", "network", "verdict", "statistic"),
-    *("estimate", "low", "high", "n", "p", "profile"),
+    *("chapter", "claim", "data", "network", "verdict", "detail", "statistic"),
+    *("estimate", "low", "high", "n", "p", "p_holm", "needed", "profile"),
 ]
+MOST_NEEDED = 10_000  # more than that is no plan
+PROFILES = ("paper", "workstation", "laptop")  # the best first
 
 
-def all_verdicts() -> pd.DataFrame:
+def all_verdicts(*, kept_only: bool = False) -> pd.DataFrame:
     """Collect the verdicts of the latest runs, which go before, and of the kept results.
 
     The profile `smoke` is left out: its results are not evidence.
+
+    Args:
+        kept_only: leave out the latest runs.
     """
     tables = [pd.DataFrame(columns=VERDICT_COLUMNS)]
-    for folder in (executed_folder() / "results", KEPT_RESULTS):
+    for folder in (KEPT_RESULTS,) if kept_only else (executed_folder() / "results", KEPT_RESULTS):
         for file in sorted(folder.glob("*/*.verdicts.csv")):
             chapter = file.name.partition(".")[0]
             if (NOTEBOOKS / f"{chapter}.ipynb").exists() and file.parent.name != "smoke":
-                tables.append(pd.read_csv(file).assign(chapter=chapter)[VERDICT_COLUMNS])
+                table = pd.read_csv(file).assign(chapter=chapter)[VERDICT_COLUMNS]
+                tables.append(table.fillna({"detail": "", "statistic": ""}))
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])
+
+
+def best_profile(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Keep of each claim the verdicts of the best profile that has one."""
+    ran = verdicts[verdicts["verdict"] != NOT_RUN]
+    rank = ran["profile"].map({name: place for place, name in enumerate(PROFILES)})
+    rank = rank.fillna(len(PROFILES))
+    by = [ran[name] for name in ("chapter", "claim") if name in ran]
+    return ran[rank == rank.groupby(by).transform("min")]
 
 
 def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None) -> pd.DataFrame:
@@ -42,25 +58,40 @@ def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
         section: of the claims; default: all.
 
     Returns:
-        One row a verdict: the columns of `verdicts`, and section, published, `on` (data, network
-        and profile by their names), measured (in words) and models.
+        One row a verdict: the columns of `verdicts`, and those of the claim that tables show, `on`
+        (data, network and profile by their names), `measured` and `word` (in words).
     """
-    claims = pd.DataFrame(load_claims(chapter), columns=["id", "section", "published"])
+    columns = ["id", "says", "tier", "section", "published", "unit"]
+    claims = pd.DataFrame(load_claims(chapter), columns=columns)
     claims = claims if section is None else claims[claims["section"] == section]
     rows = claims.rename(columns={"id": "claim"}).merge(verdicts, on="claim")
     on = rows["data"].map(name_of) + ", " + rows["network"].map(name_of) + ", " + rows["profile"]
     return rows.assign(
-        on=on, measured=[measured(row) for _, row in rows.iterrows()], models=rows["n"]
+        on=on,
+        measured=[measured(row) for _, row in rows.iterrows()],
+        word=[word(row) for _, row in rows.iterrows()],
     )
 
 
-COLUMNS = ["claim", "on", "verdict", "published", "measured", "models"]
+def word(row: "pd.Series[Any]") -> str:
+    """Write a verdict with what stands beside it.
+
+    >>> word(pd.Series({"verdict": "open", "detail": "", "needed": 31.0, "unit": "network"}))
+    'open: about 31 networks would settle it'
+    """
+    if row["verdict"] == OPEN and np.isfinite(row["needed"]) and row["needed"] <= MOST_NEEDED:
+        return f"open: about {row['needed']:.0f} {row['unit']}s would settle it"
+    return f"{row['verdict']}: {row['detail']}" if row["detail"] else str(row["verdict"])
+
+
+COLUMNS = {"says": "claim", "on": "on", "word": "verdict", "published": "published"}
 
 
 def verdict_table(chapter: str, verdicts: pd.DataFrame, section: str | None = None) -> pd.DataFrame:
     """Put what was published beside what was measured for each claim that was tested."""
     rows = with_claims(chapter, verdicts, section)
-    return rows.loc[rows["verdict"] != "untested", COLUMNS].reset_index(drop=True)
+    rows = rows.loc[rows["verdict"] != NOT_RUN, [*COLUMNS, "measured"]]
+    return rows.rename(columns=COLUMNS).reset_index(drop=True)
 
 
 def section_verdicts(
@@ -81,27 +112,29 @@ def section_verdicts(
         The `verdict_table`, and a sentence, empty if all claims were tested.
     """
     rows = with_claims(chapter, verdicts, section)
-    tested = rows[rows["verdict"] != "untested"]
+    tested = rows[rows["verdict"] != NOT_RUN]
     done = set(zip(tested["claim"], tested["data"], strict=True))
     absent: dict[str, list[str]] = {}
-    for claim, data in dict.fromkeys(zip(rows["claim"], rows["data"], strict=True)):
+    for claim, says, data in dict.fromkeys(zip(rows["claim"], rows["says"], rows["data"])):
         if not done & {(claim, data), (claim, (stand_ins or {}).get(data))}:
-            absent.setdefault(data, []).append(claim)
+            absent.setdefault(data, []).append(says)
     parts = [
-        f"{', '.join(claims)} on {name_of(data)}" if data in set(tested["data"]) else name_of(data)
+        f"on {name_of(data)}: {', '.join(claims)}" if data in set(tested["data"]) else name_of(data)
         for data, claims in absent.items()
     ]
-    sentence = f"Not run, hence untested: {'; '.join(parts)}." if parts else ""
+    sentence = f"Not run: {'; '.join(parts)}." if parts else ""
     return verdict_table(chapter, verdicts, section), sentence
 
 
 def measured(verdict: "pd.Series[Any]") -> str:
-    """Write the estimate of a verdict with its interval and p-value."""
+    """Write the estimate of a verdict with its interval, p-value and number of units."""
     if not np.isfinite(verdict["estimate"]):
-        return str(verdict["statistic"])
-    interval = Interval(*verdict[["estimate", "low", "high"]])
-    text = f"{verdict['statistic']}: {interval_text(interval, '.2f')}"
-    return text + (f", p = {verdict['p']:.2g}" if np.isfinite(verdict["p"]) else "")
+        return ""
+    text = (
+        f"{verdict['statistic']}: {interval_text(Interval(*verdict[['estimate', 'low', 'high']]))}"
+    )
+    text += f", p = {verdict['p']:.2g}" if np.isfinite(verdict["p"]) else ""
+    return f"{text}, n = {verdict['n']:.0f}"
 
 
 def readable(value: Any) -> str:

@@ -1,0 +1,125 @@
+"""What came out of the headline claims: one row a claim, in words and in units of the paper."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from suite.evidence.claims import Claim, load_claims, published_effect
+from suite.evidence.names import name_of
+from suite.evidence.report import best_profile, measured, with_claims
+from suite.evidence.rules import CANNOT, HOLDS, NOT_RUN, WITHDRAWN, Finding, Verdict
+
+
+def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each headline claim of a chapter: its verdict at the best profile.
+
+    Where several data sets have one, that which the claim names goes (`shown`), else the one with
+    most units.
+
+    Args:
+        chapter: whose claims.
+        verdicts: see `with_claims`.
+
+    Returns:
+        The columns of `with_claims`, and `others`: verdicts on further data, in words.
+    """
+    best = with_claims(chapter, best_profile(verdicts))
+    rows = []
+    for claim in (claim for claim in load_claims(chapter) if claim["tier"] == "headline"):
+        found = best[best["claim"] == claim["id"]]
+        if found.empty:
+            rows.append(_not_run(claim))
+            continue
+        shown = claim.get("shown", {})
+        fits = (found["data"] == shown.get("data")) & (found["network"] == shown.get("network"))
+        order = found.assign(fits=fits, order=found["n"]).sort_values(
+            ["fits", "order"], ascending=False, kind="stable"
+        )
+        first = order.iloc[0]
+        rows.append(first.drop(["fits", "order"]).to_dict() | {"others": _others(order[1:])})
+    return pd.DataFrame(rows)
+
+
+def _not_run(claim: Claim) -> dict[str, Any]:
+    text = ("data", "network", "profile", "on", "measured", "detail", "statistic", "others")
+    numbers = ("estimate", "low", "high", "p", "p_holm", "needed")
+    row = dict.fromkeys(text, "") | dict.fromkeys(numbers, np.nan)
+    row |= {name: claim[name] for name in ("says", "tier", "section", "published", "unit")}
+    return row | {"claim": claim["id"], "verdict": NOT_RUN, "word": NOT_RUN, "n": 0}
+
+
+def _others(rows: pd.DataFrame) -> str:
+    """Say what came out on further data, one part for each word."""
+    parts = []
+    for verdict, part in rows.groupby("verdict", sort=False):
+        where = part["data"].map(name_of) + " with " + part["network"].map(name_of)
+        parts.append(f"{verdict} on {', '.join(where)}")
+    return "; ".join(parts)
+
+
+def in_short(chapter: str, verdicts: pd.DataFrame) -> str:
+    """Write what came out of each headline claim, as a box in Markdown."""
+    lines = [":::{admonition} In short", ":class: tip"]
+    for _, row in headlines(chapter, verdicts).iterrows():
+        lines.append(f"- {sentence(row)}")
+    return "\n".join([*lines, ":::"])
+
+
+def sentence(row: "pd.Series[Any]") -> str:
+    """Write one headline: the claim, the word, what was published, what was measured and where."""
+    says = row["says"][0].upper() + row["says"][1:]
+    parts = [f"**{says}: {row['verdict']}.**"]
+    if row["verdict"] in (CANNOT, WITHDRAWN) and row["detail"]:
+        parts.append(f"{row['detail'][0].upper()}{row['detail'][1:]}.")
+    elif row["verdict"] == HOLDS and row["detail"]:
+        parts.append(f"The effect is {row['detail']}.")
+    elif row["word"] != row["verdict"]:
+        rest = row["word"].partition(": ")[2]
+        parts.append(f"{rest[0].upper()}{rest[1:]}.")
+    parts.append(f"Paper: {row['published']}.")
+    if row["measured"]:
+        parts.append(f"Here: {row['measured']} {row['unit']}s; {row['on']}.")
+    elif row["on"]:
+        parts.append(f"({row['on']}.)")
+    if row["others"]:
+        parts.append(f"Also: {row['others']}.")
+    return " ".join(parts)
+
+
+def relative(claims: Sequence[Claim], row: "pd.Series[Any]") -> tuple[float, float, float, str]:
+    """Return estimate and interval of a verdict in units of the published effect.
+
+    Where none is printed, in units of the smallest effect of interest. Positive is the claimed
+    direction; for a claim that something stays within a margin, 1 is the margin.
+
+    Returns:
+        Middle, low, high, and what the unit is: "published" or "of interest".
+    """
+    claim = next(claim for claim in claims if claim["id"] == row["claim"])
+    settings = claim["test"].get("settings", {})
+    printed = published_effect(claim)
+    size = claim["smallest_effect"]["size"]
+    ratio = bool(settings.get("ratio"))
+    null = settings.get("no_effect", 0.0)
+    values = np.array([row["estimate"], row["low"], row["high"]], float) - (0 if ratio else null)
+    scale = (size if printed is None else printed) - (0 if ratio else null)
+    if ratio:
+        with np.errstate(invalid="ignore"):
+            values, scale = np.log(values), float(np.log(scale))
+    sign = -1 if settings.get("expected") in ("fall", "lower", "below") else 1
+    scale = sign * abs(scale) if printed is None else scale
+    middle, *ends = values / scale
+    low, high = sorted(ends)
+    return float(middle), float(low), float(high), "of interest" if printed is None else "published"
+
+
+def of_printed(found: tuple[Verdict, Finding]) -> str:
+    """Say what a rule makes of the numbers that a paper prints."""
+    verdict, finding = found
+    names = ("estimate", "low", "high", "n")
+    row = pd.Series(dict(zip(names, finding.interval)), dtype=object)
+    row["statistic"], row["p"] = finding.statistic, finding.p
+    detail = f", {verdict.detail}" if verdict.detail else ""
+    return f"{verdict.word}{detail} ({measured(row)})"

@@ -78,9 +78,9 @@ class Chapter:
         self.results = [fresh, *(results for results in larger if len(results.frame))]
         self.table = pd.concat([r.frame for r in self.results], ignore_index=True)
         self.decided = pd.concat([r.verdicts for r in self.results], ignore_index=True)
-        self._show_run()
 
-    def _show_run(self) -> None:
+    def show_run(self) -> None:
+        """Say where the numbers of each profile come from."""
         trained = self.computed[self.computed["metric"] == "training_loss"]
         diverged = int((trained["status"] == "diverged").sum())
         lines = [origin(results.provenance) for results in self.results]

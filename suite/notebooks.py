@@ -224,7 +224,7 @@ def _finish(partial: Path) -> None:
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
         if "injected-parameters" in cell.metadata.get("tags", []):
-            cell.metadata["tags"].append("hide-cell")
+            cell.metadata["tags"].append("remove-cell")
         if cell.cell_type == "code":
             cell.outputs = list(filter(_without_progress, cell.outputs))
     notebook.metadata.pop("papermill", None)

@@ -183,6 +183,72 @@ def dots_against(
     return figure
 
 
+def by_method(frame: pd.DataFrame, method: str, y_label: str, names: Mapping[Any, str]) -> Figure:
+    """Draw `value` by method: a dot a network, and means with 95% intervals.
+
+    Args:
+        frame: one row a network: profile, data, network, value, `method`.
+        method, y_label: column and label.
+        names: what the axis calls the methods, in its order.
+    """
+    frame = frame[frame["value"].notna() & frame[method].isin(list(names))]
+    frame = frame.astype({method: object})
+    if frame.empty:
+        return not_run()
+    palette = _palette(frame[method], names)
+    figure, axes = _panels(frame, PANELS)
+    for axis, panel in axes:
+        same: dict[str, Any] = {"x": method, "y": "value", "ax": axis, "order": list(palette)}
+        sns.stripplot(panel, **same, hue=method, palette=palette, size=3.5, legend=False)
+        look: dict[str, Any] = {"color": BLACK, "linestyle": "none", "marker": "_", "capsize": 0.15}
+        sns.pointplot(panel, **same, **look, errorbar=_ends, err_kws={"linewidth": 1.2})
+        axis.set_xticks(range(len(palette)), [names[name] for name in palette])
+        axis.tick_params(axis="x", rotation=30)
+        first = axis.get_subplotspec()
+        axis.set(xlabel="", ylabel=y_label if first is None or first.is_first_col() else "")
+    return figure
+
+
+def key_figure(rows: pd.DataFrame, *, x: str, x_label: str, beyond: str) -> Figure:
+    """Draw several measures against `x`: a row a measure, a column a data set and network.
+
+    Args:
+        rows: `measure`, `panel`, `line` (one line each), value, `x`, `beyond`.
+        x, x_label: column and label; its axis is logarithmic.
+        beyond: column, constant in a panel: what lies beyond is shaded.
+    """
+    rows = rows[rows["value"].notna()]
+    if rows.empty:
+        return not_run()
+    measures, panels = (list(dict.fromkeys(rows[name])) for name in ("measure", "panel"))
+    palette = dict(zip(dict.fromkeys(rows["line"]), (BLACK, BLUE, ORANGE, GREEN)))
+    size = (min(WIDTH, 2.4 * len(panels) + 1.2), 1.55 * len(measures) + 0.8)
+    figure, axes = plt.subplots(
+        len(measures),
+        len(panels),
+        figsize=size,
+        sharex="col",
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
+    )
+    for (i, measure), (j, panel) in itertools.product(enumerate(measures), enumerate(panels)):
+        axis, part = axes[i, j], rows[(rows["measure"] == measure) & (rows["panel"] == panel)]
+        look: dict[str, Any] = {"hue": "line", "palette": palette, "marker": "o", "mew": 0}
+        sns.lineplot(part, x=x, y="value", ax=axis, legend=False, ms=3.5, errorbar=None, **look)
+        axis.set(xscale="log", xlabel=x_label, ylabel=measure if j == 0 else "")
+        if i == 0:
+            axis.set_title(textwrap.fill(panel, 24))
+        start = float(rows[rows["panel"] == panel][beyond].iloc[0])
+        if np.isfinite(start):
+            axis.axvspan(start, rows[rows["panel"] == panel][x].max(), color="0.92", zorder=0)
+    lines = [name for name in palette if name != "network"]
+    handles = {name: Line2D([], [], color=palette[name], marker="o") for name in lines}
+    if handles:
+        _add_legend(figure, handles)
+    return figure
+
+
 def dots_with_bins(
     frame: pd.DataFrame, *, x: str, x_label: str, y_label: str, n_bins: int = 8, log: bool = False
 ) -> Figure:

@@ -91,12 +91,12 @@ def test_the_largest_differences_come_first_those_outside_before_all(kept, here)
 
 def test_verdicts_are_compared_by_claim_data_and_network():
     kept = pd.DataFrame(
-        {"claim": ["a", "b"], "data": "d", "network": "n", "verdict": ["reproduced", "untested"]}
+        {"claim": ["a", "b"], "data": "d", "network": "n", "verdict": ["holds", "not run"]}
     )
     assert agreement.changed_verdicts(kept, kept).empty
-    changed = agreement.changed_verdicts(kept, kept.assign(verdict="underpowered"))
-    assert changed["verdict_kept"].tolist() == ["reproduced", "untested"]
-    assert set(changed["verdict_here"]) == {"underpowered"}
+    changed = agreement.changed_verdicts(kept, kept.assign(verdict="open"))
+    assert changed["verdict_kept"].tolist() == ["holds", "not run"]
+    assert set(changed["verdict_here"]) == {"open"}
 
 
 @pytest.fixture
@@ -108,17 +108,12 @@ def executed(tmp_path, monkeypatch, kept):
     path = archive_path(CHAPTER, "laptop", tmp_path / "kept")
     write_archive(path, Archive(kept.records, {}, pd.DataFrame({"a": [1]}), {}, about))
     verdicts = pd.DataFrame(
-        {
-            "claim": ["lipschitz-falls"],
-            "data": "mnist5k",
-            "network": "mlp",
-            "verdict": ["reproduced"],
-        }
+        {"claim": ["lipschitz-falls"], "data": "mnist5k", "network": "mlp", "verdict": ["holds"]}
     )
     verdicts.to_csv(path.with_suffix(".verdicts.csv"))
     stem = tmp_path / "executed" / "results" / "laptop" / CHAPTER
     stem.parent.mkdir(parents=True)
-    verdicts.assign(verdict="underpowered").to_csv(stem.with_suffix(".verdicts.csv"))
+    verdicts.assign(verdict="open").to_csv(stem.with_suffix(".verdicts.csv"))
     stem.with_suffix(".provenance.json").write_text(
         json.dumps(about | {"here": 4, "commit": ["def"]})
     )
@@ -130,9 +125,9 @@ def test_the_page_counts_names_and_draws(executed):
     for number, value in enumerate(HERE):
         here.write(key(number), record(value, seed=number))
     page = pages.agreement_page(executed)
-    assert "**3 of 4 values agree with the kept ones (75.0%), and 1 verdicts are others**" in page
+    assert "**3 of 4 values agree with the kept ones (75.0%), and one verdict is another**" in page
     assert "| Gradient regularisation | 4 | 1 | 1 | 1 | 1 | 1 |" in page
-    assert "| Gradient regularisation | lipschitz falls | MNIST (5,000), MLP | reproduced |" in page
+    assert "| Gradient regularisation | lipschitz falls | MNIST (5,000), MLP | holds |" in page
     assert "cure 0.5, seed 3 | 4 | 9 | outside |" in page
     assert "at commit def" in page
     assert (executed / "agreement.png").stat().st_size > 1000

@@ -36,9 +36,11 @@ def executed(tmp_path, monkeypatch):
             "value": -np.arange(9.0),
         }
     )
-    frame = pd.concat([frame, frame.assign(saliency="deeplift")])
+    accuracy = frame.assign(metric="accuracy", saliency=None, value=0.95)
+    frame = pd.concat([frame, frame.assign(saliency="deeplift"), accuracy])
     for profile in ("laptop", "smoke"):
-        verdicts = judge(load_claims(CHAPTER), frame).assign(profile=profile)
+        verdicts = judge(load_claims(CHAPTER), frame.assign(profile=profile))
+        verdicts = verdicts.assign(profile=profile)
         provenance = {
             "chapter": CHAPTER,
             "profile": profile,
@@ -58,18 +60,24 @@ def test_verdicts_of_smoke_runs_are_no_evidence(executed):
     assert set(all_verdicts()["profile"]) == {"laptop"}
 
 
-def test_results_table_has_a_row_for_each_tested_claim(executed):
-    lines = pages.results_table(all_verdicts()).splitlines()
-    row = next(line for line in lines if "lipschitz falls" in line)
-    assert row.split("|")[2].strip() == "MNIST (5,000), LeNet-5, laptop"
-    assert not any("on photographs" in line for line in lines)
+def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
+    rows = pages.headline_rows(all_verdicts())
+    claims = [claim for claim in load_claims(CHAPTER) if claim["tier"] == "headline"]
+    ours = rows[rows["chapter"] == CHAPTER]
+    assert ours["says"].tolist() == [claim["says"] for claim in claims]
+    assert set(rows["chapter"]) == set(pages.with_evidence())
+    assert set(rows["verdict"]) == {"not run"}
+    pages.draw_headlines(rows, executed / "headlines.svg")
+    assert "Gradient regularisation" in (executed / "headlines.svg").read_text()
+    table = pages.headline_table(rows, linked=True)
+    assert "{ref}`maps become more faithful on MNIST <gradient-regularisation-faith" in table
 
 
-def test_summary_counts_the_verdicts_of_each_chapter(executed):
+def test_summary_counts_the_claims_of_each_tier(executed):
     lines = pages.summary_table(all_verdicts()).splitlines()
-    assert "| **Gradient regularisation** | laptop | 2 | 0 | 7 |" in lines
-    assert "| **PILCRO** | – | 0 | 0 | 0 |" in lines
-    assert "| **Top-GAP** | – | 0 | 0 | 0 |" in pages.summary_table(all_verdicts()[:0])
+    assert lines[0].startswith("|  | tier | holds | no such effect | opposite | open |")
+    assert "| **Gradient regularisation** | supporting | 2 | 0 | 0 | 0 | 0 | 0 |" in lines
+    assert "| **PILCRO** | headline | 0 | 0 | 0 | 0 | 0 | 0 |" in lines
 
 
 def test_status_page_names_the_data_of_all_panels(executed):
@@ -82,10 +90,11 @@ def test_evidence_page_has_every_claim_with_quotation_measured_and_verdict(execu
     page = pages.evidence_page(all_verdicts(), executed)
     for claim in load_claims(CHAPTER):
         assert claim["quote"] in page
-    section = page.partition("### Lipschitz falls")[2].partition("###")[0]
-    assert "Spearman's ρ with alpha: -1.00" in section
-    assert "**reproduced**" in section
-    assert "Untested on: Fashion-MNIST, KMNIST, CIFAR-10, Imagenette-320." in section
+    title = "Maps change less under noise (local Lipschitz constant): holds"
+    section = page.partition(title)[2].partition("::::")[0]
+    assert ":class-container: claim tier-supporting word-holds" in section
+    assert "Spearman's ρ with alpha: -1 [-1, -0.9" in section
+    assert "Not run on: Fashion-MNIST, KMNIST, CIFAR-10, Imagenette-320." in section
     assert f"results/laptop/{CHAPTER}.csv" in page
 
 
@@ -101,7 +110,7 @@ def test_a_chapter_without_claims_is_in_the_status_but_not_in_the_evidence(execu
     assert load_claims(WITHOUT_CLAIMS) == []
     assert "| differentiating a gradient | smoke | `mnist5k` |" in pages.status_page()
     assert "Differentiating" not in pages.evidence_page(all_verdicts(), executed)
-    assert "Differentiating" not in pages.results_table(all_verdicts())
+    assert WITHOUT_CLAIMS not in pages.with_evidence()
 
 
 def test_benchmark_page_shows_value_spread_goal_and_whether_it_is_met(tmp_path, monkeypatch):

@@ -159,7 +159,7 @@ def test_kept_results_are_judged_as_they_were(file):
     on = ["claim", "data", "network"]
     both = kept.merge(now, on=on, suffixes=("_kept", ""), validate="one_to_one")
     assert len(both) == len(kept) == len(now)
-    assert (both["verdict"] == both["verdict_kept"]).all()
+    assert (both["verdict"] == both["verdict_kept"]).all(), "run: python -m suite judge"
     np.testing.assert_allclose(both["estimate"], both["estimate_kept"], rtol=1e-3, atol=2e-3)
     for column in ("low", "high", "p"):  # the CSV rounds to six digits, which makes ties
         np.testing.assert_allclose(both[column], both[f"{column}_kept"], rtol=2e-2, atol=1e-2)

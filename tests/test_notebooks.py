@@ -115,7 +115,7 @@ def test_a_run_leaves_the_page_with_every_cell_executed(chapter):
     assert cells[-1].outputs[0].text == "laptop 7\n"
     assert all(cell.execution_count for cell in cells)
     injected = next(c for c in cells if "injected-parameters" in c.metadata.tags)
-    assert "hide-cell" in injected.metadata.tags
+    assert "remove-cell" in injected.metadata.tags
 
 
 def test_progress_goes_to_the_terminal_and_not_onto_the_page(chapter, capfd):

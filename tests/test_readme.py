@@ -8,7 +8,7 @@ import click
 import pytest
 
 from suite import cli
-from suite.book.pages import summary_table
+from suite.book.pages import headline_rows, headline_table
 from suite.evidence.report import all_verdicts
 from suite.notebooks import chapters, parameters, profiles
 from suite.paths import ROOT
@@ -94,9 +94,10 @@ def test_the_map_of_the_readme_names_what_there_is():
             assert (ROOT / name.strip()).exists(), name
 
 
-def test_the_counts_are_those_of_the_kept_results(monkeypatch, tmp_path):
-    monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
+def test_the_headlines_are_those_of_the_kept_results():
     text = (ROOT / "README.md").read_text()
-    table = re.search(r"<!-- results:start -->\n(.*)\n<!-- results:end -->", text, re.DOTALL)[1]
-    counts = summary_table(all_verdicts())
-    assert table == counts, f"put this table into the README:\n{counts}"
+    pattern = r"<!-- headlines:start -->\n(.*)\n<!-- headlines:end -->"
+    table = re.search(pattern, text, re.DOTALL)[1]
+    rows = headline_rows(all_verdicts(kept_only=True))
+    assert table == headline_table(rows, linked=False), "run: python -m suite judge"
+    assert "results/headlines.svg" in text

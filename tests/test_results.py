@@ -26,7 +26,7 @@ def results(value=1.0):
             "key": ["k"],
         }
     )
-    verdicts = pd.DataFrame({"claim": ["c"], "verdict": ["reproduced"]})
+    verdicts = pd.DataFrame({"claim": ["c"], "verdict": ["holds"]})
     return Results(frame, verdicts, {"a|b": np.eye(2)}, {"profile": "smoke"})
 
 
@@ -60,7 +60,7 @@ def test_kept_results_are_judged_when_they_are_read(tmp_path):
     write_archive(path, Archive({}, {}, frame, {"a|b": np.eye(2)}, {"units": 9}))
     read = load_results("gradient_regularisation", "laptop", tmp_path)
     words = read.verdicts.set_index("claim")["verdict"]
-    assert "reproduced" in set(words.loc["lipschitz-falls"])
+    assert "cannot be measured here" in set(words.loc["lipschitz-falls"])
     assert set(read.frame["profile"]) == {"laptop"}
     np.testing.assert_array_equal(read.arrays["a|b"], np.eye(2))
     assert read.provenance["units"] == 9
@@ -110,8 +110,9 @@ def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
 
 
 def test_measured_writes_estimate_interval_and_p():
-    verdict = pd.Series({"statistic": "ρ", "estimate": 0.5, "low": 0.25, "high": 0.75, "p": 0.01})
-    assert measured(verdict) == "ρ: 0.50 [0.25, 0.75], p = 0.01"
+    numbers = {"estimate": 0.5, "low": 0.25, "high": 0.75, "p": 0.01, "n": 6}
+    text = "ρ: 0.5 [0.25, 0.75], p = 0.01, n = 6"
+    assert measured(pd.Series({"statistic": "ρ"} | numbers)) == text
 
 
 def test_trend_sentence_takes_its_word_from_the_numbers():
@@ -132,8 +133,14 @@ def test_trend_sentence_takes_its_word_from_the_numbers():
     assert "no significant trend" in trend_sentence(mixed, x="alpha", symbol="α")
 
 
+def claim(name, section, published):
+    says = {"says": f"{name} falls", "tier": "headline", "unit": "network"}
+    return {"id": name, "section": section, "published": published} | says
+
+
 def verdict(claim, data, profile, word):
     numbers = {"statistic": "mean", "estimate": 1.0, "low": 0.5, "high": 1.5, "p": np.nan, "n": 6}
+    numbers |= {"detail": "", "needed": 9.0 if word == "open" else np.nan}
     return {
         "claim": claim,
         "data": data,
@@ -145,48 +152,47 @@ def verdict(claim, data, profile, word):
 
 
 def test_verdict_table_names_where_a_claim_was_tested_and_puts_the_verdict_beside_it(monkeypatch):
-    claims = [{"id": name, "section": "one", "published": "falls"} for name in ("b", "a")]
+    claims = [claim(name, "one", "falls") for name in ("b", "a")]
     monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
     rows = [
-        verdict("a", "fashion_mnist", "workstation", "reproduced"),
-        verdict("a", "mnist", "workstation", "untested"),
-        verdict("b", "mnist", "laptop", "underpowered"),
+        verdict("a", "fashion_mnist", "workstation", "holds"),
+        verdict("a", "mnist", "workstation", "not run"),
+        verdict("b", "mnist", "laptop", "open"),
     ]
     table = report.verdict_table("chapter", pd.DataFrame(rows))
-    assert table["claim"].tolist() == ["b", "a"]  # as the claims are listed
+    assert table["claim"].tolist() == ["b falls", "a falls"]  # as the claims are listed
+    assert table["verdict"][0] == "open: about 9 networks would settle it"
     assert table.to_dict("records")[1] == {
-        "claim": "a",
+        "claim": "a falls",
         "on": "Fashion-MNIST, MLP, workstation",
-        "verdict": "reproduced",
+        "verdict": "holds",
         "published": "falls",
-        "measured": "mean: 1.00 [0.50, 1.50]",
-        "models": 6,
+        "measured": "mean: 1 [0.5, 1.5], n = 6",
     }
     assert report.verdict_table("chapter", pd.DataFrame(rows[1:2])).empty
 
 
 def test_a_section_names_what_no_profile_has_tested(monkeypatch):
     claims = [
-        {"id": name, "section": section, "published": "less"}
-        for name, section in (("a", "one"), ("b", "one"), ("c", "two"))
+        claim(name, section, "less") for name, section in (("a", "one"), ("b", "one"), ("c", "two"))
     ]
     monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
     verdicts = pd.DataFrame(
         [
-            verdict("a", "mnist5k", "laptop", "reproduced"),
-            verdict("a", "mnist5k", "workstation", "untested"),  # but tested at another profile
-            verdict("a", "mnist", "laptop", "untested"),
-            verdict("b", "mnist5k", "laptop", "untested"),  # here the other claim was tested
-            verdict("b", "imagenet", "laptop", "untested"),
-            verdict("c", "celeba", "laptop", "untested"),
+            verdict("a", "mnist5k", "laptop", "holds"),
+            verdict("a", "mnist5k", "workstation", "not run"),  # but tested at another profile
+            verdict("a", "mnist", "laptop", "not run"),
+            verdict("b", "mnist5k", "laptop", "not run"),  # here the other claim was tested
+            verdict("b", "imagenet", "laptop", "not run"),
+            verdict("c", "celeba", "laptop", "not run"),
         ]
     )
     table, sentence = section_verdicts("chapter", verdicts, "one")
-    assert list(table["claim"]) == ["a"]
-    assert sentence == "Not run, hence untested: MNIST; b on MNIST (5,000); ImageNet."
+    assert list(table["claim"]) == ["a falls"]
+    assert sentence == "Not run: MNIST; on MNIST (5,000): b falls; ImageNet."
     _, sentence = section_verdicts("chapter", verdicts, "one", stand_ins={"mnist": "mnist5k"})
-    assert sentence == "Not run, hence untested: b on MNIST (5,000); ImageNet."
+    assert sentence == "Not run: on MNIST (5,000): b falls; ImageNet."
     assert section_verdicts("chapter", verdicts.iloc[:2], "one")[1] == ""
     table, sentence = section_verdicts("chapter", verdicts, "two")
     assert table.empty
-    assert sentence == "Not run, hence untested: CelebA."
+    assert sentence == "Not run: CelebA."

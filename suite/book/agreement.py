@@ -10,7 +10,6 @@ import pandas as pd
 from suite.evidence import agreement
 from suite.evidence.names import name_of
 from suite.evidence.report import machine
-from suite.evidence.results import load_results
 from suite.paths import executed_folder
 from suite.store import Archive, Kept, Store
 
@@ -51,8 +50,8 @@ def compared(store: Store, kept: Kept) -> list[Compared]:
         here = json.loads(stem.with_suffix(".provenance.json").read_text())
         if not here.get("here"):
             continue
-        old = load_results(chapter, profile, kept.folder).verdicts
-        new = pd.read_csv(stem.with_suffix(".verdicts.csv"))
+        verdicts = path.with_suffix(".verdicts.csv"), stem.with_suffix(".verdicts.csv")
+        old, new = (pd.read_csv(file) for file in verdicts)
         changed = agreement.changed_verdicts(old, new)
         parts.append(Compared(chapter, profile, archive, values, changed, len(old), here))
     return parts

@@ -202,6 +202,33 @@ def select(
     return rows
 
 
+MAP_NAMES = {"logit_gradient": "input gradient", "deeplift": "DeepLIFT"}
+
+
+def key_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what the chapter's first figure shows, of the last of its profiles.
+
+    Faithfulness is in the sign of Quantus, on logits where they were measured.
+
+    Returns:
+        The rows of the table with `measure`, `line` and `panel` in words.
+    """
+    rows = table[table["profile"] == table["profile"].iloc[-1]]
+    faithful = rows["metric"] == "faithfulness_estimate"
+    score = "logit" if (rows["score"] == "logit").any() else "probability"
+    kept = (rows["metric"] == "accuracy") | (rows["metric"] == "max_sensitivity")
+    rows = rows[kept | (faithful & (rows["score"] == score))]
+    value = rows["value"].where(rows["metric"] != "faithfulness_estimate", -rows["value"])
+    names = {"faithfulness_estimate": f"faithfulness ({score})"}
+    names["max_sensitivity"] = "max-sensitivity"
+    return rows.assign(
+        value=value,
+        measure=rows["metric"].replace(names),
+        line=rows["saliency"].map(MAP_NAMES).fillna("network"),
+        panel=rows["data"].map(name_of) + ", " + rows["network"].map(name_of),
+    )
+
+
 def cut_offs(table: pd.DataFrame) -> str:
     """Write where accuracy falls below 80% of its plateau, in each panel."""
     parts = []

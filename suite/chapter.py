@@ -9,6 +9,7 @@ from IPython.display import Markdown, display
 from suite import notebooks, plots
 from suite.evidence.claims import load_claims, load_published
 from suite.evidence.headlines import in_short
+from suite.evidence.names import name_of
 from suite.evidence.report import origin, readable, section_verdicts, verdict_table
 from suite.evidence.results import Results, judged, load_results, save_tables
 from suite.evidence.tables import sentences
@@ -57,10 +58,21 @@ class Chapter:
         with pd.option_context("display.max_colwidth", None):
             display(*(table.style.hide() for table in tables))
 
-    def show_settings(self, *names: str) -> None:
-        """Show lists of settings, such as panels, one row each."""
-        rows = [row for name in names for row in self.parameters[name]]
-        display(pd.DataFrame(rows).style.hide().format(na_rep=""))
+    def what_we_ran(self) -> None:
+        """Show how many networks were trained on what at each profile, and how good they are."""
+        accuracy = self.table[self.table["metric"] == "accuracy"]
+        groups = accuracy.groupby(["profile", "data", "network"], sort=False)["value"]
+        rows = [
+            {
+                "profile": profile,
+                "data": name_of(data),
+                "network": name_of(network),
+                "networks": len(values),
+                "accuracy, median network": f"{values.median():.3f}",
+            }
+            for (profile, data, network), values in groups
+        ]
+        display(pd.DataFrame(rows).style.hide())
 
     def run(self) -> None:
         """Compute what store and kept results lack, judge the claims, and save the results."""

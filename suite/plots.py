@@ -393,7 +393,7 @@ def forest(rows: pd.DataFrame) -> Figure:
     """
     n, heads = len(rows), rows["paper"].nunique()
     figure, axis = plt.subplots(figsize=(WIDTH * 1.25, 0.27 * (n + 1.1 * heads) + 0.7))
-    figure.subplots_adjust(left=0.395, right=0.605, top=0.995, bottom=0.6 / figure.get_figheight())
+    figure.subplots_adjust(left=0.385, right=0.585, top=0.995, bottom=0.6 / figure.get_figheight())
     axis.set_xlim(*FOREST_LIMITS)
     left, place = axis.get_yaxis_transform(), 0.0
     for paper, part in rows.groupby("paper", sort=False):
@@ -404,7 +404,7 @@ def forest(rows: pd.DataFrame) -> Figure:
             axis.text(-1.81, place, str(row.says), transform=left, va="center", size=8.5)
             word = {"transform": left, "va": "center", "size": 8.5, "color": colour}
             axis.text(1.04, place, str(row.verdict), weight="bold", **word)
-            axis.text(1.86, place, str(row.setting), **(word | {"size": 7.5, "color": GREY}))
+            axis.text(2.08, place, str(row.setting), **(word | {"size": 7.5, "color": GREY}))
             if np.isfinite(float(row.middle)):  # type: ignore[arg-type]
                 marker = "D" if row.unit == "published" else "s"
                 axis.plot(1, place, marker, mfc="white", mec=BLACK, mew=0.8, ms=5.5, zorder=1)

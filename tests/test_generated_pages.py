@@ -76,7 +76,8 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
 def test_summary_counts_the_claims_of_each_tier(executed):
     lines = pages.summary_table(all_verdicts()).splitlines()
     assert lines[0].startswith("|  | tier | holds | no such effect | opposite | open |")
-    assert "| **Gradient regularisation** | supporting | 2 | 0 | 0 | 0 | 0 | 0 |" in lines
+    row = next(line for line in lines if "**Gradient regularisation** | supporting" in line)
+    assert row == "| **Gradient regularisation** | supporting | 2 | 0 | 0 | 1 | 0 | 0 |"
     assert "| **PILCRO** | headline | 0 | 0 | 0 | 0 | 0 | 0 |" in lines
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from suite import notebooks
 from suite.book import agreement, benchmarks
 from suite.data import FAMILIES, SOURCES
+from suite.errors import UsageError
 from suite.evidence import headlines
 from suite.evidence.claims import TIERS, load_claims, on_printed_numbers
 from suite.evidence.names import name_of
@@ -118,10 +119,14 @@ def judge_kept(readme: Path) -> list[Path]:
         files.append(save_tables(path.stem, path.parent.name, results, KEPT_RESULTS))
     rows = headline_rows(all_verdicts(kept_only=True))
     draw_headlines(rows, KEPT_RESULTS / PICTURE)
-    start, end = "<!-- headlines:start -->\n", "\n<!-- headlines:end -->"
-    before, _, rest = readme.read_text().partition(start)
-    after = rest.partition(end)[2]
-    readme.write_text(f"{before}{start}{headline_table(rows, linked=False)}{end}{after}")
+    before, start, rest = readme.read_text().partition("<!-- headlines:start -->\n")
+    _, end, after = rest.partition("<!-- headlines:end -->")
+    if not (start and end):
+        raise UsageError(
+            f"{readme.name}: expected <!-- headlines:start --> and :end, each on a line"
+        )
+    table = headline_table(rows, linked=False)
+    readme.write_text(f"{before}{start}{table}\n{end}{after}")
     return [*files, KEPT_RESULTS / PICTURE, readme]
 
 

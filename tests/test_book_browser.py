@@ -20,7 +20,7 @@ BOOK = Path(os.environ.get("REGLIB_BOOK_HTML") or ROOT / "_build" / "html").reso
 TOC = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
 PAGES = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
 CHAPTERS = [f"executed/{name}" for name in chapters()]
-PHONE = 390
+DESK, PHONE = 1350, 390
 
 LOOK = """() => {
   const article = document.querySelector('article') || document.body;
@@ -38,6 +38,16 @@ LOOK = """() => {
     figures: all('figure').length,
     tables: all('table').length,
     headings: all('h1').length,
+    answer: article.querySelector('.admonition.tip')?.getBoundingClientRect().top,
+    before: all('.cell_input, .cell details').filter(node => {
+      const box = article.querySelector('.admonition.tip');
+      return box && node.compareDocumentPosition(box) & Node.DOCUMENT_POSITION_FOLLOWING;
+    }).map(node => node.tagName),
+    bars: all('details').filter(node => {
+      const next = node.closest('.cell')?.nextElementSibling;
+      return next && next.matches('.cell') && next.querySelector('details')
+        && !node.closest('.cell').querySelector('.cell_output');
+    }).length,
     links: all('a[href]', document).map(a => a.href),
     ids: all('[id]', document).map(e => e.id),
   };
@@ -126,6 +136,8 @@ def look(browser):
                 button.first.click()
                 seen["themes"].append(page.evaluate("document.documentElement.dataset.theme"))
         seen["dark"] = page.evaluate(CONTRAST)
+        page.set_viewport_size({"width": DESK, "height": 900})
+        seen["desk"] = page.evaluate(CUT_OFF)
         page.set_viewport_size({"width": PHONE, "height": 800})
         seen["phone"] = page.evaluate(CUT_OFF)
         page.close()
@@ -166,6 +178,11 @@ def phone(seen):
     return wide + seen["phone"]["nodes"]
 
 
+def desk(seen):
+    wide = [f"the page is {seen['desk']['page']} wide"] * (seen["desk"]["page"] > DESK)
+    return wide + seen["desk"]["nodes"]
+
+
 def contrast(seen):
     return [
         f"{mode}: {piece}"
@@ -203,7 +220,19 @@ def anchors(file):
     return set(re.findall(r'\bid="([^"]+)"', file.read_text(encoding="utf-8")))
 
 
-CHECKS = [console, requests, images, mathematics, captions, phone, contrast, theme, headings, links]
+CHECKS = [
+    console,
+    requests,
+    images,
+    mathematics,
+    captions,
+    desk,
+    phone,
+    contrast,
+    theme,
+    headings,
+    links,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -228,6 +257,14 @@ def test_a_chapter_has_what_is_checked(page, look):
     assert len(seen["captions"]) >= figures
     assert seen["tables"] >= 1
     assert len(seen["dark"]) >= 30
+
+
+@pytest.mark.parametrize("page", [page for page in CHAPTERS if load_claims(Path(page).name)])
+def test_a_chapter_answers_on_its_first_screen(page, look):
+    seen = look(html(page))
+    assert 0 < seen["answer"] < 700
+    assert len(seen["before"]) <= 2  # the folded parameters: a bar with its code
+    assert seen["bars"] == 0
 
 
 def test_the_notation_is_mathematics(look):
@@ -255,7 +292,7 @@ def test_the_pdf_is_offered_if_there_is_one(look):
 FAULTY = """<!DOCTYPE html><html data-theme="dark"><body>
 <img src="none.png" alt=""> <p style="color: #888; background: #777">grey on grey</p>
 <span class="math">x</span> <p>raw $x$</p> <figure><figcaption>no number</figcaption></figure>
-<div style="width: 900px">wide</div> <a href="none.html">dead</a> <a href="#none">dead</a>
+<div style="width: 1500px">wide</div> <a href="none.html">dead</a> <a href="#none">dead</a>
 <script src="http://127.0.0.1:9/x.js"></script><script>throw new Error("on purpose")</script>
 </body></html>"""
 

@@ -135,6 +135,11 @@ def with_evidence() -> list[str]:
     return [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
 
 
+def tier_name(tier: str) -> str:
+    """Return what pages call a tier."""
+    return "added here" if tier == "ours" else tier
+
+
 def summary_table(verdicts: pd.DataFrame) -> str:
     """Return how many claims of each tier have which word at their best profile, as Markdown."""
     best = best_profile(verdicts)
@@ -144,7 +149,8 @@ def summary_table(verdicts: pd.DataFrame) -> str:
         for tier in TIERS:
             counts = rows[rows["tier"] == tier]["verdict"].value_counts()
             shown = [counts.get(word, 0) for word in WORDS if word != NOT_RUN]
-            table.append([f"**{chapter_name(chapter)}**", tier, *shown])
+            if any(entry["tier"] == tier for entry in load_claims(chapter)):
+                table.append([f"**{chapter_name(chapter)}**", tier_name(tier), *shown])
     return markdown_table(["", "tier", *(w for w in WORDS if w != NOT_RUN)], table)
 
 
@@ -264,6 +270,6 @@ def _page(name: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"words": _words, "cell": _cell}
+    environment.filters |= {"words": _words, "cell": _cell, "tier": tier_name}
     page = environment.get_template(f"{name}.md.jinja").render(values, table=markdown_table)
     return page.rstrip() + "\n"

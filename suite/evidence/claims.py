@@ -203,6 +203,8 @@ def decided(
         return Verdict(WITHDRAWN, f"being measured anew: {withdrawn['why']}"), None
     test = claim["test"]
     chosen = select(sound, **test.get("where", {}))
+    if test.get("negated"):
+        chosen = chosen.assign(value=-chosen["value"])
     settings = dict(test["settings"])
     sides = {settings[key] for key in ("first", "second") if key in settings}
     if chosen.empty or (sides and not sides <= set(chosen[settings["between"]])):
@@ -211,7 +213,9 @@ def decided(
         return Verdict(CANNOT, unmet), None
     if "against" in test:
         reference = select(frame[frame["status"] == "done"], **test.get("where", {}))
-        settings["reference"] = select(reference, **test["against"]).dropna(subset="value")
+        reference = select(reference, **test["against"]).dropna(subset="value")
+        sign = -1 if test.get("negated") else 1
+        settings["reference"] = reference.assign(value=sign * reference["value"])
         if settings["reference"].empty:
             return Verdict(NOT_RUN, "what it is compared with was not measured"), None
     return _found(claim, chosen, settings)

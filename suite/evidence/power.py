@@ -39,7 +39,13 @@ def power_rows(verdicts: pd.DataFrame, title: Callable[[str], str]) -> list[list
                 spent = float(run.provenance["seconds"]) * share
                 cost = minutes(spent * max(0.0, needed / row["n"] - 1))
             count = f"{needed:.0f}" if settled else "no number: see the page Evidence"
-            says = [title(str(chapter)), row["tier"], row["says"], row["on"], measured(row)]
+            says = [
+                title(str(chapter)),
+                "added here" if row["tier"] == "ours" else row["tier"],
+                row["says"],
+                row["on"],
+                measured(row),
+            ]
             rows.append([*says, f"{row['n']:.0f} {row['unit']}s", count, cost])
-    tiers = {"headline": 0, "supporting": 1, "ours": 2}
+    tiers = {"headline": 0, "supporting": 1, "added here": 2}
     return sorted(rows, key=lambda row: tiers[row[1]])

@@ -19,7 +19,7 @@ from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, SymmetricalLogLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from suite.evidence.names import name_of
@@ -463,10 +463,19 @@ def kept_against_here(frame: pd.DataFrame, kinds: Sequence[str]) -> Figure:
             scale("symlog", linthresh=smallest)
         axis.set(xlabel="kept", ylabel="here")
         for part in (axis.xaxis, axis.yaxis):
-            part.set_major_locator(SymmetricalLogLocator(base=10, linthresh=smallest))
+            part.set_major_locator(FixedLocator(_few_powers(panel["kept"], smallest)))
     dot = partial(Line2D, [], [], marker="o", linestyle="")
     _add_legend(figure, {kind: dot(color=colour) for kind, colour in palette.items()})
     return figure
+
+
+def _few_powers(values: "pd.Series[float]", smallest: float) -> list[float]:
+    """Return zero and at most two powers of ten on each side, none near zero."""
+    last = int(np.floor(np.log10(values.abs().max())))
+    first = int(np.ceil(np.log10(smallest))) + 1
+    powers = [10.0**n for n in {last, max(first, last - max(1, (last - first) // 2 + 1))}]
+    negative = [-power for power in powers if values.min() < -power]
+    return sorted([*negative, 0.0, *powers])
 
 
 def picture_grid(

@@ -1,0 +1,148 @@
+"""Headlines: one row a claim, what stands in it, and its effect in units of the paper."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from suite import plots
+from suite.evidence import headlines, power, report
+from suite.evidence.results import Results
+
+CLAIM = {
+    "id": "a",
+    "tier": "headline",
+    "says": "accuracy rises",
+    "section": "one",
+    "published": "by 0.16",
+    "published_effect": "+0.16",
+    "unit": "network",
+    "smallest_effect": {"size": 0.01, "why": "a point"},
+    "shown": {"data": "mnist", "network": "mlp"},
+    "test": {"rule": "paired", "settings": {"expected": "higher"}},
+}
+OTHER = CLAIM | {"id": "b", "says": "nothing ran"}
+
+
+def verdict(data="mnist", profile="workstation", word="holds", **changes):
+    numbers = {"estimate": 0.08, "low": 0.04, "high": 0.12, "n": 6, "p": 0.01, "p_holm": 0.02}
+    about = {"chapter": "c", "claim": "a", "data": data, "network": "mlp", "profile": profile}
+    about |= {"verdict": word, "detail": "", "statistic": "x − y", "needed": np.nan}
+    return about | numbers | changes
+
+
+@pytest.fixture
+def claims(monkeypatch):
+    for module in (headlines, report):
+        monkeypatch.setattr(module, "load_claims", lambda chapter: [CLAIM, OTHER])
+
+
+def test_a_claim_is_shown_at_the_best_profile_that_ran(claims):
+    rows = [
+        verdict(profile="laptop", word="opposite"),
+        verdict(profile="workstation"),
+        verdict(profile="paper", word="not run"),
+    ]
+    best = report.best_profile(pd.DataFrame(rows))
+    assert best[["profile", "verdict"]].to_numpy().tolist() == [["workstation", "holds"]]
+
+
+def test_a_headline_shows_the_data_it_names_and_lists_the_others(claims):
+    rows = [
+        verdict("fashion_mnist", word="opposite", n=60),
+        verdict("mnist"),
+        verdict("kmnist", word="opposite"),
+    ]
+    found = headlines.headlines("c", pd.DataFrame(rows))
+    assert found["data"].tolist() == ["mnist", ""]
+    assert found["others"][0] == "opposite on Fashion-MNIST with MLP, KMNIST with MLP"
+    assert found["verdict"].tolist() == ["holds", "not run"]
+
+
+def test_in_short_says_claim_word_published_measured_and_where(claims):
+    rows = [verdict(detail="smaller than published"), verdict("kmnist", word="open")]
+    text = headlines.in_short("c", pd.DataFrame(rows))
+    assert text.splitlines()[2] == (
+        "- **Accuracy rises: holds.** The effect is smaller than published. Paper: by 0.16. "
+        "Here: x − y: 0.08 [0.04, 0.12], p = 0.01, n = 6 networks; MNIST, MLP, workstation. "
+        "Also: open on KMNIST with MLP."
+    )
+    assert "**Nothing ran: not run.**" in text
+
+
+def test_in_short_says_why_something_cannot_be_said(claims):
+    nothing = dict.fromkeys(("estimate", "low", "high", "p"), np.nan) | {"n": 0}
+    row = verdict(word="cannot be measured here", detail="accuracy: 0.5", **nothing)
+    assert "cannot be measured here.** Accuracy: 0.5. Paper:" in headlines.in_short(
+        "c", pd.DataFrame([row])
+    )
+    row = verdict(word="open", needed=31.0)
+    text = headlines.in_short("c", pd.DataFrame([row]))
+    assert "open.** About 31 networks would settle it. Paper:" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends", "expected", "unit"),
+    [
+        ({}, (0.08, 0.04, 0.12), (0.5, 0.25, 0.75), "published"),
+        ({"published_effect": "-0.16"}, (-0.08, -0.12, -0.04), (0.5, 0.25, 0.75), "published"),
+        ({"published_effect": None}, (0.08, 0.04, 0.12), (8, 4, 12), "of interest"),
+    ],
+)
+def test_effects_are_in_units_of_the_paper(changes, ends, expected, unit):
+    claim = {name: value for name, value in (CLAIM | changes).items() if value is not None}
+    row = pd.Series(dict(zip(("claim", "estimate", "low", "high"), ("a", *ends))))
+    *values, found = headlines.relative([claim], row)
+    assert values == pytest.approx(list(expected))
+    assert found == unit
+
+
+def test_ratios_are_relative_by_their_logarithms():
+    settings = {"rule": "paired", "settings": {"expected": "lower", "ratio": True}}
+    claim = CLAIM | {"test": settings, "published_effect": "x 0.25"}
+    row = pd.Series({"claim": "a", "estimate": 0.5, "low": 0.25, "high": 1.0})
+    assert headlines.relative([claim], row)[:3] == pytest.approx((0.5, 0.0, 1.0))
+    del claim["published_effect"]
+    claim["smallest_effect"] = {"size": 2.0, "why": "half"}
+    assert headlines.relative([claim], row)[:3] == pytest.approx((1.0, 0.0, 2.0))
+
+
+def test_the_power_page_plans_what_is_open(claims, monkeypatch):
+    frame = pd.DataFrame({"data": ["mnist"] * 3 + ["kmnist"], "network": "mlp"})
+    results = Results(frame, pd.DataFrame(), {}, {"seconds": 4000.0})
+    monkeypatch.setattr(power, "load_results", lambda chapter, profile: results)
+    rows = [verdict(word="open", needed=12.0), verdict("kmnist", word="open")]
+    found = power.power_rows(pd.DataFrame(rows), str.upper)
+    assert found[0][0] == "C"
+    assert found[0][-3:] == ["6 networks", "12", "50 min"]
+    assert found[1][-2:] == ["no number: see the page Evidence", "–"]
+
+
+def test_the_picture_draws_what_was_measured_and_what_leaves_the_axis():
+    effects = [(0.5, 0.2, 0.8), (np.nan, np.nan, np.nan), (-9.0, -10.0, -8.0), (9.0, 1.0, 12.0)]
+    rows = pd.DataFrame(effects, columns=["middle", "low", "high"])
+    rows = rows.assign(
+        paper="P", says="it rises", verdict="holds", setting="MNIST", unit="published"
+    )
+    figure = plots.forest(rows)
+    markers = [line.get_marker() for line in figure.axes[0].lines]
+    assert markers.count("D") == 3
+    assert {"o", "<", ">"} <= set(markers)
+
+
+def test_figures_of_methods_and_of_measures_have_what_they_are_given():
+    rows = pd.DataFrame(
+        {
+            "profile": "laptop",
+            "data": "mnist",
+            "network": "mlp",
+            "method": ["a", "b"] * 3,
+            "value": [1.0, 2.0, 1.1, 2.1, 1.2, 2.2],
+        }
+    )
+    figure = plots.by_method(rows, "method", "accuracy", {"b": "second", "a": "first", "c": "no"})
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert labels == ["second", "first"]
+    rows = rows.assign(alpha=range(1, 7), measure=rows["method"], panel="MNIST", line="network")
+    figure = plots.key_figure(rows.assign(t=4.0), x="alpha", x_label="α", beyond="t")
+    assert [axis.get_ylabel() for axis in figure.axes] == ["a", "b"]
+    assert len(plots.by_method(rows[:0], "method", "accuracy", {}).axes) == 1

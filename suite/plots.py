@@ -187,7 +187,7 @@ def by_method(frame: pd.DataFrame, method: str, y_label: str, names: Mapping[Any
     """Draw `value` by method: a dot a network, and means with 95% intervals.
 
     Args:
-        frame: one row a network: profile, data, network, value, `method`.
+        frame: one row a network: profile (only the last is drawn), data, network, value, `method`.
         method, y_label: column and label.
         names: what the axis calls the methods, in its order.
     """
@@ -195,6 +195,7 @@ def by_method(frame: pd.DataFrame, method: str, y_label: str, names: Mapping[Any
     frame = frame.astype({method: object})
     if frame.empty:
         return not_run()
+    frame = frame[frame["profile"] == frame["profile"].iloc[-1]]
     palette = _palette(frame[method], names)
     figure, axes = _panels(frame, PANELS)
     for axis, panel in axes:

@@ -403,9 +403,9 @@ def forest(rows: pd.DataFrame) -> Figure:
             place += 1
             colour = WORD_COLOURS.get(str(row.verdict), GREY)
             axis.text(-1.81, place, str(row.says), transform=left, va="center", size=8.5)
-            word = {"transform": left, "va": "center", "size": 8.5, "color": colour}
-            axis.text(1.04, place, str(row.verdict), weight="bold", **word)
-            axis.text(2.08, place, str(row.setting), **(word | {"size": 7.5, "color": GREY}))
+            word: dict[str, Any] = {"transform": left, "va": "center", "color": colour}
+            axis.text(1.04, place, str(row.verdict), weight="bold", size=8.5, **word)
+            axis.text(2.08, place, str(row.setting), size=7.5, **(word | {"color": GREY}))
             if np.isfinite(float(row.middle)):  # type: ignore[arg-type]
                 marker = "D" if row.unit == "published" else "s"
                 axis.plot(1, place, marker, mfc="white", mec=BLACK, mew=0.8, ms=5.5, zorder=1)

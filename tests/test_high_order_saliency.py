@@ -130,10 +130,21 @@ def test_rows_and_pictures_come_from_what_was_kept():
     assert set(rows["status"]) == {"done"}
     assert math.isnan(rows["std"].iloc[0])
     assert arrays["compared_index"].tolist() == [0, 2, 4, 6]
-    assert arrays["compared_cafo"].shape == (4, 2, 2)
+    assert arrays["compared_cafo"].shape == (4, 4, 4)
     assert arrays["compared_caso"][:, 0, 0].tolist() == [0, 2, 4, 6]
-    assert arrays["pair_maps"].shape == (8, 2, 2)
-    assert arrays["sweep_caso_maps"].tolist() == np.full((3, 2, 2), 9).tolist()
+    assert arrays["pair_maps"].shape == (8, 4, 4)
+    assert arrays["sweep_caso_maps"].tolist() == np.full((3, 4, 4), 9).tolist()
     assert arrays["sweep_lambda1"].tolist() == [0, 1, 2]
     assert arrays["ways_value"].tolist() == [0.0] * 3
     assert arrays["n_right"] == 5  # photographs 0 to 4 have labels 0 to 4, then 0 to 2
+
+
+def test_kept_maps_are_as_small_as_they_are_drawn_and_photographs_are_left_out():
+    maps = torch.arange(2 * 224 * 224).view(2, 224, 224).remainder(251).byte()
+    tensors = {"maps": maps, "image": maps, "confidence": torch.ones(2)}
+    kept = paper.kept_tensors({}, tensors)
+    assert kept.keys() == {"maps", "confidence"}
+    blocks = maps.float().view(2, 112, 2, 112, 2).mean((2, 4)).round().byte()
+    assert torch.equal(kept["maps"], blocks)
+    again = paper.kept_tensors({}, kept)
+    assert torch.equal(again["maps"], blocks)

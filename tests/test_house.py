@@ -57,7 +57,8 @@ def test_notebooks_keep_to_their_lines():
     cells = [cell for chapter in CHAPTERS for cell in code_cells(chapter)]
     lengths = [(len(source.splitlines()), tags) for source, tags in cells]
     assert sum(length for length, _ in lengths) <= 2_050
-    assert sum(length for length, tags in lengths if tags & HIDDEN) <= 900
+    hidden = [n for n, tags in lengths if tags & HIDDEN and "parameters" not in tags]
+    assert sum(hidden) <= 1_000
     # A chapter may have more parameters than that, each with its line.
     assert max(length for length, tags in lengths if "parameters" not in tags) <= 25
 

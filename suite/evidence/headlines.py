@@ -118,8 +118,7 @@ def relative(claims: Sequence[Claim], row: "pd.Series[Any]") -> tuple[float, flo
 def of_printed(found: tuple[Verdict, Finding]) -> str:
     """Say what a rule makes of the numbers that a paper prints."""
     verdict, finding = found
-    names = ("estimate", "low", "high", "n")
-    row = pd.Series(dict(zip(names, finding.interval)), dtype=object)
-    row["statistic"], row["p"] = finding.statistic, finding.p
+    row: dict[str, Any] = {**finding.interval._asdict(), "p": finding.p}
+    row["statistic"] = finding.statistic
     detail = f", {verdict.detail}" if verdict.detail else ""
-    return f"{verdict.word}{detail} ({measured(row)})"
+    return f"{verdict.word}{detail} ({measured(pd.Series(row, dtype=object))})"

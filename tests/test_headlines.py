@@ -61,9 +61,10 @@ def test_a_headline_shows_the_data_it_names_and_lists_the_others(claims):
 def test_in_short_says_claim_word_published_measured_and_where(claims):
     rows = [verdict(detail="smaller than published"), verdict("kmnist", word="open")]
     text = headlines.in_short("c", pd.DataFrame(rows))
-    assert text.splitlines()[2] == (
+    assert text.splitlines()[2] == "Of 2 headline claims: 1 held, 1 not run."
+    assert text.splitlines()[4] == (
         "- **Accuracy rises: holds.** The effect is smaller than published. Paper: by 0.16. "
-        "Here: x − y: 0.08 [0.04, 0.12], p = 0.01, n = 6 networks; MNIST, MLP, workstation. "
+        "Here: x − y: 0.08 [0.04, 0.12], n = 6 networks; MNIST, MLP, workstation. "
         "Also: open on KMNIST with MLP."
     )
     assert "**Nothing ran: not run.**" in text

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from suite import notebooks
 from suite.book import agreement, benchmarks
@@ -19,7 +20,7 @@ from suite.evidence.report import all_verdicts, best_profile, with_claims
 from suite.evidence.results import load_results, save_tables
 from suite.evidence.rules import NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
-from suite.paths import KEPT_RESULTS, executed_folder
+from suite.paths import KEPT_RESULTS, ROOT, executed_folder
 from suite.store import Kept, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -131,8 +132,11 @@ def judge_kept(readme: Path) -> list[Path]:
 
 
 def with_evidence() -> list[str]:
-    """Return the chapters that have claims."""
-    return [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
+    """Return the chapters that have claims, in the order of the book."""
+    parts = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())["parts"]
+    pages = [Path(entry["file"]).name for part in parts for entry in part["chapters"]]
+    chapters = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
+    return sorted(chapters, key=pages.index)
 
 
 def tier_name(tier: str) -> str:

@@ -200,7 +200,9 @@ def decided(
         and profiles & {*withdrawn.get("profiles", profiles)}
         and {*rows["data"]} & {*withdrawn.get("data", rows["data"])}
     ):
-        return Verdict(WITHDRAWN, f"being measured anew: {withdrawn['why']}"), None
+        return Verdict(
+            WITHDRAWN, f"the measure here was faulty, and is made anew: {withdrawn['why']}"
+        ), None
     test = claim["test"]
     chosen = select(sound, **test.get("where", {}))
     if test.get("negated"):

@@ -9,7 +9,19 @@ import pandas as pd
 from suite.evidence.claims import Claim, load_claims, published_effect
 from suite.evidence.names import name_of
 from suite.evidence.report import best_profile, measured, with_claims
-from suite.evidence.rules import CANNOT, HOLDS, NOT_RUN, WITHDRAWN, Finding, Verdict
+from suite.evidence.rules import (
+    CANNOT,
+    HOLDS,
+    NO_EFFECT,
+    NOT_RUN,
+    OPPOSITE,
+    WITHDRAWN,
+    Finding,
+    Verdict,
+)
+
+TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
+TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "being measured anew"}
 
 
 def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -61,9 +73,12 @@ def _others(rows: pd.DataFrame) -> str:
 
 def in_short(chapter: str, verdicts: pd.DataFrame) -> str:
     """Write what came out of each headline claim, as a box in Markdown."""
+    rows = headlines(chapter, verdicts)
+    counts = rows["verdict"].value_counts(sort=False)
+    tally = ", ".join(f"{count} {TALLY.get(str(word), word)}" for word, count in counts.items())
     lines = [":::{admonition} In short", ":class: tip"]
-    for _, row in headlines(chapter, verdicts).iterrows():
-        lines.append(f"- {sentence(row)}")
+    lines += [f"Of {len(rows)} headline claims: {tally}.", ""]
+    lines += [f"- {sentence(row)}" for _, row in rows.iterrows()]
     return "\n".join([*lines, ":::"])
 
 
@@ -80,7 +95,7 @@ def sentence(row: "pd.Series[Any]") -> str:
         parts.append(f"{rest[0].upper()}{rest[1:]}.")
     parts.append(f"Paper: {row['published']}.")
     if row["measured"]:
-        parts.append(f"Here: {row['measured']} {row['unit']}s; {row['on']}.")
+        parts.append(f"Here: {measured(row, with_p=False)} {row['unit']}s; {row['on']}.")
     elif row["on"]:
         parts.append(f"({row['on']}.)")
     if row["others"]:

@@ -126,14 +126,14 @@ def section_verdicts(
     return verdict_table(chapter, verdicts, section), sentence
 
 
-def measured(verdict: "pd.Series[Any]") -> str:
+def measured(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:
     """Write the estimate of a verdict with its interval, p-value and number of units."""
     if not np.isfinite(verdict["estimate"]):
         return ""
     text = (
         f"{verdict['statistic']}: {interval_text(Interval(*verdict[['estimate', 'low', 'high']]))}"
     )
-    text += f", p = {verdict['p']:.2g}" if np.isfinite(verdict["p"]) else ""
+    text += f", p = {verdict['p']:.2g}" if with_p and np.isfinite(verdict["p"]) else ""
     return f"{text}, n = {verdict['n']:.0f}"
 
 

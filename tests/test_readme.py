@@ -101,3 +101,19 @@ def test_the_headlines_are_those_of_the_kept_results():
     rows = headline_rows(all_verdicts(kept_only=True))
     assert table == headline_table(rows, linked=False), "run: python -m suite judge"
     assert "results/headlines.svg" in text
+
+
+def test_what_the_first_page_says_in_words_is_what_was_kept():
+    text = (ROOT / "book" / "index.md").read_text()
+    rows = headline_rows(all_verdicts(kept_only=True)).set_index("claim")
+    leakage = rows.loc["leakage-suppressed"]
+    assert "falls to a third" in text
+    assert leakage["estimate"] == pytest.approx(1 / 3, abs=0.04)
+    assert f"({leakage['on'].split(',')[0]}, {leakage['n']:.0f} networks)" in text
+    confident = rows.loc["hessian-nearly-rank-one-when-confident"]
+    assert f"({confident['n']:.0f} confident photographs, one network)" in text
+    accuracy = rows.loc["target-10-is-more-accurate"]
+    assert "eleven points" in text
+    assert accuracy["estimate"] == pytest.approx(-0.11, abs=0.005)
+    kept = [rows.loc[name, "verdict"] for name in (leakage.name, confident.name, accuracy.name)]
+    assert kept == ["holds", "holds", "opposite"]

@@ -46,16 +46,16 @@ def test_noise_comes_from_the_seed_and_maps_from_the_method(subject, shown):
             torch.testing.assert_close(result.per_image, expected)
 
 
-def test_effects_are_computed_once_for_all_methods(subject, shown):
+def test_pixels_are_changed_once_for_all_methods_and_scores(subject, shown):
     bound = of_subject(metrics.faithfulness_estimate)
-    for score in ("probability", "logit"):
+    for score in ("probability", "confidence", "logit"):
         effects = metrics.pixel_effects(fast_double_backward(subject.folded), *shown, score=score)
         for saliency in ("logit_gradient", "loss_gradient"):
             maps = metrics.saliency_maps(subject.folded, saliency)(*shown)
             result = bound(subject, saliency=saliency, n_images=N, score=score)
             expected = metrics.faithfulness_estimate(maps, effects)
             torch.testing.assert_close(result.per_image, expected)
-    assert len(subject._cache) == 2
+    assert len(subject._cache) == 1
 
 
 def test_settings_are_of_the_arguments_of_the_metric_and_of_the_result(subject):

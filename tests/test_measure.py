@@ -23,7 +23,7 @@ effective_receptive_field: location n_images
 entropy: n_images saliency
 erf_distance: n_images normalise='each' part='distance'
 exact_share: first=0 n_images step=1
-faithfulness_estimate: n_images saliency score='probability'
+faithfulness_estimate: n_images patch=1 saliency score='probability'
 feature_leakage: n_images relative=False saliency='integrated_gradients' shift=None
 first_and_second_order: n_images
 gradient_change: n_images n_samples=1 noise_std seed=0
@@ -35,7 +35,7 @@ interpretation_quality: first=0 n_images n_samples=0 n_steps=28 \
 patch=16 radius=0.2 saliency seed=0 step=1
 lambda1_sweep: image n_images
 largest_eigenvalue: n_images way
-local_lipschitz_estimate: n_images n_samples noise_std=0.1 saliency seed=0
+local_lipschitz_estimate: n_images n_samples noise_std=0.1 normalised=False saliency seed=0
 mask_iou: n_images threshold=None
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
 ood_auroc: data n_images=None score='log_density'

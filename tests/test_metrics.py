@@ -65,6 +65,41 @@ def test_effects_on_a_probability_of_a_linear_network_have_a_closed_form():
     torch.testing.assert_close(effects, expected)
 
 
+def test_confidence_has_the_effects_that_a_probability_near_1_loses():
+    images, labels = random_images(3, 1, 4, 4).float(), torch.zeros(3, dtype=torch.int64)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    with torch.no_grad():
+        model[1].bias.copy_(torch.tensor([60.0, 0.0, 0.0]))
+    assert not pixel_effects(model, images, labels).any()
+    effects = pixel_effects(model, images, labels, score="confidence")
+    assert (effects != 0).all()
+
+    def lacks(inputs):
+        logits = model(inputs).detach().double()
+        return (logits[:, 1:] - logits[:, :1]).exp().sum(1)  # 1 - p, where p is almost 1
+
+    for b in range(3):
+        changed = images[b].flatten().repeat(16, 1)
+        changed[range(16), range(16)] = inverted(images[b : b + 1]).flatten()
+        expected = lacks(images[b : b + 1]) - lacks(changed.view(16, 1, 4, 4))
+        torch.testing.assert_close(effects[b], expected, rtol=1e-2, atol=0)
+
+
+def test_confidence_and_probability_agree_where_the_network_is_unsure():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    unsure = pixel_effects(model, images, LABELS, score="probability")
+    torch.testing.assert_close(pixel_effects(model, images, LABELS, score="confidence"), unsure)
+
+
+def test_a_faithful_map_of_squares_is_one_that_sums_to_their_effects():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    change = (inverted(images) - images).flatten(1)
+    maps = (change * model[1].weight[LABELS].detach()).view(3, 1, 4, 4)
+    effects = patch_effects(model, images, LABELS, patch=2, score="logit")
+    estimate = faithfulness_estimate(maps, effects, patch=2)
+    torch.testing.assert_close(estimate, torch.ones(3, dtype=torch.float64))
+
+
 def test_other_perturbations_can_be_given():
     model, images = linear_network(16), random_images(3, 1, 4, 4)
     effects = pixel_effects(model, images, LABELS, score="logit", perturb=torch.zeros_like)

@@ -111,6 +111,28 @@ def test_local_lipschitz_estimate(network, digits, saliency):
     torch.testing.assert_close(values, expected, **TOLERANCE)
 
 
+def test_normalised_lipschitz_estimate(network, digits, saliency):
+    """Quantus divides by the largest value of a batch: with one image in it, by that of the map."""
+    values, expected = [], []
+    for b, noise in enumerate(normal_noise()):
+        one = digits[0][b : b + 1], digits[1][b : b + 1]
+        generator = torch.Generator().manual_seed(SEED)
+        for _ in range(b):
+            torch.randn((N_SAMPLES, 1, 28, 28), generator=generator)
+        values.append(
+            metrics.local_lipschitz_estimate(
+                lambda images, labels: saliency(network, images, labels),
+                *one,
+                n_samples=N_SAMPLES,
+                normalised=True,
+                generator=generator,
+                max_bytes=ALL_AT_ONCE,
+            )
+        )
+        expected.append(quantus_lipschitz(network, one, saliency, noise[None], normalise=True))
+    torch.testing.assert_close(torch.cat(values), torch.cat(expected), **TOLERANCE)
+
+
 def test_max_sensitivity(network, digits, saliency):
     values = metrics.max_sensitivity(
         lambda images, labels: saliency(network, images, labels),

@@ -196,6 +196,60 @@ def accuracy(seeds, width=0.0):
     )
 
 
+PLACES = {"between": "place", "first": "past", "second": "before"}
+
+
+@pytest.mark.parametrize(
+    ("gap", "size", "word"),
+    [(-1.0, 0.2, HOLDS), (1.0, 0.2, OPPOSITE), (0.0, 3.0, NO_EFFECT), (-0.5, 0.2, OPEN)],
+)
+def test_units_apart_that_are_no_pairs(gap, size, word):
+    n = 4 if word == OPEN else 30
+    kinds = np.repeat(["before", "past"], n)
+    values = noise(2 * n, 0.5) + gap * (kinds == "past")
+    rows = pd.DataFrame({"seed": range(2 * n), "place": kinds, "value": values})
+    finding = rules.apart(rows, unit="network", size=size, expected="lower", **PLACES)
+    assert decide(finding).word == word
+    assert finding.interval.low < gap < finding.interval.high
+    shown = np.exp(rows.assign(value=values)["value"])
+    times = rules.apart(
+        rows.assign(value=shown), unit="network", size=2, expected="lower", ratio=True, **PLACES
+    )
+    assert np.log(times.interval.estimate) == pytest.approx(finding.interval.estimate)
+    with pytest.raises(UsageError, match="apart: expected place"):
+        rules.apart(rows, unit="network", size=1, expected="lower", **(PLACES | {"first": "?"}))
+
+
+@pytest.mark.parametrize(
+    ("factor", "scale", "word"), [(4, 0.2, HOLDS), (1 / 4, 0.2, HOLDS), (1, 0.1, NO_EFFECT)]
+)
+def test_a_change_that_is_unequal_in_either_direction(factor, scale, word):
+    kinds = np.repeat(["before", "past"], 20)
+
+    def rows(change, seed):
+        values = np.exp(noise(40, scale, seed)) * np.where(kinds == "past", change, 1)
+        return pd.DataFrame({"seed": range(40), "place": kinds, "value": values})
+
+    finding = rules.unequal_change(
+        rows(3 * factor, 0), reference=rows(3, 1), unit="network", size=1.5, named="B", **PLACES
+    )
+    assert decide(finding).word == word
+    assert finding.interval.low < factor < finding.interval.high
+    few = rows(12, 0).iloc[[0, 1, 20, 21]]
+    loose = rules.unequal_change(
+        few, reference=few.assign(value=few["value"] ** 1.01), unit="network", size=1.01,
+        named="B", **PLACES,
+    )  # fmt: skip
+    assert decide(loose).word == OPEN
+
+
+def test_a_cut_off_of_networks_with_seeds_of_their_own_is_one_curve():
+    settings = {"unit": "network", "size": 2.5, "x": "alpha", "plateau_below": 1e5}
+    together = rules.cut_off(accuracy(1), **settings)
+    alone = rules.cut_off(accuracy(1).assign(seed=range(33)), **settings)
+    assert alone == together
+
+
 def test_cut_off_is_interpolated_and_as_wide_as_the_grid_leaves_open():
     settings = {"unit": "network", "size": 2.5, "x": "alpha", "plateau_below": 1e5}
     one = rules.cut_off(accuracy(1), **settings)

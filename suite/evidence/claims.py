@@ -31,7 +31,7 @@ UNITS = (*UNIT_COLUMNS, "timing")
 REQUIRED = """id tier says quote where section published unit smallest_effect data networks
 data_of_paper stands_for written test""".split()
 OPTIONAL = ["published_effect", "needs", "withdrawn", "printed", "seen", "shown"]
-MEANS = ("level", "paired", "not_worse")
+MEANS = ("level", "paired", "not_worse", "apart", "unequal_change")
 NAN = float("nan")
 
 Claim = Mapping[str, Any]

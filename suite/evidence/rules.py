@@ -226,9 +226,7 @@ def stronger_trend(
         named: what the reference is called.
     """
     sign, gap = {"higher": 1, "lower": -1}[expected], _trend_gap(rows, reference, unit, x)
-    error = (gap.high - gap.low) / 2 / Z_95
-    p = float(2 * stats.norm.sf(abs(gap.estimate) / error)) if error > 0 else NAN
-    return Finding(f"ρ here − ρ on {named}", gap, p, sign, least=size)
+    return Finding(f"ρ here − ρ on {named}", gap, _normal_p(gap), sign, least=size)
 
 
 def _trend_gap(rows: pd.DataFrame, other: pd.DataFrame, unit: str, x: str) -> Interval:
@@ -239,6 +237,84 @@ def _trend_gap(rows: pd.DataFrame, other: pd.DataFrame, unit: str, x: str) -> In
     return difference(*both)
 
 
+def apart(
+    rows: pd.DataFrame,
+    *,
+    unit: str,
+    size: float,
+    between: str,
+    first: str,
+    second: str,
+    expected: str,
+    ratio: bool = False,
+) -> Finding:
+    """Estimate by how much units of one kind are ahead of other units, which are no pairs.
+
+    Args:
+        rows, unit, between, first, second, expected, ratio: see `paired`.
+        size: the smallest difference of interest; with `ratio` a factor above 1.
+    """
+    sign = {"higher": 1, "lower": -1}[expected]
+    gap, p = _apart(rows, unit, between, first, second, ratio)
+    if ratio:
+        shown = Interval(*(float(np.exp(value)) for value in gap[:3]), gap.n)
+        statistic = f"{first} ÷ {second}"
+        return Finding(statistic, shown, p, sign, 1.0, 1.0, np.log(size), "ratio")
+    return Finding(f"{first} − {second}", gap, p, sign, least=size)
+
+
+def unequal_change(
+    rows: pd.DataFrame,
+    *,
+    unit: str,
+    size: float,
+    between: str,
+    first: str,
+    second: str,
+    reference: pd.DataFrame,
+    named: str,
+) -> Finding:
+    """Estimate by which factor a change, first over second, differs from that on other data.
+
+    Either direction counts, so the claim is on the side of the estimate: it holds where the
+    interval leaves out 1, and there is no such effect where it lies within `size`.
+
+    Args:
+        rows, unit, between, first, second: see `apart`.
+        size: the smallest factor of interest, above 1.
+        reference, named: see `stronger_trend`.
+    """
+    gaps = [_apart(part, unit, between, first, second, True)[0] for part in (rows, reference)]
+    gap = difference(*gaps)
+    sign = 1 if gap.estimate > 0 else -1
+    shown = Interval(*(float(np.exp(value)) for value in gap[:3]), gap.n)
+    statistic = f"{first} ÷ {second}, here ÷ on {named}"
+    return Finding(statistic, shown, _normal_p(gap), sign, 1.0, 1.0, np.log(size), "ratio")
+
+
+def _apart(
+    rows: pd.DataFrame, unit: str, between: str, first: str, second: str, ratio: bool
+) -> tuple[Interval, float]:
+    """Return the difference of two means (of logarithms) by Welch's test, and its p-value."""
+    units = rows.groupby([between, UNIT_COLUMNS[unit]])["value"].mean()
+    values = np.log(units) if ratio else units
+    kinds = values.index.get_level_values(0)
+    if missing := {first, second} - set(kinds):
+        raise UsageError(f"apart: expected {between} {sorted(missing)}, got {sorted(set(kinds))}")
+    sides = [values[first].to_numpy(), values[second].to_numpy()]
+    n, gap = min(map(len, sides)), float(sides[0].mean() - sides[1].mean())
+    if n < 2:
+        return Interval(gap, n=n), NAN
+    test = stats.ttest_ind(*sides, equal_var=False)
+    low, high = test.confidence_interval(0.95)
+    return Interval(gap, float(low), float(high), n), float(test.pvalue)
+
+
+def _normal_p(gap: Interval) -> float:
+    error = (gap.high - gap.low) / 2 / Z_95
+    return float(2 * stats.norm.sf(abs(gap.estimate) / error)) if error > 0 else NAN
+
+
 def cut_off(rows: pd.DataFrame, *, unit: str, size: float, x: str, plateau_below: float) -> Finding:
     """Estimate over how many decades of `x` the value falls from 95% to 50% of its plateau.
 
@@ -247,7 +323,10 @@ def cut_off(rows: pd.DataFrame, *, unit: str, size: float, x: str, plateau_below
     open: the narrowest and the widest fall that has the same values on the grid. A value that never
     falls to half has no width.
     """
-    of_seeds = [_width(part, x, plateau_below) for _, part in rows.groupby("seed")]
+    # Where each value of x has a network of its own, all of them make one curve.
+    alone = rows.groupby("seed")[x].nunique().max() == 1
+    curves = [rows] if alone else [part for _, part in rows.groupby("seed")]
+    of_seeds = [_width(part, x, plateau_below) for part in curves]
     found = [width for width in of_seeds if np.isfinite(width[0])]
     statistic = "decades from 95% to 50% of the plateau"
     if len(found) < len(of_seeds) or not found:
@@ -430,6 +509,8 @@ RULES: dict[str, Rule] = {
         same_trend,
         similar_trend,
         stronger_trend,
+        apart,
+        unequal_change,
         cut_off,
         level,
         paired,

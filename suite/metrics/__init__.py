@@ -26,7 +26,14 @@ from suite.metrics.density import (
     density_gradients,
     gradient_change,
 )
-from suite.metrics.faithfulness import faithfulness_estimate, inverted, patch_effects, pixel_effects
+from suite.metrics.faithfulness import (
+    effects_on,
+    faithfulness_estimate,
+    inverted,
+    patch_effects,
+    perturbed_logits,
+    pixel_effects,
+)
 from suite.metrics.groups import group_accuracies
 from suite.metrics.location import correct_by_location, positions
 from suite.metrics.out_of_distribution import OOD_SCORES, auroc, logit_auroc

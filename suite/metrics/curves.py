@@ -184,8 +184,8 @@ def _scores(
     for index in position.split(chunk_size(images, max_bytes)):
         b, k = index // len(counts), index % len(counts)
         inserted = rank[b] < counts[k].view(-1, 1, 1, 1)
-        values = SCORES[score](model(torch.where(inserted, images[b], start[b])))
-        scores[index] = values.gather(1, class_index[b, None])[:, 0]
+        logits = model(torch.where(inserted, images[b], start[b]))
+        scores[index] = SCORES[score](logits, class_index[b]).to(scores.dtype)
     return scores.view(n, len(counts))
 
 

@@ -9,9 +9,28 @@ from torch import Tensor, nn
 from suite.errors import unknown
 from suite.metrics.chunks import chunk_size
 
-SCORES: dict[str, Callable[[Tensor], Tensor]] = {
-    "probability": lambda logits: logits.softmax(1),
-    "logit": lambda logits: logits,
+Score = Callable[[Tensor, Tensor], Tensor]
+
+
+def _of_class(values: Tensor, class_index: Tensor) -> Tensor:
+    return values.gather(1, class_index[:, None])[:, 0]
+
+
+def _confidence(logits: Tensor, class_index: Tensor) -> Tensor:
+    """Return the probability less 1, from that of the other classes.
+
+    In single precision a probability near 1 is 1; what it lacks has all its digits here, and
+    differences do not see the 1.
+    """
+    others = logits.double().softmax(1).scatter(1, class_index[:, None], 0)
+    return -others.sum(1)
+
+
+# What logits (B, classes) say of the class of each image, (B,).
+SCORES: dict[str, Score] = {
+    "probability": lambda logits, c: _of_class(logits.softmax(1), c),
+    "logit": _of_class,
+    "confidence": _confidence,
 }
 
 
@@ -42,7 +61,6 @@ def pixel_effects(model: nn.Module, images: Tensor, class_index: Tensor, **optio
     return patch_effects(model, images, class_index, patch=1, **options)
 
 
-@torch.no_grad()
 def patch_effects(
     model: nn.Module,
     images: Tensor,
@@ -58,13 +76,10 @@ def patch_effects(
     For large images, in which one pixel does next to nothing; see `pixel_effects`.
 
     Args:
-        model: network in evaluation mode, from images to logits.
-        images: (B, C, H, W).
+        model, images, patch, perturb, max_bytes: see `perturbed_logits`.
         class_index: the class of each image, (B,).
-        patch: side of a square, which must divide height and width.
-        score: "probability" (softmax) or "logit".
-        perturb: gives all replaced pixels at once, (B, C, H, W).
-        max_bytes: memory of the perturbed images held at a time.
+        score: "probability" (softmax), "logit", or "confidence", the probability in double
+            precision, with the digits that it lacks where the network is sure.
 
     Returns:
         The effects, (B, H * W / patch^2), row by row.
@@ -73,34 +88,83 @@ def patch_effects(
         ValueError: `patch` does not divide the sides of the images.
         UsageError: unknown score.
     """
+    effects = []
+    for image, c in zip(images.split(1), class_index.split(1), strict=True):
+        logits = perturbed_logits(model, image, patch=patch, perturb=perturb, max_bytes=max_bytes)
+        effects.append(effects_on(score, logits, c))
+    return torch.cat(effects)
+
+
+def effects_on(score: str, logits: Tensor, class_index: Tensor) -> Tensor:
+    """Return what the changes do to a score of each image's class, (B, P); see `patch_effects`.
+
+    Args:
+        score: see `patch_effects`.
+        logits: from `perturbed_logits`, (B, 1 + P, classes).
+        class_index: (B,).
+
+    Raises:
+        UsageError: unknown score.
+    """
+    if score not in SCORES:
+        raise unknown("score", score, SCORES)
+    classes = class_index.repeat_interleave(logits.shape[1])
+    scores = SCORES[score](logits.flatten(0, 1), classes).view(logits.shape[:2])
+    return scores[:, 1:] - scores[:, :1]
+
+
+@torch.no_grad()
+def perturbed_logits(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    patch: int = 1,
+    perturb: Callable[[Tensor], Tensor] = inverted,
+    max_bytes: int | None = None,
+) -> Tensor:
+    """Return the logits of images as they are, and with one square of pixels changed at a time.
+
+    Args:
+        model: network in evaluation mode, from images to logits.
+        images: (B, C, H, W).
+        patch: side of a square, which must divide height and width.
+        perturb: gives all replaced pixels at once, (B, C, H, W).
+        max_bytes: memory of the perturbed images held at a time.
+
+    Returns:
+        (B, 1 + H * W / patch^2, classes): of the image, then of the squares, row by row.
+
+    Raises:
+        ValueError: `patch` does not divide the sides of the images.
+    """
     height, width = images.shape[2:]
     if patch < 1 or height % patch or width % patch:
         raise ValueError(f"patch: expected a divisor of {height} and {width}, got {patch}")
-    if score not in SCORES:
-        raise unknown("score", score, SCORES)
     columns = width // patch
     squares = torch.arange(height * columns // patch, device=images.device)
     square_of = squares.view(-1, columns).repeat_interleave(patch, 0).repeat_interleave(patch, 1)
     replaced = perturb(images)
-    effects = images.new_zeros(len(images), len(squares))
-    for b, c in enumerate(class_index.tolist()):
-        before = SCORES[score](model(images[b : b + 1]))[0, c]
+    of_images = []
+    for b in range(len(images)):
+        logits = model(images[b : b + 1]).repeat(1 + len(squares), 1)
         changed = square_of[(images[b] != replaced[b]).any(0)].unique()
         for index in changed.split(chunk_size(images, max_bytes)):
             inside = square_of == index.view(-1, 1, 1)
-            batch = torch.where(inside[:, None], replaced[b], images[b])
-            effects[b, index] = SCORES[score](model(batch))[:, c] - before
-    return effects
+            logits[1 + index] = model(torch.where(inside[:, None], replaced[b], images[b]))
+        of_images.append(logits)
+    return torch.stack(of_images)
 
 
-def faithfulness_estimate(maps: Tensor, effects: Tensor) -> Tensor:
+def faithfulness_estimate(maps: Tensor, effects: Tensor, *, patch: int = 1) -> Tensor:
     r"""Compute the Faithfulness Estimate: the correlation of a map with the pixels' effects.
 
     .. math:: \mathrm{FE}(x) = \mathrm{corr}_i (d_i, a_i) \quad \text{(Pearson)}
 
     Args:
-        maps: saliency, (B, C, H, W); channels are summed, since a pixel changes in all of them.
-        effects: from `pixel_effects`, (B, H * W).
+        maps: saliency, (B, C, H, W); channels are summed, since a pixel changes in all of them, and
+            so are the pixels of a square.
+        effects: from `pixel_effects`, (B, H * W), or `patch_effects`.
+        patch: side of a square.
 
     Returns:
         One value in [-1, 1] for each image, (B,); NaN where the map or the effects are constant.
@@ -111,7 +175,7 @@ def faithfulness_estimate(maps: Tensor, effects: Tensor) -> Tensor:
     Source: :cite:t:`alvarezmelis2018senn`, as in section 3.2 of :cite:t:`demoor2025`. Quantus takes
     :math:`f(x) - f(x^{(i)})`, hence the other sign, and logits.
     """
-    a = maps.sum(1).flatten(1).double()
+    a = patch**2 * nn.functional.avg_pool2d(maps.double().sum(1, keepdim=True), patch).flatten(1)
     d = effects.double()
     if a.shape != d.shape:
         raise ValueError(

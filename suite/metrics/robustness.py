@@ -20,6 +20,7 @@ def local_lipschitz_estimate(
     generator: torch.Generator,
     n_samples: int,
     noise_std: float = 0.1,
+    normalised: bool = False,
     max_bytes: int | None = None,
 ) -> Tensor:
     r"""Estimate the local Lipschitz constant of a saliency method from below, by sampling.
@@ -35,6 +36,8 @@ def local_lipschitz_estimate(
         generator: source of the noise, on the device of `images`.
         n_samples: noisy copies of each image.
         noise_std: standard deviation of the noise of a pixel, in the units of `images`.
+        normalised: divide each map by its largest absolute value before maps are compared, so that
+            a map that is merely smaller does not count as one that changes less.
         max_bytes: memory of the noisy images held at a time.
 
     Returns:
@@ -44,8 +47,8 @@ def local_lipschitz_estimate(
         ValueError: `n_samples` or `noise_std` is not positive.
 
     Source: :cite:t:`alvarezmelis2018robustness`, as in section 3.2 of :cite:t:`demoor2025`. By
-    default Quantus first divides each map by the largest absolute value in its *batch*; the
-    paper's formula has no such division, and neither has this function.
+    default Quantus first divides each map by the largest absolute value in its *batch*, which for
+    a batch of one image is `normalised`; the paper's formula has no such division.
     """
     check_positive(n_samples=n_samples, noise_std=noise_std)
 
@@ -55,7 +58,12 @@ def local_lipschitz_estimate(
     def size(noise: Tensor, _: Tensor) -> Tensor:
         return noise.flatten(1).norm(dim=1)
 
-    return _largest_change(maps_of, images, class_index, draw, size, n_samples, max_bytes)
+    def divided(images: Tensor, class_index: Tensor) -> Tensor:
+        maps = maps_of(images, class_index)
+        return maps / maps.abs().amax(tuple(range(1, maps.ndim)), keepdim=True)
+
+    compared = divided if normalised else maps_of
+    return _largest_change(compared, images, class_index, draw, size, n_samples, max_bytes)
 
 
 def max_sensitivity(

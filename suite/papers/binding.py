@@ -15,14 +15,17 @@ def _maps(subject: EvaluatedModel, saliency: str, n_images: int) -> Tensor:
     return metrics.saliency_maps(subject.folded, saliency)(*subject.test_images(n_images))
 
 
-def _effects(subject: EvaluatedModel, n_images: int, score: str = "probability") -> Tensor:
-    """Effects of the pixels, which are the same for every saliency method."""
+def _effects(
+    subject: EvaluatedModel, n_images: int, score: str = "probability", patch: int = 1
+) -> Tensor:
+    """Effects of the pixels, from logits that are the same for every saliency method and score."""
 
     def compute() -> Tensor:
         model = fast_double_backward(subject.folded)
-        return metrics.pixel_effects(model, *subject.test_images(n_images), score=score)
+        return metrics.perturbed_logits(model, subject.test_images(n_images)[0], patch=patch)
 
-    return subject.cached(("pixel_effects", n_images, score), compute)
+    logits = subject.cached(("perturbed_logits", n_images, patch), compute)
+    return metrics.effects_on(score, logits, subject.test_uint8(n_images)[1])
 
 
 # Arguments of metrics by name, of the first test images; what these take are settings.

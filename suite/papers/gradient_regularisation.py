@@ -1,4 +1,4 @@
-"""Gradient regularisation: networks of many strengths, each of a seed of its own, and four metrics."""
+"""Gradient regularisation: networks of many strengths, each with its own seed; four metrics."""
 
 import dataclasses
 import math
@@ -177,8 +177,8 @@ def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
     :math:`\alpha > 10^5` whose accuracy, a mean over repetitions, is below 80% of the mean accuracy
     for :math:`\alpha < 10^5` (`beyond_t_alpha`). That keeps the network at :math:`t_\alpha` itself,
     which on a fine grid is just below 80% and on a coarse one may name nothing at all;
-    `over_regularised` are those with :math:`\alpha \ge t_\alpha`. `place` is "plateau"
-    (:math:`\alpha < 10^5`), "before" (the last decade below :math:`t_\alpha`), "past", or "between".
+    `over_regularised` are those with :math:`\alpha \ge t_\alpha`. `place` is "plateau",
+    :math:`\alpha < 10^5`; "before", the last decade below :math:`t_\alpha`; "past"; or "between".
 
     Source: section 3.2 of :cite:t:`demoor2025`.
     """

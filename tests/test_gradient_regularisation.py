@@ -12,7 +12,7 @@ from suite.units import Measurement
 PANEL = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3}
 PARAMETERS = {
     "panels": [PANEL],
-    "seeds": [0, 1],
+    "repetitions": 2,
     "batch_size": 128,
     "alpha_min": 1e2,
     "alpha_max": 1e6,
@@ -20,7 +20,7 @@ PARAMETERS = {
     "n_samples": 2,
     "map_alphas": [1e2, 2e2],
     "n_maps": 1,
-    "scores": ["probability"],
+    "patch": 4,
 }
 
 
@@ -28,14 +28,15 @@ def test_the_strength_is_alpha_over_squared_batch_and_values():
     assert paper.strength(128**2 * 784, "mnist5k", 128) == 1
 
 
-def test_a_network_for_each_alpha_and_seed_and_maps_of_the_nearest_alphas():
+def test_each_network_has_a_seed_of_its_own_and_maps_are_of_the_nearest_alphas():
     trained = paper.trainings(PARAMETERS, PANEL)
-    assert [*trained] == [(alpha, seed) for alpha in (1e2, 1e4, 1e6) for seed in (0, 1)]
+    assert [*trained] == [(alpha, number) for number in (0, 1) for alpha in (1e2, 1e4, 1e6)]
+    assert [unit.seed for unit in trained.values()] == [*range(6)]
     first = trained[1e2, 0]
     assert (first.pixel_range, first.batch_size) == ((-1.0, 1.0), 128)
     units = paper.units(PARAMETERS)
     measured = [unit for unit in units if isinstance(unit, Measurement)]
-    assert len(units) == 6 * (1 + 1 + 2 * 4) + 1
+    assert len(units) == 6 * (1 + 1 + 2 * 8) + 1
     assert [(u.metric, u.training) for u in measured[-1:]] == [("saliency_maps", first)]
     other = paper.maps(PARAMETERS, PANEL | {"maps_of": "mnist"})
     assert [*other] == ["mnist5k|lenet5|mnist5k|100", "mnist5k|lenet5|mnist|100"]
@@ -49,16 +50,51 @@ def test_a_panel_has_the_keys_that_are_needed_and_no_others(panel):
 
 def rows(accuracies):
     same = {"profile": "laptop", "data": "mnist5k", "network": "lenet5", "metric": "accuracy"}
+    same |= {"normalised": False}
     lines = [{"alpha": a, "seed": 0, "value": value} for a, value in accuracies.items()]
     return pd.DataFrame(lines).assign(**same)
 
 
-def test_networks_above_the_first_low_accuracy_are_over_regularised():
+def test_a_panel_may_have_its_own_images_and_squares():
+    training = next(iter(paper.trainings(PARAMETERS, PANEL).values()))
+    own = PANEL | {"n_images": 2, "patch": 7}
+    settings = [unit.settings for unit in paper.measurements(PARAMETERS, own, training)]
+    assert {s["n_images"] for s in settings if "n_images" in s} == {2}
+    assert {s["patch"] for s in settings if "patch" in s} == {7}
+
+
+def test_networks_from_the_first_low_accuracy_on_are_over_regularised():
     marked = paper.with_threshold(rows({1e2: 0.9, 1e4: 1.0, 1e6: 0.8, 1e7: 0.7, 1e8: 0.1}))
     assert set(marked["t_alpha"]) == {1e7}
-    assert marked["over_regularised"].tolist() == [False] * 4 + [True]
+    assert marked["over_regularised"].tolist() == [False] * 3 + [True] * 2
+    assert marked["beyond_t_alpha"].tolist() == [False] * 4 + [True]
+    assert marked["place"].tolist() == ["plateau", "plateau", "before", "past", "past"]
     assert "0.950 for α < 10⁵, 0.100 at the largest α, t_α = 1e+07" in paper.cut_offs(marked)
-    assert len(paper.select(marked, "accuracy", in_range=True)) == 4
     flat = paper.with_threshold(rows({1e2: 0.9, 1e6: 0.8}))
     assert set(flat["t_alpha"]) == {math.inf}
+    assert flat["place"].tolist() == ["plateau", "between"]
     assert "no cut-off in this range" in paper.cut_offs(flat)
+
+
+def estimates():
+    """Networks whose estimates fall by the printed formula, so rise in the sign of Quantus."""
+    alphas = [10.0**k for k in range(2, 8)]
+    lines = [
+        {"alpha": a, "seed": seed, "value": -0.1 * seed, "score": score, "changed": "pixels"}
+        for score in paper.SCORES
+        for seed, a in enumerate(alphas)
+    ]
+    same = {"profile": "laptop", "data": "mnist5k", "network": "lenet5", "n": 4, "status": "done"}
+    same |= {"metric": "faithfulness_estimate", "saliency": "logit_gradient", "normalised": False}
+    return pd.DataFrame(lines).assign(**same, over_regularised=False)
+
+
+def test_faithfulness_is_shown_in_the_sign_of_quantus():
+    table = estimates()
+    shown = paper.faithfulness(table, "logit_gradient")
+    assert shown["value"].tolist() == [0.1 * seed for seed in range(6)]
+    readings = paper.readings(table)
+    assert readings["score"].tolist() == [*paper.SCORES]
+    assert readings["ρ [95%]"].str.startswith("+1.00").all()
+    assert readings[["networks", "images"]].drop_duplicates().to_numpy().tolist() == [[6, 4]]
+    assert paper.spread(shown) == "from 0.00 to 0.20 for 3 on MNIST (5,000) with LeNet-5 (laptop)"

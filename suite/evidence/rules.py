@@ -257,9 +257,8 @@ def apart(
     sign = {"higher": 1, "lower": -1}[expected]
     gap, p = _apart(rows, unit, between, first, second, ratio)
     if ratio:
-        shown = Interval(*(float(np.exp(value)) for value in gap[:3]), gap.n)
         statistic = f"{first} ÷ {second}"
-        return Finding(statistic, shown, p, sign, 1.0, 1.0, np.log(size), "ratio")
+        return Finding(statistic, _as_ratio(gap), p, sign, 1.0, 1.0, np.log(size), "ratio")
     return Finding(f"{first} − {second}", gap, p, sign, least=size)
 
 
@@ -287,9 +286,9 @@ def unequal_change(
     gaps = [_apart(part, unit, between, first, second, True)[0] for part in (rows, reference)]
     gap = difference(*gaps)
     sign = 1 if gap.estimate > 0 else -1
-    shown = Interval(*(float(np.exp(value)) for value in gap[:3]), gap.n)
+    shown, p = _as_ratio(gap), _normal_p(gap)
     statistic = f"{first} ÷ {second}, here ÷ on {named}"
-    return Finding(statistic, shown, _normal_p(gap), sign, 1.0, 1.0, np.log(size), "ratio")
+    return Finding(statistic, shown, p, sign, 1.0, 1.0, np.log(size), "ratio")
 
 
 def _apart(
@@ -308,6 +307,12 @@ def _apart(
     test = stats.ttest_ind(*sides, equal_var=False)
     low, high = test.confidence_interval(0.95)
     return Interval(gap, float(low), float(high), n), float(test.pvalue)
+
+
+def _as_ratio(gap: Interval) -> Interval:
+    """Return the interval of a ratio from that of its logarithm."""
+    middle, low, high = (float(np.exp(value)) for value in gap[:3])
+    return Interval(middle, low, high, gap.n)
 
 
 def _normal_p(gap: Interval) -> float:
@@ -408,9 +413,7 @@ def paired(
     sign = {"higher": 1, "lower": -1}[expected]
     if ratio:
         interval = _mean(gaps)
-        middle, low, high = (float(np.exp(value)) for value in interval[:3])
-        shown = Interval(middle, low, high, interval.n)
-        statistic = f"{first} ÷ {second}"
+        shown, statistic = _as_ratio(interval), f"{first} ÷ {second}"
         return Finding(statistic, shown, t_test_p(gaps), sign, 1.0, 1.0, np.log(size), "ratio")
     sides = rows[rows[between].isin([first, second])]
     interval = _exact(gaps, sides)

@@ -1,8 +1,9 @@
 """Gradient regularisation: networks of many strengths, each with its own seed; four metrics."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from suite.errors import UsageError
 from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
 from suite.evidence.results import Results
-from suite.evidence.statistics import pearson, spearman
+from suite.evidence.statistics import correlation, pearson
+from suite.evidence.tables import interval_text
 from suite.store import Reader
 from suite.units import Measurement, Training, Unit, log_spaced
 
@@ -91,7 +93,8 @@ def measurements(
 
     Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels.
     """
-    p = SimpleNamespace(**parameters | {name: panel[name] for name in OF_PANEL & panel.keys()})
+    own = {name: panel[name] for name in OF_PANEL & panel.keys()}
+    p = SimpleNamespace(**{**parameters, **own})
     wanted: list[tuple[str, dict[str, Any]]] = [("accuracy", {})]
     for saliency in SALIENCIES:
         common = {"saliency": saliency, "n_images": p.n_images}
@@ -196,39 +199,36 @@ def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-DIGITS = ("mnist5k", "mnist")
-PHOTOGRAPHS = ("cifar10", "cifar10-jpeg", "imagenette160", "imagenette320")
 # What takes the place of data sets of the paper that are not at hand.
-STAND_INS = {"mnist": "mnist5k", "cifar10": "cifar10-jpeg"}
+STAND_INS = {
+    "mnist": "mnist5k",
+    "cifar10": "cifar10-jpeg",
+    "imagenette320": "resized:imagenette160:64",
+}
 
 
 def select(
-    table: pd.DataFrame,
-    metric: str,
-    saliency: str | None = None,
-    *,
-    score: str = "probability",
-    main: bool = False,
-    in_range: bool = False,
+    table: pd.DataFrame, metric: str, saliency: str | None = None, *, normalised: bool = False
 ) -> pd.DataFrame:
-    """Return the rows of a metric.
+    """Return the rows of a metric and of one kind of map."""
+    wanted = {"metric": metric, "normalised": normalised}
+    return tables.select(table, **wanted, **({"saliency": saliency} if saliency else {}))
+
+
+def faithfulness(
+    table: pd.DataFrame, saliency: str, *, score: str = "logit", changed: str = "pixels"
+) -> pd.DataFrame:
+    """Return the Faithfulness Estimates in the sign of Quantus.
 
     Args:
         table: of the chapter.
-        metric, saliency: which rows.
-        score: what the Faithfulness Estimate is taken on.
-        main: only the combinations of data and network in the paper's first figures.
-        in_range: without over-regularised networks.
+        saliency: kind of map.
+        score: "confidence" or "logit".
+        changed: "pixels" or "squares".
     """
-    wanted = {"metric": metric} | ({"saliency": saliency} if saliency else {})
-    wanted |= {"score": score} if metric == "faithfulness_estimate" else {}
-    rows = tables.select(table, **wanted)
-    if in_range:
-        rows = rows[~rows["over_regularised"].astype(bool)]
-    if main:
-        digits = rows["data"].isin(DIGITS) & (rows["network"] == "lenet5")
-        rows = rows[digits | rows["data"].isin(PHOTOGRAPHS)]
-    return rows
+    rows = select(table, "faithfulness_estimate", saliency)
+    rows = tables.select(rows, score=score, changed=changed)
+    return rows.assign(value=-rows["value"])
 
 
 MAP_NAMES = {"logit_gradient": "input gradient", "deeplift": "DeepLIFT"}
@@ -237,21 +237,19 @@ MAP_NAMES = {"logit_gradient": "input gradient", "deeplift": "DeepLIFT"}
 def key_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return what the chapter's first figure shows, of the last of its profiles.
 
-    Faithfulness is in the sign of Quantus, on logits where they were measured.
+    Faithfulness is in the sign of Quantus, on logits.
 
     Returns:
         The rows of the table with `measure`, `line` and `panel` in words.
     """
     rows = table[table["profile"] == table["profile"].iloc[-1]]
-    faithful = rows["metric"] == "faithfulness_estimate"
-    score = "logit" if (rows["score"] == "logit").any() else "probability"
-    kept = (rows["metric"] == "accuracy") | (rows["metric"] == "max_sensitivity")
-    rows = rows[kept | (faithful & (rows["score"] == score))]
-    value = rows["value"].where(rows["metric"] != "faithfulness_estimate", -rows["value"])
-    names = {"faithfulness_estimate": f"faithfulness ({score})"}
-    names["max_sensitivity"] = "max-sensitivity"
+    parts = {"accuracy": select(rows, "accuracy")}
+    for saliency in SALIENCIES:
+        parts[f"faithful, {saliency}"] = faithfulness(rows, saliency)
+        parts[f"sensitivity, {saliency}"] = select(rows, "max_sensitivity", saliency)
+    rows = pd.concat([*parts.values()])
+    names = {"faithfulness_estimate": "faithfulness", "max_sensitivity": "max-sensitivity"}
     return rows.assign(
-        value=value,
         measure=rows["metric"].replace(names),
         line=rows["saliency"].map(MAP_NAMES).fillna("network"),
         panel=rows["data"].map(name_of) + ", " + rows["network"].map(name_of),
@@ -273,33 +271,46 @@ def cut_offs(table: pd.DataFrame) -> str:
     return f"Mean test accuracy: {'; '.join(parts)}."
 
 
-def spread_of_seeds(rows: pd.DataFrame) -> str:
-    """Write the means of single networks below the cut-off, from the lowest to the highest."""
-    plateau = rows[rows["alpha"] < 1e5].groupby([*PANEL, "seed"])["value"].mean()
-    by_panel = plateau.groupby(PANEL).agg(["min", "max", "size"])
+def spread(rows: pd.DataFrame) -> str:
+    """Write the lowest and the highest value of a network below the cut-off, in each panel."""
+    plateau = rows[rows["alpha"] < 1e5].groupby(PANEL, sort=False)["value"]
     parts = [
-        f"{panel_name(panel)}: from {row['min']:.2f} to {row['max']:.2f} over {row['size']:.0f} "
-        "seeds"
-        for panel, row in by_panel.to_dict("index").items()
-        if row["size"] > 1
+        f"from {values.min():.2f} to {values.max():.2f} for {len(values)} on {panel_name(panel)}"
+        for panel, values in plateau
     ]
-    return "; ".join(parts) or "one seed only"
+    return "; ".join(parts)
 
 
-def two_correlations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return Spearman's correlation with alpha, and Pearson's with its logarithm, of each panel."""
-    rows = rows[rows["value"].notna()]
-    return pd.DataFrame(
-        [
-            {
-                "panel": panel_name(panel),
-                "Spearman": float(spearman(part["alpha"], part["value"])),
-                "Pearson with log α": float(pearson(np.log10(part["alpha"]), part["value"])),
-                "models": len(part),
+def readings(table: pd.DataFrame) -> pd.DataFrame:
+    """Return how Faithfulness goes with alpha before the cut-off, by each reading of it.
+
+    Returns:
+        One row a panel, kind of map, size of what is changed and score: Spearman's correlation with
+        its interval, Pearson's with the logarithm of alpha, networks, and images with an estimate
+        in the network that has fewest.
+    """
+    rows = []
+    kept = table[~table["over_regularised"].astype(bool)]
+    choices = itertools.product(SALIENCIES, ("pixels", "squares"), SCORES)
+    for saliency, changed, score in choices:
+        found = faithfulness(kept, saliency, score=score, changed=changed)
+        for panel, part in found.groupby(PANEL, sort=False):
+            defined = part[part["value"].notna()]
+            if len(defined) < 4:
+                continue
+            x = defined["alpha"], defined["value"]
+            row = {
+                "on": panel_name(panel),
+                "map": MAP_NAMES[saliency],
+                "changed": changed,
+                "score": score,
+                "ρ [95%]": interval_text(correlation(*x), "+.2f"),
+                "Pearson, log α": float(pearson(np.log10(x[0]), x[1])),
+                "networks": len(defined),
+                "images": int(part["n"].min()),
             }
-            for panel, part in rows.groupby(PANEL, sort=False)
-        ]
-    )
+            rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def combinations(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
@@ -323,20 +334,25 @@ class Drawn(NamedTuple):
     titles: list[str]
 
 
-def maps_of(results: Sequence[Results], data: str, network: str, images: str) -> Drawn | None:
-    """Return the maps of `images` through a network trained on `data`, if some result has them."""
-    start = f"{data}|{network}|{images}|"
+def all_maps(results: Sequence[Results]) -> Iterator[tuple[str, Drawn]]:
+    """Go through the maps that were kept: what was trained on, and what is shown."""
+    done = set()
     for arrays in (result.arrays for result in results):
-        names = [name for name in arrays if name.startswith(start) and name.endswith("maps")]
-        by_alpha = {float(name.split("|")[3]): name for name in names}
-        if by_alpha:
-            first = by_alpha[min(by_alpha)].removesuffix("maps")
-            maps = {f"α = {alpha:.3g}": arrays[by_alpha[alpha]] for alpha in sorted(by_alpha)}
+        names = [name.rsplit("|", 2)[0] for name in arrays if name.endswith("|maps")]
+        for start in dict.fromkeys(names):
+            if start in done:
+                continue
+            done.add(start)
+            by_alpha = {
+                float(name.split("|")[3]): name.removesuffix("maps")
+                for name in arrays
+                if name.startswith(f"{start}|") and name.endswith("|maps")
+            }
+            data, network, shown = start.split("|")
+            trained = f"{name_of(network)} trained on {name_of(data)}"
+            first = by_alpha[min(by_alpha)]
+            maps = {
+                f"α = {alpha:.3g}": arrays[f"{by_alpha[alpha]}maps"] for alpha in sorted(by_alpha)
+            }
             titles = [f"label {label}" for label in arrays[f"{first}labels"]]
-            return Drawn(arrays[f"{first}images"], maps, titles)
-    return None
-
-
-def digits(table: pd.DataFrame) -> str:
-    """Return MNIST, or what takes its place."""
-    return "mnist" if "mnist" in set(table["data"]) else STAND_INS["mnist"]
+            yield f"{name_of(shown)}: {trained}", Drawn(arrays[f"{first}images"], maps, titles)

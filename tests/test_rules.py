@@ -152,6 +152,17 @@ def test_no_trend():
     assert decide(rules.no_trend(few, unit="network", size=0.5, x="alpha")).word == OPEN
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("slope", [0.0, 0.02, 0.05, 1.0])
+def test_the_p_value_of_no_trend_is_that_of_the_margin(seed, slope):
+    """So that Holm's adjustment weighs what the verdict rests on."""
+    values = noise(60, seed=seed) + slope * np.arange(60)
+    rows = frame_of(values, np.linspace(1, 2, 60), seed=range(60))
+    finding = rules.no_trend(rows, unit="network", size=0.5, x="alpha")
+    decided = decide(finding).word in (HOLDS, OPPOSITE)
+    assert decided == (finding.p < 0.05)
+
+
 def test_same_trend_compares_the_two_values_of_a_column():
     def word(a, b):
         both = [frame_of(a, saliency="deeplift"), frame_of(b, saliency="gradient")]

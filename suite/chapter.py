@@ -120,7 +120,7 @@ class Chapter:
 
     def in_short(self) -> None:
         """Show what came out of the headline claims."""
-        display(Markdown(in_short(self.name, self.decided)))
+        display(Markdown(in_short(self.name, self.decided, self.table)))
 
     def all_verdicts(self) -> None:
         """Show every claim with its quotation, and every verdict on it."""

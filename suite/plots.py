@@ -390,7 +390,8 @@ def forest(rows: pd.DataFrame) -> Figure:
 
     Args:
         rows: `paper`, `says`, `middle`, `low`, `high` (NaN where nothing was measured), `unit`
-            ("published" or "of interest"), `verdict` and `setting`.
+            ("published" or "of interest"), `within` (the claim is that the effect lies within the
+            grey band), `verdict` and `setting`.
     """
     n, heads = len(rows), rows["paper"].nunique()
     figure, axis = plt.subplots(figsize=(WIDTH * 1.25, 0.27 * (n + 1.1 * heads) + 0.7))
@@ -407,15 +408,20 @@ def forest(rows: pd.DataFrame) -> Figure:
             axis.text(1.04, place, str(row.verdict), weight="bold", size=8.5, **word)
             axis.text(2.08, place, str(row.setting), size=7.5, **(word | {"color": GREY}))
             if np.isfinite(float(row.middle)):  # type: ignore[arg-type]
-                marker = "D" if row.unit == "published" else "s"
-                axis.plot(1, place, marker, mfc="white", mec=BLACK, mew=0.8, ms=5.5, zorder=1)
+                if row.within:
+                    axis.plot([-1, 1], [place, place], color="0.88", linewidth=8, zorder=-1)
+                else:
+                    look: dict[str, Any] = {"mfc": "white", "mec": BLACK, "mew": 0.8, "ms": 5.5}
+                    axis.plot(1, place, "D" if row.unit == "published" else "s", **look, zorder=1)
                 _effect(axis, place, row, colour)
         place += 1.3
     axis.axvline(0, color=BLACK, linewidth=0.8, zorder=0)
     axis.axvline(1, color=GREY, linewidth=0.6, zorder=0)
     axis.set(ylim=(place - 0.4, -0.6), yticks=[], xticks=[-2, -1, 0, 1, 2, 3])
     axis.set_xticklabels(["−2", "−1", "none", "1", "2", "3"], size=8)
-    axis.set_xlabel("effect here ÷ ◇ published, or □ smallest of interest", size=8.5)
+    axis.set_xlabel(
+        "effect here ÷ ◇ published, or □ smallest of interest; grey: where it must lie", size=8.5
+    )
     sns.despine(ax=axis, left=True)
     return figure
 

@@ -9,7 +9,7 @@ import pytest
 from suite import notebooks
 from suite.errors import UsageError
 from suite.evidence import claims
-from suite.evidence.rules import RULES
+from suite.evidence.rules import CANNOT, RULES
 from suite.papers.measure import METRICS
 from suite.paths import NOTEBOOKS, ROOT
 
@@ -64,6 +64,15 @@ def words(found):
     return list(zip(found["data"], found["verdict"], strict=True))
 
 
+@pytest.mark.parametrize(
+    "advice", [{"claim": "another", "else": "Do."}, {"claim": "c", "perhaps": "Do."}]
+)
+def test_advice_is_for_claims_and_words_that_there_are(advice):
+    claims.check_advice([{"claim": "c", "holds": "Do.", "else": "Wait."}], [claim()], "c.yml")
+    with pytest.raises(UsageError, match="c.yml: advice"):
+        claims.check_advice([advice], [claim()], "c.yml")
+
+
 def test_judge_decides_what_was_run_and_lists_what_was_not():
     verdicts = claims.judge([claim()], frame_of(np.arange(17)))
     assert words(verdicts) == [("mnist", "holds"), ("kmnist", "not run")]
@@ -78,12 +87,14 @@ def test_judge_counts_a_data_set_that_stands_for_another():
 def test_judge_leaves_out_diverged_models():
     status = ["diverged" if index < 14 else "done" for index in range(17)]
     verdict = claims.judge([claim()], frame_of(np.arange(17.0), status=status)).iloc[0]
-    assert (verdict["verdict"], verdict["n"]) == ("open", 3)
+    assert (verdict["verdict"], verdict["n"]) == ("cannot be measured here", 3)
 
 
-def test_a_mean_of_fewer_than_three_networks_is_open():
+def test_a_mean_of_fewer_than_three_networks_decides_nothing():
     few, enough = (claims.judge([paired()], two_models(n)).iloc[0] for n in (2, 3))
-    assert (few["verdict"], few["detail"]) == ("open", "2 of at least 3 networks")
+    assert (few["verdict"], few["detail"]) == (CANNOT, "2 of at least 3 networks")
+    asked = claims.judge([paired(least_units=4)], two_models(3)).iloc[0]
+    assert (asked["verdict"], asked["detail"]) == (CANNOT, "3 of at least 4 networks")
     assert enough["verdict"] == "holds"
 
 

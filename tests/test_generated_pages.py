@@ -29,7 +29,11 @@ def executed(tmp_path, monkeypatch):
             "metric": "local_lipschitz_estimate",
             "saliency": "logit_gradient",
             "score": None,
-            "seed": 0,
+            "changed": "pixels",
+            "normalised": False,
+            "place": "plateau",
+            "beyond_t_alpha": False,
+            "seed": range(9),
             "status": "done",
             "over_regularised": False,
             "alpha": np.logspace(2, 10, 9),
@@ -77,7 +81,7 @@ def test_summary_counts_the_claims_of_each_tier(executed):
     lines = pages.summary_table(all_verdicts()).splitlines()
     assert lines[0].startswith("|  | tier | holds | no such effect | opposite | open |")
     row = next(line for line in lines if "**Gradient regularisation** | supporting" in line)
-    assert row == "| **Gradient regularisation** | supporting | 2 | 0 | 0 | 1 | 0 | 0 |"
+    assert row == "| **Gradient regularisation** | supporting | 2 | 0 | 0 | 0 | 1 | 0 |"
     assert "| **PILCRO** | headline | 0 | 0 | 0 | 0 | 0 | 0 |" in lines
 
 
@@ -94,7 +98,7 @@ def test_evidence_page_has_every_claim_with_quotation_measured_and_verdict(execu
     title = "Maps change less under noise (local Lipschitz constant): holds"
     section = page.partition(title)[2].partition("::::")[0]
     assert ":class-container: claim tier-supporting word-holds" in section
-    assert "Spearman's ρ with alpha: -1 [-1, -0.9" in section
+    assert "Spearman's ρ with α: -1 [-1, -0.9" in section
     assert "Not run on: Fashion-MNIST, KMNIST, CIFAR-10, Imagenette-320." in section
     assert f"results/laptop/{CHAPTER}.csv" in page
 

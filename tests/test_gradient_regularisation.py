@@ -80,8 +80,9 @@ def estimates():
     """Networks whose estimates fall by the printed formula, so rise in the sign of Quantus."""
     alphas = [10.0**k for k in range(2, 8)]
     lines = [
-        {"alpha": a, "seed": seed, "value": -0.1 * seed, "score": score, "changed": "pixels"}
+        {"alpha": a, "seed": seed, "value": -0.1 * seed * sign, "score": score, "changed": changed}
         for score in paper.SCORES
+        for changed, sign in (("pixels", 1), ("squares", -1))
         for seed, a in enumerate(alphas)
     ]
     same = {"profile": "laptop", "data": "mnist5k", "network": "lenet5", "n": 4, "status": "done"}
@@ -95,6 +96,7 @@ def test_faithfulness_is_shown_in_the_sign_of_quantus():
     assert shown["value"].tolist() == [0.1 * seed for seed in range(6)]
     readings = paper.readings(table)
     assert readings["score"].tolist() == [*paper.SCORES]
-    assert readings["ρ [95%]"].str.startswith("+1.00").all()
+    assert readings["ρ, pixels"].str.startswith("+1.00").all()
+    assert readings["ρ, squares"].str.startswith("-1.00").all()
     assert readings[["networks", "images"]].drop_duplicates().to_numpy().tolist() == [[6, 4]]
     assert paper.spread(shown) == "from 0.00 to 0.20 for 3 on MNIST (5,000) with LeNet-5 (laptop)"

@@ -63,22 +63,35 @@ def test_in_short_says_claim_word_published_measured_and_where(claims):
     text = headlines.in_short("c", pd.DataFrame(rows))
     assert text.splitlines()[2] == "Of 2 headline claims: 1 held, 1 not run."
     assert text.splitlines()[4] == (
-        "- **Accuracy rises: holds.** The effect is smaller than published. Paper: by 0.16. "
-        "Here: x − y: 0.08 [0.04, 0.12], n = 6 networks; MNIST, MLP, workstation. "
-        "Also: open on KMNIST with MLP."
+        "- **Accuracy rises: holds.** The effect is smaller than published. "
+        "*Here* x − y: 0.08 [0.04, 0.12], n = 6 networks; MNIST, MLP, workstation. "
+        "*Paper:* by 0.16. Also: open on KMNIST with MLP."
     )
     assert "**Nothing ran: not run.**" in text
+
+
+def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatch):
+    words = {"names": {}, "advice": [{"claim": CLAIM["id"], "holds": "Take it.", "else": "No."}]}
+    monkeypatch.setattr(headlines, "load_words", lambda chapter: words)
+    where = {"profile": "workstation", "data": "mnist", "network": "mlp", "metric": "accuracy"}
+    table = pd.DataFrame([where | {"epochs": 4, "n_train": n, "value": 0.9} for n in (np.nan, 500)])
+    text = headlines.in_short("c", pd.DataFrame([verdict()]), table)
+    assert "workstation profile (4 epochs of 500 images, median accuracy 0.90). *Paper" in text
+    assert text.splitlines()[-2] == "**What to take from it.** Take it."
+    text = headlines.in_short("c", pd.DataFrame([verdict(word="open")]), table[:1])
+    assert "4 epochs of all images" in text
+    assert "Take it" not in text and "No." in text
 
 
 def test_in_short_says_why_something_cannot_be_said(claims):
     nothing = dict.fromkeys(("estimate", "low", "high", "p"), np.nan) | {"n": 0}
     row = verdict(word="cannot be measured here", detail="accuracy: 0.5", **nothing)
-    assert "cannot be measured here.** Accuracy: 0.5. Paper:" in headlines.in_short(
+    assert "cannot be measured here.** Accuracy: 0.5. *Here* MNIST" in headlines.in_short(
         "c", pd.DataFrame([row])
     )
     row = verdict(word="open", needed=31.0)
     text = headlines.in_short("c", pd.DataFrame([row]))
-    assert "open.** About 31 networks would settle it. Paper:" in text
+    assert "open.** About 31 networks would settle it. *Here* x" in text
 
 
 @pytest.mark.parametrize(
@@ -124,9 +137,12 @@ def test_the_picture_draws_what_was_measured_and_what_leaves_the_axis():
     rows = rows.assign(
         paper="P", says="it rises", verdict="holds", setting="MNIST", unit="published"
     )
-    figure = plots.forest(rows)
+    figure = plots.forest(rows.assign(within=False))
     markers = [line.get_marker() for line in figure.axes[0].lines]
     assert markers.count("D") == 3
+    banded = plots.forest(rows.assign(within=[True, False, False, False])).axes[0].lines
+    assert [line.get_marker() for line in banded].count("D") == 2
+    assert [[-1, 1]] == [list(line.get_xdata()) for line in banded if line.get_linewidth() == 8]
     assert {"o", "<", ">"} <= set(markers)
 
 

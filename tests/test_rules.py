@@ -6,7 +6,7 @@ import pytest
 
 from suite.errors import UsageError
 from suite.evidence import rules
-from suite.evidence.rules import HOLDS, NO_EFFECT, OPEN, OPPOSITE, Finding, decide
+from suite.evidence.rules import CANNOT, HOLDS, NO_EFFECT, OPEN, OPPOSITE, Finding, decide
 from suite.evidence.statistics import Interval
 
 ALPHAS = np.logspace(2, 10, 33)
@@ -270,7 +270,7 @@ def test_cut_off_is_interpolated_and_as_wide_as_the_grid_leaves_open():
     assert decide(one).word == HOLDS
     assert rules.cut_off(accuracy(3), **settings).interval.n == 3
     assert decide(rules.cut_off(accuracy(1, 3), **(settings | {"size": 1.0}))).word == OPPOSITE
-    assert decide(rules.cut_off(frame_of(np.full(33, 0.9)), **settings)).word == OPEN
+    assert decide(rules.cut_off(frame_of(np.full(33, 0.9)), **settings)).word == CANNOT
 
 
 def test_level_counts_units_and_not_rows():

@@ -18,6 +18,7 @@ from suite.evidence.rules import (
     RULES,
     UNIT_COLUMNS,
     WITHDRAWN,
+    WORDS,
     Finding,
     Verdict,
     decide,
@@ -30,7 +31,7 @@ TIERS = ("headline", "supporting", "ours")
 UNITS = (*UNIT_COLUMNS, "timing")
 REQUIRED = """id tier says quote where section published unit smallest_effect data networks
 data_of_paper stands_for written test""".split()
-OPTIONAL = ["published_effect", "needs", "withdrawn", "printed", "seen", "shown"]
+OPTIONAL = ["published_effect", "needs", "least_units", "withdrawn", "printed", "seen", "shown"]
 MEANS = ("level", "paired", "not_worse", "apart", "unequal_change")
 NAN = float("nan")
 
@@ -50,6 +51,36 @@ def load_claims(chapter: str) -> list[dict[str, Any]]:
     claims = yaml.safe_load(file.read_text())["claims"]
     check_claims(claims, file.name, _columns(chapter))
     return claims
+
+
+@functools.cache
+def load_words(chapter: str) -> dict[str, Any]:
+    """Read what else the claims file of a chapter says: `names` of kinds, and `advice`.
+
+    Raises:
+        UsageError: advice for a claim or a word that there is not.
+    """
+    file = NOTEBOOKS / "claims" / f"{chapter}.yml"
+    words = yaml.safe_load(file.read_text()) if file.exists() else {}
+    check_advice(words.get("advice", []), load_claims(chapter), file.name)
+    return {"names": words.get("names", {}), "advice": words.get("advice", [])}
+
+
+def check_advice(advice: Sequence[Mapping[str, Any]], claims: Sequence[Claim], file: str) -> None:
+    """Check that advice is given for claims and verdicts that there are.
+
+    Args:
+        advice: each with the id of a `claim` and, by verdict or "else", a sentence.
+        claims: of the file.
+        file: its name, for messages.
+
+    Raises:
+        UsageError: names the file and what was expected.
+    """
+    for part in advice:
+        _one_of(f"{file}: advice: claim", part.get("claim"), [claim["id"] for claim in claims])
+        for verdict in part.keys() - {"claim"}:
+            _one_of(f"{file}: advice for {part['claim']}", verdict, [*WORDS, "else"])
 
 
 @functools.cache
@@ -226,12 +257,13 @@ def decided(
 def _found(
     claim: Claim, rows: pd.DataFrame, settings: Mapping[str, Any]
 ) -> tuple[Verdict, Finding]:
-    """Run the rule of a claim; a mean of fewer than three units decides nothing."""
+    """Run the rule of a claim; fewer units than it needs, three for a mean, cannot decide it."""
     rule, size = claim["test"]["rule"], claim["smallest_effect"]["size"]
     finding = RULES[rule](rows, unit=claim["unit"], size=size, **settings)
-    if rule in MEANS and (n := finding.interval.n) < LEAST_UNITS:
-        few = f"{n} of at least {LEAST_UNITS} {claim['unit']}s"
-        return Verdict(OPEN, few, LEAST_UNITS), finding
+    least = claim.get("least_units", LEAST_UNITS if rule in MEANS else 0)
+    if (n := finding.interval.n) < least:
+        few = f"{n} of at least {least} {claim['unit']}s"
+        return Verdict(CANNOT, few), finding
     return decide(finding, published_effect(claim)), finding
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from suite.evidence.claims import Claim, load_claims, published_effect
+from suite.evidence.claims import Claim, load_claims, load_words, published_effect
 from suite.evidence.names import name_of
 from suite.evidence.report import best_profile, measured, with_claims
 from suite.evidence.rules import (
@@ -71,19 +71,57 @@ def _others(rows: pd.DataFrame) -> str:
     return "; ".join(parts)
 
 
-def in_short(chapter: str, verdicts: pd.DataFrame) -> str:
-    """Write what came out of each headline claim, as a box in Markdown."""
+def in_short(chapter: str, verdicts: pd.DataFrame, table: pd.DataFrame | None = None) -> str:
+    """Write what came out of each headline claim, and what to take from it, as a box in Markdown.
+
+    Args:
+        chapter: whose claims.
+        verdicts: of all its profiles.
+        table: the rows that they rest on, of which the scale is said.
+    """
     rows = headlines(chapter, verdicts)
+    scales = {} if table is None else _scales(table)
     counts = rows["verdict"].value_counts(sort=False)
     tally = ", ".join(f"{count} {TALLY.get(str(word), word)}" for word, count in counts.items())
     lines = [":::{admonition} In short", ":class: tip"]
     lines += [f"Of {len(rows)} headline claims: {tally}.", ""]
-    lines += [f"- {sentence(row)}" for _, row in rows.iterrows()]
+    for _, row in rows.iterrows():
+        lines.append(
+            f"- {sentence(row, scales.get((row['profile'], row['data'], row['network'])))}"
+        )
+    if advice := _advice(chapter, rows):
+        lines += ["", f"**What to take from it.** {advice}"]
     return "\n".join([*lines, ":::"])
 
 
-def sentence(row: "pd.Series[Any]") -> str:
-    """Write one headline: the claim, the word, what was published, what was measured and where."""
+def _advice(chapter: str, rows: pd.DataFrame) -> str:
+    """Return the sentences that the claims file has for these verdicts."""
+    found = dict(zip(rows["claim"], rows["verdict"]))
+    parts = [
+        part.get(found[part["claim"]], part.get("else", ""))
+        for part in load_words(chapter)["advice"]
+    ]
+    return " ".join(filter(None, parts))
+
+
+def _scales(table: pd.DataFrame) -> dict[tuple[str, ...], str]:
+    """Say how the networks of each profile, data set and network were trained, and how good."""
+    accuracy = table[table["metric"] == "accuracy"]
+    result = {}
+    for (profile, data, network), part in accuracy.groupby(["profile", "data", "network"]):
+        median = f"median accuracy {part['value'].median():.2f}"
+        trained = part[part["epochs"] > 0] if "epochs" in part else part[:0]
+        if len(trained):
+            epochs = f"{trained['epochs'].max():.0f} epochs"
+            few = trained["n_train"].max() if "n_train" in trained else np.nan
+            of = f"{few:,.0f}" if np.isfinite(few) else "all"
+            median = f"{epochs} of {of} images, {median}"
+        result[str(profile), str(data), str(network)] = median
+    return result
+
+
+def sentence(row: "pd.Series[Any]", scale: str | None = None) -> str:
+    """Write one headline: the claim, the word, what was measured and where, what was published."""
     says = row["says"][0].upper() + row["says"][1:]
     parts = [f"**{says}: {row['verdict']}.**"]
     if row["verdict"] in (CANNOT, WITHDRAWN) and row["detail"]:
@@ -93,11 +131,12 @@ def sentence(row: "pd.Series[Any]") -> str:
     elif row["word"] != row["verdict"]:
         rest = row["word"].partition(": ")[2]
         parts.append(f"{rest[0].upper()}{rest[1:]}.")
-    parts.append(f"Paper: {row['published']}.")
+    on = f"{row['on']} profile ({scale})" if scale else row["on"]
     if row["measured"]:
-        parts.append(f"Here: {measured(row, with_p=False)} {row['unit']}s; {row['on']}.")
+        parts.append(f"*Here* {measured(row, with_p=False)} {row['unit']}s; {on}.")
     elif row["on"]:
-        parts.append(f"({row['on']}.)")
+        parts.append(f"*Here* {on}.")
+    parts.append(f"*Paper:* {row['published']}.")
     if row["others"]:
         parts.append(f"Also: {row['others']}.")
     return " ".join(parts)

@@ -1,12 +1,13 @@
 """Verdicts as tables and sentences."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from suite.evidence.claims import load_claims
+from suite.evidence.claims import load_claims, load_words
 from suite.evidence.names import PANEL, name_of
 from suite.evidence.rules import NOT_RUN, OPEN
 from suite.evidence.statistics import Interval, correlation, permutation_p
@@ -66,11 +67,28 @@ def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
     claims = claims if section is None else claims[claims["section"] == section]
     rows = claims.rename(columns={"id": "claim"}).merge(verdicts, on="claim")
     on = rows["data"].map(name_of) + ", " + rows["network"].map(name_of) + ", " + rows["profile"]
+    names = load_words(chapter)["names"]
     return rows.assign(
-        on=on,
+        on=on, statistic=[in_words(text, names) for text in rows["statistic"].fillna("")]
+    ).pipe(_measured)
+
+
+def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(
         measured=[measured(row) for _, row in rows.iterrows()],
         word=[word(row) for _, row in rows.iterrows()],
     )
+
+
+def in_words(statistic: str, names: Mapping[str, str]) -> str:
+    """Write a statistic with the names of what it compares.
+
+    >>> in_words("fpn+l1 − none", {"fpn+l1": "pyramid with L1", "none": "plain network"})
+    'pyramid with L1 − plain network'
+    """
+    words = [f"({re.escape(name)})" for name in sorted(names, key=len, reverse=True)]
+    pattern = rf"(?<![\w+])(?:{'|'.join(words)})(?![\w+])"
+    return re.sub(pattern, lambda found: names[found[0]], statistic) if words else statistic
 
 
 def word(row: "pd.Series[Any]") -> str:

@@ -77,7 +77,8 @@ def decide(finding: Finding, published: float | None = None) -> Verdict:
     - *opposite*: high is below no effect (and below the bound);
     - *no such effect*: high is below the smallest effect of interest, or below half of the
       published one;
-    - *open*: none of these.
+    - *open*: none of these;
+    - *cannot be measured here*: there is no interval.
 
     A claim that something stays within ± a bound *holds* where the interval lies within, and is
     *opposite* where it lies outside.
@@ -88,7 +89,7 @@ def decide(finding: Finding, published: float | None = None) -> Verdict:
     """
     ends = finding.interval.low, finding.interval.high
     if not np.isfinite(ends).all():
-        return Verdict(OPEN, "too few for an interval")
+        return Verdict(CANNOT, f"no interval can be had from {finding.interval.n} values")
     if finding.sign == 0:
         if -finding.bound < ends[0] and ends[1] < finding.bound:
             return Verdict(HOLDS)
@@ -527,3 +528,5 @@ RULES: dict[str, Rule] = {
         not_worse,
     )
 }
+# Rules that claim that something stays within a margin.
+MARGINS = ("no_trend", "same_trend", "similar_trend")

@@ -285,27 +285,30 @@ def readings(table: pd.DataFrame) -> pd.DataFrame:
     """Return how Faithfulness goes with alpha before the cut-off, by each reading of it.
 
     Returns:
-        One row a panel, kind of map, size of what is changed and score: Spearman's correlation with
-        its interval, Pearson's with the logarithm of alpha, networks, and images with an estimate
-        in the network that has fewest.
+        One row a panel, kind of map and score: Spearman's correlation with its interval where
+        pixels and where squares are changed, Pearson's of the former with the logarithm of alpha,
+        networks, and images with an estimate in the network that has fewest.
     """
     rows = []
     kept = table[~table["over_regularised"].astype(bool)]
-    choices = itertools.product(SALIENCIES, ("pixels", "squares"), SCORES)
-    for saliency, changed, score in choices:
-        found = faithfulness(kept, saliency, score=score, changed=changed)
+    for saliency, score in itertools.product(SALIENCIES, SCORES):
+        by_squares = faithfulness(kept, saliency, score=score, changed="squares")
+        found = faithfulness(kept, saliency, score=score)
         for panel, part in found.groupby(PANEL, sort=False):
             defined = part[part["value"].notna()]
             if len(defined) < 4:
                 continue
+            squares = by_squares[(by_squares[PANEL] == panel).all(axis=1)].dropna(subset="value")
             x = defined["alpha"], defined["value"]
             row = {
                 "on": panel_name(panel),
                 "map": MAP_NAMES[saliency],
-                "changed": changed,
                 "score": score,
-                "ρ [95%]": interval_text(correlation(*x), "+.2f"),
-                "Pearson, log α": float(pearson(np.log10(x[0]), x[1])),
+                "ρ, pixels": interval_text(correlation(*x), "+.2f"),
+                "ρ, squares": interval_text(
+                    correlation(squares["alpha"], squares["value"]), "+.2f"
+                ),
+                "Pearson, pixels": float(pearson(np.log10(x[0]), x[1])),
                 "networks": len(defined),
                 "images": int(part["n"].min()),
             }

@@ -1,0 +1,75 @@
+"""No claim is asked of a profile at which its rule could not say yes, whatever came out."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from suite import notebooks
+from suite.evidence.claims import decided, load_claims
+from suite.evidence.results import load_results
+from suite.evidence.rules import CANNOT, HOLDS, NOT_RUN
+from suite.paths import KEPT_RESULTS
+
+KEPT = [
+    (path.parent.name, path.name.partition(".")[0])
+    for path in sorted(KEPT_RESULTS.glob("*/*.verdicts.csv"))
+]
+
+
+def favourable(claim, frame):
+    """Return the rows with values that are the best that the claim could wish for."""
+    rule, test = claim["test"]["rule"], claim["test"]
+    settings, size = test["settings"], claim["smallest_effect"]["size"]
+    sign = -1 if settings.get("expected") in ("fall", "lower", "below") else 1
+    sign *= -1 if test.get("negated") else 1
+    noise = np.random.default_rng(0).uniform(0, 1e-3 * size, len(frame))
+    x = frame[settings["x"]].rank() if "x" in settings else None
+    if rule == "trend":
+        values = sign * x
+    elif rule == "no_trend":
+        places = frame.groupby(["data", "network"])[settings["x"]].rank(method="dense")
+        values = places % 2
+    elif rule in ("same_trend", "similar_trend"):
+        values = x
+    elif rule == "stronger_trend":
+        about = pd.Series(True, frame.index)
+        for column, value in test["against"].items():
+            about &= frame[column] == value
+        values = sign * x.where(~about, -x)
+    elif rule == "cut_off":
+        middle = frame[settings["x"]].pipe(np.log10)
+        values = (middle < (middle.min() + middle.max()) / 2 + 0.2).astype(float)
+    elif rule == "level":
+        values = pd.Series(size + sign * (0.5 * size + 1e-3), frame.index) + noise
+    else:
+        first = frame[settings["between"]] == settings["first"]
+        gap = 0 if rule == "not_worse" else sign * 9 * size
+        values = first * gap + 1 + noise
+        if settings.get("ratio") or rule == "unequal_change":
+            values = np.exp(first * sign * 9 * np.log(size) + noise)
+        if rule == "unequal_change":
+            about = (frame[[*test["against"]]] == pd.Series(test["against"])).all(axis=1)
+            values = values.where(~about, np.exp(noise))
+    return frame.assign(value=values.where(frame["value"].notna()))
+
+
+@pytest.mark.parametrize(("profile", "chapter"), KEPT)
+def test_each_rule_could_hold_at_the_n_of_its_profile(profile, chapter):
+    frame, hopeless = load_results(chapter, profile).frame, []
+    for claim in load_claims(chapter):
+        bare = {name: value for name, value in claim.items() if name not in ("needs", "withdrawn")}
+        if claim["unit"] == "timing":
+            continue
+        best = favourable(claim, frame)
+        about = frame["network"].isin(claim["networks"]) & frame["data"].isin(claim["data"])
+        for where, _ in frame[about].groupby(["data", "network"], sort=False):
+            panel = about & (frame["data"] == where[0]) & (frame["network"] == where[1])
+            asked, _ = decided(bare, frame[panel], frame)
+            could, _ = decided(bare, best[panel], best)
+            if asked.word not in (CANNOT, NOT_RUN) and could.word != HOLDS:
+                hopeless.append((claim["id"], *where, could))
+    assert not hopeless
+
+
+def test_kept_results_of_every_chapter_are_tried():
+    assert {chapter for _, chapter in KEPT} == {c for c in notebooks.chapters() if load_claims(c)}

@@ -69,7 +69,7 @@ def words(found):
 )
 def test_advice_is_for_claims_and_words_that_there_are(advice):
     claims.check_advice([{"claim": "c", "holds": "Do.", "else": "Wait."}], [claim()], "c.yml")
-    with pytest.raises(UsageError, match="c.yml: advice"):
+    with pytest.raises(UsageError, match=r"c\.yml: advice"):
         claims.check_advice([advice], [claim()], "c.yml")
 
 

@@ -67,7 +67,7 @@ def test_in_short_says_claim_word_published_measured_and_where(claims):
         "*Here* x − y: 0.08 [0.04, 0.12], n = 6 networks; MNIST, MLP, workstation. "
         "*Paper:* by 0.16. Also: open on KMNIST with MLP."
     )
-    assert "**Nothing ran: not run.**" in text
+    assert "- **Not run:** nothing ran." in text
 
 
 def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatch):
@@ -76,17 +76,17 @@ def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatc
     where = {"profile": "workstation", "data": "mnist", "network": "mlp", "metric": "accuracy"}
     table = pd.DataFrame([where | {"epochs": 4, "n_train": n, "value": 0.9} for n in (np.nan, 500)])
     text = headlines.in_short("c", pd.DataFrame([verdict()]), table)
-    assert "workstation profile (4 epochs of 500 images, median accuracy 0.90). *Paper" in text
-    assert text.splitlines()[-2] == "**What to take from it.** Take it."
+    assert "*Scale:* MNIST, MLP, workstation: 4 epochs, 500 images, median accuracy 0.90." in text
+    assert text.splitlines()[4] == "**To take from it:** Take it."
     text = headlines.in_short("c", pd.DataFrame([verdict(word="open")]), table[:1])
-    assert "4 epochs of all images" in text
-    assert "**What to take from it.** No." in text
+    assert "workstation: 4 epochs, median accuracy" in text
+    assert "**To take from it:** No." in text
 
 
 def test_in_short_says_why_something_cannot_be_said(claims):
     nothing = dict.fromkeys(("estimate", "low", "high", "p"), np.nan) | {"n": 0}
     row = verdict(word="cannot be measured here", detail="accuracy: 0.5", **nothing)
-    assert "cannot be measured here.** Accuracy: 0.5. *Here* MNIST" in headlines.in_short(
+    assert "**Cannot be measured here:** accuracy rises. Accuracy: 0.5." in headlines.in_short(
         "c", pd.DataFrame([row])
     )
     row = verdict(word="open", needed=31.0)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -18,7 +19,7 @@ from suite.evidence.names import name_of
 from suite.evidence.power import power_rows
 from suite.evidence.report import all_verdicts, best_profile, with_claims
 from suite.evidence.results import load_results, save_tables
-from suite.evidence.rules import MARGINS, NOT_RUN, RULES, WORDS, decide
+from suite.evidence.rules import CANNOT, MARGINS, NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder
 from suite.store import Kept, Store
@@ -69,6 +70,7 @@ def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
         claims = load_claims(chapter)
         effects = [headlines.relative(claims, row) for _, row in rows.iterrows()]
         rows[["middle", "low", "high", "unit_of_effect"]] = effects
+        rows.loc[rows["verdict"] == CANNOT, ["middle", "low", "high"]] = np.nan
         margins = {claim["id"] for claim in claims if claim["test"]["rule"] in MARGINS}
         rows["within"] = rows["claim"].isin(margins)
         setting = [_setting(row) for _, row in rows.iterrows()]

@@ -19,7 +19,10 @@ from suite.evidence.rules import (
     Finding,
     Verdict,
 )
+from suite.evidence.tables import select
 
+# Verdicts that say nothing of the effect.
+SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "being measured anew"}
 
@@ -80,18 +83,27 @@ def in_short(chapter: str, verdicts: pd.DataFrame, table: pd.DataFrame | None = 
         table: the rows that they rest on, of which the scale is said.
     """
     rows = headlines(chapter, verdicts)
-    scales = {} if table is None else _scales(table)
     counts = rows["verdict"].value_counts(sort=False)
     tally = ", ".join(f"{count} {TALLY.get(str(word), word)}" for word, count in counts.items())
     lines = [":::{admonition} In short", ":class: tip"]
     lines += [f"Of {len(rows)} headline claims: {tally}.", ""]
-    for _, row in rows.iterrows():
-        lines.append(
-            f"- {sentence(row, scales.get((row['profile'], row['data'], row['network'])))}"
-        )
     if advice := _advice(chapter, rows):
-        lines += ["", f"**What to take from it.** {advice}"]
+        lines += [f"**To take from it:** {advice}", ""]
+    silent = rows["verdict"].isin(SILENT)
+    lines += [f"- {sentence(row)}" for _, row in rows[~silent].iterrows()]
+    for (verdict, detail), part in rows[silent].groupby(["verdict", "detail"], sort=False):
+        lines.append(f"- {_together(str(verdict), str(detail), part)}")
+    if scales := [] if table is None else _scales(table, rows):
+        lines += ["", f"*Scale:* {'; '.join(scales)}."]
     return "\n".join([*lines, ":::"])
+
+
+def _together(verdict: str, detail: str, rows: pd.DataFrame) -> str:
+    """Write in one sentence what shares a verdict that says nothing of the effect, and a reason."""
+    says = "; ".join(row["says"] for _, row in rows.iterrows())
+    parts = [f"**{verdict[0].upper()}{verdict[1:]}:** {says}."]
+    parts += [f"{detail[0].upper()}{detail[1:]}."] if detail else []
+    return " ".join(parts)
 
 
 def _advice(chapter: str, rows: pd.DataFrame) -> str:
@@ -104,38 +116,34 @@ def _advice(chapter: str, rows: pd.DataFrame) -> str:
     return " ".join(filter(None, parts))
 
 
-def _scales(table: pd.DataFrame) -> dict[tuple[str, ...], str]:
-    """Say how the networks of each profile, data set and network were trained, and how good."""
+def _scales(table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+    """Say how the networks that headlines rest on were trained, and how good they are."""
     accuracy = table[table["metric"] == "accuracy"]
-    result = {}
-    for (profile, data, network), part in accuracy.groupby(["profile", "data", "network"]):
-        median = f"median accuracy {part['value'].median():.2f}"
-        trained = part[part["epochs"] > 0] if "epochs" in part else part[:0]
-        if len(trained):
-            epochs = f"{trained['epochs'].max():.0f} epochs"
-            few = trained["n_train"].max() if "n_train" in trained else np.nan
-            of = f"{few:,.0f}" if np.isfinite(few) else "all"
-            median = f"{epochs} of {of} images, {median}"
-        result[str(profile), str(data), str(network)] = median
+    by = ["data", "network", "profile"]
+    result = []
+    for where in rows.loc[rows["data"] != "", by].drop_duplicates().itertuples(index=False):
+        part = select(accuracy, **where._asdict())
+        if part.empty:
+            continue
+        words = [", ".join((name_of(where.data), name_of(where.network), str(where.profile)))]
+        for name, unit in (("epochs", "epochs"), ("n_train", "images")):
+            most = part[name].max() if name in part else np.nan
+            words += [f"{most:,.0f} {unit}"] if most > 0 else []
+        words.append(f"median accuracy {part['value'].median():.2f}")
+        result.append(f"{words[0]}: {', '.join(words[1:])}")
     return result
 
 
-def sentence(row: "pd.Series[Any]", scale: str | None = None) -> str:
+def sentence(row: "pd.Series[Any]") -> str:
     """Write one headline: the claim, the word, what was measured and where, what was published."""
     says = row["says"][0].upper() + row["says"][1:]
     parts = [f"**{says}: {row['verdict']}.**"]
-    if row["verdict"] in (CANNOT, WITHDRAWN) and row["detail"]:
-        parts.append(f"{row['detail'][0].upper()}{row['detail'][1:]}.")
-    elif row["verdict"] == HOLDS and row["detail"]:
+    if row["verdict"] == HOLDS and row["detail"]:
         parts.append(f"The effect is {row['detail']}.")
     elif row["word"] != row["verdict"]:
         rest = row["word"].partition(": ")[2]
         parts.append(f"{rest[0].upper()}{rest[1:]}.")
-    on = f"{row['on']} profile ({scale})" if scale else row["on"]
-    if row["measured"]:
-        parts.append(f"*Here* {measured(row, with_p=False)} {row['unit']}s; {on}.")
-    elif row["on"]:
-        parts.append(f"*Here* {on}.")
+    parts.append(f"*Here* {measured(row, with_p=False)} {row['unit']}s; {row['on']}.")
     parts.append(f"*Paper:* {row['published']}.")
     if row["others"]:
         parts.append(f"Also: {row['others']}.")

@@ -9,7 +9,7 @@ import pandas as pd
 
 from suite.evidence.claims import load_claims, load_words
 from suite.evidence.names import PANEL, name_of
-from suite.evidence.rules import NOT_RUN, OPEN
+from suite.evidence.rules import CANNOT, NOT_RUN, OPEN
 from suite.evidence.statistics import Interval, correlation, permutation_p
 from suite.evidence.tables import interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
@@ -75,7 +75,7 @@ def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(
-        measured=[measured(row) for _, row in rows.iterrows()],
+        measured=["" if row["verdict"] == CANNOT else measured(row) for _, row in rows.iterrows()],
         word=[word(row) for _, row in rows.iterrows()],
     )
 

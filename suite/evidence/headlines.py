@@ -121,11 +121,11 @@ def _scales(table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
     accuracy = table[table["metric"] == "accuracy"]
     by = ["data", "network", "profile"]
     result = []
-    for where in rows.loc[rows["data"] != "", by].drop_duplicates().itertuples(index=False):
-        part = select(accuracy, **where._asdict())
+    for where in rows.loc[rows["data"] != "", by].drop_duplicates().to_dict("records"):
+        part = select(accuracy, **{str(name): value for name, value in where.items()})
         if part.empty:
             continue
-        words = [", ".join((name_of(where.data), name_of(where.network), str(where.profile)))]
+        words = [", ".join((name_of(where["data"]), name_of(where["network"]), where["profile"]))]
         for name, unit in (("epochs", "epochs"), ("n_train", "images")):
             most = part[name].max() if name in part else np.nan
             words += [f"{most:,.0f} {unit}"] if most > 0 else []

@@ -98,6 +98,32 @@ def test_a_mean_of_fewer_than_three_networks_decides_nothing():
     assert enough["verdict"] == "holds"
 
 
+def test_sizes_may_be_compared_whatever_their_sign():
+    rows = two_models(6)
+    rows = rows.assign(value=rows["value"].where(rows["model"] == "b", -9 - rows["value"]))
+    signed, sized = paired(), paired()
+    sized["test"] = sized["test"] | {"absolute": True}
+    verdicts = [claims.judge([one], rows).iloc[0]["verdict"] for one in (signed, sized)]
+    assert verdicts == ["opposite", "holds"]
+
+
+def test_a_weaker_rise_needs_a_rise_that_could_be_missing():
+    weaker = claim(data=["kmnist"], data_of_paper=["kmnist"])
+    weaker["test"] = {
+        "rule": "stronger_trend",
+        "against": {"data": "mnist"},
+        "settings": {"x": "alpha", "expected": "lower", "named": "MNIST"},
+    }
+    falling = frame_of(-np.arange(17.0), data="kmnist")
+    rising, flat = frame_of(np.arange(17.0)), frame_of([0.0, 1.0, 0.0, -1.0] * 4 + [0.0])
+    verdicts = [
+        claims.judge([weaker], pd.concat([falling, reference])).iloc[0]
+        for reference in (rising, flat)
+    ]
+    assert [verdict["verdict"] for verdict in verdicts] == ["holds", CANNOT]
+    assert "no clear rise on MNIST" in verdicts[1]["detail"]
+
+
 def test_a_side_that_was_not_measured_is_not_run():
     rows = two_models(6)
     verdict = claims.judge([paired()], rows[rows["model"] == "a"]).iloc[0]

@@ -50,7 +50,7 @@ def test_a_panel_has_the_keys_that_are_needed_and_no_others(panel):
 
 def rows(accuracies):
     same = {"profile": "laptop", "data": "mnist5k", "network": "lenet5", "metric": "accuracy"}
-    same |= {"normalised": False}
+    same |= {"normalised": False, "batch_size": 128}
     lines = [{"alpha": a, "seed": 0, "value": value} for a, value in accuracies.items()]
     return pd.DataFrame(lines).assign(**same)
 
@@ -69,7 +69,10 @@ def test_networks_from_the_first_low_accuracy_on_are_over_regularised():
     assert marked["over_regularised"].tolist() == [False] * 3 + [True] * 2
     assert marked["beyond_t_alpha"].tolist() == [False] * 4 + [True]
     assert marked["place"].tolist() == ["plateau", "plateau", "before", "past", "past"]
-    assert "0.950 for α < 10⁵, 0.100 at the largest α, t_α = 1e+07" in paper.cut_offs(marked)
+    assert (
+        "0.950 for α < 10⁵, 0.100 at the largest α, t_α = 1e+07, a strength of 0.78"
+        in paper.cut_offs(marked)
+    )
     flat = paper.with_threshold(rows({1e2: 0.9, 1e6: 0.8}))
     assert set(flat["t_alpha"]) == {math.inf}
     assert flat["place"].tolist() == ["plateau", "between"]

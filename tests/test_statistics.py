@@ -3,11 +3,13 @@ import pytest
 from scipy import stats
 
 from suite.evidence.statistics import (
+    between_correlations,
     correlation,
     difference,
     holm,
     mean_interval,
     pearson,
+    pearson_interval,
     permutation_p,
     share_interval,
     spearman,
@@ -94,6 +96,33 @@ def test_interval_of_a_difference_of_correlations_covers(first, second, n):
         return difference(*(correlation(*pairs(rng, n, r)) for r in (first, second)))
 
     assert coverage(interval, rank_correlation(first) - rank_correlation(second)) > LEAST
+
+
+@pytest.mark.parametrize(("first", "second", "noise"), [(0.0, 0.0, 0.3), (0.5, 0.5, 0.5)])
+@pytest.mark.parametrize("n", [14, 28])
+def test_interval_of_a_difference_of_correlations_of_the_same_units_covers(first, second, noise, n):
+    widths = []
+
+    def interval(rng):
+        x, common = rng.normal(size=(2, n))
+        values = [
+            r * x + np.sqrt(1 - r * r) * (common + noise * rng.normal(size=n)) / np.hypot(1, noise)
+            for r in (first, second)
+        ]
+        own = [spearman(x, value) for value in values]
+        shared = between_correlations(*map(float, own), float(spearman(*values)))
+        both = [correlation(x, value) for value in values]
+        widths.append(np.ptp(difference(*both, shared)[1:3]) / np.ptp(difference(*both)[1:3]))
+        return difference(*both, shared)
+
+    assert coverage(interval, 0.0) > LEAST
+    assert np.mean(widths) < 0.85
+
+
+@pytest.mark.parametrize("r", [0.0, 0.8])
+def test_interval_of_pearsons_correlation_covers(r):
+    assert coverage(lambda rng: pearson_interval(*pairs(rng, 20, r)), r) > LEAST
+    assert np.isnan(pearson_interval([1, 2, 3], [1, 3, 2]).low)
 
 
 @pytest.mark.parametrize("n", [3, 6, 24])

@@ -23,7 +23,7 @@ from suite.evidence.rules import (
     Verdict,
     decide,
 )
-from suite.evidence.statistics import Interval, holm
+from suite.evidence.statistics import Interval, correlation, holm
 from suite.evidence.tables import select
 from suite.paths import KEPT_RESULTS, NOTEBOOKS
 
@@ -238,6 +238,8 @@ def decided(
     chosen = select(sound, **test.get("where", {}))
     if test.get("negated"):
         chosen = chosen.assign(value=-chosen["value"])
+    if test.get("absolute"):
+        chosen = chosen.assign(value=chosen["value"].abs())
     settings = dict(test["settings"])
     sides = {settings[key] for key in ("first", "second") if key in settings}
     if chosen.empty or (sides and not sides <= set(chosen[settings["between"]])):
@@ -251,6 +253,11 @@ def decided(
         settings["reference"] = reference.assign(value=sign * reference["value"])
         if settings["reference"].empty:
             return Verdict(NOT_RUN, "what it is compared with was not measured"), None
+        if test["rule"] == "stronger_trend" and settings["expected"] == "lower":
+            pairs = settings["reference"]
+            if not correlation(pairs[settings["x"]], pairs["value"]).low > 0:
+                missing = f"there is no clear rise on {settings['named']} that could be missing"
+                return Verdict(CANNOT, missing), None
     return _found(claim, chosen, settings)
 
 

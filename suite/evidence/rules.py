@@ -16,11 +16,13 @@ from scipy import stats
 from suite.errors import UsageError
 from suite.evidence.statistics import (
     Interval,
+    between_correlations,
     correlation,
     difference,
     mean_interval,
     permutation_p,
     share_interval,
+    spearman,
     t_test_p,
 )
 
@@ -197,7 +199,12 @@ def same_trend(rows: pd.DataFrame, *, unit: str, size: float, x: str, between: s
     if len(names) != 2:
         raise UsageError(f"same_trend: expected two values of {between!r}, got {names}")
     first, second = (rows[rows[between] == name] for name in names)
-    gap = _trend_gap(first, second, unit, x)
+    # The same units give both, so the two estimates rise and fall together.
+    both = rows.pivot_table(index=[UNIT_COLUMNS[unit], x], columns=between, values="value")
+    both = both.dropna().reset_index()
+    of_both = [(x, names[0]), (x, names[1]), tuple(names)]
+    shared = between_correlations(*(float(spearman(both[a], both[b])) for a, b in of_both))
+    gap = _trend_gap(first, second, unit, x, shared)
     return Finding(f"ρ({names[0]}) − ρ({names[1]})", gap, NAN, 0, size)
 
 
@@ -237,12 +244,14 @@ def stronger_trend(
     return Finding(f"ρ here − ρ on {named}", gap, _normal_p(gap), sign, least=size)
 
 
-def _trend_gap(rows: pd.DataFrame, other: pd.DataFrame, unit: str, x: str) -> Interval:
+def _trend_gap(
+    rows: pd.DataFrame, other: pd.DataFrame, unit: str, x: str, together: float = 0.0
+) -> Interval:
     both = []
     for part in (rows, other):
         pairs, groups = _pairs(part, unit, [x])
         both.append(correlation(pairs[x], pairs["value"], groups))
-    return difference(*both)
+    return difference(both[0], both[1], together)
 
 
 def apart(
@@ -291,8 +300,8 @@ def unequal_change(
         size: the smallest factor of interest, above 1.
         reference, named: see `stronger_trend`.
     """
-    gaps = [_apart(part, unit, between, first, second, True)[0] for part in (rows, reference)]
-    gap = difference(*gaps)
+    here, there = (_apart(p, unit, between, first, second, True)[0] for p in (rows, reference))
+    gap = difference(here, there)
     sign = 1 if gap.estimate > 0 else -1
     shown, p = _as_ratio(gap), _normal_p(gap)
     statistic = f"{first} ÷ {second}, here ÷ on {named}"

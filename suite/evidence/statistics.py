@@ -1,5 +1,6 @@
 """Means, proportions and correlations with 95% intervals, and p-values."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -98,14 +99,46 @@ def correlation(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> 
     return Interval(estimate, min(float(low), estimate), max(float(high), estimate), len(x))
 
 
-def difference(first: Interval, second: Interval) -> Interval:
+def pearson_interval(x: ArrayLike, y: ArrayLike) -> Interval:
+    """Estimate Pearson's correlation, with the interval of Fisher's transformation."""
+    n, estimate = np.size(x), float(pearson(x, y))
+    if n < 4 or not np.isfinite(estimate):
+        return Interval(estimate, n=n)
+    middle = np.arctanh(np.clip(estimate, -0.9999, 0.9999))
+    low, high = np.tanh(middle + np.array([-1.96, 1.96]) / np.sqrt(n - 3))
+    return Interval(estimate, float(low), float(high), n)
+
+
+def between_correlations(first: float, second: float, of_both: float) -> float:
+    """Return the correlation of two estimated correlations that share a variable.
+
+    Args:
+        first, second: correlations of two variables with a third one.
+        of_both: that of the two variables.
+
+    Source: equation 8 of :cite:t:`zou2007`.
+    """
+    left = (1 - first**2) * (1 - second**2)
+    rest = 1 - first**2 - second**2 - of_both**2
+    if left <= 0:
+        return 0.0
+    return float(np.clip(((of_both - first * second / 2) * rest + of_both**3) / left, -1, 1))
+
+
+def difference(first: Interval, second: Interval, together: float = 0.0) -> Interval:
     """Estimate the difference of two estimates, from their intervals :cite:p:`zou2007`.
 
-    The two are taken for independent; where they rise and fall together, it is too wide.
+    Args:
+        first, second: the estimates.
+        together: the correlation of the two; 0 if they are independent.
     """
     gap = first.estimate - second.estimate
-    below = np.hypot(first.estimate - first.low, second.high - second.estimate)
-    above = np.hypot(first.high - first.estimate, second.estimate - second.low)
+
+    def half(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a**2 + b**2 - 2 * together * a * b))
+
+    below = half(first.estimate - first.low, second.high - second.estimate)
+    above = half(first.high - first.estimate, second.estimate - second.low)
     return Interval(gap, gap - float(below), gap + float(above), min(first.n, second.n))
 
 

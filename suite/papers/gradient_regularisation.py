@@ -16,7 +16,7 @@ from suite.errors import UsageError
 from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
 from suite.evidence.results import Results
-from suite.evidence.statistics import correlation, pearson
+from suite.evidence.statistics import correlation, pearson_interval
 from suite.evidence.tables import interval_text
 from suite.store import Reader
 from suite.units import Measurement, Training, Unit, log_spaced
@@ -181,7 +181,8 @@ def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
     for :math:`\alpha < 10^5` (`beyond_t_alpha`). That keeps the network at :math:`t_\alpha` itself,
     which on a fine grid is just below 80% and on a coarse one may name nothing at all;
     `over_regularised` are those with :math:`\alpha \ge t_\alpha`. `place` is "plateau",
-    :math:`\alpha < 10^5`; "before", the last decade below :math:`t_\alpha`; "past"; or "between".
+    :math:`\alpha < 10^5`; "before", the last decade and a half below :math:`t_\alpha`; "past"; or
+    "between".
 
     Source: section 3.2 of :cite:t:`demoor2025`.
     """
@@ -189,7 +190,7 @@ def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
     floor = 0.8 * accuracy[accuracy.index < 1e5].mean()
     low = accuracy.index[(accuracy.index > 1e5) & ~(accuracy >= floor)]
     t_alpha = low.min() if len(low) else math.inf
-    places = {"past": rows["alpha"] >= t_alpha, "before": rows["alpha"] >= t_alpha / 10}
+    places = {"past": rows["alpha"] >= t_alpha, "before": rows["alpha"] >= t_alpha / 10**1.5}
     places |= {"plateau": rows["alpha"] < 1e5}
     return rows.assign(
         t_alpha=t_alpha,
@@ -260,9 +261,13 @@ def cut_offs(table: pd.DataFrame) -> str:
     """Write where accuracy falls below 80% of its plateau, in each panel."""
     parts = []
     for panel, rows in select(table, "accuracy").groupby(PANEL, sort=False):
+        _, data, _ = panel
         means = rows.groupby("alpha")["value"].mean()
         t = rows["t_alpha"].iloc[0]
-        end = f"t_α = {t:.2g}" if math.isfinite(t) else "no cut-off in this range"
+        end = "no cut-off in this range"
+        if math.isfinite(t):
+            of_mean = strength(t, str(data), rows["batch_size"].iloc[0])
+            end = f"t_α = {t:.2g}, a strength of {of_mean:.2g}"
         plateau = means[means.index < 1e5].mean()
         parts.append(
             f"{panel_name(panel)}: {plateau:.3f} for α < 10⁵, {means.iloc[-1]:.3f} at the largest "
@@ -298,7 +303,8 @@ def readings(table: pd.DataFrame) -> pd.DataFrame:
             defined = part[part["value"].notna()]
             if len(defined) < 4:
                 continue
-            squares = by_squares[(by_squares[PANEL] == panel).all(axis=1)].dropna(subset="value")
+            squares = tables.select(by_squares, **dict(zip(PANEL, panel)))
+            squares = squares[squares["value"].notna()]
             x = defined["alpha"], defined["value"]
             row = {
                 "on": panel_name(panel),
@@ -308,7 +314,7 @@ def readings(table: pd.DataFrame) -> pd.DataFrame:
                 "ρ, squares": interval_text(
                     correlation(squares["alpha"], squares["value"]), "+.2f"
                 ),
-                "Pearson, pixels": float(pearson(np.log10(x[0]), x[1])),
+                "Pearson, pixels": interval_text(pearson_interval(np.log10(x[0]), x[1]), "+.2f"),
                 "networks": len(defined),
                 "images": int(part["n"].min()),
             }

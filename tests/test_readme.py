@@ -115,5 +115,10 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     accuracy = rows.loc["target-10-is-more-accurate"]
     assert "eleven points" in text
     assert accuracy["estimate"] == pytest.approx(-0.11, abs=0.005)
+    faithful = rows.loc["faithfulness-rises-on-mnist"]
+    assert f"({faithful['on'].split(',')[0]}, {faithful['n']:.0f} networks, each" in text
+    steadier = rows.loc[["max-sensitivity-falls", "lipschitz-falls"]]
+    assert [faithful["verdict"], *steadier["verdict"]] == ["no such effect", "holds", "holds"]
+    assert set(steadier["n"]) == {faithful["n"]}
     kept = [rows.loc[name, "verdict"] for name in (leakage.name, confident.name, accuracy.name)]
     assert kept == ["holds", "holds", "opposite"]

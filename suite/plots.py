@@ -391,7 +391,7 @@ def forest(rows: pd.DataFrame) -> Figure:
     Args:
         rows: `paper`, `says`, `middle`, `low`, `high` (NaN where nothing was measured), `unit`
             ("published" or "of interest"), `within` (the claim is that the effect lies within the
-            grey band), `verdict` and `setting`.
+            grey band), `verdict`, `mixed` (it came out opposite elsewhere) and `setting`.
     """
     n, heads = len(rows), rows["paper"].nunique()
     figure, axis = plt.subplots(figsize=(WIDTH * 1.25, 0.27 * (n + 1.1 * heads) + 0.7))
@@ -405,7 +405,8 @@ def forest(rows: pd.DataFrame) -> Figure:
             colour = WORD_COLOURS.get(str(row.verdict), GREY)
             axis.text(-1.81, place, str(row.says), transform=left, va="center", size=8.5)
             word: dict[str, Any] = {"transform": left, "va": "center", "color": colour}
-            axis.text(1.04, place, str(row.verdict), weight="bold", size=8.5, **word)
+            text = f"{row.verdict} (not everywhere)" if row.mixed else str(row.verdict)
+            axis.text(1.04, place, text, weight="bold", size=8.5, **word)
             axis.text(2.08, place, str(row.setting), size=7.5, **(word | {"color": GREY}))
             if np.isfinite(float(row.middle)):  # type: ignore[arg-type]
                 if row.within:
@@ -436,6 +437,9 @@ def _effect(axis: Axes, place: float, row: Any, colour: str) -> None:
     ends = [min(max(end, low), high) for end in (row.low, row.high)]
     if np.isfinite(ends).all():
         axis.plot(ends, [place, place], color=colour, linewidth=1.8, solid_capstyle="butt")
+        for end, limit, arrow in zip((row.low, row.high), (low, high), "<>"):
+            if (end - limit) * (1 if arrow == ">" else -1) > 0:
+                axis.plot(limit, place, arrow, color=colour, markersize=4.5, clip_on=False)
     inside = low < row.middle < high
     marker = "o" if inside else "<" if row.middle < 0 else ">"
     middle = min(max(row.middle, low + 0.1), high - 0.1)

@@ -73,6 +73,13 @@ def test_advice_is_for_claims_and_words_that_there_are(advice):
         claims.check_advice([advice], [claim()], "c.yml")
 
 
+def test_a_headline_names_its_quantity():
+    headline = claim(tier="headline")
+    with pytest.raises(UsageError, match="expected the quantity in words"):
+        claims.check_claims([headline], "c.yml", set())
+    claims.check_claims([headline | {"quantity": "entropy"}], "c.yml", set())
+
+
 def test_judge_decides_what_was_run_and_lists_what_was_not():
     verdicts = claims.judge([claim()], frame_of(np.arange(17)))
     assert words(verdicts) == [("mnist", "holds"), ("kmnist", "not run")]

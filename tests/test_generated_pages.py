@@ -70,7 +70,11 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
     ours = rows[rows["chapter"] == CHAPTER]
     assert ours["says"].tolist() == [claim["says"] for claim in claims]
     assert set(rows["chapter"]) == set(pages.with_evidence())
-    assert set(rows["verdict"]) == {"not run"}
+    ran = rows["claim"] == "lipschitz-falls"
+    assert rows["verdict"].where(~ran, "ran").value_counts().to_dict() == {
+        "not run": len(rows) - 1,
+        "ran": 1,
+    }
     pages.draw_headlines(rows, executed / "headlines.svg")
     assert "Gradient regularisation" in (executed / "headlines.svg").read_text()
     table = pages.headline_table(rows, linked=True)
@@ -81,7 +85,7 @@ def test_summary_counts_the_claims_of_each_tier(executed):
     lines = pages.summary_table(all_verdicts()).splitlines()
     assert lines[0].startswith("|  | tier | holds | no such effect | opposite | open |")
     row = next(line for line in lines if "**Gradient regularisation** | supporting" in line)
-    assert row == "| **Gradient regularisation** | supporting | 2 | 0 | 0 | 0 | 1 | 0 |"
+    assert row == "| **Gradient regularisation** | supporting | 1 | 0 | 0 | 0 | 1 | 0 |"
     assert "| **PILCRO** | headline | 0 | 0 | 0 | 0 | 0 | 0 |" in lines
 
 
@@ -97,7 +101,7 @@ def test_evidence_page_has_every_claim_with_quotation_measured_and_verdict(execu
         assert claim["quote"] in page
     title = "Maps change less under noise (local Lipschitz constant): holds"
     section = page.partition(title)[2].partition("::::")[0]
-    assert ":class-container: claim tier-supporting word-holds" in section
+    assert ":class-container: claim tier-headline word-holds" in section
     assert "Spearman's ρ with α: -1 [-1, -0.9" in section
     assert "Not run on: Fashion-MNIST, KMNIST, CIFAR-10, Imagenette-320." in section
     assert f"results/laptop/{CHAPTER}.csv" in page

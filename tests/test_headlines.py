@@ -15,6 +15,7 @@ CLAIM = {
     "section": "one",
     "published": "by 0.16",
     "published_effect": "+0.16",
+    "quantity": "test accuracy",
     "unit": "network",
     "smallest_effect": {"size": 0.01, "why": "a point"},
     "shown": {"data": "mnist", "network": "mlp"},
@@ -64,8 +65,8 @@ def test_in_short_says_claim_word_published_measured_and_where(claims):
     assert text.splitlines()[2] == "Of 2 headline claims: 1 held, 1 not run."
     assert text.splitlines()[4] == (
         "- **Accuracy rises: holds.** The effect is smaller than published. "
-        "*Here* x − y: 0.08 [0.04, 0.12], n = 6 networks; MNIST, MLP, workstation. "
-        "*Paper:* by 0.16. Also: open on KMNIST with MLP."
+        "*Here* test accuracy: x − y: 0.08 [0.04, 0.12], n = 6 networks (0.01 would matter); "
+        "MNIST, MLP, workstation. *Paper:* by 0.16. On other data: open on KMNIST with MLP."
     )
     assert "- **Not run:** nothing ran." in text
 
@@ -76,11 +77,30 @@ def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatc
     where = {"profile": "workstation", "data": "mnist", "network": "mlp", "metric": "accuracy"}
     table = pd.DataFrame([where | {"epochs": 4, "n_train": n, "value": 0.9} for n in (np.nan, 500)])
     text = headlines.in_short("c", pd.DataFrame([verdict()]), table)
-    assert "*Scale:* MNIST, MLP, workstation: 4 epochs, 500 images, median accuracy 0.90." in text
+    scale = "MLP, 4 epochs, 500 training images, accuracy mostly 0.90 to 0.90, median 0.90. "
+    assert f"*Scale:* MNIST (MNIST, 70,000 digits, 28 x 28), {scale}" in text
     assert text.splitlines()[4] == "**To take from it:** Take it."
     text = headlines.in_short("c", pd.DataFrame([verdict(word="open")]), table[:1])
-    assert "workstation: 4 epochs, median accuracy" in text
+    assert "MLP, 4 epochs, accuracy mostly" in text
     assert "**To take from it:** No." in text
+
+
+def test_what_came_out_opposite_elsewhere_does_not_hold_everywhere(claims):
+    rows = pd.DataFrame([verdict(), verdict("kmnist", word="opposite")])
+    assert headlines.headlines("c", rows)["mixed"].tolist() == [True, False]
+    assert "**Accuracy rises: holds, but not everywhere.**" in headlines.in_short("c", rows)
+    rows = pd.DataFrame([verdict(), verdict("kmnist", word="open")])
+    assert not headlines.headlines("c", rows)["mixed"].any()
+
+
+def test_a_trend_is_said_in_plain_numbers():
+    trend = CLAIM | {"test": {"rule": "trend", "negated": True, "settings": {"x": "alpha"}}}
+    where = {"profile": "workstation", "data": "mnist", "network": "mlp", "status": "done"}
+    table = pd.DataFrame([where | {"alpha": 10.0**k, "value": -float(k)} for k in range(9)])
+    row = pd.Series(verdict(statistic="Spearman's ρ with α"))
+    said = headlines._plainly(row, trend, table)
+    assert said == "Its mean goes from 1 (lowest third of α) to 7 (highest)."
+    assert headlines._plainly(row, CLAIM, table) == ""
 
 
 def test_in_short_says_why_something_cannot_be_said(claims):
@@ -91,7 +111,7 @@ def test_in_short_says_why_something_cannot_be_said(claims):
     )
     row = verdict(word="open", needed=31.0)
     text = headlines.in_short("c", pd.DataFrame([row]))
-    assert "open.** About 31 networks would settle it. *Here* x" in text
+    assert "open.** About 31 networks would settle it. *Here* test accuracy: x" in text
 
 
 @pytest.mark.parametrize(
@@ -137,7 +157,10 @@ def test_the_picture_draws_what_was_measured_and_what_leaves_the_axis():
     rows = rows.assign(
         paper="P", says="it rises", verdict="holds", setting="MNIST", unit="published"
     )
+    rows = rows.assign(mixed=[True, False, False, False])
     figure = plots.forest(rows.assign(within=False))
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts.count("holds (not everywhere)") == 1
     markers = [line.get_marker() for line in figure.axes[0].lines]
     assert markers.count("D") == 3
     banded = plots.forest(rows.assign(within=[True, False, False, False])).axes[0].lines

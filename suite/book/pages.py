@@ -33,6 +33,7 @@ def write_pages(folder: Path) -> None:
     verdicts = all_verdicts()
     rows = headline_rows(verdicts)
     draw_headlines(rows, folder / PICTURE)
+    (folder / "tally.md").write_text(f"{headlines.tally(rows)}\n")
     (folder / "results.md").write_text(headline_table(rows, linked=True))
     (folder / "evidence.md").write_text(evidence_page(verdicts, folder))
     (folder / "power.md").write_text(_page("power", rows=power_rows(verdicts, chapter_name)))
@@ -105,7 +106,8 @@ def headline_table(rows: pd.DataFrame, *, linked: bool) -> str:
     for row in rows.itertuples():
         target = f"{row.chapter}-{row.section}".replace("_", "-")
         says = f"{{ref}}`{row.says} <{target}>`" if linked else row.says
-        table.append([row.paper, says, f"**{row.verdict}**", row.measured, row.on])
+        verdict = f"**{row.verdict}**{', but not everywhere' if row.mixed else ''}"
+        table.append([row.paper, says, verdict, row.measured, row.on])
     return markdown_table(["paper", "headline claim", "verdict", "measured", "on"], table)
 
 

@@ -31,7 +31,7 @@ TIERS = ("headline", "supporting", "ours")
 UNITS = (*UNIT_COLUMNS, "timing")
 REQUIRED = """id tier says quote where section published unit smallest_effect data networks
 data_of_paper stands_for written test""".split()
-OPTIONAL = ["published_effect", "needs", "least_units", "withdrawn", "printed", "seen", "shown"]
+OPTIONAL = "published_effect quantity needs least_units withdrawn printed seen shown".split()
 MEANS = ("level", "paired", "not_worse", "apart", "unequal_change")
 NAN = float("nan")
 
@@ -114,6 +114,8 @@ def check_claims(claims: Sequence[Claim], file: str, columns: set[str]) -> None:
         seen.add(claim.get("id", ""))
         if missing := [key for key in REQUIRED if key not in claim]:
             raise UsageError(f"{name}: expected {', '.join(missing)}")
+        if claim["tier"] == "headline" and not claim.get("quantity"):
+            raise UsageError(f"{name}: expected the quantity in words, as a headline needs it")
         if unknown := [key for key in claim if key not in (*REQUIRED, *OPTIONAL)]:
             known = ", ".join((*REQUIRED, *OPTIONAL))
             raise UsageError(f"{name}: unknown {', '.join(unknown)}; expected {known}")

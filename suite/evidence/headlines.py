@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from suite.data import source
 from suite.evidence.claims import Claim, load_claims, load_words, published_effect
 from suite.evidence.names import name_of
 from suite.evidence.report import best_profile, measured, with_claims
 from suite.evidence.rules import (
     CANNOT,
     HOLDS,
+    MARGINS,
     NO_EFFECT,
     NOT_RUN,
     OPPOSITE,
@@ -24,7 +26,7 @@ from suite.evidence.tables import select
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
-TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "being measured anew"}
+TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn (being measured anew)"}
 
 
 def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -38,7 +40,8 @@ def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
         verdicts: see `with_claims`.
 
     Returns:
-        The columns of `with_claims`, and `others`: verdicts on further data, in words.
+        The columns of `with_claims`, and `others`: verdicts on further data, in words; `mixed`: it
+        holds, but on further data it came out opposite.
     """
     best = with_claims(chapter, best_profile(verdicts))
     rows = []
@@ -54,7 +57,9 @@ def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
         )
         first = order.iloc[0]
         rows.append(first.drop(["fits", "order"]).to_dict() | {"others": _others(order[1:])})
-    return pd.DataFrame(rows)
+    result = pd.DataFrame(rows)
+    opposite = result["others"].str.contains(f"{OPPOSITE} on", regex=False)
+    return result.assign(mixed=(result["verdict"] == HOLDS) & opposite)
 
 
 def _not_run(claim: Claim) -> dict[str, Any]:
@@ -83,19 +88,25 @@ def in_short(chapter: str, verdicts: pd.DataFrame, table: pd.DataFrame | None = 
         table: the rows that they rest on, of which the scale is said.
     """
     rows = headlines(chapter, verdicts)
-    counts = rows["verdict"].value_counts(sort=False)
-    tally = ", ".join(f"{count} {TALLY.get(str(word), word)}" for word, count in counts.items())
-    lines = [":::{admonition} In short", ":class: tip"]
-    lines += [f"Of {len(rows)} headline claims: {tally}.", ""]
+    lines = [":::{admonition} In short", ":class: tip", tally(rows), ""]
     if advice := _advice(chapter, rows):
         lines += [f"**To take from it:** {advice}", ""]
     silent = rows["verdict"].isin(SILENT)
-    lines += [f"- {sentence(row)}" for _, row in rows[~silent].iterrows()]
+    claims = {claim["id"]: claim for claim in load_claims(chapter)}
+    for _, row in rows[~silent].iterrows():
+        lines.append(f"- {sentence(row, claims[row['claim']], table)}")
     for (verdict, detail), part in rows[silent].groupby(["verdict", "detail"], sort=False):
         lines.append(f"- {_together(str(verdict), str(detail), part)}")
     if scales := [] if table is None else _scales(table, rows):
-        lines += ["", f"*Scale:* {'; '.join(scales)}."]
+        lines += ["", f"*Scale:* {'; '.join(scales)}. Brackets hold 95% intervals."]
     return "\n".join([*lines, ":::"])
+
+
+def tally(rows: pd.DataFrame) -> str:
+    """Count the words of headlines, in a sentence."""
+    counts = rows["verdict"].value_counts(sort=False)
+    words = ", ".join(f"{count} {TALLY.get(str(word), word)}" for word, count in counts.items())
+    return f"Of {len(rows)} headline claims: {words}."
 
 
 def _together(verdict: str, detail: str, rows: pd.DataFrame) -> str:
@@ -117,37 +128,75 @@ def _advice(chapter: str, rows: pd.DataFrame) -> str:
 
 
 def _scales(table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
-    """Say how the networks that headlines rest on were trained, and how good they are."""
+    """Say on what headlines rest: the data, how networks were trained, how good they are."""
     accuracy = table[table["metric"] == "accuracy"]
     by = ["data", "network", "profile"]
     result = []
     for where in rows.loc[rows["data"] != "", by].drop_duplicates().to_dict("records"):
         part = select(accuracy, **{str(name): value for name, value in where.items()})
-        if part.empty:
-            continue
-        words = [", ".join((name_of(where["data"]), name_of(where["network"]), where["profile"]))]
-        for name, unit in (("epochs", "epochs"), ("n_train", "images")):
+        about = source(where["data"].removesuffix("-cropped")).about
+        words = [f"{name_of(where['data'])} ({about})", name_of(where["network"])]
+        for name, unit in (("epochs", "epochs"), ("n_train", "training images")):
             most = part[name].max() if name in part else np.nan
             words += [f"{most:,.0f} {unit}"] if most > 0 else []
-        words.append(f"median accuracy {part['value'].median():.2f}")
-        result.append(f"{words[0]}: {', '.join(words[1:])}")
-    return result
+        if len(part):
+            low, middle, high = part["value"].quantile([0.1, 0.5, 0.9])
+            words.append(f"accuracy mostly {low:.2f} to {high:.2f}, median {middle:.2f}")
+        result.append(", ".join(words))
+    return list(dict.fromkeys(result))
 
 
-def sentence(row: "pd.Series[Any]") -> str:
+def sentence(
+    row: "pd.Series[Any]", claim: Claim | None = None, table: pd.DataFrame | None = None
+) -> str:
     """Write one headline: the claim, the word, what was measured and where, what was published."""
+    claim = claim or {}
     says = row["says"][0].upper() + row["says"][1:]
-    parts = [f"**{says}: {row['verdict']}.**"]
+    elsewhere = ", but not everywhere" if row.get("mixed") else ""
+    parts = [f"**{says}: {row['verdict']}{elsewhere}.**"]
     if row["verdict"] == HOLDS and row["detail"]:
         parts.append(f"The effect is {row['detail']}.")
     elif row["word"] != row["verdict"]:
         rest = row["word"].partition(": ")[2]
         parts.append(f"{rest[0].upper()}{rest[1:]}.")
-    parts.append(f"*Here* {measured(row, with_p=False)} {row['unit']}s; {row['on']}.")
+    quantity = f"{claim['quantity']}: " if claim.get("quantity") else ""
+    found = f"{measured(row, with_p=False)} {row['unit']}s{_margin(claim)}"
+    parts.append(f"*Here* {quantity}{found}; {row['on']}.")
+    if table is not None and (plainly := _plainly(row, claim, table)):
+        parts.append(plainly)
     parts.append(f"*Paper:* {row['published']}.")
     if row["others"]:
-        parts.append(f"Also: {row['others']}.")
+        parts.append(f"On other data: {row['others']}.")
     return " ".join(parts)
+
+
+def _margin(claim: Claim) -> str:
+    """Say from where on an effect matters, by the rule of a claim."""
+    rule = claim.get("test", {}).get("rule", "level")
+    size = claim["smallest_effect"]["size"] if rule != "level" else 0.0
+    if rule in MARGINS:
+        return f" (within ±{size:g} counts as none)"
+    if rule == "not_worse":
+        return f" (a loss below {size:g} counts as none)"
+    factor = "a factor of " if claim.get("test", {}).get("settings", {}).get("ratio") else ""
+    return "" if rule == "level" else f" ({factor}{size:g} would matter)"
+
+
+def _plainly(row: "pd.Series[Any]", claim: Claim, table: pd.DataFrame) -> str:
+    """Say how far a value goes: its mean in the lowest and in the highest third of a trend."""
+    test = claim.get("test", {})
+    if test.get("rule") not in ("trend", "no_trend") or "over" in test["settings"]:
+        return ""
+    where = {name: row[name] for name in ("profile", "data", "network")}
+    rows = select(table, **where, **test.get("where", {})).dropna(subset="value")
+    x = test["settings"]["x"]
+    thirds = rows[x].rank(pct=True)
+    means = [rows.loc[part, "value"].mean() for part in (thirds <= 1 / 3, thirds > 2 / 3)]
+    low, high = (-mean if test.get("negated") else mean for mean in means)
+    name = row["statistic"].rpartition(" ")[2]  # of x, in words
+    return (
+        f"Its mean goes from {low:.3g} in the lowest third of {name} to {high:.3g} in the highest."
+    )
 
 
 def relative(claims: Sequence[Claim], row: "pd.Series[Any]") -> tuple[float, float, float, str]:

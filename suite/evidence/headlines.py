@@ -194,9 +194,7 @@ def _plainly(row: "pd.Series[Any]", claim: Claim, table: pd.DataFrame) -> str:
     means = [rows.loc[part, "value"].mean() for part in (thirds <= 1 / 3, thirds > 2 / 3)]
     low, high = (-mean if test.get("negated") else mean for mean in means)
     name = row["statistic"].rpartition(" ")[2]  # of x, in words
-    return (
-        f"Its mean goes from {low:.3g} in the lowest third of {name} to {high:.3g} in the highest."
-    )
+    return f"Its mean goes from {low:.3g} (lowest third of {name}) to {high:.3g} (highest)."
 
 
 def relative(claims: Sequence[Claim], row: "pd.Series[Any]") -> tuple[float, float, float, str]:

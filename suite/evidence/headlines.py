@@ -18,6 +18,7 @@ from suite.evidence.rules import (
     NOT_RUN,
     OPPOSITE,
     WITHDRAWN,
+    WORDS,
     Finding,
     Verdict,
 )
@@ -105,7 +106,7 @@ def in_short(chapter: str, verdicts: pd.DataFrame, table: pd.DataFrame | None = 
 def tally(rows: pd.DataFrame) -> str:
     """Count the words of headlines, in a sentence."""
     counts = rows["verdict"].value_counts(sort=False)
-    words = ", ".join(f"{count} {TALLY.get(str(word), word)}" for word, count in counts.items())
+    words = ", ".join(f"{counts[word]} {TALLY.get(word, word)}" for word in WORDS if word in counts)
     return f"Of {len(rows)} headline claims: {words}."
 
 

@@ -65,8 +65,9 @@ def test_in_short_says_claim_word_published_measured_and_where(claims):
     assert text.splitlines()[2] == "Of 2 headline claims: 1 held, 1 not run."
     assert text.splitlines()[4] == (
         "- **Accuracy rises: holds.** The effect is smaller than published. "
-        "*Here* test accuracy: x − y: 0.08 [0.04, 0.12], n = 6 networks (0.01 would matter); "
-        "MNIST, MLP, workstation. *Paper:* by 0.16. On other data: open on KMNIST with MLP."
+        "*Here* test accuracy: x − y: 0.08 [0.04, 0.12], n = 6 networks of each kind (0.01 "
+        "would matter); MNIST, MLP, workstation. *Paper:* by 0.16. "
+        "On other data: open on KMNIST with MLP."
     )
     assert "- **Not run:** nothing ran." in text
 
@@ -77,7 +78,7 @@ def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatc
     where = {"profile": "workstation", "data": "mnist", "network": "mlp", "metric": "accuracy"}
     table = pd.DataFrame([where | {"epochs": 4, "n_train": n, "value": 0.9} for n in (np.nan, 500)])
     text = headlines.in_short("c", pd.DataFrame([verdict()]), table)
-    scale = "MLP, 4 epochs, 500 training images, accuracy mostly 0.90 to 0.90, median 0.90. "
+    scale = "MLP, 4 epochs, 500 training images, accuracy mostly 0.90 to 0.90, median 0.90."
     assert f"*Scale:* MNIST (MNIST, 70,000 digits, 28 x 28), {scale}" in text
     assert text.splitlines()[4] == "**To take from it:** Take it."
     text = headlines.in_short("c", pd.DataFrame([verdict(word="open")]), table[:1])

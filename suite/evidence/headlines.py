@@ -24,8 +24,12 @@ from suite.evidence.rules import (
 )
 from suite.evidence.tables import select
 
+PAIRS = ("paired", "not_worse")
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
+CERTAIN = """*How certain:* brackets hold 95% intervals over what n counts. A claim holds where its
+interval leaves out no effect and reaches one that would matter; it is open where the interval
+leaves both possible ({ref}`verdicts`). {doc}`evidence` has the reason for what would matter."""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn (being measured anew)"}
 
@@ -99,7 +103,7 @@ def in_short(chapter: str, verdicts: pd.DataFrame, table: pd.DataFrame | None = 
     for (verdict, detail), part in rows[silent].groupby(["verdict", "detail"], sort=False):
         lines.append(f"- {_together(str(verdict), str(detail), part)}")
     if scales := [] if table is None else _scales(table, rows):
-        lines += ["", f"*Scale:* {'; '.join(scales)}. Brackets hold 95% intervals."]
+        lines += ["", f"*Scale:* {'; '.join(scales)}.", "", CERTAIN]
     return "\n".join([*lines, ":::"])
 
 
@@ -161,7 +165,8 @@ def sentence(
         rest = row["word"].partition(": ")[2]
         parts.append(f"{rest[0].upper()}{rest[1:]}.")
     quantity = f"{claim['quantity']}: " if claim.get("quantity") else ""
-    found = f"{measured(row, with_p=False)} {row['unit']}s{_margin(claim)}"
+    each = " of each kind" if claim.get("test", {}).get("rule") in PAIRS else ""
+    found = f"{measured(row, with_p=False)} {row['unit']}s{each}{_margin(claim)}"
     parts.append(f"*Here* {quantity}{found}; {row['on']}.")
     if table is not None and (plainly := _plainly(row, claim, table)):
         parts.append(plainly)

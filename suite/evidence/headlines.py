@@ -165,7 +165,8 @@ def sentence(
         rest = row["word"].partition(": ")[2]
         parts.append(f"{rest[0].upper()}{rest[1:]}.")
     quantity = f"{claim['quantity']}: " if claim.get("quantity") else ""
-    each = " of each kind" if claim.get("test", {}).get("rule") in PAIRS else ""
+    kinds = claim.get("test", {}).get("rule") in PAIRS and row["unit"] == "network"
+    each = " of each kind" if kinds else ""
     found = f"{measured(row, with_p=False)} {row['unit']}s{each}{_margin(claim)}"
     parts.append(f"*Here* {quantity}{found}; {row['on']}.")
     if table is not None and (plainly := _plainly(row, claim, table)):

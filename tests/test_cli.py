@@ -57,10 +57,10 @@ def test_kept_results_count_unless_the_run_is_fresh(command):
     asked = ("run", CHAPTER, "--dry-run")
     code, out, _ = command(*asked, REGLIB_FRESH="")
     assert code == 0
-    assert "546 units, 0 stored (0 s spent), 546 kept, 0 missing" in out
+    assert "726 units, 0 stored (0 s spent), 726 kept, 0 missing" in out
     code, out, _ = command(*asked, "--fresh", REGLIB_FRESH="")
     assert code == 0
-    assert "546 units, 0 stored (0 s spent), 546 missing" in out
+    assert "726 units, 0 stored (0 s spent), 726 missing" in out
     assert "estimate" in out
 
 
@@ -141,10 +141,10 @@ def test_debug_shows_the_traceback(command):
 
 
 def test_parameters_of_a_file_give_way_to_those_of_the_command_line(command, tmp_path):
-    (tmp_path / "params.yml").write_text("seeds: [0, 1, 2, 3]\nalpha_min: 1.0e+3\n")
+    (tmp_path / "params.yml").write_text("repetitions: 4\nalpha_min: 1.0e+3\n")
     given = ["run", CHAPTER, "--profile", "smoke", "--dry-run", "-f", "params.yml"]
     _, four, _ = command(*given)
-    _, one, _ = command(*given, "-p", "seeds", "[5]")
+    _, one, _ = command(*given, "-p", "repetitions", "1")
     counts = [int(text.partition("smoke: ")[2].split()[0]) for text in (four, one)]
     assert counts[0] > 3 * counts[1]
 

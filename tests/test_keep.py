@@ -20,7 +20,9 @@ MAPS = {"saliency": "logit_gradient", "n_images": 2}
 
 def collect(parameters, computed, reader):
     """Make rows of the units, and an array of the last one's maps."""
-    rows = computed.assign(over_regularised=False, alpha=1.0, saliency=None, score=None)
+    marks = dict.fromkeys(("over_regularised", "beyond_t_alpha", "normalised"), False)
+    marks |= {"place": "plateau", "changed": "pixels"}
+    rows = computed.assign(alpha=1.0, saliency=None, score=None, **marks)
     return rows, {"maps": reader.read_tensors(computed["key"].iloc[-1])["maps"].numpy()}
 
 

@@ -51,6 +51,10 @@ def test_kept_results_are_judged_when_they_are_read(tmp_path):
             "seed": 0,
             "status": "done",
             "over_regularised": False,
+            "beyond_t_alpha": False,
+            "normalised": False,
+            "place": "plateau",
+            "changed": "pixels",
             "alpha": np.logspace(2, 10, 9),
             "value": -np.arange(9.0),
         }

@@ -222,11 +222,6 @@ def test_units_apart_that_are_no_pairs(gap, size, word):
     finding = rules.apart(rows, unit="network", size=size, expected="lower", **PLACES)
     assert decide(finding).word == word
     assert finding.interval.low < gap < finding.interval.high
-    shown = np.exp(rows.assign(value=values)["value"])
-    times = rules.apart(
-        rows.assign(value=shown), unit="network", size=2, expected="lower", ratio=True, **PLACES
-    )
-    assert np.log(times.interval.estimate) == pytest.approx(finding.interval.estimate)
     with pytest.raises(UsageError, match="apart: expected place"):
         rules.apart(rows, unit="network", size=1, expected="lower", **(PLACES | {"first": "?"}))
 

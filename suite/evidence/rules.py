@@ -263,19 +263,15 @@ def apart(
     first: str,
     second: str,
     expected: str,
-    ratio: bool = False,
 ) -> Finding:
     """Estimate by how much units of one kind are ahead of other units, which are no pairs.
 
     Args:
-        rows, unit, between, first, second, expected, ratio: see `paired`.
-        size: the smallest difference of interest; with `ratio` a factor above 1.
+        rows, unit, between, first, second, expected: see `paired`.
+        size: the smallest difference of interest.
     """
     sign = {"higher": 1, "lower": -1}[expected]
-    gap, p = _apart(rows, unit, between, first, second, ratio)
-    if ratio:
-        statistic = f"{first} ÷ {second}"
-        return Finding(statistic, _as_ratio(gap), p, sign, 1.0, 1.0, np.log(size), "ratio")
+    gap, p = _apart(rows, unit, between, first, second, ratio=False)
     return Finding(f"{first} − {second}", gap, p, sign, least=size)
 
 

@@ -12,6 +12,7 @@ from suite.evidence.headlines import in_short
 from suite.evidence.names import name_of
 from suite.evidence.report import origin, readable, section_verdicts, verdict_table
 from suite.evidence.results import Results, judged, load_results, save_tables
+from suite.evidence.scale import trainings_of
 from suite.evidence.tables import sentences
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
@@ -120,7 +121,14 @@ class Chapter:
 
     def in_short(self) -> None:
         """Show what came out of the headline claims."""
-        display(Markdown(in_short(self.name, self.decided, self.table)))
+        trainings = {
+            profile: trainings_of(notebooks.units_of(self.name, values))
+            for profile, values in {
+                **notebooks.profiles(self.name),
+                self.profile: self.parameters,
+            }.items()
+        }
+        display(Markdown(in_short(self.name, self.decided, self.table, trainings)))
 
     def all_verdicts(self) -> None:
         """Show every claim with its quotation, and every verdict on it."""

@@ -391,7 +391,8 @@ def forest(rows: pd.DataFrame) -> Figure:
     Args:
         rows: `paper`, `says`, `middle`, `low`, `high` (NaN where nothing was measured), `unit`
             ("published" or "of interest"), `within` (the claim is that the effect lies within the
-            grey band), `verdict`, `mixed` (it came out opposite elsewhere) and `setting`.
+            grey band), `verdict`, `mixed` (it came out opposite elsewhere) and `setting`; `link`,
+            if it is there, is where a click on the claim leads.
     """
     n, heads = len(rows), rows["paper"].nunique()
     figure, axis = plt.subplots(figsize=(WIDTH * 1.25, 0.27 * (n + 1.1 * heads) + 0.7))
@@ -403,7 +404,8 @@ def forest(rows: pd.DataFrame) -> Figure:
         for row in part.itertuples():
             place += 1
             colour = WORD_COLOURS.get(str(row.verdict), GREY)
-            axis.text(-1.81, place, str(row.says), transform=left, va="center", size=8.5)
+            says = axis.text(-1.81, place, str(row.says), transform=left, va="center", size=8.5)
+            says.set_url(getattr(row, "link", None))
             word: dict[str, Any] = {"transform": left, "va": "center", "color": colour}
             text = f"{row.verdict} (not everywhere)" if row.mixed else str(row.verdict)
             axis.text(1.04, place, text, weight="bold", size=8.5, **word)

@@ -26,7 +26,7 @@ LOOK = """() => {
   const article = document.querySelector('article') || document.body;
   const all = (selector, root = article) => [...root.querySelectorAll(selector)];
   const text = article.cloneNode(true);
-  all('pre, code, mjx-container, script, style', text).forEach(node => node.remove());
+  all('pre, code, mjx-container, script, style, svg', text).forEach(node => node.remove());
   return {
     images: all('img').map(i => ({src: i.src, width: i.naturalWidth, alt: i.alt.trim()})),
     math: all('.math').map(m => ({
@@ -48,7 +48,8 @@ LOOK = """() => {
       return next && next.matches('.cell') && next.querySelector('details')
         && !node.closest('.cell').querySelector('.cell_output');
     }).length,
-    links: all('a[href]', document).map(a => a.href),
+    links: all('a', document).map(a => a.href?.baseVal  // of a link inside a picture
+      ? new URL(a.href.baseVal, document.baseURI).href : a.href).filter(Boolean),
     ids: all('[id]', document).map(e => e.id),
   };
 }"""
@@ -293,6 +294,7 @@ FAULTY = """<!DOCTYPE html><html data-theme="dark"><body>
 <img src="none.png" alt=""> <p style="color: #888; background: #777">grey on grey</p>
 <span class="math">x</span> <p>raw $x$</p> <figure><figcaption>no number</figcaption></figure>
 <div style="width: 1500px">wide</div> <a href="none.html">dead</a> <a href="#none">dead</a>
+<svg xmlns:xlink="http://www.w3.org/1999/xlink"><a xlink:href="drawn.html"><path/></a></svg>
 <script src="http://127.0.0.1:9/x.js"></script><script>throw new Error("on purpose")</script>
 </body></html>"""
 
@@ -302,4 +304,4 @@ def test_every_check_finds_a_fault(look, tmp_path):
     file.write_text(FAULTY)
     seen = look(file)
     assert [check.__name__ for check in CHECKS if not check(seen)] == []
-    assert len(links(seen)) == 2
+    assert len(links(seen)) == 3

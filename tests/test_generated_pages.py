@@ -75,8 +75,16 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
         "not run": len(rows) - 1,
         "ran": 1,
     }
-    pages.draw_headlines(rows, executed / "headlines.svg")
-    assert "Gradient regularisation" in (executed / "headlines.svg").read_text()
+    picture = executed / "headlines.svg"
+    pages.draw_headlines(rows, picture)
+    assert "Gradient regularisation" in picture.read_text()
+    assert "<a " not in picture.read_text()
+    links = pages.headline_links(rows)
+    pages.draw_headlines(rows.assign(link=links), picture)
+    page = pages.inline(picture)
+    assert page.startswith("<svg ")
+    assert 'role="img" aria-label=' in page[: page.index(">")]
+    assert all(f'href="{link}"' in page for link in links)
     table = pages.headline_table(rows, linked=True)
     assert "{ref}`maps become more faithful on MNIST <gradient-regularisation-faith" in table
 

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from suite import plots
-from suite.evidence import headlines, power, report
+from suite.evidence import headlines, power, report, scale
 from suite.evidence.results import Results
+from suite.units import Measurement, Training
 
 CLAIM = {
     "id": "a",
@@ -55,7 +56,8 @@ def test_a_headline_shows_the_data_it_names_and_lists_the_others(claims):
     ]
     found = headlines.headlines("c", pd.DataFrame(rows))
     assert found["data"].tolist() == ["mnist", ""]
-    assert found["others"][0] == "opposite on Fashion-MNIST with MLP, KMNIST with MLP"
+    each = "with MLP (0.08 [0.04, 0.12])"
+    assert found["others"][0] == f"opposite on Fashion-MNIST {each}, KMNIST {each}"
     assert found["verdict"].tolist() == ["holds", "not run"]
 
 
@@ -67,23 +69,60 @@ def test_in_short_says_claim_word_published_measured_and_where(claims):
         "- **Accuracy rises: holds.** The effect is smaller than published. "
         "*Here* test accuracy: x − y: 0.08 [0.04, 0.12], n = 6 networks of each kind (0.01 "
         "would matter); MNIST, MLP, workstation. *Paper:* by 0.16. "
-        "On other data: open on KMNIST with MLP."
+        "On other data: open on KMNIST with MLP (0.08 [0.04, 0.12])."
     )
     assert "- **Not run:** nothing ran." in text
 
 
 def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatch):
-    words = {"names": {}, "advice": [{"claim": CLAIM["id"], "holds": "Take it.", "else": "No."}]}
+    advice = [{"claim": CLAIM["id"], "holds": "Take it.", "else": "No."}]
+    words = {"names": {}, "advice": advice, "scale": "Two networks."}
     monkeypatch.setattr(headlines, "load_words", lambda chapter: words)
     where = {"profile": "workstation", "data": "mnist", "network": "mlp", "metric": "accuracy"}
-    table = pd.DataFrame([where | {"epochs": 4, "n_train": n, "value": 0.9} for n in (np.nan, 500)])
-    text = headlines.in_short("c", pd.DataFrame([verdict()]), table)
-    scale = "MLP, 4 epochs, 500 training images, accuracy mostly 0.90 to 0.90, median 0.90."
-    assert f"*Scale:* MNIST (MNIST, 70,000 digits, 28 x 28), {scale}" in text
+    table = pd.DataFrame([where | {"value": 0.9}])
+    training = Training(
+        data="mnist", network="mlp", epochs=4, learning_rate=0.1, seed=0, n_train=500
+    )
+    text = headlines.in_short(
+        "c", pd.DataFrame([verdict()]), table, {"workstation": [training], "laptop": []}
+    )
+    here = "MLP, 4 epochs on 500 training images, accuracy mostly 0.90 to 0.90, median 0.90."
+    assert f"- Here: MNIST (MNIST, 70,000 digits, 28 x 28), {here}" in text
+    assert "- Paper: Two networks." in text
     assert text.splitlines()[4] == "**To take from it:** Take it."
-    text = headlines.in_short("c", pd.DataFrame([verdict(word="open")]), table[:1])
-    assert "MLP, 4 epochs, accuracy mostly" in text
+    text = headlines.in_short("c", pd.DataFrame([verdict(word="open")]), table)
+    assert "MLP, accuracy mostly" in text
     assert "**To take from it:** No." in text
+
+
+def test_the_scale_says_what_trainings_share_and_how_good_each_kind_is():
+    where = {"profile": "laptop", "data": "cifar10-jpeg-cropped", "network": "resnet"}
+    table = pd.DataFrame(
+        where | {"metric": "accuracy", "model": model, "value": value, "t_alpha": t}
+        for model, value, t in (("none", 0.5, 1e6), ("none", 0.7, 1e6), ("target 1", 0.25, np.nan))
+    )
+    plain, *cropped = (
+        Training(
+            data="cifar10-jpeg",
+            network="resnet",
+            epochs=epochs,
+            learning_rate=0.1,
+            seed=0,
+            network_options={"blocks": [1, 2], "width": width, "backbone_options": {"stem": "s"}},
+            crop_padding=padding,
+        )
+        for epochs, width, padding in ((9, 4, 0), (2, 8, 4), (3, 16, 4))
+    )
+    names = {"none": "no penalty", "target 1": "target penalty", "target 2": "another"}
+    said = scale.scale(table, where, [plain, *cropped], names)
+    assert "ResNet (blocks 1 + 2, stem s), 3 epochs on all training images" in said
+    assert "median accuracy 0.60 (no penalty), 0.25 (target penalty)" in said
+    assert said.endswith("which lasts to α = 1e+06 (t_α)")
+    assert "(blocks 1 + 2, width 4, stem s), 9 epochs" in scale.scale(
+        table, where | {"data": "cifar10-jpeg"}, [plain, *cropped], names
+    )
+    unit = Measurement(training=cropped[0], metric="accuracy")
+    assert scale.trainings_of([plain, plain, unit]) == [plain, cropped[0]]
 
 
 def test_what_came_out_opposite_elsewhere_does_not_hold_everywhere(claims):

@@ -1,6 +1,7 @@
 """The pages of the book that are written by code: evidence, status, benchmarks, results."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,16 @@ from suite.store import Kept, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
 PICTURE = "headlines.svg"
+INLINE = "headlines.html"  # the same inside a page, where its links can be followed
+ALT = "For each headline claim, the effect measured here in units of the published one, in a word"
 
 
 def write_pages(folder: Path) -> None:
     """Write all generated pages into the folder of executed chapters."""
     verdicts = all_verdicts()
     rows = headline_rows(verdicts)
-    draw_headlines(rows, folder / PICTURE)
+    draw_headlines(rows.assign(link=headline_links(rows)), folder / PICTURE)
+    (folder / INLINE).write_text(inline(folder / PICTURE))
     (folder / "tally.md").write_text(f"{headlines.tally(rows)}\n")
     (folder / "results.md").write_text(headline_table(rows, linked=True))
     (folder / "evidence.md").write_text(evidence_page(verdicts, folder))
@@ -93,6 +97,19 @@ def draw_headlines(rows: pd.DataFrame, file: Path) -> None:
 
     plots.set_style()
     plots.forest(rows).savefig(file, metadata={"Date": None})
+
+
+def headline_links(rows: pd.DataFrame) -> list[str]:
+    """Return the address of the section of each headline claim, from the first page."""
+    sections = [f"{row.chapter}-{row.section}".replace("_", "-") for row in rows.itertuples()]
+    return [f"executed/{row.chapter}.html#{to}" for row, to in zip(rows.itertuples(), sections)]
+
+
+def inline(file: Path) -> str:
+    """Return a picture as an element of a page, as wide as its column."""
+    svg = file.read_text()
+    label = f'role="img" aria-label="{ALT}" style="width: 100%; height: auto"'
+    return re.sub(r'width="\S+pt" height="\S+pt"', label, svg[svg.index("<svg ") :], count=1)
 
 
 def headline_table(rows: pd.DataFrame, *, linked: bool) -> str:

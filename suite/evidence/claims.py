@@ -55,7 +55,9 @@ def load_claims(chapter: str) -> list[dict[str, Any]]:
 
 @functools.cache
 def load_words(chapter: str) -> dict[str, Any]:
-    """Read what else the claims file of a chapter says: `names` of kinds, and `advice`.
+    """Read what else the claims file of a chapter says: `names` of kinds, `advice`, `scale`.
+
+    The last says at what scale the paper worked.
 
     Raises:
         UsageError: advice for a claim or a word that there is not.
@@ -63,7 +65,9 @@ def load_words(chapter: str) -> dict[str, Any]:
     file = NOTEBOOKS / "claims" / f"{chapter}.yml"
     words = yaml.safe_load(file.read_text()) if file.exists() else {}
     check_advice(words.get("advice", []), load_claims(chapter), file.name)
-    return {"names": words.get("names", {}), "advice": words.get("advice", [])}
+    return {"names": {}, "advice": [], "scale": ""} | {
+        name: words[name] for name in ("names", "advice", "scale") if name in words
+    }
 
 
 def check_advice(advice: Sequence[Mapping[str, Any]], claims: Sequence[Claim], file: str) -> None:

@@ -1,12 +1,11 @@
 """What came out of the headline claims: one row a claim, in words and in units of the paper."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from suite.data import source
 from suite.evidence.claims import Claim, load_claims, load_words, published_effect
 from suite.evidence.names import name_of
 from suite.evidence.report import best_profile, measured, with_claims
@@ -22,7 +21,10 @@ from suite.evidence.rules import (
     Finding,
     Verdict,
 )
-from suite.evidence.tables import select
+from suite.evidence.scale import scale
+from suite.evidence.statistics import Interval
+from suite.evidence.tables import interval_text, select
+from suite.units import Training
 
 PAIRS = ("paired", "not_worse")
 # Verdicts that say nothing of the effect.
@@ -75,22 +77,40 @@ def _not_run(claim: Claim) -> dict[str, Any]:
     return row | {"claim": claim["id"], "verdict": NOT_RUN, "word": NOT_RUN, "n": 0}
 
 
+def _panels(chapter: str, verdicts: pd.DataFrame) -> list[dict[str, str]]:
+    """Return profile, data and network of what headlines were measured on."""
+    rows = with_claims(chapter, best_profile(verdicts))
+    rows = rows[(rows["tier"] == "headline") & ~rows["verdict"].isin(SILENT)]
+    by = ["profile", "data", "network"]
+    return [dict(zip(by, panel)) for panel in rows[by].drop_duplicates().to_numpy()]
+
+
 def _others(rows: pd.DataFrame) -> str:
-    """Say what came out on further data, one part for each word."""
+    """Say what came out on further data, one part for each word, with the numbers."""
     parts = []
     for verdict, part in rows.groupby("verdict", sort=False):
         where = part["data"].map(name_of) + " with " + part["network"].map(name_of)
-        parts.append(f"{verdict} on {', '.join(where)}")
+        numbers = [
+            f" ({interval_text(Interval(*values))})" if np.isfinite(values[0]) else ""
+            for values in part[["estimate", "low", "high"]].to_numpy(float)
+        ]
+        parts.append(f"{verdict} on {', '.join(where + numbers)}")
     return "; ".join(parts)
 
 
-def in_short(chapter: str, verdicts: pd.DataFrame, table: pd.DataFrame | None = None) -> str:
+def in_short(
+    chapter: str,
+    verdicts: pd.DataFrame,
+    table: pd.DataFrame | None = None,
+    trainings: Mapping[str, Sequence[Training]] | None = None,
+) -> str:
     """Write what came out of each headline claim, and what to take from it, as a box in Markdown.
 
     Args:
         chapter: whose claims.
         verdicts: of all its profiles.
         table: the rows that they rest on, of which the scale is said.
+        trainings: of each profile, for the same.
     """
     rows = headlines(chapter, verdicts)
     lines = [":::{admonition} In short", ":class: tip", tally(rows), ""]
@@ -102,8 +122,13 @@ def in_short(chapter: str, verdicts: pd.DataFrame, table: pd.DataFrame | None = 
         lines.append(f"- {sentence(row, claims[row['claim']], table)}")
     for (verdict, detail), part in rows[silent].groupby(["verdict", "detail"], sort=False):
         lines.append(f"- {_together(str(verdict), str(detail), part)}")
-    if scales := [] if table is None else _scales(table, rows):
-        lines += ["", f"*Scale:* {'; '.join(scales)}.", "", CERTAIN]
+    if table is not None:
+        names = load_words(chapter)["names"]
+        lines += ["", "*Scale:*", ""]
+        for where in _panels(chapter, verdicts):
+            here = (trainings or {}).get(where["profile"], ())
+            lines.append(f"- Here: {scale(table, where, here, names)}.")
+        lines += [f"- Paper: {load_words(chapter)['scale']}", "", CERTAIN]
     return "\n".join([*lines, ":::"])
 
 
@@ -132,25 +157,6 @@ def _advice(chapter: str, rows: pd.DataFrame) -> str:
     return " ".join(filter(None, parts))
 
 
-def _scales(table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
-    """Say on what headlines rest: the data, how networks were trained, how good they are."""
-    accuracy = table[table["metric"] == "accuracy"]
-    by = ["data", "network", "profile"]
-    result = []
-    for where in rows.loc[rows["data"] != "", by].drop_duplicates().to_dict("records"):
-        part = select(accuracy, **{str(name): value for name, value in where.items()})
-        about = source(where["data"].removesuffix("-cropped")).about
-        words = [f"{name_of(where['data'])} ({about})", name_of(where["network"])]
-        for name, unit in (("epochs", "epochs"), ("n_train", "training images")):
-            most = part[name].max() if name in part else np.nan
-            words += [f"{most:,.0f} {unit}"] if most > 0 else []
-        if len(part):
-            low, middle, high = part["value"].quantile([0.1, 0.5, 0.9])
-            words.append(f"accuracy mostly {low:.2f} to {high:.2f}, median {middle:.2f}")
-        result.append(", ".join(words))
-    return list(dict.fromkeys(result))
-
-
 def sentence(
     row: "pd.Series[Any]", claim: Claim | None = None, table: pd.DataFrame | None = None
 ) -> str:
@@ -166,7 +172,7 @@ def sentence(
         parts.append(f"{rest[0].upper()}{rest[1:]}.")
     quantity = f"{claim['quantity']}: " if claim.get("quantity") else ""
     kinds = claim.get("test", {}).get("rule") in PAIRS and row["unit"] == "network"
-    each = " of each kind" if kinds else ""
+    each = " of each kind" if kinds else " of one network" if row["unit"] == "image" else ""
     found = f"{measured(row, with_p=False)} {row['unit']}s{each}{_margin(claim)}"
     parts.append(f"*Here* {quantity}{found}; {row['on']}.")
     if table is not None and (plainly := _plainly(row, claim, table)):

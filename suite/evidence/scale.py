@@ -1,0 +1,82 @@
+"""On what headlines rest: the data, how networks were trained, and how good they became."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from suite.data import source
+from suite.evidence.names import name_of
+from suite.evidence.report import readable
+from suite.evidence.tables import select
+from suite.units import Training
+
+# Columns that tell apart how networks were trained.
+KINDS = ("model", "variant", "method")
+
+
+def trainings_of(units: Iterable[Any]) -> list[Training]:
+    """Return the trainings among units, and those that other units are about, each once."""
+    found = (item for unit in units for item in (unit, getattr(unit, "training", None)))
+    return list({repr(item): item for item in found if isinstance(item, Training)}.values())
+
+
+def scale(
+    table: pd.DataFrame,
+    where: Mapping[str, str],
+    trainings: Sequence[Training],
+    names: Mapping[str, str],
+) -> str:
+    """Say on what the verdicts of a panel rest.
+
+    Args:
+        table: rows of the chapter.
+        where: profile, data and network of the panel.
+        trainings: of the chapter at this profile.
+        names: of the kinds of networks that the chapter compares.
+    """
+    data = where["data"].removesuffix("-cropped")
+    here = [t for t in trainings if (t.data, t.network) == (data, where["network"])]
+    cropped = [t for t in here if t.crop_padding]
+    here = cropped if data != where["data"] else [t for t in here if t not in cropped] or here
+    words = [f"{name_of(where['data'])} ({source(data).about})"]
+    words.append(name_of(where["network"]) + (f" ({form})" if (form := _form(here)) else ""))
+    if here:
+        number = max(training.n_train or 0 for training in here)
+        of = f" on {number:,} training images" if number else " on all training images"
+        epochs = max(training.epochs for training in here)
+        words.append(f"{epochs} epoch{'s' * (epochs > 1)}{of}")
+    accuracy = select(table[table["metric"] == "accuracy"], **where)
+    if len(accuracy):
+        words.append(_accuracy(accuracy, names))
+    if "t_alpha" in accuracy and np.isfinite(t := accuracy["t_alpha"].min()):
+        words.append(f"which lasts to α = {t:.2g} (t_α)")
+    return ", ".join(words)
+
+
+def _form(trainings: Sequence[Training]) -> str:
+    """Say what options of the network all trainings share."""
+    options = [
+        {**t.network_options, **t.network_options.get("backbone_options", {})} for t in trainings
+    ]
+    first, *others = options or [{}]
+    shared = {
+        name: " + ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        for name, value in first.items()
+        if isinstance(value, str | int | list | tuple)
+        and not isinstance(value, bool)
+        and all(other.get(name) == value for other in others)
+    }
+    return readable(shared)
+
+
+def _accuracy(rows: pd.DataFrame, names: Mapping[str, str]) -> str:
+    """Say how good the networks are: of each kind that has a name, else of all."""
+    kind = next((name for name in KINDS if name in rows), None)
+    if kind and rows[kind].isin(list(names)).any():
+        medians = rows.groupby(kind)["value"].median()
+        each = [f"{medians[key]:.2f} ({name})" for key, name in names.items() if key in medians]
+        return f"median accuracy {', '.join(each)}"
+    low, middle, high = rows["value"].quantile([0.1, 0.5, 0.9])
+    return f"accuracy mostly {low:.2f} to {high:.2f}, median {middle:.2f}"

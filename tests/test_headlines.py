@@ -64,7 +64,7 @@ def test_a_headline_shows_the_data_it_names_and_lists_the_others(claims):
 def test_in_short_says_claim_word_published_measured_and_where(claims):
     rows = [verdict(detail="smaller than published"), verdict("kmnist", word="open")]
     text = headlines.in_short("c", pd.DataFrame(rows))
-    assert text.splitlines()[2] == "Of 2 headline claims: 1 held, 1 not run."
+    assert text.splitlines()[2].startswith("Of 2 headline claims: 1 held, 1 not run. Brackets")
     assert text.splitlines()[4] == (
         "- **Accuracy rises: holds.** The effect is smaller than published. "
         "*Here* test accuracy: x − y: 0.08 [0.04, 0.12], n = 6 networks of each kind (0.01 "
@@ -117,7 +117,7 @@ def test_the_scale_says_what_trainings_share_and_how_good_each_kind_is():
     said = scale.scale(table, where, [plain, *cropped], names)
     assert "ResNet (blocks 1 + 2, stem s), 3 epochs on all training images" in said
     assert "median accuracy 0.60 (no penalty), 0.25 (target penalty)" in said
-    assert said.endswith("which lasts to α = 1e+06 (t_α)")
+    assert said.endswith("which lasts to α = 1.0e6 (t_α; trends leave out what is beyond)")
     assert "(blocks 1 + 2, width 4, stem s), 9 epochs" in scale.scale(
         table, where | {"data": "cifar10-jpeg"}, [plain, *cropped], names
     )
@@ -128,7 +128,9 @@ def test_the_scale_says_what_trainings_share_and_how_good_each_kind_is():
 def test_what_came_out_opposite_elsewhere_does_not_hold_everywhere(claims):
     rows = pd.DataFrame([verdict(), verdict("kmnist", word="opposite")])
     assert headlines.headlines("c", rows)["mixed"].tolist() == [True, False]
-    assert "**Accuracy rises: holds, but not everywhere.**" in headlines.in_short("c", rows)
+    text = headlines.in_short("c", rows)
+    assert "**Accuracy rises: holds, but not everywhere.**" in text
+    assert "1 held (1 of them not on all data), 1 not run." in text
     rows = pd.DataFrame([verdict(), verdict("kmnist", word="open")])
     assert not headlines.headlines("c", rows)["mixed"].any()
 
@@ -141,6 +143,9 @@ def test_a_trend_is_said_in_plain_numbers():
     said = headlines._plainly(row, trend, table)
     assert said == "Its mean goes from 1 (lowest third of α) to 7 (highest)."
     assert headlines._plainly(row, CLAIM, table) == ""
+    twice = pd.concat([table.assign(seed=seed) for seed in (0, 1)])
+    said = headlines._plainly(row, trend, twice)
+    assert said.endswith(" The interval is over the 2 seeds of each α.")
 
 
 def test_in_short_says_why_something_cannot_be_said(claims):
@@ -151,7 +156,10 @@ def test_in_short_says_why_something_cannot_be_said(claims):
     )
     row = verdict(word="open", needed=31.0)
     text = headlines.in_short("c", pd.DataFrame([row]))
-    assert "open.** About 31 networks would settle it. *Here* test accuracy: x" in text
+    assert "open.** About 31 networks of each kind would settle it. *Here* test accuracy: x" in text
+    weak = verdict("kmnist", word="open", detail="alone: holds; not after Holm's adjustment")
+    text = headlines.in_short("c", pd.DataFrame([verdict(), weak]))
+    assert "open (alone: holds, but not after Holm's adjustment) on KMNIST" in text
 
 
 @pytest.mark.parametrize(

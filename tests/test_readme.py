@@ -9,7 +9,9 @@ import pytest
 
 from suite import cli
 from suite.book.pages import headline_rows, headline_table
+from suite.evidence.headlines import in_short
 from suite.evidence.report import all_verdicts
+from suite.evidence.results import load_results
 from suite.notebooks import chapters, parameters, profiles
 from suite.paths import ROOT
 
@@ -109,16 +111,30 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     leakage = rows.loc["leakage-suppressed"]
     assert "falls to a third" in text
     assert leakage["estimate"] == pytest.approx(1 / 3, abs=0.04)
-    assert f"({leakage['on'].split(',')[0]}, {leakage['n']:.0f} networks)" in text
+    assert leakage["on"].startswith("BlockMNIST")
+    assert f"5 epochs on BlockMNIST, {leakage['n']:.0f} networks of each kind)" in text
     confident = rows.loc["hessian-nearly-rank-one-when-confident"]
-    assert f"({confident['n']:.0f} confident photographs, one network)" in text
+    assert f"{confident['n']:.0f} confident photographs, one network)" in text
+    along = rows.loc["eigenvector-parallel-to-gradient-when-confident"]
+    assert f"({confident['estimate']:.2f} of its curvature)" in text
+    assert f"(cosine {along['estimate']:.2f})" in text
     accuracy = rows.loc["target-10-is-more-accurate"]
-    assert "eleven points" in text
+    assert "eleven points of accuracy lost" in text
     assert accuracy["estimate"] == pytest.approx(-0.11, abs=0.005)
+    assert f"6 epochs, {accuracy['n']:.0f} networks of each kind)" in text
     faithful = rows.loc["faithfulness-rises-on-mnist"]
-    assert f"({faithful['on'].split(',')[0]}, {faithful['n']:.0f} networks, each" in text
-    steadier = rows.loc[["max-sensitivity-falls", "lipschitz-falls"]]
+    number = f"{faithful['estimate']:.2f}".replace("-", "−")
+    assert f"not more faithful (ρ = {number})" in text
+    assert f"MNIST, {faithful['n']:.0f} networks, each" in text
+    lipschitz = rows.loc["lipschitz-falls"]
+    kept = load_results("gradient_regularisation", "workstation")
+    said = in_short("gradient_regularisation", kept.verdicts, kept.frame)
+    assert "goes from 0.53 (lowest third of α) to 0.195 (highest)" in said
+    assert "Lipschitz constant falls from 0.53 to 0.2;" in text
+    steadier = rows.loc[["max-sensitivity-falls", lipschitz.name]]
     assert [faithful["verdict"], *steadier["verdict"]] == ["no such effect", "holds", "holds"]
     assert set(steadier["n"]) == {faithful["n"]}
-    kept = [rows.loc[name, "verdict"] for name in (leakage.name, confident.name, accuracy.name)]
-    assert kept == ["holds", "holds", "opposite"]
+    names = (leakage.name, confident.name, along.name, accuracy.name)
+    assert rows.loc[[*names], "verdict"].tolist() == ["holds", "holds", "holds", "opposite"]
+    assert rows.loc["pgd-accuracy-above-one-half", "verdict"] == "cannot be measured here"
+    assert rows.loc["l2-robustness-above-input-gradient", "verdict"] == "open"

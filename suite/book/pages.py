@@ -106,10 +106,11 @@ def headline_links(rows: pd.DataFrame) -> list[str]:
 
 
 def inline(file: Path) -> str:
-    """Return a picture as an element of a page, as wide as its column."""
+    """Return a picture as an element of a page; it scrolls where the page is narrow."""
     svg = file.read_text()
-    label = f'role="img" aria-label="{ALT}" style="width: 100%; height: auto"'
-    return re.sub(r'width="\S+pt" height="\S+pt"', label, svg[svg.index("<svg ") :], count=1)
+    label = f'role="img" aria-label="{ALT}" style="width: 100%; min-width: 640px; height: auto"'
+    svg = re.sub(r'width="\S+pt" height="\S+pt"', label, svg[svg.index("<svg ") :], count=1)
+    return f'<div style="overflow-x: auto">\n{svg}</div>\n'
 
 
 def headline_table(rows: pd.DataFrame, *, linked: bool) -> str:

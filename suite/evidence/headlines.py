@@ -29,9 +29,12 @@ from suite.units import Training
 PAIRS = ("paired", "not_worse")
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
-CERTAIN = """*How certain:* brackets hold 95% intervals over what n counts. A claim holds where its
-interval leaves out no effect and reaches one that would matter; it is open where the interval
-leaves both possible ({ref}`verdicts`). {doc}`evidence` has the reason for what would matter."""
+BRACKETS = "Brackets hold 95% intervals; {ref}`words <verdicts>` are explained."
+CERTAIN = """*How certain:* an interval is over the n networks or images beside it. A claim
+*holds* where the interval leaves out no effect and reaches one that would matter, also after Holm's
+adjustment for the number of headlines; there is *no such effect* where it leaves out one that would
+matter; it is *opposite* where all of it lies on the other side, and *open* otherwise.
+{doc}`evidence` says why what would matter does. *Laptop* and *workstation* are sizes of a run."""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn (being measured anew)"}
 
@@ -88,7 +91,9 @@ def _panels(chapter: str, verdicts: pd.DataFrame) -> list[dict[str, str]]:
 def _others(rows: pd.DataFrame) -> str:
     """Say what came out on further data, one part for each word, with the numbers."""
     parts = []
-    for verdict, part in rows.groupby("verdict", sort=False):
+    alone = rows["detail"].astype(str).str.extract("^(alone: [^;]*)", expand=False)
+    words = rows["verdict"] + (" (" + alone + ", but not after Holm's adjustment)").fillna("")
+    for verdict, part in rows.groupby(words, sort=False):
         where = part["data"].map(name_of) + " with " + part["network"].map(name_of)
         numbers = [
             f" ({interval_text(Interval(*values))})" if np.isfinite(values[0]) else ""
@@ -113,8 +118,8 @@ def in_short(
         trainings: of each profile, for the same.
     """
     rows = headlines(chapter, verdicts)
-    lines = [":::{admonition} In short", ":class: tip", tally(rows), ""]
-    if advice := _advice(chapter, rows):
+    lines = [":::{admonition} In short", ":class: tip", f"{tally(rows)} {BRACKETS}", ""]
+    if advice := _advice(chapter, rows, verdicts):
         lines += [f"**To take from it:** {advice}", ""]
     silent = rows["verdict"].isin(SILENT)
     claims = {claim["id"]: claim for claim in load_claims(chapter)}
@@ -123,7 +128,8 @@ def in_short(
     for (verdict, detail), part in rows[silent].groupby(["verdict", "detail"], sort=False):
         lines.append(f"- {_together(str(verdict), str(detail), part)}")
     if table is not None:
-        names = load_words(chapter)["names"]
+        compared = " ".join(rows["statistic"])
+        names = {kind: n for kind, n in load_words(chapter)["names"].items() if n in compared}
         lines += ["", "*Scale:*", ""]
         for where in _panels(chapter, verdicts):
             here = (trainings or {}).get(where["profile"], ())
@@ -135,7 +141,10 @@ def in_short(
 def tally(rows: pd.DataFrame) -> str:
     """Count the words of headlines, in a sentence."""
     counts = rows["verdict"].value_counts(sort=False)
-    words = ", ".join(f"{counts[word]} {TALLY.get(word, word)}" for word in WORDS if word in counts)
+    parts = {word: f"{counts[word]} {TALLY.get(word, word)}" for word in WORDS if word in counts}
+    if mixed := int(rows["mixed"].sum()):
+        parts[HOLDS] += f" ({mixed} of them not on all data)"
+    words = ", ".join(parts.values())
     return f"Of {len(rows)} headline claims: {words}."
 
 
@@ -147,11 +156,12 @@ def _together(verdict: str, detail: str, rows: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-def _advice(chapter: str, rows: pd.DataFrame) -> str:
+def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> str:
     """Return the sentences that the claims file has for these verdicts."""
-    found = dict(zip(rows["claim"], rows["verdict"]))
+    best = best_profile(verdicts).sort_values("n", kind="stable")
+    found = dict(zip(best["claim"], best["verdict"])) | dict(zip(rows["claim"], rows["verdict"]))
     parts = [
-        part.get(found[part["claim"]], part.get("else", ""))
+        part.get(found.get(part["claim"], NOT_RUN), part.get("else", ""))
         for part in load_words(chapter)["advice"]
     ]
     return " ".join(filter(None, parts))
@@ -167,11 +177,12 @@ def sentence(
     parts = [f"**{says}: {row['verdict']}{elsewhere}.**"]
     if row["verdict"] == HOLDS and row["detail"]:
         parts.append(f"The effect is {row['detail']}.")
-    elif row["word"] != row["verdict"]:
+    kinds = claim.get("test", {}).get("rule") in PAIRS and row["unit"] == "network"
+    if row["verdict"] != HOLDS and row["word"] != row["verdict"]:
         rest = row["word"].partition(": ")[2]
+        rest = rest.replace("networks would", "networks of each kind would") if kinds else rest
         parts.append(f"{rest[0].upper()}{rest[1:]}.")
     quantity = f"{claim['quantity']}: " if claim.get("quantity") else ""
-    kinds = claim.get("test", {}).get("rule") in PAIRS and row["unit"] == "network"
     each = " of each kind" if kinds else " of one network" if row["unit"] == "image" else ""
     found = f"{measured(row, with_p=False)} {row['unit']}s{each}{_margin(claim)}"
     parts.append(f"*Here* {quantity}{found}; {row['on']}.")
@@ -207,7 +218,9 @@ def _plainly(row: "pd.Series[Any]", claim: Claim, table: pd.DataFrame) -> str:
     means = [rows.loc[part, "value"].mean() for part in (thirds <= 1 / 3, thirds > 2 / 3)]
     low, high = (-mean if test.get("negated") else mean for mean in means)
     name = row["statistic"].rpartition(" ")[2]  # of x, in words
-    return f"Its mean goes from {low:.3g} (lowest third of {name}) to {high:.3g} (highest)."
+    seeds = rows.groupby(x)["seed"].nunique().max() if "seed" in rows else 1
+    said = f"Its mean goes from {low:.3g} (lowest third of {name}) to {high:.3g} (highest)."
+    return said if seeds == 1 else f"{said} The interval is over the {seeds} seeds of each {name}."
 
 
 def relative(claims: Sequence[Claim], row: "pd.Series[Any]") -> tuple[float, float, float, str]:

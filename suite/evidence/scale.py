@@ -51,7 +51,9 @@ def scale(
     if len(accuracy):
         words.append(_accuracy(accuracy, names))
     if "t_alpha" in accuracy and np.isfinite(t := accuracy["t_alpha"].min()):
-        words.append(f"which lasts to α = {t:.2g} (t_α)")
+        words.append(
+            f"which lasts to α = {t:.1e} (t_α; trends leave out what is beyond)".replace("e+0", "e")
+        )
     return ", ".join(words)
 
 

@@ -65,7 +65,7 @@ def test_means_over_seeds_with_their_deviations():
     wide = top_gap_tables.means(table(), ["variant"], "metric")
     assert wide.to_numpy().tolist() == [
         ["laptop", "unmodified", "0.600 ± 0.141", "0.125", 2],
-        ["laptop", "FPN", "0.250", "not run", 1],
+        ["laptop", "pyramid", "0.250", "not run", 1],
         ["paper", "unmodified", "1.000", "not run", 1],
     ]
     by_k = top_gap_tables.means(table(), ["k"], "metric")

@@ -124,13 +124,17 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     assert f"6 epochs, {accuracy['n']:.0f} networks of each kind)" in text
     faithful = rows.loc["faithfulness-rises-on-mnist"]
     number = f"{faithful['estimate']:.2f}".replace("-", "−")
-    assert f"not more faithful (ρ = {number})" in text
+    assert f"not more faithful (ρ = {number} on MNIST)" in text
     assert f"MNIST, {faithful['n']:.0f} networks, each" in text
     lipschitz = rows.loc["lipschitz-falls"]
     kept = load_results("gradient_regularisation", "workstation")
     said = in_short("gradient_regularisation", kept.verdicts, kept.frame)
     assert "goes from 0.53 (lowest third of α) to 0.195 (highest)" in said
-    assert "Lipschitz constant falls from 0.53 to 0.2;" in text
+    assert "Lipschitz constant falls from 0.53 to 0.2 from" in text
+    photographs = kept.verdicts[kept.verdicts["data"] == "resized:imagenette160:64"]
+    photographs = photographs.set_index("claim").loc[["max-sensitivity-falls", lipschitz.name]]
+    assert set(photographs["verdict"]) == {"holds"}
+    assert f"64 × 64 pixels, {photographs['n'].max():.0f} networks): steadier on both" in text
     steadier = rows.loc[["max-sensitivity-falls", lipschitz.name]]
     assert [faithful["verdict"], *steadier["verdict"]] == ["no such effect", "holds", "holds"]
     assert set(steadier["n"]) == {faithful["n"]}

@@ -56,8 +56,10 @@ def test_a_headline_shows_the_data_it_names_and_lists_the_others(claims):
     ]
     found = headlines.headlines("c", pd.DataFrame(rows))
     assert found["data"].tolist() == ["mnist", ""]
-    each = "with MLP (0.08 [0.04, 0.12])"
-    assert found["others"][0] == f"opposite on Fashion-MNIST {each}, KMNIST {each}"
+    each = "with MLP (0.08 [0.04, 0.12], n = {})"
+    assert found["others"][0] == (
+        f"opposite on Fashion-MNIST {each.format(60)}, KMNIST {each.format(6)}"
+    )
     assert found["verdict"].tolist() == ["holds", "not run"]
 
 
@@ -69,13 +71,14 @@ def test_in_short_says_claim_word_published_measured_and_where(claims):
         "- **Accuracy rises: holds.** The effect is smaller than published. "
         "*Here* test accuracy: x − y: 0.08 [0.04, 0.12], n = 6 networks of each kind (0.01 "
         "would matter); MNIST, MLP, workstation. *Paper:* by 0.16. "
-        "On other data: open on KMNIST with MLP (0.08 [0.04, 0.12])."
+        "On other data: open on KMNIST with MLP (0.08 [0.04, 0.12], n = 6)."
     )
     assert "- **Not run:** nothing ran." in text
 
 
 def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatch):
     advice = [{"claim": CLAIM["id"], "holds": "Take it.", "else": "No."}]
+    advice += [{"claim": "z", "open": "Nor more."}]
     words = {"names": {}, "advice": advice, "scale": "Two networks."}
     monkeypatch.setattr(headlines, "load_words", lambda chapter: words)
     where = {"profile": "workstation", "data": "mnist", "network": "mlp", "metric": "accuracy"}
@@ -90,6 +93,9 @@ def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatc
     assert f"- Here: MNIST (MNIST, 70,000 digits, 28 x 28), {here}" in text
     assert "- Paper: Two networks." in text
     assert text.splitlines()[4] == "**To take from it:** Take it."
+    supporting = [verdict(claim="z", word="open", n=n, low=low) for n, low in ((9, 0.01), (3, 0.0))]
+    text = headlines.in_short("c", pd.DataFrame([verdict(), *supporting]))
+    assert text.splitlines()[4].endswith("Take it. Nor more (MNIST: 0.08 [0.01, 0.12], n = 9).")
     text = headlines.in_short("c", pd.DataFrame([verdict(word="open")]), table)
     assert "MLP, accuracy mostly" in text
     assert "**To take from it:** No." in text

@@ -114,7 +114,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     assert leakage["on"].startswith("BlockMNIST")
     assert f"5 epochs on BlockMNIST, {leakage['n']:.0f} networks of each kind)" in text
     confident = rows.loc["hessian-nearly-rank-one-when-confident"]
-    assert f"{confident['n']:.0f} confident photographs, one network)" in text
+    assert f"{confident['n']:.0f} confident photographs of ImageNet, one network)" in text
     along = rows.loc["eigenvector-parallel-to-gradient-when-confident"]
     assert f"({confident['estimate']:.2f} of its curvature)" in text
     assert f"(cosine {along['estimate']:.2f})" in text
@@ -125,7 +125,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     faithful = rows.loc["faithfulness-rises-on-mnist"]
     number = f"{faithful['estimate']:.2f}".replace("-", "−")
     assert f"not more faithful (ρ = {number} on MNIST)" in text
-    assert f"MNIST, {faithful['n']:.0f} networks, each" in text
+    assert f"MNIST, 6 epochs, {faithful['n']:.0f} networks, each" in text
     lipschitz = rows.loc["lipschitz-falls"]
     kept = load_results("gradient_regularisation", "workstation")
     said = in_short("gradient_regularisation", kept.verdicts, kept.frame)
@@ -141,4 +141,8 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     names = (leakage.name, confident.name, along.name, accuracy.name)
     assert rows.loc[[*names], "verdict"].tolist() == ["holds", "holds", "holds", "opposite"]
     assert rows.loc["pgd-accuracy-above-one-half", "verdict"] == "cannot be measured here"
+    fashion = load_results("top_gap", "workstation").verdicts.query("data == 'fashion_mnist'")
+    fashion = fashion.set_index("claim").loc["pgd-accuracy-rises"]
+    assert fashion["verdict"] == "holds"
+    assert f"on Fashion-MNIST {fashion['estimate']:.2f} more of the images survive PGD" in text
     assert rows.loc["l2-robustness-above-input-gradient", "verdict"] == "open"

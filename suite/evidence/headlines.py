@@ -31,10 +31,11 @@ PAIRS = ("paired", "not_worse")
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
 BRACKETS = "Brackets hold 95% intervals; {ref}`words <verdicts>` are explained."
 CERTAIN = """*How certain:* an interval is over the n networks or images beside it. A claim
-*holds* where the interval leaves out no effect and reaches one that would matter, also after Holm's
-adjustment for the number of headlines; there is *no such effect* where it leaves out one that would
-matter; it is *opposite* where all of it lies on the other side, and *open* otherwise.
-{doc}`evidence` says why what would matter does. *Laptop* and *workstation* are sizes of a run."""
+*holds* where the interval excludes that there is no effect, and reaches one that would matter, also
+after Holm's adjustment for the number of headlines; that something does *not* change holds where it
+lies within what counts as none. There is *no such effect* where it excludes one that would matter;
+it is *opposite* where all of it lies on the other side, and *open* otherwise. {doc}`evidence` has
+the reasons for what would matter. *Laptop* and *workstation* are sizes of a run."""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn (being measured anew)"}
 
@@ -96,8 +97,8 @@ def _others(rows: pd.DataFrame) -> str:
     for verdict, part in rows.groupby(words, sort=False):
         where = part["data"].map(name_of) + " with " + part["network"].map(name_of)
         numbers = [
-            f" ({interval_text(Interval(*values))})" if np.isfinite(values[0]) else ""
-            for values in part[["estimate", "low", "high"]].to_numpy(float)
+            f" ({interval_text(Interval(*values))}, n = {n:.0f})" if np.isfinite(values[0]) else ""
+            for *values, n in part[["estimate", "low", "high", "n"]].to_numpy(float)
         ]
         parts.append(f"{verdict} on {', '.join(where + numbers)}")
     return "; ".join(parts)
@@ -157,13 +158,23 @@ def _together(verdict: str, detail: str, rows: pd.DataFrame) -> str:
 
 
 def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> str:
-    """Return the sentences that the claims file has for these verdicts."""
+    """Return the sentences that the claims file has for these verdicts.
+
+    One on a claim that is no headline, and so not listed below, has its numbers behind it.
+    """
     best = best_profile(verdicts).sort_values("n", kind="stable")
-    found = dict(zip(best["claim"], best["verdict"])) | dict(zip(rows["claim"], rows["verdict"]))
-    parts = [
-        part.get(found.get(part["claim"], NOT_RUN), part.get("else", ""))
-        for part in load_words(chapter)["advice"]
-    ]
+    best = best.drop_duplicates("claim", keep="last").set_index("claim")
+    listed = dict(zip(rows["claim"], rows["verdict"]))
+    parts = []
+    for part in load_words(chapter)["advice"]:
+        other = best.loc[part["claim"]] if part["claim"] in best.index else None
+        verdict = listed.get(part["claim"], NOT_RUN if other is None else other["verdict"])
+        text = part.get(verdict, part.get("else", ""))
+        if text and other is not None and part["claim"] not in listed:
+            ends = Interval(*other[["estimate", "low", "high"]])
+            found = f"{name_of(other['data'])}: {interval_text(ends)}, n = {other['n']:.0f}"
+            text = f"{text.removesuffix('.')} ({found})."
+        parts.append(text)
     return " ".join(filter(None, parts))
 
 

@@ -48,6 +48,8 @@ def scale(
         epochs = max(training.epochs for training in here)
         words.append(f"{epochs} epoch{'s' * (epochs > 1)}{of}")
     accuracy = select(table[table["metric"] == "accuracy"], **where)
+    for name, value in {"main": True, "test": "own"}.items():
+        accuracy = accuracy[accuracy[name] == value] if name in accuracy else accuracy
     if len(accuracy):
         words.append(_accuracy(accuracy, names))
     if "t_alpha" in accuracy and np.isfinite(t := accuracy["t_alpha"].min()):

@@ -127,6 +127,8 @@ def test_the_scale_says_what_trainings_share_and_how_good_each_kind_is():
     assert "(blocks 1 + 2, width 4, stem s), 9 epochs" in scale.scale(
         table, where | {"data": "cifar10-jpeg"}, [plain, *cropped], names
     )
+    grouped = scale.scale(table.assign(metric="usual_accuracy"), where, cropped, names)
+    assert "median accuracy 0.60 (no penalty), 0.25 (target penalty)" in grouped
     unit = Measurement(training=cropped[0], metric="accuracy")
     assert scale.trainings_of([plain, plain, unit]) == [plain, cropped[0]]
 

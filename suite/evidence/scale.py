@@ -40,22 +40,24 @@ def scale(
     here = [t for t in trainings if (t.data, t.network) == (data, where["network"])]
     cropped = [t for t in here if t.crop_padding]
     here = cropped if data != where["data"] else [t for t in here if t not in cropped] or here
-    words = [f"{name_of(where['data'])} ({source(data).about})"]
-    words.append(name_of(where["network"]) + (f" ({form})" if (form := _form(here)) else ""))
+    form = f" ({form})" if (form := _form(here)) else ""
+    words = [f"{name_of(where['data'])} ({source(data).about})", name_of(where["network"]) + form]
     if here:
         number = max(training.n_train or 0 for training in here)
         of = f" on {number:,} training images" if number else " on all training images"
         epochs = max(training.epochs for training in here)
         words.append(f"{epochs} epoch{'s' * (epochs > 1)}{of}")
-    accuracy = select(table[table["metric"] == "accuracy"], **where)
+    accuracy = select(table, **where)
+    # Where images have groups, accuracy over all of them has a name of its own.
+    of_all = "accuracy" if (accuracy["metric"] == "accuracy").any() else "usual_accuracy"
+    accuracy = accuracy[accuracy["metric"] == of_all]
     for name, value in {"main": True, "test": "own"}.items():
         accuracy = accuracy[accuracy[name] == value] if name in accuracy else accuracy
     if len(accuracy):
         words.append(_accuracy(accuracy, names))
     if "t_alpha" in accuracy and np.isfinite(t := accuracy["t_alpha"].min()):
-        words.append(
-            f"which lasts to α = {t:.1e} (t_α; trends leave out what is beyond)".replace("e+0", "e")
-        )
+        text = f"which lasts to α = {t:.1e} (t_α; trends leave out what is beyond)"
+        words.append(text.replace("e+0", "e"))
     return ", ".join(words)
 
 

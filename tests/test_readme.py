@@ -12,6 +12,7 @@ from suite.book.pages import headline_rows, headline_table
 from suite.evidence.headlines import in_short
 from suite.evidence.report import all_verdicts
 from suite.evidence.results import load_results
+from suite.evidence.tables import select
 from suite.notebooks import chapters, parameters, profiles
 from suite.paths import ROOT
 
@@ -144,5 +145,25 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     fashion = load_results("top_gap", "workstation").verdicts.query("data == 'fashion_mnist'")
     fashion = fashion.set_index("claim").loc["pgd-accuracy-rises"]
     assert fashion["verdict"] == "holds"
-    assert f"on Fashion-MNIST {fashion['estimate']:.2f} more of the images survive PGD" in text
+    assert f"on Fashion-MNIST {fashion['estimate']:.2f} more of the predictions survive PGD" in text
+    frame = load_results("top_gap", "workstation").frame
+    part = {"metric": "robust_accuracy", "attack": "pgd", "counts": "unchanged", "main": True}
+    kinds = select(frame, data="fashion_mnist", **part).groupby("variant")["value"].mean()
+    assert f"its L1 penalty alone brings {kinds['l1'] - kinds['none']:.2f}" in text
+    accuracy_of = {"metric": "accuracy", "main": True, "test": "own", "variant": "none"}
+    plain = select(frame, data="cifar10-jpeg", **accuracy_of)["value"]
+    assert f"networks of accuracy {plain.mean():.2f} are too weak" in text
     assert rows.loc["l2-robustness-above-input-gradient", "verdict"] == "open"
+
+
+def test_the_first_page_has_the_epochs_of_the_profiles():
+    text = (ROOT / "book" / "index.md").read_text()
+    digits, photographs = profiles("gradient_regularisation")["workstation"]["panels"]
+    assert f"MNIST, {digits['epochs']} epochs" in text
+    assert f"a small ResNet, {photographs['epochs']} epochs" in text
+    assert f"ResNet of four blocks, {profiles('top_gap')['workstation']['epochs']} epochs" in text
+    pilcro = profiles("pilcro")["workstation"]["panels"][0]
+    assert len(pilcro["network_options"]["blocks"]) == 3
+    assert f"three blocks, cifar10-jpeg, {pilcro['epochs']} epochs" in text
+    block = profiles("marginal_density")["workstation"]["block_panels"][0]
+    assert f"(MLP, {block['epochs']} epochs on BlockMNIST" in text

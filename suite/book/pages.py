@@ -28,7 +28,7 @@ from suite.store import Kept, Store
 TEMPLATES = Path(__file__).parent / "templates"
 PICTURE = "headlines.svg"
 INLINE = "headlines.html"  # the same inside a page, where its links can be followed
-ALT = "For each headline claim, the effect measured here in units of the published one, in a word"
+ALT = "Effect and 95% interval of each headline claim in units of the published one, and a verdict"
 
 
 def write_pages(folder: Path) -> None:

@@ -65,12 +65,16 @@ def test_every_network_builds_with_a_logit_a_class(name):
     assert len(about.sha256) >= 8
 
 
-def test_inputs_are_scaled_as_the_network_was_trained(weights):
+def test_a_network_takes_pixels_and_scales_them_as_it_was_trained(weights):
     pixels = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
     inputs = network_inputs("tiny", pixels.expand(2, 3, SIDE, SIDE))
-    expected = torch.tensor([(0 - 0.5) / 0.5, (1 - 0.4) / 0.25, (0.2 - 0.3) / 0.2])
-    torch.testing.assert_close(inputs, expected.view(1, 3, 1, 1).expand(2, 3, SIDE, SIDE))
-    lite = network_inputs("efficientnet_lite0", pixels.expand(1, 3, 224, 224))
+    expected = torch.tensor([0, 1, 0.2]).view(1, 3, 1, 1).expand(2, 3, SIDE, SIDE)
+    torch.testing.assert_close(inputs, expected)
+    whole = load_pretrained("tiny")
+    scaled = torch.tensor([(0 - 0.5) / 0.5, (1 - 0.4) / 0.25, (0.2 - 0.3) / 0.2])
+    scaled = scaled.view(1, 3, 1, 1).expand(2, 3, SIDE, SIDE)
+    torch.testing.assert_close(whole(inputs), whole[1](scaled))
+    lite = load_pretrained("efficientnet_lite0")[0](inputs)
     torch.testing.assert_close(lite[0, :, 0, 0], torch.tensor([-127.0, 128.0, -76.0]) / 128)
 
 
@@ -109,7 +113,7 @@ def test_identity_goes_there_and_back_and_names_the_network():
     assert from_identity(identity(unit)) == unit
     assert identity(UNIT) == {
         "unit": "pretrained",
-        "version": 1,
+        "version": 2,
         "data": "tiny-photographs",
         "network": "tiny",
     }

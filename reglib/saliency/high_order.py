@@ -117,14 +117,17 @@ def caso(
         loss: from `surrogate_loss`, or from `smooth_surrogate_loss` for smooth CASO.
         lambda1: one for all images, or (B,), or (K, B).
         lambda2: the same. None takes L / 2 + `margin`, which makes the objective concave.
-        margin: in the units of the Hessian, nats over squared units of the images.
+        margin: above 0, in the units of the Hessian, nats over squared units of the images. The
+            paper's 10 is for pixels in [0, 1]: a network that takes them normalised by a standard
+            deviation s has a Hessian of s² times theirs, and needs a margin of 10 s².
         settings: tolerance, iterations and step.
 
     Returns:
         Maps and what is known about them; with `lambda1` of shape (K, B), all of shape (K, B, ...).
 
     Raises:
-        ValueError: `lambda1` is negative, or `lambda2` is at most L / 2.
+        ValueError: `lambda1` is negative, or `lambda2` is at most L / 2, where the objective is
+            not concave; the message has the least that works.
 
     Warns:
         RuntimeWarning: an image did not converge.
@@ -134,7 +137,9 @@ def caso(
     interpretation" (2019) :cite:p:`singla2019`.
     """
     problem, lead = _problem(loss, lambda1, lambda2, margin, loss.product)
-    _check_concave(problem.lambda2, loss.largest_eigenvalue)
+    _check_concave(
+        problem.lambda2, loss.largest_eigenvalue, None if lambda2 is not None else margin
+    )
     solver = fista if (problem.lambda1 > 0).any() else conjugate_gradients
     solution = solver(problem, settings)
     warn_unless_converged("CASO", solution.converged, solution.residual)
@@ -175,7 +180,14 @@ def _problem(
     return Problem(gradient, blocks, *columns), strengths[0].shape
 
 
-def _check_concave(lambda2: Tensor, largest: Tensor) -> None:
+def _check_concave(lambda2: Tensor, largest: Tensor, margin: float | None) -> None:
+    """Refuse a lambda2 that is too small, or the margin that it is made of if it was not given."""
+    if margin is not None and not margin > 0:
+        raise ValueError(
+            "margin: expected a number above 0, as the objective is concave where lambda2 is above "
+            f"half of the largest eigenvalue of the Hessian ({float(largest.max()) / 2:.6g} here) "
+            f"and lambda2 is that plus the margin, got {margin:g}"
+        )
     needed = (largest / 2).repeat(len(lambda2) // len(largest)).to(lambda2)
     wrong = (lambda2[:, 0] <= needed).nonzero()[:, 0].tolist()
     if wrong:

@@ -22,8 +22,8 @@ class Choice(NamedTuple):
         interpretation: the chosen one; its `lambda1` is the choice.
         found: whether its sparsity is in the range, (B,). Where it is not, no strength that was
             tried has such a map, and the chosen one is empty.
-        grid: all interpretations of the first round, (K, B, ...); `grid.lambda1[:, 0]` are the
-            strengths.
+        grid: the interpretations of the first round, (K, B, ...), from the weakest strength that
+            was solved; `grid.lambda1[:, 0]` are the strengths.
     """
 
     interpretation: Interpretation
@@ -43,9 +43,10 @@ def choose_lambda1(
 ) -> Choice:
     r"""Choose for each image the strength of the L1 norm by the sparsity of the map.
 
-    Strengths grow by `factor` from `start` until the map is empty, which it is from
-    :math:`\lambda_1 = \|g\|_\infty` on; all are solved at once. Of the maps with a sparsity in the
-    range, the one with the highest loss is taken, by the second-order expansion. If there is none,
+    Strengths grow by `factor` from `start` until the map is empty, which CAFO's is from
+    :math:`\lambda_1 = \|g\|_\infty` on. They are solved from the strongest down, until all maps have
+    fewer zeros than the range asks for: a weaker norm leaves no more. Of the maps with a sparsity in
+    the range, the one with the highest loss is taken, by the second-order expansion. If there is none,
     the first strength with an empty map is halved, and so on; where that jumps over the range, the
     geometric mean of the nearest strengths on both sides takes its place.
 
@@ -74,7 +75,13 @@ def choose_lambda1(
         raise ValueError(f"sparsity: expected 0 <= low < high <= 1, got ({low}, {high})")
     peak = loss.gradient.flatten(1).abs().amax(1)  # (B,)
     grid = _strengths(start, factor, float(peak.max())).to(peak)  # (K,)
-    tried = method(loss, lambda1=grid[:, None].expand(-1, len(peak)), **options)
+    solved: list[Interpretation] = []
+    for strength in grid.flip(0):
+        solved.append(method(loss, lambda1=strength.expand(1, len(peak)), **options))
+        if (solved[-1].sparsity < low).all():
+            break
+    tried = Interpretation(*(torch.cat(parts) for parts in zip(*reversed(solved), strict=True)))
+    grid = grid[-len(solved) :]
     inside = (tried.sparsity >= low) & (tried.sparsity < high)
     found = inside.any(0)
     empty_at = (grid[:, None] >= peak).int().argmax(0)

@@ -420,7 +420,7 @@ def paired(
         between, first, second: first minus second (over second, with `ratio`) in that column.
         expected: "higher" or "lower".
         match: further columns that are equal in a pair, averaged over after.
-        ratio: take the geometric mean of ratios.
+        ratio: take the geometric mean of ratios, of the units where both values are positive.
     """
     gaps = _gaps(rows, unit, between, first, second, match, ratio)
     sign = {"higher": 1, "lower": -1}[expected]
@@ -472,7 +472,9 @@ def _gaps(
     wide = rows.pivot_table(index=[column, *match], columns=between, values="value")
     if missing := {first, second} - set(wide.columns):
         raise UsageError(f"paired: expected {between} {sorted(missing)}, got {list(wide.columns)}")
-    sides = [np.log(wide[name]) if ratio else wide[name] for name in (first, second)]
+    if ratio:
+        wide = wide.where(wide > 0).apply(np.log)
+    sides = [wide[name] for name in (first, second)]
     return (sides[0] - sides[1]).dropna().groupby(column).mean()
 
 

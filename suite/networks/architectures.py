@@ -111,6 +111,7 @@ class ConvNet(nn.Sequential):
         super().__init__(*layers, *_pooled(width, classes))
 
 
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "swish": nn.SiLU}
 # Of a residual network: size of the kernel, and stride.
 STEMS = {"cifar": (3, 1), "strided": (3, 2), "imagenet": (7, 2)}
 
@@ -128,9 +129,11 @@ class ResNet(nn.Sequential):
             :cite:p:`he2016identity`; (2, 2, 2, 2) is then PreAct-ResNet-18.
         bottleneck: blocks of three convolutions, whose output has four times as many filters.
         stem_width: filters of the stem; None for `width`.
+        activation: "relu" or "swish", x sigmoid(x) :cite:p:`ramachandran2017`.
 
     Raises:
-        UsageError: an unknown stem, or bottleneck blocks that are to be pre-activated.
+        UsageError: an unknown stem or activation, or bottleneck blocks that are to be
+            pre-activated.
     """
 
     def __init__(
@@ -145,7 +148,10 @@ class ResNet(nn.Sequential):
         pre_activation: bool = False,
         bottleneck: bool = False,
         stem_width: int | None = None,
+        activation: str = "relu",
     ) -> None:
+        if activation not in ACTIVATIONS:
+            raise unknown("activation", activation, ACTIVATIONS)
         if bottleneck and pre_activation:
             raise UsageError("resnet: expected bottleneck or pre_activation, got both")
         if stem not in STEMS:
@@ -169,6 +175,10 @@ class ResNet(nn.Sequential):
         if pre_activation:
             layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
         super().__init__(*layers, *_pooled(inputs, classes))
+        if activation != "relu":
+            for name, module in list(self.named_modules()):
+                if isinstance(module, nn.ReLU):
+                    self.set_submodule(name, ACTIVATIONS[activation]())
 
 
 def wide_resnet(

@@ -30,7 +30,7 @@ class Weights:
         file: name of the file of weights.
         package: that brings the file; None for a file in the folder of data, `weights/FILE`.
         sha256: how the checksum of the file begins.
-        mean, std: of the pixels in [0, 1]; the network takes (x - mean) / std.
+        mean, std: of the pixels in [0, 1]; the weights were trained with (x - mean) / std.
         about, licence, how_to_get: in words.
         smooth: replace each ReLU6 when the weights are loaded (see `with_smooth_activations`).
         title: name of the network in figures.
@@ -76,6 +76,8 @@ def pretrained_weights(name: str) -> Weights:
 def load_pretrained(name: str) -> nn.Module:
     """Load a network in evaluation mode; its parameters need no gradient.
 
+    It takes pixels in [0, 1] and normalises them itself, so that its gradients are by pixels.
+
     Args:
         name: a key of `PRETRAINED`.
 
@@ -92,7 +94,8 @@ def load_pretrained(name: str) -> nn.Module:
     network.load_state_dict(torch.load(about.path, map_location="cpu", weights_only=True))
     if about.smooth:
         with_smooth_activations(network)
-    return network.eval().requires_grad_(False)
+    whole = nn.Sequential(Normalise(about.mean, about.std), network)
+    return whole.eval().requires_grad_(False)
 
 
 def check_weights(name: str) -> None:
@@ -113,9 +116,7 @@ def check_weights(name: str) -> None:
 
 
 def network_inputs(name: str, images: Tensor) -> Tensor:
-    r"""Scale images as those that a network was trained on.
-
-    .. math:: x = \frac{v / 255 - \mu}{\sigma}
+    """Bring images to the range of pixels that a network takes, [0, 1].
 
     Args:
         name: a key of `PRETRAINED`.
@@ -125,7 +126,7 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
         Floats of the same shape.
 
     Raises:
-        UsageError: images of another type or size than the network's preprocessing.
+        UsageError: images of another type or size than the network was trained on.
     """
     about = pretrained_weights(name)
     if images.dtype != torch.uint8:
@@ -135,8 +136,7 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
         what = f"shape (B, 3, {about.size}, {about.size}) for {name!r}"
         got = f"{tuple(images.shape)}; see suite.data.files.read_photograph"
         raise expected("images", what, got)
-    normalise = Normalise(about.mean, about.std).to(images.device)
-    return normalise(images.float() / 255)
+    return images.float() / 255
 
 
 class SoftReLU6(nn.Module):

@@ -1,5 +1,6 @@
 """High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -10,22 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suite.errors import RunFailed
+from suite.errors import RunFailed, expected
 from suite.papers import second_order
 from suite.store import Reader
-from suite.units import Measurement, Pretrained, Training, Unit
+from suite.units import Measurement, Pretrained, Training, Unit, training_of
 
-ALL_CLASSES = 1000
+ALL = "all"  # of the classes of a network
 N_COMPARED = 6  # photographs in the comparison of methods
 DRAWN_WIDTH = 112  # pixels of a map
-# Columns of a table of photographs that become rows, by the group of units that has them.
-MEASURES = {
-    "high_order": ["difference", "share", "cosine", "moved", "largest_eigenvalue"],
-    "quality": "insertion deletion faithfulness entropy max_sensitivity sparsity overlap".split(),
-    "errors": ["closed_form_error"],
-    "exact": ["exact_share", "decomposition_seconds"],
-}
-LABELS = ["data", "network", "image", "confidence", "n_classes", "saliency"]
+UNSURE, SURE = 0.5, 0.95  # bounds of the top probability
+QUALITY = "insertion deletion faithfulness entropy sparsity overlap".split()
+OBJECTIVE = "caso cafo clipped_loss_gradient clipped_logit_gradient random".split()
+ALIKE = 0.14  # distance of maps of norm 1 with a cosine of 0.99
+SCENES = ("pair", "box")
+LABELS = "data network image confidence sure classes margin saliency".split()
 
 
 def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
@@ -40,39 +39,101 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
     def one(of: Pretrained | Training, metric: str, **settings: Any) -> list[Unit]:
         return [Measurement(training=of, metric=metric, settings=settings)]
 
-    def spread(of: Pretrained, metric: str, n: int, size: int = p.chunk, **more: Any) -> list[Unit]:
+    def spread(
+        of: Pretrained | Training, metric: str, n: int, size: int, **more: Any
+    ) -> list[Unit]:
         """Return the units that measure `n` photographs, spread over all, `size` in each."""
         step = p.n_images // max(n, 1)
         where = [(min(size, n - start), start * step) for start in range(0, n, size)]
         each = ({"n_images": count, "first": first, "step": step} for count, first in where)
         return [unit for settings in each for unit in one(of, metric, **settings, **more)]
 
-    def quality(saliency: str) -> list[Unit]:
-        noisy = p.n_samples and not saliency.startswith("smooth_c")
-        settings = {"saliency": saliency} | ({"n_samples": p.n_samples} if noisy else {})
-        return spread(network, "interpretation_quality", p.n_quality, 2, **settings)
+    def in_turn(of: Pretrained | Training, metric: str, n: int, **more: Any) -> list[Unit]:
+        """Return the units that measure the first `n` photographs."""
+        where = [(min(p.chunk, n - first), first) for first in range(0, n, p.chunk)]
+        each = ({"n_images": count, "first": first} for count, first in where)
+        return [unit for settings in each for unit in one(of, metric, **settings, **more)]
 
+    def quality(saliencies: list[str], n: int) -> list[Unit]:
+        if not n:
+            return []
+        units = spread(network, "interpretation_quality", n, 1, saliencies=saliencies)
+        drawn = {i * p.n_smooth // N_COMPARED for i in range(N_COMPARED)} if p.n_smooth else set()
+        keep = {i * (p.n_images // max(p.n_smooth, 1)) for i in drawn}
+        return [
+            dataclasses.replace(unit, settings={**unit.settings, "keep_maps": True})
+            if unit.settings["first"] in keep
+            else unit
+            for unit in units
+            if isinstance(unit, Measurement)
+        ]
+
+    further = [_shown(other) for other in p.others]
+    pairs = [Training(**{**twin, "seed": 0}) for twin in p.twins]
     return {
-        "spectra": spread(network, "high_order", p.n_images),
+        "spectra": spread(network, "high_order", p.n_images, p.chunk),
+        "others": [u for of, n in further for u in in_turn(of, "high_order", n)],
         "few": [
             unit
             for c in p.class_counts
-            for unit in spread(network, "high_order", p.n_few, n_classes=c)
+            for unit in spread(network, "high_order", p.n_few, p.chunk, n_classes=c)
         ],
-        "smooth": spread(smooth, "high_order", p.n_curved, size=2),
-        "exact": spread(network, "exact_share", p.n_exact, size=1),
+        "smooth": spread(smooth, "high_order", p.n_curved, 2),
+        "twins": [u for of in pairs for u in in_turn(of, "high_order", p.n_twins)],
+        "accuracy": [u for of in pairs for u in one(of, "accuracy")],
+        "exact": spread(network, "exact_share", p.n_exact, 1),
         "errors": [
-            u for of in (network, smooth) for u in spread(of, "closed_form_error", p.n_closed)
+            *(
+                u
+                for of in (network, smooth)
+                for u in spread(of, "closed_form_error", p.n_closed, 10)
+            ),
+            *(
+                u
+                for of, _ in further
+                for u in in_turn(of, "closed_form_error", min(p.n_closed, 10))
+            ),
+            *(u for of in pairs for u in in_turn(of, "closed_form_error", min(p.n_twins, 10))),
         ],
         "pair": one(network, "first_and_second_order", n_images=p.n_images),
         "sweep": one(network, "lambda1_sweep", n_images=p.n_images, image=p.sweep_image),
-        "quality": [unit for saliency in p.saliencies for unit in quality(saliency)],
+        "quality": quality(p.saliencies, p.n_quality),
+        "quality_of_smooth": quality(p.smooth_saliencies, p.n_smooth),
+        "objective": spread(network, "group_objective", p.n_quality, 2),
+        "objects": [
+            unit
+            for scene in SCENES
+            for unit in _evenly(p.objects, p.network, scene, p.object_saliencies, p.n_objects)
+        ],
         "ways": [
             unit
             for way in second_order.WAYS
             for unit in one(digits, "largest_eigenvalue", way=way, n_images=1)
         ],
     }
+
+
+def _shown(other: Mapping[str, Any]) -> tuple[Pretrained, int]:
+    """Return a further network with its photographs, and how many of these.
+
+    Raises:
+        UsageError: it has not the three entries.
+    """
+    if set(other) != {"data", "network", "n_images"}:
+        what = "data, network and n_images for each network"
+        raise expected("parameter others", what, f"{', '.join(other) or 'nothing'}")
+    return Pretrained(data=other["data"], network=other["network"]), other["n_images"]
+
+
+def _evenly(data: str, network: str, scene: str, saliencies: list[str], n: int) -> list[Unit]:
+    """Return units that measure where maps lie, of the first `n` photographs."""
+    of, size = Pretrained(data=data, network=network), 4
+    settings = {"scene": scene, "saliencies": saliencies}
+    where = [{"n_images": min(size, n - first), "first": first} for first in range(0, n, size)]
+    return [
+        Measurement(training=of, metric="on_object", settings={**settings, **each})
+        for each in where
+    ]
 
 
 def units(parameters: Mapping[str, Any]) -> list[Unit]:
@@ -91,8 +152,9 @@ def per_image(units: Iterable[Unit], keys: Iterable[str], store: Reader) -> pd.D
 
     Returns:
         One row an image and measurement: data, network, metric, image (its position in the test
-        split), the settings, value, a column for each tensor with a number an image, and
-        NAME_1, NAME_2, ... for each with several, at most 20.
+        split), the settings that are numbers or names, value, a column for each tensor with a
+        number an image, and NAME_1, NAME_2, ... for each with several, at most 20, or NAME_A,
+        NAME_B, ... for the `saliencies` of a unit.
 
     Raises:
         RunFailed: a measurement is not stored, or has no values for single images.
@@ -108,14 +170,22 @@ def _rows(unit: Unit, key: str, store: Reader) -> pd.DataFrame:
         raise RunFailed(f"{unit}: expected values for each image in the store, got none")
     settings = {"first": 0, "step": 1, **unit.settings}
     first, step, _ = (settings.pop(name) for name in ("first", "step", "n_images"))
+    kinds = settings.pop("saliencies", range(1, 21))
     columns = {"image": range(first, first + len(values) * step, step), "value": values}
     for name, tensor in (store.read_tensors(key) or {}).items():
         if tensor.shape == (len(values),):
             columns[name] = tensor.numpy()
         elif tensor.ndim == 2 and len(tensor) == len(values) and tensor.shape[1] <= 20:
-            columns |= {f"{name}_{n}": v.numpy() for n, v in enumerate(tensor.unbind(1), start=1)}
-    named = {"data": unit.training.data, "network": unit.training.network, "metric": unit.metric}
+            columns |= {f"{name}_{n}": v.numpy() for n, v in zip(kinds, tensor.unbind(1))}
+    of = unit.training
+    named = {"data": of.data, "network": network_name(of), "metric": unit.metric}
     return pd.DataFrame(columns).assign(**named, **settings)
+
+
+def network_name(of: Pretrained | Training) -> str:
+    """Return the name of a network, with its activation where that is not ReLU."""
+    options = of.network_options if isinstance(of, Training) else {}
+    return "_".join([of.network, *([options["activation"]] if "activation" in options else [])])
 
 
 def collect(
@@ -129,10 +199,18 @@ def collect(
     tables = {
         name: per_image(group, done[name]["key"], store)
         for name, group in by_group.items()
-        if name not in ("pair", "sweep")  # which are for pictures only
+        if name not in ("pair", "sweep", "accuracy")  # no values of single photographs
     }
+    for name in ("quality", "quality_of_smooth"):
+        tables[name] = tables[name].rename(columns={"value": "confidence"})
     rows = _long(tables, done["exact"]["seconds"].tolist())
-    arrays = _pictures(parameters, tables["quality"], {n: d["key"] for n, d in done.items()}, store)
+    accuracy = done["accuracy"].assign(
+        metric="accuracy", network=[network_name(training_of(u)) for u in by_group["accuracy"]]
+    )
+    rows = pd.concat(
+        [rows, accuracy[["data", "network", "metric", "value", "seed", "n", "status"]]]
+    )
+    arrays = _pictures(parameters, by_group, {n: d["key"] for n, d in done.items()}, tables, store)
     arrays["ways_value"] = tables["ways"]["value"].to_numpy()
     arrays["ways_seconds"] = tables["ways"]["seconds"].to_numpy()
     spectra = tables["spectra"]
@@ -140,35 +218,122 @@ def collect(
     return rows, arrays
 
 
+def distance_bound(largest: Any, margin: float) -> Any:
+    r"""Return the largest distance of CASO from CAFO, of norm 1, whatever the eigenvectors.
+
+    .. math:: \sqrt{2 - \frac{4 \sqrt\kappa}{1 + \kappa}}, \qquad
+       \kappa = \frac{2 \lambda_2}{2 \lambda_2 - L} = \frac{L + 2 m}{2 m}
+
+    Kantorovich's inequality for a positive semi-definite H; L is its largest eigenvalue and m the
+    margin.
+
+    >>> round(float(distance_bound(20.0, 10.0)), 3)
+    0.239
+    """
+    condition = 1 + np.maximum(largest, 0) / (2 * margin)
+    return np.sqrt(2 - 4 * np.sqrt(condition) / (1 + condition))
+
+
 def _long(tables: dict[str, pd.DataFrame], seconds: list[float]) -> pd.DataFrame:
-    confidence = tables["spectra"].set_index("image")["confidence"]
-    columns = {"eigenvalues_1": "largest_eigenvalue", "value": "difference"}
-    three = [tables["spectra"].assign(n_classes=ALL_CLASSES), tables["few"], tables["smooth"]]
-    wide = {
-        "high_order": pd.concat(three).rename(columns=columns).fillna({"n_classes": ALL_CLASSES}),
-        "quality": tables["quality"].rename(columns={"value": "insertion"}),
-    }
-    for group, name in (("errors", "closed_form_error"), ("exact", "exact_share")):
+    """Return one row for each photograph and measure."""
+    whole = ("spectra", "others", "smooth", "twins")
+    order = [tables[name].assign(classes=ALL) for name in whole if len(tables[name])]
+    if len(tables["few"]):
+        counts = tables["few"]["n_classes"].astype(int).astype(str)
+        order.append(tables["few"].assign(classes=counts))
+    spectra = pd.concat(order, ignore_index=True)
+    parts = [*_of_order(spectra), *_of_groups(tables)]
+    confidence = spectra[spectra["classes"] == ALL].set_index(["data", "network", "image"])
+    for group, names in (
+        ("errors", {"value": "closed_form_error"}),
+        ("exact", {"value": "exact_share", "map_error": "map_error"}),
+    ):
         if len(tables[group]):
-            wide[group] = tables[group].rename(columns={"value": name})
-            wide[group]["confidence"] = wide[group]["image"].map(confidence)
-    if "exact" in wide:
-        wide["exact"]["decomposition_seconds"] = seconds
-    melted = [
-        table.melt(
-            id_vars=[label for label in LABELS if label in table],
-            value_vars=MEASURES[group],
-            var_name="metric",
-        )
-        for group, table in wide.items()
-    ]
-    rows = pd.concat(melted, ignore_index=True).dropna(subset="value")
-    rows = rows.reindex(columns=[*LABELS, "metric", "value"])
+            table = tables[group].rename(columns=names)
+            if group == "exact":
+                table["decomposition_seconds"] = seconds
+                names = {**names, "": "decomposition_seconds"}
+            keys = pd.MultiIndex.from_frame(table[["data", "network", "image"]])
+            table["confidence"] = confidence["confidence"].reindex(keys).to_numpy()
+            parts += [_melted(table, name) for name in names.values()]
+    rows = pd.concat(parts, ignore_index=True).dropna(subset="value")
+    sure = np.select(
+        [rows["confidence"] <= UNSURE, rows["confidence"] >= SURE], ["low", "high"], "between"
+    )
+    rows = rows.assign(sure=sure).reindex(columns=[*LABELS, "metric", "value"])
+    rows["sure"] = rows["sure"].where(rows["confidence"].notna())
     return rows.assign(seed=0, std=np.nan, n=1, status="done")
 
 
+def _melted(table: pd.DataFrame, column: str, metric: str = "", **labels: Any) -> pd.DataFrame:
+    """Return a column as rows of a metric, with the labels that the table has."""
+    known = [label for label in LABELS if label in table]
+    rows = table[known].assign(value=table[column], metric=metric or column)
+    return rows.assign(**labels)
+
+
+def _of_order(spectra: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of what `high_order` measures."""
+    parts = [
+        _melted(spectra, "value", "share"),
+        _melted(spectra, "cosine"),
+        _melted(spectra, "moved"),
+        _melted(spectra, "eigenvalues_1", "largest_eigenvalue"),
+    ]
+    whole = spectra[spectra["classes"] == ALL]
+    for n, margin in enumerate(second_order.MARGINS, start=1):
+        parts.append(_melted(spectra, f"differences_{n}", "difference", margin=margin))
+        parts += [
+            _melted(whole, f"true_{name}_{n}", "true_loss", margin=margin, saliency=name)
+            for name in ("cafo", "caso")
+        ]
+        if margin != second_order.MARGIN:
+            continue
+        close = spectra.assign(close=(spectra[f"differences_{n}"] < ALIKE).astype(float))
+        parts.append(_melted(close, "close", "alike", margin=margin))
+        bound = distance_bound(spectra["eigenvalues_1"], margin)
+        relative = spectra.assign(relative=spectra[f"differences_{n}"] / bound)
+        parts.append(_melted(relative, "relative", "relative_distance", margin=margin))
+        random = {"margin": margin, "saliency": "random"}
+        parts.append(_melted(whole, f"true_random_{n}", "true_loss", **random))
+        for kind in ("first", "second"):
+            gap = (whole[f"{kind}_cafo_{n}"] - whole[f"true_cafo_{n}"]).abs()
+            labels = {"margin": margin, "saliency": f"{kind} order"}
+            parts.append(_melted(whole.assign(gap=gap), "gap", "expansion_error", **labels))
+    return parts
+
+
+def _of_groups(tables: dict[str, pd.DataFrame]) -> list[pd.DataFrame]:
+    """Return the rows of what is measured of maps with and without groups of pixels."""
+    parts = []
+    for group in ("quality", "quality_of_smooth"):
+        table = tables[group]
+        for name in QUALITY:
+            found = [str(c) for c in table if str(c).startswith(f"{name}_")]
+            parts += [
+                _melted(table, column, name, saliency=column.removeprefix(f"{name}_"))
+                for column in found
+            ]
+    objective = tables["objective"].rename(columns={"value": "true_caso"})
+    parts += [_melted(objective, f"true_{n}", "group_loss", saliency=n) for n in OBJECTIVE]
+    parts += [_melted(objective, name) for name in ("ten_cosine", "ten_norm")]
+    objects = tables["objects"]
+    shares = [c for c in objects if str(c).startswith("share_") and objects[c].notna().any()]
+    for scene in SCENES if shares else ():
+        table = objects[objects["scene"] == scene]
+        parts += [
+            _melted(table, str(c), f"on_{scene}", saliency=str(c).removeprefix("share_"))
+            for c in shares
+        ]
+    return [part for part in parts if len(part)]
+
+
 def _pictures(
-    parameters: Mapping[str, Any], quality: pd.DataFrame, keys: dict[str, Any], store: Reader
+    parameters: Mapping[str, Any],
+    by_group: Mapping[str, list[Unit]],
+    keys: dict[str, Any],
+    tables: Mapping[str, pd.DataFrame],
+    store: Reader,
 ) -> dict[str, NDArray[Any]]:
     """Return the maps that are drawn, and what stands beside them."""
     p = SimpleNamespace(**parameters)
@@ -179,17 +344,22 @@ def _pictures(
     for name in ("cafo_maps", "caso_maps", "clipped_maps"):
         arrays[f"sweep_{name}"] = _shrunk(sweep[name]).numpy()
     arrays["sweep_index"] = np.array([p.sweep_image])
-    everything = sorted(quality["image"].unique())
-    n = min(N_COMPARED, len(everything))
-    drawn = [everything[i * len(everything) // n] for i in range(n)]
-    first = quality[quality["saliency"] == p.saliencies[0]].set_index("image").loc[drawn]
-    arrays["compared_index"] = np.array(drawn)
-    arrays["compared_predicted"] = first["predicted"].to_numpy(int)
-    arrays["compared_confidence"] = first["confidence"].to_numpy()
-    maps = [(store.read_tensors(key) or {})["maps"] for key in keys["quality"]]
-    for saliency, group in quality.assign(row=range(len(quality))).groupby("saliency"):
-        rows = group.set_index("image")["row"].loc[drawn].tolist()
-        arrays[f"compared_{saliency}"] = _shrunk(torch.cat(maps)[rows]).numpy()
+    drawn: dict[int, dict[str, NDArray[Any]]] = {}
+    for group in ("quality", "quality_of_smooth"):
+        for unit, key in zip(by_group[group], keys[group], strict=True):
+            settings = unit.settings if isinstance(unit, Measurement) else {}
+            if settings.get("keep_maps"):
+                maps = _shrunk((store.read_tensors(key) or {})["maps"])[0].numpy()
+                of = drawn.setdefault(settings["first"], {})
+                of |= dict(zip(settings["saliencies"], maps, strict=True))
+    every = sorted(image for image in drawn if p.saliencies[0] in drawn[image])
+    quality = tables["quality"].set_index("image").loc[every]
+    arrays["compared_index"] = np.array(every)
+    arrays["compared_predicted"] = quality["predicted"].to_numpy(int)
+    arrays["compared_confidence"] = quality["confidence"].to_numpy()
+    for saliency in dict.fromkeys([*p.smooth_saliencies, *p.saliencies]):
+        if all(saliency in drawn[image] for image in every):
+            arrays[f"compared_{saliency}"] = np.stack([drawn[i][saliency] for i in every])
     return arrays
 
 

@@ -7,9 +7,9 @@ from typing import Literal, get_args, get_origin
 from suite import metrics
 from suite.attacks import ATTACKS
 from suite.errors import check_call, unknown
+from suite.papers import group_features, second_order, top_gap_measures
 from suite.papers import marginal_density_measures as density_measures
 from suite.papers import pilcro_measures as landscape_measures
-from suite.papers import second_order, top_gap_measures
 from suite.papers.binding import of_subject
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import COUNT, Measurement, require
@@ -41,6 +41,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     "local_lipschitz_estimate": of_subject(metrics.local_lipschitz_estimate),
     "max_sensitivity": of_subject(metrics.max_sensitivity),
     **density_measures.METRICS,
+    **group_features.METRICS,
     **landscape_measures.METRICS,
     **second_order.METRICS,
     **top_gap_measures.METRICS,

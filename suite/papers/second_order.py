@@ -1,8 +1,8 @@
 """Measurements of the loss to second order, and of interpretations, for each image of a network."""
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +15,14 @@ from reglib.input_hessian import (
     input_hessian,
     true_hessian,
 )
-from reglib.saliency import cafo, choose_lambda1, surrogate_loss
-from suite import metrics
+from reglib.saliency import Settings, SurrogateLoss, surrogate_loss
 from suite.errors import UsageError
-from suite.metrics.display import normalised_for_display
-from suite.metrics.saliency import SALIENCIES, caso_converged, loss_gradient
+from suite.metrics.saliency import caso_converged
 from suite.training.evaluated import EvaluatedModel, Result
 
-MARGINS = (10.0, 100.0)
+MARGINS = (1.0, 10.0, 100.0)  # of lambda2 over L / 2, by pixels in [0, 1]; the paper's is 10
+MARGIN = 10.0
+OF_THE_AUTHORS = Settings(step=0.1, max_iterations=10)
 
 
 class LikeliestClasses(nn.Module):
@@ -43,7 +43,7 @@ class LikeliestClasses(nn.Module):
         return self.network(images).gather(1, self.classes)
 
 
-def _in_batches(
+def in_batches(
     numbers_of: Callable[[Tensor, Tensor], dict[str, Tensor]],
     batches: Iterable[tuple[Tensor, Tensor]],
     value: str,
@@ -62,54 +62,140 @@ def high_order(
     step: int = 1,
     k: int = 5,
     n_classes: int | None = None,
+    margins: Sequence[float] = MARGINS,
+    seed: int = 0,
 ) -> Result:
     r"""Compare CASO with CAFO without L1 norm, and the Hessian with a matrix of rank one.
 
-    The loss is that of the predicted class. The value is
-    :math:`\| \hat\Delta_{CASO} - \hat\Delta_{CAFO} \|_2` with both interpretations of norm 1.
+    The loss is that of the predicted class, differentiated by pixels in [0, 1].
 
     Args:
         subject: network and images.
         n_images, first, step: which test images, see `EvaluatedModel.test_images`.
         k: number of leading eigenvalues.
         n_classes: keep only the logits of so many likeliest classes of each image; None for all.
+        margins: M values of lambda2 - L / 2.
+        seed: of the random direction.
 
     Returns:
-        Beside the value, for each image (B,): labels; predicted; confidence, the probability of the
-        predicted class; eigenvalues, (B, k); share, the square of the first eigenvalue over the sum
-        of those of the k, which bounds its share of all from above; cosine of the gradient and the
-        first eigenvector, without sign; moved, the norm of the change of CASO between margins 10
-        and 100 (see `MARGINS`), of norm 1 both.
+        The value is the share of the first eigenvalue: its square over the sum of those of the k,
+        which bounds its share of all from above. Beside it, for each image (B,): labels;
+        predicted; confidence, the probability of the predicted class; eigenvalues, (B, k); cosine
+        of the gradient and the first eigenvector, without sign; and for each margin, (B, M):
+        residuals, of the solver (`reglib.saliency.Interpretation`); differences,
+        :math:`\| \hat\Delta_{CASO} - \hat\Delta_{CAFO} \|_2` of both divided by their
+        norms; norms, those of CASO, :math:`\rho`; and what the loss changes by at
+        :math:`\rho \hat\Delta` for cafo, caso and a random direction: first_NAME and second_NAME by
+        the expansion to that order, true_NAME by a forward pass. These are left out with
+        `n_classes`.
     """
     closed_form = not folding_of(subject.folded).nonlinear
 
     def numbers_of(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         predicted = subject.predict(images)
         model, index = _few_classes(subject.folded, images, predicted, n_classes)
-        numbers = _compared(model, images, index, k, closed_form)
-        return {"labels": labels, "predicted": predicted, **numbers}
+        hessian = input_hessian(model, images, index, closed_form=closed_form)
+        pairs = hessian_eigenpairs(hessian, k=min(k, hessian.logits.shape[1] - 1))
+        loss = surrogate_loss(model, images, index, closed_form=closed_form)
+        with warnings.catch_warnings():
+            # With a small margin rounding leaves more than the tolerance: what, is kept.
+            warnings.filterwarnings("ignore", "CASO did not converge", RuntimeWarning)
+            found = [caso_converged(loss, margin=margin) for margin in margins]
+        second = [result.maps.flatten(1) for result in found]
+        gradient = unit_vectors(loss.gradient)
+        gaps = [(unit_vectors(maps) - gradient).norm(dim=1) for maps in second]
+        numbers = {
+            "labels": labels,
+            "predicted": predicted,
+            "confidence": hessian.logits.double().softmax(1).amax(1),
+            "eigenvalues": pairs.values,
+            "share": _share_of_first(pairs.values),
+            "cosine": (gradient * pairs.vectors[:, 0].flatten(1)).sum(1).abs().double(),
+            "differences": torch.stack(gaps, 1).double(),
+            "moved": _moved(second, margins),
+            "residuals": torch.stack([result.residual for result in found], 1).double(),
+        }
+        if n_classes is None:
+            # Each image gets the same direction, whatever the batch.
+            random = unit_vectors(normal(images[:1], subject.generator(seed))).expand_as(gradient)
+            numbers |= _changes(model, images, index, loss, second, random)
+        return numbers
 
-    return _in_batches(numbers_of, subject.batches(n_images, first, step), "difference")
+    return in_batches(numbers_of, subject.batches(n_images, first, step), "share")
 
 
-def _compared(
-    model: nn.Module, images: Tensor, index: Tensor, k: int, closed_form: bool
+def _moved(second: Sequence[Tensor], margins: Sequence[float]) -> Tensor:
+    """Return the distance of maps of margin 10 and of the largest margin, of norm 1."""
+    of = dict(zip(margins, second, strict=True))
+    return (
+        (unit_vectors(of.get(MARGIN, second[0])) - unit_vectors(of[max(margins)]))
+        .norm(dim=1)
+        .double()
+    )
+
+
+def _changes(
+    model: nn.Module,
+    images: Tensor,
+    index: Tensor,
+    loss: SurrogateLoss,
+    second: Sequence[Tensor],
+    random: Tensor,
 ) -> dict[str, Tensor]:
-    hessian = input_hessian(model, images, index, closed_form=closed_form)
-    k = min(k, hessian.logits.shape[1] - 1)
-    pairs = hessian_eigenpairs(hessian, k=k)
-    loss = surrogate_loss(model, images, index, closed_form=closed_form)
-    second = [unit_vectors(caso_converged(loss, margin=margin).maps) for margin in MARGINS]
-    gradient = unit_vectors(loss.gradient)
-    vector = pairs.vectors[:, 0].flatten(1)
-    return {
-        "confidence": hessian.logits.double().softmax(1).amax(1),
-        "eigenvalues": pairs.values,
-        "share": _share_of_first(pairs.values),
-        "cosine": (gradient * vector).sum(1).abs().double(),
-        "difference": (second[0] - gradient).norm(dim=1).double(),
-        "moved": (second[0] - second[1]).norm(dim=1).double(),
+    """Return what the loss changes by, by the expansion and in truth: see `high_order`."""
+    norms = torch.stack([maps.norm(dim=1) for maps in second], 1)  # (B, M)
+    first = [unit_vectors(loss.gradient)] * len(second)
+    directions = {
+        "cafo": first,
+        "caso": [unit_vectors(maps) for maps in second],
+        "random": [random] * len(second),
     }
+    numbers = {"norms": norms.double()}
+    for name, vectors in directions.items():
+        # CAFO and noise point in one direction at all margins: one product is enough.
+        curved = vectors if name == "caso" else vectors[:1]
+        curvatures = [curvature(loss, v) for v in curved] * (len(vectors) // len(curved))
+        moves = zip(vectors, curvatures, norms.unbind(1), strict=True)
+        columns = [_change(model, images, index, loss, v, c, rho) for v, c, rho in moves]
+        for kind, values in zip(("first", "second", "true"), zip(*columns), strict=True):
+            numbers[f"{kind}_{name}"] = torch.stack(values, 1)
+    return numbers
+
+
+def normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return noise of the shape and type of images."""
+    return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+
+
+def curvature(loss: SurrogateLoss, vectors: Tensor) -> Tensor:
+    r"""Return :math:`v^T H v` of vectors (B, d), one for each image, (B,)."""
+    return (vectors * loss.product(vectors.view_as(loss.gradient)).flatten(1)).sum(1).double()
+
+
+def _change(
+    model: nn.Module,
+    images: Tensor,
+    index: Tensor,
+    loss: SurrogateLoss,
+    vectors: Tensor,
+    curvature: Tensor,
+    norms: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the change of the loss along unit vectors: to first, to second order, and true."""
+    rho = norms.double()
+    first = rho * (loss.gradient.flatten(1) * vectors).sum(1).double()
+    true = loss_change(model, images, index, norms[:, None] * vectors)
+    return first, first + rho**2 * curvature / 2, true
+
+
+@torch.no_grad()
+def loss_change(model: nn.Module, images: Tensor, index: Tensor, change: Tensor) -> Tensor:
+    r"""Return :math:`l(x + \Delta) - l(x)` for changes of the images, (B, d): (B,), in nats."""
+    losses = [
+        nn.functional.cross_entropy(model(x).double(), index, reduction="none")
+        for x in (images + change.view_as(images), images)
+    ]
+    return losses[0] - losses[1]
 
 
 def _few_classes(
@@ -129,17 +215,31 @@ def _few_classes(
 
 
 def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1) -> Result:
-    """Decompose the Hessian; the value is the share of the first squared eigenvalue among all.
+    r"""Decompose the Hessian; the value is the share of the first squared eigenvalue among all.
 
-    Beside it all eigenvalues, (B, classes). Eigenvectors are computed too, as a decomposition has
-    them: what it takes is compared with the paper's time.
+    Beside it all eigenvalues, (B, classes), and map_error, (B,): the relative distance of CASO
+    without L1 norm from the paper's closed form (theorem 5) by all eigenvectors,
+
+    .. math:: (2 \lambda_2 I - H)^{-1} g = \frac{g}{2 \lambda_2}
+       + \sum_i \Bigl( \frac{1}{2 \lambda_2 - \sigma_i} - \frac{1}{2 \lambda_2} \Bigr) v_i v_i^T g
     """
 
     def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
-        eigenvalues = decomposition(subject.folded, images, n_vectors=None).values
-        return {"share": _share_of_first(eigenvalues), "eigenvalues": eigenvalues}
+        parts = decomposition(subject.folded, images, n_vectors=None)
+        loss = surrogate_loss(subject.folded, images, subject.predict(images))
+        found = caso_converged(loss, margin=MARGIN)
+        g, twice = loss.gradient.flatten(1)[0], 2 * found.lambda2.double()
+        vectors, values = parts.vectors[0].flatten(1), parts.values[0]
+        weights = 1 / (twice - values) - 1 / twice
+        exact = g / twice + (weights * (vectors @ g)).to(g.dtype) @ vectors
+        error = (found.maps.flatten() - exact).norm() / exact.norm()
+        return {
+            "share": _share_of_first(parts.values),
+            "eigenvalues": parts.values,
+            "map_error": error.double().view(1),
+        }
 
-    return _in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "share")
+    return in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "share")
 
 
 def _share_of_first(eigenvalues: Tensor) -> Tensor:
@@ -227,102 +327,6 @@ def closed_form_difference(
     return (by_closed_form - twice).norm(dim=1) / torch.where(norm > 0, norm, 1)
 
 
-def interpretation_quality(
-    subject: EvaluatedModel,
-    *,
-    saliency: str,
-    n_images: int,
-    first: int = 0,
-    step: int = 1,
-    n_samples: int = 0,
-    radius: float = 0.2,
-    patch: int = 16,
-    n_steps: int = 28,
-    seed: int = 0,
-) -> Result:
-    r"""Judge maps of the predicted class by the metrics of chapter one and by insertion.
-
-    Maps count by their size, :math:`s = \sum_{\text{channels}} |a|`, since the paper draws them so.
-
-    Args:
-        subject: network and images.
-        saliency: a name in `suite.metrics.SALIENCIES`.
-        n_images, first, step: which test images, see `EvaluatedModel.test_images`.
-        n_samples, radius, seed: of `suite.metrics.max_sensitivity`; 0 leaves it out.
-        patch: side of the squares of pixels that are changed at a time for the faithfulness
-            estimate, in which the map is summed.
-        n_steps: points of the curves of insertion and deletion after the first.
-
-    Returns:
-        The value is the area under the curve of insertion; beside it for each image (B,):
-        deletion; faithfulness, with the sizes of the effects; entropy; max_sensitivity; sparsity,
-        the share of values of the map that are exactly zero; overlap, of the values that are not
-        zero and the equally many largest ones of the loss gradient (intersection over union);
-        confidence; predicted; and the maps as they are drawn, as uint8 (B, H, W).
-    """
-
-    def sizes_of(images: Tensor, index: Tensor) -> Tensor:
-        return SALIENCIES[saliency](subject.folded, images, index).abs().sum(1, keepdim=True)
-
-    def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
-        confidence, predicted = subject.logits(images).double().softmax(1).max(1)
-        maps = SALIENCIES[saliency](subject.folded, images, predicted)
-        numbers = _quality(subject, images, predicted, maps, patch, n_steps)
-        numbers["max_sensitivity"] = torch.full_like(confidence, torch.nan)
-        if n_samples:
-            noise: Any = {"radius": radius, "generator": subject.generator(seed)}
-            numbers["max_sensitivity"] = metrics.max_sensitivity(
-                sizes_of, images, predicted, n_samples=n_samples, **noise
-            ).double()
-        drawn = _uint8(normalised_for_display(maps))
-        return numbers | {"confidence": confidence, "predicted": predicted, "maps": drawn}
-
-    return _in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "insertion")
-
-
-def _quality(
-    subject: EvaluatedModel,
-    images: Tensor,
-    predicted: Tensor,
-    maps: Tensor,
-    patch: int,
-    n_steps: int,
-) -> dict[str, Tensor]:
-    sizes = maps.abs().sum(1, keepdim=True)
-    in_patches = nn.functional.avg_pool2d(sizes, patch)
-    effects = _patch_effects(subject, images, predicted, patch)
-    inserted, deleted = (
-        metrics.area_under_curve(curve(sizes, subject.folded, images, predicted, n_steps=n_steps))
-        for curve in (metrics.insertion_curve, metrics.deletion_curve)
-    )
-    gradient = loss_gradient(subject.folded, images, predicted)
-    sparsity = (maps == 0).flatten(1).double().mean(1)
-    largest, in_map = clipped_to(gradient, sparsity) != 0, maps != 0
-    return {
-        "insertion": inserted.double(),
-        "deletion": deleted.double(),
-        "faithfulness": metrics.faithfulness_estimate(in_patches, effects.abs()),
-        "entropy": metrics.entropy(sizes).double(),
-        "sparsity": sparsity,
-        "overlap": _share(largest & in_map, largest | in_map),
-    }
-
-
-def _share(subset: Tensor, values: Tensor) -> Tensor:
-    """Return how many of the values in one set are in the other, (B,)."""
-    return subset.flatten(1).sum(1).double() / values.flatten(1).sum(1)
-
-
-def _patch_effects(
-    subject: EvaluatedModel, images: Tensor, predicted: Tensor, patch: int
-) -> Tensor:
-    """Effects of the squares, which are the same for every saliency method."""
-    key = (hash(images.cpu().numpy().tobytes()), patch)
-    return subject.cached(
-        key, lambda: metrics.patch_effects(subject.folded, images, predicted, patch=patch)
-    )
-
-
 def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
     """Keep CAFO, CASO (both without L1 norm, of norm 1) and their difference for two images.
 
@@ -349,67 +353,14 @@ def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
     first, second = unit_vectors(loss.gradient), unit_vectors(caso_converged(loss).maps)
     sizes = torch.stack([v.view_as(images).abs().sum(1) for v in (first, second, second - first)])
     cap = torch.quantile(sizes[0].flatten(1), 0.99, dim=1).view(1, -1, 1, 1)
-    tensors["maps"] = _uint8((sizes / cap).clamp_max(1)).transpose(0, 1).contiguous()
+    tensors["maps"] = as_uint8((sizes / cap).clamp_max(1)).transpose(0, 1).contiguous()
     return Result((second - first).norm(dim=1), tensors)
 
 
-def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Result:
-    """Keep the maps of one image for all strengths of the L1 norm that are tried.
-
-    Beside CAFO and CASO stands the gradient, clipped to as many values as CASO has.
-
-    Args:
-        subject: network and images.
-        n_images: how many images there must be.
-        image: which one.
-
-    Returns:
-        The value is the chosen strength of CASO. Beside it `image` (3, H, W) and, for K strengths,
-        lambda1 (K,) and, of each `method`: METHOD_maps (K, H, W) as uint8, METHOD_sparsity (K,),
-        METHOD_chosen (the chosen strength, (1,)).
-    """
-    images, _ = subject.test_images(1, first=image)
-    predicted = subject.predict(images)
-    loss = surrogate_loss(subject.folded, images, predicted)
-    tensors = {"image": subject.data.test.images[image]}
-    for name, method in (("cafo", cafo), ("caso", caso_converged)):
-        choice = choose_lambda1(loss, method=method)
-        tensors |= {
-            "lambda1": choice.grid.lambda1[:, 0],
-            f"{name}_maps": _uint8(normalised_for_display(choice.grid.maps[:, 0])),
-            f"{name}_sparsity": choice.grid.sparsity[:, 0],
-            f"{name}_chosen": choice.interpretation.lambda1,
-        }
-    clipped = torch.cat([clipped_to(loss.gradient, s) for s in tensors["caso_sparsity"].split(1)])
-    tensors["clipped_maps"] = _uint8(normalised_for_display(clipped))
-    tensors["clipped_sparsity"] = (clipped == 0).flatten(1).double().mean(1)
-    return Result(tensors["caso_chosen"].double(), tensors)
-
-
-def clipped_to(maps: Tensor, sparsity: Tensor) -> Tensor:
-    """Keep of each map the largest absolute values, as many as a share of zeros (B,) leaves.
-
-    >>> clipped_to(torch.tensor([[1.0, -3.0, 2.0, 0.5]]), torch.tensor([0.75]))
-    tensor([[ 0., -3.,  0.,  0.]])
-    """
-    sizes = maps.abs().flatten(1)
-    zeros = (sparsity * sizes.shape[1]).round().long()
-    rank = sizes.argsort(dim=1, stable=True).argsort(dim=1)
-    return torch.where((rank >= zeros[:, None]).view_as(maps), maps, 0)
-
-
-def _uint8(values: Tensor) -> Tensor:
+def as_uint8(values: Tensor) -> Tensor:
     """Return values in [0, 1] as uint8."""
     return (values * 255).round().to(torch.uint8)
 
 
-_METRICS = (
-    closed_form_error,
-    exact_share,
-    first_and_second_order,
-    high_order,
-    interpretation_quality,
-    lambda1_sweep,
-    largest_eigenvalue,
-)
+_METRICS = (closed_form_error, exact_share, first_and_second_order, high_order, largest_eigenvalue)
 METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

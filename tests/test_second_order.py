@@ -2,25 +2,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reglib.saliency import choose_lambda1, surrogate_loss
-from suite import metrics
 from suite.errors import UsageError
 from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import SALIENCIES
 from suite.networks import network_inputs
+from suite.papers import second_order
 from suite.papers.second_order import (
     MARGINS,
     WAYS,
-    clipped_to,
     closed_form_error,
     exact_share,
     first_and_second_order,
     high_order,
-    interpretation_quality,
-    lambda1_sweep,
     largest_eigenvalue,
+    loss_change,
 )
 from tests.tiny_pretrained import CLASSES, PHOTOGRAPHS, register, subject_of
+
+TENTH = MARGINS.index(10.0)
 
 
 @pytest.fixture
@@ -29,10 +28,15 @@ def subject(tmp_path, monkeypatch):
     return subject_of()
 
 
+def inputs_of(subject, index):
+    """Return a photograph as the network takes it, pixels in [0, 1], in double precision."""
+    return network_inputs("tiny", subject.data.test.images[index : index + 1]).double()
+
+
 def dense(subject, index, n_classes=CLASSES):
     """Return confidence, gradient and Hessian of a photograph in double precision, by autograd."""
     network = subject.folded.double()
-    images = network_inputs("tiny", subject.data.test.images[index : index + 1]).double()
+    images = inputs_of(subject, index)
     kept = network(images)[0].topk(n_classes).indices
 
     def loss(x):
@@ -46,6 +50,12 @@ def dense(subject, index, n_classes=CLASSES):
     return confidence, gradient, hessian
 
 
+def interpreted(g, h, margin):
+    """Return CASO without L1 norm of a dense Hessian, for a margin over L / 2."""
+    twice = torch.linalg.eigvalsh(h)[-1] + 2 * margin
+    return torch.linalg.solve(twice * torch.eye(len(g), dtype=g.dtype) - h, g)
+
+
 @pytest.mark.parametrize("n_classes", [None, 3])
 def test_numbers_agree_with_dense_matrices(subject, n_classes):
     result = high_order(subject, n_images=3, first=1, step=2, k=2, n_classes=n_classes)
@@ -53,31 +63,104 @@ def test_numbers_agree_with_dense_matrices(subject, n_classes):
         confidence, g, h = dense(subject, index, n_classes or CLASSES)
         values, vectors = torch.linalg.eigh(h)
         found = {name: tensor[row].double() for name, tensor in result.tensors.items()}
-        identity = torch.eye(len(g), dtype=torch.float64)
-        maps = [
-            F.normalize(torch.linalg.solve((values[-1] + 2 * m) * identity - h, g), dim=0)
-            for m in MARGINS
-        ]
+        maps = [F.normalize(interpreted(g, h, m), dim=0) for m in MARGINS]
         expected = {
             "confidence": confidence,
-            "share": values[-1] ** 2 / (values[-2:] ** 2).sum(),
             "cosine": F.cosine_similarity(g, vectors[:, -1], 0).abs(),
-            "moved": (maps[0] - maps[1]).norm(),
+            "differences": torch.stack([(v - F.normalize(g, dim=0)).norm() for v in maps]),
+            "moved": (maps[TENTH] - maps[-1]).norm(),
+            "eigenvalues": values[-2:].flip(0),
         }
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value, rtol=2e-3, atol=2e-4)
-        torch.testing.assert_close(found["eigenvalues"], values[-2:].flip(0), rtol=1e-3, atol=1e-5)
-        distance = (maps[0] - F.normalize(g, dim=0)).norm()
-        torch.testing.assert_close(result.per_image[row], distance, rtol=2e-3, atol=2e-4)
+        share = values[-1] ** 2 / (values[-2:] ** 2).sum()
+        torch.testing.assert_close(result.per_image[row], share, rtol=2e-3, atol=0)
+        assert (found["residuals"] < 1e-3).all()
         assert found["predicted"] == subject.folded(subject.test_images(1, first=index)[0]).argmax()
         assert found["labels"] == subject.data.test.labels[index]
+
+
+def test_changes_of_the_loss_agree_with_dense_matrices_and_forward_passes(subject):
+    result = high_order(subject, n_images=2, first=1, step=3, seed=4)
+    noise = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(4)).double()
+    for row, index in enumerate((1, 4)):
+        _, g, h = dense(subject, index)
+        found = {name: tensor[row] for name, tensor in result.tensors.items()}
+        for m, margin in enumerate(MARGINS):
+            second = interpreted(g, h, margin)
+            torch.testing.assert_close(found["norms"][m], second.norm(), rtol=2e-3, atol=0)
+            for name, direction in (("cafo", g), ("caso", second), ("random", noise.flatten())):
+                change = second.norm() * F.normalize(direction, dim=0)
+                first = g @ change
+                expected = {
+                    "first": first,
+                    "second": first + change @ h @ change / 2,
+                    "true": true_change(subject, index, change),
+                }
+                for kind, value in expected.items():
+                    torch.testing.assert_close(
+                        found[f"{kind}_{name}"][m], value.detach(), rtol=5e-3, atol=1e-4
+                    )
+
+
+def true_change(subject, index, change):
+    """Return what the loss of the predicted class changes by, by forward passes in double."""
+    network, images = subject.folded.double(), inputs_of(subject, index)
+    labels = network(images).argmax(1)
+    losses = [
+        F.cross_entropy(network(x), labels) for x in (images + change.view_as(images), images)
+    ]
+    subject.folded.float()
+    return losses[0] - losses[1]
+
+
+def test_the_change_of_the_loss_is_that_of_each_image(subject):
+    images, labels = subject.test_images(2)
+    change = torch.linspace(-1, 1, images.numel()).view(2, -1)
+    found = loss_change(subject.folded, images, labels, change)
+    losses = [
+        F.cross_entropy(subject.folded(x), labels, reduction="none")
+        for x in (images + change.view_as(images), images)
+    ]
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, (losses[0] - losses[1]).double(), rtol=1e-4, atol=1e-5)
+    assert not loss_change(subject.folded, images, labels, 0 * change).any()
+
+
+def test_margins_decide_how_many_columns_there_are(subject):
+    result = high_order(subject, n_images=2, margins=(10.0, 1000.0, 5.0))
+    everything = high_order(subject, n_images=2).tensors
+    for name in ("differences", "norms", "residuals", "true_caso"):
+        assert result.tensors[name].shape == (2, 3)
+        torch.testing.assert_close(
+            result.tensors[name][:, 0], everything[name][:, TENTH], rtol=1e-6, atol=1e-9
+        )
+    # A stronger norm of the map makes it shorter, and turns it to the gradient.
+    for name in ("differences", "norms"):
+        values = result.tensors[name]
+        assert (values[:, 2] > values[:, 0]).all()
+        assert (values[:, 0] > values[:, 1]).all()
+
+
+def test_changes_of_the_loss_are_left_out_with_fewer_classes(subject):
+    result = high_order(subject, n_images=1, n_classes=3)
+    assert not {"norms", "true_caso", "first_cafo", "second_random"} & result.tensors.keys()
+
+
+def test_the_random_direction_does_not_depend_on_the_batch(subject):
+    together = high_order(subject, n_images=3, seed=7).tensors["true_random"]
+    alone = high_order(subject, n_images=1, first=2, seed=7).tensors["true_random"]
+    other = high_order(subject, n_images=1, first=2, seed=8).tensors["true_random"]
+    torch.testing.assert_close(alone[0], together[2], rtol=1e-3, atol=1e-6)
+    assert not torch.allclose(other[0], together[2], rtol=1e-2)
 
 
 def test_two_classes_give_rank_one_and_parallel_maps(subject):
     result = high_order(subject, n_images=PHOTOGRAPHS, n_classes=2)
     assert result.tensors["eigenvalues"].shape == (PHOTOGRAPHS, 1)
     torch.testing.assert_close(result.tensors["cosine"], torch.ones(PHOTOGRAPHS).double())
-    assert result.per_image.max() < 1e-4
+    assert result.tensors["differences"].max() < 1e-4
+    assert (result.per_image == 1).all()
 
 
 @pytest.mark.parametrize("n_classes", [1, CLASSES + 1])
@@ -95,6 +178,19 @@ def test_the_exact_share_takes_all_eigenvalues(subject):
     assert result.tensors["eigenvalues"].shape == (2, CLASSES)
 
 
+def test_the_map_error_is_that_of_the_solver(subject, monkeypatch):
+    assert exact_share(subject, n_images=4).tensors["map_error"].max() < 1e-3
+    solve = second_order.caso_converged
+
+    def longer(loss, **options):
+        found = solve(loss, **options)
+        return found._replace(maps=1.25 * found.maps)
+
+    monkeypatch.setattr(second_order, "caso_converged", longer)
+    error = exact_share(subject, n_images=4).tensors["map_error"]
+    torch.testing.assert_close(error, torch.full((4,), 0.25).double(), rtol=0, atol=1e-3)
+
+
 def test_the_closed_form_holds_for_this_network(subject):
     assert closed_form_error(subject, n_images=PHOTOGRAPHS).per_image.max() < 1e-4
 
@@ -110,70 +206,6 @@ def test_the_largest_eigenvalue_is_the_same_in_all_ways(subject, way):
     assert result.tensors["seconds"].shape == (2,)
 
 
-def quality(subject, saliency, **settings):
-    settings = {"n_images": 2, "step": 3, "patch": 4, "n_steps": 8, **settings}
-    return interpretation_quality(subject, saliency=saliency, **settings)
-
-
-@pytest.mark.parametrize("saliency", ["loss_gradient", "caso"])
-def test_each_column_is_the_metric_of_the_map(subject, saliency):
-    result = quality(subject, saliency, n_samples=2)
-    for row, index in enumerate((0, 3)):
-        images, _ = subject.test_images(1, first=index)
-        confidence, predicted = subject.folded(images).softmax(1).max(1)
-        maps = SALIENCIES[saliency](subject.folded, images, predicted)
-        sizes = maps.abs().sum(1, keepdim=True)
-        steps = {"n_steps": 8}
-        inserted = metrics.insertion_curve(sizes, subject.folded, images, predicted, **steps)
-        deleted = metrics.deletion_curve(sizes, subject.folded, images, predicted, **steps)
-        effects = metrics.patch_effects(subject.folded, images, predicted, patch=4)
-        expected = {
-            "deletion": metrics.area_under_curve(deleted)[0],
-            "faithfulness": metrics.faithfulness_estimate(F.avg_pool2d(sizes, 4), effects.abs())[0],
-            "entropy": metrics.entropy(sizes)[0],
-            "sparsity": (maps == 0).double().mean(),
-            "confidence": confidence[0],
-        }
-        found = {name: tensor[row] for name, tensor in result.tensors.items()}
-        for name, value in expected.items():
-            torch.testing.assert_close(found[name], value.double(), rtol=1e-5, atol=1e-6)
-        area = metrics.area_under_curve(inserted)[0]
-        torch.testing.assert_close(result.per_image[row], area.double())
-        drawn = (normalised_for_display(maps)[0] * 255).round().byte()
-        assert torch.equal(found["maps"], drawn)
-        assert found["max_sensitivity"] > 0
-    assert quality(subject, saliency).tensors["max_sensitivity"].isnan().all()
-
-
-def test_cafo_keeps_the_values_of_the_clipped_gradient(subject):
-    result = quality(subject, "cafo", n_images=PHOTOGRAPHS, step=1)
-    assert (result.tensors["sparsity"] > 0.5).all()
-    assert torch.equal(result.tensors["overlap"], torch.ones(PHOTOGRAPHS).double())
-
-
-def test_overlap_is_that_of_two_sets(subject, monkeypatch):
-    half = torch.zeros(1, 3, 16, 16)
-    half[:, :, :8] = 1.0
-
-    def gradient(model, images, labels):
-        flipped = half.flip(2).clone()
-        flipped[:, 0] = half[:, 0]  # one colour of three agrees
-        return flipped + 1e-3
-
-    monkeypatch.setitem(SALIENCIES, "half", lambda model, images, labels: half)
-    monkeypatch.setattr("suite.papers.second_order.loss_gradient", gradient)
-    found = quality(subject, "half", n_images=1).tensors
-    assert found["sparsity"].tolist() == [0.5]
-    assert found["overlap"].tolist() == pytest.approx([128 / (384 + 384 - 128)])
-
-
-def test_clipping_keeps_the_largest_values_of_each_map():
-    maps = torch.tensor([[[1.0, -4.0], [2.0, 3.0]], [[0.0, 0.0], [0.0, 5.0]]])[:, None]
-    clipped = clipped_to(maps, torch.tensor([0.5, 0.75]))
-    assert clipped.tolist() == [[[[0, -4], [0, 3]]], [[[0, 0], [0, 5]]]]
-    assert torch.equal(clipped_to(maps, torch.tensor([0.0, 0.0])), maps)
-
-
 def test_the_most_and_the_least_confident_photograph_are_kept(subject):
     result = first_and_second_order(subject, n_images=PHOTOGRAPHS)
     everything = high_order(subject, n_images=PHOTOGRAPHS)
@@ -181,7 +213,10 @@ def test_the_most_and_the_least_confident_photograph_are_kept(subject):
     index = [int(confidence.argmax()), int(confidence.argmin())]
     assert result.tensors["index"].tolist() == index
     torch.testing.assert_close(
-        result.per_image.double(), everything.per_image[index], atol=1e-5, rtol=1e-3
+        result.per_image.double(),
+        everything.tensors["differences"][index, TENTH],
+        atol=1e-5,
+        rtol=1e-3,
     )
     assert torch.equal(result.tensors["images"], subject.data.test.images[index])
     maps = result.tensors["maps"]
@@ -196,22 +231,3 @@ def test_the_most_and_the_least_confident_photograph_are_kept(subject):
     cap = F.normalize(first.flatten(1)).view_as(first).abs().sum(1).flatten(1).quantile(0.99, 1)
     shown = (difference.view_as(first).abs().sum(1) / cap.view(-1, 1, 1)).clamp_max(1)
     assert (maps[:, 2].int() - (shown * 255).round().int()).abs().max() <= 1
-
-
-def test_the_sweep_holds_what_the_choice_saw(subject):
-    result = lambda1_sweep(subject, n_images=PHOTOGRAPHS, image=2)
-    images, _ = subject.test_images(1, first=2)
-    predicted = subject.folded(images).argmax(1)
-    choice = choose_lambda1(surrogate_loss(subject.folded, images, predicted))
-    kept = result.tensors
-    assert torch.equal(kept["lambda1"], choice.grid.lambda1[:, 0])
-    torch.testing.assert_close(kept["caso_sparsity"], choice.grid.sparsity[:, 0])
-    assert result.per_image.tolist() == pytest.approx(choice.interpretation.lambda1.tolist())
-    torch.testing.assert_close(
-        kept["clipped_sparsity"].float(), kept["caso_sparsity"], rtol=0, atol=1e-6
-    )
-    for name in ("cafo", "caso", "clipped"):
-        assert kept[f"{name}_maps"].shape == (len(kept["lambda1"]), 16, 16)
-        assert kept[f"{name}_maps"].dtype == torch.uint8
-    assert torch.equal(kept["image"], subject.data.test.images[2])
-    assert kept["cafo_maps"][-1].max() == 0

@@ -48,6 +48,16 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
         each = ({"n_images": count, "first": first, "step": step} for count, first in where)
         return [unit for settings in each for unit in one(of, metric, **settings, **more)]
 
+    def dealt(of: Pretrained, metric: str, n: int, **more: Any) -> list[Unit]:
+        """Return the units that measure `n` photographs, each unit spread over all.
+
+        So the first units, whatever their number, are spread over all photographs.
+        """
+        step = -(-p.n_images // p.chunk)
+        where = [(min(p.chunk, n - start), start // p.chunk) for start in range(0, n, p.chunk)]
+        each = ({"n_images": count, "first": first, "step": step} for count, first in where)
+        return [unit for settings in each for unit in one(of, metric, **settings, **more)]
+
     def in_turn(of: Pretrained | Training, metric: str, n: int, **more: Any) -> list[Unit]:
         """Return the units that measure the first `n` photographs."""
         where = [(min(p.chunk, n - first), first) for first in range(0, n, p.chunk)]
@@ -71,12 +81,12 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
     further = [_shown(other) for other in p.others]
     pairs = [Training(**{**twin, "seed": 0}) for twin in p.twins]
     return {
-        "spectra": spread(network, "high_order", p.n_images, p.chunk),
+        "spectra": dealt(network, "high_order", p.n_order),
         "others": [u for of, n in further for u in in_turn(of, "high_order", n)],
         "few": [
             unit
             for c in p.class_counts
-            for unit in spread(network, "high_order", p.n_few, p.chunk, n_classes=c)
+            for unit in dealt(network, "high_order", p.n_few, n_classes=c)
         ],
         "smooth": spread(smooth, "high_order", p.n_curved, 2),
         "twins": [u for of in pairs for u in in_turn(of, "high_order", p.n_twins)],

@@ -8,10 +8,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from suite.data import class_names, load_data
+from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.evidence.statistics import mean_interval
+from suite.evidence.statistics import mean_interval, spearman
 from suite.evidence.tables import mean_text
-from suite.papers.high_order_saliency import ALL
+from suite.papers.high_order_saliency import ALL, QUALITY
+from suite.papers.second_order import MARGIN, MARGINS
 
 # Networks that are not piecewise linear.
 SMOOTH = ["efficientnet_lite0_smooth", "resnet_swish", "se_resnet50"]
@@ -33,6 +35,10 @@ SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
 WAYS = ["dense, by automatic differentiation", "all eigenvalues, Appendix C"]
 WAYS += ["leading eigenpair, Lanczos"]
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
+ENDS = {"low": "at most 0.5", "high": "at least 0.95"}
+LEAST = 3  # photographs of which a mean is shown
+QUALITY_COLUMNS = {name: name for name in QUALITY}
+SCENE_COLUMNS = {"on_box": "on the object of a box", "on_pair": "on the named one of a pair"}
 Rows = list[list[NDArray[Any] | None]]
 
 
@@ -57,12 +63,85 @@ def select(
     return rows[rows["classes"].isna() | (rows["classes"] == classes)]
 
 
-def by_classes(table: pd.DataFrame, metric: str, counts: list[int], **where: Any) -> pd.DataFrame:
-    """Return the rows of the last profile, with the number of classes in place of the network."""
-    kept = [*(str(count) for count in counts), ALL]
-    parts = [select(table, metric, classes=c, **where).assign(network=f"{c} classes") for c in kept]
-    rows = pd.concat(parts)
-    return rows[rows["profile"] == rows["profile"].iloc[-1]]
+def main(result: Results, metric: str | None = None, **where: Any) -> pd.DataFrame:
+    """Return the rows of the main network and photographs of a profile; see `select`."""
+    p = result.provenance["parameters"]
+    rows = result.frame
+    rows = rows[(rows["network"] == p["network"]) & (rows["data"] == p["images"])]
+    return rows if metric is None else select(rows, metric, **where)
+
+
+def of_main(results: Sequence[Results], metric: str, **where: Any) -> pd.DataFrame:
+    """Return those rows of several profiles."""
+    return pd.concat([main(result, metric, **where) for result in results])
+
+
+def by_margin(result: Results, metric: str) -> pd.DataFrame:
+    """Return the main rows of a metric, with the margin in place of the network."""
+    rows = main(result, metric)
+    return rows.assign(network=[f"margin {margin:g}" for margin in rows["margin"]])
+
+
+def by_classes(
+    table: pd.DataFrame, metric: str, counts: Sequence[int], **where: Any
+) -> pd.DataFrame:
+    """Return the rows of the last profile, with the number of classes in place of the network.
+
+    They are of the photographs for which there are all numbers of classes.
+    """
+    last = table[table["profile"] == table["profile"].iloc[-1]]
+    parts = [select(last, metric, classes=str(count), **where) for count in counts]
+    shown = set.intersection(*(set(part["image"]) for part in parts))
+    network = parts[0]["network"].iloc[0]
+    everything = select(last[last["network"] == network], metric, **where)
+    parts = [*parts, everything[everything["data"] == parts[0]["data"].iloc[0]]]
+    names = [*(f"{count} classes" for count in counts), "all classes"]
+    return pd.concat(
+        part[part["image"].isin(shown)].assign(network=name) for part, name in zip(parts, names)
+    )
+
+
+def what_was_measured(results: Sequence[Results]) -> Any:
+    """Return how many photographs each network was shown at each profile, and how sure it was."""
+    lines = []
+    for result in results:
+        rows = select(result.frame, "difference", smooth=None, margin=MARGIN)
+        for (data, network), part in rows.groupby(["data", "network"], sort=False):
+            line = {"profile": result.provenance["profile"], "network": name_of(network)}
+            line |= {"photographs": name_of(data), "n": len(part)}
+            line["top probability, quartiles"] = _quartiles(part["confidence"])
+            lines.append(
+                line | {words: f"{(part['sure'] == sure).sum()}" for sure, words in ENDS.items()}
+            )
+    return pd.DataFrame(lines).style.hide()
+
+
+def _quartiles(values: "pd.Series[float]") -> str:
+    return ", ".join(f"{value:.2f}" for value in values.quantile([0.25, 0.5, 0.75]))
+
+
+def fractions(result: Results, limits: Mapping[str, tuple[str, float, int]], **where: Any) -> Any:
+    """Return which share of photographs lies on one side of limits, by confidence.
+
+    Args:
+        result: of a profile.
+        limits: for each column its metric, the limit, and 1 for above or -1 for below.
+        where: of the rows, see `select`.
+    """
+    lines = []
+    for (data, network), rows in result.frame.groupby(["data", "network"], sort=False):
+        if network in SMOOTH:
+            continue
+        for sure, words in SURENESS.items():
+            line = {"photographs, network": f"{name_of(data)}, {name_of(network)}"}
+            line |= {"top probability": words}
+            for column, (metric, limit, side) in limits.items():
+                part = select(rows, metric, sure=sure, **where)
+                line["n"] = f"{len(part)}"
+                line[column] = f"{(side * part['value'] > side * limit).mean():.0%}"
+            if int(line["n"]) >= LEAST:
+                lines.append(line)
+    return pd.DataFrame(lines).style.hide()
 
 
 def quality_table(rows: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
@@ -72,41 +151,127 @@ def quality_table(rows: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFram
         rows: of one profile.
         columns: metrics and what their columns are called.
     """
-    cells = {}
-    for (saliency, metric), part in rows[rows["metric"].isin(columns)].groupby(
-        ["saliency", "metric"]
-    ):
-        cells[saliency, metric] = mean_text(part["value"], ".3g", ".2g")
+    groups = rows[rows["metric"].isin(columns)].groupby(["saliency", "metric"])
+    cells = {key: mean_text(part["value"], ".3g", ".2g") for key, part in groups}
+    numbers = groups["value"].count().groupby("saliency").max()
     wide = pd.Series(cells).unstack().reindex(columns=list(columns)).astype(object).fillna("–")
     wide = wide.reindex([name for name in TITLES if name in wide.index])
+    wide.insert(0, "n", numbers.reindex(wide.index))
     wide.index = [TITLES[name].replace("\n", " ") for name in wide.index]
     return wide.rename(columns=columns)
 
 
-def objective_table(rows: pd.DataFrame, margins: Sequence[float]) -> pd.DataFrame:
+def objective_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return what the loss rises by along CASO and CAFO of the same norm, by confidence.
 
     Args:
         rows: of one profile, data set and network.
-        margins: of λ₂, which decide the norm.
     """
     lines = []
     for sure, words in SURENESS.items():
-        for margin in margins:
+        for margin in MARGINS:
             part = select(rows, "true_loss", smooth=None, margin=margin, sure=sure)
             part = part[part["saliency"].isin(["caso", "cafo"])]
-            wide = part.pivot_table(index="image", columns="saliency", values="value")
-            if len(wide) < 2 or not {"cafo", "caso"} <= set(wide):
+            if len(part) < 2 * LEAST:
                 continue
-            line = {"top probability": words, "margin of λ₂": f"{margin:g}", "n": len(wide)}
-            line |= {"CAFO": f"{wide['cafo'].mean():.3g}", "CASO": f"{wide['caso'].mean():.3g}"}
-            both = wide[(wide > 0).all(axis=1)]
-            interval = mean_interval(np.log(both["caso"] / both["cafo"]))
-            middle, low, high = np.exp(interval[:3])
-            line["CASO ÷ CAFO"] = f"{middle:.3f} [{low:.3f}, {high:.3f}]"
-            line["CASO is ahead"] = f"{(wide['caso'] > wide['cafo']).mean():.0%}"
-            lines.append(line)
+            wide = part.pivot_table(index="image", columns="saliency", values="value")
+            lines.append(
+                {
+                    "top probability": words,
+                    "margin of λ₂": f"{margin:g}",
+                    "n": len(wide),
+                    "loss gained, CAFO": f"{wide['cafo'].mean():.3g}",
+                    "CASO": f"{wide['caso'].mean():.3g}",
+                    "CASO ÷ CAFO": _ratio(wide["caso"], wide["cafo"]),
+                    "CASO is ahead": f"{(wide['caso'] > wide['cafo']).mean():.0%}",
+                }
+            )
     return pd.DataFrame(lines)
+
+
+def _ratio(first: "pd.Series[float]", second: "pd.Series[float]") -> str:
+    """Write the geometric mean of ratios with its interval, of pairs that are positive."""
+    positive = (first > 0) & (second > 0)
+    interval = mean_interval(np.log(first[positive] / second[positive]))
+    middle, low, high = np.exp(interval[:3])
+    return f"{middle:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def advantage(result: Results) -> pd.DataFrame:
+    """Return by which factor CASO raises the true loss by more than CAFO, a row a photograph."""
+    rows = by_margin(result, "true_loss")
+    index = ["profile", "data", "network", "image", "confidence"]
+    wide = rows.pivot_table(index=index, columns="saliency", values="value")
+    wide = wide[(wide[["cafo", "caso"]] > 0).all(axis=1)].reset_index()
+    order = {name: place for place, name in enumerate(dict.fromkeys(rows["network"]))}
+    wide = wide.sort_values("network", key=lambda names: names.map(order))
+    return wide.assign(value=wide["caso"] / wide["cafo"])
+
+
+def expansion_table(results: Sequence[Results]) -> pd.DataFrame:
+    """Return the errors of both expansions of the loss, by confidence."""
+    lines = []
+    for result in results:
+        for sure, words in SURENESS.items():
+            rows = main(result, "expansion_error", sure=sure)
+            if len(rows) < 2 * LEAST:
+                continue
+            wide = rows.pivot_table(index="image", columns="saliency", values="value")
+            true = main(result, "true_loss", margin=MARGIN, sure=sure, saliency="cafo")
+            lines.append(
+                {
+                    "profile": result.provenance["profile"],
+                    "top probability": words,
+                    "n": len(wide),
+                    "true rise, median": f"{true['value'].median():.3g}",
+                    "error to first order, median": f"{wide['first order'].median():.3g}",
+                    "to second order": f"{wide['second order'].median():.3g}",
+                    "second ÷ first": _ratio(wide["second order"], wide["first order"]),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def curved_table(result: Results) -> pd.DataFrame:
+    """Return what the Hessian is like in smooth networks, and in the same ones with ReLU."""
+    columns = {"cosine": "|cos(g, v₁)|", "share": "share of λ₁²", "difference": "‖CASO − CAFO‖"}
+    names = [*SMOOTH, "resnet", "efficientnet_lite0"]
+    lines = []
+    for (data, network), rows in result.frame.groupby(["data", "network"], sort=False):
+        if network not in names:
+            continue
+        line = {"network": name_of(network), "photographs": name_of(data)}
+        accuracy = select(rows, "accuracy", smooth=None)["value"]
+        line["accuracy"] = f"{accuracy.mean():.2f}" if len(accuracy) else "–"
+        for metric, column in columns.items():
+            where: dict[str, Any] = {"margin": MARGIN} if metric == "difference" else {}
+            part = select(rows, metric, smooth=None, **where)
+            rho = spearman(part["confidence"], part["value"]) if len(part) >= LEAST else np.nan
+            line["n"] = f"{len(part)}"
+            line[column] = f"{part['value'].median():.2f} ({_quartiles(part['value'])})"
+            line[f"{column}, ρ with confidence"] = f"{float(rho):.2f}"
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def classes_table(result: Results) -> pd.DataFrame:
+    """Return shares, cosines and distances of the same photographs with fewer classes."""
+    counts = result.provenance["parameters"]["class_counts"]
+    columns: dict[str, dict[str, Any]] = {
+        "share": {},
+        "cosine": {},
+        "difference": {"margin": MARGIN},
+    }
+    means = {}
+    for metric, where in columns.items():
+        rows = by_classes(result.frame, metric, counts, **where)
+        for network, part in rows.groupby("network", sort=False):
+            means[network, metric] = mean_text(part["value"], ".3f")
+            means[network, "n"] = f"{len(part)}"
+    wide = pd.Series(means).unstack().reindex(columns=["n", *columns])
+    names = {"share": "share of λ₁²", "cosine": "|cos(g, v₁)|", "difference": "‖CASO − CAFO‖"}
+    wide = wide.reindex([*(f"{count} classes" for count in counts), "all classes"])
+    return wide.rename(columns=names).rename_axis("classes").reset_index()
 
 
 def pictures(result: Results, name: str) -> tuple[list[NDArray[Any] | None], list[str]]:

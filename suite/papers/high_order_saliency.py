@@ -1,7 +1,7 @@
 """High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,7 @@ UNSURE, SURE = 0.5, 0.95  # bounds of the top probability
 QUALITY = "insertion deletion faithfulness entropy sparsity overlap".split()
 OBJECTIVE = "caso cafo clipped_loss_gradient clipped_logit_gradient random".split()
 ALIKE = 0.14  # distance of maps of norm 1 with a cosine of 0.99
+OF_IMAGENET = ("foolbox-imagenet", "imagenet-samples", "imagenet-val-1000")
 SCENES = ("pair", "box")
 LABELS = "data network image confidence sure classes margin saliency".split()
 
@@ -80,16 +81,21 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
 
     further = [_shown(other) for other in p.others]
     pairs = [Training(**{**twin, "seed": 0}) for twin in p.twins]
+    if not min(p.margins) > 0:
+        what = "numbers above 0, by which λ₂ exceeds L / 2: without, CASO is not concave"
+        raise expected("parameter margins", what, p.margins)
+    standard = list(p.margins) == list(second_order.MARGINS)
+    margins: dict[str, Any] = {} if standard else {"margins": p.margins}
     return {
-        "spectra": dealt(network, "high_order", p.n_order),
-        "others": [u for of, n in further for u in in_turn(of, "high_order", n)],
+        "spectra": dealt(network, "high_order", p.n_order, **margins),
+        "others": [u for of, n in further for u in in_turn(of, "high_order", n, **margins)],
         "few": [
             unit
             for c in p.class_counts
-            for unit in dealt(network, "high_order", p.n_few, n_classes=c)
+            for unit in dealt(network, "high_order", p.n_few, n_classes=c, **margins)
         ],
-        "smooth": spread(smooth, "high_order", p.n_curved, 2),
-        "twins": [u for of in pairs for u in in_turn(of, "high_order", p.n_twins)],
+        "smooth": spread(smooth, "high_order", p.n_curved, 2, **margins),
+        "twins": [u for of in pairs for u in in_turn(of, "high_order", p.n_twins, **margins)],
         "accuracy": [u for of in pairs for u in one(of, "accuracy")],
         "exact": spread(network, "exact_share", p.n_exact, 1),
         "errors": [
@@ -181,6 +187,7 @@ def _rows(unit: Unit, key: str, store: Reader) -> pd.DataFrame:
     settings = {"first": 0, "step": 1, **unit.settings}
     first, step, _ = (settings.pop(name) for name in ("first", "step", "n_images"))
     kinds = settings.pop("saliencies", range(1, 21))
+    settings.pop("margins", None)
     columns = {"image": range(first, first + len(values) * step, step), "value": values}
     for name, tensor in (store.read_tensors(key) or {}).items():
         if tensor.shape == (len(values),):
@@ -213,7 +220,7 @@ def collect(
     }
     for name in ("quality", "quality_of_smooth"):
         tables[name] = tables[name].rename(columns={"value": "confidence"})
-    rows = _long(tables, done["exact"]["seconds"].tolist())
+    rows = _long(tables, parameters["margins"], done["exact"]["seconds"].tolist())
     accuracy = done["accuracy"].assign(
         metric="accuracy", network=[network_name(training_of(u)) for u in by_group["accuracy"]]
     )
@@ -223,9 +230,16 @@ def collect(
     arrays = _pictures(parameters, by_group, {n: d["key"] for n, d in done.items()}, tables, store)
     arrays["ways_value"] = tables["ways"]["value"].to_numpy()
     arrays["ways_seconds"] = tables["ways"]["seconds"].to_numpy()
-    spectra = tables["spectra"]
-    arrays["n_right"] = np.array((spectra["predicted"] == spectra["labels"]).sum())
     return rows, arrays
+
+
+def _accuracies(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the accuracy of networks on those photographs whose labels are ImageNet's."""
+    shown = pd.concat([tables["spectra"], tables["others"]], ignore_index=True)
+    shown = shown[shown["data"].isin(OF_IMAGENET)]
+    right = (shown["predicted"] == shown["labels"]).groupby([shown["data"], shown["network"]])
+    rows = right.agg(value="mean", n="size").reset_index()
+    return rows.assign(metric="accuracy", seed=0, status="done")
 
 
 def distance_bound(largest: Any, margin: float) -> Any:
@@ -238,13 +252,15 @@ def distance_bound(largest: Any, margin: float) -> Any:
     margin.
 
     >>> round(float(distance_bound(20.0, 10.0)), 3)
-    0.239
+    0.338
     """
     condition = 1 + np.maximum(largest, 0) / (2 * margin)
     return np.sqrt(2 - 4 * np.sqrt(condition) / (1 + condition))
 
 
-def _long(tables: dict[str, pd.DataFrame], seconds: list[float]) -> pd.DataFrame:
+def _long(
+    tables: dict[str, pd.DataFrame], margins: Sequence[float], seconds: list[float]
+) -> pd.DataFrame:
     """Return one row for each photograph and measure."""
     whole = ("spectra", "others", "smooth", "twins")
     order = [tables[name].assign(classes=ALL) for name in whole if len(tables[name])]
@@ -252,7 +268,7 @@ def _long(tables: dict[str, pd.DataFrame], seconds: list[float]) -> pd.DataFrame
         counts = tables["few"]["n_classes"].astype(int).astype(str)
         order.append(tables["few"].assign(classes=counts))
     spectra = pd.concat(order, ignore_index=True)
-    parts = [*_of_order(spectra), *_of_groups(tables)]
+    parts = [*_of_order(spectra, margins), *_of_groups(tables)]
     confidence = spectra[spectra["classes"] == ALL].set_index(["data", "network", "image"])
     for group, names in (
         ("errors", {"value": "closed_form_error"}),
@@ -282,7 +298,7 @@ def _melted(table: pd.DataFrame, column: str, metric: str = "", **labels: Any) -
     return rows.assign(**labels)
 
 
-def _of_order(spectra: pd.DataFrame) -> list[pd.DataFrame]:
+def _of_order(spectra: pd.DataFrame, margins: Sequence[float]) -> list[pd.DataFrame]:
     """Return the rows of what `high_order` measures."""
     parts = [
         _melted(spectra, "value", "share"),
@@ -291,7 +307,7 @@ def _of_order(spectra: pd.DataFrame) -> list[pd.DataFrame]:
         _melted(spectra, "eigenvalues_1", "largest_eigenvalue"),
     ]
     whole = spectra[spectra["classes"] == ALL]
-    for n, margin in enumerate(second_order.MARGINS, start=1):
+    for n, margin in enumerate(margins, start=1):
         parts.append(_melted(spectra, f"differences_{n}", "difference", margin=margin))
         parts += [
             _melted(whole, f"true_{name}_{n}", "true_loss", margin=margin, saliency=name)

@@ -12,8 +12,8 @@ from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.evidence.statistics import mean_interval, spearman
 from suite.evidence.tables import mean_text
-from suite.papers.high_order_saliency import ALL, QUALITY
-from suite.papers.second_order import MARGIN, MARGINS
+from suite.papers.high_order_saliency import ALL, OBJECTIVE, QUALITY
+from suite.papers.second_order import MARGIN
 
 # Networks that are not piecewise linear.
 SMOOTH = ["efficientnet_lite0_smooth", "resnet_swish", "se_resnet50"]
@@ -109,6 +109,9 @@ def what_was_measured(results: Sequence[Results]) -> Any:
         for (data, network), part in rows.groupby(["data", "network"], sort=False):
             line = {"profile": result.provenance["profile"], "network": name_of(network)}
             line |= {"photographs": name_of(data), "n": len(part)}
+            right = result.frame[result.frame["metric"] == "accuracy"]
+            right = right[(right["data"] == data) & (right["network"] == network)]
+            line["classified right"] = f"{right['value'].mean():.0%}" if len(right) else "–"
             line["top probability, quartiles"] = _quartiles(part["confidence"])
             lines.append(
                 line | {words: f"{(part['sure'] == sure).sum()}" for sure, words in ENDS.items()}
@@ -169,7 +172,7 @@ def objective_table(rows: pd.DataFrame) -> pd.DataFrame:
     """
     lines = []
     for sure, words in SURENESS.items():
-        for margin in MARGINS:
+        for margin in sorted(select(rows, "true_loss", smooth=None)["margin"].unique()):
             part = select(rows, "true_loss", smooth=None, margin=margin, sure=sure)
             part = part[part["saliency"].isin(["caso", "cafo"])]
             if len(part) < 2 * LEAST:
@@ -195,6 +198,24 @@ def _ratio(first: "pd.Series[float]", second: "pd.Series[float]") -> str:
     interval = mean_interval(np.log(first[positive] / second[positive]))
     middle, low, high = np.exp(interval[:3])
     return f"{middle:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def groups_table(results: Sequence[Results]) -> pd.DataFrame:
+    """Return what the loss rises by along groups of as many values and of the same norm."""
+    lines = []
+    for result in results:
+        for sure, words in SURENESS.items():
+            rows = main(result, "group_loss", sure=sure)
+            if len(rows) < LEAST * rows["saliency"].nunique():
+                continue
+            wide = rows.pivot_table(index="image", columns="saliency", values="value")
+            line = {"profile": result.provenance["profile"], "top probability": words}
+            line |= {"n": f"{len(wide)}", "CASO": f"{wide['caso'].mean():.3g}"}
+            for name in OBJECTIVE[1:]:
+                line[TITLES[name].replace("\n", " ")] = f"{wide[name].mean():.3g}"
+            clipped = _ratio(wide["caso"], wide["clipped_loss_gradient"])
+            lines.append(line | {"CASO ÷ clipped loss gradient": clipped})
+    return pd.DataFrame(lines)
 
 
 def advantage(result: Results) -> pd.DataFrame:

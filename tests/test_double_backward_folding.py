@@ -231,6 +231,21 @@ def test_attention_is_nonlinear_and_hardsigmoid_is_not():
     assert reasons == ["scaled_dot_product_attention is called"]
 
 
+def test_a_normalisation_by_buffers_is_linear_and_a_quotient_of_activations_is_not():
+    class Normalised(nn.Module):
+        def __init__(self, top):
+            super().__init__()
+            self.top = top
+            self.register_buffer("std", torch.tensor([0.5, 0.25]).view(2, 1, 1))
+
+        def forward(self, x):
+            scaled = (x - self.std) / self.std * self.std
+            return self.std / scaled if self.top else scaled
+
+    assert not folding_of(Normalised(False)).nonlinear
+    assert list(folding_of(Normalised(True)).nonlinear.values()) == ["truediv is called"]
+
+
 def test_a_product_of_activations_is_nonlinear_and_one_with_a_number_is_not():
     class Products(nn.Module):
         def forward(self, x):

@@ -281,7 +281,8 @@ def _why_nonlinear(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | Non
     if node.op == "call_method":
         return None if target in PIECEWISE_LINEAR_METHODS else f"the method {target} is called"
     if node.op == "call_function" and target not in PIECEWISE_LINEAR_FUNCTIONS:
-        varies = [isinstance(argument, fx.Node) for argument in node.args]
+        nodes = [argument if isinstance(argument, fx.Node) else None for argument in node.args]
+        varies = [n is not None and n.op != "get_attr" for n in nodes]  # buffers do not
         if (target is operator.mul and sum(varies) == 1) or (
             target is operator.truediv and varies == [True, False]
         ):

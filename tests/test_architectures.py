@@ -33,6 +33,7 @@ SMALL = [
     ("resnet", (1, 64, 64), {"width": 4, "blocks": (2, 1), "stem": "imagenet"}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 2), "pre_activation": True}),
     ("resnet", (3, 32, 32), {"width": 2, "blocks": (1, 2), "bottleneck": True}),
+    ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 2), "activation": "swish"}),
     ("wide_resnet", (3, 32, 32), {"depth": 10, "factor": 1}),
     ("top_gap", (3, 32, 32), {"k": 5, "width": 4, "backbone_options": SLIM}),
     ("top_gap", (1, 28, 28), {"k": 0.1, "fpn": False, "backbone": "convnet"}),
@@ -190,6 +191,27 @@ def test_a_pre_activation_block_passes_its_input_on_unchanged():
         nn.init.zeros_(block.residual[-1].weight)
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     assert torch.equal(second(first(stem(images))), stem(images))
+
+
+@pytest.mark.parametrize("kind", [{}, {"pre_activation": True}, {"bottleneck": True}], ids=str)
+def test_swish_takes_the_place_of_each_relu_and_nothing_else_changes(kind):
+    options = {"width": 4, "blocks": (1, 2), **kind}
+    relu = build("resnet", (3, 32, 32), options)
+    assert build("resnet", (3, 32, 32), {**options, "activation": "relu"}).state_dict().keys() == (
+        relu.state_dict().keys()
+    )
+    swish = build("resnet", (3, 32, 32), {**options, "activation": "swish"})
+    kinds = [[type(module) for module in network.modules()] for network in (relu, swish)]
+    assert kinds[1] == [nn.SiLU if kind is nn.ReLU else kind for kind in kinds[0]]
+    weights = swish.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in relu.state_dict().items())
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    assert not torch.allclose(swish(images), relu(images))
+
+
+def test_an_unknown_activation_names_the_nearest():
+    with pytest.raises(UsageError, match="unknown activation 'swich': did you mean 'swish'"):
+        build("resnet", (3, 32, 32), {"activation": "swich"})
 
 
 def test_convnet_has_six_convolutions_of_its_width():

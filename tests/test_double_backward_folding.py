@@ -243,7 +243,7 @@ def test_a_normalisation_by_buffers_is_linear_and_a_quotient_of_activations_is_n
             return self.std / scaled if self.top else scaled
 
     assert not folding_of(Normalised(False)).nonlinear
-    assert list(folding_of(Normalised(True)).nonlinear.values()) == ["truediv is called"]
+    assert len(folding_of(Normalised(True)).nonlinear) == 1
 
 
 def test_a_product_of_activations_is_nonlinear_and_one_with_a_number_is_not():

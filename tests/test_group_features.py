@@ -1,6 +1,7 @@
 """Maps with groups of pixels: their quality, their objective, and where they lie."""
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
@@ -192,7 +193,7 @@ def test_all_groups_have_as_many_values_and_the_same_norm(subject, monkeypatch):
     for row, vectors in enumerate(changes):
         k, norm = result.tensors["k"][row], result.tensors["norm"][row]
         assert 0 < k < 3 * SIDE**2 / 4
-        assert (vectors != 0).sum(1).tolist() == [k] * len(CANDIDATES)
+        assert (vectors != 0).sum(1).tolist() == [round(float(k))] * len(CANDIDATES)
         torch.testing.assert_close(
             vectors.norm(dim=1), norm.expand(len(CANDIDATES)), rtol=1e-5, atol=0
         )
@@ -247,14 +248,16 @@ def test_the_random_group_depends_on_the_seed_and_on_no_other_image(subject):
     assert changes(n_images=1, first=2, seed=2)[0] != together[1]
 
 
-def test_the_steps_of_the_authors_are_ten_from_a_tenth(subject):
+def test_the_authors_take_ten_steps_from_a_tenth(subject):
     result = group_objective(subject, n_images=3)
     for row in range(3):
         images, predicted, _ = shown(subject, row)
         loss = surrogate_loss(subject.folded, images, predicted)
         best = choose_lambda1(loss, method=caso_converged, factor=2.0).interpretation
-        with pytest.warns(RuntimeWarning, match="CASO did not converge"):
-            ten = caso(loss, lambda1=best.lambda1, settings=Settings(step=0.1, max_iterations=10))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # some have not converged
+            settings = Settings(step=0.1, max_iterations=10)
+            ten = caso(loss, lambda1=best.lambda1, settings=settings)
         maps, wanted = ten.maps.flatten(), best.maps.flatten()
         expected = {
             "ten_cosine": F.cosine_similarity(maps, wanted, 0),
@@ -264,6 +267,21 @@ def test_the_steps_of_the_authors_are_ten_from_a_tenth(subject):
         for name, value in expected.items():
             found = result.tensors[name][row]
             torch.testing.assert_close(found, value.double(), rtol=1e-4, atol=1e-6)
+
+
+def test_one_step_of_the_authors_shrinks_the_gradient_and_is_not_the_maximum(subject, monkeypatch):
+    monkeypatch.setattr(group_features, "OF_THE_AUTHORS", Settings(step=0.1, max_iterations=1))
+    result = group_objective(subject, n_images=1, first=4)
+    images, predicted, _ = shown(subject, 4)
+    loss = surrogate_loss(subject.folded, images, predicted)
+    best = choose_lambda1(loss, method=caso_converged, factor=2.0).interpretation
+    g = loss.gradient.flatten()
+    step = g.sign() * (g.abs() - best.lambda1).clamp_min(0)
+    cosine = F.cosine_similarity(step, best.maps.flatten(), 0)
+    assert cosine < 1 - 1e-6
+    torch.testing.assert_close(result.tensors["ten_cosine"][0].float(), cosine)
+    assert result.tensors["ten_sparsity"].item() == pytest.approx((step == 0).double().mean())
+    assert result.tensors["ten_norm"].item() != pytest.approx(1, abs=1e-3)
 
 
 class Names(nn.Module):

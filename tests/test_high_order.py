@@ -376,10 +376,9 @@ def test_a_smooth_map_does_not_depend_on_the_batch(images):
 def test_the_choice_is_the_highest_loss_among_sparse_maps(loss, method):
     chosen = choose_lambda1(loss, method=method, factor=2.0, start=1e-6)
     assert chosen.found.all()
-    grid = chosen.grid
-    torch.testing.assert_close(
-        grid.lambda1[:, 0], 1e-6 * 2.0 ** torch.arange(len(grid.lambda1)), check_dtype=False
-    )
+    peak = float(loss.gradient.abs().max())
+    strengths = 1e-6 * 2.0 ** torch.arange(math.ceil(math.log2(peak / 1e-6)) + 1).double()
+    grid = method(loss, lambda1=strengths[:, None].expand(-1, 3))  # all, also those left out
     assert (grid.sparsity[-1] == 1).all()
     assert (grid.sparsity[-2] < 1).any()
     for b in range(3):
@@ -406,10 +405,38 @@ def test_the_choice_is_the_highest_loss_among_sparse_maps(loss, method):
 def test_strengths_grow_from_the_start_until_the_map_is_empty(peak, options, strengths):
     gradient = peak * torch.tensor([[1.0, -0.5, 0.25]], dtype=torch.float64)
     loss = SurrogateLoss(gradient, torch.zeros_like, torch.zeros(1).double())
-    tried = choose_lambda1(loss, method=cafo, **options).grid
+    tried = choose_lambda1(loss, method=cafo, sparsity=(0.0, 1.0), **options).grid
     torch.testing.assert_close(tried.lambda1[:, 0], torch.tensor(strengths, dtype=torch.float64))
     assert float(tried.sparsity[-1, 0]) == 1
     assert len(strengths) == 1 or float(tried.sparsity[-2, 0]) < 1
+
+
+@pytest.mark.parametrize(
+    ("peaks", "low", "strengths"),
+    [
+        ([0.5], 0.75, [0.25, 0.5]),  # a quarter of 0.5 leaves two zeros of three
+        ([0.5], 0.5, [0.125, 0.25, 0.5]),
+        ([0.5], 0.3, [0.0625, 0.125, 0.25, 0.5]),
+        ([0.5, 0.06], 0.75, [0.03125, 0.0625, 0.125, 0.25, 0.5]),  # the other image has enough
+        ([0.5, 0.0], 0.75, [0.03125, 0.0625, 0.125, 0.25, 0.5]),  # an empty map stays empty
+    ],
+)
+def test_weaker_strengths_are_left_out_once_all_maps_have_too_few_zeros(peaks, low, strengths):
+    gradient = torch.tensor(peaks).double()[:, None] * torch.tensor([[1.0, -0.5, 0.25]]).double()
+    loss = SurrogateLoss(gradient, torch.zeros_like, torch.zeros(len(peaks)).double())
+    solved = []
+
+    def method(loss, *, lambda1, **options):
+        solved.append(float(lambda1[0, 0]))
+        return cafo(loss, lambda1=lambda1, **options)
+
+    chosen = choose_lambda1(
+        loss, method=method, start=2.0**-5, factor=2.0, sparsity=(low, 1.0), max_rounds=0
+    )
+    assert solved == strengths[::-1]
+    assert chosen.grid.lambda1.tolist() == [[strength] * len(peaks) for strength in strengths]
+    for grid, image in zip(chosen.grid.sparsity, chosen.grid.maps, strict=True):
+        torch.testing.assert_close(grid, (image == 0).double().mean(1))
 
 
 def test_where_the_grid_has_no_sparse_map_the_strength_is_halved(loss):
@@ -485,6 +512,17 @@ def test_a_lambda2_that_is_too_small_says_what_is_needed(loss):
     assert cafo(loss, lambda2=lambda2).converged.all()
     with pytest.raises(ValueError, match="lambda2: expected positive numbers, got 0"):
         cafo(loss, lambda2=0.0)
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, math.nan])
+def test_a_margin_that_makes_nothing_concave_is_refused(loss, margin):
+    half = float(loss.largest_eigenvalue.max()) / 2
+    message = rf"margin: expected a number above 0.*\({half:.6g} here\).*, got {margin:g}"
+    with pytest.raises(ValueError, match=message):
+        caso(loss, margin=margin)
+    # It is not used where lambda2 is given.
+    lambda2 = loss.largest_eigenvalue / 2 + 10
+    assert_close(caso(loss, lambda2=lambda2, margin=margin).maps, caso(loss).maps)
 
 
 @pytest.mark.parametrize("method", [cafo, caso], ids=["CAFO", "CASO"])

@@ -11,32 +11,36 @@ NETWORK, SMOOTH = "efficientnet_lite0", "efficientnet_lite0_smooth"
 
 
 def frame(rows):
-    columns = ["profile", "network", "metric", "n_classes", "value"]
-    return pd.DataFrame(rows, columns=columns)
+    columns = ["profile", "network", "metric", "classes", "image", "value"]
+    return pd.DataFrame(rows, columns=columns).assign(data="photographs")
 
 
 ROWS = frame(
     [
-        ("laptop", NETWORK, "share", 1000, 1.0),
-        ("laptop", NETWORK, "share", 2, 2.0),
-        ("laptop", SMOOTH, "share", 1000, 3.0),
-        ("laptop", NETWORK, "closed_form_error", np.nan, 4.0),
-        ("workstation", NETWORK, "share", 1000, 5.0),
-        ("workstation", NETWORK, "share", 2, 6.0),
+        ("laptop", NETWORK, "share", "all", 0, 1.0),
+        ("laptop", NETWORK, "share", "2", 0, 2.0),
+        ("laptop", SMOOTH, "share", "all", 0, 3.0),
+        ("laptop", NETWORK, "closed_form_error", None, 0, 4.0),
+        ("workstation", NETWORK, "share", "all", 0, 5.0),
+        ("workstation", NETWORK, "share", "2", 0, 6.0),
+        ("workstation", NETWORK, "share", "all", 1, 7.0),  # not measured with two classes
+        ("workstation", "efficientnet_lite2", "share", "all", 0, 8.0),
     ]
 )
 
 
-def test_rows_of_the_piecewise_linear_network_or_of_the_smooth_one():
-    assert tables.select(ROWS, "share")["value"].tolist() == [1, 5]
+def test_rows_of_the_piecewise_linear_networks_or_of_the_smooth_ones():
+    assert tables.select(ROWS, "share")["value"].tolist() == [1, 5, 7, 8]
     assert tables.select(ROWS, "share", smooth=True)["value"].tolist() == [3]
-    assert tables.select(ROWS, "share", n_classes=2)["value"].tolist() == [2, 6]
+    assert tables.select(ROWS, "share", smooth=None)["value"].tolist() == [1, 3, 5, 7, 8]
+    assert tables.select(ROWS, "share", classes="2")["value"].tolist() == [2, 6]
+    assert tables.select(ROWS, "share", image=1)["value"].tolist() == [7]
     assert tables.select(ROWS, "closed_form_error")["value"].tolist() == [4]
 
 
 def test_numbers_of_classes_take_the_place_of_networks_at_the_last_profile():
     rows = tables.by_classes(ROWS, "share", [2])
-    assert rows[["network", "value"]].to_numpy().tolist() == [["2 classes", 6], ["1000 classes", 5]]
+    assert rows[["network", "value"]].to_numpy().tolist() == [["2 classes", 6], ["all classes", 5]]
 
 
 def test_quality_has_a_row_a_method_in_the_order_of_the_figure():
@@ -46,16 +50,51 @@ def test_quality_has_a_row_a_method_in_the_order_of_the_figure():
             for saliency, metric, value in [
                 ("caso_dense", "insertion", 1.0),
                 ("caso_dense", "insertion", 3.0),
-                ("logit_gradient", "max_sensitivity", 2.0),
-                ("logit_gradient", "max_sensitivity", 2.0),
+                ("logit_gradient", "sparsity", 2.0),
+                ("logit_gradient", "sparsity", 2.0),
+                ("logit_gradient", "entropy", 2.0),
                 (None, "share", 1.0),
             ]
         ]
     )
-    table = tables.quality_table(rows)
+    table = tables.quality_table(rows, {"insertion": "put in", "sparsity": "zeros"})
     assert table.index.tolist() == ["gradient", "CASO, λ₁ = 0"]
-    assert table["insertion"].tolist() == ["not run", "2 ± 13"]
-    assert table["max-sensitivity"].tolist() == ["2 ± 0", "not run"]
+    assert table["put in"].tolist() == ["–", "2 ± 13"]
+    assert table["zeros"].tolist() == ["2 ± 0", "–"]
+    assert "entropy" not in table
+
+
+def test_the_objective_compares_both_maps_of_the_same_photographs():
+    rows = pd.DataFrame(
+        [
+            {
+                "metric": "true_loss",
+                "margin": margin,
+                "saliency": saliency,
+                "image": image,
+                "sure": sure,
+                "classes": "all",
+                "network": NETWORK,
+                "value": value,
+            }
+            for sure, margin, saliency, values in [
+                ("low", 10.0, "cafo", [1.0, 2.0, 4.0, -1.0]),
+                ("low", 10.0, "caso", [2.0, 4.0, 8.0, 3.0]),
+                ("low", 10.0, "random", [99.0] * 4),
+                ("high", 100.0, "cafo", [4.0, 4.0, 4.0]),
+                ("high", 100.0, "caso", [1.0, 1.0, 1.0]),
+            ]
+            for image, value in enumerate(values)
+        ]
+    )
+    table = tables.objective_table(rows)
+    assert table["top probability"].tolist() == ["at most 0.5", "at least 0.95"]
+    assert table["margin of λ₂"].tolist() == ["10", "100"]
+    assert table["n"].tolist() == [4, 3]
+    assert table["CASO"].tolist() == ["4.25", "1"]
+    # One photograph has no ratio, since the loss fell.
+    assert [float(words.split()[0]) for words in table["CASO ÷ CAFO"]] == [2.0, 0.25]
+    assert table["CASO is ahead"].tolist() == ["100%", "0%"]
 
 
 def result(images="foolbox-imagenet"):

@@ -27,17 +27,18 @@ faithfulness_estimate: n_images patch=1 saliency score='probability'
 feature_leakage: n_images relative=False saliency='integrated_gradients' shift=None
 first_and_second_order: n_images
 gradient_change: n_images n_samples=1 noise_std seed=0
-high_order: first=0 k=5 n_classes=None n_images step=1
+group_objective: first=0 n_images seed=0 step=1
+high_order: first=0 k=5 margins=(1.0, 10.0, 100.0) n_classes=None n_images seed=0 step=1
 implementations: n_images value
 importance_landscape: data=None n_images=None
 insertion_auc: n_images n_steps saliency score='probability'
-interpretation_quality: first=0 n_images n_samples=0 n_steps=28 \
-patch=16 radius=0.2 saliency seed=0 step=1
+interpretation_quality: first=0 keep_maps=False n_images n_steps=28 patch=16 saliencies step=1
 lambda1_sweep: image n_images
 largest_eigenvalue: n_images way
 local_lipschitz_estimate: n_images n_samples noise_std=0.1 normalised=False saliency seed=0
 mask_iou: n_images threshold=None
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
+on_object: first=0 n_images saliencies scene step=1
 ood_auroc: data n_images=None score='log_density'
 pixel_perturbation: n_images n_steps saliency='smooth_grad'
 robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \

@@ -317,6 +317,22 @@ def test_paired_by_ratio_is_a_geometric_mean():
     assert decide(rules.paired(both(0.0), **settings)).word == NO_EFFECT
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0])
+@pytest.mark.parametrize("method", ["density", "standard"])
+def test_a_pair_with_a_value_that_is_not_positive_has_no_ratio(method, value):
+    settings = PAIR | {"size": 1.1, "expected": "lower", "match": ["alpha"], "ratio": True}
+    rows = both(-1.0)
+    # One network at all radii, and another one at one radius only.
+    without = (rows["seed"] == 0) | ((rows["seed"] == 1) & (rows["alpha"] == 2))
+    rest = rules.paired(rows[~without], **settings)
+    rows["value"] = rows["value"].mask(without & (rows["method"] == method), value)
+    finding = rules.paired(rows, **settings)
+    assert finding.interval.n == 5
+    assert finding.interval == rest.interval
+    differences = rules.paired(rows, **PAIR, size=0.01, expected="lower")
+    assert differences.interval.n == 6
+
+
 def test_paired_takes_units_that_have_both_sides():
     rows = both(0.5)
     rows = rows[(rows["method"] == "standard") | (rows["seed"] < 4)]

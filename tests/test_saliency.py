@@ -3,14 +3,17 @@ import warnings
 import pytest
 import torch
 
+from reglib.saliency import cafo, surrogate_loss
 from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import (
     SALIENCIES,
+    caso_converged,
     deeplift,
     integrated_gradients,
     logit_gradient,
     loss_gradient,
     smooth_grad,
+    sparse_choice,
 )
 from suite.networks import build_network
 from tests.small_batches import random_images, softmax_network
@@ -179,6 +182,33 @@ def test_integrated_gradients_of_a_cubic_are_exact(images):
 
     maps = integrated_gradients(Cubic().eval(), images, 0 * CLASS_INDEX, n_steps=3)
     torch.testing.assert_close(maps, images**3)
+
+
+def test_path_gradients_are_means_of_gradients_along_the_path(network, images):
+    points = torch.linspace(0, 1, 1001)[1:] - 1 / 2000
+    slopes = [logit_gradient(network, a * images, CLASS_INDEX) for a in points[::4]]
+    found = SALIENCIES["path_gradients"](network, images, CLASS_INDEX)
+    wanted = torch.stack(slopes).mean(0)
+    assert (found - wanted).norm() < 0.05 * wanted.norm()
+    whole = SALIENCIES["integrated_gradients"](network, images, CLASS_INDEX)
+    torch.testing.assert_close(found * images, whole)
+
+
+@pytest.mark.parametrize("method", [cafo, caso_converged], ids=["CAFO", "CASO"])
+def test_sparse_maps_are_of_strengths_a_factor_of_two_apart(method, images):
+    network = build_network("lenet5", (2, 12, 12), 5, options={}, seed=1).double().eval()
+    loss = surrogate_loss(network, images[:1], CLASS_INDEX[:1])
+    found = sparse_choice(loss, method)
+    halvings = torch.log2(found.lambda1 / 1e-5)
+    torch.testing.assert_close(halvings, halvings.round())
+    strengths = 1e-5 * 2.0 ** torch.arange(30).double()
+    tried = method(loss, lambda1=strengths[:, None])
+    sparse = (tried.sparsity[:, 0] >= 0.75) & (tried.sparsity[:, 0] < 1)
+    assert sparse.sum() > 1
+    best = tried.loss_change[:, 0].where(sparse, -torch.inf).argmax()
+    assert found.lambda1.item() == pytest.approx(strengths[best].item())
+    name = "cafo" if method is cafo else "caso"
+    torch.testing.assert_close(SALIENCIES[name](network, images, CLASS_INDEX)[:1], found.maps)
 
 
 def test_what_is_drawn_is_clipped_at_the_percentile():

@@ -103,6 +103,24 @@ def test_changes_of_the_loss_agree_with_dense_matrices_and_forward_passes(subjec
                     )
 
 
+def test_the_second_order_of_each_margin_is_along_its_own_map(subject):
+    result = high_order(subject, n_images=PHOTOGRAPHS)
+    found = result.tensors
+    for name in ("cafo", "caso"):
+        bends = found[f"second_{name}"] - found[f"first_{name}"]
+        found[name] = bends / (found["norms"] ** 2 / 2)
+    for row in range(PHOTOGRAPHS):
+        _, g, h = dense(subject, row)
+        for m, margin in enumerate(MARGINS):
+            vector = F.normalize(interpreted(g, h, margin), dim=0)
+            torch.testing.assert_close(
+                found["caso"][row, m], vector @ h @ vector, rtol=1e-4, atol=1e-6
+            )
+    # The smaller the margin, the more the map turns to where the loss bends.
+    assert (found["caso"].diff(dim=1) < 0).any(0).all()
+    torch.testing.assert_close(found["cafo"], found["cafo"][:, :1].expand(-1, 3))
+
+
 def true_change(subject, index, change):
     """Return what the loss of the predicted class changes by, by forward passes in double."""
     network, images = subject.folded.double(), inputs_of(subject, index)

@@ -402,6 +402,16 @@ def test_accuracies_have_the_names_of_both_twins(small):
     assert set(of(rows, "cosine", data="mnist5k")["network"]) == {"resnet", "resnet_swish"}
 
 
+def test_accuracies_are_of_photographs_of_imagenet(small):
+    accuracy = of(small[0], "accuracy", data="foolbox-imagenet").set_index("network")
+    # Photographs have their own numbers as classes, and labels below 5.
+    assert accuracy["value"].to_dict() == {
+        "efficientnet_lite0": pytest.approx(5 / 12),
+        "efficientnet_lite1": 1.0,
+    }
+    assert accuracy["n"].tolist() == [12, 3]
+
+
 def test_pictures_come_from_what_was_kept(small):
     _, arrays, values = small
     assert arrays["compared_index"].tolist() == [0, 4, 8]

@@ -88,7 +88,15 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
     margins: dict[str, Any] = {} if standard else {"margins": p.margins}
     return {
         "spectra": dealt(network, "high_order", p.n_order, **margins),
-        "others": [u for of, n in further for u in in_turn(of, "high_order", n, **margins)],
+        "others": [
+            u
+            for of, n in further
+            for u in (
+                spread(of, "high_order", n, p.chunk, **margins)
+                if of.data == p.images
+                else in_turn(of, "high_order", n, **margins)
+            )
+        ],
         "few": [
             unit
             for c in p.class_counts

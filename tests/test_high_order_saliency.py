@@ -68,12 +68,12 @@ def test_photographs_are_spread_over_all_of_them():
     assert paper.groups(parameters(n_exact=0))["exact"] == []
 
 
-def test_further_networks_are_shown_the_first_photographs():
-    values = parameters(others=OTHERS, twins=[], n_closed=3, chunk=4)
+def test_further_networks_are_shown_the_same_photographs_or_the_first_of_others():
+    values = parameters(others=OTHERS, twins=[], n_images=20, n_closed=3, chunk=4)
     by_group = paper.groups(values)
     shown = by_group["others"]
     assert networks(shown) == [(of["data"], of["network"]) for of in OTHERS]
-    assert positions(shown) == [0, 1, 2, 3, 4, 0, 1]
+    assert positions(shown) == [0, 4, 8, 12, 16, 0, 1]  # spread over all, in turn
     assert [unit.settings["n_images"] for unit in shown] == [4, 1, 2]
     errors = [u for u in by_group["errors"] if u.training.network == "efficientnet_lite1"]
     assert positions(errors) == [0, 1, 2]
@@ -140,7 +140,7 @@ def test_where_maps_lie_is_measured_in_both_scenes():
 def test_only_small_networks_are_trained():
     units = paper.units(parameters(twins=TWINS, n_twins=1))
     trained = networks(unit for unit in units if isinstance(unit.training, Training))
-    assert trained == [("mnist5k", "resnet"), ("mnist5k", "lenet5")]
+    assert trained == [("mnist5k", "resnet")]
 
 
 @pytest.mark.parametrize(
@@ -316,8 +316,7 @@ def test_rows_are_one_a_photograph_and_measure(small):
         assert counts[metric] == shown + 2 * 4  # and with two numbers of classes
     assert of(rows, "largest_eigenvalue")["value"].unique().tolist() == [20]
     assert counts["closed_form_error"] == 2 * 2 + 2 + 2
-    assert counts["exact_share"] == counts["map_error"] == counts["decomposition_seconds"] == 2
-    assert of(rows, "decomposition_seconds")["value"].tolist() == [3.5] * 2
+    assert counts["exact_share"] == counts["map_error"] == 2
     assert set(rows["status"]) == {"done"}
     assert math.isnan(rows["std"].iloc[0])
     assert rows["value"].notna().all()
@@ -407,7 +406,7 @@ def test_accuracies_are_of_photographs_of_imagenet(small):
     # Photographs have their own numbers as classes, and labels below 5.
     assert accuracy["value"].to_dict() == {
         "efficientnet_lite0": pytest.approx(5 / 12),
-        "efficientnet_lite1": 1.0,
+        "efficientnet_lite1": pytest.approx(2 / 3),
     }
     assert accuracy["n"].tolist() == [12, 3]
 
@@ -424,13 +423,12 @@ def test_pictures_come_from_what_was_kept(small):
     assert arrays["sweep_caso_maps"].tolist() == np.full((3, 4, 4), 9).tolist()
     assert arrays["sweep_lambda1"].tolist() == [0, 1, 2]
     assert arrays["sweep_index"].tolist() == [values["sweep_image"]]
-    assert arrays["ways_value"].tolist() == [0.0] * 3
 
 
 def test_what_is_measured_of_no_photograph_has_no_rows():
     rows, _, _ = collected(n_exact=0, n_few=0, others=[], twins=[], n_curved=0, n_closed=0)
     left = set(rows["metric"])
-    assert not {"exact_share", "map_error", "closed_form_error", "accuracy"} & left
+    assert not {"exact_share", "map_error", "closed_form_error"} & left
     assert set(rows["network"]) == {"efficientnet_lite0"}
     assert set(rows["classes"].dropna()) == {"all"}
 

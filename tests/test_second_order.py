@@ -9,12 +9,10 @@ from suite.networks import network_inputs
 from suite.papers import second_order
 from suite.papers.second_order import (
     MARGINS,
-    WAYS,
     closed_form_error,
     exact_share,
     first_and_second_order,
     high_order,
-    largest_eigenvalue,
     loss_change,
 )
 from tests.tiny_pretrained import CLASSES, PHOTOGRAPHS, register, subject_of
@@ -211,17 +209,6 @@ def test_the_map_error_is_that_of_the_solver(subject, monkeypatch):
 
 def test_the_closed_form_holds_for_this_network(subject):
     assert closed_form_error(subject, n_images=PHOTOGRAPHS).per_image.max() < 1e-4
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_largest_eigenvalue_is_the_same_in_all_ways(subject, way):
-    result = largest_eigenvalue(subject, way=way, n_images=2)
-    expected = [torch.linalg.eigvalsh(dense(subject, index)[2])[-1] for index in range(2)]
-    torch.testing.assert_close(
-        result.per_image.double(), torch.stack(expected), rtol=1e-3, atol=1e-6
-    )
-    assert (result.tensors["seconds"] > 0).all()
-    assert result.tensors["seconds"].shape == (2,)
 
 
 def test_the_most_and_the_least_confident_photograph_are_kept(subject):

@@ -45,10 +45,11 @@ def choose_lambda1(
 
     Strengths grow by `factor` from `start` until the map is empty, which CAFO's is from
     :math:`\lambda_1 = \|g\|_\infty` on. They are solved from the strongest down, until all maps
-    have fewer zeros than the range asks for: a weaker norm leaves no more. Of the maps with a
-    sparsity in the range, the one with the highest loss is taken, by the second-order expansion. If
-    there is none, the first strength with an empty map is halved, and so on; where that jumps over
-    the range, the geometric mean of the nearest strengths on both sides takes its place.
+    have fewer zeros than the range asks for: a weaker norm leaves CAFO no more, and CASO hardly
+    ever. Of the maps with a sparsity in the range, the one with the highest loss is taken, by the
+    second-order expansion. If there is none, the first strength with an empty map is halved, and so
+    on; where that jumps over the range, the geometric mean of the nearest strengths on both sides
+    takes its place.
 
     Args:
         loss: from `surrogate_loss` or `smooth_surrogate_loss`.

@@ -202,7 +202,7 @@ def group_objective(
             ten = caso(loss, lambda1=chosen.lambda1, settings=OF_THE_AUTHORS)
         return {
             "confidence": confidence,
-            "k": (1 - zeros) * images[0].numel(),
+            "k": (chosen.maps != 0).flatten(1).sum(1).double(),
             "norm": norm[:, 0].double(),
             **{
                 f"true_{name}": loss_change(model, images, predicted, norm * unit_vectors(maps))
@@ -246,6 +246,8 @@ def on_object(
         UsageError: classes that are not of ImageNet.
     """
     pixels, labels = subject.test_uint8(None)
+    if (last := first + (n_images - 1) * step) >= len(pixels):
+        raise expected("n_images", f"at most {len(pixels)} test images", last + 1)
     classes = torch.tensor(imagenet_indices(subject.data.classes), device=labels.device)
     labels = classes[labels]
     values, shares = [], []
@@ -256,7 +258,8 @@ def on_object(
         area = areas.get(int(predicted))
         values.append(confidence)
         if area is None:
-            shares.append(torch.full((1, len(saliencies)), torch.nan, dtype=torch.float64))
+            none = torch.full((1, len(saliencies)), torch.nan, dtype=torch.float64)
+            shares.append(none.to(confidence))
             continue
         sizes = [
             m.abs().sum((0, 1)).double()
@@ -332,7 +335,9 @@ def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Resu
     images, _ = subject.test_images(1, first=image)
     predicted = subject.predict(images)
     loss = surrogate_loss(subject.folded, images, predicted)
-    strengths = sparse_choice(loss, caso_converged).lambda1 * 2.0 ** torch.arange(-3, 4)
+    strengths = sparse_choice(loss, caso_converged).lambda1 * 2.0 ** torch.arange(
+        -3, 4, device=images.device
+    )
     tensors = {"image": subject.data.test.images[image], "lambda1": strengths}
     for name, method in (("cafo", cafo), ("caso", caso_converged)):
         grid = method(loss, lambda1=strengths[:, None])

@@ -1,6 +1,7 @@
 """High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -33,9 +34,6 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
     p = SimpleNamespace(**parameters)
     network = Pretrained(data=p.images, network=p.network)
     smooth = Pretrained(data=p.images, network=p.curved_network)
-    digits = Training(
-        data="mnist5k", network="lenet5", n_train=128, epochs=1, learning_rate=1e-3, seed=0
-    )
 
     def one(of: Pretrained | Training, metric: str, **settings: Any) -> list[Unit]:
         return [Measurement(training=of, metric=metric, settings=settings)]
@@ -55,8 +53,14 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
         So the first units, whatever their number, are spread over all photographs.
         """
         step = -(-p.n_images // p.chunk)
-        where = [(min(p.chunk, n - start), start // p.chunk) for start in range(0, n, p.chunk)]
-        each = ({"n_images": count, "first": first, "step": step} for count, first in where)
+        sizes = [len(range(first, p.n_images, step)) for first in range(min(step, p.n_images))]
+        ends = list(itertools.accumulate(sizes))
+        where = [
+            (min(size, n - end + size), first) for first, (size, end) in enumerate(zip(sizes, ends))
+        ]
+        each = (
+            {"n_images": count, "first": first, "step": step} for count, first in where if count > 0
+        )
         return [unit for settings in each for unit in one(of, metric, **settings, **more)]
 
     def in_turn(of: Pretrained | Training, metric: str, n: int, **more: Any) -> list[Unit]:
@@ -128,11 +132,6 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
             unit
             for scene in SCENES
             for unit in _evenly(p.objects, p.network, scene, p.object_saliencies, p.n_objects)
-        ],
-        "ways": [
-            unit
-            for way in second_order.WAYS
-            for unit in one(digits, "largest_eigenvalue", way=way, n_images=1)
         ],
     }
 
@@ -228,16 +227,18 @@ def collect(
     }
     for name in ("quality", "quality_of_smooth"):
         tables[name] = tables[name].rename(columns={"value": "confidence"})
-    rows = _long(tables, parameters["margins"], done["exact"]["seconds"].tolist())
+    rows = _long(tables, parameters["margins"])
     accuracy = done["accuracy"].assign(
         metric="accuracy", network=[network_name(training_of(u)) for u in by_group["accuracy"]]
     )
     rows = pd.concat(
-        [rows, accuracy[["data", "network", "metric", "value", "seed", "n", "status"]]]
+        [
+            rows,
+            _accuracies(tables),
+            accuracy[["data", "network", "metric", "value", "seed", "n", "status"]],
+        ]
     )
     arrays = _pictures(parameters, by_group, {n: d["key"] for n, d in done.items()}, tables, store)
-    arrays["ways_value"] = tables["ways"]["value"].to_numpy()
-    arrays["ways_seconds"] = tables["ways"]["seconds"].to_numpy()
     return rows, arrays
 
 
@@ -266,9 +267,7 @@ def distance_bound(largest: Any, margin: float) -> Any:
     return np.sqrt(2 - 4 * np.sqrt(condition) / (1 + condition))
 
 
-def _long(
-    tables: dict[str, pd.DataFrame], margins: Sequence[float], seconds: list[float]
-) -> pd.DataFrame:
+def _long(tables: dict[str, pd.DataFrame], margins: Sequence[float]) -> pd.DataFrame:
     """Return one row for each photograph and measure."""
     whole = ("spectra", "others", "smooth", "twins")
     order = [tables[name].assign(classes=ALL) for name in whole if len(tables[name])]
@@ -284,9 +283,6 @@ def _long(
     ):
         if len(tables[group]):
             table = tables[group].rename(columns=names)
-            if group == "exact":
-                table["decomposition_seconds"] = seconds
-                names = {**names, "": "decomposition_seconds"}
             keys = pd.MultiIndex.from_frame(table[["data", "network", "image"]])
             table["confidence"] = confidence["confidence"].reindex(keys).to_numpy()
             parts += [_melted(table, name) for name in names.values()]
@@ -348,9 +344,10 @@ def _of_groups(tables: dict[str, pd.DataFrame]) -> list[pd.DataFrame]:
                 _melted(table, column, name, saliency=column.removeprefix(f"{name}_"))
                 for column in found
             ]
-    objective = tables["objective"].rename(columns={"value": "true_caso"})
-    parts += [_melted(objective, f"true_{n}", "group_loss", saliency=n) for n in OBJECTIVE]
-    parts += [_melted(objective, name) for name in ("ten_cosine", "ten_norm")]
+    if len(tables["objective"]):
+        objective = tables["objective"].rename(columns={"value": "true_caso"})
+        parts += [_melted(objective, f"true_{n}", "group_loss", saliency=n) for n in OBJECTIVE]
+        parts += [_melted(objective, name) for name in ("ten_cosine", "ten_norm")]
     objects = tables["objects"]
     shares = [c for c in objects if str(c).startswith("share_") and objects[c].notna().any()]
     for scene in SCENES if shares else ():
@@ -387,6 +384,8 @@ def _pictures(
                 of = drawn.setdefault(settings["first"], {})
                 of |= dict(zip(settings["saliencies"], maps, strict=True))
     every = sorted(image for image in drawn if p.saliencies[0] in drawn[image])
+    if not every:
+        return arrays
     quality = tables["quality"].set_index("image").loc[every]
     arrays["compared_index"] = np.array(every)
     arrays["compared_predicted"] = quality["predicted"].to_numpy(int)

@@ -32,8 +32,6 @@ TITLES = {
     "random": "random",
 }
 SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
-WAYS = ["dense, by automatic differentiation", "all eigenvalues, Appendix C"]
-WAYS += ["leading eigenpair, Lanczos"]
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
 ENDS = {"low": "at most 0.5", "high": "at least 0.95"}
 LEAST = 3  # photographs of which a mean is shown

@@ -55,7 +55,6 @@ CHOICES: dict[str, Collection[str]] = {
     "saliency": metrics.SALIENCIES,
     "shift": density_measures.SHIFTS,
     "value": density_measures.COMPARISONS,
-    "way": second_order.WAYS,
 }
 COUNTS = ("k n_baselines n_classes n_images n_rounds n_samples n_steps patch step stride").split()
 # What takes only the images of the data that it is shown: these may have any number of classes.

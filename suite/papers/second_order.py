@@ -1,6 +1,5 @@
 """Measurements of the loss to second order, and of interpretations, for each image of a network."""
 
-import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 
@@ -260,37 +259,6 @@ def closed_form_error(
     return Result(torch.cat(differences).double())
 
 
-def largest_eigenvalue(subject: EvaluatedModel, *, way: str, n_images: int) -> Result:
-    """Find the largest eigenvalue of the Hessian in one of `WAYS`; beside it the seconds, (B,)."""
-    values, seconds = [], []
-    for images, _ in subject.batches(n_images, size=1):
-        start = time.perf_counter()
-        values.append(WAYS[way](subject.folded, images))
-        seconds.append(time.perf_counter() - start)
-    return Result(torch.stack(values), {"seconds": torch.tensor(seconds, dtype=torch.float64)})
-
-
-def _dense(model: nn.Module, images: Tensor) -> Tensor:
-    """Form the Hessian by PyTorch, and decompose it."""
-    with torch.no_grad():
-        label = model(images).argmax(1)
-
-    def loss(x: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(model(x.view_as(images)), label)
-
-    hessian = torch.autograd.functional.hessian(loss, images.flatten())
-    return torch.linalg.eigvalsh(hessian).max()
-
-
-WAYS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
-    "dense": _dense,
-    "all": lambda model, images: decomposition(model, images).values[0, 0],
-    "leading": lambda model, images: hessian_eigenpairs(closed_form_hessian(model, images)).values[
-        0, 0
-    ],
-}
-
-
 def unit_vectors(maps: Tensor) -> Tensor:
     """Return maps as vectors of norm 1, (B, d); a map of zeros stays zero."""
     return nn.functional.normalize(maps.flatten(1), dim=1, eps=0.0)
@@ -362,5 +330,5 @@ def as_uint8(values: Tensor) -> Tensor:
     return (values * 255).round().to(torch.uint8)
 
 
-_METRICS = (closed_form_error, exact_share, first_and_second_order, high_order, largest_eigenvalue)
+_METRICS = (closed_form_error, exact_share, first_and_second_order, high_order)
 METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

@@ -231,6 +231,7 @@ class Kept:
             margins = torch.tensor([0.3, 0.1, 0.2], dtype=torch.float64).expand(n, 3)
             tensors |= {"share": ones, "cosine": 0.25 * ones, "moved": 2 * ones}
             tensors |= {"eigenvalues": torch.full((n, 2), 20.0), "differences": margins}
+            tensors["norms"] = margins
             for kind, size in (("first", 1.0), ("second", 2.5), ("true", 3.0)):
                 for place, name in enumerate(("cafo", "caso", "random")):
                     tensors[f"{kind}_{name}"] = (size + 10 * place) * torch.ones(n, 3).double()
@@ -258,8 +259,6 @@ class Kept:
         elif unit.metric == "first_and_second_order":
             maps = image.view(-1, 1, 1).expand(-1, 4, 4)
             tensors |= {"maps": maps.byte(), "index": image}
-        elif unit.metric == "largest_eigenvalue":
-            tensors = {"seconds": ones}
         return tensors
 
 
@@ -406,9 +405,10 @@ def test_accuracies_are_of_photographs_of_imagenet(small):
     # Photographs have their own numbers as classes, and labels below 5.
     assert accuracy["value"].to_dict() == {
         "efficientnet_lite0": pytest.approx(5 / 12),
+        "efficientnet_lite0_smooth": 0.5,
         "efficientnet_lite1": pytest.approx(2 / 3),
     }
-    assert accuracy["n"].tolist() == [12, 3]
+    assert accuracy["n"].tolist() == [12, 2, 3]
 
 
 def test_pictures_come_from_what_was_kept(small):
@@ -460,3 +460,11 @@ def test_kept_maps_are_as_small_as_they_are_drawn_and_photographs_are_left_out()
     assert torch.equal(kept["maps"], blocks)
     again = paper.kept_tensors({}, kept)
     assert torch.equal(again["maps"], blocks)
+
+
+def test_photographs_are_as_sure_as_among_all_classes(small):
+    few = of(small[0], "share", classes="10")
+    everything = of(small[0], "share", classes="all", network="efficientnet_lite0")
+    sure = everything.drop_duplicates("image").set_index("image")["sure"]
+    assert few["sure"].tolist() == sure.loc[few["image"]].tolist()
+    assert set(sure) == {"low", "between", "high"}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from scipy.stats import spearmanr
 
 from suite.data import load_data
 from suite.evidence.results import Results
@@ -132,3 +133,77 @@ def test_the_chosen_strengths_are_marked():
     assert grid["titles"] == ["λ₁ = 1e-05", "λ₁ = 1e-04"]
     assert grid["notes"][2] == ["zeros 0.0%", "zeros 75.6%"]
     assert grid["labels"] == ["CAFO", "CASO", "clipped gradient"]
+
+
+def of_photographs(metric, values, **labels):
+    """Return rows of photographs that are sure, unsure and between in turn, four of each."""
+    turns = [("low", 0.4), ("between", 0.7), ("high", 0.99)]
+    rows = [
+        {"image": i, "sure": turns[i % 3][0], "confidence": turns[i % 3][1], "value": value}
+        for i, value in enumerate(values)
+    ]
+    given = {"profile": "laptop", "network": NETWORK, "data": "foolbox-imagenet", "classes": "all"}
+    return (
+        pd.DataFrame(rows)
+        .assign(metric=metric, margin=10.0, saliency=None, **given)
+        .assign(**labels)
+    )
+
+
+def a_result():
+    n = np.arange(12.0)
+    parts = [
+        of_photographs(metric, 0.1 * n) for metric in ("share", "cosine", "difference", "norm")
+    ]
+    parts += [
+        of_photographs("true_loss", (1 + n) * f, saliency=s) for s, f in (("cafo", 1), ("caso", 2))
+    ]
+    parts += [
+        of_photographs("expansion_error", (1 + n) * f, saliency=s)
+        for s, f in (("first order", 1), ("second order", 3))
+    ]
+    parts += [
+        of_photographs("group_loss", 1 + n, saliency=s)
+        for s in ("caso", "cafo", "clipped_loss_gradient", "clipped_logit_gradient", "random")
+    ]
+    parts += [of_photographs(m, 0.2 * n, classes="10") for m in ("share", "cosine", "difference")]
+    parts += [of_photographs("accuracy", [0.9], image=np.nan, sure=None)]
+    parameters = {"images": "foolbox-imagenet", "network": NETWORK, "class_counts": [10]}
+    provenance = {"profile": "laptop", "parameters": parameters}
+    return Results(pd.concat(parts, ignore_index=True), pd.DataFrame(), {}, provenance)
+
+
+def test_fractions_are_of_photographs_on_one_side_of_a_limit():
+    table = tables.fractions(a_result(), {"alike": ("difference", 0.35, -1)}, margin=10).data
+    assert table["alike"].tolist() == ["50%", "25%", "25%"]
+    assert table["n"].tolist() == ["4"] * 3
+
+
+def test_losses_are_compared_by_confidence_at_each_margin():
+    table = tables.objective_table(tables.main(a_result()))
+    assert table["CASO ÷ CAFO"].tolist() == ["2 [2, 2]"] * 3
+    assert table["CASO is ahead"].tolist() == ["100%"] * 3
+    assert table["loss gained, CAFO"].tolist() == ["5.5", "6.5", "7.5"]
+    assert tables.advantage(a_result())["value"].tolist() == [2.0] * 12
+    errors = tables.expansion_table([a_result()])
+    assert errors["second ÷ first"].tolist() == ["3 [3, 3]"] * 3
+    groups = tables.groups_table([a_result()])
+    assert groups["CASO ÷ clipped loss gradient"].tolist() == ["1 [1, 1]"] * 3
+
+
+def test_classes_and_networks_have_a_row_each():
+    table = tables.classes_table(a_result())
+    assert table["classes"].tolist() == ["10 classes", "all classes"]
+    assert table["n"].tolist() == ["12"] * 2
+    assert table["share of λ₁²"].str[:5].tolist() == ["1.100", "0.550"]
+    curved = tables.curved_table(a_result())
+    rho = spearmanr(np.arange(12) % 3, np.arange(12)).statistic
+    assert curved["accuracy"].tolist() == ["0.90"]
+    assert curved["‖CASO − CAFO‖, ρ with confidence"].tolist() == [f"{rho:.2f}"]
+    shown = tables.what_was_measured([a_result()]).data
+    assert shown[["n", "classified right", "at most 0.5", "at least 0.95"]].iloc[0].tolist() == [
+        12,
+        "90%",
+        "4",
+        "4",
+    ]

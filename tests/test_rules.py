@@ -1,5 +1,7 @@
 """Each rule can say each of its words, and says them where it should."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -81,6 +83,23 @@ def test_words_of_staying_within(low, high, word):
 def test_words_of_a_level(low, high, null, word):
     finding = found(low, high, bound=0.5, null=null, least=0.5 - null)
     assert decide(finding).word == word
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word", "detail"),
+    [
+        (0.06, 0.1, HOLDS, ""),
+        (0.18, 0.22, OPEN, "between the two limits"),
+        (0.1, 0.2, OPEN, ""),
+        (0.35, 0.4, OPPOSITE, ""),
+    ],
+)
+def test_nothing_is_decided_between_two_limits(low, high, word, detail):
+    rows = frame_of([low, (low + high) / 2, high], [1] * 3, range(3))
+    finding = rules.level(rows, unit="network", size=0.14, expected="below", opposite=0.316)
+    assert finding.undecided
+    finding = dataclasses.replace(finding, interval=Interval((low + high) / 2, low, high, 3))
+    assert decide(finding)[:2] == (word, detail)
 
 
 def test_ratios_are_compared_by_their_logarithms():

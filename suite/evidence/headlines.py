@@ -248,7 +248,7 @@ def relative(claims: Sequence[Claim], row: "pd.Series[Any]") -> tuple[float, flo
     printed = published_effect(claim)
     size = claim["smallest_effect"]["size"]
     ratio = bool(settings.get("ratio"))
-    null = settings.get("no_effect", 0.0)
+    null = settings.get("no_effect", settings.get("opposite", 0.0))
     values = np.array([row["estimate"], row["low"], row["high"]], float) - (0 if ratio else null)
     scale = (size if printed is None else printed) - (0 if ratio else null)
     if ratio:

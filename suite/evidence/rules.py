@@ -50,6 +50,7 @@ class Finding:
         null: the value that is no effect.
         least: the smallest effect of interest, as a distance from `null`; 0 if any counts.
         scale: "linear"; "ratio" (compared by logarithms) or "correlation" (Fisher's).
+        undecided: whether nothing is decided between `null` and `bound`.
     """
 
     statistic: str
@@ -60,6 +61,7 @@ class Finding:
     null: float = 0.0
     least: float = 0.0
     scale: str = "linear"
+    undecided: bool = False
 
 
 class Verdict(NamedTuple):
@@ -81,6 +83,9 @@ def decide(finding: Finding, published: float | None = None) -> Verdict:
       published one;
     - *open*: none of these;
     - *cannot be measured here*: there is no interval.
+
+    Where nothing is decided between the bound and no effect, an interval that lies between them is
+    *open*, too.
 
     A claim that something stays within ± a bound *holds* where the interval lies within, and is
     *opposite* where it lies outside.
@@ -107,7 +112,9 @@ def decide(finding: Finding, published: float | None = None) -> Verdict:
         return Verdict(HOLDS, _beside(low, high, printed))
     if high < min(0.0, bound):
         return Verdict(OPPOSITE)
-    if high < least:
+    if finding.undecided and low >= 0 and high <= bound:
+        return Verdict(OPEN, "between the two limits")
+    if high < least and not finding.undecided:
         few = high < finding.least
         return Verdict(NO_EFFECT, "" if few else "less than half of the published size")
     mean = _turned(finding, finding.interval.estimate)
@@ -378,6 +385,7 @@ def level(
     size: float,
     expected: str,
     no_effect: float | None = None,
+    opposite: float | None = None,
     x: str | None = None,
     at_least: float = -np.inf,
     at_most: float = np.inf,
@@ -389,15 +397,19 @@ def level(
         size: the limit.
         expected: "above" or "below".
         no_effect: that value, if the other side of the limit is not the opposite.
+        opposite: where the opposite begins, if between that and the limit nothing is decided.
         x, at_least, at_most: a column and its range, for a part of the rows.
     """
     if x is not None:
         rows = rows[rows[x].between(at_least, at_most)]
     values = rows.groupby(UNIT_COLUMNS[unit])["value"].mean()
     interval, sign = _exact(values, rows), {"above": 1, "below": -1}[expected]
-    start = size if no_effect is None else no_effect
+    ends = [end for end in (no_effect, opposite) if end is not None]
+    start = ends[0] if ends else size
     p, least = t_test_p(values, size), abs(size - start)
-    return Finding(f"mean (limit {size:g})", interval, p, sign, size, start, least)
+    statistic = f"mean (limit {size:g})"
+    two = opposite is not None
+    return Finding(statistic, interval, p, sign, size, start, least, undecided=two)
 
 
 def paired(

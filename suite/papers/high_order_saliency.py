@@ -244,7 +244,8 @@ def collect(
 
 def _accuracies(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the accuracy of networks on those photographs whose labels are ImageNet's."""
-    shown = pd.concat([tables["spectra"], tables["others"]], ignore_index=True)
+    of_imagenet = ("spectra", "others", "smooth")
+    shown = pd.concat([tables[name] for name in of_imagenet], ignore_index=True)
     shown = shown[shown["data"].isin(OF_IMAGENET)]
     right = (shown["predicted"] == shown["labels"]).groupby([shown["data"], shown["network"]])
     rows = right.agg(value="mean", n="size").reset_index()
@@ -275,24 +276,38 @@ def _long(tables: dict[str, pd.DataFrame], margins: Sequence[float]) -> pd.DataF
         counts = tables["few"]["n_classes"].astype(int).astype(str)
         order.append(tables["few"].assign(classes=counts))
     spectra = pd.concat(order, ignore_index=True)
+    on = ["data", "network", "image"]
+    confidence = spectra[spectra["classes"] == ALL].set_index(on)["confidence"]
+
+    def among_all(table: pd.DataFrame) -> Any:
+        """Return the top probability among all classes, which keeping a few would change."""
+        return confidence.reindex(pd.MultiIndex.from_frame(table[on])).to_numpy()
+
+    spectra["sure"] = sureness(among_all(spectra))
     parts = [*_of_order(spectra, margins), *_of_groups(tables)]
-    confidence = spectra[spectra["classes"] == ALL].set_index(["data", "network", "image"])
     for group, names in (
         ("errors", {"value": "closed_form_error"}),
         ("exact", {"value": "exact_share", "map_error": "map_error"}),
     ):
         if len(tables[group]):
             table = tables[group].rename(columns=names)
-            keys = pd.MultiIndex.from_frame(table[["data", "network", "image"]])
-            table["confidence"] = confidence["confidence"].reindex(keys).to_numpy()
+            table["confidence"] = among_all(table)
             parts += [_melted(table, name) for name in names.values()]
     rows = pd.concat(parts, ignore_index=True).dropna(subset="value")
-    sure = np.select(
-        [rows["confidence"] <= UNSURE, rows["confidence"] >= SURE], ["low", "high"], "between"
-    )
-    rows = rows.assign(sure=sure).reindex(columns=[*LABELS, "metric", "value"])
-    rows["sure"] = rows["sure"].where(rows["confidence"].notna())
+    rows = rows.reindex(columns=[*LABELS, "metric", "value"])
+    rows["sure"] = rows["sure"].fillna(pd.Series(sureness(rows["confidence"]), rows.index))
     return rows.assign(seed=0, std=np.nan, n=1, status="done")
+
+
+def sureness(confidence: Any) -> NDArray[Any]:
+    """Say whether top probabilities are high, low, or between; None where there is none.
+
+    >>> sureness(np.array([0.5, 0.6, 0.95, np.nan])).tolist()
+    ['low', 'between', 'high', None]
+    """
+    p = np.asarray(confidence, float)
+    cases = [np.isnan(p), p <= UNSURE, p >= SURE]
+    return np.select(cases, [np.array(None), np.array("low"), np.array("high")], "between")
 
 
 def _melted(table: pd.DataFrame, column: str, metric: str = "", **labels: Any) -> pd.DataFrame:
@@ -313,6 +328,7 @@ def _of_order(spectra: pd.DataFrame, margins: Sequence[float]) -> list[pd.DataFr
     whole = spectra[spectra["classes"] == ALL]
     for n, margin in enumerate(margins, start=1):
         parts.append(_melted(spectra, f"differences_{n}", "difference", margin=margin))
+        parts.append(_melted(whole, f"norms_{n}", "norm", margin=margin))
         parts += [
             _melted(whole, f"true_{name}_{n}", "true_loss", margin=margin, saliency=name)
             for name in ("cafo", "caso")

@@ -176,11 +176,13 @@ def objective_table(rows: pd.DataFrame) -> pd.DataFrame:
             if len(part) < 2 * LEAST:
                 continue
             wide = part.pivot_table(index="image", columns="saliency", values="value")
+            norms = select(rows, "norm", smooth=None, margin=margin, sure=sure)
             lines.append(
                 {
                     "top probability": words,
                     "margin of λ₂": f"{margin:g}",
                     "n": len(wide),
+                    "norm, median": f"{norms['value'].median():.2g}",
                     "loss gained, CAFO": f"{wide['cafo'].mean():.3g}",
                     "CASO": f"{wide['caso'].mean():.3g}",
                     "CASO ÷ CAFO": _ratio(wide["caso"], wide["cafo"]),

@@ -229,13 +229,15 @@ def collect(
         tables[name] = tables[name].rename(columns={"value": "confidence"})
     rows = _long(tables, parameters["margins"])
     accuracy = done["accuracy"].assign(
-        metric="accuracy", network=[network_name(training_of(u)) for u in by_group["accuracy"]]
+        metric="accuracy",
+        seed=0,
+        network=[network_name(training_of(u)) for u in by_group["accuracy"]],
     )
     rows = pd.concat(
         [
             rows,
             _accuracies(tables),
-            accuracy[["data", "network", "metric", "value", "seed", "n", "status"]],
+            accuracy.reindex(columns=["data", "network", "metric", "value", "seed", "n", "status"]),
         ]
     )
     arrays = _pictures(parameters, by_group, {n: d["key"] for n, d in done.items()}, tables, store)

@@ -206,7 +206,7 @@ def groups_table(results: Sequence[Results]) -> pd.DataFrame:
     for result in results:
         for sure, words in SURENESS.items():
             rows = main(result, "group_loss", sure=sure)
-            if len(rows) < LEAST * rows["saliency"].nunique():
+            if rows["image"].nunique() < LEAST:
                 continue
             wide = rows.pivot_table(index="image", columns="saliency", values="value")
             line = {"profile": result.provenance["profile"], "top probability": words}

@@ -154,12 +154,18 @@ def quality_table(rows: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFram
     """
     groups = rows[rows["metric"].isin(columns)].groupby(["saliency", "metric"])
     cells = {key: mean_text(part["value"], ".3g", ".2g") for key, part in groups}
-    numbers = groups["value"].count().groupby("saliency").max()
+    counts = groups["value"].count().unstack().reindex(columns=list(columns))
+    numbers = counts.apply(_distinct, axis=1)
     wide = pd.Series(cells).unstack().reindex(columns=list(columns)).astype(object).fillna("–")
     wide = wide.reindex([name for name in TITLES if name in wide.index])
     wide.insert(0, "n", numbers.reindex(wide.index))
     wide.index = [TITLES[name].replace("\n", " ") for name in wide.index]
     return wide.rename(columns=columns)
+
+
+def _distinct(counts: "pd.Series[float]") -> str:
+    """Write counts, each once, in their order."""
+    return ", ".join(f"{count:.0f}" for count in dict.fromkeys(counts.dropna()))
 
 
 def objective_table(rows: pd.DataFrame) -> pd.DataFrame:

@@ -114,11 +114,6 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     assert leakage["estimate"] == pytest.approx(1 / 3, abs=0.04)
     assert leakage["on"].startswith("BlockMNIST")
     assert f"5 epochs on BlockMNIST, {leakage['n']:.0f} networks of each kind)" in text
-    confident = rows.loc["hessian-nearly-rank-one-when-confident"]
-    assert f"{confident['n']:.0f} confident photographs of ImageNet, one network)" in text
-    along = rows.loc["eigenvector-parallel-to-gradient-when-confident"]
-    assert f"({confident['estimate']:.2f} of its curvature)" in text
-    assert f"(cosine {along['estimate']:.2f})" in text
     accuracy = rows.loc["target-10-is-more-accurate"]
     assert "eleven points of accuracy lost" in text
     assert accuracy["estimate"] == pytest.approx(-0.11, abs=0.005)
@@ -139,8 +134,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     steadier = rows.loc[["max-sensitivity-falls", lipschitz.name]]
     assert [faithful["verdict"], *steadier["verdict"]] == ["no such effect", "holds", "holds"]
     assert set(steadier["n"]) == {faithful["n"]}
-    names = (leakage.name, confident.name, along.name, accuracy.name)
-    assert rows.loc[[*names], "verdict"].tolist() == ["holds", "holds", "holds", "opposite"]
+    assert rows.loc[[leakage.name, accuracy.name], "verdict"].tolist() == ["holds", "opposite"]
     assert rows.loc["pgd-accuracy-above-one-half", "verdict"] == "cannot be measured here"
     fashion = load_results("top_gap", "workstation").verdicts.query("data == 'fashion_mnist'")
     fashion = fashion.set_index("claim").loc["pgd-accuracy-rises"]
@@ -167,3 +161,30 @@ def test_the_first_page_has_the_epochs_of_the_profiles():
     assert f"three blocks, cifar10-jpeg, {pilcro['epochs']} epochs" in text
     block = profiles("marginal_density")["workstation"]["block_panels"][0]
     assert f"(MLP, {block['epochs']} epochs on BlockMNIST" in text
+
+
+def test_what_the_first_page_says_of_the_second_order_is_what_was_kept():
+    text = (ROOT / "book" / "index.md").read_text()
+    kept = load_results("high_order_saliency", "workstation")
+    main = {"data": "imagenet-samples", "network": "efficientnet_lite0"}
+    rows = select(kept.verdicts, **main).set_index("claim")
+    shares = select(kept.frame, metric="share", classes="all", **main)
+    assert f"one network, {len(shares)} photographs of ImageNet)" in text
+    sure = rows.loc["hessian-nearly-rank-one-when-confident"]
+    assert f"of the {sure['n']:.0f} that it is sure of, the loss curves" in text
+    assert f"({sure['estimate']:.2f} of its curvature)" in text
+    along = rows.loc["eigenvector-parallel-to-gradient-when-confident"]
+    assert f"(cosine {along['estimate']:.2f})" in text
+    alike, differ = (rows.loc[c] for c in ("alike-when-confident", "different-when-unconfident"))
+    assert f"alike (mean distance {alike['estimate']:.2f}, of at most 1.41)" in text
+    assert (
+        f"for the {differ['n']:.0f} that it is unsure of they differ ({differ['estimate']:.2f})"
+        in text
+    )
+    gain = rows.loc["second-order-raises-the-loss-more-when-unconfident"]
+    numbers = f"({gain['estimate']:.2f} times [{gain['low']:.2f}, {gain['high']:.2f}])"
+    assert f"the second order's raises the true loss by no more {numbers}" in text
+    assert [r["verdict"] for r in (sure, along, alike, gain)] == ["holds"] * 3 + ["no such effect"]
+    groups = rows.loc["groups-improve-insertion"]
+    assert "groups of pixels order an image no better than the gradient" in text
+    assert groups["verdict"] == "no such effect"

@@ -178,7 +178,7 @@ def test_what_the_first_page_says_of_the_second_order_is_what_was_kept():
     alike, differ = (rows.loc[c] for c in ("alike-when-confident", "different-when-unconfident"))
     assert f"alike (mean distance {alike['estimate']:.2f}, of at most 1.41)" in text
     assert (
-        f"for the {differ['n']:.0f} that it is unsure of they differ ({differ['estimate']:.2f})"
+        f"for the {differ['n']:.0f} that it is unsure of they differ more ({differ['estimate']:.2f})"
         in text
     )
     gain = rows.loc["second-order-raises-the-loss-more-when-unconfident"]

@@ -177,10 +177,8 @@ def test_what_the_first_page_says_of_the_second_order_is_what_was_kept():
     assert f"(cosine {along['estimate']:.2f})" in text
     alike, differ = (rows.loc[c] for c in ("alike-when-confident", "different-when-unconfident"))
     assert f"alike (mean distance {alike['estimate']:.2f}, of at most 1.41)" in text
-    assert (
-        f"for the {differ['n']:.0f} that it is unsure of they differ more ({differ['estimate']:.2f})"
-        in text
-    )
+    unsure = f"for the {differ['n']:.0f} that it is unsure of they differ more"
+    assert f"{unsure} ({differ['estimate']:.2f})" in text
     gain = rows.loc["second-order-raises-the-loss-more-when-unconfident"]
     numbers = f"({gain['estimate']:.2f} times [{gain['low']:.2f}, {gain['high']:.2f}])"
     assert f"the second order's raises the true loss by no more {numbers}" in text

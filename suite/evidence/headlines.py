@@ -96,8 +96,11 @@ def _others(rows: pd.DataFrame) -> str:
     words = rows["verdict"] + (" (" + alone + ", but not after Holm's adjustment)").fillna("")
     for verdict, part in rows.groupby(words, sort=False):
         where = part["data"].map(name_of) + " with " + part["network"].map(name_of)
+        said = verdict != CANNOT
         numbers = [
-            f" ({interval_text(Interval(*values))}, n = {n:.0f})" if np.isfinite(values[0]) else ""
+            f" ({interval_text(Interval(*values))}, n = {n:.0f})"
+            if said and np.isfinite(values[0])
+            else ""
             for *values, n in part[["estimate", "low", "high", "n"]].to_numpy(float)
         ]
         parts.append(f"{verdict} on {', '.join(where + numbers)}")

@@ -85,4 +85,6 @@ def _accuracy(rows: pd.DataFrame, names: Mapping[str, str]) -> str:
         each = [f"{medians[key]:.2f} ({name})" for key, name in names.items() if key in medians]
         return f"median accuracy {', '.join(each)}"
     low, middle, high = rows["value"].quantile([0.1, 0.5, 0.9])
+    if len(rows) == 1:
+        return f"accuracy {middle:.2f}"
     return f"accuracy mostly {low:.2f} to {high:.2f}, median {middle:.2f}"

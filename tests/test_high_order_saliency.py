@@ -123,7 +123,7 @@ def test_margins_are_settings_where_they_are_not_the_standard_ones():
 
     assert set(settings()) == {None}
     assert all(margins == [10.0, 50.0] for margins in settings(margins=[10.0, 50.0]))
-    for wrong in ([10.0, 0.0], [-1.0]):
+    for wrong in ([10.0, 0.0], [-1.0], [1.0, 100.0]):
         with pytest.raises(UsageError, match="parameter margins: expected numbers above 0"):
             paper.groups(parameters(margins=wrong))
 

@@ -85,8 +85,10 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
 
     further = [_shown(other) for other in p.others]
     pairs = [Training(**{**twin, "seed": 0}) for twin in p.twins]
-    if not min(p.margins) > 0:
-        what = "numbers above 0, by which λ₂ exceeds L / 2: without, CASO is not concave"
+    if not min(p.margins) > 0 or second_order.MARGIN not in p.margins:
+        what = (
+            "numbers above 0, by which λ₂ exceeds L / 2 (else CASO is not concave), with 10 among"
+        )
         raise expected("parameter margins", what, p.margins)
     standard = list(p.margins) == list(second_order.MARGINS)
     margins: dict[str, Any] = {} if standard else {"margins": p.margins}

@@ -98,7 +98,7 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
             u
             for of, n in further
             for u in (
-                spread(of, "high_order", n, p.chunk, **margins)
+                dealt(of, "high_order", n, **margins)
                 if of.data == p.images
                 else in_turn(of, "high_order", n, **margins)
             )

@@ -1,15 +1,16 @@
-"""Adversarial attacks on images in [0, 1]: thin calls of Foolbox and of ART.
+"""Adversarial attacks on images in [0, 1]: thin calls of Foolbox, AutoAttack and ART.
 
 Every attack is aimed at the class that the network predicts for the clean image. So one attack
 answers both questions: is the prediction unchanged, and is it (still) correct?
 """
 
 import inspect
+import logging
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import wraps
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -19,9 +20,11 @@ from torch import Tensor, nn
 
 from reglib._checks import check_positive
 from reglib.double_backward import folded_copy
-from suite.errors import unknown
+from suite.errors import expected, unknown
 
 NORMS: dict[str, Any] = {"linf": np.inf, "l2": 2}
+AUTO_ATTACK = ("apgd-ce", "apgd-t", "fab-t", "square")
+LOGGER = logging.getLogger(__name__)
 LOSSES = {"cross_entropy": "cross_entropy", "logit_ratio": "difference_logits_ratio"}
 BATCH_SIZE = 128
 
@@ -168,7 +171,6 @@ def apgd(
     generator: torch.Generator,
     norm: str = "linf",
     loss: str = "cross_entropy",
-    n_targets: int = 0,
     steps: int = 100,
     restarts: int = 1,
 ) -> Perturb:
@@ -178,14 +180,13 @@ def apgd(
         model, images, labels, epsilon, norm, batch_size: see `fgsm`.
         generator: source of the random starts.
         loss: "cross_entropy" (APGD-CE) or "logit_ratio" (APGD-DLR, for three classes or more).
-        n_targets: 0, or how many of the likeliest other classes to aim at one after the other.
         steps, restarts: see `pgd`.
 
     Raises:
         ValueError, UsageError: see `pgd`; unknown loss; `logit_ratio` with two classes.
 
     Source: :cite:t:`croce2020`. Unlike its authors, ART judges an image by the last step, not by
-    the best one, and aims at a class by the same losses.
+    the best one.
     """
     check_positive(steps=steps, restarts=restarts)
     if loss not in LOSSES:
@@ -196,7 +197,6 @@ def apgd(
         "eps_step": 2 * epsilon,
         "max_iter": steps,
         "nb_random_init": restarts,
-        "targeted": n_targets > 0,
         "loss_type": LOSSES[loss],
     }
 
@@ -204,16 +204,7 @@ def apgd(
         logits = frozen(x)
         if loss == "logit_ratio" and logits.shape[1] < 3:
             raise ValueError(f"loss: expected three classes for logit_ratio, got {logits.shape[1]}")
-        generate = _by_art("AutoProjectedGradientDescent", frozen, x, options)
-        if not n_targets:
-            return generate(predicted)
-        others = logits.scatter(1, predicted[:, None], -torch.inf).argsort(1, descending=True)
-        result = x
-        for target in others[:, : min(n_targets, logits.shape[1] - 1)].T:
-            aimed = generate(target)
-            fooled = frozen(result).argmax(1) != predicted
-            result = torch.where(fooled[:, None, None, None], result, aimed)
-        return result
+        return _by_art("AutoProjectedGradientDescent", frozen, x, options)(predicted)
 
     return perturb
 
@@ -265,49 +256,75 @@ def square(
     return lambda frozen, x, predicted: _by_art("SquareAttack", frozen, x, options)(predicted)
 
 
+@_attack
 def auto_attack(
-    model: nn.Module,
     images: Tensor,
-    labels: Tensor,
     *,
     epsilon: float,
     generator: torch.Generator,
+    norm: str = "linf",
+    parts: Sequence[str] = AUTO_ATTACK,
     steps: int = 100,
     n_targets: int = 9,
     queries: int = 5000,
-    batch_size: int = BATCH_SIZE,
-) -> Attacked:
-    """Attack by APGD-CE, by APGD aimed at classes, and by Square, each where the others failed.
+) -> Perturb:
+    """Attack by the parts of AutoAttack, in their authors' program, each where the last ones fail.
 
-    An image is unchanged if all three fail. Of the four attacks of AutoAttack, FAB is missing: ART
-    does not have it, and has DeepFool in its place. Changes are bounded as in `square`.
+    The parts are APGD with cross-entropy ("apgd-ce"), APGD aimed at the likeliest other classes by
+    a ratio of logits ("apgd-t"), FAB aimed at them, which looks for the smallest change that does
+    ("fab-t"), and Square, which asks for logits only ("square"). The defaults are the standard
+    version. An image is unchanged if all parts fail.
 
     Args:
-        model, images, labels, epsilon, batch_size: see `fgsm`.
+        model, images, labels, epsilon, norm, batch_size: see `fgsm`.
         generator: source of random starts and squares.
-        steps, n_targets: of `apgd`.
-        queries: of `square`.
+        parts: which, in their order.
+        steps: of APGD and FAB.
+        n_targets: likeliest other classes to aim at, or all if there are fewer.
+        queries: of Square.
 
     Raises:
-        ValueError, UsageError: see `apgd`.
+        ValueError, UsageError: see `pgd`; an unknown part, or none; "apgd-t" with fewer than four
+            classes, which its ratio needs.
 
-    Source: :cite:t:`croce2020`.
+    Source: :cite:t:`croce2020`; Square :cite:t:`andriushchenko2020`.
     """
     check_positive(steps=steps, n_targets=n_targets, queries=queries)
-    common: dict[str, Any] = {"epsilon": epsilon, "generator": generator, "batch_size": batch_size}
-    attacks = (
-        partial(apgd, steps=steps, **common),
-        partial(apgd, steps=steps, n_targets=n_targets, **common),
-        partial(square, steps=queries, **common),
-    )
-    result, left = images.clone(), torch.arange(len(images))
-    for attack in attacks:
-        outcome = attack(model, images[left], labels[left])
-        result[left] = outcome.images
-        left = left[outcome.unchanged.cpu()]
-        if not len(left):
-            break
-    return judged(model, images, result, labels, batch_size=batch_size)
+    if not parts:
+        raise expected("parts", f"some of {', '.join(AUTO_ATTACK)}", "none")
+    for part in parts:
+        if part not in AUTO_ATTACK:
+            raise unknown("part of AutoAttack", part, AUTO_ATTACK)
+    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    common: dict[str, Any] = {"eps": epsilon, "norm": norm.capitalize(), "seed": seed}
+
+    @torch.no_grad()
+    def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
+        n_classes = frozen(x[:1]).shape[1]
+        if n_classes < 4 and "apgd-t" in parts:
+            raise ValueError(
+                f"parts: expected four classes or more for 'apgd-t', got {n_classes}; leave it out"
+            )
+        aimed = {"n_target_classes": min(n_targets, n_classes - 1)}
+        programs: dict[str, tuple[str, str, dict[str, Any]]] = {
+            "apgd-ce": ("autopgd_base", "APGDAttack", {"n_iter": steps}),
+            "apgd-t": ("autopgd_base", "APGDAttack_targeted", {"n_iter": steps} | aimed),
+            "fab-t": ("fab_pt", "FABAttack_PT", {"n_iter": steps, "targeted": True} | aimed),
+            "square": ("square", "SquareAttack", {"n_queries": queries, "resc_schedule": False}),
+        }
+        result, left = x.clone(), torch.arange(len(x), device=x.device)
+        for part in parts:
+            module, name, options = programs[part]
+            if part.startswith("apgd"):
+                options["logger"] = LOGGER  # of gradients that vanish; else a warning
+            program = getattr(import_module(f"pyautoattack.{module}"), name)
+            result[left] = program(frozen, **common, **options).perturb(x[left], predicted[left])
+            left = left[frozen(result[left]).argmax(1) == predicted[left]]
+            if not len(left):
+                break
+        return result
+
+    return perturb
 
 
 ATTACKS: dict[str, Callable[..., Attacked]] = {

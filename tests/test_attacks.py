@@ -35,13 +35,13 @@ def run(name, *arguments, seed=0, **settings):
 
 
 class Linear(nn.Sequential):
-    """Logits (w x + offset, 0, -1000)."""
+    """Logits (w x + offset, 0, -1000, -1001)."""
 
     def __init__(self, weight, offset=0.0):
-        super().__init__(nn.Flatten(), nn.Linear(weight.numel(), 3))
+        super().__init__(nn.Flatten(), nn.Linear(weight.numel(), 4))
         self[1].weight.data.zero_()
         self[1].weight.data[0] = weight.flatten()
-        self[1].bias.data = torch.tensor([offset, 0.0, -1000.0])
+        self[1].bias.data = torch.tensor([offset, 0.0, -1000.0, -1001.0])
         self.eval()
 
 
@@ -133,10 +133,24 @@ def test_an_ensemble_changes_what_the_worst_perturbation_changes():
     assert found.unchanged[margin > 1.001 * reach].all()
 
 
+@pytest.mark.parametrize("part", attacks.AUTO_ATTACK)
+def test_each_part_of_the_ensemble_changes_what_the_worst_perturbation_changes(part):
+    w, x = weight(constant=part == "square"), images()
+    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).median()))
+    margin, reach = network(x)[:, 0].abs().detach(), 0.01 * dual_norm(w, "linf")
+    near = margin < (0.5 if part == "square" else 0.95) * reach
+    assert near.sum() > 5
+    settings = {"parts": [part], "steps": 20, "queries": 300}
+    found = run("auto_attack", network, x, torch.zeros(40).long(), epsilon=0.01, **settings)
+    assert not found.unchanged[near].any()
+    assert found.unchanged[margin > 1.001 * reach].all()
+    assert (size(found.images - x, "linf") <= 0.01 * (1 + 1e-4)).all()
+
+
 def test_an_image_withstands_an_ensemble_if_it_withstands_all_and_is_not_attacked_again(
     monkeypatch,
 ):
-    """Three attacks that blacken one value of those images whose first pixel they are made for."""
+    """Two parts that blacken one value of those images whose first pixel they are made for."""
     network, x = Linear(weight(), offset=0.0), torch.full((5, 2, SIDE, SIDE), 0.5)
     network[1].weight.data.zero_()
     network[1].weight.data[0, -1], network[1].bias.data[0] = 1.0, -0.25  # the last value decides
@@ -144,25 +158,37 @@ def test_an_image_withstands_an_ensemble_if_it_withstands_all_and_is_not_attacke
     tried = []
 
     def blacken(*levels):
-        def attack(model, images, labels, **settings):
+        def perturb(self, images, predicted):
             tried.append(images[:, 0, 0, 0].tolist())
             result = images.clone()
             for image in result:
                 if any(torch.isclose(image[0, 0, 0], torch.tensor(level)) for level in levels):
                     image[-1, -1, -1] = 0.0
-            return judged(model, images, result, labels)
+            return result
 
-        return attack
+        return perturb
 
-    calls = iter([blacken(0.2), blacken(0.3)])
-    monkeypatch.setattr(attacks, "apgd", lambda *a, **s: next(calls)(*a, **s))
-    monkeypatch.setattr(attacks, "square", blacken(0.2, 0.4))
-    found = run("auto_attack", network, x, torch.tensor([0, 0, 0, 1, 1]), epsilon=0.1)
-    expected = [0.1, 0.2, 0.3, 0.4, 0.2], [0.1, 0.3, 0.4], [0.1, 0.4]
+    monkeypatch.setattr("pyautoattack.autopgd_base.APGDAttack.perturb", blacken(0.2))
+    monkeypatch.setattr("pyautoattack.square.SquareAttack.perturb", blacken(0.2, 0.3))
+    settings = {"epsilon": 0.1, "parts": ["apgd-ce", "square"]}
+    found = run("auto_attack", network, x, torch.tensor([0, 0, 0, 1, 1]), **settings)
+    expected = [0.1, 0.2, 0.3, 0.4, 0.2], [0.1, 0.3, 0.4]
     assert tried == [pytest.approx(levels) for levels in expected]
-    assert found.unchanged.tolist() == [True, False, False, False, False]
+    assert found.unchanged.tolist() == [True, False, False, True, False]
     assert found.correct.tolist() == [True, False, False, False, False]
-    assert found.images[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.0, 0.0]
+    assert found.images[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.5, 0.0]
+
+
+def test_small_logits_do_not_hide_a_network_from_the_aimed_attack():
+    """Cross-entropy of logits of 1e-9 has gradients that round to the same; their ratio has not."""
+    w, x = weight(), images()
+    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).median()))
+    network[1].weight.data *= 1e-9
+    network[1].bias.data *= 1e-9
+    margin, reach = network(x)[:, 0].abs().detach(), 1e-11 * dual_norm(w, "linf")
+    settings = {"epsilon": 0.01, "parts": ["apgd-t"], "steps": 20}
+    found = run("auto_attack", network, x, torch.zeros(40).long(), **settings)
+    assert not found.unchanged[margin < 0.95 * reach].any()
 
 
 @pytest.mark.parametrize("shape", [(16, 8), (8, 16), (40, 6)])
@@ -237,7 +263,8 @@ def test_aiming_at_classes_finds_another_way_out():
     reach = 5 * 0.2 * dual_norm(w, "linf")
     margin = (network(x)[:, 0] - network(x)[:, 2]).detach()
     network[1].bias.data[2] = float(margin.max()) - 0.8 * reach
-    found = run("apgd", network, x, torch.zeros(3).long(), epsilon=0.2, n_targets=2)
+    settings = {"epsilon": 0.2, "parts": ["apgd-t"]}
+    found = run("auto_attack", network, x, torch.zeros(3).long(), **settings)
     assert not found.unchanged.any()
     assert (network(found.images).argmax(1) == 2).all()
 
@@ -245,9 +272,13 @@ def test_aiming_at_classes_finds_another_way_out():
 @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"fgsm"}))
 def test_same_generator_same_images_and_another_one_others(name):
     x, labels = images(4), torch.zeros(4).long()
-    network = Linear(weight(), offset=20.0)
+    network, settings = Linear(weight(), offset=20.0), {}
+    if name == "auto_attack":  # which gives images back as they were where it fails
+        network = Linear(weight(), offset=float(0.02 - (x.flatten(1) @ weight().flatten()).min()))
+        settings = {"parts": ["square"]}
     first, again, other = (
-        run(name, network, x, labels, epsilon=0.01, seed=seed).images for seed in (5, 5, 6)
+        run(name, network, x, labels, epsilon=0.01, seed=seed, **settings).images
+        for seed in (5, 5, 6)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -309,6 +340,12 @@ def test_what_else_is_refused():
     two = nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE * SIDE, 2))
     with pytest.raises(ValueError, match="expected three classes for logit_ratio, got 2"):
         apgd(two, x, labels, loss="logit_ratio", **settings)
+    with pytest.raises(ValueError, match="four classes or more for 'apgd-t', got 2; leave it out"):
+        auto_attack(two, x, labels, **settings)
+    with pytest.raises(UsageError, match="unknown part of AutoAttack 'fab': did you mean 'fab-t'"):
+        auto_attack(network, x, labels, parts=["apgd-ce", "fab"], **settings)
+    with pytest.raises(UsageError, match=r"parts: expected some of apgd-ce, .*, got none"):
+        auto_attack(network, x, labels, parts=[], **settings)
     network[1].bias.data[0] = torch.nan
     with pytest.raises(ValueError, match="model: expected finite logits"):
         auto_attack(network, x, labels, **settings)

@@ -171,7 +171,6 @@ def apgd(
     generator: torch.Generator,
     norm: str = "linf",
     loss: str = "cross_entropy",
-    n_targets: int = 0,
     steps: int = 100,
     restarts: int = 1,
 ) -> Perturb:
@@ -181,14 +180,13 @@ def apgd(
         model, images, labels, epsilon, norm, batch_size: see `fgsm`.
         generator: source of the random starts.
         loss: "cross_entropy" (APGD-CE) or "logit_ratio" (APGD-DLR, for three classes or more).
-        n_targets: 0, or how many of the likeliest other classes to aim at one after the other.
         steps, restarts: see `pgd`.
 
     Raises:
         ValueError, UsageError: see `pgd`; unknown loss; `logit_ratio` with two classes.
 
     Source: :cite:t:`croce2020`. Unlike its authors, ART judges an image by the last step, not by
-    the best one, and aims at a class by the same losses.
+    the best one.
     """
     check_positive(steps=steps, restarts=restarts)
     if loss not in LOSSES:
@@ -199,7 +197,6 @@ def apgd(
         "eps_step": 2 * epsilon,
         "max_iter": steps,
         "nb_random_init": restarts,
-        "targeted": n_targets > 0,
         "loss_type": LOSSES[loss],
     }
 
@@ -207,16 +204,7 @@ def apgd(
         logits = frozen(x)
         if loss == "logit_ratio" and logits.shape[1] < 3:
             raise ValueError(f"loss: expected three classes for logit_ratio, got {logits.shape[1]}")
-        generate = _by_art("AutoProjectedGradientDescent", frozen, x, options)
-        if not n_targets:
-            return generate(predicted)
-        others = logits.scatter(1, predicted[:, None], -torch.inf).argsort(1, descending=True)
-        result = x
-        for target in others[:, : min(n_targets, logits.shape[1] - 1)].T:
-            aimed = generate(target)
-            fooled = frozen(result).argmax(1) != predicted
-            result = torch.where(fooled[:, None, None, None], result, aimed)
-        return result
+        return _by_art("AutoProjectedGradientDescent", frozen, x, options)(predicted)
 
     return perturb
 

@@ -251,7 +251,7 @@ def key_figure(rows: pd.DataFrame, *, x: str, x_label: str, beyond: str) -> Figu
 
 
 def dots_with_bins(
-    frame: pd.DataFrame, *, x: str, x_label: str, y_label: str, n_bins: int = 8, log: bool = False
+    frame: pd.DataFrame, *, x: str, x_label: str, y_label: str, n_bins: int = 8
 ) -> Figure:
     """Draw one dot an image: `value` against `x`, and the means of bins with equally many images.
 
@@ -259,7 +259,6 @@ def dots_with_bins(
         frame: one row an image: profile, data, network, value, `x`.
         x, x_label, y_label: column and labels.
         n_bins: bins, at least five images in each, whose means are drawn with 95% intervals.
-        log: whether `value` has a logarithmic axis.
 
     Returns:
         The figure; Spearman's correlation and n are in the titles.
@@ -278,7 +277,7 @@ def dots_with_bins(
         sns.lineplot(panel.assign(x=centres), x="x", y="value", ax=axis, errorbar=_ends, **look)
         rho = float(spearman(panel[x], panel["value"]))
         axis.set_title(f"{axis.get_title()}\nρ = {rho:.2f}, n = {len(panel)}")
-        _label(axis, panel[x], x_label, y_label, log="y" * log)
+        _label(axis, panel[x], x_label, y_label, log="")
     return figure
 
 

@@ -263,7 +263,8 @@ def test_aiming_at_classes_finds_another_way_out():
     reach = 5 * 0.2 * dual_norm(w, "linf")
     margin = (network(x)[:, 0] - network(x)[:, 2]).detach()
     network[1].bias.data[2] = float(margin.max()) - 0.8 * reach
-    found = run("apgd", network, x, torch.zeros(3).long(), epsilon=0.2, n_targets=2)
+    settings = {"epsilon": 0.2, "parts": ["apgd-t"]}
+    found = run("auto_attack", network, x, torch.zeros(3).long(), **settings)
     assert not found.unchanged.any()
     assert (network(found.images).argmax(1) == 2).all()
 
@@ -343,7 +344,7 @@ def test_what_else_is_refused():
         auto_attack(two, x, labels, **settings)
     with pytest.raises(UsageError, match="unknown part of AutoAttack 'fab': did you mean 'fab-t'"):
         auto_attack(network, x, labels, parts=["apgd-ce", "fab"], **settings)
-    with pytest.raises(UsageError, match="parts: expected some of apgd-ce, .*, got none"):
+    with pytest.raises(UsageError, match=r"parts: expected some of apgd-ce, .*, got none"):
         auto_attack(network, x, labels, parts=[], **settings)
     network[1].bias.data[0] = torch.nan
     with pytest.raises(ValueError, match="model: expected finite logits"):

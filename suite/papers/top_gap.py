@@ -248,7 +248,8 @@ def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Unit]]:
         swept = [] if "k" in p.left_out else _swept(p)
         for model in models(p):
             common = DEFAULTS | {n: getattr(model, n) for n in ("variant", "k", "strength")}
-            common |= {"main": _is_main(p, model), "sweep": model in swept}
+            whole = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
+            common |= {"main": _is_main(p, model), "sweep": model in swept or whole}
             common |= {"chosen": (model.k, model.strength) == (p.k, p.strength)}
             network = training(p, model)
             pairs.append((common, network))

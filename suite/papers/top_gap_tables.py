@@ -73,13 +73,6 @@ def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.
     return rows.assign(name=names + ", ε " + (255 * rows["epsilon"]).map("{:.3g}/255".format))
 
 
-def over_k(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the means of class maps over k; pyramid with L1 stands for all locations."""
-    rows = select(table, metric="class_map_sparsity")
-    whole = rows["main"] & (rows["variant"] == "fpn+l1")
-    return rows[rows["sweep"] | whole]
-
-
 def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     """Return means ± standard deviations over seeds, and the number of seeds."""
     if rows.empty:

@@ -83,8 +83,8 @@ def clutter(drawings: Split, *, seed: int, swapped: bool) -> tuple[Split, Tensor
         swapped: whether the background is that of another class.
 
     Returns:
-        Images (N, 1, 40, 40) with masks, which are True where the drawing covers more than half of a
-        pixel, and the kinds of their backgrounds, (N,).
+        Images (N, 1, 40, 40) with masks, which are True where the drawing covers more than half of
+        a pixel, and the kinds of their backgrounds, (N,).
     """
     n, labels = len(drawings.images), drawings.labels
     generator = torch.Generator().manual_seed(seed)

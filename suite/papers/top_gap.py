@@ -46,7 +46,7 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_opti
 # Keys of a panel that are not fields of a training.
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
-    "epsilon few left_out n_attacked n_battery".split()
+    "epsilon few left_out n_attacked n_battery n_corrupted".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
@@ -104,19 +104,20 @@ def _chosen_from(p: SimpleNamespace) -> list[Model]:
 
 
 def _swept(p: SimpleNamespace) -> list[Model]:
-    return [Model(ALL_THREE, k, p.strength, s) for k in p.k_values for s in p.few_seeds]
+    return [Model(ALL_THREE, k, p.strength, s) for k in p.k_values for s in p.seeds]
 
 
 def models(p: SimpleNamespace) -> list[Model]:
     """Return the models of a panel."""
-    alone = {"l1": p.strengths, "last": p.last_strengths, "all": p.all_strengths}
+    penalised = {"l1": p.strengths, "last": p.last_strengths, "all": p.all_strengths}
+    penalised[ALL_THREE] = p.strengths
     result = [main_model(p, v, s) for v in VARIANTS for s in _seeds(p, v)]
     result += [] if "k" in p.left_out else [*_swept(p), *_chosen_from(p)]
     result += [main_model(p, v, s) for v in list(TITLES)[8:10] for s in _seeds(p, v)]
     result += [main_model(p, v, s) for v in list(TITLES)[12:] for s in _seeds(p, v)]
     result += [
-        Model(variant, 1.0, strength, s)
-        for variant, values in alone.items()
+        Model(variant, p.k if variant == ALL_THREE else 1.0, strength, s)
+        for variant, values in penalised.items()
         for strength in values
         for s in p.few_seeds
     ]
@@ -151,12 +152,10 @@ def training(p: SimpleNamespace, model: Model) -> Training:
     folds = p.validation_folds if model.validated else p.folds
     if folds:
         common |= {"folds": folds, "fold": model.seed % folds}
+    if model.validated and common.get("n_train"):
+        common["n_train"] -= common["n_train"] // folds
     return Training(
-        **common,
-        network="top_gap",
-        network_options=options,
-        penalties=penalties,
-        seed=model.seed,
+        **common, network="top_gap", network_options=options, penalties=penalties, seed=model.seed
     )
 
 
@@ -175,6 +174,7 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
         yield "auto", auto | {"counts": "correct", "keep_images": False}
     ce = {"parts": ["apgd-ce"], "steps": p.pgd_steps}
     yield "parts", _attack("auto_attack", n, p.epsilon, **ce)
+    yield "parts", _attack("auto_attack", n, p.epsilon, **ce | {"parts": ["apgd-t"]})
     yield "parts", _attack("auto_attack", n, p.epsilon, parts=["square"], queries=p.n_queries)
     for scale in p.scales:
         settings = _attack("pgd", n, p.epsilon, **across)
@@ -184,9 +184,8 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
         other = identity(training(p, main_model(p, pair[model.variant], model.seed)))
         settings = _attack("pgd", n, p.epsilon, **across)
         yield "transfer", settings | {"source": other, "keep_images": False}
-    if model.seed in p.few_seeds:
-        for steps in p.steps_swept:
-            yield "steps", _attack("pgd", n, p.epsilon, steps=steps)
+    for steps in p.steps_swept if model.seed in p.few_seeds else [50]:
+        yield "steps", _attack("pgd", n, p.epsilon, steps=steps)
 
 
 def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
@@ -229,9 +228,6 @@ def _measured(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
         labels = {"metric": "corrupted_accuracy", "test": "corrupted"}
         yield labels, "corrupted_accuracy", settings
     yield {"metric": "class_map_sparsity"}, "class_map_sparsity", n
-    if model in _swept(p):
-        predicted = n | {"class_of": "predicted"}
-        yield {"metric": "predicted_map_mean"}, "class_map_sparsity", predicted
     if p.masks:
         yield {"metric": "mask_iou"}, "mask_iou", n
     for part in ("centre", "corner", "distance") if model.variant in VARIANTS + ["last"] else ():
@@ -251,6 +247,8 @@ def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Unit]]:
             whole = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
             common |= {"main": _is_main(p, model), "sweep": model in swept or whole}
             common |= {"chosen": (model.k, model.strength) == (p.k, p.strength)}
+            smallest = model.variant == ALL_THREE and model.k == min(p.k_values)
+            common |= {"sparsest": common["main"] and model.variant == "none" or smallest}
             network = training(p, model)
             pairs.append((common, network))
             for labels, metric, settings in _measured(p, model):

@@ -98,25 +98,18 @@ def _with_class_maps(subject: EvaluatedModel) -> TopGAPNet:
     return subject.folded
 
 
-def _activation_maps(subject: EvaluatedModel, n_images: int, class_of: str = "label") -> Tensor:
-    """Return the map of a class of each of the first test images, (B, H, W) in [0, 1]."""
+def _activation_maps(subject: EvaluatedModel, n_images: int) -> Tensor:
+    """Return the map of the label of each of the first test images, (B, H, W) in [0, 1]."""
     network = _with_class_maps(subject)
     images, classes = subject.test_images(n_images)
-    if class_of == "predicted":
-        classes = subject.predict(images)
     batches = zip(images.split(IMAGES), classes.split(IMAGES), strict=True)
     with torch.no_grad():
         return torch.cat([network.class_activation_maps(*batch) for batch in batches])
 
 
-def class_map_sparsity(
-    subject: EvaluatedModel, *, n_images: int, class_of: Literal["label", "predicted"] = "label"
-) -> Result:
-    """See `suite.metrics.map_sparsity`; keeps the maps.
-
-    `class_of` is "label" or "predicted": which class the maps are of.
-    """
-    maps = _activation_maps(subject, n_images, class_of)
+def class_map_sparsity(subject: EvaluatedModel, *, n_images: int) -> Result:
+    """See `suite.metrics.map_sparsity`; keeps the maps, which are those of the labels."""
+    maps = _activation_maps(subject, n_images)
     return Result(metrics.map_sparsity(maps), {"maps": maps})
 
 

@@ -86,9 +86,7 @@ def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     for name in wide.select_dtypes("float"):
         wide[name] = wide[name].map("{:g}".format)
     words = {True: "yes", False: ""}
-    return wide.replace({"variant": TITLES, "chosen": words}).assign(
-        data=wide["data"].map(name_of)
-    )
+    return wide.replace({"variant": TITLES, "chosen": words}).assign(data=wide["data"].map(name_of))
 
 
 def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:

@@ -248,7 +248,7 @@ def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Unit]]:
             common |= {"main": _is_main(p, model), "sweep": model in swept or whole}
             common |= {"chosen": (model.k, model.strength) == (p.k, p.strength)}
             smallest = model.variant == ALL_THREE and model.k == min(p.k_values)
-            common |= {"sparsest": common["main"] and model.variant == "none" or smallest}
+            common |= {"sparsest": (common["main"] and model.variant == "none") or smallest}
             network = training(p, model)
             pairs.append((common, network))
             for labels, metric, settings in _measured(p, model):

@@ -452,11 +452,11 @@ def test_no_distance_is_above_the_bound_and_one_reaches_it():
 
 
 def test_kept_maps_are_as_small_as_they_are_drawn_and_photographs_are_left_out():
-    maps = torch.arange(2 * 224 * 224).view(2, 224, 224).remainder(251).byte()
+    maps = torch.arange(2 * 192 * 192).view(2, 192, 192).remainder(251).byte()
     tensors = {"maps": maps, "image": maps, "confidence": torch.ones(2)}
     kept = paper.kept_tensors({}, tensors)
     assert kept.keys() == {"maps", "confidence"}
-    blocks = maps.float().view(2, 112, 2, 112, 2).mean((2, 4)).round().byte()
+    blocks = maps.float().view(2, 96, 2, 96, 2).mean((2, 4)).round().byte()
     assert torch.equal(kept["maps"], blocks)
     again = paper.kept_tensors({}, kept)
     assert torch.equal(again["maps"], blocks)

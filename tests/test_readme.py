@@ -169,7 +169,7 @@ def test_what_the_first_page_says_of_the_second_order_is_what_was_kept():
     main = {"data": "imagenet-samples", "network": "efficientnet_lite0"}
     rows = select(kept.verdicts, **main).set_index("claim")
     shares = select(kept.frame, metric="share", classes="all", **main)
-    assert f"one network, {len(shares)} photographs of ImageNet)" in text
+    assert f"one network, {len(shares):,} photographs of ImageNet)" in text
     sure = rows.loc["hessian-nearly-rank-one-when-confident"]
     assert f"of the {sure['n']:.0f} that it is sure of, the loss curves" in text
     assert f"({sure['estimate']:.2f} of its curvature)" in text

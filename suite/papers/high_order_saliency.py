@@ -19,7 +19,7 @@ from suite.units import Measurement, Pretrained, Training, Unit, training_of
 
 ALL = "all"  # of the classes of a network
 N_COMPARED = 6  # photographs in the comparison of methods
-DRAWN_WIDTH = 112  # pixels of a map
+DRAWN_WIDTH = 96  # pixels of a map
 UNSURE, SURE = 0.5, 0.95  # bounds of the top probability
 QUALITY = "insertion deletion faithfulness entropy sparsity overlap".split()
 OBJECTIVE = "caso cafo clipped_loss_gradient clipped_logit_gradient random".split()
@@ -426,7 +426,7 @@ def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
 
 
 def _shrunk(maps: Tensor) -> Tensor:
-    """Return maps (..., H, W) at most 112 pixels wide; small ones as they are."""
+    """Return maps (..., H, W) at most `DRAWN_WIDTH` pixels wide; small ones as they are."""
     size = min(DRAWN_WIDTH, maps.shape[-1])
     means = torch.nn.functional.adaptive_avg_pool2d(maps.float().flatten(0, -3)[:, None], size)
     return means.round().byte().view(*maps.shape[:-2], size, size)

@@ -147,6 +147,23 @@ def test_each_part_of_the_ensemble_changes_what_the_worst_perturbation_changes(p
     assert (size(found.images - x, "linf") <= 0.01 * (1 + 1e-4)).all()
 
 
+@pytest.mark.parametrize("part", ["apgd-ce", "apgd-t", "fab-t"])
+def test_parts_of_the_ensemble_keep_to_a_euclidean_ball(part):
+    w, x = weight(), images()
+    reach = 0.1 * dual_norm(w, "l2")
+    # No image lies on the boundary itself, where FAB's smallest change rounds to none.
+    offset = 0.1 * reach - float((x.flatten(1) @ w.flatten()).median())
+    network = Linear(w, offset=offset)
+    margin = network(x)[:, 0].abs().detach()
+    near = margin < 0.95 * reach
+    assert near.sum() > 5
+    settings = {"epsilon": 0.1, "norm": "l2", "parts": [part], "steps": 20}
+    found = run("auto_attack", network, x, torch.zeros(40).long(), **settings)
+    assert not found.unchanged[near].any()
+    assert found.unchanged[margin > 1.001 * reach].all()
+    assert (size(found.images - x, "l2") <= 0.1 * (1 + 1e-4)).all()
+
+
 def test_an_image_withstands_an_ensemble_if_it_withstands_all_and_is_not_attacked_again(
     monkeypatch,
 ):

@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 import torch
 
+from suite import notebooks
 from suite.errors import UsageError
 from suite.papers.measure import METRICS
 from suite.paths import KEPT_RESULTS
 from suite.runs import compute
+from suite.runs.execute import keys_of
 from suite.store import (
     TIMED,
     Archive,
@@ -252,3 +254,14 @@ def test_kept_archives_are_sound_and_small(path):
     assert len(table) == len(archive.rows)
     numbers = table["value"].to_numpy(float)
     np.testing.assert_allclose(numbers, archive.rows["value"].to_numpy(float), rtol=1e-5)
+
+
+@pytest.mark.parametrize("path", sorted(KEPT_RESULTS.glob("laptop/*.zip")), ids=str)
+def test_what_the_book_shows_by_default_is_kept_whole(path):
+    """Else `make book` would compute what is missing."""
+    chapter = path.stem
+    parameters = notebooks.all_parameters(chapter, notebooks.resolve(chapter, "laptop", {}))
+    units = notebooks.units_of(chapter, parameters)
+    archive = read_archive(path)
+    keys = keys_of(units, archive.provenance["fingerprints"])
+    assert [unit for unit, key in zip(units, keys) if key not in archive.records] == []

@@ -46,7 +46,7 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_opti
 # Keys of a panel that are not fields of a training.
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
-    "epsilon few left_out n_attacked n_battery n_corrupted".split()
+    "epsilon few validation_seeds left_out n_attacked n_battery n_corrupted".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
@@ -100,7 +100,7 @@ def _chosen_from(p: SimpleNamespace) -> list[Model]:
     """Return the models among which k and the strength of Top-GAP are chosen."""
     of_k = [(k, p.strength) for k in p.k_values]
     of_strength = [(p.k, strength) for strength in p.strengths]
-    return [Model(ALL_THREE, *both, s, True) for both in of_k + of_strength for s in p.few_seeds]
+    return [Model(ALL_THREE, *both, s, True) for both in of_k + of_strength for s in p.validation_seeds]
 
 
 def _swept(p: SimpleNamespace) -> list[Model]:
@@ -169,6 +169,7 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
     n, across = p.n_battery, {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
     for size in p.epsilons:
         yield "radii", _attack("pgd", n, size, **across)
+    for size in p.auto_epsilons:
         auto = _attack("auto_attack", n, size, queries=p.n_queries)
         yield "auto", auto
         yield "auto", auto | {"counts": "correct", "keep_images": False}

@@ -100,7 +100,9 @@ def _chosen_from(p: SimpleNamespace) -> list[Model]:
     """Return the models among which k and the strength of Top-GAP are chosen."""
     of_k = [(k, p.strength) for k in p.k_values]
     of_strength = [(p.k, strength) for strength in p.strengths]
-    return [Model(ALL_THREE, *both, s, True) for both in of_k + of_strength for s in p.validation_seeds]
+    return [
+        Model(ALL_THREE, *both, s, True) for both in of_k + of_strength for s in p.validation_seeds
+    ]
 
 
 def _swept(p: SimpleNamespace) -> list[Model]:

@@ -35,7 +35,7 @@ insertion_auc: n_images n_steps saliency score='probability'
 interpretation_quality: first=0 keep_maps=False n_images n_steps=28 patch=16 saliencies step=1
 lambda1_sweep: image n_images
 local_lipschitz_estimate: n_images n_samples noise_std=0.1 normalised=False saliency seed=0
-mask_iou: n_images threshold=None
+mask_iou: n_images
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
 on_object: first=0 n_images saliencies scene step=1
 ood_auroc: data n_images=None score='log_density'

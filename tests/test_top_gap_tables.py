@@ -134,3 +134,31 @@ def test_receptive_fields_are_scaled_to_their_largest_value():
     rows = top_gap_tables.receptive_fields(results(fields), ["none", "fpn"])
     assert [picture.tolist() for picture in rows[0]] == [[[0, 255]]] * 3
     assert rows[1] == [None] * 3
+
+
+def test_sizes_stand_beside_those_that_the_paper_prints():
+    rows = [("laptop", 0, "fpn+l1+pool", "class_map_sparsity", 0.25)]
+    a8 = {"number": "A8", "shows": "", "columns": ["penalty on", "mean of the map"]}
+    published = {"tables": [a8 | {"rows": [["last", 0.1], ["Top-GAP, k = 784", 0.5]]}]}
+    found = top_gap_tables.sizes(table(rows, k=0.5), published)
+    assert found[["k", "value", "who"]].to_numpy().tolist() == [
+        [0.5, 0.25, "MNIST, laptop"],
+        [0.25, 0.5, "published: CUB, ResNet-18"],
+    ]
+
+
+def test_a_trade_off_pairs_the_accuracies_of_a_network():
+    columns = ["seed", "variant", "k", "strength", "metric", "attack", "counts", "epsilon", "value"]
+    rows = [
+        (0, "none", 1.0, 0.0, "accuracy", "", "", 0.0, 0.9),
+        (0, "none", 1.0, 0.0, "robust_accuracy", "pgd", "unchanged", 0.1, 0.2),
+        (0, "none", 1.0, 0.0, "robust_accuracy", "pgd", "unchanged", 0.2, 0.1),
+        (0, "fpn+l1+pool", 0.5, 2.0, "accuracy", "", "", 0.0, 0.8),
+        (0, "fpn+l1+pool", 0.5, 2.0, "robust_accuracy", "pgd", "unchanged", 0.1, 0.3),
+        (0, "fpn+l1+pool", 0.5, 2.0, "robust_accuracy", "pgd", "correct", 0.1, 0.7),
+        (1, "l1", 1.0, 1.0, "robust_accuracy", "pgd", "unchanged", 0.1, 0.7),
+    ]
+    frame = table(rows, columns, profile="laptop")
+    found = top_gap_tables.trade_off(frame, 0.1, ["none", "l1", "fpn+l1+pool"])
+    assert found[["clean", "value"]].to_numpy().tolist() == [[0.9, 0.2], [0.8, 0.3]]
+    assert found["name"].tolist() == ["unmodified", "Top-GAP, k = 0.5 h w, λ = 2"]

@@ -207,7 +207,12 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
 
 def _labels(battery: str, settings: Settings) -> Settings:
     """Return what the rows of an attack are selected by."""
-    labels = {"metric": "robust_accuracy", "battery": battery, "counts": "unchanged", "steps": 1}
+    labels: Settings = {
+        "metric": "robust_accuracy",
+        "battery": battery,
+        "counts": "unchanged",
+        "steps": 1,
+    }
     named = ("attack", "epsilon", "counts", "scale")
     labels |= {name: settings[name] for name in named if name in settings}
     labels |= settings.get("attack_settings", {})

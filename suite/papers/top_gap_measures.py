@@ -136,16 +136,13 @@ def effective_receptive_field(
     return Result(sizes.mean((1, 2)), {"field": sizes.mean(0)})
 
 
-def mask_iou(subject: EvaluatedModel, *, n_images: int, threshold: float | None = None) -> Result:
-    """See `suite.metrics.mask_iou` and, without a threshold, `largest_mask_iou`."""
+def mask_iou(subject: EvaluatedModel, *, n_images: int) -> Result:
+    """See `suite.metrics.largest_mask_iou`."""
     masks = subject.data.test.masks
     if masks is None:
         raise UsageError(f"mask_iou: expected a data set with masks, got {subject.unit.data!r}")
     maps = _activation_maps(subject, n_images)
-    masks = masks[:n_images].to(maps.device)
-    if threshold is None:
-        return Result(metrics.largest_mask_iou(maps, masks))
-    return Result(metrics.mask_iou(maps, masks, threshold=threshold))
+    return Result(metrics.largest_mask_iou(maps, masks[:n_images].to(maps.device)))
 
 
 def erf_distance(

@@ -24,6 +24,7 @@ MEASURES = {
     "pgd": "PGD",
     "auto_attack": "AutoAttack",
 }
+LOCATIONS_OF_PAPER = 56 * 56  # of the class maps of its ResNet-18, for images of 224 pixels
 IN_TABLES = ["accuracy", "robust_accuracy", "mask_iou", "class_map_sparsity", "erf_distance"]
 
 
@@ -73,6 +74,30 @@ def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.
     return rows.assign(name=names + ", ε " + (255 * rows["epsilon"]).map("{:.3g}/255".format))
 
 
+def sizes(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the means of class maps by k, and `who` measured them: the paper in its Table A8."""
+    rows = select(table, metric="class_map_sparsity", sweep=True)
+    rows = rows.assign(who=rows["data"].map(name_of) + ", " + rows["profile"])
+    _, frame = printed(published, "A8")
+    frame = frame[frame["penalty on"].str.startswith("Top-GAP")]
+    k = frame["penalty on"].str.extract(r"k = (\d+)")[0].astype(float) / LOCATIONS_OF_PAPER
+    value = frame["mean of the map"].astype(float)
+    of_paper = pd.DataFrame({"k": k, "value": value, "who": "published: CUB, ResNet-18"})
+    return pd.concat([rows, of_paper], ignore_index=True)
+
+
+def trade_off(table: pd.DataFrame, epsilon: float, variants: list[str]) -> pd.DataFrame:
+    """Return robust accuracies under the paper's PGD, and `clean` ones, named by k and λ."""
+    keys = ["profile", "data", "variant", "k", "strength", "seed"]
+    own = select(table, metric="accuracy", test="own", variant=variants)
+    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged", "epsilon": epsilon}
+    rows = select(table, metric="robust_accuracy", variant=variants, **pgd)
+    rows = rows.merge(own[[*keys, "value"]].rename(columns={"value": "clean"}), on=keys)
+    of_k = rows["k"].map(", k = {:g} h w".format).mask(~rows["variant"].str.contains("pool"), "")
+    strength = rows["strength"].map(", λ = {:g}".format).mask(rows["strength"] == 0, "")
+    return rows.assign(name=rows["variant"].map(TITLES) + of_k + strength)
+
+
 def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     """Return means ± standard deviations over seeds, and the number of seeds."""
     if rows.empty:
@@ -85,8 +110,8 @@ def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     wide = wide.reset_index().rename_axis(columns=None)
     for name in wide.select_dtypes("float"):
         wide[name] = wide[name].map("{:g}".format)
-    words = {True: "yes", False: ""}
-    return wide.replace({"variant": TITLES, "chosen": words}).assign(data=wide["data"].map(name_of))
+    renamed: dict[str, Any] = {"variant": TITLES, "chosen": {True: "yes", False: ""}}
+    return wide.replace(renamed).assign(data=wide["data"].map(name_of))
 
 
 def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:

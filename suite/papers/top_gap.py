@@ -172,7 +172,7 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
     for size in p.epsilons:
         yield "radii", _attack("pgd", n, size, **across)
     for size in p.auto_epsilons:
-        auto = _attack("auto_attack", n, size, queries=p.n_queries)
+        auto = _attack("auto_attack", n, size, steps=p.auto_steps, queries=p.n_queries)
         yield "auto", auto
         yield "auto", auto | {"counts": "correct", "keep_images": False}
     ce = {"parts": ["apgd-ce"], "steps": p.pgd_steps}

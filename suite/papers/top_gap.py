@@ -114,7 +114,7 @@ def models(p: SimpleNamespace) -> list[Model]:
     penalised = {"l1": p.strengths, "last": p.last_strengths, "all": p.all_strengths}
     penalised[ALL_THREE] = p.strengths
     result = [main_model(p, v, s) for v in VARIANTS for s in _seeds(p, v)]
-    result += [] if "k" in p.left_out else [*_swept(p), *_chosen_from(p)]
+    result += _chosen_from(p) + ([] if "k" in p.left_out else _swept(p))
     result += [main_model(p, v, s) for v in list(TITLES)[8:10] for s in _seeds(p, v)]
     result += [main_model(p, v, s) for v in list(TITLES)[12:] for s in _seeds(p, v)]
     result += [

@@ -1,5 +1,7 @@
 """Tables and sentences of the chapter on Top-GAP, by hand."""
 
+import json
+
 import numpy as np
 import pandas as pd
 
@@ -162,3 +164,16 @@ def test_a_trade_off_pairs_the_accuracies_of_a_network():
     found = top_gap_tables.trade_off(frame, 0.1, ["none", "l1", "fpn+l1+pool"])
     assert found[["clean", "value"]].to_numpy().tolist() == [[0.9, 0.2], [0.8, 0.3]]
     assert found["name"].tolist() == ["unmodified", "Top-GAP, k = 0.5 h w, λ = 2"]
+
+
+def test_training_steps_are_those_of_the_benchmark(tmp_path):
+    step = {"benchmark": "Top-GAP", "value": 1.5, "quartiles": [1.25, 1.75]}
+    rows = [
+        step | {"case": "training step, ResNet-18, batch 16: with L1 / backbone"},
+        step | {"case": "PGD, 20 steps"},
+        step | {"case": "training step, another", "benchmark": "training step"},
+    ]
+    (tmp_path / "cpu.json").write_text(json.dumps({"rows": rows}))
+    found = top_gap_tables.training_steps(tmp_path / "cpu.json")
+    assert found.to_numpy().tolist() == [["ResNet-18, batch 16", 1.5, "1.25 to 1.75"]]
+    assert len(top_gap_tables.training_steps()) == 2

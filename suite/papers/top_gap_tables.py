@@ -1,6 +1,8 @@
 """Tables and pictures of the Top-GAP chapter."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.papers.top_gap import ALL_THREE, LOCATIONS, TITLES
+from suite.paths import ROOT
 
 MEASURES = {
     "accuracy": "clean accuracy",
@@ -121,6 +124,15 @@ def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFram
     words = {"nan": "–"} | ({True: "yes", False: "no"} if number == "7" else {})
     frame = frame.map(lambda v: f"{v:g}" if isinstance(v, float) else v).replace(words)
     return f"Table {number} of the paper: {entry['shows']}.", frame
+
+
+def training_steps(file: Path = ROOT / "benchmarks" / "results" / "cpu.json") -> pd.DataFrame:
+    """Return how much longer a training step with Top-GAP and L1 takes, with its quartiles."""
+    rows = pd.DataFrame(json.loads(file.read_text())["rows"])
+    rows = rows[(rows["benchmark"] == "Top-GAP") & rows["case"].str.startswith("training step")]
+    case = rows["case"].str.removeprefix("training step, ").str.partition(":")[0]
+    quartiles = rows["quartiles"].map(lambda ends: "{:.2f} to {:.2f}".format(*ends))
+    return pd.DataFrame({"step": case, "times as long": rows["value"], "quartiles": quartiles})
 
 
 def _drawn(result: Results) -> dict[str, NDArray[Any]]:

@@ -42,10 +42,12 @@ def subject(of=None, shown=None, seed=1):
     return EvaluatedModel(network.eval(), of, shown or data())
 
 
-def linear(seed):
+def linear(seed, scale=1.0):
     """Return a linear network, whose predictions small changes of an image turn over."""
     torch.manual_seed(seed)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 3)).eval()
+    for parameter in network.parameters():
+        parameter.data *= scale
     return EvaluatedModel(network, unit(seed=seed), data())
 
 
@@ -106,9 +108,7 @@ def test_robust_accuracy_is_that_of_the_attack():
 
 
 def test_the_logits_under_attack_are_scaled_and_the_prediction_is_judged_as_it_is():
-    small = linear(1)
-    small.network[1].weight.data *= 1e-30  # cross-entropy has no gradient in single precision
-    small.network[1].bias.data *= 1e-30
+    small = linear(1, scale=1e-30)  # cross-entropy has no gradient in single precision
     ask = {"attack": "pgd", "epsilon": 0.5, "n_images": N, "attack_settings": {"steps": 20}}
     hidden = METRICS["robust_accuracy"](small, **ask).per_image
     found = METRICS["robust_accuracy"](small, scale=1e30, **ask).per_image
@@ -120,8 +120,7 @@ def test_the_logits_under_attack_are_scaled_and_the_prediction_is_judged_as_it_i
 def test_gradients_that_vanish_are_counted():
     network = linear(1)
     assert METRICS["vanishing_gradients"](network, n_images=N).per_image.sum() == 0
-    network = linear(1)
-    network.network[1].weight.data *= 1e6  # certain, so the softmax rounds to 0 and 1
+    network = linear(1, scale=1e6)  # certain, so the softmax rounds to 0 and 1
     assert METRICS["vanishing_gradients"](network, n_images=N).per_image.mean() > 0.5
 
 

@@ -161,6 +161,11 @@ def training(p: SimpleNamespace, model: Model) -> Training:
     )
 
 
+def rounded(epsilon: float) -> float:
+    """Return a radius with the digits that tables of results keep."""
+    return float(f"{epsilon:.6g}")
+
+
 def _attack(name: str, n_images: int, epsilon: float, **attack_settings: Any) -> Settings:
     settings = {"attack_settings": attack_settings} if attack_settings else {}
     return {"attack": name, "epsilon": epsilon, "n_images": n_images} | settings
@@ -187,7 +192,7 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
         other = identity(training(p, main_model(p, pair[model.variant], model.seed)))
         settings = _attack("pgd", n, p.epsilon, **across)
         yield "transfer", settings | {"source": other, "keep_images": False}
-    for steps in p.steps_swept if model.seed in p.few_seeds else [50]:
+    for steps in p.steps_swept:
         yield "steps", _attack("pgd", n, p.epsilon, steps=steps)
 
 
@@ -217,6 +222,7 @@ def _labels(battery: str, settings: Settings) -> Settings:
     labels |= {name: settings[name] for name in named if name in settings}
     labels |= settings.get("attack_settings", {})
     labels["parts"] = "+".join(labels.get("parts", ()))
+    labels["epsilon"] = rounded(settings["epsilon"])
     for name in ("relative_step", "queries"):
         labels.pop(name, None)
     return labels | ({"attack": "transfer"} if "source" in settings else {})

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.papers.top_gap import ALL_THREE, LOCATIONS, TITLES
+from suite.papers.top_gap import ALL_THREE, LOCATIONS, TITLES, rounded
 from suite.paths import ROOT
 
 MEASURES = {
@@ -45,7 +45,7 @@ def measures(
     """
     rows = select(table, metric=metrics, battery="none", **values)
     rows = rows[(rows["counts"] != "correct") & (rows["test"] != "validation")]
-    rows = rows[rows["epsilon"].isin([0.0, epsilon])]
+    rows = rows[rows["epsilon"].isin([0.0, rounded(epsilon)])]
     what = rows["metric"].mask(rows["attack"] != "", rows["attack"])
     what = what.mask(rows["part"] != "", rows["part"])
     return rows.assign(what=what.mask(rows["test"] == "shifted", "shifted"))
@@ -57,7 +57,8 @@ def ablation(table: pd.DataFrame, epsilon: float) -> pd.DataFrame:
     of_paper = measures(
         table, ["accuracy", "robust_accuracy"], epsilon, main=True, variant=variants
     )
-    auto = select(table, battery="auto", epsilon=epsilon, counts="unchanged", variant=variants)
+    at = {"battery": "auto", "epsilon": rounded(epsilon)}
+    auto = select(table, counts="unchanged", variant=variants, **at)
     return pd.concat([of_paper, auto.assign(what="auto_attack")])
 
 
@@ -93,7 +94,7 @@ def trade_off(table: pd.DataFrame, epsilon: float, variants: list[str]) -> pd.Da
     """Return robust accuracies under the paper's PGD, and `clean` ones, named by k and λ."""
     keys = ["profile", "data", "variant", "k", "strength", "seed"]
     own = select(table, metric="accuracy", test="own", variant=variants)
-    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged", "epsilon": epsilon}
+    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged", "epsilon": rounded(epsilon)}
     rows = select(table, metric="robust_accuracy", variant=variants, **pgd)
     rows = rows.merge(own[[*keys, "value"]].rename(columns={"value": "clean"}), on=keys)
     of_k = rows["k"].map(", k = {:g} h w".format).mask(~rows["variant"].str.contains("pool"), "")

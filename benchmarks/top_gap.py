@@ -13,9 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision.models import get_model
 
 from benchmarks.timing import Row, interleaved, median_row, ratios
-from reglib.top_gap import class_map_l1, top_gap, top_gap_and_l1
+from reglib.top_gap import TopGAPNet, class_map_l1, top_gap, top_gap_and_l1
 from suite.attacks import pgd
 from suite.networks import build_network
 from suite.training.penalties import PENALTIES, forward
@@ -89,19 +90,45 @@ def _against_reading(maps: Tensor, k: int, rounds: int) -> Row:
     return median_row(TITLE, case, values, "x", at_most=READING_GOAL)
 
 
-def _networks(device: torch.device) -> dict[str, nn.Module]:
+def _small(device: torch.device) -> dict[str, nn.Module]:
     options = {"k": 64, "width": 64, "backbone_options": BACKBONE}
     made = {
         "backbone": build_network("resnet", (3, 32, 32), 10, options=BACKBONE, seed=0),
         "Top-GAP": build_network("top_gap", (3, 32, 32), 10, options=options, seed=0),
     }
+    return _laid_out(made, device)
+
+
+def _of_paper(device: torch.device) -> dict[str, nn.Module]:
+    """Return ResNet-18 and what the paper makes of it for CUB: 200 classes, 256 filters."""
+    plain = get_model("resnet18", num_classes=200)
+    return _laid_out({"backbone": plain, "Top-GAP": TopGAPNet(plain, 200, k=256)}, device)
+
+
+def _laid_out(networks: dict[str, nn.Module], device: torch.device) -> dict[str, nn.Module]:
     layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
-    return {name: net.to(device).to(memory_format=layout) for name, net in made.items()}
+    return {name: net.to(device).to(memory_format=layout) for name, net in networks.items()}
 
 
 def _steps(device: torch.device, rounds: int) -> list[Row]:
-    images = torch.rand(64, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(10, (64,), device=device)
+    cases: dict[str, tuple[dict[str, nn.Module], int, int]] = {
+        "ResNet of width 16, pyramid of 64 filters, 32 pixels": (_small(device), 64, 32),
+        "ResNet-18, pyramid of 256 filters, 224 pixels": (_of_paper(device), 16, 224),
+    }
+    return [_step(case, *of, device, rounds) for case, of in cases.items()]
+
+
+def _step(
+    case: str,
+    networks: dict[str, nn.Module],
+    batch: int,
+    size: int,
+    device: torch.device,
+    rounds: int,
+) -> Row:
+    images = torch.rand(batch, 3, size, size, device=device)
+    images = images.contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(10, (batch,), device=device)
     generator = torch.Generator(device)
 
     def step(network: nn.Module) -> Callable[[], None]:
@@ -114,15 +141,13 @@ def _steps(device: torch.device, rounds: int) -> list[Row]:
 
         return call
 
-    networks = _networks(device)
     seconds = interleaved({name: step(net) for name, net in networks.items()}, rounds=rounds)
-    case = "training step, ResNet of width 16, pyramid of width 64, batch 64"
-    values = ratios(seconds["Top-GAP"], seconds["backbone"])
-    return [median_row(TITLE, f"{case}: with L1 / backbone", values, "x")]
+    name = f"training step, {case}, batch {batch}: with L1 / backbone"
+    return median_row(TITLE, name, ratios(seconds["Top-GAP"], seconds["backbone"]), "x")
 
 
 def _attacks(device: torch.device, rounds: int) -> list[Row]:
-    network = _networks(device)["Top-GAP"].eval()
+    network = _small(device)["Top-GAP"].eval()
     images = torch.rand(64, 3, 32, 32, device=device)
     labels = torch.randint(10, (64,), device=device)
     foolbox: Any = importlib.import_module("foolbox")

@@ -7,6 +7,7 @@ import torchvision
 from torch import nn
 
 from suite.errors import UsageError
+from suite.networks import load_pretrained
 from suite.networks.architectures import (
     MLP,
     NETWORKS,
@@ -308,3 +309,14 @@ def test_images_that_are_not_square_are_refused():
 def test_images_too_small_for_lenet5_are_refused():
     with pytest.raises(UsageError, match="at least 12 pixels a side, got 11"):
         build("lenet5", (1, 11, 11))
+
+
+def test_top_gap_goes_around_a_packaged_network_whose_weights_are_trained_on():
+    options = {"k": 0.1, "backbone": "efficientnet_lite0", "width": 4}
+    network = build("top_gap", (3, 64, 64), options)
+    maps = network.class_maps(torch.rand(1, 3, 64, 64))
+    assert maps.shape == (1, 10, 16, 16)
+    assert all(parameter.requires_grad for parameter in network.parameters())
+    stem = next(p for name, p in network.named_parameters() if "conv_stem" in name)
+    packaged = dict(load_pretrained("efficientnet_lite0").named_parameters())
+    assert any(torch.equal(stem, p) for p in packaged.values())

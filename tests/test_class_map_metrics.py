@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from suite.errors import UsageError
@@ -111,6 +112,15 @@ def test_receptive_fields_leave_the_network_alone_and_work_for_a_real_one():
     assert not x.requires_grad
     with pytest.raises(UsageError, match="unknown normalise 'eech': did you mean 'each'"):
         erf_distance(network.class_maps, x, normalise="eech")
+
+
+@pytest.mark.parametrize("size", [(2, 2), (1, 5), (7, 2)])
+def test_maps_whose_centre_is_their_corner_are_refused(size):
+    def maps_of(images):
+        return F.adaptive_avg_pool2d(images, size)
+
+    with pytest.raises(ValueError, match=rf"at least 3 x 3, .* got {size[0]} x {size[1]}; leave"):
+        erf_distance(maps_of, random(2, 1, 8, 8))
 
 
 def test_sparsity_is_the_mean():

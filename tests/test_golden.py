@@ -27,10 +27,7 @@ CHAPTERS = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
 KEPT = sorted(KEPT_RESULTS.glob("*/*.verdicts.csv"))
 
 # What the profile had when the keys were written.
-AS_WRITTEN = {
-    "marginal_density": {"n_images": 200, "n_battery": 100},
-    "top_gap": {"k_values": [0.02, 0.04, 0.08, 0.25, 0.65], "strengths": [0.1, 1.0, 10.0]},
-}
+AS_WRITTEN = {"marginal_density": {"n_images": 200, "n_battery": 100}}
 
 # Every penalty, and those that have settings with other settings.
 PENALTY_CASES = {

@@ -12,7 +12,7 @@ ablation_auc: data=None n_baselines n_images n_steps=50 seed=0 stride=1
 accuracy: data=None n_images=None
 accuracy_by_location: data=None margin n_images=None stride=1 where='all'
 activation_ascent: n_classes n_steps seed=0 step_size
-class_map_sparsity: class_of='label' n_images
+class_map_sparsity: n_images
 closed_form_error: first=0 n_images seed=0 step=1
 corrupted_accuracy: corruption=None level n_images=None seed=0
 corruption_robustness: corruption data=None level n_images=None seed=0
@@ -35,18 +35,18 @@ insertion_auc: n_images n_steps saliency score='probability'
 interpretation_quality: first=0 keep_maps=False n_images n_steps=28 patch=16 saliencies step=1
 lambda1_sweep: image n_images
 local_lipschitz_estimate: n_images n_samples noise_std=0.1 normalised=False saliency seed=0
-mask_iou: n_images threshold=None
+mask_iou: n_images
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
 on_object: first=0 n_images saliencies scene step=1
 ood_auroc: data n_images=None score='log_density'
 pixel_perturbation: n_images n_steps saliency='smooth_grad'
 robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
-keep_images=True n_images seed=0 source=None
-robust_to_all: attacks n_images
+keep_images=True n_images scale=1.0 seed=0 source=None
 saliency_maps: data=None n_images saliency
 step_milliseconds: n_images n_rounds strength
 top_k_accuracy: k=5 n_images=None
 transfer_accuracy: attack attack_settings=None epsilon n_images
+vanishing_gradients: n_images
 worst_group_accuracy: n_images=None
 """
 

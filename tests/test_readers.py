@@ -449,6 +449,8 @@ def test_an_empty_split_is_refused(tmp_path: Path) -> None:
 
 
 MADE_OF_OTHERS = {
+    "article_canvas",
+    "article_canvas_swapped",
     "blockmnist5k",
     "blockmnist",
     "texturedmnist5k",

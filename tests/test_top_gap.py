@@ -306,6 +306,24 @@ def test_a_network_that_cannot_be_traced_is_refused():
 # Class activation maps
 
 
+def test_without_the_pyramid_the_map_is_the_grad_cam_of_what_the_head_pools():
+    """Definition 3.4 of the paper, by automatic differentiation, whatever k is."""
+    for k in (1.0, 3):
+        network, x = small(k=k, fpn=False), images()
+        classes = torch.tensor([4, 1])
+        (features,) = network.backbone(x)
+        features = features.detach().requires_grad_()
+        logits = network.pool(network.classifier(features))
+        chosen = logits[torch.arange(2), classes].sum()
+        (gradient,) = torch.autograd.grad(chosen, features)
+        weights = gradient.mean((2, 3), keepdim=True)
+        signed = (weights * features).sum(1).detach()
+        expected = scaled_maps(signed.relu(), (16, 16))
+        found = network.class_activation_maps(x, classes).detach()
+        torch.testing.assert_close(found, expected)
+        assert not torch.allclose(found, scaled_maps(signed, (16, 16)))
+
+
 def test_class_activation_maps_are_the_maps_of_the_class_upsampled_and_scaled():
     network, x = small(), images()
     maps = network.class_activation_maps(x, torch.tensor([4, 1]))

@@ -1,89 +1,128 @@
 """What the chapter on Top-GAP trains and measures, and its tables of the paper."""
 
-from types import SimpleNamespace
+import dataclasses
 
 import pandas as pd
+import pytest
 import torch
 
 from suite import notebooks
+from suite.errors import UsageError
 from suite.evidence.claims import load_published
+from suite.evidence.results import load_results
 from suite.papers import top_gap
+from suite.papers.top_gap import TITLES
+from suite.paths import KEPT_RESULTS
 from suite.training.loop import check
 from suite.units import Measurement, Training, identity
 
 CHAPTER = "top_gap"
 
 
-def test_laptop_trains_all_eight_variants_and_three_k():
-    values = notebooks.resolve(CHAPTER, "laptop", {})
+def of_profile(profile, **changes):
+    values = notebooks.resolve(CHAPTER, profile, changes)
+    return notebooks.all_parameters(CHAPTER, values)
+
+
+def trainings(values):
     units = notebooks.units_of(CHAPTER, values)
-    trainings = [unit for unit in units if isinstance(unit, Training) and unit.seed == 0]
-    options = [(unit.network_options, unit.penalties) for unit in trainings]
-    variants = {
-        (o["fpn"], bool(p), o["k"] < 1)
-        for o, p in options
-        if o["k"] in (0.08, 1.0) and p in ({}, {"class_map_l1": {"strength": 1.0}})
+    return list({str(u): u for u in units if isinstance(u, Training)}.values())
+
+
+@pytest.mark.parametrize("profile", ["laptop", "workstation", "paper"])
+def test_what_headlines_compare_is_trained_with_six_seeds(profile):
+    for p in top_gap.panels(of_profile(profile)):
+        made = top_gap.models(p)
+        seeds = {v: [m.seed for m in made if m == top_gap.main_model(p, v, m.seed)] for v in TITLES}
+        assert all(seeds[v] for v in set(top_gap.VARIANTS) - set(p.left_out))
+        assert all(len(seeds[v]) >= 6 for v in ("none", "fpn+l1", top_gap.ALL_THREE, "fpn+pool"))
+        units = [top_gap.training(p, m) for m in made]
+        assert len(units) == len({str(u) for u in units})
+        for unit in units[:: len(units) // 10]:
+            check(unit)
+
+
+@pytest.mark.parametrize("profile", ["laptop", "paper"])
+def test_all_eight_variants_are_trained(profile):
+    for p in top_gap.panels(of_profile(profile)):
+        assert {m.variant for m in top_gap.models(p)} >= set(top_gap.VARIANTS)
+
+
+def test_each_variant_is_the_unmodified_network_but_for_what_its_name_says():
+    (p,) = top_gap.panels(of_profile("laptop"))
+    plain = top_gap.training(p, top_gap.main_model(p, "none", 0))
+    assert (plain.network_options["fpn"], plain.network_options["k"]) == (False, 1.0)
+    assert plain.penalties == {}
+    maps = {"class_map_l1": {"strength": 1.0}}
+    changes = {
+        "pool": ({"k": 0.02}, {}),
+        "l1": ({}, maps),
+        "fpn": ({"fpn": True}, {}),
+        "fpn+l1+pool": ({"fpn": True, "k": 0.02}, maps),
+        "k_wta": ({"k_wta": 0.2}, {}),
+        "flc": ({"flc_pooling": True}, {}),
     }
-    assert len(variants) == 8
-    assert {o["k"] for o, p in options if o["fpn"] and p} >= {0.02, 0.08, 0.65}
-    assert len(trainings) == len({str(unit) for unit in trainings})
+    for variant, (options, penalties) in changes.items():
+        changed = top_gap.training(p, top_gap.main_model(p, variant, 0))
+        assert changed.network_options == plain.network_options | options
+        assert changed.penalties == penalties
+        same = {"network_options": plain.network_options, "penalties": {}}
+        assert dataclasses.replace(changed, **same) == plain
+    for variant, steps in (("fgsm_at", 1), ("pgd_at", 7)):
+        changed = top_gap.training(p, top_gap.main_model(p, variant, 0))
+        assert changed.network_options == plain.network_options
+        assert changed.penalties["adversarial"]["n_steps"] == steps
+        assert changed.penalties["adversarial"]["epsilon"] == p.epsilon
+    both = top_gap.training(p, top_gap.main_model(p, "pgd_at+fpn+l1+pool", 0))
+    assert both.penalties.keys() == {"class_map_l1", "adversarial"}
+    assert both.network_options == plain.network_options | {"fpn": True, "k": 0.02}
 
 
-def test_other_defences_are_the_unmodified_network_with_one_change():
-    values = notebooks.resolve(CHAPTER, "laptop", {})
-    units = notebooks.units_of(CHAPTER, values)
-    trainings = [unit for unit in units if isinstance(unit, Training)]
-    plain = next(
-        u
-        for u in trainings
-        if (u.network_options["fpn"], u.network_options["k"], u.penalties) == (False, 1.0, {})
-        and u.network_options.keys() <= {"fpn", "k", "width", "backbone_options"}
-    )
-    changes = [
-        ({"k_wta": 0.2}, {}, 6),
-        ({"flc_pooling": True}, {}, 6),
-        ({}, {"activation_l1": {"strength": 1.0, "layers": "last"}}, 3),
-        ({}, {"activation_l1": {"strength": 1.0, "layers": "all"}}, 3),
-    ]
-    for options, penalties, n_seeds in changes:
-        wanted = dict(plain.network_options) | options
-        seeds = [
-            u.seed for u in trainings if u.network_options == wanted and u.penalties == penalties
-        ]
-        assert sorted(seeds) == list(range(n_seeds))
-    adversarial = [u for u in trainings if "adversarial" in u.penalties]
-    epsilon = notebooks.parameters(CHAPTER)["epsilon"].default
-    assert {u.penalties["adversarial"]["epsilon"] for u in adversarial} == {epsilon}
-    assert all(u.network_options == plain.network_options for u in adversarial)
-
-
-def test_workstation_repeats_the_main_comparison_on_fashion_mnist():
-    values = notebooks.resolve(CHAPTER, "workstation", {})
-    units = notebooks.units_of(CHAPTER, values)
-    trainings = [unit for unit in units if isinstance(unit, Training)]
-    further = [unit for unit in trainings if unit.data == "fashion_mnist"]
-    assert {unit.data for unit in trainings} == {"cifar10-jpeg", "fashion_mnist"}
-    assert sorted(unit.seed for unit in further) == sorted([*range(6)] * 3)
+def test_k_and_strength_are_chosen_on_training_images_that_were_held_out():
+    (p,) = top_gap.panels(of_profile("laptop"))
+    held_out = [m for m in top_gap.models(p) if m.validated]
+    assert {top_gap.training(p, m).n_train for m in held_out} == {3200}  # of 4,000
+    assert {(m.k, m.strength) for m in held_out} == {
+        *((k, 1.0) for k in p.k_values),
+        *((p.k, strength) for strength in p.strengths),
+    }
+    for model in held_out:
+        unit = top_gap.training(p, model)
+        assert (unit.folds, unit.fold) == (5, model.seed % 5)
+        (measured,) = top_gap._measured(p, model)
+        assert measured[1] == "accuracy"
+    assert all(top_gap.training(p, m).folds is None for m in top_gap.models(p) if not m.validated)
 
 
 def test_the_sets_of_the_paper_are_a_matter_of_parameters():
-    changes = {
+    panel = {
         "data": "cub",
         "shifted": "cub_on_waterbirds",
-        "with_masks": True,
-        "folds": 5,
+        "masks": True,
         "backbone_name": "resnet18",
         "pretrained": True,
         "n_train": 4700,
     }
-    values = notebooks.resolve(CHAPTER, "paper", changes)
-    units = notebooks.units_of(CHAPTER, values)
-    trainings = [unit for unit in units if isinstance(unit, Training)]
-    assert {(u.data, u.folds, u.fold) for u in trainings} == {("cub", 5, fold) for fold in range(5)}
-    for unit in trainings:
+    values = of_profile("paper", panels=[panel], folds=5)
+    tested = [u for u in trainings(values) if u.folds]
+    assert {(u.data, u.folds, u.fold) for u in tested} == {("cub", 5, fold) for fold in range(5)}
+    for unit in tested[::20]:
         assert unit.network_options["backbone"] == "resnet18"
         assert "backbone_options" not in unit.network_options
         check(unit)
+
+
+@pytest.mark.parametrize(
+    ("panels", "message"),
+    [
+        ([{"data": "a", "epoch": 3}], r"panels: expected keys among .*'epochs'.*, got \['epoch'\]"),
+        ([{"epochs": 3}], "panels: expected data in each, got {'epochs': 3}"),
+        ([{"data": "a"}, {"data": "a", "k": 0.2}], "one for a data set, got .*'a', 'a'"),
+    ],
+)
+def test_panels_that_cannot_be_are_refused(panels, message):
+    with pytest.raises(UsageError, match=message):
+        top_gap.units(of_profile("laptop") | {"panels": panels})
 
 
 def test_every_row_of_a_published_table_has_a_value_for_every_column():
@@ -133,95 +172,77 @@ def table(units):
 def test_rows_say_what_was_measured():
     units = top_gap.units(smoke())
     rows, arrays = top_gap.collect(smoke(), table(units), Kept())
-    kept = [unit for unit in units if isinstance(unit, Measurement)]
-    kept = [unit for unit in kept if unit.metric == "effective_receptive_field"]
-    ratios = rows[rows["metric"] == "relative_training_seconds"]
-    drawn = len(top_gap.VARIANTS) + len(smoke()["k_values"]) + len(kept)
-    assert len(rows) == len(units) - drawn + len(ratios)
-    for label, position in rows[rows["metric"] != "relative_training_seconds"]["value"].items():
+    assert len(rows) == len(units) - len(top_gap._drawn(smoke()))
+    assert set(rows.columns) >= set(top_gap.DEFAULTS)
+    for label, position in rows["value"].items():
         row, unit = rows.loc[label], units[int(position)]
+        assert row["data"] == getattr(unit, "training", unit).data
         if isinstance(unit, Training):
             assert row["metric"] == "training_loss"
             assert row["k"] == unit.network_options["k"]
             continue
         settings = unit.settings
         if unit.metric == "robust_accuracy":
-            assert row["epsilon"] == settings["epsilon"]
+            attack = settings.get("attack_settings", {})
+            assert row["epsilon"] == top_gap.rounded(settings["epsilon"])
             assert row["counts"] == settings.get("counts", "unchanged")
             assert row["attack"] == ("transfer" if "source" in settings else settings["attack"])
-            assert row["steps"] == settings.get("attack_settings", {"steps": 1})["steps"]
-        elif unit.metric == "robust_to_all":
-            assert (row["metric"], row["attack"], row["loss"]) == (
-                "robust_accuracy",
-                "together",
-                "",
-            )
-        elif settings.get("class_of") == "predicted":
-            assert row["metric"] == "predicted_map_mean"
-            assert row["sweep"]
+            assert row["steps"] == attack.get("steps", 1)
+            assert row["parts"] == "+".join(attack.get("parts", []))
+            assert row["scale"] == settings.get("scale", 1)
         else:
             assert row["metric"] == unit.metric
             assert row["counts"] == row["attack"] == ""
-    assert (ratios["value"] == 1).all()
-    assert arrays["images"].shape == (2, 3, 40, 40)
-    assert arrays["labels"].shape == (2,)
-    assert set(arrays["maps|none"].ravel()) == {15}
+        folds = unit.training.folds
+        assert (row["test"] == "validation") == (folds is not None)
+    assert arrays["digit_canvas|images"].shape == (2, 3, 40, 40)
+    assert arrays["digit_canvas|labels"].shape == (2,)
+    assert set(arrays["digit_canvas|maps|none"].ravel()) == {15}
 
 
-def test_the_battery_is_for_four_variants_and_transfer_comes_from_the_unmodified_network():
-    parameters = smoke()
-    units = [unit for unit in top_gap.units(parameters) if isinstance(unit, Measurement)]
-    together = [unit for unit in units if unit.metric == "robust_to_all"]
-    assert len(together) == 3
-    assert all(
-        [attack["attack"] for attack in unit.settings["attacks"]]
-        == ["pgd", "apgd", "apgd", "square"]
-        for unit in together
-    )
-    (transfer,) = [unit for unit in units if "source" in unit.settings]
-    assert transfer.training.network_options["fpn"]
-    (plain,) = [
-        model
-        for model in top_gap.models(parameters)
-        if model.variant == "none" and model.data == parameters["data"]
+def test_pyramid_with_l1_stands_for_all_locations_in_the_sweep_over_k():
+    rows = pd.DataFrame([labels for labels, _ in top_gap._planned(smoke())])
+    swept = rows[rows["sweep"] & (rows["metric"] == "class_map_sparsity")]
+    assert sorted(set(zip(swept["variant"], swept["k"]))) == [
+        ("fpn+l1", 1.0),
+        *(("fpn+l1+pool", k) for k in sorted(smoke()["k_values"])),
     ]
-    source = top_gap.training(SimpleNamespace(**parameters), plain)
-    assert transfer.settings["source"] == identity(source)
-    assert source.penalties == {}
-    assert not source.network_options["fpn"]
 
 
-def test_seconds_of_training_are_relative_to_the_same_seed():
-    columns = ["variant", "seed", "seconds", "status", "main"]
-    rows = [
-        ("none", 0, 2.0, "done", True),
-        ("none", 1, 4.0, "diverged", True),
-        ("fpn", 0, 3.0, "done", True),
-        ("fpn", 1, 3.0, "done", True),
-        ("fpn", 0, 9.0, "done", False),
+def test_transfer_goes_both_ways_between_top_gap_and_the_unmodified_network():
+    units = [unit for unit in top_gap.units(smoke()) if isinstance(unit, Measurement)]
+    transfers = [unit for unit in units if "source" in unit.settings]
+    assert len(transfers) == 4  # two panels
+    pairs = {(str(identity(u.training)), str(u.settings["source"])) for u in transfers}
+    assert {(b, a) for a, b in pairs} == pairs
+    assert {u.training.network_options["fpn"] for u in transfers} == {True, False}
+
+
+def test_l1_alone_is_matched_by_clean_accuracy_on_each_data_set():
+    columns = ["data", "variant", "strength", "main", "value"]
+    lines = [
+        ("a", "fpn+l1+pool", 1.0, True, 0.7),
+        ("a", "l1", 1.0, True, 0.5),
+        ("a", "l1", 10.0, False, 0.8),
+        ("a", "last", 0.1, False, 0.69),
+        ("b", "fpn+l1+pool", 1.0, True, 0.5),
+        ("b", "l1", 1.0, True, 0.5),
+        ("b", "l1", 10.0, False, 0.8),
     ]
-    trained = pd.DataFrame(rows, columns=columns).assign(
-        metric="training_loss", data="d", value=0.1, std=0.2, n=7
-    )
-    ratios = top_gap.training_seconds(trained)
-    assert ratios[["variant", "value"]].to_numpy().tolist() == [["none", 1.0], ["fpn", 1.5]]
-    assert set(ratios["metric"]) == {"relative_training_seconds"}
-    assert set(ratios["n"]) == {1}
-    assert ratios["std"].isna().all()
+    rows = pd.DataFrame(lines, columns=columns)
+    rows = rows.assign(metric="accuracy", test="own", status="done")
+    found = [True, False, True, True, True, True, False]
+    assert top_gap.matched(rows).tolist() == found
 
 
-def test_l1_alone_is_matched_by_clean_accuracy():
-    columns = ["variant", "strength", "value", "main", "further", "test"]
-    rows = [
-        (top_gap.ALL_THREE, 1.0, 0.8, True, False, "own"),
-        (top_gap.ALL_THREE, 1.0, 0.1, False, False, "own"),
-        ("l1", 0.1, 0.95, False, False, "own"),
-        ("l1", 1.0, 0.83, True, False, "own"),
-        ("l1", 1.0, 0.75, True, False, "own"),
-        ("l1", 1.0, 0.0, True, False, "shifted"),
-        ("l1", 1.0, 0.0, True, True, "own"),
-        ("l1", 10.0, 0.7, False, False, "own"),
-        ("none", 1.0, 0.8, True, False, "own"),
-    ]
-    table = pd.DataFrame(rows, columns=columns).assign(metric="accuracy", status="done")
-    assert top_gap.matched(table).tolist() == [True, *[False] * 2, *[True] * 3, *[False] * 3]
+@pytest.mark.parametrize("profile", [f.parent.name for f in KEPT_RESULTS.glob(f"*/{CHAPTER}.csv")])
+def test_k_and_strength_are_those_that_held_out_images_choose(profile):
+    rows = load_results(CHAPTER, profile).frame
+    held_out = rows[(rows["test"] == "validation") & (rows["metric"] == "accuracy")]
+    panels = {p.data: p for p in top_gap.panels(of_profile(profile))}
+    assert set(held_out["data"]) == set(panels)
+    for data, of in held_out.groupby("data"):
+        mean = of.groupby(["k", "strength"])["value"].mean()
+        k = mean.xs(1.0, level="strength").idxmax()
+        strength = max(s for s, value in mean[k].items() if value >= mean.max() - 0.01)
+        assert (panels[data].k, panels[data].strength) == (k, strength)

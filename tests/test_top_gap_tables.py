@@ -1,9 +1,11 @@
 """Tables and sentences of the chapter on Top-GAP, by hand."""
 
+import json
+
 import numpy as np
 import pandas as pd
-import pytest
 
+from suite.evidence.results import Results
 from suite.papers import top_gap, top_gap_tables
 
 COLUMNS = ["profile", "seed", "variant", "metric", "value"]
@@ -17,8 +19,9 @@ ROWS = [
 
 
 def table(rows=ROWS, columns=COLUMNS, **changes):
-    same = {"status": "done", "further": False, "battery": "none", "test": "own", "part": ""}
-    same |= {"counts": "", "attack": "", "k": 0.5, "sweep": True}
+    same = {"status": "done", "battery": "none", "test": "own", "part": "", "data": "mnist"}
+    same |= {"counts": "", "attack": "", "k": 0.5, "sweep": True, "epsilon": 0.0, "scale": 1.0}
+    same |= {"parts": "", "steps": 0}
     frame = pd.DataFrame(rows, columns=columns)
     return frame.assign(**{n: v for n, v in (same | changes).items() if n not in columns})
 
@@ -28,45 +31,64 @@ def test_rows_are_selected_by_values_and_lists_where_training_did_not_diverge():
     both = top_gap_tables.select(table(), metric="accuracy", variant=["fpn", "pool"])
     assert both["value"].tolist() == [0.25]
     assert top_gap_tables.select(table(status="diverged")).empty
-    assert top_gap_tables.select(table(), further=True).empty
 
 
-def test_measures_have_names_and_the_papers_robust_accuracy():
-    columns = ["metric", "attack", "counts", "part", "test", "battery"]
+def test_measures_have_names_and_the_papers_robust_accuracy_at_one_radius():
+    columns = ["metric", "attack", "counts", "part", "test", "battery", "epsilon"]
     rows = [
-        ("accuracy", "", "", "", "own", "none"),
-        ("accuracy", "", "", "", "shifted", "none"),
-        ("robust_accuracy", "pgd", "unchanged", "", "own", "none"),
-        ("robust_accuracy", "pgd", "correct", "", "own", "none"),
-        ("robust_accuracy", "pgd", "unchanged", "", "own", "steps"),
-        ("erf_distance", "", "", "centre", "own", "none"),
-        ("erf_distance", "", "", "distance", "own", "none"),
+        ("accuracy", "", "", "", "own", "none", 0.0),
+        ("accuracy", "", "", "", "shifted", "none", 0.0),
+        ("accuracy", "", "", "", "validation", "none", 0.0),
+        ("robust_accuracy", "pgd", "unchanged", "", "own", "none", 0.1),
+        ("robust_accuracy", "pgd", "unchanged", "", "own", "none", 0.2),
+        ("robust_accuracy", "pgd", "correct", "", "own", "none", 0.1),
+        ("robust_accuracy", "pgd", "unchanged", "", "own", "steps", 0.1),
+        ("erf_distance", "", "", "centre", "own", "none", 0.0),
     ]
-    named = top_gap_tables.measures(table(rows, columns), top_gap_tables.IN_TABLES)
-    assert named["what"].tolist() == ["accuracy", "other backgrounds", "pgd", "erf_distance"]
+    named = top_gap_tables.measures(table(rows, columns), top_gap_tables.IN_TABLES, 0.1)
+    assert named["what"].tolist() == ["accuracy", "shifted", "pgd", "centre"]
+    assert set(named["what"]) <= set(top_gap_tables.MEASURES)
 
 
-def test_attacks_are_named_by_their_steps_or_by_their_loss():
-    columns = ["battery", "attack", "loss", "steps"]
+def test_the_ablation_has_auto_attack_beside_the_attacks_of_the_paper():
+    columns = ["variant", "metric", "attack", "counts", "battery", "epsilon"]
     rows = [
-        ("none", "fgsm", "cross_entropy", 1),
-        ("none", "pgd", "cross_entropy", 20.0),
-        ("attacks", "apgd", "cross_entropy", 20),
-        ("attacks", "apgd", "logit_ratio", 20),
-        ("attacks", "together", "", 20),
+        ("none", "accuracy", "", "", "none", 0.0),
+        ("none", "robust_accuracy", "pgd", "unchanged", "none", 0.1),
+        ("none", "robust_accuracy", "auto_attack", "unchanged", "auto", 0.1),
+        ("none", "robust_accuracy", "auto_attack", "correct", "auto", 0.1),
+        ("none", "robust_accuracy", "auto_attack", "unchanged", "auto", 0.2),
+        ("k_wta", "accuracy", "", "", "none", 0.0),
+    ]
+    found = top_gap_tables.ablation(table(rows, columns, main=True), 0.1)
+    assert found["what"].tolist() == ["accuracy", "pgd", "auto_attack"]
+
+
+def test_attacks_are_named_by_what_tells_them_apart():
+    columns = ["battery", "attack", "parts", "steps", "scale", "counts", "epsilon"]
+    rows = [
+        ("none", "fgsm", "", 1, 1.0, "unchanged", 1 / 255),
+        ("none", "pgd", "", 20, 1.0, "unchanged", 8 / 255),
+        ("auto", "auto_attack", "", 1, 1.0, "unchanged", 8 / 255),
+        ("auto", "auto_attack", "", 1, 1.0, "correct", 0.5 / 255),
+        ("parts", "auto_attack", "square", 1, 1.0, "unchanged", 8 / 255),
+        ("scale", "pgd", "", 50, 100.0, "unchanged", 8 / 255),
+        ("transfer", "transfer", "", 50, 1.0, "unchanged", 8 / 255),
     ]
     frame = table(rows, columns, metric="robust_accuracy")
-    assert top_gap_tables.attacks(frame, "none")["name"].tolist() == ["fgsm 1", "pgd 20"]
-    names = top_gap_tables.attacks(frame, "attacks")["name"].tolist()
-    assert names == ["apgd", "apgd ratio", "together"]
+    names = top_gap_tables.attacks(frame, "none")["name"].tolist()
+    assert names == ["fgsm 1, ε 1/255", "pgd 20, ε 8/255"]
+    assert top_gap_tables.attacks(frame, "auto")["name"].tolist() == ["AutoAttack, ε 0.5/255"]
+    names = top_gap_tables.attacks(frame, ["parts", "scale", "transfer"])["name"].tolist()
+    assert names == ["square, ε 8/255", "logits × 100, ε 8/255", "transfer, ε 8/255"]
 
 
 def test_means_over_seeds_with_their_deviations():
     wide = top_gap_tables.means(table(), ["variant"], "metric")
     assert wide.to_numpy().tolist() == [
-        ["laptop", "unmodified", "0.600 ± 0.141", "0.125", 2],
-        ["laptop", "pyramid", "0.250", "not run", 1],
-        ["paper", "unmodified", "1.000", "not run", 1],
+        ["laptop", "MNIST", "unmodified", "0.600 ± 0.141", "0.125", 2],
+        ["laptop", "MNIST", "pyramid", "0.250", "–", 1],
+        ["paper", "MNIST", "unmodified", "1.000", "–", 1],
     ]
     by_k = top_gap_tables.means(table(), ["k"], "metric")
     assert by_k["k"].tolist() == ["0.5", "0.5"]
@@ -85,28 +107,17 @@ def test_a_printed_table_writes_what_is_missing_as_a_dash():
     assert frame["a"].tolist() == ["0.5", "yes"]
 
 
-def test_the_choice_of_k_without_labels_and_what_it_loses():
-    columns = ["profile", "seed", "k", "metric", "value"]
-    accuracy = {0.1: 0.5, 0.2: 0.9, 0.4: 0.8}
-    means = {0.1: 0.4, 0.2: 0.4, 0.4: 0.5}  # 0.5 is nearest to its k, 0.4
-    rows = [("laptop", 0, k, "accuracy", value) for k, value in accuracy.items()]
-    rows += [("laptop", 0, k, "predicted_map_mean", value) for k, value in means.items()]
-    rows += [("laptop", 0, k, "class_map_sparsity", value) for k, value in means.items()]
-    chosen = top_gap_tables.choices(table(rows, columns))
-    (line,) = chosen.to_dict("records")
-    assert (line["criterion"], line["chosen k"], line["best k"]) == ("accuracy", 0.4, 0.2)
-    assert line["loss"] == pytest.approx(0.1)
-    assert line["loss of the worst k"] == pytest.approx(0.4)
-    seeds = pd.concat([chosen, chosen.assign(seed=1, loss=0.3)])
-    (row,) = top_gap_tables.choices_by_criterion(seeds).to_dict("records")
-    assert (row["chosen k"], row["best k"]) == ("0.4, 0.4", "0.2, 0.2")
-    assert row["loss"] == pytest.approx(0.2)
+def results(arrays):
+    return Results(pd.DataFrame(), pd.DataFrame(), arrays, {})
 
 
 def test_maps_stand_beside_their_image_a_few_in_a_row():
     maps = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
     arrays = {"images": maps + 8, "labels": np.array([3, 4]), "a": maps, "c": maps}
-    rows, notes = top_gap_tables.map_rows(arrays, {"a": "A", "b": "B", "c": "C"}, per_row=2)
+    arrays |= {"maps|fpn+l1+pool": maps}
+    shown = {f"canvas|{name}": array for name, array in arrays.items()}
+    shown = {f"first|{name}": array[::-1] for name, array in arrays.items()} | shown
+    rows, notes = top_gap_tables.map_rows(results(shown), {"a": "A", "b": "B", "c": "C"}, per_row=2)
     assert notes == [
         ["label 3", "A", "B"],
         ["label 3", "C"],
@@ -120,7 +131,49 @@ def test_maps_stand_beside_their_image_a_few_in_a_row():
 
 
 def test_receptive_fields_are_scaled_to_their_largest_value():
-    fields = {f"erf|none|{location}": np.array([[0.0, 2.0]]) for location in top_gap.LOCATIONS}
-    rows = top_gap_tables.receptive_fields(fields, ["none", "fpn"])
+    fields = {f"d|erf|none|{place}": np.array([[0.0, 2.0]]) for place in top_gap.LOCATIONS}
+    fields |= {"d|maps|fpn+l1+pool": np.zeros((1, 2, 2))}
+    rows = top_gap_tables.receptive_fields(results(fields), ["none", "fpn"])
     assert [picture.tolist() for picture in rows[0]] == [[[0, 255]]] * 3
     assert rows[1] == [None] * 3
+
+
+def test_sizes_stand_beside_those_that_the_paper_prints():
+    rows = [("laptop", 0, "fpn+l1+pool", "class_map_sparsity", 0.25)]
+    a8 = {"number": "A8", "shows": "", "columns": ["penalty on", "mean of the map"]}
+    published = {"tables": [a8 | {"rows": [["last", 0.1], ["Top-GAP, k = 784", 0.5]]}]}
+    found = top_gap_tables.sizes(table(rows, k=0.5), published)
+    assert found[["k", "value", "who"]].to_numpy().tolist() == [
+        [0.5, 0.25, "MNIST, laptop"],
+        [0.25, 0.5, "published: CUB, ResNet-18"],
+    ]
+
+
+def test_a_trade_off_pairs_the_accuracies_of_a_network():
+    columns = ["seed", "variant", "k", "strength", "metric", "attack", "counts", "epsilon", "value"]
+    rows = [
+        (0, "none", 1.0, 0.0, "accuracy", "", "", 0.0, 0.9),
+        (0, "none", 1.0, 0.0, "robust_accuracy", "pgd", "unchanged", 0.1, 0.2),
+        (0, "none", 1.0, 0.0, "robust_accuracy", "pgd", "unchanged", 0.2, 0.1),
+        (0, "fpn+l1+pool", 0.5, 2.0, "accuracy", "", "", 0.0, 0.8),
+        (0, "fpn+l1+pool", 0.5, 2.0, "robust_accuracy", "pgd", "unchanged", 0.1, 0.3),
+        (0, "fpn+l1+pool", 0.5, 2.0, "robust_accuracy", "pgd", "correct", 0.1, 0.7),
+        (1, "l1", 1.0, 1.0, "robust_accuracy", "pgd", "unchanged", 0.1, 0.7),
+    ]
+    frame = table(rows, columns, profile="laptop")
+    found = top_gap_tables.trade_off(frame, 0.1, ["none", "l1", "fpn+l1+pool"])
+    assert found[["clean", "value"]].to_numpy().tolist() == [[0.9, 0.2], [0.8, 0.3]]
+    assert found["name"].tolist() == ["unmodified", "Top-GAP, k = 0.5 h w, λ = 2"]
+
+
+def test_training_steps_are_those_of_the_benchmark(tmp_path):
+    step = {"benchmark": "Top-GAP", "value": 1.5, "quartiles": [1.25, 1.75]}
+    rows = [
+        step | {"case": "training step, ResNet-18, batch 16: with L1 / backbone"},
+        step | {"case": "PGD, 20 steps"},
+        step | {"case": "training step, another", "benchmark": "training step"},
+    ]
+    (tmp_path / "cpu.json").write_text(json.dumps({"rows": rows}))
+    found = top_gap_tables.training_steps(tmp_path / "cpu.json")
+    assert found.to_numpy().tolist() == [["ResNet-18, batch 16", 1.5, "1.25 to 1.75"]]
+    assert len(top_gap_tables.training_steps()) == 2

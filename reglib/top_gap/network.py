@@ -86,7 +86,15 @@ class TopGAPNet(nn.Module):
         return self.pool(self.class_maps(images))
 
     def class_activation_maps(self, images: Tensor, class_index: Tensor) -> Tensor:
-        """Compute the class activation map of a class for each image.
+        r"""Compute the class activation map of a class for each image.
+
+        Of a network with the pyramid it is the class map. Without, it is the Grad-CAM of what the
+        head pools (definition 3.4 of the paper),
+
+        .. math:: \text{ReLU} \Bigl( \sum_j W_{jc} F_j \Bigr), \qquad
+           W_{jc} = \text{GAP}(\partial \hat y_c / \partial F_j) = V_{cj} / hw \text{ for any } k ,
+
+        which is the class map without its bias and its negative values.
 
         Args:
             images: (B, C, H, W).
@@ -95,8 +103,10 @@ class TopGAPNet(nn.Module):
         Returns:
             (B, H, W), each scaled to [0, 1] as by `scaled_maps`.
         """
-        maps = self.class_maps(images)
-        return scaled_maps(maps[torch.arange(len(maps)), class_index], images.shape[-2:])
+        maps = self.class_maps(images)[torch.arange(len(images)), class_index]
+        if not len(self.lateral) and self.classifier.bias is not None:
+            maps = (maps - self.classifier.bias[class_index, None, None]).relu()
+        return scaled_maps(maps, images.shape[-2:])
 
 
 def scaled_maps(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:

@@ -1,4 +1,4 @@
-"""Digits on larger canvases: padded, or in front of clutter, with everything known exactly."""
+"""Drawings on larger canvases: padded, or in front of clutter, with everything known exactly."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from suite.data.splits import Read, Split
 from suite.errors import expected
 
 SIDE = 40  # of a cluttered canvas
-SIZES = (20, 32)  # of the square that holds the digit, which takes about 20/28 of it
+SIZES = (20, 32)  # of the square that holds the drawing; a digit takes about 20/28 of it
 SHIFT = 4
 PERIOD = 6
 BIAS = 0.7
@@ -67,26 +67,26 @@ def _cropped(image: Tensor) -> Tensor:
     return image[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def clutter(digits: Split, *, seed: int, swapped: bool) -> tuple[Split, Tensor]:
-    """Put each digit near the middle of a canvas, in a random size, in front of a background.
+def clutter(drawings: Split, *, seed: int, swapped: bool) -> tuple[Split, Tensor]:
+    """Put each drawing near the middle of a canvas, in a random size, in front of a background.
 
     A background has stripes, whose direction is one of ten kinds, and patches cut from other
-    digits. In 70% of the images the kind of the background is the label of the digit. `swapped`
+    drawings. In 70% of the images the kind of the background is the label of the drawing. `swapped`
     changes nothing but the kinds, to one of the nine others in every image: a network that looks
     at the background is then wrong, as on Waterbirds.
 
     All arithmetic is on integers, so that the same seed gives the same pixels on every machine.
 
     Args:
-        digits: images (N, 1, 28, 28), white on black, of ten classes.
+        drawings: images (N, 1, 28, 28), white on black, of ten classes, such as digits.
         seed: of positions, sizes, patches and backgrounds.
         swapped: whether the background is that of another class.
 
     Returns:
-        Images (N, 1, 40, 40) with masks, which are True where the digit covers more than half of a
-        pixel, and the kinds of their backgrounds, (N,).
+        Images (N, 1, 40, 40) with masks, which are True where the drawing covers more than half of
+        a pixel, and the kinds of their backgrounds, (N,).
     """
-    n, labels = len(digits.images), digits.labels
+    n, labels = len(drawings.images), drawings.labels
     generator = torch.Generator().manual_seed(seed)
 
     def draw(low: int, high: int, *shape: int) -> list:
@@ -101,7 +101,7 @@ def clutter(digits: Split, *, seed: int, swapped: bool) -> tuple[Split, Tensor]:
     follows = torch.rand(n, generator=generator) < BIAS
     others = (labels + torch.randint(1, 10, (n,), generator=generator)) % 10
     kinds = others if swapped else torch.where(follows, labels, others)
-    stripes, pixels = _stripes(), digits.images[:, 0].numpy()
+    stripes, pixels = _stripes(), drawings.images[:, 0].numpy()
     images = np.empty((n, SIDE, SIDE), np.uint8)
     masks = np.empty((n, SIDE, SIDE), bool)
     for i in range(n):
@@ -116,7 +116,7 @@ def clutter(digits: Split, *, seed: int, swapped: bool) -> tuple[Split, Tensor]:
     return Split(torch.from_numpy(images)[:, None], labels, torch.from_numpy(masks)), kinds
 
 
-def cluttered_digits(train: Split, test: Split, classes: Sequence[str], *, swapped: bool) -> Read:
+def cluttered(train: Split, test: Split, classes: Sequence[str], *, swapped: bool) -> Read:
     """Put the images of both splits on canvases; only in testing are backgrounds swapped."""
     return (
         clutter(train, seed=0, swapped=False)[0],
@@ -125,11 +125,11 @@ def cluttered_digits(train: Split, test: Split, classes: Sequence[str], *, swapp
     )
 
 
-def _cover(digit: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
-    """Return how much of each pixel of the canvas the digit covers, 0 to 255."""
+def _cover(drawing: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
+    """Return how much of each pixel of the canvas a drawing covers, 0 to 255."""
     cover = np.zeros((SIDE, SIDE), np.int32)
     top, left = ((SIDE - size) // 2 + s for s in shift)
-    scaled = Image.fromarray(digit).resize((size, size), Image.Resampling.BILINEAR)
+    scaled = Image.fromarray(drawing).resize((size, size), Image.Resampling.BILINEAR)
     cover[max(top, 0) : top + size, max(left, 0) : left + size] = np.asarray(scaled)[
         max(-top, 0) : SIDE - top, max(-left, 0) : SIDE - left
     ]

@@ -78,7 +78,8 @@ def erf_distance(
 
     Raises:
         UsageError: unknown way to normalise.
-        ValueError: maps that do not depend on the images.
+        ValueError: maps that do not depend on the images, or are smaller than 3 x 3, of which the
+            centre would be the corner.
 
     Source: definition 4.1 and section B.1 of :cite:t:`topgap`, which does not say over what the
     gradients are normalised.
@@ -87,6 +88,11 @@ def erf_distance(
         raise unknown("normalise", normalise, ["each", "together", "none"])
     with torch.no_grad():
         height, width = maps_of(images[:1]).shape[-2:]
+    if min(height, width) < 3:
+        raise ValueError(
+            "maps_of: expected maps of at least 3 x 3, or the place called the centre is the "
+            f"corner, got {height} x {width}; leave out a stride, or give larger images"
+        )
     centre = ((height - 1) // 2, (width - 1) // 2)
     fields = torch.stack(
         [

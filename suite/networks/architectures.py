@@ -15,6 +15,7 @@ from reglib.top_gap.backbones import backbone_of, normalised
 from suite.errors import UsageError, expected, unknown
 from suite.networks.blocks import BasicBlock, BottleneckBlock, PreActivationBlock, conv_bn
 from suite.networks.defences import CHANGES
+from suite.networks.pretrained import PRETRAINED, load_pretrained
 
 Size = int | tuple[int, int]
 
@@ -208,10 +209,11 @@ def top_gap(
     pretrained: bool = False,
     **options: Any,
 ) -> TopGAPNet:
-    """Put Top-GAP around a network of `NETWORKS`, or of timm or torchvision by its name there.
+    """Put Top-GAP around a network of `NETWORKS`, `PRETRAINED`, or of timm or torchvision.
 
-    One of these normalises its images in [0, 1] itself and may have its default weights
-    (`pretrained`); `backbone_options` are for those of `NETWORKS`. `options` go to `TopGAPNet`.
+    All but the first normalise their images in [0, 1] themselves, and have weights or, those of
+    timm and torchvision, may have their default ones (`pretrained`); `backbone_options` are for
+    those of `NETWORKS`. `options` go to `TopGAPNet`.
     """
     size = _square(size, "top_gap")
     if backbone in NETWORKS:
@@ -222,7 +224,10 @@ def top_gap(
         if channels != 3 or backbone_options:
             what = f"colour images and no backbone_options for {backbone!r}"
             raise expected("top_gap", what, f"{channels} channels and {backbone_options or {}}")
-        network = normalised(backbone_of(backbone, pretrained=pretrained))
+        if backbone in PRETRAINED:
+            network = load_pretrained(backbone).requires_grad_()
+        else:
+            network = normalised(backbone_of(backbone, pretrained=pretrained))
     return TopGAPNet(network, classes, k=k, image_size=size, **options)
 
 

@@ -86,8 +86,6 @@ def check(unit: Measurement) -> None:
             raise unknown(name, chosen, known)
     if unit.metric in ("robust_accuracy", "transfer_accuracy"):
         top_gap_measures.check_attack(**unit.settings)
-    for settings in unit.settings.get("attacks", ()):
-        top_gap_measures.check_attack(**settings)
     for name in COUNTS:
         if unit.settings.get(name) is not None:
             require(name, unit.settings[name], COUNT)

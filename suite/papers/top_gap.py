@@ -1,7 +1,8 @@
-"""Top-GAP: eight variants of a network, their class maps, and a battery of attacks."""
+"""Top-GAP: eight variants of a network, their class maps, and attacks on them."""
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
+from suite.errors import expected
 from suite.store import Reader
 from suite.training.folds import data_of
 from suite.units import Measurement, Training, Unit, identity
@@ -25,18 +27,29 @@ TITLES = {
     "fpn+l1+pool": "Top-GAP",
     "k_wta": "k-WTA",
     "flc": "FLC pooling",
-    "adversarial": "adversarial training",
     "last": "L1 on the last activations",
     "all": "L1 on all activations",
+    "fgsm_at": "FGSM training",
+    "pgd_at": "PGD training",
+    "pgd_at+fpn+l1+pool": "PGD training with Top-GAP",
 }
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
-IN_CLAIMS = ["none", "l1+pool", "fpn+pool", "fpn+l1", ALL_THREE]
+# What headlines compare, and what is attacked by all attacks.
+COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]
+ATTACKED = [*COMPARED, "fgsm_at", "pgd_at", "pgd_at+fpn+l1+pool"]
+DRAWN_WIDTH = 96  # pixels of a map
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
 RESULT = "data network epochs seed value std n undefined status seconds key".split()
+FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_options", "penalties"}
+# Keys of a panel that are not fields of a training.
+OF_PANEL = set(
+    "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
+    "epsilon few validation_seeds left_out n_attacked n_battery n_corrupted".split()
+)
 # What rows are selected by, where a measurement says nothing else.
-NO_ATTACK = {"attack": "", "loss": "cross_entropy", "steps": 0, "epsilon": 0.0, "counts": ""}
+NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
 DEFAULTS = {"metric": "training_loss", "battery": "none", "test": "own", "part": "", **NO_ATTACK}
 
 Settings = dict[str, Any]
@@ -51,71 +64,106 @@ class Model(NamedTuple):
     k: float
     strength: float
     seed: int
-    data: str
+    validated: bool = False  # tested on a fifth of the training images
 
 
-def main_model(p: SimpleNamespace, variant: str, seed: int, data: str | None = None) -> Model:
+def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
+    """Return the parameters of each panel: its own before those of the chapter.
+
+    Raises:
+        UsageError: a key that is not known, no data, or two panels of one data set.
+    """
+    found = []
+    for panel in parameters["panels"]:
+        if unknown := panel.keys() - FIELDS - OF_PANEL:
+            raise expected("panels", f"keys among {sorted(FIELDS | OF_PANEL)}", sorted(unknown))
+        if "data" not in panel:
+            raise expected("panels", "data in each", dict(panel))
+        found.append(SimpleNamespace(**{**parameters, **panel}, fields=panel.keys() & FIELDS))
+    names = [p.data for p in found]
+    if len(set(names)) < len(names):
+        raise expected("panels", "one for a data set", names)
+    return found
+
+
+def main_model(p: SimpleNamespace, variant: str, seed: int) -> Model:
     """Return the model of a variant at the main k and strength."""
-    k = p.k_main if "pool" in variant else 1.0
-    return Model(variant, k, p.strength * ("l1" in variant), seed, data or p.data)
+    k = p.k if "pool" in variant else 1.0
+    return Model(variant, k, p.strength * ("l1" in variant), seed)
 
 
 def _is_main(p: SimpleNamespace, model: Model) -> bool:
-    return model == main_model(p, model.variant, model.seed, model.data)
+    return model == main_model(p, model.variant, model.seed)
+
+
+def _chosen_from(p: SimpleNamespace) -> list[Model]:
+    """Return the models among which k and the strength of Top-GAP are chosen."""
+    of_k = [(k, p.strength) for k in p.k_values]
+    of_strength = [(p.k, strength) for strength in p.strengths]
+    return [
+        Model(ALL_THREE, *both, s, True) for both in of_k + of_strength for s in p.validation_seeds
+    ]
 
 
 def _swept(p: SimpleNamespace) -> list[Model]:
-    return [Model(ALL_THREE, k, p.strength, s, p.data) for k in p.k_values for s in p.sweep_seeds]
+    return [Model(ALL_THREE, k, p.strength, s) for k in p.k_values for s in p.seeds]
 
 
-def models(parameters: Mapping[str, Any]) -> list[Model]:
-    """Return the models of the chapter."""
-    p = SimpleNamespace(**parameters)
-    seeds, few = p.seeds, p.sweep_seeds
-    strengths = {"l1": p.strengths, "last": p.last_strengths, "all": p.all_strengths}
-    result = [main_model(p, v, s) for v in VARIANTS for s in (seeds if v in IN_CLAIMS else few)]
-    result += _swept(p)
-    result += [main_model(p, v, s) for v in ("k_wta", "flc") for s in seeds]
-    result += [main_model(p, "adversarial", s) for s in p.adversarial_seeds]
+def models(p: SimpleNamespace) -> list[Model]:
+    """Return the models of a panel."""
+    penalised = {"l1": p.strengths, "last": p.last_strengths, "all": p.all_strengths}
+    penalised[ALL_THREE] = p.strengths
+    result = [main_model(p, v, s) for v in VARIANTS for s in _seeds(p, v)]
+    result += _chosen_from(p) + ([] if "k" in p.left_out else _swept(p))
+    result += [main_model(p, v, s) for v in list(TITLES)[8:10] for s in _seeds(p, v)]
+    result += [main_model(p, v, s) for v in list(TITLES)[12:] for s in _seeds(p, v)]
     result += [
-        Model(variant, 1.0, strength, s, p.data)
-        for variant, values in strengths.items()
+        Model(variant, p.k if variant == ALL_THREE else 1.0, strength, s)
+        for variant, values in penalised.items()
         for strength in values
-        for s in (seeds if variant == "l1" else few)
+        for s in p.few_seeds
     ]
-    compared = ("none", "l1", ALL_THREE)
-    result += [main_model(p, v, s, d) for d in p.further_data for v in compared for s in seeds]
-    return list(dict.fromkeys(result))
+    return [m for m in dict.fromkeys(result) if m.variant not in p.left_out]
+
+
+def _seeds(p: SimpleNamespace, variant: str) -> list[int]:
+    return p.few_seeds if variant in p.few else p.seeds
 
 
 def training(p: SimpleNamespace, model: Model) -> Training:
     """Return the training of a model."""
     variant = model.variant
     strength: Settings = {"strength": model.strength}
-    penalties = {"class_map_l1": strength} if model.strength else {}
+    penalties: Settings = {"class_map_l1": strength} if model.strength else {}
     if variant in ("last", "all"):
         penalties = {"activation_l1": strength | {"layers": variant}}
-    elif variant == "adversarial":
-        step = {"step_size": 1.25 * p.epsilon, "n_steps": 1, "random_start": True}
-        penalties = {"adversarial": {"strength": 1.0, "epsilon": p.epsilon, **step}}
+    if "_at" in variant:
+        one = {"step_size": 1.25 * p.epsilon, "n_steps": 1}
+        several = {"step_size": p.epsilon / 4, "n_steps": p.adversarial_steps}
+        steps = one if variant.startswith("fgsm") else several
+        attack = {"strength": 1.0, "epsilon": p.epsilon, "random_start": True} | steps
+        penalties = penalties | {"adversarial": attack}
     options = {"k": model.k, "fpn": "fpn" in variant, "width": p.fpn_width}
     options |= {"k_wta": {"k_wta": p.winners}, "flc": {"flc_pooling": True}}.get(variant, {})
     if p.backbone_name == "resnet":
         options |= {"backbone_options": p.backbone}
     else:
         options |= {"backbone": p.backbone_name, "pretrained": p.pretrained}
-    common = {name: getattr(p, name) for name in ("n_train", "epochs", "batch_size")}
-    if p.folds:
-        common |= {"folds": p.folds, "fold": model.seed % p.folds}
+    common = {name: getattr(p, name) for name in p.fields}
+    common = {"epochs": p.epochs, "learning_rate": p.learning_rate} | common
+    folds = p.validation_folds if model.validated else p.folds
+    if folds:
+        common |= {"folds": folds, "fold": model.seed % folds}
+    if model.validated and common.get("n_train"):
+        common["n_train"] -= common["n_train"] // folds
     return Training(
-        data=model.data,
-        network="top_gap",
-        network_options=options,
-        learning_rate=p.learning_rate,
-        penalties=penalties,
-        seed=model.seed,
-        **common,
+        **common, network="top_gap", network_options=options, penalties=penalties, seed=model.seed
     )
+
+
+def rounded(epsilon: float) -> float:
+    """Return a radius with the digits that tables of results keep."""
+    return float(f"{epsilon:.6g}")
 
 
 def _attack(name: str, n_images: int, epsilon: float, **attack_settings: Any) -> Settings:
@@ -123,136 +171,151 @@ def _attack(name: str, n_images: int, epsilon: float, **attack_settings: Any) ->
     return {"attack": name, "epsilon": epsilon, "n_images": n_images} | settings
 
 
-def _battery(p: SimpleNamespace, model: Model) -> list[tuple[str, Settings]]:
-    """Return the battery against gradient masking, by the names of its parts."""
-    n, steps = p.n_battery, {"steps": p.pgd_steps}
-    variant, swept = model.variant, model.seed in p.sweep_seeds
-    attacks: list[Settings] = []
-    if variant != "fpn+l1":  # which gets the sweeps only
-        attacks.append(_attack("pgd", n, p.epsilon, **steps))
-        attacks.append(_attack("apgd", n, p.epsilon, **steps))
-        attacks.append(_attack("apgd", n, p.epsilon, **steps, loss="logit_ratio"))
-        attacks.append(_attack("square", n, p.epsilon, steps=p.n_queries))
-    if variant == ALL_THREE and model.seed in p.seeds:
-        source = identity(training(p, main_model(p, "none", model.seed)))
-        attacks.append(attacks[0] | {"source": source, "keep_images": False})
-    rows = [("attacks", settings) for settings in attacks]
-    if variant == ALL_THREE or swept:
-        coarse = {"steps": 20, "relative_step": 0.1}
-        rows += [("epsilon", _attack("pgd", n, size, **coarse)) for size in p.epsilons]
-    if swept:
-        rows += [("steps", _attack("pgd", n, p.epsilon, steps=s)) for s in p.steps_swept]
-    return rows
+def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]:
+    """Yield attacks that are harder to fool, by the names of their parts."""
+    n, across = p.n_battery, {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
+    for size in p.epsilons:
+        yield "radii", _attack("pgd", n, size, **across)
+    for size in p.auto_epsilons:
+        auto = _attack("auto_attack", n, size, steps=p.auto_steps, queries=p.n_queries)
+        yield "auto", auto
+        yield "auto", auto | {"counts": "correct", "keep_images": False}
+    ce = {"parts": ["apgd-ce"], "steps": p.pgd_steps}
+    yield "parts", _attack("auto_attack", n, p.epsilon, **ce)
+    yield "parts", _attack("auto_attack", n, p.epsilon, **ce | {"parts": ["apgd-t"]})
+    yield "parts", _attack("auto_attack", n, p.epsilon, parts=["square"], queries=p.n_queries)
+    for scale in p.scales:
+        settings = _attack("pgd", n, p.epsilon, **across)
+        yield "scale", settings | {"scale": scale}
+    pair = {"none": ALL_THREE, ALL_THREE: "none"}
+    if model.variant in pair:
+        other = identity(training(p, main_model(p, pair[model.variant], model.seed)))
+        settings = _attack("pgd", n, p.epsilon, **across)
+        yield "transfer", settings | {"source": other, "keep_images": False}
+    for steps in p.steps_swept:
+        yield "steps", _attack("pgd", n, p.epsilon, steps=steps)
 
 
-def _attacks(p: SimpleNamespace, model: Model) -> list[Measured]:
-    """Return the attacks on a model."""
-    rows = [("none", _attack("fgsm", p.n_attacked, p.epsilon))]
+def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
+    """Yield the attacks on a model: those of the paper and, for some, the battery."""
+    rows = [("none", _attack("fgsm", p.n_attacked, size)) for size in (p.small_epsilon, p.epsilon)]
+    rows += [("none", _attack("pgd", p.n_attacked, p.small_epsilon, steps=p.small_steps))]
     rows += [("none", _attack("pgd", p.n_attacked, p.epsilon, steps=p.pgd_steps))]
     if _is_main(p, model):
         correct = {"counts": "correct", "keep_images": False}
-        rows += [("none", settings | correct) for _, settings in rows]
-        if model.variant in ("none", "fpn+l1", ALL_THREE, "adversarial") and model.data == p.data:
+        rows += [(part, settings | correct) for part, settings in rows]
+        if model.variant in ATTACKED:
             rows += _battery(p, model)
-    measured = [(_labels(part, settings), "robust_accuracy", settings) for part, settings in rows]
-    strong = [s for part, s in rows if part == "attacks" and "source" not in s]
-    if strong:
-        labels = _labels("attacks", strong[0]) | {"attack": "together", "loss": ""}
-        each = [{k: v for k, v in settings.items() if k != "n_images"} for settings in strong]
-        measured.append((labels, "robust_to_all", {"n_images": p.n_battery, "attacks": each}))
-    return measured
+    for part, settings in rows:
+        yield _labels(part, settings), "robust_accuracy", settings
 
 
 def _labels(battery: str, settings: Settings) -> Settings:
     """Return what the rows of an attack are selected by."""
-    labels = {"metric": "robust_accuracy", "battery": battery, "counts": "unchanged", "steps": 1}
-    labels |= {name: settings[name] for name in ("attack", "epsilon", "counts") if name in settings}
+    labels: Settings = {
+        "metric": "robust_accuracy",
+        "battery": battery,
+        "counts": "unchanged",
+        "steps": 1,
+    }
+    named = ("attack", "epsilon", "counts", "scale")
+    labels |= {name: settings[name] for name in named if name in settings}
     labels |= settings.get("attack_settings", {})
-    labels.pop("relative_step", None)
+    labels["parts"] = "+".join(labels.get("parts", ()))
+    labels["epsilon"] = rounded(settings["epsilon"])
+    for name in ("relative_step", "queries"):
+        labels.pop(name, None)
     return labels | ({"attack": "transfer"} if "source" in settings else {})
 
 
-def _measured(p: SimpleNamespace, model: Model) -> list[Measured]:
-    """Return what is measured of a model."""
-    n, here = {"n_images": p.n_images}, model.data == p.data
-    compared = [main_model(p, v, s) for v in ("none", ALL_THREE) for s in p.seeds]
-    rows: list[Measured] = [({}, "accuracy", {})]
-    if p.shifted and here:
-        rows.append(({"test": "shifted"}, "accuracy", {"data": p.shifted}))
-    if p.n_corrupted and model in compared:
+def _measured(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
+    """Yield what is measured of a model."""
+    n = {"n_images": p.n_images}
+    yield {"metric": "accuracy", "test": "validation" if model.validated else "own"}, "accuracy", {}
+    if model.validated:
+        return
+    if p.shifted:
+        yield {"metric": "accuracy", "test": "shifted"}, "accuracy", {"data": p.shifted}
+    main = _is_main(p, model)
+    if p.n_corrupted and main and model.variant in COMPARED:
         settings = {"level": 1, "n_images": p.n_corrupted}
-        rows.append(({"test": "corrupted"}, "corrupted_accuracy", settings))
-    rows.append(({}, "class_map_sparsity", n))
-    if model in _swept(p):
-        predicted = n | {"class_of": "predicted"}
-        rows.append(({"metric": "predicted_map_mean"}, "class_map_sparsity", predicted))
-    if p.with_masks and here:
-        rows.append(({}, "mask_iou", n))
-    parts = ("centre", "corner", "distance")
-    rows += [({"part": part}, "erf_distance", n | {"part": part}) for part in parts]
-    rows = [({"metric": metric} | labels, metric, settings) for labels, metric, settings in rows]
-    return rows + _attacks(p, model)
+        labels = {"metric": "corrupted_accuracy", "test": "corrupted"}
+        yield labels, "corrupted_accuracy", settings
+    yield {"metric": "class_map_sparsity"}, "class_map_sparsity", n
+    if p.masks:
+        yield {"metric": "mask_iou"}, "mask_iou", n
+    for part in ("centre", "corner", "distance") if model.variant in VARIANTS + ["last"] else ():
+        yield {"metric": "erf_distance", "part": part}, "erf_distance", n | {"part": part}
+    if main and model.variant in ATTACKED:
+        yield {"metric": "vanishing_gradients"}, "vanishing_gradients", n
+    yield from _attacks(p, model)
 
 
-def _planned(p: SimpleNamespace) -> list[tuple[Settings, Unit]]:
+def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Unit]]:
     """Return every unit with what claims and figures select it by."""
     pairs: list[tuple[Settings, Unit]] = []
-    for model in models(vars(p)):
-        common = DEFAULTS | {name: getattr(model, name) for name in ("variant", "k", "strength")}
-        common |= {"main": _is_main(p, model), "sweep": model in _swept(p)}
-        common |= {"further": model.data != p.data}
-        network = training(p, model)
-        pairs.append((common, network))
-        for labels, metric, settings in _measured(p, model):
-            unit = Measurement(training=network, metric=metric, settings=settings)
-            pairs.append((common | labels, unit))
+    for p in panels(parameters):
+        swept = [] if "k" in p.left_out else _swept(p)
+        for model in models(p):
+            common = DEFAULTS | {n: getattr(model, n) for n in ("variant", "k", "strength")}
+            whole = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
+            common |= {"main": _is_main(p, model), "sweep": model in swept or whole}
+            common |= {"chosen": (model.k, model.strength) == (p.k, p.strength)}
+            smallest = model.variant == ALL_THREE and model.k == min(p.k_values)
+            common |= {"sparsest": (common["main"] and model.variant == "none") or smallest}
+            network = training(p, model)
+            pairs.append((common, network))
+            for labels, metric, settings in _measured(p, model):
+                unit = Measurement(training=network, metric=metric, settings=settings)
+                pairs.append((common | labels, unit))
     return pairs
 
 
-def _drawn(p: SimpleNamespace) -> dict[str, Measurement]:
+def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
     """Return the measurements that keep what is drawn, by the names of their arrays."""
-    n, first = {"n_images": p.n_images}, p.sweep_seeds[0]
-    main = {variant: training(p, main_model(p, variant, first)) for variant in VARIANTS}
-    of_maps = {f"maps|{variant}": network for variant, network in main.items()}
-    for model in _swept(p):
-        if model.seed == first:
-            of_maps[f"maps_k|{model.k:g}"] = training(p, model)
-    return {
-        name: Measurement(training=network, metric="class_map_sparsity", settings=n)
-        for name, network in of_maps.items()
-    } | {
-        f"erf|{variant}|{name}": Measurement(
-            training=main[variant],
-            metric="effective_receptive_field",
-            settings=n | {"location": list(location)},
-        )
-        for variant in ("none", ALL_THREE)
-        for name, location in LOCATIONS.items()
-    }
+    result = {}
+    for p in panels(parameters):
+        n, first = {"n_images": p.n_images}, p.few_seeds[0]
+        made = models(p)
+        named = {f"maps|{v}": main_model(p, v, first) for v in VARIANTS}
+        named |= {f"maps_k|{m.k:g}": m for m in _swept(p) if m.seed == first}
+        for name, model in named.items():
+            if model in made:
+                result[f"{p.data}|{name}"] = Measurement(
+                    training=training(p, model), metric="class_map_sparsity", settings=n
+                )
+        for variant in ("none", ALL_THREE):
+            for name, location in LOCATIONS.items():
+                result[f"{p.data}|erf|{variant}|{name}"] = Measurement(
+                    training=training(p, main_model(p, variant, first)),
+                    metric="effective_receptive_field",
+                    settings=n | {"location": list(location)},
+                )
+    return result
 
 
 def units(parameters: Mapping[str, Any]) -> list[Unit]:
     """Return the units of the chapter."""
-    p = SimpleNamespace(**parameters)
-    return [*(unit for _, unit in _planned(p)), *_drawn(p).values()]
+    return [*(unit for _, unit in _planned(parameters)), *_drawn(parameters).values()]
 
 
 def collect(
     parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, and images, class maps and receptive fields."""
-    p = SimpleNamespace(**parameters)
-    labels = pd.DataFrame([labels for labels, _ in _planned(p)])
+    labels = pd.DataFrame([labels for labels, _ in _planned(parameters)])
     rows = labels.join(computed[RESULT])
-    rows = pd.concat([rows, training_seconds(rows)], ignore_index=True)
-    drawn = _drawn(p)
     arrays: dict[str, NDArray[Any]] = {}
+    drawn = _drawn(parameters)
     for name, key in zip(drawn, computed["key"].iloc[len(labels) :], strict=True):
         for kind, tensor in (store.read_tensors(key) or {}).items():
-            arrays[name] = tensor.numpy() if kind == "field" else _uint8(tensor[: p.n_shown])
-    test = data_of(training(p, main_model(p, ALL_THREE, p.sweep_seeds[0]))).test
-    arrays["images"] = test.images[: p.n_shown].expand(-1, 3, -1, -1).numpy()
-    arrays["labels"] = test.labels[: p.n_shown].numpy()
+            shown = tensor if kind == "field" else _uint8(tensor[: parameters["n_shown"]])
+            arrays[name] = np.asarray(shown)
+    for p in panels(parameters):
+        test = data_of(training(p, main_model(p, ALL_THREE, p.few_seeds[0]))).test
+        shown = test.images[: p.n_shown].expand(-1, 3, -1, -1)
+        arrays[f"{p.data}|images"] = shown.numpy()
+        arrays[f"{p.data}|labels"] = test.labels[: p.n_shown].numpy()
     return rows.assign(matched=matched(rows)), arrays
 
 
@@ -266,22 +329,17 @@ def _uint8(maps: Tensor) -> NDArray[np.uint8]:
     return (255 * maps).round().clamp(0, 255).byte().numpy()
 
 
-def training_seconds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of the main trainings, over those of the unmodified network."""
-    trained = rows[(rows["metric"] == "training_loss") & rows["main"] & (rows["status"] == "done")]
-    plain = trained[trained["variant"] == "none"].set_index(["data", "seed"])["seconds"]
-    index = pd.MultiIndex.from_frame(trained[["data", "seed"]])
-    ratio = trained["seconds"] / plain.reindex(index).to_numpy()
-    changes = {"metric": "relative_training_seconds", "value": ratio, "std": math.nan, "n": 1}
-    return trained.assign(**changes)[ratio.notna()]
-
-
 def matched(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Mark the network with all three parts, and L1 alone where its clean accuracy is nearest."""
-    clean = rows[(rows["metric"] == "accuracy") & (rows["test"] == "own") & ~rows["further"]]
+    """Mark Top-GAP and, of each way of L1 alone, the strength of nearest clean accuracy."""
+    clean = rows[(rows["metric"] == "accuracy") & (rows["test"] == "own")]
     clean = clean[clean["status"] == "done"]
-    goal = clean[clean["main"] & (clean["variant"] == ALL_THREE)]["value"].mean()
-    by_strength = clean[clean["variant"] == "l1"].groupby("strength")["value"].mean()
-    nearest = (by_strength - goal).abs().idxmin()
-    alone = (rows["variant"] == "l1") & (rows["strength"] == nearest)
-    return (alone | ((rows["variant"] == ALL_THREE) & rows["main"])) & ~rows["further"]
+    result = (rows["variant"] == ALL_THREE) & rows["main"]
+    for data, of in clean.groupby("data"):
+        goal = of[of["main"] & (of["variant"] == ALL_THREE)]["value"].mean()
+        for variant in ("l1", "last", "all"):
+            by_strength = of[of["variant"] == variant].groupby("strength")["value"].mean()
+            if len(by_strength) and math.isfinite(goal):
+                nearest = (by_strength - goal).abs().idxmin()
+                here = (rows["data"] == data) & (rows["variant"] == variant)
+                result |= here & (rows["strength"] == nearest)
+    return result

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from reglib.autodiff import input_gradient
 from reglib.top_gap import TopGAPNet
 from suite import metrics
 from suite.attacks import ATTACKS, Attacked, judged
@@ -27,6 +29,7 @@ def robust_accuracy(
     counts: Literal["unchanged", "correct"] = "unchanged",
     attack_settings: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
+    scale: float = 1.0,
     keep_images: bool = True,
     seed: int = 0,
 ) -> Result:
@@ -35,27 +38,16 @@ def robust_accuracy(
     `counts` is "unchanged" (the prediction is that of the clean image) or "correct" (and right).
     `attack` is a name in `suite.attacks.ATTACKS`, `attack_settings` are its arguments. With
     `source`, the identity of another network, the images are those that attack that one (transfer).
+    What is attacked has its logits multiplied by `scale`, which changes no prediction, but the size
+    of gradients that would otherwise round to zero.
     """
     attacked_model = subject
     if source is not None:
         attacked_model = subject.related(training_of(from_identity(source)))
-    images = _attacked(attacked_model, attack, epsilon, n_images, attack_settings, seed)
+    images = _attacked(attacked_model, attack, epsilon, n_images, attack_settings, scale, seed)
     result = _judged(subject, images)
     values = result.unchanged if counts == "unchanged" else result.correct
     return Result(values.double(), {"images": images} if keep_images else {})
-
-
-def robust_to_all(
-    subject: EvaluatedModel, *, n_images: int, attacks: Sequence[Mapping[str, Any]]
-) -> Result:
-    """1 where every attack leaves the prediction as it is, else 0.
-
-    `attacks` are settings of `robust_accuracy`: attack, epsilon and, if any, attack_settings.
-    """
-    unchanged = [
-        robust_accuracy(subject, **settings, n_images=n_images).per_image for settings in attacks
-    ]
-    return Result(torch.stack(unchanged).amin(0))
 
 
 def _attacked(
@@ -64,6 +56,7 @@ def _attacked(
     epsilon: float,
     n_images: int,
     attack_settings: Mapping[str, Any] | None,
+    scale: float,
     seed: int,
 ) -> Tensor:
     """Return attacked images, made once for all the metrics of a network that need them."""
@@ -73,11 +66,23 @@ def _attacked(
             f"with pixel_range {subject.pixel_range}"
         )
     settings = {"epsilon": epsilon, **(attack_settings or {})}
-    key = ("attacked", attack, n_images, seed, json.dumps(settings, sort_keys=True))
+    key = ("attacked", attack, n_images, seed, scale, json.dumps(settings, sort_keys=True))
     if "generator" in inspect.signature(ATTACKS[attack]).parameters:
         settings["generator"] = subject.generator(seed)
     images = subject.test_images(n_images)
-    return subject.cached(key, lambda: ATTACKS[attack](subject.folded, *images, **settings).images)
+    network = subject.folded if scale == 1 else Scaled(subject.folded, scale)
+    return subject.cached(key, lambda: ATTACKS[attack](network, *images, **settings).images)
+
+
+class Scaled(nn.Module):
+    """A network with its logits multiplied by a number."""
+
+    def __init__(self, network: nn.Module, scale: float) -> None:
+        super().__init__()
+        self.network, self.scale = network, scale
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.scale * self.network(images)
 
 
 def _judged(subject: EvaluatedModel, attacked: Tensor) -> Attacked:
@@ -93,25 +98,18 @@ def _with_class_maps(subject: EvaluatedModel) -> TopGAPNet:
     return subject.folded
 
 
-def _activation_maps(subject: EvaluatedModel, n_images: int, class_of: str = "label") -> Tensor:
-    """Return the map of a class of each of the first test images, (B, H, W) in [0, 1]."""
+def _activation_maps(subject: EvaluatedModel, n_images: int) -> Tensor:
+    """Return the map of the label of each of the first test images, (B, H, W) in [0, 1]."""
     network = _with_class_maps(subject)
     images, classes = subject.test_images(n_images)
-    if class_of == "predicted":
-        classes = subject.predict(images)
     batches = zip(images.split(IMAGES), classes.split(IMAGES), strict=True)
     with torch.no_grad():
         return torch.cat([network.class_activation_maps(*batch) for batch in batches])
 
 
-def class_map_sparsity(
-    subject: EvaluatedModel, *, n_images: int, class_of: Literal["label", "predicted"] = "label"
-) -> Result:
-    """See `suite.metrics.map_sparsity`; keeps the maps.
-
-    `class_of` is "label" or "predicted": which class the maps are of.
-    """
-    maps = _activation_maps(subject, n_images, class_of)
+def class_map_sparsity(subject: EvaluatedModel, *, n_images: int) -> Result:
+    """See `suite.metrics.map_sparsity`; keeps the maps, which are those of the labels."""
+    maps = _activation_maps(subject, n_images)
     return Result(metrics.map_sparsity(maps), {"maps": maps})
 
 
@@ -138,16 +136,13 @@ def effective_receptive_field(
     return Result(sizes.mean((1, 2)), {"field": sizes.mean(0)})
 
 
-def mask_iou(subject: EvaluatedModel, *, n_images: int, threshold: float | None = None) -> Result:
-    """See `suite.metrics.mask_iou` and, without a threshold, `largest_mask_iou`."""
+def mask_iou(subject: EvaluatedModel, *, n_images: int) -> Result:
+    """See `suite.metrics.largest_mask_iou`."""
     masks = subject.data.test.masks
     if masks is None:
         raise UsageError(f"mask_iou: expected a data set with masks, got {subject.unit.data!r}")
     maps = _activation_maps(subject, n_images)
-    masks = masks[:n_images].to(maps.device)
-    if threshold is None:
-        return Result(metrics.largest_mask_iou(maps, masks))
-    return Result(metrics.mask_iou(maps, masks, threshold=threshold))
+    return Result(metrics.largest_mask_iou(maps, masks[:n_images].to(maps.device)))
 
 
 def erf_distance(
@@ -165,6 +160,21 @@ def erf_distance(
         for batch in images.split(IMAGES)
     ]
     return Result(torch.cat([getattr(one, part) for one in distances]))
+
+
+def vanishing_gradients(subject: EvaluatedModel, *, n_images: int) -> Result:
+    """1 where the cross-entropy of the predicted class has a gradient of exactly zero, else 0.
+
+    In the precision of the network: an attack along gradients cannot start at such an image.
+    """
+    images, _ = subject.test_images(n_images)
+    sizes = []
+    for x in images.split(IMAGES):
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            loss = F.cross_entropy(subject.folded(x), subject.predict(x), reduction="sum")
+        sizes.append(input_gradient(loss, x).flatten(1).abs().amax(1))
+    return Result((torch.cat(sizes) == 0).double())
 
 
 def check_attack(
@@ -185,6 +195,6 @@ _METRICS = (
     erf_distance,
     mask_iou,
     robust_accuracy,
-    robust_to_all,
+    vanishing_gradients,
 )
 METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

@@ -1,7 +1,8 @@
-"""Tables and sentences of the Top-GAP chapter."""
+"""Tables and pictures of the Top-GAP chapter."""
 
-import math
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,65 +10,112 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from suite.evidence import tables
-from suite.papers.top_gap import LOCATIONS, TITLES
+from suite.evidence.names import name_of
+from suite.evidence.results import Results
+from suite.papers.top_gap import ALL_THREE, LOCATIONS, TITLES, rounded
+from suite.paths import ROOT
 
 MEASURES = {
+    "accuracy": "clean accuracy",
+    "shifted": "other backgrounds",
     "mask_iou": "IOU",
     "class_map_sparsity": "mean of map",
-    "erf_distance": "ERF distance",
+    "centre": "centre ERF",
+    "corner": "corner ERF",
+    "distance": "ERF distance",
     "fgsm": "FGSM",
     "pgd": "PGD",
+    "auto_attack": "AutoAttack",
 }
-RATIO = {True: " ratio", False: ""}
+LOCATIONS_OF_PAPER = 56 * 56  # of the class maps of its ResNet-18, for images of 224 pixels
 IN_TABLES = ["accuracy", "robust_accuracy", "mask_iou", "class_map_sparsity", "erf_distance"]
 
 
-def select(table: pd.DataFrame, *, further: bool = False, **values: Any) -> pd.DataFrame:
-    """Return the rows with these values, of trainings that did not diverge.
-
-    Args:
-        table: of the chapter.
-        further: of trainings on the further data sets, else of those on the main one.
-        values: by name of a column a value, or a list of values.
-    """
-    return tables.select(table, status="done", further=further, **values)
+def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
+    """Return the rows with these values, of trainings that did not diverge."""
+    return tables.select(table, status="done", **values)
 
 
-def measures(table: pd.DataFrame, metrics: list[str], **values: Any) -> pd.DataFrame:
-    """Return rows as `select` without the battery, `what` each measures in a column.
+def measures(
+    table: pd.DataFrame, metrics: list[str], epsilon: float, **values: Any
+) -> pd.DataFrame:
+    """Return rows as `select`, with `what` each measures, a key of `MEASURES`, in a column.
 
-    Robust accuracy is the paper's (unchanged predictions), the receptive field is its distance.
+    Robust accuracy is the paper's (unchanged predictions), under its attacks with `epsilon`.
     """
     rows = select(table, metric=metrics, battery="none", **values)
-    rows = rows[(rows["counts"] != "correct") & ~rows["part"].isin(["centre", "corner"])]
-    what = rows["metric"].where(rows["metric"] != "robust_accuracy", rows["attack"])
-    return rows.assign(what=what.where(rows["test"] == "own", "other backgrounds"))
+    rows = rows[(rows["counts"] != "correct") & (rows["test"] != "validation")]
+    rows = rows[rows["epsilon"].isin([0.0, rounded(epsilon)])]
+    what = rows["metric"].mask(rows["attack"] != "", rows["attack"])
+    what = what.mask(rows["part"] != "", rows["part"])
+    return rows.assign(what=what.mask(rows["test"] == "shifted", "shifted"))
 
 
-def attacks(table: pd.DataFrame, battery: str, **values: Any) -> pd.DataFrame:
+def ablation(table: pd.DataFrame, epsilon: float) -> pd.DataFrame:
+    """Return clean and robust accuracies of the eight variants, as `measures`."""
+    variants = list(TITLES)[:8]
+    of_paper = measures(
+        table, ["accuracy", "robust_accuracy"], epsilon, main=True, variant=variants
+    )
+    at = {"battery": "auto", "epsilon": rounded(epsilon)}
+    auto = select(table, counts="unchanged", variant=variants, **at)
+    return pd.concat([of_paper, auto.assign(what="auto_attack")])
+
+
+def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.DataFrame:
     """Return robust accuracies as `select`, with the `name` of each attack.
 
-    Those of the battery "attacks" are named by their loss, others by their steps.
+    Of the battery "auto" they are the usual ones (right before and after), unless `values` say.
     """
+    if battery == "auto":
+        values = {"counts": "correct"} | values
     rows = select(table, metric="robust_accuracy", battery=battery, **values)
-    if battery == "attacks":
-        return rows.assign(name=rows["attack"] + (rows["loss"] == "logit_ratio").map(RATIO))
-    return rows.assign(name=rows["attack"] + " " + rows["steps"].map("{:.0f}".format))
+    names = rows["attack"].str.replace("_", " ") + " " + rows["steps"].map("{:.0f}".format)
+    names = names.mask(rows["attack"] == "transfer", "transfer")
+    names = names.mask(rows["attack"] == "auto_attack", "AutoAttack")
+    names = names.mask(rows["parts"] != "", rows["parts"])
+    names = names.mask(rows["scale"] != 1, "logits × " + rows["scale"].map("{:g}".format))
+    return rows.assign(name=names + ", ε " + (255 * rows["epsilon"]).map("{:.3g}/255".format))
+
+
+def sizes(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the means of class maps by k, and `who` measured them: the paper in its Table A8."""
+    rows = select(table, metric="class_map_sparsity", sweep=True)
+    rows = rows.assign(who=rows["data"].map(name_of) + ", " + rows["profile"])
+    _, frame = printed(published, "A8")
+    frame = frame[frame["penalty on"].str.startswith("Top-GAP")]
+    k = frame["penalty on"].str.extract(r"k = (\d+)")[0].astype(float) / LOCATIONS_OF_PAPER
+    value = frame["mean of the map"].astype(float)
+    of_paper = pd.DataFrame({"k": k, "value": value, "who": "published: CUB, ResNet-18"})
+    return pd.concat([rows, of_paper], ignore_index=True)
+
+
+def trade_off(table: pd.DataFrame, epsilon: float, variants: list[str]) -> pd.DataFrame:
+    """Return robust accuracies under the paper's PGD, and `clean` ones, named by k and λ."""
+    keys = ["profile", "data", "variant", "k", "strength", "seed"]
+    own = select(table, metric="accuracy", test="own", variant=variants)
+    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged", "epsilon": rounded(epsilon)}
+    rows = select(table, metric="robust_accuracy", variant=variants, **pgd)
+    rows = rows.merge(own[[*keys, "value"]].rename(columns={"value": "clean"}), on=keys)
+    of_k = rows["k"].map(", k = {:g} h w".format).mask(~rows["variant"].str.contains("pool"), "")
+    strength = rows["strength"].map(", λ = {:g}".format).mask(rows["strength"] == 0, "")
+    return rows.assign(name=rows["variant"].map(TITLES) + of_k + strength)
 
 
 def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     """Return means ± standard deviations over seeds, and the number of seeds."""
     if rows.empty:
         return pd.DataFrame({"": ["not run at the profiles that are shown"]})
-    index = ["profile", *index]
+    index = ["profile", "data", *index]
     groups = rows.groupby([*index, columns], sort=False)["value"]
     text = groups.agg(lambda v: f"{v.mean():.3f}" + (f" ± {v.std():.3f}" if len(v) > 1 else ""))
-    wide = text.unstack(columns).fillna("not run")
+    wide = text.unstack(columns).fillna("–")
     wide["seeds"] = rows.groupby(index, sort=False)["seed"].nunique()
     wide = wide.reset_index().rename_axis(columns=None)
     for name in wide.select_dtypes("float"):
         wide[name] = wide[name].map("{:g}".format)
-    return wide.replace({"variant": TITLES})
+    renamed: dict[str, Any] = {"variant": TITLES, "chosen": {True: "yes", False: ""}}
+    return wide.replace(renamed).assign(data=wide["data"].map(name_of))
 
 
 def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:
@@ -79,47 +127,34 @@ def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFram
     return f"Table {number} of the paper: {entry['shows']}.", frame
 
 
-def choices(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the k that is chosen without labels and the best one, by profile, seed and criterion.
-
-    The chosen one has the mean map of the predicted class that is nearest to k, by ratio.
-    """
-    metrics = [name for name in IN_TABLES if name != "erf_distance"]
-    rows = measures(table, [*metrics, "predicted_map_mean"], sweep=True)
-    lines = []
-    for (profile, seed), group in rows.groupby(["profile", "seed"], sort=False):
-        wide = group.pivot_table(index="k", columns="what", values="value")
-        distance = (wide["predicted_map_mean"] / wide.index).map(math.log).abs()
-        chosen: Any = distance.idxmin()
-        for name in map(str, wide):
-            values = wide[name]
-            if name not in ("predicted_map_mean", "class_map_sparsity"):
-                line = {"profile": profile, "seed": seed, "criterion": MEASURES.get(name, name)}
-                line |= {"chosen k": chosen, "best k": values.idxmax()}
-                line |= {"loss": values.max() - values[chosen]}
-                lines.append(line | {"loss of the worst k": values.max() - values.min()})
-    return pd.DataFrame(lines)
+def training_steps(file: Path = ROOT / "benchmarks" / "results" / "cpu.json") -> pd.DataFrame:
+    """Return how much longer a training step with Top-GAP and L1 takes, with its quartiles."""
+    rows = pd.DataFrame(json.loads(file.read_text())["rows"])
+    rows = rows[(rows["benchmark"] == "Top-GAP") & rows["case"].str.startswith("training step")]
+    case = rows["case"].str.removeprefix("training step, ").str.partition(":")[0]
+    quartiles = rows["quartiles"].map(lambda ends: "{:.2f} to {:.2f}".format(*ends))
+    return pd.DataFrame({"step": case, "times as long": rows["value"], "quartiles": quartiles})
 
 
-def choices_by_criterion(chosen: pd.DataFrame) -> pd.DataFrame:
-    """Put the seeds of `choices` together."""
-    how: dict[str, Any] = dict.fromkeys(("loss", "loss of the worst k"), "mean")
-    how = dict.fromkeys(("chosen k", "best k"), lambda v: ", ".join(f"{k:g}" for k in v)) | how
-    return chosen.groupby(["profile", "criterion"], sort=False).agg(how).reset_index()
+def _drawn(result: Results) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the last data set whose class maps are drawn."""
+    data = [name.partition("|")[0] for name in result.arrays if f"|maps|{ALL_THREE}" in name]
+    start = f"{data[-1]}|"
+    return {n.removeprefix(start): a for n, a in result.arrays.items() if n.startswith(start)}
 
 
-def receptive_fields(
-    arrays: Mapping[str, NDArray[Any]], variants: list[str]
-) -> list[list[NDArray[Any] | None]]:
+def receptive_fields(result: Results, variants: list[str]) -> list[list[NDArray[Any] | None]]:
     """Return the receptive fields of variants by location, each scaled to its largest value."""
+    arrays = _drawn(result)
     rows = [[arrays.get(f"erf|{v}|{location}") for location in LOCATIONS] for v in variants]
     return [[None if f is None else (255 * f / f.max()).astype(np.uint8) for f in r] for r in rows]
 
 
 def map_rows(
-    arrays: Mapping[str, NDArray[Any]], titles: Mapping[str, str], per_row: int = 4
+    result: Results, titles: Mapping[str, str], per_row: int = 4
 ) -> tuple[list[list[NDArray[Any] | None]], list[list[str]]]:
     """Return images with their maps beside them, and their titles, in rows of a few maps."""
+    arrays = _drawn(result)
     pictures, notes = [], []
     for n, image in enumerate(arrays["images"]):
         for start in range(0, len(titles), per_row):

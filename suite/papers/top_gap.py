@@ -35,9 +35,7 @@ TITLES = {
 }
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
-# What headlines compare, and what is attacked by all attacks.
-COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]
-ATTACKED = [*COMPARED, "fgsm_at", "pgd_at", "pgd_at+fpn+l1+pool"]
+COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
 DRAWN_WIDTH = 96  # pixels of a map
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
@@ -46,7 +44,7 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_opti
 # Keys of a panel that are not fields of a training.
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
-    "epsilon few validation_seeds left_out n_attacked n_battery n_corrupted".split()
+    "epsilon few validation_seeds left_out attacked n_attacked n_battery n_corrupted".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
@@ -204,7 +202,7 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
     if _is_main(p, model):
         correct = {"counts": "correct", "keep_images": False}
         rows += [(part, settings | correct) for part, settings in rows]
-        if model.variant in ATTACKED:
+        if model.variant in p.attacked:
             rows += _battery(p, model)
     for part, settings in rows:
         yield _labels(part, settings), "robust_accuracy", settings
@@ -246,7 +244,7 @@ def _measured(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
         yield {"metric": "mask_iou"}, "mask_iou", n
     for part in ("centre", "corner", "distance") if model.variant in VARIANTS + ["last"] else ():
         yield {"metric": "erf_distance", "part": part}, "erf_distance", n | {"part": part}
-    if main and model.variant in ATTACKED:
+    if main and model.variant in p.attacked:
         yield {"metric": "vanishing_gradients"}, "vanishing_gradients", n
     yield from _attacks(p, model)
 

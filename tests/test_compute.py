@@ -505,6 +505,27 @@ def test_a_checkpoint_is_not_written_before_its_time(
     assert list(store.folder.rglob("*.checkpoint")) == []
 
 
+def test_a_longer_training_gives_the_shorter_ones_on_its_way(
+    store: Store, here: Resources, small: Small, noted: list[Training], tmp_path: Path
+) -> None:
+    cosine = {"cosine_epochs": 3, "learning_rate": 0.01}
+    lengths = [small(epochs=epochs, **cosine) for epochs in (1, 2, 3)]
+    other = small(epochs=1, **cosine | {"cosine_epochs": 4})
+    units = [accuracy_of(lengths[0]), lengths[1], lengths[2], other]
+    frame = compute(units, store=store, resources=here)
+    assert noted == [lengths[2], other]
+    assert frame.status.eq("done").all()
+    alone = Store(tmp_path / "alone")
+    for unit in units:
+        compute([unit], store=alone, resources=here)
+    for name in [key(u, {u.data: load_data(u.data).fingerprint}) for u in lengths]:
+        records = [s.read(name) for s in (store, alone)]
+        assert records[0] is not None
+        assert records[1] is not None
+        assert records[0].values == records[1].values
+        assert records[0].tensors == records[1].tensors
+
+
 @pytest.mark.parametrize("network", ["lenet5", "convnet"])
 def test_an_interrupted_training_goes_on_from_its_checkpoint(
     network: str,

@@ -163,11 +163,12 @@ def _check_with_data(units: Iterable[Unit]) -> None:
 def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     """Put units of one training together, unless that leaves processes without work.
 
-    Of a pretrained network, which is soon loaded, only units of the same images.
+    Trainings that differ in their length alone are together, too: the longest gives them all. Of a
+    pretrained network, which is soon loaded, only units of the same images.
     """
     together: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
-        name = str(identity(training_of(unit)))
+        name = str(identity(training_of(unit)) | {"epochs": None})
         if isinstance(unit, Measurement) and isinstance(unit.training, Pretrained):
             name += str([unit.settings.get(part) for part in ("n_images", "first", "step")])
         together[name].append(unit)

@@ -1,6 +1,7 @@
 """What a worker does: train or load a network, measure it, store each result when it is there."""
 
 import contextlib
+import dataclasses
 import functools
 import platform
 import resource
@@ -23,6 +24,8 @@ from suite.networks import load_pretrained
 from suite.papers.measure import measure
 from suite.paths import ROOT
 from suite.store import Record, Store
+from suite.training import checkpoints
+from suite.training.checkpoints import State
 from suite.training.evaluated import EvaluatedModel
 from suite.training.folds import data_of
 from suite.training.loop import DEFAULT, initial_network, memory_format, train
@@ -146,13 +149,17 @@ def run_job(job: Job) -> Outcome:
     outcome = Outcome(reports=store.reports)
     networks: Networks = {}
     with _ONE_JOB:
-        for unit in job.units:
+        for unit in sorted(job.units, key=_epochs, reverse=True):
             try:
                 if job.force or store.read(keys_of([unit])[0]) is None:
                     _finish(unit, job, store, networks)
             except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
                 outcome.errors.append(failure(unit, error))
     return outcome
+
+
+def _epochs(unit: Unit) -> int:
+    return getattr(training_of(unit), "epochs", 0)
 
 
 def _finish(unit: Unit, job: Job, store: Store, networks: Networks) -> None:
@@ -184,24 +191,40 @@ def _network(
 
 
 def _train(unit: Training, name: str, job: Job, store: Store) -> None:
-    """Train a network, on from its last checkpoint, and store it."""
-    start = last = time.perf_counter()
+    """Train a network, on from its last checkpoint, and store it.
 
-    def save(state: Callable[[], Mapping[str, Tensor]]) -> None:
+    What it is after fewer epochs is stored as the shorter training, where a unit of the job is of
+    that one.
+    """
+    start = last = time.perf_counter()
+    resume = None if job.force else store.read_checkpoint(name)
+    device, way = torch.device(job.device), job.double_backward or DEFAULT[job.device]
+    networks = [n for n in map(training_of, job.units) if isinstance(n, Training)]
+    same = [n for n in networks if dataclasses.replace(n, epochs=unit.epochs) == unit]
+    shorter = {n.epochs: n for n in same if n.epochs < unit.epochs}
+
+    def keep(of: Training, losses: list[float], weights: State, diverged: bool) -> None:
+        provenance = _provenance(start, job.device)
+        provenance |= {"resumed": resume is not None, "double_backward": way}
+        status = "diverged" if diverged else "done"
+        record = Record(identity(of), status, {"losses": losses}, provenance)
+        store.write(keys_of([of])[0], record, weights)
+
+    def save(state: Callable[[], State]) -> None:
         nonlocal last
+        if shorter:
+            losses = state()["losses"].tolist()
+            if len(losses) in shorter:
+                weights = checkpoints.weights_of(state())
+                finite = all(bool(value.isfinite().all()) for value in weights.values())
+                keep(shorter[len(losses)], losses, weights, not finite)
         if time.perf_counter() - last >= job.checkpoint_seconds:
             store.write_checkpoint(name, state())
             last = time.perf_counter()
 
-    resume = None if job.force else store.read_checkpoint(name)
-    device, way = torch.device(job.device), job.double_backward or DEFAULT[job.device]
     data = data_of(unit)
     trained = train(unit, data, device=device, double_backward=way, resume=resume, on_epoch=save)
-    provenance = _provenance(start, job.device)
-    provenance |= {"resumed": resume is not None, "double_backward": way}
-    status = "diverged" if trained.diverged else "done"
-    record = Record(identity(unit), status, {"losses": trained.losses}, provenance)
-    store.write(name, record, trained.network.state_dict())
+    keep(unit, trained.losses, trained.network.state_dict(), trained.diverged)
     store.drop_checkpoint(name)
 
 

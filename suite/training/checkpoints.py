@@ -17,14 +17,19 @@ def state_of(network: nn.Module, optimizer: torch.optim.Optimizer, losses: list[
     return state
 
 
+def weights_of(state: State) -> State:
+    """Return the weights of the network in a state."""
+    prefix = "network."
+    return {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+
+
 def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
     """Put a network and its optimizer into a state; return the losses of the epochs before it.
 
     Raises:
         UsageError: not a state of a training.
     """
-    prefix = "network."
-    weights = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+    weights = weights_of(state)
     if not weights or "losses" not in state:
         raise expected("resume", "the state that on_epoch gave", "something else")
     slots: dict[int, State] = {}

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 RESULTS = Path(__file__).parent / "results"
+LANDSCAPE = ": landscape penalty in each 10th step / plain, channels-last"
 COMPLAINTS = {"Three convolutions, batch 128": 3076, "PreAct-ResNet-18, batch 128": 7714}
 
 
@@ -50,6 +51,26 @@ def complaints(results: Mapping[str, Any]) -> pd.DataFrame:
                 raise ValueError(f"benchmarks/results: expected {case!r}; run 'make bench'")
             row[f"{way} / plain"] = values[case]
         rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
+    """List what a landscape penalty in evaluation mode costs, over a plain step.
+
+    Raises:
+        ValueError: it was not measured.
+    """
+    found = {row["case"]: row for row in results["rows"]}
+    rows = []
+    for name in [case.removesuffix(LANDSCAPE) for case in found if case.endswith(LANDSCAPE)]:
+        ten = found[f"{name}{LANDSCAPE}"]
+        row = {"network": name, "step with the penalty": 10 * ten["value"] - 9}
+        row |= {"one in ten with it": ten["value"]}
+        row |= {"quartiles": "{:.2f} to {:.2f}".format(*ten["quartiles"])}
+        memory = found[f"{name}: landscape penalty / plain step"]["value"]
+        rows.append(row | {"memory of the penalty": memory})
+    if not rows:
+        raise ValueError("benchmarks/results: expected a landscape penalty; run 'make bench'")
     return pd.DataFrame(rows)
 
 

@@ -5,7 +5,7 @@ classes. The penalties say how far a landscape is from flat, or from the smoothn
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -100,21 +100,25 @@ def importance_landscape(
     return landscape if create_graph else landscape.detach()
 
 
-def expected_importance_landscape(model: Map, batches: Iterable[Tensor]) -> Tensor:
-    r"""Compute the importance landscape over a data set, exact in the classes.
+def expected_squared_gradients(
+    model: Map, batches: Iterable[Tensor], *, generator: torch.Generator | None = None
+) -> Tensor:
+    r"""Compute the mean squared gradient of the logits over a data set, exact in the classes.
 
     .. math:: I_{chw}^2 = \frac 1 M \sum_{m=1}^M \sum_y p(y \mid x_m)
        \left( \frac{\partial f_y(x_m)}{\partial x_{m,chw}} \right)^2
 
-    then as in `importance_landscape`. One pass over the data, with a backward pass for each class;
-    sums are in float64, so how the data are cut into batches does not matter.
+    One pass over the data, with a backward pass for each class; sums are in float64, so how the
+    data are cut into batches does not matter. With a generator one class is drawn for each image,
+    in place of the sum over all.
 
     Args:
         model: as in `importance_landscape`.
         batches: images, (B, C, H, W) each.
+        generator: source of the classes; None for all of them.
 
     Returns:
-        The landscape, (H, W), in float64.
+        The means, (C, H, W), in float64.
 
     Raises:
         ValueError: as `importance_landscape`, or there is no image.
@@ -122,20 +126,42 @@ def expected_importance_landscape(model: Map, batches: Iterable[Tensor]) -> Tens
     Source: the equation before equation 6 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making
     importance landscapes flat again" (2020) :cite:p:`moens2020`.
     """
-    total: Tensor | None = None
+    total, count = torch.zeros(()), 0
     for images in batches:
         _check(model, images)
         at = linearise(model, images)
         check_logits_shape(at.outputs, len(images))
-        probs = at.outputs.double().softmax(1)
-        for c in range(probs.shape[1]):
-            one = torch.zeros_like(at.outputs)
-            one[:, c] = 1
-            squares = at.pull(one).double().square() * probs[:, c].view(-1, 1, 1, 1)
-            total = squares.sum(0) if total is None else total + squares.sum(0)
-    if total is None:
+        for classes, weights in _weighted_classes(at.outputs, generator):
+            squares = at.pull(classes.to(at.outputs.dtype)).double().square()
+            total = total.to(squares) + (squares * weights.view(-1, 1, 1, 1)).sum(0)
+        count += len(images)
+    if count == 0:
         raise ValueError("batches: expected at least one batch of images, got none")
-    return scaled_norm(total)
+    return total / count
+
+
+def _weighted_classes(
+    logits: Tensor, generator: torch.Generator | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Go through classes, (B, classes) with a one each, and their probabilities, (B,)."""
+    one = torch.eye(logits.shape[1], device=logits.device)
+    probs = logits.double().softmax(1)
+    if generator is not None:
+        yield one[sample_classes(logits, generator)], torch.ones_like(probs[:, 0])
+        return
+    for c in range(logits.shape[1]):
+        yield one[c].expand_as(logits), probs[:, c]
+
+
+def expected_importance_landscape(model: Map, batches: Iterable[Tensor]) -> Tensor:
+    """Compute the importance landscape over a data set, exact in the classes.
+
+    It is `scaled_norm` of `expected_squared_gradients`, which see for arguments and errors.
+
+    Returns:
+        The landscape, (H, W), in float64.
+    """
+    return scaled_norm(expected_squared_gradients(model, batches))
 
 
 def laplacian(maps: Tensor, *, kernel_width: int = 3) -> Tensor:

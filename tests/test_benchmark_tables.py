@@ -37,6 +37,18 @@ def test_complaints_show_stock_beside_fast_or_say_what_is_missing():
         tables.complaints(results)
 
 
+def test_a_landscape_penalty_is_told_for_its_step_and_for_ten():
+    ten = row(f"a network{tables.LANDSCAPE}", 1.2) | {"quartiles": [1.19, 1.211]}
+    memory = row("a network: landscape penalty / plain step", 0.9)
+    table = tables.landscape_steps({"rows": [ten, memory, row("another", 3.0)]})
+    assert table.to_numpy().tolist() == [
+        ["a network", pytest.approx(3.0), 1.2, "1.19 to 1.21", 0.9]
+    ]
+    assert len(tables.landscape_steps(tables.measured("cpu"))) == 3
+    with pytest.raises(ValueError, match="expected a landscape penalty; run 'make bench'"):
+        tables.landscape_steps({"rows": [memory]})
+
+
 def test_architectures_are_sorted_and_those_that_raise_are_named():
     rows = [
         {

@@ -7,6 +7,8 @@ from torch import nn
 
 from suite.errors import UsageError
 from suite.metrics import CORRUPTIONS, area_under_curve, corrupted, probability_ratio
+from suite.papers.measure import measure
+from suite.units import Measurement, identity
 from tests.small_batches import random_images, softmax_network
 from tests.untrained import Untrained
 
@@ -89,6 +91,11 @@ class TestCorruptions:
 NETWORK = Untrained("digits-centred")
 
 
+def _right(subject):
+    images, labels = subject.test_uint8(None)
+    return subject.predict(images) == labels
+
+
 class TestMeasurements:
     def test_ablation_auc(self):
         result = NETWORK.measured("ablation_auc", n_images=4, n_baselines=3, n_steps=5, stride=100)
@@ -104,18 +111,45 @@ class TestMeasurements:
             NETWORK.measured("ablation_auc", n_images=4, n_baselines=3, stride=0)
 
     def test_corruption_robustness(self):
-        settings = {"corruption": "contrast", "level": 5, "n_images": 6, "seed": 3}
+        settings = {"category": "blur", "level": 5, "n_images": 40, "seed": 3}
         result = NETWORK.measured("corruption_robustness", **settings)
         subject = NETWORK.subject()
-        pixels, labels = subject.test_uint8(6)
-        changed = corrupted(pixels, corruption="contrast", level=5, seed=3)
-        probs = [
-            subject.network(images.float() / 255).softmax(1)[range(6), labels]
-            for images in (changed, pixels)
-        ]
-        torch.testing.assert_close(
-            result.per_image, (probs[0] / probs[1]).detach(), rtol=1e-4, atol=0
+        pixels, labels = subject.test_uint8(40)
+
+        def probabilities(images):
+            return subject.network(images.float() / 255).softmax(1).detach()
+
+        clean = probabilities(pixels)
+        ratios = []
+        for name in CORRUPTIONS["blur"]:
+            changed = corrupted(pixels, corruption=name, level=5, seed=3)
+            ratios.append((probabilities(changed) / clean)[range(40), labels])
+        right = clean.argmax(1) == labels
+        assert 0 < right.sum() < 40
+        expected = torch.stack(ratios).mean(0).double().where(right, torch.nan)
+        torch.testing.assert_close(result.per_image, expected, rtol=1e-4, atol=0, equal_nan=True)
+
+    def test_beside_another_network_only_what_both_classify_right_counts(self):
+        other = Untrained("digits-centred", seed=11)
+        subject = NETWORK.subject()
+        subject.related = lambda unit: other.subject()
+        pixels, labels = subject.test_uint8(200)
+        both = (subject.predict(pixels) == labels) & (other.subject().predict(pixels) == labels)
+        right = subject.predict(pixels) == labels
+        assert 0 < both.sum() < right.sum()
+        settings = {"category": "blur", "level": 1, "n_images": 200}
+        settings["beside"] = identity(other.unit)
+        unit = Measurement(training=NETWORK.unit, metric="corruption_robustness", settings=settings)
+        assert torch.equal(measure(subject, unit).per_image.isfinite(), both)
+        settings = {"n_baselines": 3, "n_steps": 2, "stride": 512, "beside": identity(other.unit)}
+        n_both = int((_right(subject) & _right(other.subject())).sum())
+        unit = Measurement(
+            training=NETWORK.unit,
+            metric="ablation_auc",
+            settings=settings | {"n_images": n_both + 1},
         )
+        with pytest.raises(UsageError, match=f"expected at most the {n_both} test images"):
+            measure(subject, unit)
 
     def test_images_are_corrupted_once_for_all_networks_unless_they_are_many(self, monkeypatch):
         made = []
@@ -125,15 +159,16 @@ class TestMeasurements:
             return corrupted(images, **settings)
 
         monkeypatch.setattr("suite.metrics.corrupted", count)
-        settings = {"corruption": "contrast", "level": 5, "seed": 71}
+        settings = {"category": "digital", "level": 5, "seed": 71}
         first, again = (
             NETWORK.measured("corruption_robustness", n_images=4, **settings) for _ in range(2)
         )
-        assert torch.equal(first.per_image, again.per_image)
-        assert len(made) == 1
-        for changes in ({"level": 4}, {"seed": 72}, {"corruption": "fog"}, {"n_images": 5}):
+        torch.testing.assert_close(first.per_image, again.per_image, equal_nan=True)
+        n = len(CORRUPTIONS["digital"])
+        assert len(made) == n
+        for changes in ({"level": 4}, {"seed": 72}, {"n_images": 5}):
             NETWORK.measured("corruption_robustness", **{"n_images": 4, **settings, **changes})
-        assert len(made) == 5
+        assert len(made) == 4 * n
         monkeypatch.setattr("suite.papers.pilcro_measures.REMEMBERED_BYTES", 10)
         NETWORK.measured("corruption_robustness", n_images=4, **settings)
-        assert len(made) == 6
+        assert len(made) == 5 * n

@@ -1,5 +1,6 @@
 """The paper's propositions and lemmas, by Monte Carlo and in closed form."""
 
+import itertools
 import math
 
 import numpy as np
@@ -181,22 +182,84 @@ def test_rectified_variance_is_that_of_samples():
     assert rectified_variance(1.0) / printed == pytest.approx(15.1, rel=0.01)
 
 
-@pytest.mark.parametrize("std", [0.01, 3.0])
-def test_lemma_2_batch_normalisation_cancels_the_variance_of_weights(std):
-    def build():
-        norm = nn.BatchNorm1d(6).double()
-        nn.init.constant_(norm.weight, 1.5)
-        return nn.Sequential(normal(nn.Conv1d(2, 6, 3), std), norm)
+def normalised(channels, std=1.0, gamma=1.5):
+    """Build convolutions of width 3, each with batch normalisation."""
+    layers = []
+    for inputs, outputs in itertools.pairwise(channels):
+        norm = nn.BatchNorm1d(outputs, eps=1e-12).double()
+        nn.init.constant_(norm.weight, gamma)
+        layers += [normal(nn.Conv1d(inputs, outputs, 3), std), norm]
+    return nn.Sequential(*layers)
 
-    x = 2 * randn(60, 2, 10, seed=4)
-    estimate = squared_gradients_at_initialisation(build, x, n_draws=400, seed=5)
-    counts = path_counts(build(), (2, 10)) / (6 * 8)
-    expected = batch_norm_importance(
-        counts, fan_in=6, n_values=60 * 8, input_variance=float(x.var()), gamma=1.5
-    )
-    relative = (estimate.mean - expected).abs() / expected
-    assert float((relative - 3.5 * estimate.standard_error / expected).max()) < 0.05
-    assert float(relative.max()) < 0.2
+
+class TestLemma2:
+    @pytest.mark.parametrize("std", [0.01, 3.0])
+    def test_batch_normalisation_cancels_the_variance_of_weights(self, std):
+        x = 2 * randn(60, 2, 10, seed=4)
+        estimate = squared_gradients_at_initialisation(
+            lambda: normalised([2, 6], std), x, n_draws=400, seed=5
+        )
+        counts = path_counts(normalised([2, 6]), (2, 10)) / (6 * 8)
+        expected = batch_norm_importance(
+            counts, fan_ins=[6], n_values=[60 * 8], input_variance=float(x.var()), gamma=1.5
+        )
+        relative = (estimate.mean - expected).abs() / expected
+        assert float((relative - 3.5 * estimate.standard_error / expected).max()) < 0.05
+        assert float(relative.max()) < 0.2
+
+    def test_scales_of_all_layers_but_the_last_cancel(self):
+        x, channels = 2 * randn(60, 8, 12, seed=4), [8, 8, 8, 8]
+        estimate = squared_gradients_at_initialisation(
+            lambda: normalised(channels), x, n_draws=200, seed=5
+        )
+        counts = path_counts(normalised(channels), (8, 12)) / (8 * 6)
+        options = {"n_values": [600, 480, 360], "input_variance": float(x.var()), "gamma": 1.5}
+        expected = batch_norm_importance(counts, fan_ins=[24] * 3, **options)
+        assert float(estimate.mean.mean() / expected.mean()) == pytest.approx(1, abs=0.06)
+        assert float((estimate.mean / expected).mean(0)[4:8].mean()) == pytest.approx(1, abs=0.08)
+
+    def test_the_fan_in_is_the_largest_number_of_paths_to_an_input_for_equal_channels(self):
+        for channels, factor in (([4, 4], 1), ([2, 6], 3)):
+            counts = path_counts(normalised(channels), (channels[0], 10))
+            assert float(counts.max()) == factor * 3 * channels[0]
+
+    def test_is_not_a_product_of_shares_at_one_position(self):
+        """Two channels, so that a share of all paths is 1 / K of their number."""
+        counts = path_counts(normalised([2, 2, 2, 2]), (2, 12)) / 6**3
+        assert counts[0, :2].tolist() == pytest.approx([1 / 27, 4 / 27])
+        shares = path_counts(normalised([2, 2]), (2, 12)) / 6
+        assert (shares**3)[0, :2].tolist() == pytest.approx([1 / 27, 8 / 27])
+
+    def test_needs_the_values_of_each_layer(self):
+        with pytest.raises(ValueError, match="argument 2 is shorter"):
+            batch_norm_importance(randn(1), fan_ins=[3], n_values=[9, 7], input_variance=1.0)
+
+
+def test_squares_of_a_normalisation_sum_to_one_less_two_values():
+    """Equation 18: of order 1 / N^2 off the diagonal, 1 - 4 / N on it, 1 - 2 / N over all."""
+    n, norm = 200, nn.BatchNorm1d(1, eps=1e-30).double()
+    nn.init.constant_(norm.weight, 1.5)
+    a = 1 + 3 * randn(n, 1)
+    jacobian = torch.autograd.functional.jacobian(norm, a)[:, 0, :, 0]
+    z, sigma = a - a.mean(), a.std(correction=0)
+    expected = torch.eye(n).double() - 1 / n - z @ z.T / (n * sigma**2)
+    torch.testing.assert_close(jacobian, 1.5 / sigma * expected, atol=1e-14, rtol=0)
+    squares = expected.square()
+    assert float(squares.sum()) == pytest.approx(n - 2, rel=1e-12)
+    assert float(n - squares.trace()) == pytest.approx(4, abs=0.1)
+
+
+def test_in_evaluation_mode_only_the_mixed_second_derivative_is_left():
+    network, x = small_resnet(0), randn(2, 1, 32, 32).requires_grad_()
+    norms = []
+    for training in (False, True):
+        logits = network.train(training)(x)[:, 0].sum()
+        (slope,) = torch.autograd.grad(logits, x, create_graph=True)
+        by = [x, next(network.parameters())]
+        norms.append([float(g.norm()) for g in torch.autograd.grad(slope.square().sum(), by)])
+    (by_image, by_weights), (in_training, _) = norms
+    assert by_image == 0 < by_weights
+    assert in_training > 0
 
 
 class TestSquaredGradientsAndPaths:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.landscape import expected_importance_landscape, total_variation
+from reglib.landscape import data_smoothness, expected_importance_landscape, total_variation
 from suite.errors import UsageError
 from suite.metrics import correct_by_location, positions
 from tests.untrained import Untrained
@@ -102,5 +102,34 @@ class TestMeasurements:
         subject = NETWORK.subject()
         images, _ = subject.test_images(120)
         expected = expected_importance_landscape(subject.network, [images])
-        torch.testing.assert_close(result.tensors["landscape"], expected, rtol=1e-5, atol=1e-6)
+        landscape = result.tensors["landscape"]
+        torch.testing.assert_close(landscape.double(), expected, rtol=1e-4, atol=1e-5)
         assert float(result.per_image) == pytest.approx(float(total_variation(expected)), rel=1e-4)
+
+    def test_flatness(self):
+        subject = NETWORK.subject()
+        images, _ = subject.test_images(60)
+        whole = expected_importance_landscape(subject.network, [images])
+        halves = [expected_importance_landscape(subject.network, [images[i::2]]) for i in (0, 1)]
+        squares = whole.unflatten(0, (8, 4)).unflatten(2, (8, 4)).mean((1, 3))
+        rim = whole.sum() - whole[4:28, 4:28].sum()
+        smoothness = data_smoothness(subject.data.train.images.split(900))
+        expected = {
+            "tv": total_variation(whole),
+            "noise": total_variation((halves[0] - halves[1]) / 2),
+            "block_tv": total_variation(squares),
+            "centre_to_rim": whole[8:24, 8:24].mean() / (rim / (32**2 - 24**2)),
+            "target_distance": (whole - smoothness).square().mean(),
+        }
+        for part, value in expected.items():
+            found = NETWORK.measured("flatness", part=part, n_images=60).per_image
+            assert float(found) == pytest.approx(float(value), rel=1e-3), part
+
+    def test_drawn_classes_come_near_the_expectation_over_all(self):
+        exact, drawn = (
+            NETWORK.measured("importance_landscape", n_images=60, n_draws=n_draws)
+            for n_draws in (None, 60)
+        )
+        maps = torch.stack([r.tensors["landscape"].flatten() for r in (exact, drawn)])
+        assert float(torch.corrcoef(maps)[0, 1]) > 0.99
+        assert not torch.equal(maps[0], maps[1])

@@ -106,6 +106,24 @@ def test_a_shortcut_adds_its_paths(stride):
     assert path_counts(block, (1, 8, 7))[0].tolist() == expected.tolist()
 
 
+class Residual(nn.Conv1d):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+def test_identity_shortcuts_mix_the_paths_of_shallower_stacks():
+    depth, size = 4, 9
+    stack = nn.Sequential(*[Residual(1, 1, 3, padding=1) for _ in range(depth)])
+    rows = [[0] * (depth - d) + pascal_row(d, 3) + [0] * (depth - d) for d in range(depth + 1)]
+    mixed = [sum(math.comb(depth, d) * row[i] for d, row in enumerate(rows)) for i in range(size)]
+    counts = path_counts(stack, (1, size), output=(0, depth))[0].tolist()
+    assert counts == mixed == pascal_row(2 * depth)
+    added = [all_ - own for all_, own in zip(counts, pascal_row(depth, 3))]
+    assert added == [0, 4, 18, 40, 51, 40, 18, 4, 0]
+    of_all_outputs = path_counts(stack, (1, 17))[0]
+    assert set(of_all_outputs[depth:-depth].tolist()) == {4.0**depth}
+
+
 def test_a_strided_shortcut_makes_a_checkerboard():
     counts = path_counts(BasicBlock(1, 1, 2), (1, 12, 12))[0]
     inner = counts[4:8, 4:8]

@@ -5,24 +5,29 @@ import pytest
 import torch
 
 from suite.papers import pilcro
-from suite.units import Measurement, Training
+from suite.units import Measurement, Pretrained, Training, identity
 
 PANEL = {"data": "digits-centred", "network": "resnet", "epochs": 3, "n_train": 50}
 PARAMETERS = {
     "panels": [PANEL],
+    "pretrained": [],
     "alphas": [10],
     "interval": 5,
     "seeds": [0, 1],
     "few_seeds": 1,
+    "compared": ["none", "target 10"],
+    "checked": ["target 10"],
     "learning_rate": 0.1,
     "batch_size": 10,
     "early_epochs": [1, 2],
-    "early_models": ["none", "curvature 10", "target 100"],
     "printed_alphas": [1],
-    "checked_models": ["none", "target 10"],
     "n_landscape": 20,
+    "n_pretrained": 8,
+    "n_draws_pretrained": 3,
+    "block": 4,
+    "block_pretrained": 32,
     "n_location": 30,
-    "corruptions": ["fog", "snow", "contrast"],
+    "categories": ["weather", "digital"],
     "levels": [2, 4],
     "n_corrupted": 4,
     "n_ablated": 5,
@@ -32,6 +37,7 @@ PARAMETERS = {
     "n_draws": 12,
     "theory_seeds": 1,
 }
+ANYWHERE = PANEL | {"data": "digits-anywhere"}
 
 
 def units(*panels, **changes):
@@ -43,9 +49,9 @@ def trainings(found):
 
 
 class TestUnits:
-    def test_every_model_is_trained_with_every_seed_and_a_penalty_every_few_steps(self):
+    def test_every_model_is_trained_and_those_that_are_not_compared_with_few_seeds(self):
         full = trainings(units(PANEL))
-        assert [(t.epochs, t.seed) for t in full] == [(3, 0), (3, 1)] * 3
+        assert [(t.epochs, t.seed) for t in full] == [(3, 0), (3, 1)] * 2 + [(3, 0)]
         assert [t.penalties for t in full[::2]] == [
             {},
             {"landscape_target": {"strength": 10.0, "every": 5}},
@@ -58,20 +64,15 @@ class TestUnits:
         full = trainings(units(panel))
         assert [(bool(t.penalties), t.seed) for t in full] == [(False, 0), (False, 1), (True, 0)]
         assert {t.batch_size for t in full} == {7}
-        measured = [unit for unit in units(panel) if isinstance(unit, Measurement)]
-        assert all(unit.training in full for unit in measured)
-        assert {unit.training.epochs for unit in measured} == {3}
 
-    def test_early_accuracy_is_that_of_shorter_trainings_of_models_that_are_trained(self):
+    def test_curves_are_of_shorter_trainings_of_the_models_that_are_compared(self):
         measured = [unit for unit in units(PANEL | {"early": [2]}) if isinstance(unit, Measurement)]
         early = [unit for unit in measured if unit.training.epochs == 2]
-        assert [(list(unit.training.penalties), unit.training.seed) for unit in early] == [
-            ([], 0),
-            ([], 1),
-            (["landscape_curvature"], 0),
-            (["landscape_curvature"], 1),
-        ]
-        assert {(unit.metric, *unit.settings) for unit in early} == {("accuracy",)}
+        assert {(tuple(u.training.penalties), u.training.seed) for u in early} == {
+            (penalty, seed) for penalty in ((), ("landscape_target",)) for seed in (0, 1)
+        }
+        names = {(unit.metric, unit.settings.get("part")) for unit in early}
+        assert names == {("accuracy", None), ("flatness", "tv"), ("flatness", "block_tv")}
 
     def test_as_printed_the_strength_is_multiplied_by_the_number_of_positions(self):
         printed = units(PANEL)[-1]
@@ -79,29 +80,35 @@ class TestUnits:
         assert printed.training.penalties == {"landscape_target": settings}
         assert (printed.training.seed, printed.metric) == (0, "accuracy")
         last = units(PANEL | {"crop_padding": 4})[-1]
-        assert (last.training.epochs, last.training.crop_padding) == (2, 4)
+        assert last.training.penalties["landscape_curvature"]["strength"] == 10
 
-    def test_robustness_and_ablation_are_measured_of_some_models_and_not_on_centred_digits(self):
-        def names(unit_list, model):
-            return [
-                (unit.metric, unit.settings.get("corruption"), unit.settings.get("level"))
-                for unit in unit_list
-                if isinstance(unit, Measurement)
-                and list(unit.training.penalties) == model
-                and (unit.training.seed, unit.training.epochs) == (0, 3)
+    def test_robustness_is_measured_of_some_models_on_what_two_networks_classify_right(self):
+        found = [u for u in units(ANYWHERE) if isinstance(u, Measurement)]
+        beside = [u for u in found if "beside" in u.settings]
+        kinds = {(u.metric, u.settings.get("category"), u.settings.get("level")) for u in beside}
+        assert kinds == {("ablation_auc", None, None)} | {
+            ("corruption_robustness", category, level)
+            for category in ("weather", "digital")
+            for level in (2, 4)
+        }
+        for unit in beside:
+            penalties = [
+                list(one["penalties"]) if "penalties" in one else []
+                for one in (identity(unit.training), unit.settings["beside"])
             ]
+            assert sorted(penalties) == [[], ["landscape_target"]]
+            assert unit.settings["beside"]["seed"] == unit.training.seed
+        assert not [
+            u for u in units(PANEL) if "beside" in getattr(u, "settings", {})
+        ]  # on centred digits nothing is lost
 
-        common = ["accuracy", "top_k_accuracy", "cross_entropy", "importance_landscape"]
-        common = [(name, None, None) for name in [*common, "accuracy_by_location"]]
-        robust = [
-            ("corruption_robustness", c, at) for c in ("fog", "snow", "contrast") for at in (2, 4)
-        ]
-        anywhere = units(PANEL | {"data": "digits-anywhere"})
-        assert names(units(PANEL), []) == common
-        assert names(anywhere, []) == [*common, ("ablation_auc", None, None), *robust]
-        assert names(anywhere, ["landscape_curvature"]) == common
-        every = units(PANEL | {"data": "cifar10-jpeg"}, corruptions=[])
-        assert len(names(every, [])) == 4 + 1 + 15 * 2
+    def test_networks_that_are_not_trained_here_have_classes_drawn(self):
+        found = units(pretrained=[["imagenet-samples", "efficientnet_lite0"]])
+        network = Pretrained(data="imagenet-samples", network="efficientnet_lite0")
+        assert {unit.training for unit in found} == {network}
+        assert {unit.settings["n_draws"] for unit in found} == {3}
+        blocks = [u.settings["block"] for u in found if "block" in u.settings]
+        assert blocks == [32]
 
 
 class FakeStore:
@@ -117,17 +124,21 @@ class FakeStore:
 
 @pytest.fixture(scope="module")
 def collected():
-    panels = [PANEL, PANEL | {"data": "digits-anywhere"}]
+    panels = [PANEL, ANYWHERE]
     panels.append(PANEL | {"crop_padding": 4, "models": ["none", "target 10"]})
     parameters = PARAMETERS | {"panels": panels}
+    parameters["pretrained"] = [["imagenet-samples", "efficientnet_lite0"]]
     rows = []
     for number, unit in enumerate(pilcro.units(parameters)):
         measured = isinstance(unit, Measurement)
-        training = unit.training if measured else unit
+        network = unit.training if measured else unit
         metric = unit.metric if measured else "training_loss"
-        key = f"shift{training.seed / 4}" if metric == "accuracy_by_location" else str(number)
-        row = {"data": training.data, "network": "resnet", "epochs": training.epochs}
-        row |= {"seed": training.seed, "metric": metric, "key": key, "value": float(number)}
+        row = {"data": network.data, "network": network.network, "metric": metric}
+        row |= {"value": float(number), "key": str(number)}
+        if isinstance(network, Training):
+            row |= {"epochs": network.epochs, "seed": network.seed}
+        if metric == "accuracy_by_location":
+            row["key"] = f"shift{network.seed / 4}"
         rows.append(
             row | {"std": 0.1, "n": 9, "status": "done"} | dict(unit.settings if measured else {})
         )
@@ -138,9 +149,9 @@ def collected():
 
 class TestCollect:
     def test_names_models_and_puts_cropping_into_the_data(self, collected):
-        computed, rows, _ = collected
+        _, rows, _ = collected
         full = rows[rows["metric"] == "cross_entropy"]
-        assert len(full) == (computed["metric"] == "cross_entropy").sum() == 6 + 6 + 4
+        assert len(full) == 5 + 5 + 4
         models = full.groupby("data", sort=False)["model"].unique().map(list).to_dict()
         assert models == {
             "digits-centred": ["none", "target 10", "curvature 10"],
@@ -156,31 +167,31 @@ class TestCollect:
     def test_every_row_of_a_network_has_its_tv(self, collected):
         _, rows, _ = collected
         tv = rows[rows["metric"] == "tv"].set_index(pilcro.NETWORK)["value"]
-        for metric in ("accuracy", "top_5", "training_loss"):
+        for metric in ("accuracy", "noise", "training_loss"):
             of_metric = rows[(rows["metric"] == metric) & (rows["penalty"] != "cropped")]
-            assert (
-                of_metric["tv"].tolist()
-                == tv.loc[
-                    list(of_metric[pilcro.NETWORK].itertuples(index=False, name=None))
-                ].tolist()
-            )
+            names = list(of_metric[pilcro.NETWORK].itertuples(index=False, name=None))
+            assert of_metric["tv"].tolist() == tv.loc[names].tolist()
 
-    def test_early_accuracy_and_robustness_are_means(self, collected):
+    def test_curves_keep_their_epochs_and_the_rest_has_none(self, collected):
+        _, rows, _ = collected
+        epochs = rows.groupby("metric")["epochs"].unique().map(sorted)
+        for metric in ("accuracy_early", "tv_early", "block_tv_early"):
+            assert epochs[metric] == [1, 2]
+        assert epochs["accuracy_printed"] == [3]
+        assert epochs["accuracy"] == epochs["tv"] == epochs["path_correlation"] == [0]
+        assert rows[rows["metric"] == "path_correlation"]["n"].unique().tolist() == [12]
+        assert "importance_landscape" not in set(rows["metric"])
+
+    def test_robustness_has_a_row_a_category_level_and_pair(self, collected):
         computed, rows, _ = collected
-        early = rows[rows["metric"] == "early_accuracy"]
-        values = computed[(computed["metric"] == "accuracy") & (computed["epochs"] < 3)]["value"]
-        first = early[(early["data"] == "digits-centred") & (early["model"] == "none")]
-        assert first.sort_values("seed")["value"].tolist() == [
-            values.iloc[:2].mean(),
-            values.iloc[2:4].mean(),
-        ]
-        robust = rows[(rows["metric"] == "robustness") & (rows["model"] == "none")]
-        robust = robust[robust["seed"] == 0].set_index("category")["value"]
-        values = computed[computed["metric"] == "corruption_robustness"].head(6)
-        values = values.groupby("corruption")["value"].mean()
-        assert set(robust.index) == {"weather", "digital"}
-        assert robust["digital"] == values["contrast"]
-        assert robust["weather"] == (values["fog"] + values["snow"]) / 2
+        robust = rows[rows["metric"] == "robustness"]
+        assert set(robust["data"]) == {"digits-anywhere"}
+        assert set(robust["pair"]) == {"target 10"}
+        assert set(zip(robust["category"], robust["level"])) == {
+            (category, level) for category in ("weather", "digital") for level in (2, 4)
+        }
+        assert robust.groupby(["model", "seed"]).size().tolist() == [4] * 4
+        assert len(robust) == (computed["metric"] == "corruption_robustness").sum()
 
     def test_accuracy_by_location_has_middle_edge_and_what_is_lost(self, collected):
         _, rows, arrays = collected
@@ -189,8 +200,17 @@ class TestCollect:
         one = one[one["seed"] == 1].set_index("metric")["value"]
         assert one[names].tolist() == [1.0, 0.25, 0.75]
         assert arrays["digits-centred|target 10|1|accuracy"][2, 2] == 1
-        assert "digits-centred|target 10|0|landscape" in arrays
-        assert "digits-centred|target 10|1|landscape" not in arrays
+
+    def test_landscapes_of_all_seeds_and_of_other_networks_are_there(self, collected):
+        _, _, arrays = collected
+        found = {name for name in arrays if name.endswith("|landscape")}
+        assert {f"digits-centred|none|{seed}|landscape" for seed in (0, 1)} < found
+        assert "imagenet-samples|efficientnet_lite0|0|landscape" in found
+        assert "digits-anywhere|none, beside target 10|1|landscape" in found  # the curve's, faked
+        assert {name for name in arrays if name.endswith("|target")} == {
+            f"{data}|target"
+            for data in ("digits-centred", "digits-anywhere", "digits-centred-cropped")
+        }
 
     def test_what_claims_compare_stands_beside_centred_digits(self, collected):
         _, rows, _ = collected
@@ -206,18 +226,12 @@ class TestCollect:
             assert set(copies["penalty"]) == {model.split()[-1]}
             for metric, values in copies.groupby("metric")["value"]:
                 assert values.tolist() == source[source["metric"] == metric]["value"].tolist()
-            expected = {"tv", "accuracy_at_edge"}
+            expected = {"tv", "block_tv", "centre_to_rim", "accuracy_at_edge"}
             expected |= {"accuracy_in_the_middle"} if model == "translated" else {"accuracy"}
             assert set(copies["metric"]) == expected
 
-    def test_early_and_printed_accuracy_keep_their_epochs_and_the_rest_has_none(self, collected):
-        _, rows, arrays = collected
-        epochs = rows.groupby("metric")["epochs"].unique().map(sorted)
-        assert epochs["accuracy_early"] == [1, 2]
-        assert epochs["accuracy_printed"] == [3]
-        assert epochs["accuracy"] == epochs["path_correlation"] == [0]
-        assert rows[rows["metric"] == "path_correlation"]["n"].unique().tolist() == [12]
-        assert {name for name in arrays if name.endswith("|target")} == {
-            f"{data}|target"
-            for data in ("digits-centred", "digits-anywhere", "digits-centred-cropped")
-        }
+
+def test_landscapes_are_kept_in_half_precision():
+    tensors = {"landscape": torch.ones(2, 2), "curve": torch.ones(3)}
+    kept = pilcro.kept_tensors(PARAMETERS, tensors)
+    assert [kept[name].dtype for name in tensors] == [torch.float16, torch.float32]

@@ -7,12 +7,12 @@ from suite.units import Measurement, Training
 
 
 class Untrained:
-    def __init__(self, data):
-        self.unit = Training(data=data, network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
+    def __init__(self, data, seed=0):
+        self.unit = Training(data=data, network="lenet5", epochs=1, learning_rate=1e-3, seed=seed)
 
     def subject(self):
         data = load_data(self.unit.data)
-        network = build_network("lenet5", data.shape, 10, options={}, seed=0).eval()
+        network = build_network("lenet5", data.shape, 10, options={}, seed=self.unit.seed).eval()
         return EvaluatedModel(network, self.unit, data)
 
     def measured(self, metric, **settings):

@@ -81,3 +81,25 @@ def positions(name: str, n: int) -> Tensor:
     if name not in chosen:
         raise unknown("position", name, chosen)
     return chosen[name]
+
+
+def centre_to_rim(landscape: Tensor) -> Tensor:
+    r"""Compare the middle of a map with its border.
+
+    .. math:: \frac{\text{mean over the middle half of the rows and columns}}
+       {\text{mean over the outermost eighth on each side}}
+
+    Args:
+        landscape: (H, W), at least eight positions a side.
+
+    Returns:
+        One value; 1 for a flat map.
+
+    >>> centre_to_rim(torch.ones(16, 16))
+    tensor(1.)
+    """
+    height, width = landscape.shape
+    top, left = height // 4, width // 4
+    rim = torch.ones_like(landscape, dtype=torch.bool)
+    rim[height // 8 : height - height // 8, width // 8 : width - width // 8] = False
+    return landscape[top : height - top, left : width - left].mean() / landscape[rim].mean()

@@ -50,13 +50,15 @@ METRICS: dict[str, Callable[..., Result]] = {
 # are of type `Literal` in the metric.
 CHOICES: dict[str, Collection[str]] = {
     "attack": ATTACKS,
-    "corruption": [name for kind in metrics.CORRUPTIONS.values() for name in kind],
+    "category": [*metrics.CORRUPTIONS],
     "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
     "saliency": metrics.SALIENCIES,
     "shift": density_measures.SHIFTS,
     "value": density_measures.COMPARISONS,
 }
-COUNTS = ("k n_baselines n_classes n_images n_rounds n_samples n_steps patch step stride").split()
+COUNTS = (
+    "block k n_baselines n_classes n_draws n_images n_rounds n_samples n_steps patch step stride"
+).split()
 # What takes only the images of the data that it is shown: these may have any number of classes.
 WITHOUT_LABELS = ("ood_auroc",)
 

@@ -2,25 +2,44 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+from torch import Tensor
 
 from reglib import data_smoothness
 from suite import metrics
 from suite.data import image_shape, load_data
 from suite.papers.initialisation import squared_gradients_and_paths
-from suite.papers.pilcro_measures import CATEGORIES
 from suite.store import Reader
-from suite.units import Measurement, Training, Unit
+from suite.units import Measurement, Network, Pretrained, Training, Unit, identity
 
 # Keys of a panel that are not fields of a training.
 OF_PANEL = ("models", "few", "early")
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
-SHORT_NAMES = {"importance_landscape": "tv", "ablation_auc": "ablation", "top_k_accuracy": "top_5"}
+SHORT_NAMES = {
+    "ablation_auc": "ablation",
+    "corruption_robustness": "robustness",
+    "top_k_accuracy": "top_5",
+}
+MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
+FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
+
+
+class Planned(NamedTuple):
+    """A unit: "full", "early", "printed" or "pretrained", of a model, by the name of its data.
+
+    `pair` names the model whose images, right with and without penalty, it is measured on.
+    """
+
+    kind: str
+    model: str
+    data: str
+    pair: str
+    unit: Unit
 
 
 def label(panel: Mapping[str, Any]) -> str:
@@ -40,68 +59,97 @@ def training(
     return Training(**fields | changes, seed=seed)
 
 
-def measurements(p: SimpleNamespace, network: Training, model: str) -> list[Measurement]:
-    """Return what is measured of a fully trained network."""
-    wanted: list[tuple[str, dict[str, Any]]] = [("accuracy", {}), ("top_k_accuracy", {"k": 5})]
-    wanted += [("cross_entropy", {}), ("importance_landscape", {"n_images": p.n_landscape})]
+def _flatness(
+    p: SimpleNamespace, network: Network, *parts: str, block: int, **settings: Any
+) -> Iterator[Measurement]:
+    settings = {"n_images": p.n_landscape, **settings}
+    for part in parts or FLATNESS:
+        of_part = {"part": part} | ({"block": block} if part == "block_tv" else {})
+        yield Measurement(training=network, metric="flatness", settings=of_part | settings)
+    if not parts:
+        yield Measurement(training=network, metric="importance_landscape", settings=settings)
+
+
+def measurements(p: SimpleNamespace, network: Training) -> Iterator[Measurement]:
+    """Go through what is measured of each network at the end of its training."""
+    names = ["accuracy", "cross_entropy"]
+    names += ["top_k_accuracy"] if network.data in MANY_CLASSES else []
+    for name in names:
+        yield Measurement(training=network, metric=name)
+    yield from _flatness(p, network, block=p.block)
     if network.data.startswith("digits"):
         shifts = {"data": "digits-centred", "margin": 6, "stride": 2, "n_images": p.n_location}
-        wanted.append(("accuracy_by_location", shifts))
-    if model in p.checked_models and network.data != "digits-centred":
-        settings = {"n_images": p.n_ablated, "n_baselines": p.n_baselines, "n_steps": p.n_steps}
-        wanted.append(("ablation_auc", settings | {"stride": p.stride}))
-        wanted += [
-            ("corruption_robustness", {"corruption": c, "level": at, "n_images": p.n_corrupted})
-            for c in p.corruptions or CATEGORIES
-            for at in p.levels
-        ]
-    return [Measurement(training=network, metric=m, settings=s) for m, s in wanted]
+        yield Measurement(training=network, metric="accuracy_by_location", settings=shifts)
 
 
-def _planned(parameters: Mapping[str, Any]) -> list[tuple[str, str, str, Unit]]:
-    """Return each unit with its kind ("full", "early" or "printed"), model and label."""
-    p = SimpleNamespace(**parameters)
+def _robust(p: SimpleNamespace, network: Training, other: Training | None) -> Iterator[Measurement]:
+    """Go through what is measured on images that two networks classify right."""
+    pixels = {"n_images": p.n_corrupted}
+    corruptions = [
+        {"category": category, "level": level, **pixels}
+        for category in p.categories or metrics.CORRUPTIONS
+        for level in p.levels
+    ]
+    for settings in corruptions if other is None else ():
+        yield Measurement(training=network, metric="corrupted_accuracy", settings=settings)
+    if other is not None:
+        beside = {"beside": identity(other)}
+        for settings in corruptions:
+            settings = settings | beside
+            yield Measurement(training=network, metric="corruption_robustness", settings=settings)
+        ablation = {"n_images": p.n_ablated, "n_baselines": p.n_baselines, "stride": p.stride}
+        ablation |= {"n_steps": p.n_steps} | beside
+        yield Measurement(training=network, metric="ablation_auc", settings=ablation)
+
+
+def _of_panel(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[Planned]:
+    """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
     strengths = itertools.product(("target", "curvature"), p.alphas)
     models = ["none", *(f"{penalty} {alpha:.15g}" for penalty, alpha in strengths)]
-    plan: list[tuple[str, str, str, Unit]] = []
-    for panel in p.panels:
-        seeds = dict.fromkeys((m for m in models if m in panel.get("models", models)), p.seeds)
-        seeds |= {m: p.seeds[: p.few_seeds] for m in panel.get("few", []) if m in seeds}
-        for model, seed in ((m, s) for m in seeds for s in seeds[m]):
-            full = training(p, panel, model, seed)
-            of_network: list[Unit] = [full, *measurements(p, full, model)]
-            plan += [("full", model, label(panel), unit) for unit in of_network]
-        if "models" not in panel:
-            extra = [*_early(p, panel, seeds), *_printed(p, panel)]
-            plan += [
-                (kind, model, label(panel), Measurement(training=network, metric="accuracy"))
-                for kind, model, network in extra
-            ]
-    return plan
-
-
-def _early(
-    p: SimpleNamespace, panel: Mapping[str, Any], seeds: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[str, str, Training]]:
-    """Go through the shorter trainings, for accuracy after a few epochs."""
-    for model in (m for m in p.early_models if m in seeds):
-        for seed, epochs in itertools.product(seeds[model], panel.get("early", p.early_epochs)):
-            yield "early", model, training(p, panel, model, seed, epochs=epochs)
-
-
-def _printed(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[tuple[str, str, Training]]:
-    """Go through the trainings with equation 9 as printed: a sum, not a mean over positions."""
+    models = [m for m in models if m in panel.get("models", models)]
+    few = panel.get("few", [m for m in models if m not in p.compared])
+    data = label(panel)
+    for model in models:
+        checked = model in ("none", *p.checked) and panel["data"] != "digits-centred"
+        for seed in p.seeds[: p.few_seeds] if model in few else p.seeds:
+            network = training(p, panel, model, seed)
+            units: list[Unit] = [network, *measurements(p, network)]
+            units += _robust(p, network, None) if checked else []
+            yield from (Planned("full", model, data, "", unit) for unit in units)
+            for other in p.checked if checked and model == "none" else [model][:checked]:
+                beside = training(p, panel, other if model == "none" else "none", seed)
+                for unit in _robust(p, network, beside) if other in models else ():
+                    yield Planned("full", model, data, other, unit)
+            for epochs in panel.get("early", p.early_epochs) if model in p.compared else ():
+                earlier = training(p, panel, model, seed, epochs=epochs)
+                yield Planned(
+                    "early", model, data, "", Measurement(training=earlier, metric="accuracy")
+                )
+                for unit in _flatness(p, earlier, "tv", "block_tv", block=p.block):
+                    yield Planned("early", model, data, "", unit)
     n_positions = math.prod(image_shape(panel["data"])[1:])
-    for alpha in p.printed_alphas if label(panel) == panel["data"] else []:
+    for alpha in p.printed_alphas if data == panel["data"] and "models" not in panel else []:
         settings = {"strength": float(alpha * n_positions), "every": p.interval}
         penalties = {"landscape_target": settings}
-        model = f"target {alpha:.15g}"
-        yield "printed", model, training(p, panel, model, p.seeds[0], penalties=penalties)
+        network = training(p, panel, f"target {alpha:.15g}", p.seeds[0], penalties=penalties)
+        unit = Measurement(training=network, metric="accuracy")
+        yield Planned("printed", f"target {alpha:.15g}", data, "", unit)
+
+
+def _planned(parameters: Mapping[str, Any]) -> list[Planned]:
+    p = SimpleNamespace(**parameters)
+    plan = [planned for panel in p.panels for planned in _of_panel(p, panel)]
+    for data, name in p.pretrained:
+        network = Pretrained(data=data, network=name)
+        images = {"n_images": p.n_pretrained, "n_draws": p.n_draws_pretrained}
+        for unit in _flatness(p, network, block=p.block_pretrained, **images):
+            plan.append(Planned("pretrained", "as it is", data, "", unit))
+    return plan
 
 
 def units(parameters: Mapping[str, Any]) -> list[Unit]:
     """Return the units of the chapter."""
-    return [unit for *_, unit in _planned(parameters)]
+    return [planned.unit for planned in _planned(parameters)]
 
 
 def collect(
@@ -109,54 +157,57 @@ def collect(
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with TV, and landscapes, targets and curves.
 
-    Further rows are means over early epochs and over the corruptions of a category, accuracy at the
-    edge and in the middle, what claims compare (`_compared`), and correlations of the theory.
+    Further rows are accuracy at the edge and in the middle, what claims compare (`_compared`), and
+    correlations of the theory.
     """
     p = SimpleNamespace(**parameters)
-    kinds, models, labels, _ = zip(*_planned(parameters))
-    computed = computed.assign(kind=kinds, model=models, data=labels)
-    computed["penalty"] = [model.split()[0] for model in models]
-    computed["alpha"] = [float(f"{model} 0".split()[1]) for model in models]
-    full = computed[(computed["kind"] == "full") & (computed["metric"] != "corruption_robustness")]
-    full = full.assign(metric=full["metric"].replace(SHORT_NAMES), epochs=0)
-    tv = full[full["metric"] == "tv"].set_index(NETWORK)["value"].rename("tv")
-    full = full.join(tv, on=NETWORK)
-    arrays, by_location = _maps(full, store, p.seeds[0])
+    plan = _planned(parameters)
+    rows = computed.assign(
+        kind=[one.kind for one in plan],
+        model=[one.model for one in plan],
+        data=[one.data for one in plan],
+        pair=[one.pair for one in plan],
+    )
+    rows["penalty"] = [one.model.split()[0] for one in plan]
+    alphas = [one.model.removeprefix("target ").removeprefix("curvature ") for one in plan]
+    rows["alpha"] = pd.to_numeric(pd.Series(alphas), errors="coerce").fillna(0.0).to_numpy()
+    rows["seed"] = rows["seed"].fillna(0).astype(int) if "seed" in rows else 0
+    names = rows["metric"].replace(SHORT_NAMES)
+    rows["metric"] = names.where(rows["metric"] != "flatness", rows.get("part"))
+    arrays, by_location = _maps(rows, store)
+    rows = rows[rows["metric"] != "importance_landscape"]
+    final = rows["kind"].isin(["full", "pretrained"])
+    rows.loc[~final, "metric"] += "_" + rows.loc[~final, "kind"]
+    rows.loc[final, "epochs"] = 0
+    tv = rows[rows["metric"] == "tv"].set_index(NETWORK)["value"].rename("tv")
+    rows = rows.join(tv, on=NETWORK)
     for panel in p.panels:
         images = load_data(panel["data"]).train.images[: panel.get("n_train")]
         arrays[f"{label(panel)}|target"] = data_smoothness(images.split(500)).numpy()
     theory, of_theory = squared_gradients_and_paths(p.n_draws, p.theory_seeds)
-    derived = [part for part in (_means(computed), by_location) if len(part)]
-    derived = [part.assign(n=1, status="done", epochs=0) for part in derived]
-    rows = pd.concat([full, *derived, theory], ignore_index=True)
-    other = computed[computed["kind"] != "full"]
-    other = other.assign(metric="accuracy_" + other["kind"])
-    columns = [*NETWORK, "epochs", "metric", "category", "tv", "value", "std", "n", "status"]
-    rows = pd.concat([rows, *_compared(rows), other], ignore_index=True)
-    return rows.reindex(columns=columns), arrays | of_theory
+    rows = pd.concat([rows, by_location, theory], ignore_index=True)
+    columns = [*NETWORK, "epochs", "metric", "category", "level", "pair", "tv", "value", "std", "n"]
+    rows = pd.concat([rows, *_compared(rows)], ignore_index=True)
+    return rows.reindex(columns=[*columns, "status"]), arrays | of_theory
 
 
-def _means(computed: pd.DataFrame) -> pd.DataFrame:
-    """Return mean accuracy after early epochs, and mean robustness to a category."""
-    done = computed[computed["status"] == "done"]
-    early = done[done["kind"] == "early"].assign(metric="early_accuracy")
-    robust = done[done["metric"] == "corruption_robustness"].assign(metric="robustness")
-    rows = pd.concat([early, robust]).reindex(columns=[*dict.fromkeys([*computed, "corruption"])])
-    by = [*NETWORK, "metric", rows["corruption"].map(CATEGORIES).rename("category")]
-    return rows.groupby(by, dropna=False)["value"].mean().reset_index()
+def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what `collect` reads of the tensors of a unit: landscapes in half precision."""
+    half = {name: tensor.half() for name, tensor in tensors.items() if name == "landscape"}
+    return {**tensors, **half}
 
 
-def _maps(
-    full: pd.DataFrame, store: Reader, first_seed: int
-) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Return landscapes of the first seed, curves and maps of accuracy, and rows of the latter."""
+def _maps(rows: pd.DataFrame, store: Reader) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Return landscapes, curves and maps of accuracy, and rows of the latter."""
     arrays: dict[str, Any] = {}
-    rows = []
-    for row in full[full["metric"].isin(["tv", "accuracy_by_location", "ablation"])].itertuples():
+    found = []
+    drawn = ["importance_landscape", "accuracy_by_location", "ablation"]
+    for row in rows[rows["metric"].isin(drawn)].itertuples():
         tensors = store.read_tensors(str(row.key)) or {}
-        if row.seed == first_seed or row.metric != "tv":
-            start = f"{row.data}|{row.model}|{row.seed}"
-            arrays |= {f"{start}|{name}": tensor.numpy() for name, tensor in tensors.items()}
+        name = f"{row.model!s}, beside {row.pair!s}" if row.pair else str(row.model)
+        name = str(row.network) if row.kind == "pretrained" else name
+        start = f"{row.data!s}|{name}|{row.seed!s}"
+        arrays |= {f"{start}|{name}": tensor.float().numpy() for name, tensor in tensors.items()}
         if row.metric == "accuracy_by_location" and tensors:
             accuracy = tensors["accuracy"]
             n = len(accuracy)
@@ -164,9 +215,10 @@ def _maps(
             middle = float(accuracy[n // 2, n // 2])
             values = {"accuracy_at_edge": edge, "accuracy_in_the_middle": middle}
             values["lost_at_edge"] = middle - edge
-            network = {name: getattr(row, name) for name in NETWORK}
-            rows += [network | {"metric": m, "value": value} for m, value in values.items()]
-    return arrays, pd.DataFrame(rows)
+            network = {name: getattr(row, name) for name in [*NETWORK, "pair"]}
+            same = network | {"n": 1, "status": "done", "epochs": 0}
+            found += [same | {"metric": m, "value": value} for m, value in values.items()]
+    return arrays, pd.DataFrame(found)
 
 
 def _compared(rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -174,11 +226,12 @@ def _compared(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
     On digits, "translated" is no penalty on digits anywhere; beside RC-, "cropped" is RC+.
     """
+    wanted = ["tv", "block_tv", "centre_to_rim", "accuracy_at_edge"]
     moved = rows[(rows["data"] == "digits-anywhere") & (rows["model"] == "none")]
-    moved = moved[moved["metric"].isin(["tv", "accuracy_at_edge", "accuracy_in_the_middle"])]
+    moved = moved[moved["metric"].isin([*wanted, "accuracy_in_the_middle"])]
     names = {"none": "cropped", "target 10": "target 10 cropped"}
     cropped = rows[rows["data"].str.endswith("-cropped") & rows["model"].isin(names)]
-    cropped = cropped[cropped["metric"].isin(["tv", "accuracy", "accuracy_at_edge"])]
+    cropped = cropped[cropped["metric"].isin([*wanted, "accuracy"])]
     return [
         moved.assign(data="digits-centred", model="translated", penalty="translated"),
         cropped.assign(

@@ -1,24 +1,32 @@
 """Measures of the chapter on importance landscapes: see `suite.metrics` and `reglib.landscape`."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reglib.landscape import expected_importance_landscape, total_variation
+from reglib.landscape import (
+    data_smoothness,
+    expected_squared_gradients,
+    scaled_norm,
+    target_penalty,
+    total_variation,
+)
 from suite import metrics
+from suite.data import load_data
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
 from suite.training.evaluated import EvaluatedModel, Result
+from suite.units import Network, from_identity, training_of
 
-# The category of each corruption.
-CATEGORIES = {name: category for category, names in metrics.CORRUPTIONS.items() for name in names}
 # Images of at most so many bytes are corrupted once for all networks of a process, which takes
 # longer than to show them to a network.
 REMEMBERED_BYTES = 2**22
 N_CORRUPTED_SETS = 15 * 5  # all corruptions and levels
+BATCH_PIXELS = 100 * 32 * 32  # of the images that are shown at a time
 
 
 def accuracy_by_location(
@@ -44,15 +52,96 @@ def accuracy_by_location(
 
 
 def importance_landscape(
-    subject: EvaluatedModel, *, n_images: int | None = None, data: str | None = None
+    subject: EvaluatedModel,
+    *,
+    n_images: int | None = None,
+    n_draws: int | None = None,
+    data: str | None = None,
 ) -> Result:
     """Total variation of the importance landscape over test images: one value. The map is kept.
 
-    See `reglib.landscape.expected_importance_landscape` and `reglib.landscape.total_variation`.
+    With `n_draws`, so many classes are drawn for each image, in place of all. See
+    `reglib.landscape.expected_squared_gradients` and `reglib.landscape.total_variation`.
     """
-    images, _ = subject.test_images(n_images, data)
-    landscape = expected_importance_landscape(subject.folded, images.split(100))
-    return Result(total_variation(landscape)[None], {"landscape": landscape})
+    landscape = scaled_norm(_squared_gradients(subject, n_images, n_draws, data).mean(0))
+    return Result(total_variation(landscape)[None], {"landscape": landscape.float()})
+
+
+def flatness(
+    subject: EvaluatedModel,
+    *,
+    part: Literal["tv", "noise", "block_tv", "centre_to_rim", "target_distance"],
+    n_images: int | None = None,
+    n_draws: int | None = None,
+    block: int = 4,
+    data: str | None = None,
+) -> Result:
+    """Say how flat the importance landscape over test images is: one value.
+
+    Args:
+        subject, n_images, n_draws, data: see `importance_landscape`.
+        part: "tv", the total variation; "noise", the part of it that comes of the number of images;
+            "block_tv", that of the means over squares, which a grid within them does not change;
+            "centre_to_rim", see `suite.metrics.centre_to_rim`; "target_distance", the mean squared
+            distance to the smoothness of the training images.
+        block: side of the squares, in pixels.
+    """
+    halves = _squared_gradients(subject, n_images, n_draws, data)
+    landscape = scaled_norm(halves.mean(0))
+    if part == "centre_to_rim":
+        value = metrics.centre_to_rim(landscape)
+    elif part == "target_distance":
+        value = target_penalty(landscape, _target(subject.unit).to(landscape))
+    elif part == "noise":
+        value = total_variation((scaled_norm(halves[0]) - scaled_norm(halves[1])) / 2)
+    else:
+        size = block if part == "block_tv" else 1
+        value = total_variation(F.avg_pool2d(landscape[None], size)[0])
+    return Result(value[None])
+
+
+def _squared_gradients(
+    subject: EvaluatedModel, n_images: int | None, n_draws: int | None, data: str | None
+) -> Tensor:
+    """Return mean squared gradients over one and the other half of the images, (2, C, H, W)."""
+
+    def compute() -> Tensor:
+        images, _ = subject.test_images(n_images, data)
+        size = max(1, BATCH_PIXELS // images[0, 0].numel())
+        if n_draws is None:
+            halves = [images[start::2].split(size) for start in (0, 1)]
+            means = [expected_squared_gradients(subject.folded, half) for half in halves]
+            return torch.stack(means)
+        source = subject.generator(0)
+        halves = [images[start::2].repeat(n_draws, 1, 1, 1).split(size) for start in (0, 1)]
+        drawn = [
+            expected_squared_gradients(subject.folded, half, generator=source) for half in halves
+        ]
+        return torch.stack(drawn)
+
+    return subject.cached(("squared gradients", n_images, n_draws, data), compute)
+
+
+@functools.lru_cache(4)
+def _target_of(data: str, n_train: int | None) -> Tensor:
+    shown = load_data(data)
+    images = shown.train.images if len(shown.train.images) else shown.test.images
+    return data_smoothness(images[:n_train].split(500))
+
+
+def _target(unit: Network) -> Tensor:
+    """Return the target of the penalty: the smoothness of the images of the training."""
+    return _target_of(unit.data, getattr(unit, "n_train", None))
+
+
+def _right_of_both(
+    subject: EvaluatedModel, beside: Mapping[str, Any] | None, images: Tensor, labels: Tensor
+) -> Tensor:
+    """Say which images a network, and the one beside it, if there is one, classify right."""
+    right = subject.predict(images) == labels
+    if beside is not None:
+        right &= subject.related(training_of(from_identity(beside))).predict(images) == labels
+    return right
 
 
 def ablation_auc(
@@ -64,14 +153,16 @@ def ablation_auc(
     stride: int = 1,
     seed: int = 0,
     data: str | None = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> Result:
     """Area under the curve of `suite.metrics.ablation_curve`, by Integrated Gradients.
 
-    Of randomly drawn test images that are classified right, with other test images as baselines.
+    Of randomly drawn test images that are classified right, by the network of the identity
+    `beside`, too, if it is given, with other test images as baselines.
     The number of replaced pixels goes from none to all by `stride`; the mean curve is kept.
     """
     images, labels = subject.test_images(None, data)
-    correct = subject.predict(images) == labels
+    correct = _right_of_both(subject, beside, images, labels)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     order = order.to(images.device)
     chosen = order[correct[order]][:n_images]
@@ -103,18 +194,25 @@ def _corrupted(
 def corruption_robustness(
     subject: EvaluatedModel,
     *,
-    corruption: str,
+    category: str,
     level: int,
     n_images: int | None = None,
     seed: int = 0,
     data: str | None = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> Result:
-    """See `suite.metrics.corrupted` and `suite.metrics.probability_ratio`, for the label."""
+    """Mean of `suite.metrics.probability_ratio` over the corruptions of a category.
+
+    The class is the label. Images that are classified wrong have no value, nor those that the
+    network of the identity `beside`, if it is given, classifies wrong.
+    """
     pixels, labels = subject.test_uint8(n_images, data)
-    corrupt = _corrupted if pixels.nbytes <= REMEMBERED_BYTES else _corrupted.__wrapped__
-    content = pixels.cpu().numpy().tobytes(), tuple(pixels.shape)
-    changed = corrupt(*content, corruption, level, seed).to(pixels.device)
-    return Result(metrics.probability_ratio(subject.logits, pixels, changed, labels))
+    ratios = [
+        metrics.probability_ratio(subject.logits, pixels, changed, labels)
+        for changed in _corruptions(pixels, category, level, seed)
+    ]
+    right = _right_of_both(subject, beside, pixels, labels)
+    return Result(torch.stack(ratios).mean(0).double().where(right, torch.nan))
 
 
 def corrupted_accuracy(
@@ -122,19 +220,26 @@ def corrupted_accuracy(
     *,
     level: int,
     n_images: int | None = None,
-    corruption: str | None = None,
+    category: str | None = None,
     seed: int = 0,
+    data: str | None = None,
 ) -> Result:
     """Share of the corruptions under which the prediction is the label, for each test image.
 
-    They are all of `suite.metrics.CORRUPTIONS`, or one of them: then a value is 1 or 0.
+    They are all of `suite.metrics.CORRUPTIONS`, or those of one category.
     """
-    pixels, labels = subject.test_uint8(n_images)
-    correct = []
-    for name in [corruption] if corruption else CATEGORIES:
-        changed = metrics.corrupted(pixels, corruption=name, level=level, seed=seed)
-        correct.append((subject.predict(changed) == labels).double())
+    pixels, labels = subject.test_uint8(n_images, data)
+    changed = _corruptions(pixels, category, level, seed)
+    correct = [(subject.predict(images) == labels).double() for images in changed]
     return Result(torch.stack(correct).mean(0))
+
+
+def _corruptions(pixels: Tensor, category: str | None, level: int, seed: int) -> Iterator[Tensor]:
+    corrupt = _corrupted if pixels.nbytes <= REMEMBERED_BYTES else _corrupted.__wrapped__
+    content = pixels.cpu().numpy().tobytes(), tuple(pixels.shape)
+    for kind in [category] if category else metrics.CORRUPTIONS:
+        for name in metrics.CORRUPTIONS[kind]:
+            yield corrupt(*content, name, level, seed).to(pixels.device)
 
 
 def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: int | None = None) -> Result:
@@ -158,6 +263,7 @@ _METRICS = (
     corrupted_accuracy,
     corruption_robustness,
     cross_entropy,
+    flatness,
     importance_landscape,
     top_k_accuracy,
 )

@@ -17,7 +17,8 @@ from suite.metrics import CORRUPTIONS
 from suite.papers.path_counts import pascal_row
 from suite.papers.pilcro import label
 
-MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for a in (1, 10, 100))]
+ALPHAS = (0.1, 1, 10, 100)
+MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for a in ALPHAS)]
 # Metric and title of each column of the paper's Tables 1 and 2.
 COLUMNS = {
     "top_1": ("accuracy", "Top-1 accuracy"),
@@ -25,10 +26,16 @@ COLUMNS = {
     "tv": ("tv", "TV of the landscape over test images"),
     "loss": ("cross_entropy", "Loss: cross-entropy on test images"),
 }
+FLATNESS = ["accuracy", "tv", "noise", "block_tv", "centre_to_rim", "target_distance"]
 TITLES = {
     "tv": "TV",
+    "noise": "of that, noise",
+    "block_tv": "TV of squares",
+    "centre_to_rim": "centre / rim",
+    "target_distance": "distance to the target",
     "cross_entropy": "loss",
-    "early_accuracy": "mean accuracy after the early epochs",
+    "robustness": "Share of the probability that is left",
+    "corrupted_accuracy": "Accuracy under corruptions",
     "ablation": "area under the curve",
     "accuracy_in_the_middle": "accuracy in the middle",
     "accuracy_at_edge": "at the edge",
@@ -55,10 +62,13 @@ def data_sets(table: pd.DataFrame, metric: str = "accuracy", model: str = "none"
 
 def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
     """Write the mean of a metric, or the mean difference of two kinds of model, seed by seed."""
-    digits = ".4f" if metric == "tv" else ".3f"
-    if isinstance(model, str):
-        return tables.mean_text(select(table, metric, data, model)["value"], digits)
+    digits = ".4f" if metric in ("tv", "noise", "block_tv") else ".3f"
     rows = select(table, metric, data)
+    if isinstance(model, str):
+        of_model = rows[rows["model"] == model]
+        means = of_model.groupby(["profile", "seed"])["value"].mean()
+        return tables.mean_text(means, digits)
+    rows = rows[rows["pair"].isin(["", *model]) | rows["pair"].isna()]
     if not set(model) <= set(rows["model"]):
         return "not run"
     gap = tables.paired_difference(rows, "model", *model, ["profile", "seed"])
@@ -100,7 +110,10 @@ def table_1(published: Mapping[str, Any], table: pd.DataFrame, column: str) -> p
     paper["RC+"] = published_values(published, 1, True)
     rows = []
     for model in MODELS:
-        row = {f"published, {rc}": f"{values[model][column]:g}" for rc, values in paper.items()}
+        row = {
+            f"published, {rc}": f"{values[model][column]:g}" if model in values else "–"
+            for rc, values in paper.items()
+        }
         here = {name_of(name): measured(table, metric, name, model) for name in data}
         rows.append({"model": model} | row | here)
     return pd.DataFrame(rows)
@@ -119,23 +132,32 @@ def table_2(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
 
 
 def tables_3_and_4(
-    published: Mapping[str, Any], table: pd.DataFrame, models: Sequence[str]
+    published: Mapping[str, Any], table: pd.DataFrame, metric: str, models: Sequence[str]
 ) -> pd.DataFrame:
-    """Return published and measured robustness, one row a category and kind of model."""
+    """Return published ratios and measured differences, one row a category and kind of model."""
     paper = {"CIFAR-100 RC−": published_values(published, 3, False)}
     paper["CIFAR-100 RC+"] = published_values(published, 3, True)
     paper["ImageNet"] = published_values(published, 4)
-    data = dict.fromkeys(select(table, "robustness")["data"])
+    data = dict.fromkeys(select(table, metric)["data"])
     rows = []
     for category, model in ((c, m) for c in CORRUPTIONS for m in models):
-        row = {"category": category, "model": model}
-        for title, values in paper.items():
-            levels = [values[model][f"{category}_{level}"] for level in range(1, 6)]
-            row[title] = f"{np.mean(levels):.2f}"
+        row = {"category": category, "model": f"{model} − none"}
+        for title, values in paper.items() if metric == "robustness" else ():
+            levels = [f"{category}_{level}" for level in range(1, 6)]
+            gap = np.mean([values[model][at] - values["none"][at] for at in levels])
+            row[f"published, {title}"] = f"{gap:+.3f}"
         for name in data:
-            row[name_of(name)] = measured(table, f"robustness, {category}", name, model)
+            row[name_of(name)] = measured(table, f"{metric}, {category}", name, (model, "none"))
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def as_it_is(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the flatness of networks that were not trained here, one row each."""
+    wide = rows.pivot_table(index=["data", "network"], columns="metric", values="value")
+    wide = wide[[m for m in FLATNESS if m in wide]].reset_index()
+    wide["data"] = wide["data"].map(name_of)
+    return wide.rename(columns=TITLES)
 
 
 def printed_equation(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
@@ -184,14 +206,14 @@ def arrays_by_data(
 
 
 def training_curves(
-    results: Sequence[Results], table: pd.DataFrame, models: Sequence[str]
+    results: Sequence[Results], table: pd.DataFrame, metric: str, models: Sequence[str]
 ) -> pd.DataFrame:
-    """Return accuracy after the early epochs and at the end of each training."""
+    """Return a metric after the early epochs and at the end of each training."""
     panels = [panel for r in results for panel in r.provenance["parameters"]["panels"]]
-    last = select(table, "accuracy")
+    last = select(table, metric)
     last = last.assign(epochs=last["data"].map({label(p): p["epochs"] for p in panels}))
-    rows = pd.concat([select(table, "accuracy_early"), last])
-    rows = rows[rows["data"].isin(data_sets(table, model="curvature 10"))]
+    early = select(table, f"{metric}_early")
+    rows = pd.concat([early, last[last["data"].isin(early["data"])]])
     return rows[rows["model"].isin(models)]
 
 

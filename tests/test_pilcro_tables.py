@@ -74,27 +74,30 @@ class TestMeasured:
 
 
 class TestPublished:
-    def test_table_1_puts_both_settings_beside_each_data_set(self):
+    def test_table_1_puts_what_was_measured_beside_what_is_published(self):
         table = frame(
-            rows("accuracy", "target 10", [0.5]), rows("accuracy", "none", [0.4], "cifar100")
+            rows("accuracy", "target 10", [0.5]),
+            rows("accuracy", "target 0.1", [0.3]),
+            rows("tv", "target 10", [0.25]),
+            rows("accuracy", "none", [0.4], "cifar100-cropped"),
         )
-        found = tables.table_1(PUBLISHED, table, "top_1").set_index("model")
-        assert found.index.tolist() == tables.MODELS
-        assert found.loc["target 10"].tolist() == ["0.7041", "0.7833", "0.500", "not run"]
-        assert found.loc["none"].tolist() == ["0.6825", "0.761", "not run", "0.400"]
-        assert list(found) == ["published, RC−", "published, RC+", "centred digits", "CIFAR-100"]
-
-    def test_table_2_has_what_was_measured_in_brackets(self):
-        table = frame(rows("tv", "curvature 1", [0.5], "imagenet"))
-        found = tables.table_2(PUBLISHED, table).set_index("model")
-        assert found.loc["curvature 1"].tolist() == [
-            "0.779 (not run)",
-            "0.9374 (not run)",
-            "0.00102 (0.5000)",
-            "1.4072 (not run)",
+        found = tables.table_1(PUBLISHED, table, DATA).set_index("model")
+        assert found.index.tolist() == tables.MODELS[:4] + ["target 100", *tables.MODELS[6:]]
+        assert found.loc["target 10", "accuracy, published"] == "0.7041"
+        assert found.loc["target 10", ["accuracy, here", "TV, here"]].tolist() == [
+            "0.500",
+            "0.2500",
         ]
-        assert len(found) == 7
-        assert set(found.index) < set(tables.MODELS)
+        assert found.loc["target 0.1", "accuracy, published"] == "–"
+        assert found.loc["none", "accuracy, here"] == "not run"
+        cropped = tables.table_1(PUBLISHED, table, "cifar100-cropped").set_index("model")
+        assert cropped.loc["none"].tolist()[:2] == ["0.761", "0.400"]
+
+    def test_of_imagenet_it_is_table_2_and_alone_where_nothing_was_measured(self):
+        found = tables.table_1(PUBLISHED, frame(rows("accuracy", "none", [0.1])), "imagenet")
+        assert list(found) == ["model", *(f"{n}, published" for n in ("accuracy", "TV", "loss"))]
+        first = found.set_index("model").loc["curvature 1"].tolist()
+        assert first == ["0.779", "0.00102", "1.4072"]
 
     def test_tables_3_and_4_have_means_over_levels(self):
         of_pair = {"category": "noise", "pair": "target 10"}
@@ -133,17 +136,6 @@ class TestPublished:
             "0.7041",
         ]
         assert found.iloc[1].tolist()[3:] == ["not run", "0.300", "–"]
-
-    def test_tv_factors_are_ratios_of_means(self):
-        table = frame(
-            rows("tv", "none", [0.3, 0.5]),
-            rows("tv", "target 10", [0.1]),
-            rows("tv", "none", [0.9], "cifar10-jpeg"),
-        )
-        assert tables.tv_factors(PUBLISHED, table, [DATA, "cifar10-jpeg"]) == (
-            "TV falls by a factor of 4.0 by target 10 on centred digits; published for RC−: "
-            "20.4 by target 10 and 3.3 by curvature 10."
-        )
 
 
 class TestCurves:

@@ -108,16 +108,12 @@ def _squared_gradients(
     def compute() -> Tensor:
         images, _ = subject.test_images(n_images, data)
         size = max(1, BATCH_PIXELS // images[0, 0].numel())
-        if n_draws is None:
-            halves = [images[start::2].split(size) for start in (0, 1)]
-            means = [expected_squared_gradients(subject.folded, half) for half in halves]
-            return torch.stack(means)
-        source = subject.generator(0)
-        halves = [images[start::2].repeat(n_draws, 1, 1, 1).split(size) for start in (0, 1)]
-        drawn = [
-            expected_squared_gradients(subject.folded, half, generator=source) for half in halves
-        ]
-        return torch.stack(drawn)
+        source = None if n_draws is None else subject.generator(0)
+        halves = [images[start::2].split(size) * (n_draws or 1) for start in (0, 1)]
+        model = subject.folded
+        return torch.stack(
+            [expected_squared_gradients(model, half, generator=source) for half in halves]
+        )
 
     return subject.cached(("squared gradients", n_images, n_draws, data), compute)
 

@@ -19,13 +19,8 @@ from suite.papers.pilcro import label
 
 ALPHAS = (0.1, 1, 10, 100)
 MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for a in ALPHAS)]
-# Metric and title of each column of the paper's Tables 1 and 2.
-COLUMNS = {
-    "top_1": ("accuracy", "Top-1 accuracy"),
-    "top_5": ("top_5", "Top-5 accuracy (of 100 classes in the paper, of 10 here)"),
-    "tv": ("tv", "TV of the landscape over test images"),
-    "loss": ("cross_entropy", "Loss: cross-entropy on test images"),
-}
+# Metric and title of columns of the paper's Tables 1 and 2.
+COLUMNS = {"top_1": ("accuracy", "accuracy"), "tv": ("tv", "TV"), "loss": ("cross_entropy", "loss")}
 FLATNESS = ["accuracy", "tv", "noise", "block_tv", "centre_to_rim", "target_distance"]
 TITLES = {
     "tv": "TV",
@@ -102,31 +97,18 @@ def published_values(
     return dict(zip(models, values))
 
 
-def table_1(published: Mapping[str, Any], table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return published and measured values of a column of Table 1, one row a kind of model."""
-    metric, _ = COLUMNS[column]
-    data = dict.fromkeys(select(table, metric)["data"])
-    paper = {"RC−": published_values(published, 1, False)}
-    paper["RC+"] = published_values(published, 1, True)
+def table_1(published: Mapping[str, Any], table: pd.DataFrame, data: str) -> pd.DataFrame:
+    """Return published and measured values, one row a kind of model: Table 2 for ImageNet."""
+    number, cropping = (2, None) if data == "imagenet" else (1, data.endswith("-cropped"))
+    paper = published_values(published, number, cropping)
+    here = set(select(table, "accuracy", data)["model"])
     rows = []
-    for model in MODELS:
-        row = {
-            f"published, {rc}": f"{values[model][column]:g}" if model in values else "–"
-            for rc, values in paper.items()
-        }
-        here = {name_of(name): measured(table, metric, name, model) for name in data}
-        rows.append({"model": model} | row | here)
-    return pd.DataFrame(rows)
-
-
-def table_2(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
-    """Return the published values for ImageNet, and what was measured in brackets."""
-    rows = []
-    for model, values in published_values(published, 2).items():
+    for model in (m for m in MODELS if m in {*paper, *here}):
         row = {"model": model}
-        for column, (metric, _) in COLUMNS.items():
-            here = measured(table, metric, "imagenet", model)
-            row[column] = f"{values[column]:g} ({here})"
+        for column, (metric, title) in COLUMNS.items():
+            row[f"{title}, published"] = f"{paper[model][column]:g}" if model in paper else "–"
+            if here:
+                row[f"{title}, here"] = measured(table, metric, data, model)
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -175,21 +157,6 @@ def printed_equation(published: Mapping[str, Any], table: pd.DataFrame) -> pd.Da
         row["published, RC−"] = f"{published_accuracy:g}" if published_accuracy else "–"
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def tv_factors(published: Mapping[str, Any], table: pd.DataFrame, data: Sequence[str]) -> str:
-    """Write by which factor each penalty lowers TV at an alpha of 10."""
-    penalties = ("target 10", "curvature 10")
-    mean = select(table, "tv").groupby(["data", "model"])["value"].mean()
-    paper = {model: row["tv"] for model, row in published_values(published, 1, False).items()}
-    here = [
-        f"{mean[name, 'none'] / mean[name, model]:.1f} by {model} on {name_of(name)}"
-        for name in data
-        for model in penalties
-        if (name, model) in mean.index
-    ]
-    there = [f"{paper['none'] / paper[model]:.1f} by {model}" for model in penalties]
-    return f"TV falls by a factor of {', '.join(here)}; published for RC−: {' and '.join(there)}."
 
 
 def arrays_by_data(

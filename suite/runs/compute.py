@@ -164,11 +164,12 @@ def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     """Put units of one training together, unless that leaves processes without work.
 
     Trainings that differ in their length alone are together, too: the longest gives them all. Of a
-    pretrained network, which is soon loaded, only units of the same images.
+    pretrained network, which is soon loaded, only units of the same images. What compares two
+    networks comes last, when both are trained.
     """
     together: dict[str, list[Unit]] = defaultdict(list)
-    for unit in units:
-        name = str(identity(training_of(unit)) | {"epochs": None})
+    for unit in sorted(units, key=_compares):
+        name = str(identity(training_of(unit)) | {"epochs": None}) + str(_compares(unit))
         if isinstance(unit, Measurement) and isinstance(unit.training, Pretrained):
             name += str([unit.settings.get(part) for part in ("n_images", "first", "step")])
         together[name].append(unit)
@@ -176,6 +177,11 @@ def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     if len(groups) >= jobs:
         return groups
     return [group[start::jobs] for group in groups for start in range(min(jobs, len(group)))]
+
+
+def _compares(unit: Unit) -> bool:
+    settings = unit.settings if isinstance(unit, Measurement) else {}
+    return any(isinstance(value, Mapping) and "unit" in value for value in settings.values())
 
 
 def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:

@@ -25,6 +25,11 @@ SHORT_NAMES = {
     "corruption_robustness": "robustness",
     "top_k_accuracy": "top_5",
 }
+# What is measured before the end of a training, or with equation 9 as printed.
+NAMED = {
+    "early": {"accuracy": "accuracy_early", "tv": "tv_early", "block_tv": "block_tv_early"},
+    "printed": {"accuracy": "accuracy_printed"},
+}
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
 FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
 
@@ -177,7 +182,9 @@ def collect(
     arrays, by_location = _maps(rows, store)
     rows = rows[rows["metric"] != "importance_landscape"]
     final = rows["kind"].isin(["full", "pretrained"])
-    rows.loc[~final, "metric"] += "_" + rows.loc[~final, "kind"]
+    for kind, named in NAMED.items():
+        of_kind = rows["kind"] == kind
+        rows.loc[of_kind, "metric"] = rows.loc[of_kind, "metric"].map(named)
     rows.loc[final, "epochs"] = 0
     tv = rows[rows["metric"] == "tv"].set_index(NETWORK)["value"].rename("tv")
     rows = rows.join(tv, on=NETWORK)

@@ -15,7 +15,7 @@ from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.metrics import CORRUPTIONS
 from suite.papers.path_counts import pascal_row
-from suite.papers.pilcro import label
+from suite.papers.pilcro import NAMED, label
 
 ALPHAS = (0.1, 1, 10, 100)
 MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for a in ALPHAS)]
@@ -179,7 +179,7 @@ def training_curves(
     panels = [panel for r in results for panel in r.provenance["parameters"]["panels"]]
     last = select(table, metric)
     last = last.assign(epochs=last["data"].map({label(p): p["epochs"] for p in panels}))
-    early = select(table, f"{metric}_early")
+    early = select(table, NAMED["early"][metric])
     rows = pd.concat([early, last[last["data"].isin(early["data"])]])
     return rows[rows["model"].isin(models)]
 

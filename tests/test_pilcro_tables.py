@@ -82,14 +82,13 @@ class TestPublished:
             rows("accuracy", "none", [0.4], "cifar100-cropped"),
         )
         found = tables.table_1(PUBLISHED, table, DATA).set_index("model")
-        assert found.index.tolist() == tables.MODELS[:4] + ["target 100", *tables.MODELS[6:]]
+        assert found.index.tolist() == ["target 0.1", "target 10"]
         assert found.loc["target 10", "accuracy, published"] == "0.7041"
         assert found.loc["target 10", ["accuracy, here", "TV, here"]].tolist() == [
             "0.500",
             "0.2500",
         ]
         assert found.loc["target 0.1", "accuracy, published"] == "–"
-        assert found.loc["none", "accuracy, here"] == "not run"
         cropped = tables.table_1(PUBLISHED, table, "cifar100-cropped").set_index("model")
         assert cropped.loc["none"].tolist()[:2] == ["0.761", "0.400"]
 
@@ -168,6 +167,17 @@ class TestCurves:
             [DATA, 7, 0.6],
             [cropped, 9, 0.7],
         ]
+
+    def test_networks_that_were_not_trained_here_have_a_row_and_a_map(self):
+        found = tables.not_trained_here({"a": {"none": [1, 2]}, "b": {"lite": [3]}}, {"a": ()})
+        assert found == ([[3]], ["lite"])
+        of_network = {"data": "imagenet-samples", "network": "lite"}
+        table = frame(
+            rows("tv", "as it is", [0.25]), rows("centre_to_rim", "as it is", [2.0])
+        ).assign(**of_network)
+        shown = tables.as_it_is(table)
+        assert list(shown) == ["data", "network", "TV", "centre / rim"]
+        assert shown.iloc[0].tolist()[1:] == ["lite", 0.25, 2.0]
 
     def test_ablation_curves_go_from_none_to_all_pixels(self):
         arrays = {f"a__none__{seed}__curve": [1.0, 0.5, seed] for seed in (0, 1)}

@@ -9,6 +9,7 @@ import pytest
 
 from suite import cli
 from suite.book.pages import headline_rows, headline_table
+from suite.data import load_data
 from suite.evidence.headlines import in_short
 from suite.evidence.report import all_verdicts
 from suite.evidence.results import load_results
@@ -153,11 +154,34 @@ def test_the_first_page_has_the_epochs_of_the_profiles():
     assert articles["epochs"] == digits["epochs"]
     assert f"MNIST, {digits['epochs']} epochs" in text
     assert f"a small ResNet, {photographs['epochs']} epochs" in text
-    pilcro = profiles("pilcro")["workstation"]["panels"][0]
-    assert len(pilcro["network_options"]["blocks"]) == 3
-    assert f"three blocks, cifar10-jpeg, {pilcro['epochs']} epochs" in text
     block = profiles("marginal_density")["workstation"]["block_panels"][0]
     assert f"(MLP, {block['epochs']} epochs on BlockMNIST" in text
+
+
+def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
+    text = (ROOT / "book" / "index.md").read_text()
+    kept = load_results("pilcro", "laptop")
+    rows = kept.verdicts.query("data == 'digits-anywhere'").set_index("claim")
+    (panel,) = [
+        p for p in profiles("pilcro")["laptop"]["panels"] if p["data"] == "digits-anywhere"
+    ]
+    n_train = len(load_data("digits-anywhere").train.labels)
+    assert f"three blocks, {panel['epochs']} epochs on {n_train:,} digits anywhere" in text
+    names = ["target-penalty-flattens", "flat-beyond-a-grid", "less-weight-in-the-middle"]
+    names += ["target-10-is-more-accurate", "more-accurate-under-corruptions"]
+    names += ["target-1-is-more-accurate"]
+    assert rows.loc[names, "verdict"].tolist() == [
+        *("holds", "open", "open"),
+        *("opposite", "opposite", "no such effect"),
+    ]
+    assert set(rows.loc[names, "n"]) == {6}
+    factor, squares, middle, _, corrupted, _ = rows.loc[names, "estimate"]
+    assert min(squares, middle) > 1
+    assert f"falls to {factor:.2f} of what it is without" in text
+    assert f"by {-corrupted:.2f} under corruptions" in text
+    accuracy = kept.frame.query("data == 'digits-anywhere' and metric == 'accuracy'")
+    mean = accuracy.groupby("model")["value"].mean()
+    assert f"from {mean['none']:.3f} to {mean['target 10']:.3f}" in text
 
 
 def test_what_the_first_page_says_of_top_gap_is_what_was_kept():

@@ -62,6 +62,8 @@ def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
     if isinstance(model, str):
         of_model = rows[rows["model"] == model]
         means = of_model.groupby(["profile", "seed"])["value"].mean()
+        if len(means) == 2:
+            return f"{means.mean():{digits}} (n = 2)"
         return tables.mean_text(means, digits)
     rows = rows[rows["pair"].isin(["", *model]) | rows["pair"].isna()]
     if not set(model) <= set(rows["model"]):
@@ -82,7 +84,8 @@ def compare(
             row = {"data": name_of(name)}
             row["models"] = model if isinstance(model, str) else " − ".join(model)
             values = {TITLES.get(m, m): measured(table, m, name, model) for m in metrics}
-            rows.append(row | values)
+            if set(values.values()) != {"not run"}:
+                rows.append(row | values)
     return pd.DataFrame(rows)
 
 
@@ -103,7 +106,7 @@ def table_1(published: Mapping[str, Any], table: pd.DataFrame, data: str) -> pd.
     paper = published_values(published, number, cropping)
     here = set(select(table, "accuracy", data)["model"])
     rows = []
-    for model in (m for m in MODELS if m in {*paper, *here}):
+    for model in (m for m in MODELS if m in (here or paper)):
         row = {"model": model}
         for column, (metric, title) in COLUMNS.items():
             row[f"{title}, published"] = f"{paper[model][column]:g}" if model in paper else "–"
@@ -170,6 +173,15 @@ def arrays_by_data(
             model = model_and_seed[0] if model_and_seed else part
             arrays.setdefault(data, {}).setdefault(model, []).append(array)
     return arrays
+
+
+def not_trained_here(
+    landscapes: Mapping[str, Mapping[str, list[NDArray[Any]]]], trained: Mapping[str, Any]
+) -> tuple[list[list[NDArray[Any]]], list[str]]:
+    """Return a row of landscapes of networks of other data than those of `trained`, and names."""
+    others = {data: maps for data, maps in landscapes.items() if data not in trained}
+    found = [(name, maps[0]) for of_data in others.values() for name, maps in of_data.items()]
+    return [[array for _, array in found]], [name for name, _ in found]
 
 
 def training_curves(

@@ -48,15 +48,16 @@ class TestMeasured:
         assert tables.measured(self.TABLE, "robustness, noise", DATA, "none") == "0.750"
         assert tables.measured(self.TABLE, "robustness, weather", DATA, "none") == "not run"
 
-    def test_a_difference_is_taken_seed_by_seed_where_both_have_a_value(self):
-        gap = mean_interval([0.1, 0.2])
-        expected = f"+0.150 [{gap.low:+.3f}, {gap.high:+.3f}]"
+    def test_a_difference_is_taken_seed_by_seed_and_has_an_interval_from_three_on(self):
         pair = ("target 10", "none")
-        assert tables.measured(self.TABLE, "accuracy", DATA, pair) == expected
-        reverse = tables.measured(self.TABLE, "accuracy", DATA, pair[::-1])
-        assert reverse.startswith("-0.150")
+        assert tables.measured(self.TABLE, "accuracy", DATA, pair) == "+0.150 (n = 2)"
+        assert tables.measured(self.TABLE, "accuracy", DATA, pair[::-1]) == "-0.150 (n = 2)"
+        table = self.TABLE.assign(value=self.TABLE["value"].fillna(1.0))
+        gap = mean_interval([0.1, 0.2, 0.3])
+        expected = f"+0.200 [{gap.low:+.3f}, {gap.high:+.3f}]"
+        assert tables.measured(table, "accuracy", DATA, pair) == expected
         assert tables.measured(self.TABLE, "tv", DATA, pair) == "not run"
-        assert tables.measured(self.TABLE, "tv", DATA, ("none", "none")) == "one seed only"
+        assert tables.measured(self.TABLE, "tv", DATA, ("none", "none")) == "+0.0000 (n = 1)"
 
     def test_rows_that_did_not_end_do_not_count(self):
         table = frame(rows("accuracy", "none", [0.1], status="diverged"))

@@ -69,8 +69,8 @@ def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
     if not set(model) <= set(rows["model"]):
         return "not run"
     gap = tables.paired_difference(rows, "model", *model, ["profile", "seed"])
-    if gap.n < 2:
-        return "one seed only" if gap.n else "not run"
+    if gap.n < 3:
+        return f"{gap.estimate:+{digits}} (n = {gap.n})" if gap.n else "not run"
     return tables.interval_text(gap, f"+{digits}")
 
 

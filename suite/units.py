@@ -119,6 +119,8 @@ class Training(_Checked):
             `suite.training.augmentation.crop_and_flip`).
         zoom: largest factor by which an image is magnified about its middle, at random and anew in
             each epoch (see `suite.training.augmentation.zoom_in`); None for no zooming.
+        swap_halves: the upper and the lower half of an image change places or not, at random and
+            anew in each epoch: for BlockMNIST, the null block is put above or below anew.
         optimizer_options: further arguments of the optimizer (`suite.training.optimizers`), such as
             "momentum" and "weight_decay"; with "decay_all" false, biases and normalisations do not
             decay.
@@ -151,6 +153,7 @@ class Training(_Checked):
     crop_padding: int = field(default=0, metadata=PIXELS)
     flip: bool = field(default=False, metadata=SWITCH)
     zoom: float | None = field(default=None, metadata=ZOOM)
+    swap_halves: bool = field(default=False, metadata=SWITCH)
     optimizer_options: Mapping[str, Any] = field(default_factory=dict, metadata=SETTINGS)
     cosine_epochs: int | None = None
     decay_epochs: Sequence[int] = field(default=(), metadata=RISING)

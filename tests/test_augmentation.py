@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from suite.errors import UsageError
-from suite.training.augmentation import crop_and_flip, zoom_in
+from suite.training.augmentation import crop_and_flip, swap_halves, zoom_in
 
 
 def generator(seed=0):
@@ -121,3 +121,12 @@ class TestZoom:
     def test_a_factor_that_shrinks_is_refused(self):
         with pytest.raises(UsageError, match=r"largest magnification of 1 or more, got 0\.9"):
             zoom_in(images(2), 0.9, generator=generator())
+
+
+def test_halves_change_places_in_half_of_the_images():
+    before = images(400, (6, 9))
+    after = swap_halves(before, generator=generator())
+    other = torch.cat([before[:, :, 3:], before[:, :, :3]], dim=2)
+    swapped = (after == other).all((1, 2, 3))
+    assert ((after == before).all((1, 2, 3)) ^ swapped).all()
+    assert 160 < swapped.sum() < 240

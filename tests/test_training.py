@@ -314,6 +314,24 @@ def test_images_are_zoomed_into_anew_in_each_epoch(monkeypatch):
     assert not torch.allclose(ink[0], ink[1], rtol=1e-3)
 
 
+def test_the_null_block_is_put_above_or_below_anew_in_each_epoch(monkeypatch):
+    unit = dataclasses.replace(
+        UNIT, data="blockmnist5k", network="mlp", epochs=2, batch_size=96, swap_halves=True
+    )
+    seen = inputs_of(monkeypatch, unit)
+    above, below = (  # by the upper side of the block's frame
+        [(images[:, 0, line, 4:24] == 1).all(1) for images in seen] for line in (4, 32)
+    )
+    assert all((a ^ b).all() for a, b in zip(above, below))
+    assert not torch.equal(above[0], above[1])
+
+
+def test_images_without_two_halves_are_refused_before_training():
+    unit = dataclasses.replace(UNIT, data="resized:mnist5k:27", swap_halves=True)
+    with pytest.raises(UsageError, match="images of an even height, got 27"):
+        train(unit, load_data(unit.data), device=torch.device("cpu"))
+
+
 def test_cosine_schedule_ends_at_a_learning_rate_of_nearly_zero():
     unit = dataclasses.replace(AS_IN_THE_PAPER, epochs=4, batch_size=1, n_train=40)
     _, states = states_of(dataclasses.replace(unit, penalties={}, batch_size=4))

@@ -59,6 +59,7 @@ OTHER_VALUES: dict[str, Any] = {
     "crop_padding": 4,
     "flip": True,
     "zoom": 1.5,
+    "swap_halves": True,
     "optimizer_options": {"momentum": 0.9},
     "cosine_epochs": 20,
     "decay_epochs": (2, 3),
@@ -206,7 +207,11 @@ def test_training_of_a_measurement_and_of_a_training() -> None:
             ("group_dro", value, "a positive finite number or None")
             for value in (0, -1.0, "1", True)
         ),
-        *(("balance_groups", value, "True or False") for value in (1, None, "yes")),
+        *(
+            (name, value, "True or False")
+            for name in ("balance_groups", "swap_halves")
+            for value in (1, None, "yes")
+        ),
         *(("folds", value, "an integer of at least 2 or None") for value in (1, 0, -3, 2.0, "5")),
         *(("fold", value, "an integer in 0..0 for folds=None") for value in (1, -1, None, 0.0)),
         *(("zoom", value, "a finite number above 1, or None") for value in (1, 0.5, "2", math.inf)),

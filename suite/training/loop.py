@@ -101,9 +101,10 @@ def initial_network(unit: Training, data: ImageData) -> nn.Module:
     """Build the network of a unit as it is before training.
 
     Raises:
-        UsageError: the network does not take the images of the data, or they cannot be cropped.
+        UsageError: the network does not take the images of the data, or these cannot be changed as
+            the unit asks.
     """
-    augmentation.check_crop_padding(unit.crop_padding, data.shape[1:])
+    augmentation.check_size(unit, data.shape[1:])
     return build_network(
         unit.network, data.shape, len(data.classes), options=unit.network_options, seed=unit.seed
     )

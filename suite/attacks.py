@@ -1,4 +1,4 @@
-"""Adversarial attacks on images in [0, 1]: thin calls of Foolbox, AutoAttack and ART.
+"""Adversarial attacks on images in [0, 1]: thin calls of Foolbox and AutoAttack.
 
 Every attack is aimed at the class that the network predicts for the clean image. So one attack
 answers both questions: is the prediction unchanged, and is it (still) correct?
@@ -25,7 +25,6 @@ from suite.errors import expected, unknown
 NORMS: dict[str, Any] = {"linf": np.inf, "l2": 2}
 AUTO_ATTACK = ("apgd-ce", "apgd-t", "fab-t", "square")
 LOGGER = logging.getLogger(__name__)
-LOSSES = {"cross_entropy": "cross_entropy", "logit_ratio": "difference_logits_ratio"}
 BATCH_SIZE = 128
 
 Perturb = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -164,99 +163,6 @@ def pgd(
 
 
 @_attack
-def apgd(
-    images: Tensor,
-    *,
-    epsilon: float,
-    generator: torch.Generator,
-    norm: str = "linf",
-    loss: str = "cross_entropy",
-    steps: int = 100,
-    restarts: int = 1,
-) -> Perturb:
-    """Take gradient steps whose length adapts (Auto-PGD), by ART.
-
-    Args:
-        model, images, labels, epsilon, norm, batch_size: see `fgsm`.
-        generator: source of the random starts.
-        loss: "cross_entropy" (APGD-CE) or "logit_ratio" (APGD-DLR, for three classes or more).
-        steps, restarts: see `pgd`.
-
-    Raises:
-        ValueError, UsageError: see `pgd`; unknown loss; `logit_ratio` with two classes.
-
-    Source: :cite:t:`croce2020`. Unlike its authors, ART judges an image by the last step, not by
-    the best one.
-    """
-    check_positive(steps=steps, restarts=restarts)
-    if loss not in LOSSES:
-        raise unknown("loss", loss, LOSSES)
-    options = {
-        "norm": NORMS[norm],
-        "eps": epsilon,
-        "eps_step": 2 * epsilon,
-        "max_iter": steps,
-        "nb_random_init": restarts,
-        "loss_type": LOSSES[loss],
-    }
-
-    def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
-        logits = frozen(x)
-        if loss == "logit_ratio" and logits.shape[1] < 3:
-            raise ValueError(f"loss: expected three classes for logit_ratio, got {logits.shape[1]}")
-        return _by_art("AutoProjectedGradientDescent", frozen, x, options)(predicted)
-
-    return perturb
-
-
-@_attack
-def square(
-    images: Tensor,
-    *,
-    epsilon: float,
-    generator: torch.Generator,
-    steps: int = 5000,
-    restarts: int = 1,
-) -> Perturb:
-    """Change random squares, and keep what lowers the margin (Square Attack), by ART.
-
-    It asks for logits only, so it does not depend on gradients. The largest change of a value is
-    bounded ("linf"); ART's search in the Euclidean ball divides by zero. The first square covers
-    0.8 of an image, less of an oblong one, which has no room for so large a square.
-
-    Args:
-        model, images, labels, epsilon, batch_size: see `fgsm`. ART tries the same square on all
-            images of a batch.
-        generator: source of the squares.
-        steps: queries of an image in each restart.
-        restarts: independent searches.
-
-    Raises:
-        ValueError, UsageError: see `pgd`; images that are too small for the first square.
-
-    Source: :cite:t:`andriushchenko2020`.
-    """
-    check_positive(steps=steps, restarts=restarts)
-    height, width = images.shape[2:]
-    shorter, share = min(height, width), 0.8
-    if shorter < 5:
-        raise ValueError(
-            "images: expected at least 5 pixels a side, as the first square of ART needs, got "
-            f"{height} x {width}"
-        )
-    if shorter <= round((share * height * width) ** 0.5):  # the square must fit in
-        share = (shorter - 1) ** 2 / (height * width)
-    options = {
-        "norm": NORMS["linf"],
-        "eps": epsilon,
-        "max_iter": steps,
-        "nb_restarts": restarts,
-        "p_init": share,
-    }
-    return lambda frozen, x, predicted: _by_art("SquareAttack", frozen, x, options)(predicted)
-
-
-@_attack
 def auto_attack(
     images: Tensor,
     *,
@@ -328,7 +234,7 @@ def auto_attack(
 
 
 ATTACKS: dict[str, Callable[..., Attacked]] = {
-    attack.__name__: attack for attack in (apgd, auto_attack, fgsm, pgd, square)
+    attack.__name__: attack for attack in (auto_attack, fgsm, pgd)
 }
 
 
@@ -355,29 +261,6 @@ def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **optio
         return attack(network, x, predicted, epsilons=epsilon)[1]
 
     return perturb
-
-
-def _by_art(
-    name: str, frozen: nn.Module, x: Tensor, options: dict[str, Any]
-) -> Callable[[Tensor], Tensor]:
-    """Return an attack of ART on images, given classes."""
-    from art.attacks import evasion
-    from art.estimators.classification import PyTorchClassifier
-
-    classifier = PyTorchClassifier(
-        frozen,
-        nn.CrossEntropyLoss(),
-        input_shape=tuple(x.shape[1:]),
-        nb_classes=frozen(x).shape[1],
-        clip_values=(0.0, 1.0),
-        device_type="cpu" if x.device.type == "cpu" else "gpu",
-    )
-    attack = getattr(evasion, name)(classifier, batch_size=len(x), verbose=False, **options)
-
-    def generate(classes: Tensor) -> Tensor:
-        return torch.from_numpy(attack.generate(x.cpu().numpy(), classes.cpu().numpy())).to(x)
-
-    return generate
 
 
 @contextmanager

@@ -11,18 +11,26 @@ from reglib._common import forward_keeping_statistics, normal_noise, unit_length
 from reglib.autodiff import hessian_product, input_gradient
 
 TRACES = ("hutchinson", "taylor")
+BENT = ("loss", "logit")
 
 
 def input_hessian_penalty(
-    logits: Tensor, labels: Tensor, inputs: Tensor, *, generator: Generator, n_samples: int = 1
+    logits: Tensor,
+    labels: Tensor,
+    inputs: Tensor,
+    *,
+    generator: Generator,
+    n_samples: int = 1,
+    of: str = "loss",
 ) -> Tensor:
-    r"""Estimate the squared Frobenius norm of the input Hessian of the loss.
+    r"""Estimate the squared Frobenius norm of the input Hessian of the loss or of a logit.
 
     .. math:: r_b = \frac 1 n \sum_{s=1}^n \bigl\| G_b v_s \bigr\|_2^2, \qquad
-       E \, r_b = \| G_b \|_F^2, \qquad G_b = \nabla_{x_b}^2 H(y_b, \hat y_b)
+       E \, r_b = \| G_b \|_F^2, \qquad
+       G_b = \nabla_{x_b}^2 H(y_b, \hat y_b) \text{ or } \nabla_{x_b}^2 f_{y_b}(x_b)
 
-    with signs :math:`v_s` drawn at random. The Hessian of a *logit* of a network of ReLU and linear
-    layers is zero almost everywhere; that of the loss is not.
+    with signs :math:`v_s` drawn at random. The Hessian of a logit of a network of ReLU and linear
+    layers is zero almost everywhere; take smooth activations for it. That of the loss is not.
 
     Batch normalisation in training mode couples the samples: with the loss summed over the batch,
     the product of its whole Hessian with all :math:`v_s` takes the place of :math:`G_b v_s`. To be
@@ -35,20 +43,27 @@ def input_hessian_penalty(
         inputs: images, (B, ...), that required a gradient before the forward pass.
         generator: source of the signs, on the device of `inputs`.
         n_samples: vectors :math:`v_s` for each image.
+        of: "loss" or "logit", that of the label.
 
     Returns:
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError: `n_samples` is not positive, or `inputs` does not require a gradient.
+        ValueError: `n_samples` is not positive, a label outside of the range, `of` is another word,
+            or `inputs` does not require a gradient.
 
     Source: after Dombrowski, Anders, Müller and Kessel, "Towards robust explanations for deep
     neural networks" (2022) :cite:p:`dombrowski2022`, for "Hessian" in table 1 of Yang, Akhtar, Shah
     and Mian, "Regulating model reliance on non-robust features by smoothing input marginal density"
     (2024) :cite:p:`yang2024`.
     """
-    loss = F.cross_entropy(logits, labels, reduction="sum")
-    gradient = input_gradient(loss, inputs, create_graph=True)
+    check_choice("of", of, BENT)
+    check_labels(labels, logits)
+    if of == "loss":
+        bent = F.cross_entropy(logits, labels, reduction="sum")
+    else:
+        bent = logits.gather(1, labels[:, None]).sum()
+    gradient = input_gradient(bent, inputs, create_graph=True)
     values = [
         hessian_product(gradient, inputs, v, create_graph=True).square().flatten(1).sum(1)
         for v in _draws(inputs, generator, n_samples, signs=True)

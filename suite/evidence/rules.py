@@ -16,6 +16,7 @@ from scipy import stats
 from suite.errors import UsageError
 from suite.evidence.statistics import (
     Interval,
+    as_ratio,
     between_correlations,
     correlation,
     difference,
@@ -306,7 +307,7 @@ def unequal_change(
     here, there = (_apart(p, unit, between, first, second, True)[0] for p in (rows, reference))
     gap = difference(here, there)
     sign = 1 if gap.estimate > 0 else -1
-    shown, p = _as_ratio(gap), _normal_p(gap)
+    shown, p = as_ratio(gap), _normal_p(gap)
     statistic = f"{first} ÷ {second}, here ÷ on {named}"
     return Finding(statistic, shown, p, sign, 1.0, 1.0, np.log(size), "ratio")
 
@@ -327,12 +328,6 @@ def _apart(
     test = stats.ttest_ind(*sides, equal_var=False)
     low, high = test.confidence_interval(0.95)
     return Interval(gap, float(low), float(high), n), float(test.pvalue)
-
-
-def _as_ratio(gap: Interval) -> Interval:
-    """Return the interval of a ratio from that of its logarithm."""
-    middle, low, high = (float(np.exp(value)) for value in gap[:3])
-    return Interval(middle, low, high, gap.n)
 
 
 def _normal_p(gap: Interval) -> float:
@@ -438,7 +433,7 @@ def paired(
     sign = {"higher": 1, "lower": -1}[expected]
     if ratio:
         interval = _mean(gaps)
-        shown, statistic = _as_ratio(interval), f"{first} ÷ {second}"
+        shown, statistic = as_ratio(interval), f"{first} ÷ {second}"
         return Finding(statistic, shown, t_test_p(gaps), sign, 1.0, 1.0, np.log(size), "ratio")
     sides = rows[rows[between].isin([first, second])]
     interval = _exact(gaps, sides)

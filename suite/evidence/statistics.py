@@ -142,6 +142,12 @@ def difference(first: Interval, second: Interval, together: float = 0.0) -> Inte
     return Interval(gap, gap - float(below), gap + float(above), min(first.n, second.n))
 
 
+def as_ratio(gap: Interval) -> Interval:
+    """Return the interval of a ratio from that of its logarithm."""
+    middle, low, high = (float(np.exp(value)) for value in gap[:3])
+    return Interval(middle, low, high, gap.n)
+
+
 def mean_interval(values: ArrayLike) -> Interval:
     """Estimate a mean, with the interval of Student's t-distribution, `n - 1` degrees of freedom.
 

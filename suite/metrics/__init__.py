@@ -22,9 +22,11 @@ from suite.metrics.curves import (
 from suite.metrics.density import (
     DensityChange,
     DensityGradients,
+    LogitGradients,
     density_change,
     density_gradients,
     gradient_change,
+    logit_gradients,
 )
 from suite.metrics.faithfulness import (
     effects_on,

@@ -77,14 +77,22 @@ def deletion_curve(
 
 
 def pixel_perturbation(
-    maps: Tensor, model: nn.Module, images: Tensor, class_index: Tensor, **options: Any
+    maps: Tensor,
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    over: str = "image",
+    **options: Any,
 ) -> Tensor:
     r"""Compare what the most and the least salient pixels do to a logit when they are removed.
 
     .. math:: \frac{|f_c(x) - f_c(x_{-k}^{top})|}{|f_c(x)|} -
        \frac{|f_c(x) - f_c(x_{-k}^{bottom})|}{|f_c(x)|}, \qquad k = 0, \dots, K
 
-    where :math:`k / K` of the pixels are replaced by the baseline.
+    where :math:`k / K` of the pixels are replaced by the baseline. A logit near zero makes the
+    value of its image as large as one likes; with `over="mean"` the mean of :math:`|f_c|` over all
+    images is the divisor of each.
 
     Args:
         maps: saliency without sign, (B, C, H, W), such as the absolute value of
@@ -92,6 +100,7 @@ def pixel_perturbation(
         model: network in evaluation mode.
         images: (B, C, H, W).
         class_index: the class `c` of each image, (B,).
+        over: "image" or "mean".
         options: `n_steps`, `baseline` and `max_bytes`, see `insertion_curve`.
 
     Returns:
@@ -100,6 +109,7 @@ def pixel_perturbation(
 
     Raises:
         ValueError: negative saliency; as `insertion_curve`.
+        UsageError: `over` is another word.
 
     Source: section 7.3 of :cite:t:`yang2024`, after :cite:t:`samek2017` and
     :cite:t:`srinivas2021`. The absolute values are ours: the paper only says "fractional change".
@@ -108,10 +118,15 @@ def pixel_perturbation(
         raise ValueError(
             "maps: expected saliency without sign, got negative values; take maps.abs()"
         )
+    if over not in ("image", "mean"):
+        raise unknown("over", over, ("image", "mean"))
     changes = []
     for ranked in (maps, -maps):
         curves = deletion_curve(ranked, model, images, class_index, score="logit", **options)
-        changes.append((curves - curves[:, :1]).abs() / curves[:, :1].abs())
+        whole = curves[:, :1].abs()
+        changes.append(
+            (curves - curves[:, :1]).abs() / (whole if over == "image" else whole.mean())
+        )
     return changes[0] - changes[1]
 
 

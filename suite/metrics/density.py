@@ -49,6 +49,52 @@ def density_gradients(model: nn.Module, images: Tensor) -> DensityGradients:
     return DensityGradients(*(part.flatten(1).norm(dim=1) for part in parts))
 
 
+class LogitGradients(NamedTuple):
+    """Of each image, (B,): sizes of gradients of logits, and how the density's lies to them."""
+
+    label: Tensor
+    others: Tensor
+    cosine: Tensor
+    probability: Tensor
+
+
+def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> LogitGradients:
+    r"""Compare the gradients of all logits with that of the log marginal density.
+
+    .. math:: \nabla_x \log \textstyle\sum_i e^{f_i} = \sum_i p_i \, \nabla_x f_i, \qquad
+       p = \operatorname{softmax}(f)
+
+    so that where :math:`p_y` is 1 the gradient of the density *is* that of the label's logit.
+
+    Args:
+        model: network in evaluation mode, from images to logits.
+        images: (B, C, H, W).
+        class_index: the label `y` of each image, (B,).
+
+    Returns:
+        :math:`\|\nabla f_y\|_2`; the mean of :math:`\|\nabla f_j\|_2` over the other classes; the
+        cosine between :math:`\nabla f_y` and the gradient of the density, NaN where one of them is
+        zero; and :math:`p_y`.
+
+    Source: equations 4 and 8 and remark 3 of :cite:t:`yang2024`; the identity is ours.
+    """
+    inputs = images.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = model(inputs)
+        gradients = torch.stack(
+            [input_gradient(f, inputs, create_graph=True).detach() for f in logits.unbind(1)], 1
+        ).flatten(2)  # (B, classes, pixels)
+    probability = logits.detach().softmax(1)
+    norms = gradients.norm(dim=2)
+    index = class_index[:, None]
+    label = norms.gather(1, index)[:, 0]
+    own = gradients.gather(1, index[:, :, None].expand(-1, -1, gradients.shape[2]))[:, 0]
+    density = torch.einsum("bc,bcn->bn", probability, gradients)
+    cosine = (own * density).sum(1) / (label * density.norm(dim=1))
+    others = (norms.sum(1) - label) / (logits.shape[1] - 1)
+    return LogitGradients(label, others, cosine, probability.gather(1, index)[:, 0])
+
+
 def gradient_change(
     model: nn.Module,
     images: Tensor,
@@ -57,8 +103,9 @@ def gradient_change(
     generator: torch.Generator,
     noise_std: float,
     n_samples: int = 1,
+    relative: bool = True,
 ) -> Tensor:
-    r"""Measure how far noise moves the input gradient of a logit, relative to its norm.
+    r"""Measure how far noise moves the input gradient of a logit, relative to its norm or not.
 
     .. math:: \frac 1 n \sum_s
        \frac{\| \nabla_x f_c(x + \delta_s) - \nabla_x f_c(x) \|_2}{\| \nabla_x f_c(x) \|_2},
@@ -71,9 +118,11 @@ def gradient_change(
         generator: source of the noise, on the device of `images`.
         noise_std: :math:`\sigma`, in the units of `images`.
         n_samples: noisy copies of each image.
+        relative: divide by the norm without noise. A penalty that makes gradients smaller makes
+            their changes smaller too, so a relative change may grow while the change shrinks.
 
     Returns:
-        One value for each image, (B,); NaN where the gradient is zero.
+        One value for each image, (B,); a relative one is NaN where the gradient is zero.
 
     Raises:
         ValueError: `noise_std` or `n_samples` is not positive.
@@ -85,7 +134,8 @@ def gradient_change(
         (logit_gradient(model, noisy, class_index).flatten(1) - here).norm(dim=1)
         for noisy in _noisy(images, generator, noise_std, n_samples)
     ]
-    return torch.stack(changes).mean(0) / here.norm(dim=1)
+    change = torch.stack(changes).mean(0)
+    return change / here.norm(dim=1) if relative else change
 
 
 class DensityChange(NamedTuple):

@@ -20,8 +20,7 @@ TABLE_2 = [*TABLE_6, "group_dro", "group_dro_density"]
 TABLE_1 = [*TABLE_3, "at_fgsm", "at_pgd", "softplus", "hessian"]
 PHOTOS = [*TABLE_6, "cure"]
 ATTACKED = ["standard", "at_pgd", "input_gradient", "density"]
-# Methods that fewer networks are trained with.
-FEW = {"at_fgsm", "at_pgd", "cure", "density_stable", "density_naive"}
+FORMS_TRAINED = ("naive", "stable", "efficient")
 SCORES = {
     "ood_auroc": "log_density",
     "ood_logit_auroc": "logit",
@@ -41,7 +40,13 @@ RATIOS = {
 }
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 # Settings of metrics that are columns too, by the names of these.
-LABELS = {"noise_std": "noise_std", "epsilon": "epsilon", "data": "foreign"}
+LABELS = {"noise_std": "noise_std", "epsilon": "epsilon", "data": "foreign", "form": "form"}
+# What a panel says besides the fields of its trainings.
+OF_PANEL = ("foreign", "strength", "n_images")
+# Clean accuracy below that of standard training at which methods are compared.
+LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
+# What is no size, and may be zero or negative: its mean is the arithmetic one.
+SHARES = ("accuracy", "pgd_l2", "auto_linf", "insertion", "pixel_perturbation")
 
 
 Panel = Mapping[str, Any]
@@ -56,7 +61,11 @@ class Wanted(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """Networks of a panel, one for each method and seed, and what is measured of them."""
+    """Networks of a panel, one for each method and seed, and what is measured of them.
+
+    `strength` is that of the penalties on the gradients of density and logit; other methods have
+    their own, but for those of the part "strength". `seeds` are those of the run if None.
+    """
 
     part: str
     panel: Panel
@@ -64,7 +73,7 @@ class Experiment(NamedTuple):
     wanted: Sequence[Wanted]
     strength: float
     norm: float = 2.0
-    few: bool = False
+    seeds: Sequence[int] | None = None
 
 
 class Design:
@@ -83,18 +92,22 @@ class Design:
     def training(
         self, panel: Panel, method: str, seed: int, strength: float, norm: float = 2.0
     ) -> Training:
-        """Return the training of a method; strength and norm are those of the two gradients."""
-        fields = {"learning_rate": 1e-3, "seed": seed} | dict(panel)
-        fields.pop("foreign", None)
-        if method == "softplus":
-            options = panel.get("network_options", {})
-            fields["network_options"] = options | {"softplus": self.p.sharpness}
+        """Return the training of a method with a strength: the β of the activations for SoftPlus.
+
+        `norm` is that of the density's gradient. The Hessian of a logit needs activations that have
+        one, so SoftPlus at its usual β.
+        """
+        given = {name: value for name, value in panel.items() if name not in OF_PANEL}
+        fields = {"learning_rate": 1e-3, "seed": seed} | given
+        if method in ("softplus", "hessian"):
+            sharpness = strength if method == "softplus" else self.p.others["softplus"]
+            fields["network_options"] = panel.get("network_options", {}) | {"softplus": sharpness}
         if method.startswith("group_dro"):
             fields |= {"group_dro": 0.01, "balance_groups": True}
         return Training(**fields, penalties=self._penalties(method, strength, norm))
 
     def _penalties(self, method: str, strength: float, norm: float) -> dict[str, Any]:
-        p, size = self.p, self.p.adversarial_epsilon
+        size = self.p.adversarial_epsilon
         attack = {"strength": 0.5, "epsilon": size}
         small_steps = {"step_size": size / 3, "n_steps": 3, "random_start": True}
         density: dict[str, Any] = {"strength": strength} | ({} if norm == 2 else {"p": norm})
@@ -102,86 +115,123 @@ class Design:
             density["implementation"] = method.removeprefix("density_")
         if "density" in method:
             return {"marginal_density": density}
+        radii = {"radius": [0.3, 0.6, 0.9, 1.2, 1.5]}
         penalties: dict[str, dict[str, Any]] = {
             "at_fgsm": {"adversarial": attack | {"step_size": size}},
             "at_pgd": {"adversarial": attack | small_steps},
-            "hessian": {"input_hessian": {"strength": p.hessian_strength}},
-            "score_matching": {"score_matching": {"strength": p.score_strength, "trace": "taylor"}},
-            "cure": {"cure": {"strength": p.cure_strength, "radius": [0.3, 0.6, 0.9, 1.2, 1.5]}},
+            "hessian": {"input_hessian": {"strength": strength, "of": "logit"}},
+            "score_matching": {"score_matching": {"strength": strength, "trace": "taylor"}},
+            "cure": {"cure": {"strength": strength} | radii},
             "input_gradient": {"logit_gradient": {"strength": strength}},
         }
         return penalties.get(method, {})
 
     def _attack(
-        self, norm: str, epsilon: float, attack: str = "pgd", *, title: str = "", **settings: Any
+        self, norm: str, epsilon: float, attack: str, title: str, n: int, **settings: Any
     ) -> Wanted:
-        settings |= {} if attack == "square" else {"norm": norm}
-        common = {"attack": attack, "epsilon": epsilon, "n_images": self.p.n_battery}
-        common |= {"counts": "correct", "keep_images": False, "attack_settings": settings}
-        wanted = _wanted("robust_accuracy", **common)
-        wanted.labels.update(attack=title or attack, norm=norm)
+        common = {"attack": attack, "epsilon": epsilon, "n_images": n}
+        common |= {"counts": "correct", "keep_images": False}
+        wanted = _wanted(
+            "robust_accuracy", title, **common, attack_settings=settings | {"norm": norm}
+        )
+        wanted.labels.update(attack=attack, norm=norm)
         return wanted
 
-    def _pgd_20(self, norm: str, epsilon: float, step_size: float) -> Wanted:
+    def _pgd_20(self, norm: str, epsilon: float, step_size: float, n: int) -> Wanted:
         """Return accuracy under PGD-20 as the paper's tables have it."""
-        relative = round(step_size / epsilon, 6)
-        wanted = self._attack(norm, epsilon, steps=20, relative_step=relative)
-        wanted.labels["metric"] = f"pgd_{norm}"
-        wanted.settings["n_images"] = self.p.n_images
+        steps = {"steps": 20, "relative_step": round(step_size / epsilon, 6)}
+        wanted = self._attack(norm, epsilon, "pgd", f"pgd_{norm}", n, **steps)
+        wanted.labels.update(step_size=step_size)
         return wanted
 
-    def _battery(self, norm: str, epsilon: float, standard: bool) -> Iterator[Wanted]:
-        """Yield attacks that fail in other ways than PGD with 20 steps does."""
-        yield self._attack(norm, epsilon, "fgsm")
-        pgd = self._attack(norm, epsilon, steps=20, relative_step=0.1)
-        pgd.settings["keep_images"] = standard
-        yield pgd
-        longer = {"steps": self.p.n_steps, "relative_step": 0.1}
-        yield self._attack(norm, epsilon, title="pgd, more steps", **longer)
-        yield self._attack(norm, epsilon, "apgd", loss="logit_ratio", steps=20)
-        if norm == "linf":
-            yield self._attack(norm, epsilon, "square", steps=self.p.n_queries)
-        if not standard:
-            names = ("attack", "epsilon", "n_images", "attack_settings")
-            settings = {name: pgd.settings[name] for name in names}
-            yield Wanted(pgd.labels | {"attack": "transfer"}, "transfer_accuracy", settings)
+    def _auto(self, norm: str, epsilon: float, n: int, title: str, *parts: str) -> Wanted:
+        settings = {"parts": list(parts), "steps": self.p.auto_steps, "queries": self.p.n_queries}
+        return self._attack(norm, epsilon, "auto_attack", title, n, **settings)
 
-    def _masking(
-        self, panel: Panel, methods: Sequence[str], strength: float, radii: Mapping[str, float]
-    ) -> Iterator[Experiment]:
-        """Yield the battery, and PGD at several radii, for the methods that are attacked."""
-        methods = [method for method in methods if method in ATTACKED]
-        sizes = [
-            self._attack("linf", size, steps=20, relative_step=0.1) for size in self.p.epsilons
+    def _masking(self, panel: Panel) -> Iterator[Experiment]:
+        """Yield attacks that fail in other ways than PGD-20 does, and PGD at several radii."""
+        p, n = self.p, self.p.n_battery
+        crossing = {"steps": 20, "relative_step": 0.1}
+        for norm, radius in {"l2": p.battery_l2, "linf": p.battery_linf}.items():
+            parts = ("apgd-ce", "apgd-t", "fab-t", "square")
+            battery = [
+                self._attack(norm, radius, "fgsm", "fgsm", n),
+                self._attack(norm, radius, "pgd", "pgd", n, **crossing),
+                self._attack(norm, radius, "pgd", "longer", n, steps=100, relative_step=0.1),
+                self._auto(norm, radius, n, "square", "square"),
+                self._auto(norm, radius, n, "auto", *parts),
+            ]
+            yield Experiment("battery", panel, ATTACKED, battery, _strength(panel, p))
+        sizes = [self._attack("linf", size, "pgd", "pgd", n, **crossing) for size in p.epsilons]
+        yield Experiment("radii", panel, ATTACKED, sizes, _strength(panel, p))
+
+    def _leakage(self, n: int) -> list[Wanted]:
+        return [
+            _wanted("feature_leakage", "leakage", n_images=n),
+            _wanted("feature_leakage", "leakage_share", n_images=n, relative=True),
         ]
-        for method in methods:
-            for norm, radius in radii.items():
-                battery = list(self._battery(norm, radius, method == "standard"))
-                yield Experiment("battery", panel, [method], battery, strength)
-        yield Experiment("radii", panel, methods, sizes, strength)
 
     def _of_blocks(self) -> Iterator[Experiment]:
-        p, n = self.p, {"n_images": self.p.n_images}
-        plain = [_wanted("accuracy"), _wanted("feature_leakage", "leakage", **n)]
-        plain.append(_wanted("feature_leakage", "leakage_share", **n, relative=True))
-        plain += [self._pgd_20("l2", **p.pgd_l2), self._pgd_20("linf", **p.pgd_linf)]
-        pairs = [_wanted("implementations", name, **n, value=name) for name in COMPARISONS]
-        pairs += [_wanted("feature_leakage", f"leakage_{s}", **n, shift=s) for s in SHIFTS]
+        p = self.p
         for panel in p.block_panels:
-            methods = TABLE_1 if panel is p.block_panels[0] else TABLE_3
+            first, n = panel is p.block_panels[0], panel.get("n_images", p.n_images)
+            strength = _strength(panel, p)
+            readings = p.pgd if first else p.pgd[:1]
+            attacked = [self._pgd_20(**reading, n=n) for reading in readings]
+            plain = [_wanted("accuracy"), *self._leakage(n), *attacked]
+            shifts = [
+                _wanted("feature_leakage", f"leakage_{s}", n_images=n, shift=s) for s in SHIFTS
+            ]
+            pairs = [
+                _wanted("implementations", name, n_images=n, value=name) for name in COMPARISONS
+            ]
+            wanted = [*plain, *self._changes(n)]
+            if first:
+                wanted += [*self._of_pixels(), *self._gradients(n, cosine=True)]
+                shifts.append(_wanted("feature_leakage", "leakage_alone", n_images=n, alone=True))
+            methods = TABLE_1 if first else TABLE_3
             forms = ["density_stable"] + ["density_naive"] * (panel["network"] == "mlp")
-            radii = {"l2": p.battery_l2, "linf": p.battery_linf}
-            wanted = [*plain, *self._insertion(), *self._changes()]
-            yield Experiment("methods", panel, methods, wanted, p.strength)
-            yield Experiment("methods", panel, TABLE_3, pairs, p.strength)
-            yield from self._masking(panel, methods, p.strength, radii)
-            yield Experiment("implementations", panel, forms, plain, p.strength)
-        panel = p.block_panels[0]  # the paper's Figures 4 and 7 have one network
-        for strength in (p.strength, *p.strengths):
+            yield Experiment("methods", panel, methods, wanted, strength)
+            yield Experiment("methods", panel, TABLE_3, [*pairs, *shifts], strength)
+            yield Experiment("implementations", panel, forms, plain, strength)
+        yield from self._masking(p.block_panels[0])
+        yield from self._of_strengths()
+
+    def _of_strengths(self) -> Iterator[Experiment]:
+        """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
+        p, panel = self.p, self.p.sweep
+        n = panel.get("n_images", p.n_images)
+        noise = {"n_images": n, "noise_std": p.noise_levels[-1]}
+        wanted = [
+            _wanted("accuracy"),
+            *self._leakage(n),
+            self._pgd_20(**p.pgd[0], n=n),
+            self._auto("linf", p.battery_linf, p.n_battery, "auto_linf", "apgd-ce", "apgd-t"),
+            *self._gradients(n),
+            *self._of_pixels(),
+            _wanted("gradient_change", **noise),
+            _wanted("gradient_change", "absolute_change", **noise, relative=False),
+        ]
+        seeds = {"seeds": p.sweep_seeds}
+        yield Experiment("strength", panel, ["standard"], wanted, 0.0, **seeds)
+        for strength in p.strengths:
             methods = ["density", "input_gradient"]
-            yield Experiment("strength", panel, methods, plain, strength, few=True)
-        for norm in (2.0, *p.norms):
-            yield Experiment("norms", panel, ["density"], plain, p.strength, norm, few=True)
+            yield Experiment("strength", panel, methods, wanted, strength, **seeds)
+        for method, strengths in p.other_strengths.items():
+            for strength in strengths:
+                yield Experiment("strength", panel, [method], wanted, strength, seeds=p.few_seeds)
+        plain = wanted[:4]
+        for strength in p.norm_strengths:
+            for norm in (2.0, *p.norms):
+                seeds = {"seeds": p.few_seeds}
+                yield Experiment("norms", panel, ["density"], plain, strength, norm, **seeds)
+
+    def _of_steps(self) -> Iterator[Experiment]:
+        """Yield Figure 2: what each form gives in the steps of a training."""
+        settings = {"n_steps": self.p.n_training_steps, "strength": self.p.steps_strength}
+        wanted = [_wanted("training_steps", form=form, **settings) for form in FORMS_TRAINED]
+        for panel in self.p.step_panels:
+            yield Experiment("training", panel, ["standard"], wanted, 0.0)
 
     def _of_groups(self) -> Iterator[Experiment]:
         strength = self.p.group_strength
@@ -193,30 +243,37 @@ class Design:
 
     def _of_photos(self) -> Iterator[Experiment]:
         p, strength = self.p, self.p.photo_strength
-        sizes = {"l2": p.photo_l2, "linf": p.photo_linf}
-        radii = {norm: values[len(values) // 2] for norm, values in sizes.items()}
         attacks = [
-            self._pgd_20(n, size, size / 8) for n, values in sizes.items() for size in values
+            self._pgd_20(n, size, size / 8, p.n_images)
+            for n, values in {"l2": p.photo_l2, "linf": p.photo_linf}.items()
+            for size in values
         ]
-        wanted = [_wanted("accuracy"), *attacks, *self._changes()]
+        wanted = [_wanted("accuracy"), *attacks, *self._changes(p.n_images)]
         for panel in p.photo_panels:
             yield Experiment("photos", panel, PHOTOS, wanted, strength)
             yield Experiment("foreign", panel, PHOTOS, self._detection(panel), strength)
-            yield from self._masking(panel, TABLE_3, strength, radii)
 
     def _insertion(self) -> list[Wanted]:
         settings = {"saliency": "integrated_gradients", "n_images": self.p.n_curves, "n_steps": 28}
-        return [_wanted("insertion_auc", "insertion", **settings)]
+        return [_wanted("insertion_auc", "insertion", **settings, score="logit", fraction=True)]
 
-    def _changes(self) -> Iterator[Wanted]:
-        """Yield parts of the density's gradient, and changes without pixels and under noise."""
-        n = {"n_images": self.p.n_images}
+    def _of_pixels(self) -> list[Wanted]:
+        """Return what becomes of the logit as pixels come and go."""
+        settings = {"n_images": self.p.n_curves, "n_steps": 28, "over": "mean"}
+        return [*self._insertion(), _wanted("pixel_perturbation", **settings)]
+
+    def _gradients(self, n: int, cosine: bool = False) -> list[Wanted]:
+        """Return sizes of gradients of the label's logit and of others, for remark 3."""
+        parts = ["label", "others"] + ["cosine"] * cosine
+        return [_wanted("logit_gradient", f"{p}_gradient", n_images=n, part=p) for p in parts]
+
+    def _changes(self, n: int) -> Iterator[Wanted]:
+        """Yield parts of the density's gradient, and changes under noise."""
         for part in ("whole", "shift", "centred"):
-            yield _wanted("density_gradient", part, **n, part=part)
-        yield _wanted("pixel_perturbation", n_images=self.p.n_curves, n_steps=28)
+            yield _wanted("density_gradient", part, n_images=n, part=part)
         for metric in ("gradient_change", "density_change"):
             for noise in self.p.noise_levels:
-                yield _wanted(metric, **n, noise_std=noise)
+                yield _wanted(metric, n_images=n, noise_std=noise)
 
     def _detection(self, panel: Panel) -> list[Wanted]:
         """Return the measurements that detect out-of-distribution images."""
@@ -229,29 +286,35 @@ class Design:
 
     def _rows(self) -> Iterator[tuple[dict[str, Any], Measurement]]:
         """Yield the labels of each row, and its measurement."""
-        experiments = itertools.chain(self._of_blocks(), self._of_groups(), self._of_photos())
-        for part, panel, methods, wanted, strength, norm, few in experiments:
+        parts = (self._of_blocks(), self._of_steps(), self._of_groups(), self._of_photos())
+        for part, panel, methods, wanted, strength, norm, seeds in itertools.chain(*parts):
             for method in methods:
-                penalised = method == "input_gradient" or "density" in method
-                common = {"panel": part, "method": method, "p": norm}
-                common["strength"] = strength if penalised else 0.0
-                for seed in self.p.few_seeds if few or method in FEW else self.p.seeds:
-                    training = self.training(panel, method, seed, strength, norm)
+                own = self._own_strength(method, strength, swept=part == "strength")
+                common = {"panel": part, "method": method, "p": norm, "strength": own}
+                few = self.p.few_seeds if method in self.p.few else self.p.seeds
+                for seed in few if seeds is None else seeds:
+                    training = self.training(panel, method, seed, own, norm)
                     for labels, metric, settings in wanted:
                         unit = Measurement(training=training, metric=metric, settings=settings)
                         yield common | labels, unit
 
+    def _own_strength(self, method: str, strength: float, *, swept: bool = False) -> float:
+        if swept or method == "input_gradient" or "density" in method:
+            return strength
+        return self.p.others.get(method, 0.0)
+
     def _timings(self) -> Iterator[Measurement]:
         p = self.p
-        settings = {"n_images": 128, "n_rounds": p.n_rounds, "strength": p.strength}
         for panel in [*p.block_panels, *p.photo_panels]:
-            training = self.training(panel, "standard", p.seeds[0], p.strength)
+            strength = _strength(panel, p)
+            settings = {"n_images": 128, "n_rounds": p.n_rounds, "strength": strength}
+            training = self.training(panel, "standard", p.seeds[0], 0.0)
             yield Measurement(training=training, metric="step_milliseconds", settings=settings)
 
     def _pictures(self) -> Iterator[tuple[str, Measurement]]:
         """Yield what is drawn, by the start of the names of its arrays."""
         p = self.p
-        blocks = p.block_panels[0], ATTACKED, p.strength
+        blocks = p.block_panels[0], ATTACKED, _strength(p.block_panels[0], p)
         groups = p.group_panels[0], TABLE_3, p.group_strength
         maps = {"saliency": "integrated_gradients", "n_images": p.n_maps}
         ascent = {"n_classes": 8, "n_steps": 40, "step_size": 0.5}
@@ -265,9 +328,14 @@ class Design:
             wanted.append((name, panel, methods, strength, "activation_ascent", ascent))
         for name, panel, methods, strength, metric, settings in wanted:
             for method in methods:
-                training = self.training(panel, method, p.seeds[0], strength)
+                own = self._own_strength(method, strength)
+                training = self.training(panel, method, p.seeds[0], own)
                 unit = Measurement(training=training, metric=metric, settings=settings)
                 yield f"{name}|{method}", unit
+
+
+def _strength(panel: Panel, p: SimpleNamespace) -> float:
+    return panel.get("strength", p.strength)
 
 
 def _wanted(metric: str, title: str | None = None, **settings: Any) -> Wanted:
@@ -298,22 +366,88 @@ def collect(
             arrays[name if name.startswith("ascent") else f"{name}|{part}"] = tensor.numpy()
     rows = pd.concat([rows.drop(columns="key"), *times], ignore_index=True)
     ratios = [to_standard(rows, metric) for metric in RATIOS]
-    return pd.concat([rows, *ratios], ignore_index=True), arrays
+    parts = [rows.assign(against=""), *ratios, at_equal_accuracy(rows)]
+    return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays
 
 
 def _arrays(rows: pd.DataFrame, store: Reader) -> dict[str, Any]:
-    """Return accuracies in groups, and curves of pixel perturbation as means over seeds."""
+    """Return what is drawn: accuracies in groups, curves (means over seeds), steps, cosines."""
     arrays, curves = {}, defaultdict(list)
-    kept = rows["metric"].isin(["worst_group_accuracy", "pixel_perturbation"])
+    metrics = ["worst_group_accuracy", "pixel_perturbation", "training_steps", "cosine_gradient"]
+    kept = rows["metric"].isin(metrics) & (rows["panel"] != "strength")
     for row in rows[kept & (rows["status"] == "done")].itertuples():
         tensors = store.read_tensors(str(row.key)) or {}
         if "accuracies" in tensors:
             name = f"groups|{row.data}|{row.method}|{row.seed}"
             arrays[name] = tensors["accuracies"].numpy()
-        else:
+        elif "curves" in tensors:
             curve = tensors["curves"].mean(0).numpy()
             curves[f"curve|{row.data}|{row.network}|{row.method}"].append(curve)
+        elif row.seed == rows["seed"].min():
+            kind = str(row.form) if row.metric == "training_steps" else str(row.method)
+            for part, tensor in tensors.items():
+                arrays[f"{row.metric}|{row.data}|{kind}|{part}"] = tensor.numpy()
     return arrays | {name: np.mean(values, axis=0) for name, values in curves.items()}
+
+
+def at_equal_accuracy(rows: pd.DataFrame) -> pd.DataFrame:
+    """Compare density with each other penalty where both cost the same clean accuracy.
+
+    Along its strengths a method goes from standard training to ever lower clean accuracy; what is
+    measured is interpolated, for each seed, to where `LOSSES` of it are lost (accuracy that rises
+    again with the strength counts as not lost), for sizes by logarithms, and averaged over those
+    losses that both methods reach.
+
+    Args:
+        rows: of the part "strength" among others.
+
+    Returns:
+        Rows of the part "equal": `method`, and `against`, the penalty that density is compared
+        with there.
+    """
+    rows = rows[(rows["panel"] == "strength") & (rows["status"] == "done")]
+    found = []
+    for (data, network, seed), part in rows.groupby(["data", "network", "seed"]):
+        curves = _curves(part)
+        for other in sorted(curves.keys() - {"density"}):
+            pair = [curves[name] for name in ("density", other) if name in curves]
+            reached = min(curve.index.max() for curve in pair)
+            losses = [loss for loss in LOSSES if loss <= reached]
+            if len(pair) < 2 or not losses:
+                continue
+            common = {"panel": "equal", "data": data, "network": network, "seed": seed}
+            common |= {"against": other, "n": len(losses), "status": "done"}
+            for method, curve in zip(("density", other), pair, strict=True):
+                means = {
+                    metric: _mean_at(losses, curve[metric], metric) for metric in curve.columns
+                }
+                found += [
+                    common | {"method": method, "metric": metric, "value": value}
+                    for metric, value in means.items()
+                ]
+    return pd.DataFrame(found)
+
+
+def _curves(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return for each method what was measured, a column a metric, by the clean accuracy lost."""
+    wide = rows.pivot_table("value", ["method", "strength"], "metric")
+    if "standard" not in wide.index:
+        return {}
+    start = wide.loc[["standard"]]
+    curves = {}
+    for method in set(rows["method"]) - {"standard"}:
+        curve = pd.concat([start, wide.loc[[method]].sort_index()])
+        lost = curve["accuracy"].iloc[0] - curve["accuracy"].cummin()
+        curves[method] = curve.set_index(lost.to_numpy())
+    return curves
+
+
+def _mean_at(losses: Sequence[float], values: "pd.Series[float]", metric: str) -> float:
+    """Return the mean of interpolated values, of their logarithms where they are sizes."""
+    of_shares = metric in SHARES
+    points = values.to_numpy() if of_shares else np.log(values.to_numpy())
+    mean = float(np.interp(losses, values.index.to_numpy(float), points).mean())
+    return mean if of_shares else float(np.exp(mean))
 
 
 def _times(unit: Measurement, tensors: Mapping[str, Tensor]) -> pd.DataFrame:

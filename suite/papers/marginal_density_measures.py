@@ -1,22 +1,21 @@
 """Metrics of the marginal-density chapter: see `suite.metrics` for what most of them mean."""
 
 import copy
-import dataclasses
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from reglib import marginal_density_penalty
+from reglib._common import forward_keeping_statistics
 from reglib.autodiff import input_gradient
 from suite import metrics
-from suite.attacks import judged
 from suite.data import ImageData, load_data, null_block_masks
 from suite.errors import UsageError
 from suite.papers.binding import area, of_subject
-from suite.papers.top_gap_measures import robust_accuracy
+from suite.training import optimizers
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.training.loop import initial_network
 from suite.units import Training
@@ -46,20 +45,50 @@ def feature_leakage(
     relative: bool = False,
     saliency: str = "integrated_gradients",
     shift: str | None = None,
+    alone: bool = False,
 ) -> Result:
-    """See `suite.metrics.feature_leakage`; for BlockMNIST. `shift` is one of `SHIFTS` or None."""
+    """See `suite.metrics.feature_leakage`; for BlockMNIST. `shift` is one of `SHIFTS` or None.
+
+    With `alone` the network is shown the null block alone, as equation 9 is written, and not the
+    whole image, whose maps the paper draws.
+    """
     network = nn.Sequential(subject.folded, SHIFTS[shift]).eval() if shift else subject.folded
     images, labels = subject.test_images(n_images)
     masks = null_block_masks(subject.data.test)[:n_images].to(images.device)
+    images = images * masks if alone else images
     maps = metrics.saliency_maps(network, saliency)(images, labels)
     leakage = metrics.feature_leakage(maps, masks)
     return Result(leakage.relative if relative else leakage.absolute)
 
 
 def _perturbation(
-    maps: Tensor, model: nn.Module, images: Tensor, class_index: Tensor, *, n_steps: int
+    maps: Tensor,
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    n_steps: int,
+    over: Literal["image", "mean"] = "image",
 ) -> Tensor:
-    return metrics.pixel_perturbation(maps.abs(), model, images, class_index, n_steps=n_steps)
+    return metrics.pixel_perturbation(
+        maps.abs(), model, images, class_index, n_steps=n_steps, over=over
+    )
+
+
+def _insertion(values: Tensor, *, fraction: bool = False) -> Result:
+    """Return areas; with `fraction` those of the change, as a share of its mean over all images."""
+    if fraction:
+        change = values - values[:, :1]
+        values = change / change[:, -1].mean()
+    return area(values)
+
+
+def _logit_gradient(
+    values: metrics.LogitGradients,
+    *,
+    part: Literal["label", "others", "cosine", "probability"] = "label",
+) -> Result:
+    return Result(getattr(values, part), values._asdict() if part == "cosine" else {})
 
 
 def _density_change(values: metrics.DensityChange, *, published: bool = True) -> Result:
@@ -111,26 +140,6 @@ def check_other_images(own: ImageData, shown: ImageData, own_name: str, name: st
             f"data: expected other images than those of the training, got {name!r}, "
             f"which are those of {own_name!r}"
         )
-
-
-def transfer_accuracy(
-    subject: EvaluatedModel,
-    *,
-    attack: str,
-    epsilon: float,
-    n_images: int,
-    attack_settings: Mapping[str, Any] | None = None,
-) -> Result:
-    """1 where an image is classified right, also as attacked on the standard network, else 0.
-
-    The standard network has the same training but for the penalties; settings of the attack are
-    those of `robust_accuracy`.
-    """
-    standard = subject.related(dataclasses.replace(_training(subject), penalties={}))
-    settings: Any = {"attack": attack, "epsilon": epsilon, "attack_settings": attack_settings}
-    attacked = robust_accuracy(standard, n_images=n_images, **settings).tensors["images"]
-    images, labels = subject.test_images(n_images)
-    return Result(judged(subject.network, images, attacked, labels).correct.double())
 
 
 def _training(subject: EvaluatedModel) -> Training:
@@ -194,20 +203,84 @@ def _milliseconds(
 ) -> float:
     """Take the gradient of one training step; return how long it took."""
     start = time.perf_counter()
-    inputs = images.clone().requires_grad_()
-    logits = network(inputs)
-    loss = nn.functional.cross_entropy(logits, labels)
-    if form == "logsumexp":
-        gradient = input_gradient(logits.logsumexp(1), inputs, create_graph=True)
-        loss = loss + strength * gradient.flatten(1).norm(dim=1).mean()
-    elif form != "none":
-        source = torch.Generator(images.device).manual_seed(0)
-        penalty = marginal_density_penalty(logits, inputs, generator=source, implementation=form)
-        loss = loss + strength * penalty.mean()
-    torch.autograd.backward(loss, inputs=list(network.parameters()))
+    _penalised(network, images, labels, form, strength)
     if images.is_cuda:
         torch.cuda.synchronize()
     return 1000 * (time.perf_counter() - start)
+
+
+def _penalised(
+    network: nn.Module, images: Tensor, labels: Tensor, form: str, strength: float
+) -> tuple[Tensor, Tensor]:
+    """Give the parameters their gradient; return the gradient's norm as a form has it, and logits.
+
+    "naive" is not guarded here, unlike in `reglib`, which raises an error before it goes wrong.
+    """
+    inputs = images.clone().requires_grad_()
+    logits = network(inputs)
+    loss, norms = nn.functional.cross_entropy(logits, labels), torch.zeros(())
+    if form != "none":
+        if form in ("stable", "efficient"):
+            source = torch.Generator(images.device).manual_seed(0)
+            norms = marginal_density_penalty(logits, inputs, generator=source, implementation=form)
+        else:
+            total = logits.exp().sum(1) if form == "naive" else logits.logsumexp(1)
+            gradient = input_gradient(total, inputs, create_graph=True).flatten(1)
+            norms = (gradient / total[:, None] if form == "naive" else gradient).norm(dim=1)
+        loss = loss + strength * norms.mean()
+    for parameter in network.parameters():
+        parameter.grad = None
+    torch.autograd.backward(loss, inputs=list(network.parameters()))
+    return norms.detach(), logits.detach()
+
+
+def training_steps(
+    subject: EvaluatedModel,
+    *,
+    form: Literal["naive", "stable", "efficient", "logsumexp"],
+    n_steps: int,
+    strength: float,
+    batch_size: int = 128,
+    tolerance: float = 2.0,
+) -> Result:
+    """Train the network from the start with one form of the penalty, in training mode.
+
+    The value of a step is 1 where the norm of the gradient that the form gives, a mean over the
+    batch, is not finite or more than `tolerance` times larger or smaller than the gradient of
+    logsumexp of the same network and batch; else 0. Steps after a weight has become infinite count
+    as 1. Kept are, a step each: that `norm`, the `true` one, the cross-entropy `loss`, and
+    whether a weight's gradient was finite.
+    """
+    unit = _training(subject)
+    network = initial_network(unit, subject.data).to(subject.device).train()
+    optimizer = optimizers.build_optimizer(unit, network)
+    split = subject.data.train
+    generator = torch.Generator().manual_seed(unit.seed)
+    steps = []
+    for _ in range(n_steps):
+        index = torch.randint(len(split.labels), (batch_size,), generator=generator)
+        images = subject.as_inputs(split.images[index].to(subject.device))
+        labels = split.labels[index].to(subject.device)
+        true = _gradient_of_logsumexp(network, images)
+        norms, logits = _penalised(network, images, labels, form, strength)
+        finite = all(
+            bool(p.grad.isfinite().all()) for p in network.parameters() if p.grad is not None
+        )
+        optimizer.step()
+        loss = nn.functional.cross_entropy(logits, labels)
+        steps.append([float(norms.mean()), true, float(loss), float(finite)])
+    table = torch.tensor(steps, dtype=torch.float64)
+    ratio = table[:, 0] / table[:, 1]
+    useful = (ratio <= tolerance) & (ratio >= 1 / tolerance) & table[:, 3].bool()
+    kept = dict(zip(("norm", "true", "loss", "finite"), table.T.float().contiguous(), strict=True))
+    return Result((~useful).double(), kept)
+
+
+def _gradient_of_logsumexp(network: nn.Module, images: Tensor) -> float:
+    """Return the mean norm in training mode; running statistics are left to the step itself."""
+    inputs = images.clone().requires_grad_()
+    total = forward_keeping_statistics(network, inputs).logsumexp(1)
+    return float(input_gradient(total, inputs).flatten(1).norm(dim=1).mean())
 
 
 def activation_ascent(
@@ -231,10 +304,11 @@ def activation_ascent(
 
 _OWN = (activation_ascent, feature_leakage, implementations, ood_auroc, step_milliseconds)
 METRICS: dict[str, Callable[..., Result]] = {
-    **{metric.__name__: metric for metric in (*_OWN, transfer_accuracy, worst_group_accuracy)},
+    **{metric.__name__: metric for metric in (*_OWN, training_steps, worst_group_accuracy)},
     "density_change": of_subject(metrics.density_change, _density_change),
     "density_gradient": of_subject(metrics.density_gradients, _density_gradient),
     "gradient_change": of_subject(metrics.gradient_change),
-    "insertion_auc": of_subject(metrics.insertion_curve, area),
+    "insertion_auc": of_subject(metrics.insertion_curve, _insertion),
+    "logit_gradient": of_subject(metrics.logit_gradients, _logit_gradient),
     "pixel_perturbation": of_subject(_perturbation, area, saliency="smooth_grad"),
 }

@@ -1,6 +1,6 @@
 """Tables and sentences of the marginal-density chapter, published values beside measured ones."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,8 +8,10 @@ import pandas as pd
 
 from suite.evidence import tables
 from suite.evidence.names import name_of
-from suite.evidence.statistics import mean_interval
+from suite.evidence.results import Results
+from suite.evidence.statistics import as_ratio, mean_interval
 from suite.evidence.tables import interval_text, mean_text, paired_difference
+from suite.papers.marginal_density import SHARES
 
 # Names of methods, in the order of tables.
 TITLES = {
@@ -31,10 +33,22 @@ NORMS = {"l2": "L2", "linf": "L∞"}
 ATTACKS = {
     "fgsm": "FGSM",
     "pgd": "PGD-20",
-    "pgd, more steps": "longer PGD",
-    "apgd": "Auto-PGD",
+    "longer": "PGD-100",
     "square": "Square",
-    "transfer": "transfer",
+    "auto": "AutoAttack",
+}
+# What methods are compared by at equal clean accuracy, and what the axis says of it.
+COMPARED = {
+    "leakage": "leakage",
+    "leakage_share": "leakage, share of the map",
+    "pgd_l2": "accuracy, PGD-20 (L2)",
+    "auto_linf": "accuracy, Auto-PGD (L∞)",
+    "others_gradient": "gradients of other logits",
+    "label_gradient": "gradient of the label's logit",
+    "gradient_change": "change of gradient, relative",
+    "absolute_change": "change of gradient, absolute",
+    "insertion": "insertion, fraction",
+    "pixel_perturbation": "pixel perturbation",
 }
 
 
@@ -114,6 +128,76 @@ def difference(rows: pd.DataFrame, first: str, second: str, scale: float = 1.0) 
     return f"{TITLES[first]} minus {TITLES[second]}: {interval_text(gap)}, n = {gap.n}"
 
 
+def largest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the last profile that there is."""
+    return rows[rows["profile"] == rows["profile"].iloc[-1]] if len(rows) else rows
+
+
+def drawn(results: Iterable[Results], kind: str) -> dict[str, Any]:
+    """Return what figures of a kind draw, of the last profile that has it."""
+    found: dict[str, Any] = {}
+    for result in results:
+        of_kind = {n: array for n, array in result.arrays.items() if n.startswith(f"{kind}|")}
+        found = of_kind or found
+    return found
+
+
+def trade_off(rows: pd.DataFrame, metrics: list[str]) -> pd.DataFrame:
+    """Return what was measured at each strength, beside the mean clean accuracy there, `clean`."""
+    keys = ["profile", "data", "network", "method", "strength"]
+    rows = largest(rows[rows["panel"] == "strength"])
+    clean = rows[rows["metric"] == "accuracy"].groupby(keys)["value"].mean().rename("clean")
+    rows = rows[rows["metric"].isin(metrics)].join(clean, on=keys)
+    return rows.assign(measure=rows["metric"].map(COMPARED), clean=100 * rows["clean"])
+
+
+def at_equal_accuracy(rows: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Return means of density and of another penalty at equal clean accuracy, and what is between.
+
+    Of shares and areas that is a difference, of sizes a ratio, each with its 95% interval over
+    pairs of the same seed.
+    """
+    rows = rows[(rows["panel"] == "equal") & (rows["against"] == against)]
+    lines = []
+    for metric, title in COMPARED.items():
+        wide = rows[rows["metric"] == metric].pivot_table("value", "seed", "method")
+        if wide.empty:
+            continue
+        if metric in SHARES:
+            gap = interval_text(mean_interval(wide["density"] - wide[against]), "+.3f")
+        else:
+            ratio = as_ratio(mean_interval(np.log(wide["density"] / wide[against])))
+            gap = f"× {interval_text(ratio, '.2f')}"
+        means = [f"{wide[name].mean():.3f}" for name in ("density", against)]
+        names = ["measure", TITLES["density"], TITLES[against], "between them", "networks"]
+        lines.append(dict(zip(names, [title, *means, gap, len(wide)], strict=True)))
+    return pd.DataFrame(lines)
+
+
+def steps(results: Iterable[Results], part: str) -> pd.DataFrame:
+    """Return what was kept of the steps of training with each form: data, form, step, value."""
+    frames = []
+    for name, values in drawn(results, "training_steps").items():
+        _, data, form, kept = name.split("|")
+        if kept == part:
+            frame = pd.DataFrame({"step": np.arange(1, len(values) + 1), "value": values})
+            frames.append(frame.assign(data=data, form=form))
+    return pd.concat(frames, ignore_index=True)
+
+
+def cosines(results: Iterable[Results], method: str) -> pd.DataFrame:
+    """Return the cosine of label's and density's gradient of each image, by its probability."""
+    arrays = drawn(results, "cosine_gradient")
+    frames = []
+    for name in arrays:
+        _, data, of, part = name.split("|")
+        if (of, part) == (method, "cosine"):
+            other = arrays[name.replace("|cosine", "|probability")]
+            frame = pd.DataFrame({"probability": other, "value": arrays[name], "data": data})
+            frames.append(frame.dropna())
+    return pd.concat(frames, ignore_index=True)
+
+
 def parts_of_gradient(rows: pd.DataFrame) -> pd.DataFrame:
     """Return norms of the density's gradient and its parts, and ratios to the standard network."""
     titles = {"whole": "whole gradient", "shift": "shift", "centred": "centred part"}
@@ -181,12 +265,20 @@ def with_radii(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(column=names)
 
 
-def perturbation_curves(arrays: Mapping[str, Any]) -> pd.DataFrame:
+def perturbation_curves(results: Iterable[Results]) -> pd.DataFrame:
     """Return the curves of pixel perturbation, a row a point: share of pixels (%), value."""
     curves = []
-    for name, values in arrays.items():
-        kind, data, network, method, *_ = [*name.split("|"), "", ""]
-        if kind == "curve":
-            points = {"share": np.linspace(0, 100, len(values)), "value": values}
-            curves.append(pd.DataFrame(points).assign(data=data, network=network, method=method))
+    for name, values in drawn(results, "curve").items():
+        _, data, network, method = name.split("|")
+        points = {"share": np.linspace(0, 100, len(values)), "value": values}
+        curves.append(pd.DataFrame(points).assign(data=data, network=network, method=method))
     return pd.concat(curves, ignore_index=True)
+
+
+def by_reading(rows: pd.DataFrame) -> pd.DataFrame:
+    """Name each row by its metric, and by norm and step size of PGD-20, in the column `column`."""
+    names = [
+        f"{norm}, steps of {step:g}" if str(metric).startswith("pgd_") else metric
+        for metric, norm, step in zip(rows["metric"], rows["norm"], rows["step_size"], strict=True)
+    ]
+    return rows.assign(column=names)

@@ -86,7 +86,7 @@ def check(unit: Measurement) -> None:
         known = CHOICES.get(f"{unit.metric}.{name}", known)
         if known is not None and chosen is not None and chosen not in known:
             raise unknown(name, chosen, known)
-    if unit.metric in ("robust_accuracy", "transfer_accuracy"):
+    if unit.metric == "robust_accuracy":
         top_gap_measures.check_attack(**unit.settings)
     for name in COUNTS:
         if unit.settings.get(name) is not None:

@@ -37,6 +37,27 @@ def test_input_hessian_of_a_linear_softmax_network():
     torch.testing.assert_close(many, expected, rtol=0.1, atol=0)
 
 
+def test_input_hessian_of_a_logit():
+    """Of sum_j v_j tanh(w_j x) it is the sum of v_j tanh''(w_j x) w_j w_j^T."""
+    weight, x, _ = linear()
+    hidden = x @ weight.T
+    out = torch.tensor([[1.0, 0.5], [-2.0, 1.0], [0.5, 0.0], [1.0, 3.0]], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 1])
+    values = input_hessian_penalty(
+        hidden.tanh() @ out, labels, x, generator=generator(), of="logit"
+    )
+    t = hidden.detach().tanh()
+    bend = out.T[labels] * (-2 * t * (1 - t.square()))
+    product = torch.einsum("bj,jn,jm,bm->bn", bend, weight, weight, drawn().sign())
+    torch.testing.assert_close(values, product.square().sum(1))
+
+
+def test_the_logits_of_a_linear_network_have_no_hessian():
+    _, _, x, logits = linear_network()
+    values = input_hessian_penalty(logits, LABELS, x, generator=generator(), of="logit")
+    assert values.tolist() == [0.0] * 3
+
+
 def test_cure_on_a_linear_softmax_network():
     r"""It is |W^T (p(x + h z) - p(x))|^2, with z the unit vector along the signs of W^T (p - e)."""
     model, weight, x, logits = linear_network()
@@ -130,6 +151,7 @@ def test_hessian_product_of_a_constant_gradient_is_zero():
     ("function", "settings", "text"),
     [
         (input_hessian_penalty, {"n_samples": 0}, "n_samples: expected at least one, got 0"),
+        (input_hessian_penalty, {"of": "logits"}, "of: expected loss or logit, got 'logits'"),
         (cure_penalty, {"radius": 0.0}, "radius: expected a positive length, .* got 0.0"),
         (cure_penalty, {"radius": [0.1, 0]}, r"radius: .* or some of them, got \[0.1, 0\]"),
         (cure_penalty, {"radius": []}, r"radius: expected a positive length, .* got \[\]"),

@@ -139,6 +139,15 @@ def test_pixel_perturbation_of_a_linear_network():
     torch.testing.assert_close(found[:, -1], torch.zeros(3).double())
 
 
+def test_pixel_perturbation_over_the_mean_logit_is_not_ruled_by_one_image():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    maps = random_images(3, 1, 4, 4, seed=4)
+    each = pixel_perturbation(maps, model, images, LABELS, n_steps=16)
+    logits = model(images).gather(1, LABELS[:, None]).detach().abs()
+    found = pixel_perturbation(maps, model, images, LABELS, n_steps=16, over="mean")
+    torch.testing.assert_close(found, each * logits / logits.mean())
+
+
 def test_pixel_perturbation_refuses_signed_maps():
     images = random_images(3, 1, 4, 4)
     with pytest.raises(ValueError, match="maps: expected saliency without sign"):

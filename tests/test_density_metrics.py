@@ -16,11 +16,51 @@ from suite.metrics import (
     gradient_change,
     group_accuracies,
     logit_auroc,
+    logit_gradients,
     maximise_activation,
 )
 from suite.metrics.saliency import integrated_gradients, logit_gradient
 from suite.networks import build_network
 from tests.test_metrics import LABELS, generator, linear_network, random_images
+
+
+def test_the_gradient_of_the_density_is_the_weighted_mean_of_those_of_the_logits():
+    model = build_network("lenet5", (1, 12, 12), 3, options={}, seed=2).double().eval()
+    images = random_images(3, 1, 12, 12).requires_grad_()
+    logits = model(images)
+    rows = [torch.autograd.grad(f.sum(), images, retain_graph=True)[0] for f in logits.unbind(1)]
+    each = torch.stack(rows, 1).flatten(2)
+    density = torch.autograd.grad(logits.logsumexp(1).sum(), images)[0].flatten(1)
+    own = each[range(3), LABELS]
+    found = logit_gradients(model, images, LABELS)
+    torch.testing.assert_close(found.label, own.norm(dim=1))
+    torch.testing.assert_close(found.others, (each.norm(dim=2).sum(1) - found.label) / 2)
+    torch.testing.assert_close(found.cosine, torch.cosine_similarity(own, density))
+    p = logits.softmax(1)[range(3), LABELS].detach()
+    torch.testing.assert_close(found.probability, p)
+
+
+def test_on_a_sure_network_it_is_the_gradient_of_the_label():
+    model, images = linear_network(16), random_images(3, 1, 4, 4)
+    sure = nn.Sequential(*model)
+    with torch.no_grad():
+        sure[-1].bias.fill_(-100.0)
+        sure[-1].bias[1] = 100.0
+    found = logit_gradients(sure, images, torch.ones(3).long())
+    torch.testing.assert_close(found.cosine, torch.ones(3).double())
+
+
+def test_a_change_of_gradients_that_is_not_relative_has_the_norm_of_the_difference():
+    model = build_network("lenet5", (1, 12, 12), 3, options={}, seed=2).double().eval()
+    images = random_images(3, 1, 12, 12)
+    norms = logit_gradient(model, images, LABELS).flatten(1).norm(dim=1)
+    both = [
+        gradient_change(
+            model, images, LABELS, generator=generator(), noise_std=0.1, relative=relative
+        )
+        for relative in (True, False)
+    ]
+    torch.testing.assert_close(both[1], both[0] * norms)
 
 
 def null_masks():

@@ -169,6 +169,8 @@ def test_foreign_data_of_the_training_are_refused_before_anything_is_trained(
     [
         ("ood_auroc", {"data": "other blocks", "score": "logits"}, "unknown score 'logits'"),
         ("density_gradient", {"n_images": 2, "part": "shfit"}, "unknown part 'shfit'"),
+        ("training_steps", {"n_steps": 1, "strength": 0.1, "form": "direct"}, "unknown form"),
+        ("pixel_perturbation", {"n_images": 2, "n_steps": 2, "over": "all"}, "unknown over"),
     ],
 )
 def test_unknown_names_are_refused(subject, metric, settings, text):
@@ -228,32 +230,90 @@ def test_sums_of_exponentials_out_of_range_are_counted(subject, scale):
     assert last.bias.dtype == torch.float32
 
 
-ATTACK = {"attack": "pgd", "epsilon": 0.3, "n_images": 8}
-PGD = {"attack_settings": {"norm": "linf", "steps": 3, "relative_step": 0.5}}
+STEPS = {"n_steps": 4, "strength": 0.1, "batch_size": 8}
 
 
-def test_transfer_shows_the_images_that_fool_the_network_without_penalties(subject):
-    other = build_network("mlp", subject.data.shape, 4, options={"hidden": (8,)}, seed=2).eval()
-    asked = []
+@pytest.mark.parametrize("form", ["naive", "stable", "efficient", "logsumexp"])
+def test_without_batch_normalisation_every_form_follows_logsumexp(subject, form):
+    slow = dataclasses.replace(UNIT, learning_rate=1e-3)  # so that logits stay small
+    model = EvaluatedModel(subject.network, slow, subject.data)
+    found = value(model, "training_steps", form=form, **STEPS)
+    assert found.per_image.tolist() == [0.0] * 4
+    torch.testing.assert_close(found.tensors["norm"], found.tensors["true"])
+    assert found.tensors["finite"].tolist() == [1.0] * 4
 
-    def related(unit):
-        asked.append(unit)
-        return EvaluatedModel(other, unit, subject.data)
 
-    unit = dataclasses.replace(UNIT, penalties={"marginal_density": {"strength": 1.0}})
-    model = EvaluatedModel(subject.network, unit, subject.data, related)
-    transfer = measure(
-        model, Measurement(training=unit, metric="transfer_accuracy", settings=ATTACK | PGD)
-    )
-    assert asked == [UNIT]
-    settings = ATTACK | PGD | {"counts": "correct"}
-    standard = value(related(UNIT), "robust_accuracy", **settings)
-    images, labels = shown(subject, 8)
-    before, after = (subject.network(x).argmax(1) for x in (images, standard.tensors["images"]))
-    expected = (before == labels) & (after == labels)
-    assert transfer.per_image.tolist() == expected.double().tolist()
-    with pytest.raises(UsageError, match="unknown setting of attack 'pgd' 'step'"):
-        value(subject, "transfer_accuracy", **ATTACK, attack_settings={"step": 3})
+class Gap(torch.nn.Module):
+    """Logits of one network whose level lies far apart in the two halves of a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(4))
+        self.normalised = torch.nn.BatchNorm1d(4)
+
+    def forward(self, images):
+        return 6 * self.normalised(self.flat(images))
+
+
+@pytest.mark.parametrize(("form", "useless"), [("naive", 1.0), ("stable", 0.0), ("efficient", 0.0)])
+def test_under_batch_statistics_the_naive_form_is_another_quantity(
+    subject, form, useless, monkeypatch
+):
+    def initial(unit, images):
+        torch.manual_seed(0)
+        network = Gap()
+        network(torch.rand(4, *images.shape))
+        return network
+
+    monkeypatch.setattr("suite.papers.marginal_density_measures.initial_network", initial)
+    found = value(subject, "training_steps", form=form, **STEPS)
+    assert found.per_image.tolist() == [useless] * 4
+    ratio = found.tensors["norm"] / found.tensors["true"]
+    assert (ratio > 2).all() if useless else (ratio - 1).abs().max() < 1e-4
+
+
+def test_steps_after_a_weight_is_lost_count_as_useless(subject, monkeypatch):
+    def initial(unit, images):
+        network = build_network("mlp", images.shape, 4, options={"hidden": (8,)}, seed=1)
+        with torch.no_grad():
+            [m for m in network.modules() if isinstance(m, torch.nn.Linear)][-1].bias.fill_(200)
+        return network
+
+    monkeypatch.setattr("suite.papers.marginal_density_measures.initial_network", initial)
+    naive = value(subject, "training_steps", form="naive", **STEPS)
+    assert naive.per_image.tolist() == [1.0] * 4
+    assert naive.tensors["loss"][1:].isnan().all()
+    assert value(subject, "training_steps", form="efficient", **STEPS).per_image.sum() == 0
+
+
+def test_leakage_of_the_block_alone_is_that_of_an_image_with_nothing_else(subject):
+    images, labels = shown(subject, 5)
+    masks = null_block_masks(subject.data.test)[:5]
+    maps = integrated_gradients(subject.network, images * masks, labels)
+    expected = metrics.feature_leakage(maps, masks).absolute
+    found = value(subject, "feature_leakage", n_images=5, alone=True)
+    torch.testing.assert_close(found.per_image, expected)
+
+
+@pytest.mark.parametrize("part", metrics.LogitGradients._fields)
+def test_logit_gradients_have_their_parts(subject, part):
+    images, labels = shown(subject, 5)
+    expected = metrics.logit_gradients(subject.network, images, labels)
+    found = value(subject, "logit_gradient", n_images=5, part=part)
+    torch.testing.assert_close(found.per_image, getattr(expected, part))
+    assert set(found.tensors) == (set(expected._fields) if part == "cosine" else set())
+
+
+def test_insertion_as_a_fraction_is_over_the_mean_change(subject):
+    images, labels = shown(subject, 5)
+    settings = {"saliency": "integrated_gradients", "n_images": 5, "n_steps": 4, "score": "logit"}
+    plain = value(subject, "insertion_auc", **settings).tensors["curves"]
+    found = value(subject, "insertion_auc", **settings, fraction=True)
+    whole, black = subject.network(images), subject.network(torch.zeros_like(images))
+    change = (whole - black).gather(1, labels[:, None])
+    expected = (plain - plain[:, :1]) / change.mean()
+    torch.testing.assert_close(found.tensors["curves"], expected.detach())
+    torch.testing.assert_close(found.per_image, metrics.area_under_curve(expected.detach()))
 
 
 def test_a_step_is_timed_for_each_form_in_turns(subject):

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from suite.evidence.claims import load_published
+from suite.evidence.results import Results
 from suite.evidence.tables import mean_text
 from suite.papers import marginal_density_tables as tables
 from suite.papers.marginal_density import TABLE_1, TABLE_2
@@ -135,6 +136,85 @@ ARRAYS = {
 }
 
 
+def results(arrays):
+    return Results(pd.DataFrame(), pd.DataFrame(), arrays, {})
+
+
+def test_figures_are_those_of_the_last_profile_that_has_them():
+    larger = results({"curve|mnist|mlp|density": np.ones(3)})
+    assert tables.drawn([results(ARRAYS), larger], "curve")["curve|mnist|mlp|density"].sum() == 3
+    assert [*tables.drawn([results(ARRAYS), larger], "maps|block")] == ["maps|block|density|maps"]
+    assert tables.drawn([larger], "maps") == {}
+    both = pd.concat([PAIRS, PAIRS.assign(profile="laptop", value=0.0)])
+    assert tables.largest(both)["value"].eq(0).all()
+    assert tables.largest(both[:0]).empty
+
+
+def test_steps_of_training_have_a_row_each_and_a_part():
+    kept = {
+        f"training_steps|cifar10|{form}|{part}": np.array([1.0, factor])
+        for form in ("naive", "stable")
+        for part, factor in (("norm", 2.0), ("true", 3.0))
+    }
+    found = tables.steps([results(kept)], "norm")
+    assert found["form"].tolist() == ["naive", "naive", "stable", "stable"]
+    assert found["step"].tolist() == [1, 2, 1, 2]
+    assert found["value"].tolist() == [1.0, 2.0, 1.0, 2.0]
+
+
+def test_cosines_stand_beside_the_probability_of_their_image():
+    kept = {
+        "cosine_gradient|blockmnist|standard|cosine": np.array([0.5, np.nan, 1.0]),
+        "cosine_gradient|blockmnist|standard|probability": np.array([0.1, 0.2, 0.9]),
+        "cosine_gradient|blockmnist|density|cosine": np.array([0.0]),
+        "cosine_gradient|blockmnist|density|probability": np.array([0.0]),
+    }
+    found = tables.cosines([results(kept)], "standard")
+    assert found["value"].tolist() == [0.5, 1.0]
+    assert found["probability"].tolist() == [0.1, 0.9]
+
+
+def test_rows_of_the_two_readings_are_named_apart():
+    table = pd.DataFrame(
+        {
+            "metric": ["accuracy", "pgd_l2", "pgd_linf"],
+            "norm": [np.nan, "l2", "linf"],
+            "step_size": [np.nan, 0.2, 0.01],
+        }
+    )
+    names = ["accuracy", "l2, steps of 0.2", "linf, steps of 0.01"]
+    assert tables.by_reading(table)["column"].tolist() == names
+
+
+def test_a_trade_off_stands_against_the_mean_clean_accuracy_of_its_strength():
+    table = PAIRS.assign(panel="strength", strength=1.0)
+    both = pd.concat([table, table.assign(metric="leakage", value=2.0)])
+    found = tables.trade_off(both, ["leakage"])
+    assert found["measure"].eq("leakage").all()
+    assert found.set_index("method")["clean"].to_dict() == {
+        "standard": pytest.approx(60.0),
+        "density": pytest.approx(75.0),
+    }
+
+
+def test_at_equal_accuracy_sizes_have_ratios_and_shares_differences():
+    values = {("density", 0): 1.0, ("density", 1): 2.0, ("cure", 0): 2.0, ("cure", 1): 4.0}
+    equal = [
+        rows(values, panel="equal", metric=metric, against="cure")
+        for metric in ("leakage", "pgd_l2")
+    ]
+    found = tables.at_equal_accuracy(pd.concat(equal), "cure").to_dict("records")
+    assert found[0] == {
+        "measure": "leakage",
+        "density": "1.500",
+        "CURE": "3.000",
+        "between them": "× 0.50 [0.50, 0.50]",
+        "networks": 2,
+    }
+    # Of -1 and -2 the standard error is 0.5, and t with one degree of freedom 12.706.
+    assert found[1]["between them"] == "-1.500 [-7.853, +4.853]"
+
+
 def test_accuracies_in_groups_are_means_over_networks():
     found = tables.group_accuracies(ARRAYS)
     assert found["method"].tolist() == ["standard", "density"]
@@ -143,7 +223,7 @@ def test_accuracies_in_groups_are_means_over_networks():
 
 
 def test_curves_of_perturbation_go_over_the_share_of_pixels():
-    found = tables.perturbation_curves(ARRAYS)
+    found = tables.perturbation_curves([results(ARRAYS)])
     assert found["share"].tolist() == [0.0, 50.0, 100.0]
     assert found["value"].tolist() == [0.0, 2.0, 1.0]
     assert set(found["method"]) == {"density"}

@@ -24,29 +24,30 @@ entropy: n_images saliency
 erf_distance: n_images normalise='each' part='distance'
 exact_share: first=0 n_images step=1
 faithfulness_estimate: n_images patch=1 saliency score='probability'
-feature_leakage: n_images relative=False saliency='integrated_gradients' shift=None
+feature_leakage: alone=False n_images relative=False saliency='integrated_gradients' shift=None
 first_and_second_order: n_images
 flatness: block=4 data=None n_draws=None n_images=None part
-gradient_change: n_images n_samples=1 noise_std seed=0
+gradient_change: n_images n_samples=1 noise_std relative=True seed=0
 group_objective: first=0 n_images seed=0 step=1
 high_order: first=0 k=5 margins=(1.0, 10.0, 100.0) n_classes=None n_images seed=0 step=1
 implementations: n_images value
 importance_landscape: data=None n_draws=None n_images=None
-insertion_auc: n_images n_steps saliency score='probability'
+insertion_auc: fraction=False n_images n_steps saliency score='probability'
 interpretation_quality: first=0 keep_maps=False n_images n_steps=28 patch=16 saliencies step=1
 lambda1_sweep: image n_images
 local_lipschitz_estimate: n_images n_samples noise_std=0.1 normalised=False saliency seed=0
+logit_gradient: n_images part='label'
 mask_iou: n_images
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
 on_object: first=0 n_images saliencies scene step=1
 ood_auroc: data n_images=None score='log_density'
-pixel_perturbation: n_images n_steps saliency='smooth_grad'
+pixel_perturbation: n_images n_steps over='image' saliency='smooth_grad'
 robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
 keep_images=True n_images scale=1.0 seed=0 source=None
 saliency_maps: data=None n_images saliency
 step_milliseconds: n_images n_rounds strength
 top_k_accuracy: k=5 n_images=None
-transfer_accuracy: attack attack_settings=None epsilon n_images
+training_steps: batch_size=128 form n_steps strength tolerance=2.0
 vanishing_gradients: n_images
 worst_group_accuracy: n_images=None
 """

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from benchmarks.timing import Row, interleaved, median_row, ratios
 from benchmarks.training_step import DENSITY_GOAL, LAYOUTS, Batch, Case, batch_of, plain_step
+from reglib.autodiff import input_gradient
 from reglib.double_backward import fast_double_backward
 from reglib.regularizers import group_dro
 from suite.networks import with_softplus
@@ -33,12 +34,16 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "PGD of 3 steps": ("adversarial", PGD),
 }
 DENSITY, DOUBLE = "marginal density, efficient", "double backpropagation"
+LOGSUMEXP = "marginal density, logsumexp"
+N_CLASSES = (10, 100, 1000)
 
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
     """Time the steps of all networks."""
     rounds = {name: 50 if case.network == "mlp" else 7 for name, case in CASES.items()}
-    return [row for n in CASES for row in _rows(n, device, rounds=1 if quick else rounds[n])]
+    rows = [row for n in CASES for row in _rows(n, device, rounds=1 if quick else rounds[n])]
+    classes = [row for n in N_CLASSES for row in _of_classes(n, device, 1 if quick else 5)]
+    return [*rows, *classes]
 
 
 def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
@@ -52,9 +57,10 @@ def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
     }
     for label, (penalty, settings) in SETTINGS.items():
         steps[label] = lambda p=penalty, s=settings: _step(batch, model, p, s)  # type: ignore[misc]
+    steps[LOGSUMEXP] = lambda: _logsumexp_step(batch, model)
     seconds = interleaved(steps, rounds=rounds)
     yield median_row("penalties", f"{name}: plain", [1000 * s for s in seconds["plain"]], "ms")
-    for label in [*SETTINGS, "SoftPlus", "Group DRO"]:
+    for label in [*SETTINGS, LOGSUMEXP, "SoftPlus", "Group DRO"]:
         values = ratios(seconds[label], seconds["plain"])
         yield median_row("penalties", f"{name}: {label} / plain", values, "x")
     yield median_row(
@@ -71,6 +77,42 @@ def _step(batch: Batch, model: torch.nn.Module, penalty: str, settings: dict[str
     step = forward(model, x, batch.labels, torch.Generator(x.device).manual_seed(0))
     values = PENALTIES[penalty](step, **settings)
     batch.backward(F.cross_entropy(step.logits, batch.labels) + values.mean())
+
+
+def _logsumexp_step(batch: Batch, model: torch.nn.Module) -> None:
+    """The gradient of PyTorch's logsumexp, which subtracts the largest logit."""
+    x = batch.inputs()
+    logits = model(x)
+    gradient = input_gradient(logits.logsumexp(1), x, create_graph=True)
+    loss = F.cross_entropy(logits, batch.labels) + gradient.flatten(1).norm(dim=1).mean()
+    batch.backward(loss)
+
+
+def _of_classes(n: int, device: torch.device, rounds: int) -> Iterator[Row]:
+    """Time the density's gradient against the number of classes.
+
+    "Gradients of all logits" is the search for the largest gradient among the classes that section
+    5 of the paper counts as O(n); logsumexp looks for the largest logit only.
+    """
+    case = Case("mlp", {}, (1, 56, 28), 128, 0)
+    batch = batch_of(case, device, LAYOUTS["channels-last"], n_classes=n)
+    model = fast_double_backward(batch.network)
+
+    def all_gradients() -> None:
+        x = batch.inputs()
+        for logit in batch.network(x).unbind(1):
+            input_gradient(logit, x, create_graph=True)
+
+    steps: dict[str, Callable[[], None]] = {
+        "plain": lambda: plain_step(batch),
+        "efficient": lambda: _step(batch, model, "marginal_density", {}),
+        "logsumexp": lambda: _logsumexp_step(batch, model),
+        "gradients of all logits": all_gradients,
+    }
+    seconds = interleaved(steps, rounds=rounds)
+    for label in ("efficient", "logsumexp", "gradients of all logits"):
+        name = f"MLP, {n} classes: {label} over the plain step"
+        yield median_row("penalties", name, ratios(seconds[label], seconds["plain"]), "x")
 
 
 def _group_step(batch: Batch) -> None:

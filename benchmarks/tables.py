@@ -74,6 +74,24 @@ def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def density_forms(results: Mapping[str, Any]) -> pd.DataFrame:
+    """List steps with each form of the marginal density's penalty, and by classes, over plain ones.
+
+    Raises:
+        ValueError: they were not measured.
+    """
+    rows = []
+    for row in results["rows"]:
+        network, _, what = row["case"].rpartition(": ")
+        form = what.removesuffix(" / plain").removesuffix(" over the plain step")
+        if form.startswith("marginal density, ") or (form != what and "classes" in network):
+            form = form.removeprefix("marginal density, ")
+            rows.append({"network": network, "form": form, "ratio": f"{row['value']:.2f}"})
+    if not rows:
+        raise ValueError("benchmarks/results: expected marginal density; run 'make bench'")
+    return pd.DataFrame(rows).pivot(index="network", columns="form", values="ratio").fillna("–")
+
+
 def architectures(results: Mapping[str, Any]) -> tuple[str, pd.DataFrame]:
     """Sum up in words what came of architectures, and list them, those that gain most first."""
     rows = pd.DataFrame(results["rows"]).sort_values("stock_over_fast", ascending=False)

@@ -130,12 +130,14 @@ class Batch(NamedTuple):
         return self.images.detach().requires_grad_()
 
 
-def batch_of(case: Case, device: torch.device, layout: torch.memory_format) -> Batch:
+def batch_of(
+    case: Case, device: torch.device, layout: torch.memory_format, *, n_classes: int = 10
+) -> Batch:
     """Build a network and draw random images."""
     network = (
         three_convolutions()
         if case.network == "three"
-        else build_network(case.network, case.shape, 10, options=case.options, seed=0)
+        else build_network(case.network, case.shape, n_classes, options=case.options, seed=0)
     )
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(case.batch, *case.shape, generator=generator)

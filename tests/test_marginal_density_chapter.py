@@ -9,7 +9,6 @@ from suite import notebooks
 from suite.attacks import AUTO_ATTACK
 from suite.papers import marginal_density
 from suite.papers.marginal_density import Design, at_equal_accuracy, to_standard
-from suite.papers.marginal_density_measures import FORMS
 from suite.units import Measurement, Training
 
 CHAPTER = "marginal_density"
@@ -150,8 +149,6 @@ class Kept:
 
     def read_tensors(self, key):
         n, unit = int(key), self.units[int(key)]
-        if unit.metric == "step_milliseconds":
-            return {form: torch.tensor([1.0, 2.0]) * (i + 1) for i, form in enumerate(FORMS)}
         parts = {
             "saliency_maps": {"maps": (1, 1, 2, 2), "images": (1, 1, 2, 2)},
             "activation_ascent": {"images": (2, 1, 2, 2)},
@@ -200,20 +197,6 @@ def test_each_row_has_the_labels_of_its_unit(collected):
             assert row.form == unit.settings["form"]
         if unit.metric == "ood_auroc":
             assert row.foreign == unit.settings["data"]
-
-
-def test_times_have_a_row_each_turn_and_form_and_ratios_of_the_same_turn(collected):
-    _, rows, _ = collected
-    timing = rows[rows["panel"] == "timing"]
-    first = timing[timing["data"] == "blockmnist5k"]
-    by_method = {key: part["value"].tolist() for key, part in first.groupby(["metric", "method"])}
-    # Forms take 1 to 5 (none, naive, stable, efficient, logsumexp), in the second turn twice that.
-    assert by_method["step_milliseconds", "stable"] == [3.0, 6.0]
-    for name, ratio in (("stable", 4 / 3), ("logsumexp", 4 / 5), ("plain", 4)):
-        values = by_method[f"efficient_to_{name}_seconds", "density"]
-        assert values == pytest.approx([ratio, ratio])
-    assert timing["status"].eq("done").all()
-    assert timing["strength"].eq(0.3).all()
 
 
 def test_ratios_to_the_standard_network_are_of_the_same_seed(collected):

@@ -11,7 +11,7 @@ from suite.data.grouped import block_images, null_block_masks
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
 from suite.networks import build_network
-from suite.papers.marginal_density_measures import COMPARISONS, FORMS, step_milliseconds
+from suite.papers.marginal_density_measures import training_steps
 from suite.papers.measure import check, measure
 from suite.runs import compute
 from suite.training.evaluated import EvaluatedModel
@@ -206,30 +206,6 @@ def test_leakage_may_be_that_of_shifted_logits(subject, name, shift):
     torch.testing.assert_close(leakage.per_image, metrics.feature_leakage(maps, masks).absolute)
 
 
-def test_implementations_of_a_network_with_small_logits_are_one(subject):
-    values = {
-        name: value(subject, "implementations", n_images=5, value=name).per_image.item()
-        for name in COMPARISONS
-    }
-    logits = subject.network(shown(subject, 5)[0]).detach()
-    assert values["largest_logit"] == pytest.approx(logits.abs().max().item(), rel=1e-5)
-    assert values["implementation_difference"] < 1e-12
-    assert values["naive_out_of_range"] == 0
-
-
-@pytest.mark.parametrize("scale", [1e3, -1e3])
-def test_sums_of_exponentials_out_of_range_are_counted(subject, scale):
-    last = [m for m in subject.network.modules() if isinstance(m, torch.nn.Linear)][-1]
-    with torch.no_grad():
-        last.bias.fill_(scale)
-    assert value(subject, "implementations", n_images=5, value="naive_out_of_range").per_image == 1
-    size = value(subject, "implementations", n_images=5, value="largest_logit").per_image.item()
-    assert size == pytest.approx(1e3, rel=0.1)
-    difference = value(subject, "implementations", n_images=5, value="implementation_difference")
-    assert difference.per_image < 1e-9
-    assert last.bias.dtype == torch.float32
-
-
 STEPS = {"n_steps": 4, "strength": 0.1, "batch_size": 8}
 
 
@@ -307,29 +283,29 @@ def test_logit_gradients_have_their_parts(subject, part):
 def test_insertion_as_a_fraction_is_over_the_mean_change(subject):
     images, labels = shown(subject, 5)
     settings = {"saliency": "integrated_gradients", "n_images": 5, "n_steps": 4, "score": "logit"}
-    plain = value(subject, "insertion_auc", **settings).tensors["curves"]
+    maps = integrated_gradients(subject.network, images, labels)
+    whole, black = (
+        (logits - logits.mean(1, keepdim=True)).gather(1, labels[:, None])
+        for logits in (subject.network(images), subject.network(torch.zeros_like(images)))
+    )
+    order = maps.sum(1).flatten(1).argsort(dim=1, descending=True)[:, : 56 * 28 // 4]
+    first = torch.zeros(5, 56 * 28).scatter(1, order, 1.0).view(5, 1, 56, 28)
+    quarter = subject.network(images * first)
+    quarter = (quarter - quarter.mean(1, keepdim=True)).gather(1, labels[:, None])
     found = value(subject, "insertion_auc", **settings, fraction=True)
-    whole, black = subject.network(images), subject.network(torch.zeros_like(images))
-    change = (whole - black).gather(1, labels[:, None])
-    expected = (plain - plain[:, :1]) / change.mean()
-    torch.testing.assert_close(found.tensors["curves"], expected.detach())
-    torch.testing.assert_close(found.per_image, metrics.area_under_curve(expected.detach()))
-
-
-def test_a_step_is_timed_for_each_form_in_turns(subject):
-    result = value(subject, "step_milliseconds", n_images=8, n_rounds=3, strength=0.1)
-    assert result.tensors.keys() == set(FORMS)
-    assert all(times.shape == (3,) and (times > 0).all() for times in result.tensors.values())
-    assert result.per_image.tolist() == result.tensors["none"].tolist()
-    with pytest.raises(UsageError, match="n_rounds: expected a positive integer"):
-        value(subject, "step_milliseconds", n_images=8, n_rounds=0, strength=0.1)
+    expected = (
+        torch.cat([black - black, quarter - black, whole - black], 1) / (whole - black).mean()
+    )
+    torch.testing.assert_close(found.tensors["curves"][:, [0, 1, 4]], expected.detach())
+    curves = found.tensors["curves"]
+    torch.testing.assert_close(found.per_image, metrics.area_under_curve(curves))
 
 
 def test_a_network_trained_by_others_has_no_training_step(subject):
     unit = Pretrained(data="blocks", network="theirs")
     model = EvaluatedModel(subject.network, unit, subject.data)
     with pytest.raises(UsageError, match="expected a network that is trained here, got 'theirs'"):
-        step_milliseconds(model, n_images=8, n_rounds=1, strength=0.1)
+        training_steps(model, form="stable", n_steps=1, strength=0.1)
 
 
 def test_ascent_raises_the_logit_of_each_class(subject):

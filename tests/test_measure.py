@@ -30,7 +30,6 @@ flatness: block=4 data=None n_draws=None n_images=None part
 gradient_change: n_images n_samples=1 noise_std relative=True seed=0
 group_objective: first=0 n_images seed=0 step=1
 high_order: first=0 k=5 margins=(1.0, 10.0, 100.0) n_classes=None n_images seed=0 step=1
-implementations: n_images value
 importance_landscape: data=None n_draws=None n_images=None
 insertion_auc: fraction=False n_images n_steps saliency score='probability'
 interpretation_quality: first=0 keep_maps=False n_images n_steps=28 patch=16 saliencies step=1
@@ -45,7 +44,6 @@ pixel_perturbation: n_images n_steps over='image' saliency='smooth_grad'
 robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
 keep_images=True n_images scale=1.0 seed=0 source=None
 saliency_maps: data=None n_images saliency
-step_milliseconds: n_images n_rounds strength
 top_k_accuracy: k=5 n_images=None
 training_steps: batch_size=128 form n_steps strength tolerance=2.0
 vanishing_gradients: n_images

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
-from suite.papers.marginal_density_measures import COMPARISONS, SHIFTS
+from suite.papers.marginal_density_measures import SHIFTS
 from suite.store import Reader
 from suite.units import Measurement, Training, Unit, identity
 
@@ -25,11 +24,6 @@ SCORES = {
     "ood_auroc": "log_density",
     "ood_logit_auroc": "logit",
     "ood_probability_auroc": "max_probability",
-}
-TIME_RATIOS = {
-    "efficient_to_stable_seconds": "stable",
-    "efficient_to_logsumexp_seconds": "logsumexp",
-    "efficient_to_plain_seconds": "none",
 }
 # Ratios to the standard network, by what they divide.
 RATIOS = {
@@ -86,7 +80,6 @@ class Design:
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self.p = SimpleNamespace(**parameters)
         self.rows = list(self._rows())
-        self.timings = list(self._timings())
         self.pictures = dict(self._pictures())
 
     def training(
@@ -182,9 +175,6 @@ class Design:
             shifts = [
                 _wanted("feature_leakage", f"leakage_{s}", n_images=n, shift=s) for s in SHIFTS
             ]
-            pairs = [
-                _wanted("implementations", name, n_images=n, value=name) for name in COMPARISONS
-            ]
             wanted = [*plain, *self._changes(n)]
             if first:
                 wanted += [*self._of_pixels(), *self._gradients(n, cosine=True)]
@@ -192,7 +182,7 @@ class Design:
             methods = TABLE_1 if first else TABLE_3
             forms = ["density_stable"] + ["density_naive"] * (panel["network"] == "mlp")
             yield Experiment("methods", panel, methods, wanted, strength)
-            yield Experiment("methods", panel, TABLE_3, [*pairs, *shifts], strength)
+            yield Experiment("methods", panel, TABLE_3, shifts, strength)
             yield Experiment("implementations", panel, forms, plain, strength)
         yield from self._masking(p.block_panels[0])
         yield from self._of_strengths()
@@ -231,7 +221,8 @@ class Design:
         settings = {"n_steps": self.p.n_training_steps, "strength": self.p.steps_strength}
         wanted = [_wanted("training_steps", form=form, **settings) for form in FORMS_TRAINED]
         for panel in self.p.step_panels:
-            yield Experiment("training", panel, ["standard"], wanted, 0.0)
+            seeds = {"seeds": self.p.few_seeds}
+            yield Experiment("training", panel, ["standard"], wanted, 0.0, **seeds)
 
     def _of_groups(self) -> Iterator[Experiment]:
         strength = self.p.group_strength
@@ -303,14 +294,6 @@ class Design:
             return strength
         return self.p.others.get(method, 0.0)
 
-    def _timings(self) -> Iterator[Measurement]:
-        p = self.p
-        for panel in [*p.block_panels, *p.photo_panels]:
-            strength = _strength(panel, p)
-            settings = {"n_images": 128, "n_rounds": p.n_rounds, "strength": strength}
-            training = self.training(panel, "standard", p.seeds[0], 0.0)
-            yield Measurement(training=training, metric="step_milliseconds", settings=settings)
-
     def _pictures(self) -> Iterator[tuple[str, Measurement]]:
         """Yield what is drawn, by the start of the names of its arrays."""
         p = self.p
@@ -344,9 +327,9 @@ def _wanted(metric: str, title: str | None = None, **settings: Any) -> Wanted:
 
 
 def units(parameters: Mapping[str, Any]) -> list[Unit]:
-    """Return the units of the chapter: what is measured, timed and drawn, and the trainings."""
+    """Return the units of the chapter: what is measured and drawn, and the trainings."""
     design = Design(parameters)
-    measured = [unit for _, unit in design.rows] + design.timings + [*design.pictures.values()]
+    measured = [unit for _, unit in design.rows] + [*design.pictures.values()]
     trainings = {str(identity(unit.training)): unit.training for unit in measured}
     return [*measured, *trainings.values()]
 
@@ -359,12 +342,11 @@ def collect(
     labels = pd.DataFrame([labels for labels, _ in design.rows])
     rows = pd.concat([labels, computed.iloc[: len(labels)][[*COLUMNS, "key"]]], axis=1)
     rest = iter(computed["key"].iloc[len(labels) :])
-    times = [_times(unit, store.read_tensors(next(rest)) or {}) for unit in design.timings]
     arrays = _arrays(rows, store)
     for name, key in zip(design.pictures, rest, strict=False):
         for part, tensor in (store.read_tensors(key) or {}).items():
             arrays[name if name.startswith("ascent") else f"{name}|{part}"] = tensor.numpy()
-    rows = pd.concat([rows.drop(columns="key"), *times], ignore_index=True)
+    rows = rows.drop(columns="key")
     ratios = [to_standard(rows, metric) for metric in RATIOS]
     parts = [rows.assign(against=""), *ratios, at_equal_accuracy(rows)]
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays
@@ -448,21 +430,6 @@ def _mean_at(losses: Sequence[float], values: "pd.Series[float]", metric: str) -
     points = values.to_numpy() if of_shares else np.log(values.to_numpy())
     mean = float(np.interp(losses, values.index.to_numpy(float), points).mean())
     return mean if of_shares else float(np.exp(mean))
-
-
-def _times(unit: Measurement, tensors: Mapping[str, Tensor]) -> pd.DataFrame:
-    """Return milliseconds of a step with each form of the penalty, and ratios of them, by turn."""
-    turns = pd.DataFrame({name: tensor.numpy() for name, tensor in tensors.items()})
-    parts = [(form, "step_milliseconds", turns[form]) for form in turns]
-    for metric, other in TIME_RATIOS.items() if len(turns) else ():
-        parts.append(("density", metric, turns["efficient"] / turns[other]))
-    common = {"panel": "timing", "p": 2.0, "strength": unit.settings["strength"]}
-    common |= {"data": unit.training.data, "network": unit.training.network, "status": "done"}
-    return pd.DataFrame(
-        common | {"method": method, "metric": metric, "seed": turn, "value": value}
-        for method, metric, values in parts
-        for turn, value in values.items()
-    )
 
 
 def to_standard(rows: pd.DataFrame, metric: str) -> pd.DataFrame:

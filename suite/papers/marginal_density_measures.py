@@ -1,7 +1,5 @@
 """Metrics of the marginal-density chapter: see `suite.metrics` for what most of them mean."""
 
-import copy
-import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -19,12 +17,6 @@ from suite.training import optimizers
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.training.loop import initial_network
 from suite.units import Training
-
-# Ways to write the penalty in a training step; "none" is a step without it.
-FORMS = ("none", "naive", "stable", "efficient", "logsumexp")
-COMPARISONS = ("implementation_difference", "largest_logit", "naive_out_of_range")
-WARM_UP = 2  # rounds of steps that are not counted
-SAFE_LOGIT = 300.0  # its exponential fits double precision, with room for the gradient
 
 
 class Centred(nn.Module):
@@ -75,12 +67,25 @@ def _perturbation(
     )
 
 
-def _insertion(values: Tensor, *, fraction: bool = False) -> Result:
-    """Return areas; with `fraction` those of the change, as a share of its mean over all images."""
-    if fraction:
-        change = values - values[:, :1]
-        values = change / change[:, -1].mean()
-    return area(values)
+def _insertion_curve(
+    maps: Tensor,
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    n_steps: int,
+    score: str = "probability",
+    fraction: bool = False,
+) -> Tensor:
+    """See `suite.metrics.insertion_curve`; `fraction` is the fractional change of the output.
+
+    That is the change since nothing was there, over its mean over all whole images. Logits then
+    have their mean subtracted: a shift of all of them, which no prediction shows, would rule it.
+    """
+    shown = nn.Sequential(model, SHIFTS["centred"]).eval() if fraction else model
+    curves = metrics.insertion_curve(maps, shown, images, class_index, n_steps=n_steps, score=score)
+    change = curves - curves[:, :1]
+    return change / change[:, -1].mean() if fraction else curves
 
 
 def _logit_gradient(
@@ -146,67 +151,6 @@ def _training(subject: EvaluatedModel) -> Training:
     if not isinstance(subject.unit, Training):
         raise UsageError(f"expected a network that is trained here, got {subject.unit.network!r}")
     return subject.unit
-
-
-def implementations(subject: EvaluatedModel, *, n_images: int, value: str) -> Result:
-    r"""Compare the ways to write the penalty on a trained network: one value for all images.
-
-    `value` is one of `COMPARISONS`: "implementation_difference", the largest difference from the
-    gradient of logsumexp, as a share of it, in double precision; "largest_logit", by size; or
-    "naive_out_of_range", 1 if :math:`\sum_i e^{f_i}` leaves the range of single precision for some
-    image, else 0.
-    """
-    values = subject.cached(
-        ("implementations", n_images), lambda: _compare_implementations(subject, n_images)
-    )
-    return Result(values[COMPARISONS.index(value)][None])
-
-
-def _compare_implementations(subject: EvaluatedModel, n_images: int) -> Tensor:
-    network = copy.deepcopy(subject.network).double()
-    inputs = subject.test_images(n_images)[0].double().requires_grad_()
-    logits = network(inputs)
-    size = logits.detach().abs().max()
-    exact = input_gradient(logits.logsumexp(1), inputs, create_graph=True).flatten(1).norm(dim=1)
-    penalties = [
-        marginal_density_penalty(
-            logits, inputs, generator=subject.generator(0), implementation=form
-        )
-        for form in ("naive", "stable", "efficient")
-        if form != "naive" or size < SAFE_LOGIT
-    ]
-    difference = ((torch.stack(penalties) - exact) / exact).detach().abs().max()
-    partition = logits.detach().float().exp().sum(1)
-    outside = ~partition.isfinite() | (partition < torch.finfo(torch.float32).tiny)
-    return torch.stack([difference, size, outside.any().double()])
-
-
-def step_milliseconds(
-    subject: EvaluatedModel, *, n_images: int, n_rounds: int, strength: float
-) -> Result:
-    """Time a training step of the network as it was before training, in turns for each of `FORMS`.
-
-    The value is the time of a step without a penalty, one for each turn; all times are kept.
-    """
-    network = initial_network(_training(subject), subject.data).to(subject.device).train()
-    batch = subject.test_images(n_images)
-    turns = [
-        [_milliseconds(network, *batch, form, strength) for form in FORMS]
-        for _ in range(WARM_UP + n_rounds)
-    ]
-    times = torch.tensor(turns[WARM_UP:]).T
-    return Result(times[0], dict(zip(FORMS, times.contiguous(), strict=True)))
-
-
-def _milliseconds(
-    network: nn.Module, images: Tensor, labels: Tensor, form: str, strength: float
-) -> float:
-    """Take the gradient of one training step; return how long it took."""
-    start = time.perf_counter()
-    _penalised(network, images, labels, form, strength)
-    if images.is_cuda:
-        torch.cuda.synchronize()
-    return 1000 * (time.perf_counter() - start)
 
 
 def _penalised(
@@ -302,13 +246,13 @@ def activation_ascent(
     return Result(reached, {"images": (255 * images.detach()).byte()})
 
 
-_OWN = (activation_ascent, feature_leakage, implementations, ood_auroc, step_milliseconds)
+_OWN = (activation_ascent, feature_leakage, ood_auroc)
 METRICS: dict[str, Callable[..., Result]] = {
     **{metric.__name__: metric for metric in (*_OWN, training_steps, worst_group_accuracy)},
     "density_change": of_subject(metrics.density_change, _density_change),
     "density_gradient": of_subject(metrics.density_gradients, _density_gradient),
     "gradient_change": of_subject(metrics.gradient_change),
-    "insertion_auc": of_subject(metrics.insertion_curve, _insertion),
+    "insertion_auc": of_subject(_insertion_curve, area),
     "logit_gradient": of_subject(metrics.logit_gradients, _logit_gradient),
     "pixel_perturbation": of_subject(_perturbation, area, saliency="smooth_grad"),
 }

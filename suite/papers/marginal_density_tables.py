@@ -212,15 +212,6 @@ def parts_of_gradient(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def reduction(rows: pd.DataFrame) -> str:
-    """Write to what share of the standard network's norm a method brings both parts."""
-    texts = []
-    for part in ("shift", "centred"):
-        mean = mean_interval(rows[rows["metric"] == f"{part}_ratio"]["value"])
-        texts.append(f"{part} part to {interval_text(mean, '.2f')}")
-    return "; ".join(texts)
-
-
 def published_of(tables: list[dict[str, Any]]) -> dict[str, pd.DataFrame]:
     """Return published tables by their id, a row a method; Table 3 by `table-3/NETWORK`."""
     frames = {t["id"]: pd.DataFrame(t["rows"], index=t["columns"]).T for t in tables}

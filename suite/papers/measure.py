@@ -54,7 +54,6 @@ CHOICES: dict[str, Collection[str]] = {
     "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
     "saliency": metrics.SALIENCIES,
     "shift": density_measures.SHIFTS,
-    "value": density_measures.COMPARISONS,
 }
 COUNTS = (
     "block k n_baselines n_classes n_draws n_images n_rounds n_samples n_steps patch step stride"

@@ -292,7 +292,7 @@ def test_insertion_as_a_fraction_is_over_the_mean_change(subject):
     first = torch.zeros(5, 56 * 28).scatter(1, order, 1.0).view(5, 1, 56, 28)
     quarter = subject.network(images * first)
     quarter = (quarter - quarter.mean(1, keepdim=True)).gather(1, labels[:, None])
-    found = value(subject, "insertion_auc", **settings, fraction=True)
+    found = value(subject, "insertion_auc", **settings, fractional=True)
     expected = (
         torch.cat([black - black, quarter - black, whole - black], 1) / (whole - black).mean()
     )

@@ -246,7 +246,7 @@ class Design:
 
     def _insertion(self) -> list[Wanted]:
         settings = {"saliency": "integrated_gradients", "n_images": self.p.n_curves, "n_steps": 28}
-        return [_wanted("insertion_auc", "insertion", **settings, score="logit", fraction=True)]
+        return [_wanted("insertion_auc", "insertion", **settings, score="logit", fractional=True)]
 
     def _of_pixels(self) -> list[Wanted]:
         """Return what becomes of the logit as pixels come and go."""

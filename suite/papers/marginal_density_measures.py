@@ -75,17 +75,17 @@ def _insertion_curve(
     *,
     n_steps: int,
     score: str = "probability",
-    fraction: bool = False,
+    fractional: bool = False,
 ) -> Tensor:
-    """See `suite.metrics.insertion_curve`; `fraction` is the fractional change of the output.
+    """See `suite.metrics.insertion_curve`; `fractional` is the fractional change of the output.
 
     That is the change since nothing was there, over its mean over all whole images. Logits then
     have their mean subtracted: a shift of all of them, which no prediction shows, would rule it.
     """
-    shown = nn.Sequential(model, SHIFTS["centred"]).eval() if fraction else model
+    shown = nn.Sequential(model, SHIFTS["centred"]).eval() if fractional else model
     curves = metrics.insertion_curve(maps, shown, images, class_index, n_steps=n_steps, score=score)
     change = curves - curves[:, :1]
-    return change / change[:, -1].mean() if fraction else curves
+    return change / change[:, -1].mean() if fractional else curves
 
 
 def _logit_gradient(

@@ -9,6 +9,7 @@ import pandas as pd
 
 RESULTS = Path(__file__).parent / "results"
 LANDSCAPE = ": landscape penalty in each 10th step / plain, channels-last"
+FORMS = ("naive", "stable", "efficient", "logsumexp", "gradients of all logits")
 COMPLAINTS = {"Three convolutions, batch 128": 3076, "PreAct-ResNet-18, batch 128": 7714}
 
 
@@ -80,16 +81,20 @@ def density_forms(results: Mapping[str, Any]) -> pd.DataFrame:
     Raises:
         ValueError: they were not measured.
     """
+    forms = {f"marginal density, {form} / plain": form for form in FORMS}
+    forms |= {f"{form} over the plain step": form for form in FORMS}
     rows = []
     for row in results["rows"]:
         network, _, what = row["case"].rpartition(": ")
-        form = what.removesuffix(" / plain").removesuffix(" over the plain step")
-        if form.startswith("marginal density, ") or (form != what and "classes" in network):
-            form = form.removeprefix("marginal density, ")
-            rows.append({"network": network, "form": form, "ratio": f"{row['value']:.2f}"})
+        if what in forms:
+            found = {"network": network, "form": forms[what]}
+            rows.append(found | {"ratio": f"{row['value']:.3g}"})
     if not rows:
         raise ValueError("benchmarks/results: expected marginal density; run 'make bench'")
-    return pd.DataFrame(rows).pivot(index="network", columns="form", values="ratio").fillna("–")
+    table = pd.DataFrame(rows).pivot(index="network", columns="form", values="ratio")
+    columns = [form for form in FORMS if form in table]
+    networks = dict.fromkeys(row["network"] for row in rows)
+    return table.loc[[*networks], columns].fillna("–").rename_axis(None, axis=1).reset_index()
 
 
 def architectures(results: Mapping[str, Any]) -> tuple[str, pd.DataFrame]:

@@ -110,3 +110,30 @@ def test_rows_of_other_versions_or_threads_are_not_mixed(tmp_path):
     file.write_text(json.dumps({**about(), "rows": []}))
     with pytest.raises(SystemExit, match="measured with threads 2, now 1: run all of them"):
         merged(file, about(threads=1), [])
+
+
+def test_forms_of_the_density_stand_over_the_plain_step_and_by_classes():
+    cases = {
+        "MLP, BlockMNIST: marginal density, naive / plain": 2.5,
+        "MLP, BlockMNIST: marginal density, efficient / plain": 2.25,
+        "MLP, BlockMNIST: marginal density, efficient / double backpropagation": 1.0,
+        "MLP, 100 classes: efficient over the plain step": 2.0,
+        "MLP, 100 classes: gradients of all logits over the plain step": 40.2,
+    }
+    rows = [{"case": case, "value": value} for case, value in cases.items()]
+    assert tables.density_forms({"rows": rows}).to_dict("records") == [
+        {
+            "network": "MLP, BlockMNIST",
+            "naive": "2.5",
+            "efficient": "2.25",
+            "gradients of all logits": "–",
+        },
+        {
+            "network": "MLP, 100 classes",
+            "naive": "–",
+            "efficient": "2",
+            "gradients of all logits": "40.2",
+        },
+    ]
+    with pytest.raises(ValueError, match="expected marginal density; run 'make bench'"):
+        tables.density_forms({"rows": []})

@@ -91,6 +91,14 @@ def test_textured_digits_have_the_background_of_their_class_but_for_five_per_cen
         assert torch.equal(split.groups // 2, split.labels)
 
 
+def test_the_share_of_the_small_groups_is_a_setting() -> None:
+    train, test, _ = textured_images(digits(400), digits(400), NAMES, minority=0.01)
+    assert train.groups is not None
+    assert train.groups.bincount().tolist() == [198, 2, 2, 198]
+    assert test.groups is not None
+    assert test.groups.bincount().tolist() == [100] * 4
+
+
 def test_backgrounds_are_crops_of_the_photograph_of_the_group() -> None:
     """Where a digit has no ink, its background is half as bright as in the photograph."""
     blank = Split(torch.zeros(20, 1, 28, 28, dtype=torch.uint8), torch.arange(20) % 10)
@@ -219,7 +227,7 @@ def test_articles_are_put_on_textures_by_the_halves_of_their_classes(
     assert torch.equal(loaded.train.images, expected[0].images)
 
 
-@pytest.mark.parametrize("name", ["blockmnist", "texturedmnist"])
+@pytest.mark.parametrize("name", ["blockmnist", "texturedmnist", "texturedmnist-1pct"])
 def test_what_is_made_of_missing_data_says_how_to_get_them(name: str) -> None:
     with pytest.raises(DataMissing, match=r"data set 'mnist' is not at .*MNIST\("):
         load_data(name)

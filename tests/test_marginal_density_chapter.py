@@ -64,7 +64,8 @@ def test_table_1_is_trained_as_printed(profile):
 def test_networks_other_than_the_first_have_the_methods_of_table_3():
     rows = rows_of("methods", "workstation")
     assert methods(rows, network="vgg11") == {"standard", "input_gradient", "density"}
-    assert "at_pgd" in methods(rows, network="mlp")
+    assert methods(rows, network="mlp") == {"standard", "input_gradient", "density"}
+    assert "at_pgd" in methods(rows_of("methods", "paper"), network="mlp")
     implementations = rows_of("implementations", "workstation")
     assert methods(implementations, network="resnet") == {"density_stable"}
     strengths = {u.training.network: labels["strength"] for labels, u in rows if labels["strength"]}
@@ -118,6 +119,23 @@ def test_a_battery_attacks_the_networks_of_table_1_alone():
         u.settings["attack_settings"]["parts"] for labels, u in rows if labels["metric"] == "auto"
     ]
     assert all(parts == [*AUTO_ATTACK] for parts in whole)
+
+
+def test_batches_are_balanced_where_the_method_says_so():
+    rows = rows_of("group_sweep")
+    assert {(labels["method"], labels["strength"]) for labels, _ in rows} == {
+        *(("standard" + end, 0.0) for end in ("", "_balanced")),
+        *((m + end, 0.03) for m in ("density", "input_gradient") for end in ("", "_balanced")),
+    }
+    for labels, unit in rows:
+        assert unit.training.balance_groups == labels["method"].endswith("_balanced")
+        plain = labels["method"].removesuffix("_balanced")
+        expected = {
+            "standard": {},
+            "density": {"marginal_density": {"strength": 0.03}},
+            "input_gradient": {"logit_gradient": {"strength": 0.03}},
+        }
+        assert unit.training.penalties == expected[plain]
 
 
 def test_the_strength_of_a_row_is_that_of_its_method():

@@ -186,6 +186,7 @@ def test_rows_of_the_two_readings_are_named_apart():
 def test_a_trade_off_stands_against_the_mean_clean_accuracy_of_its_strength():
     table = PAIRS.assign(panel="strength", strength=1.0)
     both = pd.concat([table, table.assign(metric="leakage", value=2.0)])
+    assert set(tables.trade_off(both, ["leakage"], most_lost=14)["method"]) == {"density"}
     found = tables.trade_off(both, ["leakage"])
     assert found["measure"].eq("leakage").all()
     assert found.set_index("method")["clean"].to_dict() == {

@@ -455,6 +455,7 @@ MADE_OF_OTHERS = {
     "blockmnist",
     "texturedmnist5k",
     "texturedmnist",
+    "texturedmnist-1pct",
     "texturedfashion",
 }
 

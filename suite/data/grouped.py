@@ -42,13 +42,16 @@ def null_block_masks(split: Split) -> Tensor:
     return masks[:, None, :, None].expand(n, 1, height, width)
 
 
-def textured_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
+def textured_images(
+    train: Split, test: Split, classes: Sequence[str], *, minority: float = MINORITY
+) -> Read:
     """Put images on crops of two photographs, of which one goes with each half of the classes.
 
-    Labels become 0 for the lower and 1 for the upper half of the classes. In training all but 5% of
-    each new class have the background of their class, in testing one half; the group of an image is
-    2 label + background. Backgrounds are crops of a photograph of a building (0) and of a flower
-    (1), at half their brightness, from its left part in training and from its right in testing.
+    Labels become 0 for the lower and 1 for the upper half of the classes. In training all but
+    `minority` of each new class have the background of their class, in testing one half; the group
+    of an image is 2 label + background. Backgrounds are crops of a photograph of a building (0)
+    and of a flower (1), at half their brightness, from its left part in training and from its right
+    in testing.
 
     Source: built as :cite:t:`sagawa2020` built Waterbirds.
     """
@@ -58,7 +61,7 @@ def textured_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
     photos = torch.stack([torch.tensor(p).permute(2, 0, 1) for p in photographs])
     middle, half = photos.shape[3] // 2, (len(classes) + 1) // 2
     return (
-        _on_textures(train, half, photos[..., :middle], MINORITY, seed=2),
+        _on_textures(train, half, photos[..., :middle], minority, seed=2),
         _on_textures(test, half, photos[..., middle:], 0.5, seed=3),
         [", ".join(classes[:half]), ", ".join(classes[half:])],
     )

@@ -35,8 +35,12 @@ RATIOS = {
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 # Settings of metrics that are columns too, by the names of these.
 LABELS = {"noise_std": "noise_std", "epsilon": "epsilon", "data": "foreign", "form": "form"}
+# The ending of methods whose batches have as many images of each group.
+BALANCED = "_balanced"
 # What a panel says besides the fields of its trainings.
 OF_PANEL = ("foreign", "strength", "n_images")
+# Parts in which each method has the strength of the experiment.
+SWEPT = ("strength", "group_sweep")
 # Clean accuracy below that of standard training at which methods are compared.
 LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
@@ -97,6 +101,9 @@ class Design:
             fields["network_options"] = panel.get("network_options", {}) | {"softplus": sharpness}
         if method.startswith("group_dro"):
             fields |= {"group_dro": 0.01, "balance_groups": True}
+        if method.endswith(BALANCED):
+            fields |= {"balance_groups": True}
+            method = method.removesuffix(BALANCED)
         return Training(**fields, penalties=self._penalties(method, strength, norm))
 
     def _penalties(self, method: str, strength: float, norm: float) -> dict[str, Any]:
@@ -231,6 +238,13 @@ class Design:
             yield Experiment("groups", panel, TABLE_2, accuracies, strength)
             yield Experiment("groups", panel, TABLE_3, self._insertion(), strength)
             yield Experiment("foreign", panel, TABLE_6, self._detection(panel), strength)
+        both = ["", BALANCED]
+        for panel in self.p.group_sweeps:
+            seeds = {"seeds": self.p.group_seeds}
+            for strength in (0.0, *self.p.group_strengths):
+                names = ["density", "input_gradient"] if strength else ["standard"]
+                methods = [name + end for name in names for end in both]
+                yield Experiment("group_sweep", panel, methods, accuracies, strength, **seeds)
 
     def _of_photos(self) -> Iterator[Experiment]:
         p, strength = self.p, self.p.photo_strength
@@ -279,8 +293,8 @@ class Design:
         """Yield the labels of each row, and its measurement."""
         parts = (self._of_blocks(), self._of_steps(), self._of_groups(), self._of_photos())
         for part, panel, methods, wanted, strength, norm, seeds in itertools.chain(*parts):
-            for method in methods:
-                own = self._own_strength(method, strength, swept=part == "strength")
+            for method in self._kept(panel, methods):
+                own = self._own_strength(method, strength, swept=part in SWEPT)
                 common = {"panel": part, "method": method, "p": norm, "strength": own}
                 few = self.p.few_seeds if method in self.p.few else self.p.seeds
                 for seed in few if seeds is None else seeds:
@@ -288,6 +302,10 @@ class Design:
                     for labels, metric, settings in wanted:
                         unit = Measurement(training=training, metric=metric, settings=settings)
                         yield common | labels, unit
+
+    def _kept(self, panel: Panel, methods: Sequence[str]) -> list[str]:
+        left_out = self.p.left_out if panel is self.p.block_panels[0] else ()
+        return [method for method in methods if method not in left_out]
 
     def _own_strength(self, method: str, strength: float, *, swept: bool = False) -> float:
         if swept or method == "input_gradient" or "density" in method:
@@ -310,7 +328,7 @@ class Design:
             name = f"ascent|{kind}|{panel['data']}|{panel['network']}"
             wanted.append((name, panel, methods, strength, "activation_ascent", ascent))
         for name, panel, methods, strength, metric, settings in wanted:
-            for method in methods:
+            for method in self._kept(panel, methods):
                 own = self._own_strength(method, strength)
                 training = self.training(panel, method, p.seeds[0], own)
                 unit = Measurement(training=training, metric=metric, settings=settings)
@@ -356,7 +374,7 @@ def _arrays(rows: pd.DataFrame, store: Reader) -> dict[str, Any]:
     """Return what is drawn: accuracies in groups, curves (means over seeds), steps, cosines."""
     arrays, curves = {}, defaultdict(list)
     metrics = ["worst_group_accuracy", "pixel_perturbation", "training_steps", "cosine_gradient"]
-    kept = rows["metric"].isin(metrics) & (rows["panel"] != "strength")
+    kept = rows["metric"].isin(metrics) & ~rows["panel"].isin(SWEPT)
     for row in rows[kept & (rows["status"] == "done")].itertuples():
         tensors = store.read_tensors(str(row.key)) or {}
         if "accuracies" in tensors:

@@ -28,6 +28,9 @@ TITLES = {
     "density_stable": "density, stable",
     "density_naive": "density, naive",
     "group_dro_density": "Group DRO + density",
+    "standard_balanced": "standard, balanced",
+    "input_gradient_balanced": "input gradient, balanced",
+    "density_balanced": "density, balanced",
 }
 NORMS = {"l2": "L2", "linf": "L∞"}
 ATTACKS = {
@@ -142,13 +145,17 @@ def drawn(results: Iterable[Results], kind: str) -> dict[str, Any]:
     return found
 
 
-def trade_off(rows: pd.DataFrame, metrics: list[str]) -> pd.DataFrame:
-    """Return what was measured at each strength, beside the mean clean accuracy there, `clean`."""
+def trade_off(rows: pd.DataFrame, metrics: list[str], most_lost: float = 15.0) -> pd.DataFrame:
+    """Return what was measured at each strength, beside the mean clean accuracy there, `clean` (%).
+
+    Strengths that cost more than so many points of it, against the best, are left out.
+    """
     keys = ["profile", "data", "network", "method", "strength"]
     rows = largest(rows[rows["panel"] == "strength"])
     clean = rows[rows["metric"] == "accuracy"].groupby(keys)["value"].mean().rename("clean")
     rows = rows[rows["metric"].isin(metrics)].join(clean, on=keys)
-    return rows.assign(measure=rows["metric"].map(COMPARED), clean=100 * rows["clean"])
+    rows = rows.assign(measure=rows["metric"].map(COMPARED), clean=100 * rows["clean"])
+    return rows[rows["clean"] >= rows["clean"].max() - most_lost]
 
 
 def at_equal_accuracy(rows: pd.DataFrame, against: str) -> pd.DataFrame:

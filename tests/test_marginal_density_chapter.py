@@ -273,13 +273,15 @@ def test_networks_that_diverged_have_rows_without_values_and_no_arrays(collected
     assert not arrays
 
 
-# Standard training is right for 0.9 of the images and leaks 1.0.
+# Standard training is right for 0.9 of the images.
 CURVES = {
     ("standard", 0.0): (0.90, 1.0),
-    ("density", 1.0): (0.86, 0.25),
+    ("density", 0.5): (0.89, 0.5),
+    ("density", 1.0): (0.87, 0.125),
     ("density", 2.0): (0.80, 0.01),
-    ("input_gradient", 0.1): (0.91, 0.9),  # more accurate than standard: nothing is lost
-    ("input_gradient", 1.0): (0.86, 0.5),
+    ("input_gradient", 0.1): (0.88, 0.8),
+    ("input_gradient", 0.5): (0.90, 0.8),  # scatter: together they lose one point
+    ("input_gradient", 1.0): (0.86, 0.1),
 }
 
 
@@ -294,18 +296,31 @@ def swept(curves=CURVES, seed=0):
 
 
 def test_at_equal_accuracy_sizes_are_interpolated_by_logarithms():
-    """Four points of accuracy are lost by both: log2 of the leakage falls by 2 and by 1 on the way,
-    from where the curve leaves standard training; means are over 1, 2, 3 and 4 points."""
+    """One to four points of accuracy are lost between measured strengths of both. Density's log2 of
+    leakage falls from -1 by one a point to -3, and on to log2 0.01 over seven more."""
     found = at_equal_accuracy(swept()).set_index(["metric", "method"])["value"]
-    assert found["leakage", "density"] == pytest.approx(2 ** -(2 * 2.5 / 4))
-    loss = np.array([1, 2, 3, 4]) / 4
-    expected = np.log(0.9) * (1 - loss) + np.log(0.5) * loss
+    last = -3 + (np.log2(0.01) + 3) / 7
+    assert np.log2(found["leakage", "density"]) == pytest.approx((-1 - 2 - 3 + last) / 4)
+    places = np.array([0, 1, 2, 3]) / 3
+    expected = np.log(0.8) * (1 - places) + np.log(0.1) * places
     assert found["leakage", "input_gradient"] == pytest.approx(np.exp(expected.mean()))
-    assert found["accuracy", "density"] == pytest.approx(0.875)
+    assert found["accuracy", "density"] == pytest.approx((0.89 + 0.88 + 0.87 + 0.86) / 4)
+
+
+def test_nothing_is_interpolated_before_the_weakest_strength():
+    """From three points on; there density's curve goes on to 0.01 and the other's ends at four."""
+    late = {key: value for key, value in CURVES.items() if key != ("density", 0.5)}
+    found = at_equal_accuracy(swept(late)).set_index(["metric", "method"])
+    assert found["n"].eq(2).all()
+    slope = (np.log(0.01) - np.log(0.125)) / 7
+    assert np.log(found["value"]["leakage", "density"]) == pytest.approx(np.log(0.125) + slope / 2)
 
 
 def test_methods_without_a_common_loss_of_accuracy_are_not_compared():
-    lossless = {key: value for key, value in CURVES.items() if key != ("input_gradient", 1.0)}
+    lossless = {
+        key: (0.895, value[1]) if key[0] == "input_gradient" else value
+        for key, value in CURVES.items()
+    }
     assert at_equal_accuracy(swept(lossless)).empty
     alone = {key: value for key, value in CURVES.items() if key[0] != "density"}
     assert at_equal_accuracy(swept(alone)).empty

@@ -271,6 +271,14 @@ def test_leakage_of_the_block_alone_is_that_of_an_image_with_nothing_else(subjec
     torch.testing.assert_close(found.per_image, expected)
 
 
+def test_leakage_may_be_that_of_another_class(subject):
+    images, labels = shown(subject, 5)
+    maps = integrated_gradients(subject.network, images, (labels + 1) % 4)
+    expected = metrics.feature_leakage(maps, null_block_masks(subject.data.test)[:5]).absolute
+    found = value(subject, "feature_leakage", n_images=5, other=True)
+    torch.testing.assert_close(found.per_image, expected)
+
+
 @pytest.mark.parametrize("part", metrics.LogitGradients._fields)
 def test_logit_gradients_have_their_parts(subject, part):
     images, labels = shown(subject, 5)

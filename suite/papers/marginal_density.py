@@ -43,6 +43,7 @@ OF_PANEL = ("foreign", "strength", "n_images")
 SWEPT = ("strength", "group_sweep")
 # Clean accuracy below that of standard training at which methods are compared.
 LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
+ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES = ("accuracy", "pgd_l2", "auto_linf", "insertion", "pixel_perturbation")
 
@@ -202,7 +203,8 @@ class Design:
         wanted = [
             _wanted("accuracy"),
             *self._leakage(n),
-            self._pgd_20(**p.pgd[0], n=n),
+            *[self._pgd_20(**reading, n=n) for reading in p.pgd if reading["norm"] == "l2"],
+            _wanted("feature_leakage", "leakage_other", n_images=n, other=True),
             self._auto("linf", p.battery_linf, p.n_battery, "auto_linf", "apgd-ce", "apgd-t"),
             *self._gradients(n),
             *self._of_pixels(),
@@ -217,7 +219,7 @@ class Design:
         for method, strengths in p.other_strengths.items():
             for strength in strengths:
                 yield Experiment("strength", panel, [method], wanted, strength, seeds=p.few_seeds)
-        plain = wanted[:4]
+        plain = [*wanted[:3], self._pgd_20(**p.pgd[0], n=n)]
         for strength in p.norm_strengths:
             for norm in (2.0, *p.norms):
                 seeds = {"seeds": p.few_seeds}
@@ -393,10 +395,10 @@ def _arrays(rows: pd.DataFrame, store: Reader) -> dict[str, Any]:
 def at_equal_accuracy(rows: pd.DataFrame) -> pd.DataFrame:
     """Compare density with each other penalty where both cost the same clean accuracy.
 
-    Along its strengths a method goes from standard training to ever lower clean accuracy; what is
-    measured is interpolated, for each seed, to where `LOSSES` of it are lost (accuracy that rises
-    again with the strength counts as not lost), for sizes by logarithms, and averaged over those
-    losses that both methods reach.
+    Along its strengths a method loses ever more clean accuracy against standard training, by
+    isotonic regression, since single networks scatter. What is measured is interpolated, for each
+    seed, to where `LOSSES` of it are lost, for sizes by logarithms, and averaged over those losses
+    that lie between measured strengths of both methods.
 
     Args:
         rows: of the part "strength" among others.
@@ -411,8 +413,9 @@ def at_equal_accuracy(rows: pd.DataFrame) -> pd.DataFrame:
         curves = _curves(part)
         for other in sorted(curves.keys() - {"density"}):
             pair = [curves[name] for name in ("density", other) if name in curves]
-            reached = min(curve.index.max() for curve in pair)
-            losses = [loss for loss in LOSSES if loss <= reached]
+            first = max(curve.index[0] for curve in pair) - ROUNDING
+            reached = min(curve.index[-1] for curve in pair) + ROUNDING
+            losses = [loss for loss in LOSSES if first <= loss <= reached]
             if len(pair) < 2 or not losses:
                 continue
             common = {"panel": "equal", "data": data, "network": network, "seed": seed}
@@ -433,12 +436,14 @@ def _curves(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     wide = rows.pivot_table("value", ["method", "strength"], "metric")
     if "standard" not in wide.index:
         return {}
-    start = wide.loc[["standard"]]
+    from scipy.optimize import isotonic_regression
+
+    start = float(wide.loc["standard"]["accuracy"].iloc[0])
     curves = {}
     for method in set(rows["method"]) - {"standard"}:
-        curve = pd.concat([start, wide.loc[[method]].sort_index()])
-        lost = curve["accuracy"].iloc[0] - curve["accuracy"].cummin()
-        curves[method] = curve.set_index(lost.to_numpy())
+        curve = wide.loc[method].sort_index()
+        lost = isotonic_regression(start - curve["accuracy"].to_numpy()).x
+        curves[method] = curve.set_index(np.asarray(lost))
     return curves
 
 

@@ -38,16 +38,19 @@ def feature_leakage(
     saliency: str = "integrated_gradients",
     shift: str | None = None,
     alone: bool = False,
+    other: bool = False,
 ) -> Result:
     """See `suite.metrics.feature_leakage`; for BlockMNIST. `shift` is one of `SHIFTS` or None.
 
     With `alone` the network is shown the null block alone, as equation 9 is written, and not the
-    whole image, whose maps the paper draws.
+    whole image, whose maps the paper draws. With `other` the map is that of the class after the
+    label, the first one after the last.
     """
     network = nn.Sequential(subject.folded, SHIFTS[shift]).eval() if shift else subject.folded
     images, labels = subject.test_images(n_images)
     masks = null_block_masks(subject.data.test)[:n_images].to(images.device)
     images = images * masks if alone else images
+    labels = (labels + 1) % len(subject.data.classes) if other else labels
     maps = metrics.saliency_maps(network, saliency)(images, labels)
     leakage = metrics.feature_leakage(maps, masks)
     return Result(leakage.relative if relative else leakage.absolute)

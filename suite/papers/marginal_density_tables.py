@@ -44,6 +44,7 @@ ATTACKS = {
 COMPARED = {
     "leakage": "leakage",
     "leakage_share": "leakage, share of the map",
+    "leakage_other": "leakage of another class",
     "pgd_l2": "accuracy, PGD-20 (L2)",
     "auto_linf": "accuracy, Auto-PGD (L∞)",
     "others_gradient": "gradients of other logits",

@@ -260,6 +260,13 @@ def test_arrays_hold_maps_ascents_groups_and_mean_curves(collected):
     assert names == {f"groups|texturedmnist5k|density|{seed}" for seed in (0, 1)}
 
 
+def test_of_curves_their_mean_is_kept():
+    curves = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
+    kept = marginal_density.kept_tensors({}, {"curves": curves, "images": curves})
+    assert kept["curves"].tolist() == [[0.0, 2.0]]
+    assert kept["images"] is curves
+
+
 def test_networks_that_diverged_have_rows_without_values_and_no_arrays(collected):
     units, *_ = collected
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from suite.papers.marginal_density_measures import SHIFTS
 from suite.store import Reader
@@ -370,6 +371,12 @@ def collect(
     ratios = [to_standard(rows, metric) for metric in RATIOS]
     parts = [rows.assign(against=""), *ratios, at_equal_accuracy(rows)]
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays
+
+
+def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what `collect` reads of the tensors of a unit: of curves their mean over images."""
+    means = {name: t.mean(0, keepdim=True) for name, t in tensors.items() if name == "curves"}
+    return {**tensors, **means}
 
 
 def _arrays(rows: pd.DataFrame, store: Reader) -> dict[str, Any]:

@@ -53,6 +53,18 @@ def kept_run(tmp_path, units):
     return call
 
 
+def test_values_of_single_images_are_kept_if_the_chapter_reads_them(
+    units, store, here, clean, tmp_path
+):
+    compute(units, store=store, resources=here)
+    for reads in (True, False):
+        paper = SimpleNamespace(collect=collect, READS_IMAGES=reads)
+        path = keep(CHAPTER, PARAMETERS, units, paper, stores=[store], folder=tmp_path / str(reads))
+        values = [r.values for r in read_archive(path).records.values() if "mean" in r.values]
+        assert values
+        assert all(("per_image" in each) == reads for each in values)
+
+
 def test_a_finished_run_is_kept_whole(kept_run, units, store, here, clean, tmp_path):
     table = compute(units, store=store, resources=here)
     path = kept_run(store)

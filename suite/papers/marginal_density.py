@@ -38,6 +38,8 @@ COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 LABELS = {"noise_std": "noise_std", "epsilon": "epsilon", "data": "foreign", "form": "form"}
 # The ending of methods whose batches have as many images of each group.
 BALANCED = "_balanced"
+# The units are networks: values of single images are summed up before anything is read.
+READS_IMAGES = False
 # What a panel says besides the fields of its trainings.
 OF_PANEL = ("foreign", "strength", "n_images")
 # Parts in which each method has the strength of the experiment.

@@ -1,6 +1,7 @@
 """Moving a finished run into the kept results of the project."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from suite.store import (
     Archive,
     Kept,
     Layers,
+    Record,
     Store,
     archive_path,
     check_agreement,
@@ -40,7 +42,8 @@ def keep(
     Args:
         chapter, parameters, units: of the run, with its profile among the parameters.
         paper: the module of the chapter; its `kept_tensors`, if it has that, says which part of the
-            tensors of a unit `collect` reads.
+            tensors of a unit `collect` reads, and `READS_IMAGES`, if that is False, that it reads no
+            values of single images, which are then not kept.
         stores: those that have the units; the first that has one goes.
         folder: of the kept results; default: that of the project.
 
@@ -76,6 +79,8 @@ def keep(
     drawn = parts.drawn
     if hasattr(paper, "kept_tensors"):
         drawn = {key: paper.kept_tensors(parameters, part) for key, part in drawn.items()}
+    if not getattr(paper, "READS_IMAGES", True):
+        records = {key: _without_images(record) for key, record in records.items()}
     tensors = {f"{k}/{name}": t for k, part in drawn.items() for name, t in part.items()}
     provenance = provenance_of(chapter, profile, parts, keys, parameters)
     provenance["fingerprints"] = fingerprints_of(units, known)
@@ -85,6 +90,11 @@ def keep(
     results = judged(chapter, profile, rows, arrays, provenance)
     save_tables(chapter, profile, results, path.parents[1])
     return path
+
+
+def _without_images(record: Record) -> Record:
+    values = {name: value for name, value in record.values.items() if name != "per_image"}
+    return replace(record, values=values)
 
 
 def _check_commits(commits: Collection[str]) -> None:

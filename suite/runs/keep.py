@@ -42,8 +42,8 @@ def keep(
     Args:
         chapter, parameters, units: of the run, with its profile among the parameters.
         paper: the module of the chapter; its `kept_tensors`, if it has that, says which part of the
-            tensors of a unit `collect` reads, and `READS_IMAGES`, if that is False, that it reads no
-            values of single images, which are then not kept.
+            tensors of a unit `collect` reads; and if its `READS_IMAGES` is False, it reads no
+            values of single images, and they are not kept.
         stores: those that have the units; the first that has one goes.
         folder: of the kept results; default: that of the project.
 

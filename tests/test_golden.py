@@ -26,9 +26,6 @@ PROFILE = "laptop"
 CHAPTERS = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
 KEPT = sorted(KEPT_RESULTS.glob("*/*.verdicts.csv"))
 
-# What the profile had when the keys were written.
-AS_WRITTEN = {"marginal_density": {"n_images": 200, "n_battery": 100}}
-
 # Every penalty, and those that have settings with other settings.
 PENALTY_CASES = {
     "activation_l1": [{}, {"layers": "all"}],
@@ -75,10 +72,7 @@ TRAININGS = [
 
 def unit_keys(chapter):
     """Return the keys of six units, spread over those of the profile."""
-    units = notebooks.units_of(
-        chapter, notebooks.resolve(chapter, PROFILE, AS_WRITTEN.get(chapter, {}))
-    )
-    return keys_of(units)
+    return keys_of(notebooks.units_of(chapter, notebooks.resolve(chapter, PROFILE, {})))
 
 
 def penalty(name, number):

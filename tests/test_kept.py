@@ -10,20 +10,10 @@ import torch
 
 from suite import notebooks
 from suite.errors import UsageError
-from suite.papers.measure import METRICS
 from suite.paths import KEPT_RESULTS
 from suite.runs import compute
 from suite.runs.execute import keys_of
-from suite.store import (
-    TIMED,
-    Archive,
-    Kept,
-    Layers,
-    Record,
-    archive_path,
-    read_archive,
-    write_archive,
-)
+from suite.store import Archive, Kept, Layers, Record, archive_path, read_archive, write_archive
 from suite.units import Measurement
 
 ABOUT = {
@@ -164,14 +154,6 @@ def test_two_kept_results_that_disagree_are_an_error_that_names_both(folder):
     write_archive(other, archive({KEY: record(mean=0.25)}, {}))
     with pytest.raises(UsageError, match=r"one\.zip and .*two\.zip disagree .*entropy"):
         Kept(folder).read(KEY)
-
-
-def test_times_may_differ(folder):
-    assert set(TIMED) <= set(METRICS)
-    for chapter, mean in (("two", 1.0), ("three", 2.0)):
-        timed = {"c" * 32: record(mean=mean, metric=TIMED[0])}
-        write_archive(archive_path(chapter, "laptop", folder), archive(timed, {}))
-    assert Kept(folder).read("c" * 32) is not None
 
 
 def test_of_two_that_agree_the_one_with_tensors_is_read(folder):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from suite.store import TIMED, Archive, Reader, Record
+from suite.store import Archive, Reader, Record
 
 EQUAL, ROUNDED, WITHIN, OUTSIDE = KINDS = (
     "equal to the digit",
@@ -36,7 +36,7 @@ def compare(archive: Archive, here: Reader) -> pd.DataFrame:
     found = here.read_all(archive.records)
     rows = []
     for key, record in archive.records.items():
-        if key in found and record.unit.get("metric") not in TIMED:
+        if key in found:
             about = {"key": key, "metric": record.unit.get("metric", "training loss")}
             about |= {"of": _words(record.unit), "group": str(_without_seed(record.unit))}
             same = record.status == found[key].status

@@ -71,6 +71,8 @@ def keep(
             f"run 'python -m suite run {chapter} --profile {profile}' first"
         )
     _check_commits({r.provenance["commit"] for s in stores for r in s.read_all(keys).values()})
+    if not getattr(paper, "READS_IMAGES", True):
+        records = {key: _without_images(record) for key, record in records.items()}
     for key, record in records.items():
         for other, archive in kept.archives.items():
             if other != path and key in archive.records:
@@ -79,8 +81,6 @@ def keep(
     drawn = parts.drawn
     if hasattr(paper, "kept_tensors"):
         drawn = {key: paper.kept_tensors(parameters, part) for key, part in drawn.items()}
-    if not getattr(paper, "READS_IMAGES", True):
-        records = {key: _without_images(record) for key, record in records.items()}
     tensors = {f"{k}/{name}": t for k, part in drawn.items() for name, t in part.items()}
     provenance = provenance_of(chapter, profile, parts, keys, parameters)
     provenance["fingerprints"] = fingerprints_of(units, known)

@@ -1,7 +1,6 @@
 """Results by key, in two layers: what this machine has computed, and what the project keeps."""
 
 from suite.store.kept import (
-    TIMED,
     Archive,
     Kept,
     Layers,
@@ -15,7 +14,6 @@ from suite.store.kept import (
 from suite.store.local import Reader, Record, Store, replace_file
 
 __all__ = [
-    "TIMED",
     "Archive",
     "Kept",
     "Layers",

@@ -33,7 +33,6 @@ from suite.paths import KEPT_RESULTS, ROOT
 from suite.store.local import Reader, Record, checksum, dump, replace_file
 
 FORMAT = 1
-TIMED = ("step_milliseconds",)  # metrics that are times, of which two are never the same
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same contents give the same bytes
 
 
@@ -224,8 +223,7 @@ def check_agreement(key: str, records: Mapping[Path, Record]) -> None:
         UsageError: they do not; it names all files.
     """
     first, *others = records.values()
-    timed = first.unit.get("metric") in TIMED
-    if not timed and any((r.status, r.values) != (first.status, first.values) for r in others):
+    if any((r.status, r.values) != (first.status, first.values) for r in others):
         names = " and ".join(map(name_of_archive, records))
         raise UsageError(
             f"{names} disagree about unit {key} ({first.unit.get('metric', 'training')}): remove "

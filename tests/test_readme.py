@@ -176,6 +176,22 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     assert f"from {mean['none']:.3f} to {mean['target 10']:.3f}" in text
 
 
+def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
+    text = (ROOT / "book" / "index.md").read_text()
+    kept = load_results("marginal_density", "workstation")
+    rows = kept.verdicts.query("data == 'blockmnist'").set_index("claim")
+    p = all_parameters("marginal_density", profiles("marginal_density")["workstation"])
+    first, swept = rows.loc["leakage-suppressed"], rows.loc["leakage-below-input-gradient"]
+    epochs, n = p["block_panels"][0]["epochs"], first["n"]
+    assert f"MLP on BlockMNIST, {epochs} epochs, {n} networks of each kind" in text
+    assert f"leakage falls to {first['estimate']:.2f} of that without a penalty" in text
+    assert f"({p['sweep']['epochs']} epochs, {swept['n']} networks)" in text
+    assert f"it is {swept['estimate']:.2f} of that with the older penalty" in text
+    robust = rows.loc["l2-robustness-above-input-gradient"]
+    assert f"accuracy under PGD {-robust['estimate']:.3f} lower" in text
+    assert robust["verdict"] == "opposite"
+
+
 def test_what_the_first_page_says_of_top_gap_is_what_was_kept():
     text = (ROOT / "book" / "index.md").read_text()
     kept = load_results("top_gap", "laptop")

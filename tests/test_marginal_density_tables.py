@@ -189,6 +189,8 @@ def test_a_trade_off_stands_against_the_mean_clean_accuracy_of_its_strength():
     assert set(tables.trade_off(both, ["leakage"], most_lost=14)["method"]) == {"density"}
     found = tables.trade_off(both, ["leakage"])
     assert found["measure"].eq("leakage").all()
+    twice = pd.concat([both, both.assign(step_size=0.01, value=4.0)])
+    assert tables.trade_off(twice, ["leakage"])["value"].tolist() == [3.0] * 4
     assert found.set_index("method")["clean"].to_dict() == {
         "standard": pytest.approx(60.0),
         "density": pytest.approx(75.0),

@@ -154,7 +154,10 @@ def trade_off(rows: pd.DataFrame, metrics: list[str], most_lost: float = 15.0) -
     keys = ["profile", "data", "network", "method", "strength"]
     rows = largest(rows[rows["panel"] == "strength"])
     clean = rows[rows["metric"] == "accuracy"].groupby(keys)["value"].mean().rename("clean")
-    rows = rows[rows["metric"].isin(metrics)].join(clean, on=keys)
+    # One value a network: attacks have one for each size of their steps.
+    rows = rows[rows["metric"].isin(metrics)]
+    rows = rows.groupby([*keys, "seed", "metric"])["value"].mean().reset_index()
+    rows = rows.join(clean, on=keys)
     rows = rows.assign(measure=rows["metric"].map(COMPARED), clean=100 * rows["clean"])
     return rows[rows["clean"] >= rows["clean"].max() - most_lost]
 

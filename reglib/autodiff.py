@@ -9,7 +9,9 @@ from torch import Tensor
 Map = Callable[[Tensor], Tensor]
 
 
-def input_gradient(outputs: Tensor, inputs: Tensor, *, create_graph: bool = False) -> Tensor:
+def input_gradient(
+    outputs: Tensor, inputs: Tensor, *, create_graph: bool = False, keep_graph: bool = False
+) -> Tensor:
     r"""Differentiate the sum of `outputs` by `inputs`.
 
     .. math:: g = \nabla_x \sum_j f_j(x)
@@ -20,7 +22,8 @@ def input_gradient(outputs: Tensor, inputs: Tensor, *, create_graph: bool = Fals
     Args:
         outputs: values computed from `inputs`, of any shape.
         inputs: tensor that requires a gradient, of any shape.
-        create_graph: keep the graph, so that the result can be differentiated again.
+        create_graph: make a graph of the result, so that it can be differentiated again.
+        keep_graph: keep that of `outputs` for further derivatives; with `create_graph` it is kept.
 
     Returns:
         The gradient, of the shape of `inputs`.
@@ -43,7 +46,11 @@ def input_gradient(outputs: Tensor, inputs: Tensor, *, create_graph: bool = Fals
             "without a graph; was the forward pass made under torch.no_grad()?"
         )
     (gradient,) = torch.autograd.grad(
-        outputs.sum(), inputs, create_graph=create_graph, allow_unused=True
+        outputs.sum(),
+        inputs,
+        create_graph=create_graph,
+        retain_graph=create_graph or keep_graph,
+        allow_unused=True,
     )
     if gradient is None:
         raise ValueError("outputs: expected values that depend on inputs, got independent ones")

@@ -121,6 +121,8 @@ class Training(_Checked):
             each epoch (see `suite.training.augmentation.zoom_in`); None for no zooming.
         swap_halves: the upper and the lower half of an image change places or not, at random and
             anew in each epoch: for BlockMNIST, the null block is put above or below anew.
+        input_noise: standard deviation of normal noise on the images, anew in each epoch, in the
+            units of `pixel_range`.
         optimizer_options: further arguments of the optimizer (`suite.training.optimizers`), such as
             "momentum" and "weight_decay"; with "decay_all" false, biases and normalisations do not
             decay.
@@ -154,6 +156,7 @@ class Training(_Checked):
     flip: bool = field(default=False, metadata=SWITCH)
     zoom: float | None = field(default=None, metadata=ZOOM)
     swap_halves: bool = field(default=False, metadata=SWITCH)
+    input_noise: float = field(default=0.0, metadata=STRENGTH)
     optimizer_options: Mapping[str, Any] = field(default_factory=dict, metadata=SETTINGS)
     cosine_epochs: int | None = None
     decay_epochs: Sequence[int] = field(default=(), metadata=RISING)

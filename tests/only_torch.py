@@ -69,6 +69,9 @@ PENALTIES = {
     "class_map_l1": lambda logits, x: reglib.class_map_l1(network.class_maps(x)),
     "cure_penalty": lambda logits, x: reglib.cure_penalty(model, logits, labels, x),
     "curvature_penalty": lambda logits, x: reglib.curvature_penalty(landscape()),
+    "finite_difference_penalty": lambda logits, x: reglib.finite_difference_penalty(
+        model, logits, labels, x
+    ),
     "group_dro": lambda logits, x: (
         reglib.group_dro(
             cross_entropy(logits, labels, reduction="none"),

@@ -11,6 +11,7 @@ from reglib.regularizers.curvature import (
     score_matching_penalty,
 )
 from reglib.regularizers.gradients import (
+    finite_difference_penalty,
     input_gradient_penalty,
     logit_gradient_penalty,
     marginal_density_penalty,
@@ -18,7 +19,8 @@ from reglib.regularizers.gradients import (
 from reglib.regularizers.groups import GroupDRO, balancing_weights, group_dro
 
 __all__ = (
-    "input_gradient_penalty logit_gradient_penalty marginal_density_penalty input_hessian_penalty "
+    "input_gradient_penalty finite_difference_penalty logit_gradient_penalty "
+    "marginal_density_penalty input_hessian_penalty "
     "cure_penalty score_matching_penalty adversarial_penalty adversarial_examples activation_l1 "
     "group_dro GroupDRO balancing_weights"
 ).split()

@@ -11,6 +11,7 @@ from suite.metrics.class_maps import (
     mask_iou,
 )
 from suite.metrics.complexity import entropy
+from suite.metrics.corruptions import SMALLEST as SMALLEST_CORRUPTED
 from suite.metrics.corruptions import corrupted, probability_ratio
 from suite.metrics.curves import (
     ablation_curve,

@@ -12,6 +12,8 @@ from suite.errors import UsageError, unknown
 
 SEEDED = ("impulse_noise", "glass_blur")  # these draw from a seed of their own
 
+SMALLEST = 32  # pixels a side that the package takes
+
 
 def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tensor:
     """Corrupt images.
@@ -36,10 +38,14 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
         raise unknown("corruption", corruption, names)
     if level not in range(1, 6):
         raise UsageError(f"level: expected an integer from 1 to 5, got {level!r}")
-    if images.dtype != torch.uint8 or images.shape[1] not in (1, 3) or min(images.shape[2:]) < 32:
+    if (
+        images.dtype != torch.uint8
+        or images.shape[1] not in (1, 3)
+        or min(images.shape[2:]) < SMALLEST
+    ):
         raise UsageError(
-            "images: expected bytes with 1 or 3 channels and at least 32 pixels a side, got "
-            f"{images.dtype} of shape {tuple(images.shape)}"
+            f"images: expected bytes with 1 or 3 channels and at least {SMALLEST} pixels a side, "
+            f"got {images.dtype} of shape {tuple(images.shape)}"
         )
     from imagecorruptions import corrupt
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args, get_origin
 from suite import metrics
 from suite.attacks import ATTACKS
 from suite.errors import check_call, unknown
-from suite.papers import group_features, second_order, top_gap_measures
+from suite.papers import group_features, second_order, side_by_side_measures, top_gap_measures
 from suite.papers import marginal_density_measures as density_measures
 from suite.papers import pilcro_measures as landscape_measures
 from suite.papers.binding import of_subject
@@ -16,10 +16,18 @@ from suite.units import COUNT, Measurement, require
 
 
 def accuracy(
-    subject: EvaluatedModel, *, n_images: int | None = None, data: str | None = None
+    subject: EvaluatedModel,
+    *,
+    n_images: int | None = None,
+    data: str | None = None,
+    first: int = 0,
+    step: int = 1,
 ) -> Result:
-    """1 where a test image, of another data set if `data` is given, is classified right, else 0."""
-    pixels, labels = subject.test_uint8(n_images, data)
+    """1 where a test image, of another data set if `data` is given, is classified right, else 0.
+
+    With `first` and `step` they are the images at `first`, `first` + `step`, and so on.
+    """
+    pixels, labels = subject.test_uint8(n_images, data, first=first, step=step)
     return Result((subject.predict(pixels) == labels).double())
 
 
@@ -44,6 +52,7 @@ METRICS: dict[str, Callable[..., Result]] = {
     **group_features.METRICS,
     **landscape_measures.METRICS,
     **second_order.METRICS,
+    **side_by_side_measures.METRICS,
     **top_gap_measures.METRICS,
 }
 # Settings that are a name in a table, of all metrics or of one. Those that are one of a few words
@@ -56,7 +65,8 @@ CHOICES: dict[str, Collection[str]] = {
     "shift": density_measures.SHIFTS,
 }
 COUNTS = (
-    "block k n_baselines n_classes n_draws n_images n_rounds n_samples n_steps patch step stride"
+    "block k n_baselines n_bins n_classes n_draws n_images n_rounds n_samples "
+    "n_steps patch pixels step stride"
 ).split()
 # What takes only the images of the data that it is shown: these may have any number of classes.
 WITHOUT_LABELS = ("ood_auroc",)

@@ -231,11 +231,23 @@ def corrupted_accuracy(
 
 
 def _corruptions(pixels: Tensor, category: str | None, level: int, seed: int) -> Iterator[Tensor]:
+    """Yield the corrupted images; smaller ones have their outermost pixels repeated meanwhile."""
     corrupt = _corrupted if pixels.nbytes <= REMEMBERED_BYTES else _corrupted.__wrapped__
-    content = pixels.cpu().numpy().tobytes(), tuple(pixels.shape)
+    height, width = pixels.shape[-2:]
+    rows, columns = (_padded(n).to(pixels.device) for n in (height, width))
+    whole = pixels[..., rows[:, None], columns]
+    content = whole.cpu().numpy().tobytes(), tuple(whole.shape)
     for kind in [category] if category else metrics.CORRUPTIONS:
         for name in metrics.CORRUPTIONS[kind]:
-            yield corrupt(*content, name, level, seed).to(pixels.device)
+            changed = corrupt(*content, name, level, seed)
+            top, left = ((n - m) // 2 for n, m in zip(changed.shape[-2:], (height, width)))
+            yield changed[..., top : top + height, left : left + width].to(pixels.device)
+
+
+def _padded(size: int) -> Tensor:
+    """Return which pixel stands where in a row that is made as long as corruptions need it."""
+    length = max(size, metrics.SMALLEST_CORRUPTED)
+    return (torch.arange(length) - (length - size) // 2).clamp(0, size - 1)
 
 
 def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: int | None = None) -> Result:

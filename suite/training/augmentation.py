@@ -115,6 +115,16 @@ def swap_halves(images: Tensor, *, generator: torch.Generator) -> Tensor:
     return torch.where(swapped[:, None, None, None], images.roll(height // 2, 2), images)
 
 
+def with_noise(images: Tensor, std: float, *, generator: torch.Generator) -> Tensor:
+    """Add normal noise of a standard deviation to images (B, C, H, W); values are not cut off.
+
+    The generator is on the CPU, so that every device gets the same noise.
+    """
+    if not std:
+        return images
+    return images + std * torch.randn(images.shape, generator=generator).to(images)
+
+
 def check_size(unit: Training, size: tuple[int, ...]) -> None:
     """Check that images of a size (H, W) can be changed as a training asks.
 

@@ -188,6 +188,7 @@ class _Fit:
             )
             pixels = self.images[index.to(self.images.device)].to(device)
             images = to_float(augmentation.augmented(unit, pixels, changes), unit.pixel_range)
+            images = augmentation.with_noise(images, unit.input_noise, generator=changes)
             images = images.contiguous(memory_format=self.layout)
             acting = [term for term in self.terms if number % term.every == 0]
             given = self._forward(acting, images, self.labels[index], generator)

@@ -223,6 +223,7 @@ PENALTIES: dict[str, Penalty] = {
     "adversarial": of_inputs(regularizers.adversarial_penalty),
     "class_map_l1": class_map_sizes,
     "cure": of_inputs(regularizers.cure_penalty),
+    "finite_difference": of_inputs(regularizers.finite_difference_penalty),
     "input_gradient": of_inputs(regularizers.input_gradient_penalty),
     "input_hessian": of_inputs(regularizers.input_hessian_penalty),
     "landscape_curvature": landscape_curvature,

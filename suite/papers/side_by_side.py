@@ -1,0 +1,300 @@
+"""Side by side: every method at several strengths, by the measures of all papers."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from suite.errors import expected, unknown
+from suite.store import Reader
+from suite.units import Measurement, Training, Unit
+
+Settings = dict[str, Any]
+
+# The methods in their order, and what they are called.
+METHODS = {
+    "none": "none",
+    "input_gradient": "input gradient (double backpropagation)",
+    "finite_difference": "input gradient, finite differences",
+    "logit_gradient": "gradient of the label's logit",
+    "density": "marginal density",
+    "cure": "CURE",
+    "target": "landscape target",
+    "curvature": "landscape curvature",
+    "l1": "L1 on class maps",
+    "top_gap": "Top-GAP with L1",
+    "softplus": "SoftPlus activations",
+    "noise": "noise on the images",
+    "adversarial": "PGD training",
+}
+# Whose strength is that of one penalty.
+PENALTIES = {
+    "input_gradient": "input_gradient",
+    "finite_difference": "finite_difference",
+    "logit_gradient": "logit_gradient",
+    "density": "marginal_density",
+    "cure": "cure",
+    "target": "landscape_target",
+    "curvature": "landscape_curvature",
+    "l1": "class_map_l1",
+    "top_gap": "class_map_l1",
+}
+CURE_RADII = [0.3, 0.6, 0.9, 1.2, 1.5]
+PGD_STEPS = 3
+# Clean accuracy that a method may cost, on the images that strengths are chosen on.
+MOST_LOST = 0.01
+COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
+FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
+# Keys of a panel that are not fields of a training.
+OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift", "maps_of"}
+REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
+# The units are networks: values of single images are summed up before anything is read.
+READS_IMAGES = False
+
+
+class Measure(NamedTuple):
+    """What is measured of each network.
+
+    `better` is 1 where a larger value is better, -1 where a smaller one is. `of` is the chapter
+    whose paper measures it, or "all". `turned` gives the value the other sign.
+    """
+
+    title: str
+    better: int
+    of: str
+    metric: str
+    settings: Settings
+    turned: bool = False
+
+
+def measures(p: SimpleNamespace) -> dict[str, Measure]:
+    """Return the measures of a panel, by their names in tables of results.
+
+    Accuracy is that of every second test image; the others are those by which strengths are chosen.
+    """
+    few, gradient = {"n_images": p.n_few}, {"saliency": "logit_gradient"}
+    attack = {"attack": "auto_attack", "epsilon": p.epsilon, "n_images": p.n_attacked}
+    attack |= {"counts": "correct", "keep_images": False}
+    apgd = {"parts": ["apgd-ce", "apgd-t"], "steps": p.auto_steps}
+    square = {"parts": ["square"], "queries": p.n_queries}
+    faith = few | gradient | {"patch": p.patch}
+    noisy = few | gradient | {"n_samples": p.n_samples}
+    curve = few | {"saliency": "integrated_gradients", "n_steps": 28}
+    flat = {"part": "block_tv", "block": p.block, "n_images": p.n_landscape}
+    regular, density, high = "gradient_regularisation", "marginal_density", "high_order_saliency"
+    found = {
+        "accuracy": ("clean accuracy", 1, "all", "accuracy", {"first": 1, "step": 2}),
+        "calibration": ("calibration error", -1, "all", "calibration_error", {}),
+        "auto": ("accuracy, Auto-PGD", 1, "all", "robust_accuracy", attack | _of(apgd)),
+        "square": ("accuracy, Square", 1, "all", "robust_accuracy", attack | _of(square)),
+        "corrupted": (
+            "accuracy, corruptions",
+            1,
+            "all",
+            "corrupted_accuracy",
+            {"level": p.level, "n_images": p.n_corrupted},
+        ),
+        "shifted": ("accuracy, off centre", 1, "pilcro", "shifted_accuracy", {"pixels": p.shift}),
+        "faithful": (
+            "Faithfulness, the paper's formula",
+            1,
+            regular,
+            "faithfulness_estimate",
+            faith | {"score": "confidence"},
+        ),
+        "faithful_quantus": (
+            "Faithfulness, as Quantus has it",
+            1,
+            regular,
+            "faithfulness_estimate",
+            faith | {"score": "logit"},
+        ),
+        "lipschitz": (
+            "normalised Lipschitz estimate",
+            -1,
+            regular,
+            "local_lipschitz_estimate",
+            noisy | {"normalised": True},
+        ),
+        "sensitivity": ("max-sensitivity", -1, regular, "max_sensitivity", noisy),
+        "entropy": ("entropy of the map", -1, regular, "entropy", few | gradient),
+        "insertion": ("insertion", 1, density, "insertion_auc", curve),
+        "change": (
+            "change of the gradient by noise",
+            -1,
+            density,
+            "gradient_change",
+            few | {"noise_std": p.noise_std},
+        ),
+        "share": ("share of the first eigenvalue", 1, high, "exact_share", {"n_images": p.n_least}),
+        "distance": (
+            "distance of CASO from CAFO",
+            -1,
+            high,
+            "second_order_distance",
+            {"n_images": p.n_least},
+        ),
+        "flatness": ("unevenness of the landscape", -1, "pilcro", "flatness", flat),
+        "pointing": ("share on the object", 1, "top_gap", "grid_pointing", few | gradient),
+    }
+    turned = {"faithful_quantus"}
+    return {name: Measure(*values, turned=name in turned) for name, values in found.items()}
+
+
+def _of(settings: Settings) -> Settings:
+    return {"attack_settings": settings}
+
+
+class Network(NamedTuple):
+    """A network of a panel: `chosen` marks the strength at which methods are compared."""
+
+    method: str
+    strength: float
+    seed: int
+    chosen: bool
+
+
+def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
+    """Return the parameters of each panel: its own before those of the chapter.
+
+    Raises:
+        UsageError: a key that is not known or is missing, a method that is not known or is chosen
+            at a strength that is not among its own, or two panels of one data set.
+    """
+    found = []
+    for panel in parameters["panels"]:
+        if unexpected := panel.keys() - FIELDS - OF_PANEL:
+            raise expected("panels", f"keys among {sorted(FIELDS | OF_PANEL)}", sorted(unexpected))
+        if missing := REQUIRED - panel.keys():
+            raise expected("panels", f"a value for {sorted(missing)}", dict(panel))
+        strengths, chosen = panel["strengths"], panel["chosen"]
+        for method in [*strengths, *chosen]:
+            if method not in METHODS or method == "none":
+                raise unknown("method", method, [name for name in METHODS if name != "none"])
+        for method, strength in chosen.items():
+            if strength not in strengths.get(method, []):
+                among = f"one of its strengths, {strengths.get(method, [])}"
+                raise expected(f"chosen, {method}", among, strength)
+        found.append(SimpleNamespace(**{**parameters, **panel}, fields=panel.keys() & FIELDS))
+    names = [p.data for p in found]
+    if len(set(names)) < len(names):
+        raise expected("panels", "one for a data set", names)
+    return found
+
+
+def networks(p: SimpleNamespace) -> list[Network]:
+    """Return the networks of a panel: all strengths, and the chosen ones with more seeds."""
+    found = [Network("none", 0.0, seed, True) for seed in p.seeds]
+    for method, strengths in p.strengths.items():
+        for strength in strengths:
+            chosen = p.chosen.get(method) == strength
+            seeds = p.seeds if chosen else p.sweep_seeds
+            found += [Network(method, strength, seed, chosen) for seed in seeds]
+    return found
+
+
+def training(p: SimpleNamespace, network: Network) -> Training:
+    """Return the training of a network.
+
+    The strength of a method is that of its penalty; for SoftPlus it is one over the sharpness β,
+    for noise its standard deviation, and for PGD training the radius, in the maximum norm: half of
+    the loss is that of the attacked images, found in three steps of half the radius.
+    """
+    fields = {name: getattr(p, name) for name in p.fields}
+    options = dict(fields.pop("network_options", {}))
+    method, strength = network.method, network.strength
+    if method == "top_gap":
+        options |= p.top_gap
+    if method == "softplus":
+        options |= {"softplus": 1 / strength}
+    if method == "noise":
+        fields["input_noise"] = strength
+    penalties: Settings = {}
+    if method in PENALTIES:
+        own = {"radius": CURE_RADII} if method == "cure" else {}
+        penalties = {PENALTIES[method]: {"strength": strength} | own}
+    if method == "adversarial":
+        attack = {"epsilon": strength, "step_size": strength / 2, "n_steps": PGD_STEPS}
+        penalties = {"adversarial": {"strength": 1.0, "random_start": True} | attack}
+    return Training(**fields, network_options=options, penalties=penalties, seed=network.seed)
+
+
+def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Measurement]]:
+    """Return the labels of each row, and its measurement."""
+    pairs = []
+    for p in panels(parameters):
+        wanted = measures(p)
+        choice = Measure("", 1, "", "accuracy", {"step": 2})
+        for network in networks(p):
+            unit = training(p, network)
+            common = network._asdict()
+            del common["seed"]
+            for name, measure in {"choice": choice, **wanted}.items():
+                labels = common | {"metric": name, "turned": measure.turned}
+                measured = Measurement(
+                    training=unit, metric=measure.metric, settings=measure.settings
+                )
+                pairs.append((labels, measured))
+    return pairs
+
+
+def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
+    """Return the measurements that keep maps, by the start of the names of their arrays."""
+    found = {}
+    for p in panels(parameters):
+        for network in networks(p):
+            if network.chosen and network.seed == p.seeds[0]:
+                found[f"{p.data}|{network.method}"] = Measurement(
+                    training=training(p, network),
+                    metric="saliency_maps",
+                    settings={"saliency": "logit_gradient", "n_images": p.n_maps},
+                )
+    return found
+
+
+def units(parameters: Mapping[str, Any]) -> list[Unit]:
+    """Return the units of the chapter: what is measured and drawn, and the trainings."""
+    measured = [unit for _, unit in _planned(parameters)]
+    trainings = [unit.training for unit in measured if unit.metric == "calibration_error"]
+    return [*measured, *_drawn(parameters).values(), *trainings]
+
+
+def collect(
+    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return one row a network and measure, and images and maps."""
+    labels = pd.DataFrame([labels for labels, _ in _planned(parameters)])
+    rows = pd.concat([labels, computed.iloc[: len(labels)][COLUMNS]], axis=1)
+    rows["value"] = rows["value"].where(~rows["turned"], -rows["value"])
+    arrays = {
+        f"{name}|{part}": tensor.numpy()
+        for name, key in zip(_drawn(parameters), computed["key"].iloc[len(labels) :], strict=False)
+        for part, tensor in (store.read_tensors(key) or {}).items()
+    }
+    return rows.drop(columns="turned"), arrays
+
+
+def strongest_allowed(rows: pd.DataFrame, most_lost: float = MOST_LOST) -> dict[str, float]:
+    """Return for each method its strongest strength that costs no more clean accuracy than allowed.
+
+    Args:
+        rows: of one panel; those of the metric "choice" are looked at, of seeds that all have.
+        most_lost: mean loss against the networks without a method, of the same seeds.
+
+    Returns:
+        A strength by method; a method of which each strength costs more, or diverges, has none.
+    """
+    rows = rows[rows["metric"] == "choice"]
+    wide = rows.pivot_table("value", ["method", "strength"], "seed", sort=False, dropna=False)
+    common = set.intersection(*rows.groupby(["method", "strength"])["seed"].agg(set))
+    means = wide[sorted(common)].mean(axis="columns", skipna=False)
+    least = means.loc["none"].iloc[0] - most_lost
+    found: dict[str, float] = {}
+    for method in METHODS:
+        if method != "none" and method in means.index:
+            of_method = means.loc[method]  # not a number where a training diverged
+            allowed = of_method[of_method >= least]
+            found |= {method: float(max(allowed.index))} if len(allowed) else {}
+    return found

@@ -1,0 +1,123 @@
+"""What "side by side" measures that no other chapter does."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from reglib.saliency import surrogate_loss
+from suite import metrics
+from suite.errors import expected
+from suite.metrics.saliency import caso_converged
+from suite.papers.second_order import unit_vectors
+from suite.training.evaluated import EvaluatedModel, Result
+
+SHIFTS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def calibration_error(
+    subject: EvaluatedModel, *, n_images: int | None = None, n_bins: int = 15
+) -> Result:
+    r"""Compute the expected calibration error: one value.
+
+    .. math:: \sum_b \frac{|I_b|}{n} \left| \frac{1}{|I_b|} \sum_{i \in I_b}
+       \bigl( p_i - [\hat y_i = y_i] \bigr) \right|
+
+    over bins of equal width of :math:`p_i`, the probability of the predicted class.
+
+    Source: :cite:t:`guo2017`.
+    """
+    pixels, labels = subject.test_uint8(n_images)
+    top, predicted = subject.logits(pixels).double().softmax(1).max(1)
+    return Result(expected_calibration_error(top, predicted == labels, n_bins)[None])
+
+
+def expected_calibration_error(top: Tensor, right: Tensor, n_bins: int) -> Tensor:
+    """Return the error of top probabilities (B,) and whether the prediction is right (B,)."""
+    bins = (top * n_bins).long().clamp_max(n_bins - 1)
+    gaps = torch.zeros(n_bins, dtype=top.dtype, device=top.device)
+    return gaps.index_add(0, bins, top - right.to(top.dtype)).abs().sum() / len(top)
+
+
+def shifted_accuracy(
+    subject: EvaluatedModel, *, pixels: int, n_images: int | None = None
+) -> Result:
+    """Share of four diagonal moves by so many pixels after which an image is classified right.
+
+    What moves in from outside repeats the outermost pixels.
+    """
+    images, labels = subject.test_uint8(n_images)
+    if not 0 < pixels < min(images.shape[-2:]):
+        raise expected("pixels", f"1 to {min(images.shape[-2:]) - 1}", pixels)
+    right = [
+        subject.predict(moved(images, pixels * down, pixels * across)) == labels
+        for down, across in SHIFTS
+    ]
+    return Result(torch.stack(right).double().mean(0))
+
+
+def moved(images: Tensor, down: int, across: int) -> Tensor:
+    """Move images (B, C, H, W) by whole pixels; the outermost ones are repeated."""
+    height, width = images.shape[-2:]
+    rows = (torch.arange(height, device=images.device) - down).clamp(0, height - 1)
+    columns = (torch.arange(width, device=images.device) - across).clamp(0, width - 1)
+    return images[..., rows[:, None], columns]
+
+
+def grid_pointing(
+    subject: EvaluatedModel, *, n_images: int, saliency: str = "logit_gradient"
+) -> Result:
+    """Share of the absolute saliency of a class that lies on its image in a grid of four.
+
+    Each test image stands in a square grid with the next ones of other classes, at a place that
+    goes round; chance is 1/4. The network is shown the grid at twice the height and width.
+
+    Raises:
+        UsageError: too few images of other classes after one of them.
+
+    Source: the grid pointing game of :cite:t:`bohle2021`, with four images of any confidence.
+    """
+    images, labels = subject.test_images(n_images)
+    grids, places = image_grids(images, labels)
+    maps_of = metrics.saliency_maps(subject.folded, saliency)
+    shares = []
+    for rows in torch.arange(len(images)).split(16):
+        maps = maps_of(grids[rows], labels[rows]).abs().sum(1)
+        cells = maps.unflatten(2, (2, -1)).unflatten(1, (2, -1)).sum((2, 4)).flatten(1)
+        own = cells.gather(1, places[rows, None])[:, 0]
+        shares.append((own / cells.sum(1)).double())
+    return Result(torch.cat(shares))
+
+
+def image_grids(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a grid of each image with three of other classes, and the place of the image, 0..3."""
+    count = len(images)
+    grids, places = [], torch.arange(count, device=images.device) % 4
+    for index in range(count):
+        others: list[int] = []
+        for candidate in range(index + 1, index + count):
+            row = candidate % count
+            if labels[row] not in labels[[index, *others]]:
+                others.append(row)
+            if len(others) == 3:
+                break
+        if len(others) < 3:
+            raise expected("n_images", "images of four classes or more", f"{count} of fewer")
+        others.insert(int(places[index]), index)
+        cells = images[others].unflatten(0, (2, 2))  # (2, 2, C, H, W)
+        grids.append(cells.permute(2, 0, 3, 1, 4).flatten(3, 4).flatten(1, 2))
+    return torch.stack(grids), places
+
+
+def second_order_distance(subject: EvaluatedModel, *, n_images: int) -> Result:
+    """Distance of CASO from CAFO, both without L1 norm and scaled to norm 1: from 0 to 2."""
+    distances = []
+    for images, _ in subject.batches(n_images):
+        loss = surrogate_loss(subject.folded, images, subject.predict(images))
+        second = unit_vectors(caso_converged(loss).maps)
+        distances.append((second - unit_vectors(loss.gradient)).norm(dim=1))
+    return Result(torch.cat(distances).double())
+
+
+_METRICS = (calibration_error, grid_pointing, second_order_distance, shifted_accuracy)
+METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

@@ -1,0 +1,235 @@
+"""The chapter that compares the methods: its networks, measures, choice, matrix and guide."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from reglib.regularizers import finite_difference_penalty, input_gradient_penalty
+from suite import notebooks
+from suite.errors import UsageError
+from suite.evidence.results import load_results
+from suite.papers import side_by_side as paper
+from suite.papers import side_by_side_measures as own
+from suite.papers import side_by_side_tables as tables
+from suite.papers.measure import METRICS
+from suite.training.augmentation import with_noise
+
+PARAMETERS = notebooks.all_parameters(
+    "side_by_side", notebooks.resolve("side_by_side", "smoke", {})
+)
+PANEL = paper.panels(PARAMETERS)[0]
+MEASURES = paper.measures(PANEL)
+
+
+@pytest.fixture
+def smooth() -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(6, 16), torch.nn.Softplus(), torch.nn.Linear(16, 3)]
+    return torch.nn.Sequential(*layers).double()
+
+
+def test_finite_differences_tend_to_double_backpropagation_from_one_side(smooth):
+    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 1, 2, 0])
+    exact = input_gradient_penalty(smooth(x), labels, x)
+    errors = [
+        (finite_difference_penalty(smooth, smooth(x), labels, x, step=h) - exact).abs().max().item()
+        for h in (1e-1, 1e-2, 1e-3)
+    ]
+    assert errors[1] / errors[0] == pytest.approx(0.1, rel=0.5)
+    assert errors[2] / errors[1] == pytest.approx(0.1, rel=0.1)  # of first order in h
+
+
+def test_finite_differences_hold_the_direction_constant(smooth):
+    x = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
+    labels, h = torch.tensor([0, 2]), 0.1
+    finite_difference_penalty(smooth, smooth(x), labels, x, step=h).sum().backward()
+    found = smooth[0].weight.grad.clone()
+    smooth.zero_grad()
+    losses = torch.nn.functional.cross_entropy(smooth(x), labels, reduction="none")
+    (gradient,) = torch.autograd.grad(losses.sum(), x)
+    d = gradient / gradient.norm(dim=1, keepdim=True)
+    ahead, here = (
+        torch.nn.functional.cross_entropy(smooth(at), labels, reduction="none")
+        for at in (x.detach() + h * d, x.detach())
+    )
+    ((ahead - here) / h).square().sum().backward()
+    torch.testing.assert_close(found, smooth[0].weight.grad)
+
+
+def test_a_step_of_no_length_is_refused(smooth):
+    x = torch.zeros(1, 6, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(ValueError, match="step: expected a positive length, got 0"):
+        finite_difference_penalty(smooth, smooth(x), torch.tensor([0]), x, step=0)
+
+
+def test_noise_has_its_standard_deviation_and_none_is_none():
+    images = torch.zeros(8, 1, 32, 32)
+    generator = torch.Generator().manual_seed(0)
+    assert with_noise(images, 0.0, generator=generator) is images
+    assert with_noise(images, 0.2, generator=generator).std() == pytest.approx(0.2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"colour": 1}, "panels: expected keys among"),
+        ({"strengths": {"magic": [1.0]}}, "unknown method 'magic'"),
+        ({"chosen": {"cure": 7.0}}, "chosen, cure: expected one of its strengths"),
+    ],
+)
+def test_a_panel_with_what_is_not_known_is_refused(change, match):
+    panel = PARAMETERS["panels"][0] | change
+    with pytest.raises(UsageError, match=match):
+        paper.panels(PARAMETERS | {"panels": [panel]})
+
+
+def test_a_panel_without_an_epsilon_and_two_of_one_data_set_are_refused():
+    panel = dict(PARAMETERS["panels"][0])
+    with pytest.raises(UsageError, match="one for a data set"):
+        paper.panels(PARAMETERS | {"panels": [panel, panel]})
+    del panel["epsilon"]
+    with pytest.raises(UsageError, match="a value for"):
+        paper.panels(PARAMETERS | {"panels": [panel]})
+
+
+def test_each_method_differs_from_none_in_its_own_way_alone():
+    plain = paper.training(PANEL, paper.Network("none", 0.0, 0, True))
+    assert not plain.penalties
+    for method, strengths in PANEL.strengths.items():
+        unit = paper.training(PANEL, paper.Network(method, strengths[0], 0, True))
+        same_network = unit.network_options == plain.network_options
+        assert same_network == (method not in ("top_gap", "softplus")), method
+        assert bool(unit.penalties) == (method not in ("softplus", "noise")), method
+        assert (unit.input_noise > 0) == (method == "noise")
+        assert (unit.epochs, unit.learning_rate) == (plain.epochs, plain.learning_rate)
+    assert {"none", *PANEL.strengths} == set(paper.METHODS)
+
+
+def test_strengths_of_softplus_and_pgd_training_are_sharpness_and_radius():
+    soft = paper.training(PANEL, paper.Network("softplus", 0.2, 0, True))
+    assert soft.network_options["softplus"] == pytest.approx(5)
+    attacked = paper.training(PANEL, paper.Network("adversarial", 0.03, 0, True))
+    assert attacked.penalties["adversarial"]["epsilon"] == 0.03
+
+
+def test_more_seeds_are_trained_where_methods_are_compared():
+    strengths = {"cure": [0.1, 1.0]}
+    p = SimpleNamespace(seeds=[0, 1, 2], sweep_seeds=[0], strengths=strengths, chosen={"cure": 1.0})
+    found = [(n.method, n.strength, n.seed) for n in paper.networks(p)]
+    assert [seed for _, s, seed in found if s == 0.1] == [0]
+    assert [seed for m, s, seed in found if s == 1.0] == [0, 1, 2]
+
+
+def test_every_measure_is_there():
+    assert {measure.metric for measure in MEASURES.values()} <= set(METRICS)
+    assert {measure.better for measure in MEASURES.values()} == {-1, 1}
+
+
+def rows(values: dict[tuple[str, float], list[float]], metric: str = "choice") -> pd.DataFrame:
+    """Return rows of networks by method and strength, a value a seed."""
+    return pd.DataFrame(
+        [
+            {"method": m, "strength": s, "seed": seed, "metric": metric, "value": value}
+            | {"status": "done", "chosen": True}
+            for (m, s), of in values.items()
+            for seed, value in enumerate(of)
+        ]
+    )
+
+
+def test_the_strongest_strength_that_costs_a_point_is_allowed():
+    values = {
+        ("none", 0.0): [0.90, 0.92, 0.5],
+        ("cure", 0.1): [0.90, 0.92],
+        ("cure", 1.0): [0.88, 0.93],  # half a point, a mean of the two seeds that all have
+        ("cure", 10.0): [0.88, 0.91],
+        ("noise", 0.1): [0.80, 0.80],
+        ("l1", 1.0): [0.95, np.nan],  # one of them diverged
+    }
+    assert paper.strongest_allowed(rows(values)) == {"cure": 1.0}
+
+
+def test_chosen_strengths_are_what_the_rule_gives_on_kept_results():
+    for profile in ("laptop", "workstation"):
+        kept = load_results("side_by_side", profile).frame
+        for data, panel in kept.groupby("data") if len(kept) else ():
+            chosen = panel[panel["chosen"] & (panel["method"] != "none")]
+            named = chosen.groupby("method")["strength"].first().to_dict()
+            assert paper.strongest_allowed(panel) == pytest.approx(named), (profile, data)
+
+
+def cells_of(gaps: dict[str, list[float]]) -> pd.DataFrame:
+    values = {("none", 0.0): [0.5, 0.52, 0.48, 0.51, 0.49, 0.5]}
+    values |= {
+        (m, 1.0): [v + g for v, g in zip(values["none", 0.0], gap)] for m, gap in gaps.items()
+    }
+    measured = [rows(values, metric) for metric in ("auto", "sensitivity")]
+    flat = {key: [0.9] * len(of) for key, of in values.items()}
+    frame = pd.concat([*measured, rows(flat, "accuracy")])
+    few = {name: MEASURES[name] for name in ("accuracy", "auto", "sensitivity")}
+    return tables.compared(frame, few)
+
+
+def test_a_clear_difference_stands_on_the_better_side_and_a_vague_one_does_not():
+    clear = [0.2, 0.21, 0.2, 0.19, 0.2, 0.2]
+    cells = cells_of({"cure": clear, "noise": [0.3, -0.3, 0.2, -0.2, 0.1, 0.0]})
+    cells = cells.set_index(["measure", "method"])
+    assert cells.loc[("auto", "cure"), "stands"]
+    assert cells.loc[("auto", "cure"), "deviations"] > 0
+    assert cells.loc[("sensitivity", "cure"), "deviations"] < 0
+    assert not cells.loc[("auto", "noise"), "stands"]
+    assert cells.loc[("auto", "cure"), "difference"] == pytest.approx(0.2)
+    assert cells.loc[("auto", "cure"), "n"] == 6
+
+
+def test_the_guide_says_where_nothing_helps():
+    cells = cells_of({"cure": [0.2, 0.21, 0.2, 0.19, 0.2, 0.2]})
+    found = tables.guide(cells, MEASURES).set_index("if you want")
+    assert found.loc["higher accuracy, Auto-PGD", "take"].startswith("CURE, 1")
+    assert "0.5 → 0.7" in found.loc["higher accuracy, Auto-PGD", "expect"]
+    assert found.loc["lower max-sensitivity", "take"] == "nothing here: no difference stands"
+    assert tables.harm(cells, MEASURES) == "CURE (max-sensitivity)"
+
+
+def test_measures_that_rank_alike_or_the_other_way_round_are_named():
+    base = {("none", float(s)): [float(s)] for s in range(5)}
+    turned = {key: [-v for v in of] for key, of in base.items()}
+    frame = pd.concat([rows(base, "auto"), rows(base, "square"), rows(base, "sensitivity")])
+    correlations = tables.agreement(pd.concat([frame, rows(turned, "entropy")]), MEASURES)
+    assert correlations.loc["auto", "square"] == pytest.approx(1)
+    assert correlations.loc["auto", "sensitivity"] == pytest.approx(-1)  # less of it is better
+    assert correlations.loc["auto", "entropy"] == pytest.approx(1)
+    same, against = tables.pairs_of_measures(correlations, MEASURES)
+    assert "accuracy, Auto-PGD and accuracy, Square (1.00)" in same
+    assert "max-sensitivity" in against
+
+
+def test_calibration_error_of_known_predictions():
+    top = torch.tensor([0.9, 0.9, 0.6, 0.6], dtype=torch.float64)
+    right = torch.tensor([True, False, True, True])
+    # Bins of a tenth: |0.9 - 0.5| and |0.6 - 1|, half of the images each.
+    assert float(own.expected_calibration_error(top, right, 10)) == pytest.approx(0.4)
+    assert float(own.expected_calibration_error(right.double(), right, 10)) == pytest.approx(0.0)
+
+
+def test_moved_images_repeat_the_outermost_pixels():
+    image = torch.arange(9).view(1, 1, 3, 3)
+    assert own.moved(image, 1, 0)[0, 0].tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 5]]
+    assert own.moved(image, 0, -1)[0, 0].tolist() == [[1, 2, 2], [4, 5, 5], [7, 8, 8]]
+
+
+def test_a_grid_has_the_image_at_its_place_among_other_classes():
+    labels = torch.tensor([0, 0, 1, 2, 3, 1])
+    images = torch.arange(6.0).view(6, 1, 1, 1).expand(6, 1, 2, 2)
+    grids, places = own.image_grids(images, labels)
+    assert grids.shape == (6, 1, 4, 4)
+    for index, place in enumerate(places.tolist()):
+        corners = grids[index, 0, ::2, ::2].flatten().long()
+        assert corners[place] == index
+        assert len(set(labels[corners].tolist())) == 4
+    with pytest.raises(UsageError, match="four classes"):
+        own.image_grids(images[:3], labels[:3])

@@ -578,6 +578,102 @@ def saliency_grid(
     return picture_grid(rows, titles=["image", *maps], labels=titles)
 
 
+def matrix(
+    values: pd.DataFrame,
+    numbers: pd.DataFrame,
+    *,
+    label: str,
+    limit: float,
+    sure: pd.DataFrame | None = None,
+) -> Figure:
+    """Draw a table as coloured cells: blue above zero, red below.
+
+    Args:
+        values: that the colours stand for; one that is not a number has no cell.
+        numbers: text in the cells.
+        label: of the colours.
+        limit: the value of the darkest colour.
+        sure: cells that are not sure are pale; None if all are.
+    """
+    certain = np.ones(values.shape, bool) if sure is None else sure.to_numpy(bool)
+    levels = values.to_numpy(float)
+    height = 1.0 + 0.3 * len(values)
+    figure, axis = plt.subplots(figsize=(WIDTH, height), layout="constrained")
+    ticks = {"xticklabels": list(values), "yticklabels": list(values.index)}
+    bar = {"label": label, "shrink": 0.7}
+    colours = {"vmin": -limit, "vmax": limit, "cmap": "RdBu"}
+    sns.heatmap(
+        levels.clip(-limit, limit), linewidths=0.5, cbar_kws=bar, ax=axis, **colours, **ticks
+    )
+    alphas: Any = np.where(certain, 1.0, 0.25).ravel()
+    axis.collections[0].set_alpha(alphas)
+    for (row, column), level in np.ndenumerate(levels):
+        if np.isfinite(level):
+            dark = certain[row, column] and abs(level) > 0.6 * limit
+            colour = "white" if dark else BLACK if certain[row, column] else GREY
+            text = str(numbers.iloc[row, column])
+            place: dict[str, Any] = {"ha": "center", "va": "center"}
+            axis.text(column + 0.5, row + 0.5, text, color=colour, fontsize=6.2, **place)
+    axis.tick_params(length=0, labelsize=7.5)
+    plt.setp(axis.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
+    plt.setp(axis.get_yticklabels(), rotation=0)
+    return figure
+
+
+def trade_offs(rows: pd.DataFrame, *, x_label: str, most: float) -> Figure:
+    """Draw measures against what is paid for them, one line a method, from one common point.
+
+    Args:
+        rows: `measure`, `method`, `x`, `value`, in the order of the lines.
+        x_label: of what is paid.
+        most: what is drawn of it below the common point.
+    """
+    measures, methods = (list(dict.fromkeys(rows[name])) for name in ("measure", "method"))
+    lines = -(-len(measures) // 2)
+    size = (WIDTH, 2.6 * lines + 0.7)
+    figure, axes = plt.subplots(lines, 2, figsize=size, layout="constrained", squeeze=False)
+    palette = sns.color_palette("husl", len(methods))
+    handles: dict[str, Line2D] = {}
+    for axis, measure in itertools.zip_longest(axes.flat, measures):
+        if measure is None:
+            axis.remove()
+            continue
+        for number, method in enumerate(methods):
+            line = rows[(rows["measure"] == measure) & (rows["method"] == method)]
+            line = line[line["x"] >= line["x"].iloc[0] - most]
+            style: dict[str, Any] = {"marker": "osD^vPX*<>hp"[number % 12], "markersize": 3.5}
+            style |= {"color": palette[number], "linewidth": 0.9}
+            (handles[method],) = axis.plot(line["x"], line["value"], **style)
+        start = rows[rows["measure"] == measure].iloc[0]
+        axis.plot(start["x"], start["value"], "+", color=BLACK, markersize=11, zorder=5)
+        axis.axvline(start["x"] - 0.01, color=GREY, linewidth=0.7, linestyle=":")
+        axis.set(xlabel=x_label, ylabel=measure)
+    below: dict[str, Any] = {"loc": "outside lower center", "ncols": 4, "fontsize": 7}
+    figure.legend(list(handles.values()), list(handles), **below)
+    return figure
+
+
+def gain_and_cost(rows: pd.DataFrame, *, x_label: str, y_label: str) -> Figure:
+    """Draw methods by what they gain and what they cost, with the interval of the cost.
+
+    Args:
+        rows: `method`, `gain`, `cost`, `low`, `high`.
+        x_label, y_label: of the cost and of the gain.
+    """
+    figure, axis = plt.subplots(figsize=(WIDTH, 3.6), layout="constrained")
+    names = rows["method"].astype(str)
+    for name, (gain, cost, low, high) in zip(
+        names, rows[["gain", "cost", "low", "high"]].to_numpy(float), strict=True
+    ):
+        ends = [[cost - low], [high - cost]]
+        axis.errorbar(cost, gain, xerr=ends, color=BLUE, marker="o", elinewidth=0.7)
+        axis.annotate(name, (cost, gain), (4, 4), textcoords="offset points", fontsize=8)
+    axis.axhline(0, color=GREY, linewidth=0.7)
+    axis.axvline(0, color=GREY, linewidth=0.7)
+    axis.set(xlabel=x_label, ylabel=y_label)
+    return figure
+
+
 def not_run(reason: str = "not run at the profiles that are shown") -> Figure:
     """Draw a figure that only says why there is no figure."""
     figure, axis = plt.subplots(figsize=(5.7, 1.2), layout="constrained")

@@ -35,6 +35,7 @@ PENALTY_CASES = {
     ],
     "class_map_l1": [{}],
     "cure": [{"radius": 1.5}, {"radius": [0.5, 1.0]}],
+    "finite_difference": [{}, {"step": 0.5}],
     "input_gradient": [{}],
     "input_hessian": [{}, {"n_samples": 2}],
     "landscape_curvature": [{}, {"kernel_width": 5}],

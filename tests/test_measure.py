@@ -9,9 +9,10 @@ from suite.papers.measure import METRICS
 # The keys of kept results hold the settings: names and defaults must stay.
 SETTINGS = """
 ablation_auc: beside=None data=None n_baselines n_images n_steps=50 seed=0 stride=1
-accuracy: data=None n_images=None
+accuracy: data=None first=0 n_images=None step=1
 accuracy_by_location: data=None margin n_images=None stride=1 where='all'
 activation_ascent: n_classes n_steps seed=0 step_size
+calibration_error: n_bins=15 n_images=None
 class_map_sparsity: n_images
 closed_form_error: first=0 n_images seed=0 step=1
 corrupted_accuracy: category=None data=None level n_images=None seed=0
@@ -29,6 +30,7 @@ saliency='integrated_gradients' shift=None
 first_and_second_order: n_images
 flatness: block=4 data=None n_draws=None n_images=None part
 gradient_change: n_images n_samples=1 noise_std relative=True seed=0
+grid_pointing: n_images saliency='logit_gradient'
 group_objective: first=0 n_images seed=0 step=1
 high_order: first=0 k=5 margins=(1.0, 10.0, 100.0) n_classes=None n_images seed=0 step=1
 importance_landscape: data=None n_draws=None n_images=None
@@ -45,6 +47,8 @@ pixel_perturbation: n_images n_steps over='image' saliency='smooth_grad'
 robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
 keep_images=True n_images scale=1.0 seed=0 source=None
 saliency_maps: data=None n_images saliency
+second_order_distance: n_images
+shifted_accuracy: n_images=None pixels
 top_k_accuracy: k=5 n_images=None
 training_steps: batch_size=128 form n_steps strength tolerance=2.0
 vanishing_gradients: n_images

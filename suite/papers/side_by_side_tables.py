@@ -1,19 +1,15 @@
 """The matrix of methods and measures, the guide, and the agreement of measures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from suite.evidence.results import Results
 from suite.evidence.statistics import holm, mean_interval, t_test_p
 from suite.papers.side_by_side import METHODS, Measure, strongest_allowed
-from suite.plots import COLOURS, GREY, WIDTH
 
 # Of a cell: what is compared with no method, over the seeds that both have.
 CELL = "measure method strength base mean difference low high n p p_holm deviations stands".split()
@@ -68,46 +64,6 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFram
     tested = frame["p"].notna()
     frame.loc[tested, "p_holm"] = holm(frame.loc[tested, "p"].tolist())
     return frame.assign(stands=frame["p_holm"].astype(float) < 0.05)
-
-
-def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> Figure:
-    """Draw the cells: colour by the standardised difference, the difference itself as a number."""
-    table = cells.pivot(index="measure", columns="method")
-    names = [name for name in measures if name in table.index]
-    methods = [method for method in METHODS if method in set(cells["method"])]
-    colours = table["deviations"].loc[names, methods].astype(float)
-    stands = table["stands"].loc[names, methods].astype(bool)
-    differences = table["difference"].loc[names, methods]
-    figure, axis = plt.subplots(figsize=(WIDTH, 0.8 + 0.3 * len(names)), layout="constrained")
-    sns.heatmap(
-        colours.clip(-3, 3),
-        vmin=-3,
-        vmax=3,
-        cmap="RdBu",
-        linewidths=0.5,
-        cbar_kws={"label": "better, in standard deviations", "shrink": 0.6},
-        ax=axis,
-    )
-    mesh = axis.collections[0]
-    mesh.set_alpha(np.where(stands.to_numpy(), 1.0, 0.25).ravel().tolist())
-    for row, name in enumerate(names):
-        for column, method in enumerate(methods):
-            sure = bool(stands.loc[name, method])
-            dark = sure and abs(colours.loc[name, method]) > 1.8
-            axis.text(
-                column + 0.5,
-                row + 0.5,
-                short_number(differences.loc[name, method]),
-                ha="center",
-                va="center",
-                fontsize=6.2,
-                color="white" if dark else "black" if sure else GREY,
-            )
-    axis.set_yticklabels([measures[name].title for name in names], rotation=0, fontsize=7.5)
-    axis.set_xticklabels([SHORT[m] for m in methods], rotation=40, ha="right", fontsize=7.5)
-    axis.set(xlabel="", ylabel="")
-    axis.tick_params(length=0)
-    return figure
 
 
 def short_number(value: float) -> str:
@@ -173,32 +129,6 @@ def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFra
     return (wide * [measures[str(name)].better for name in wide]).corr("spearman")
 
 
-def agreement_figure(correlations: pd.DataFrame, measures: Mapping[str, Measure]) -> Figure:
-    """Draw `agreement`, its lower triangle."""
-    titles = [measures[str(name)].title for name in correlations]
-    hidden: NDArray[np.bool_] = np.triu(np.ones(correlations.shape, bool))
-    figure, axis = plt.subplots(figsize=(WIDTH, WIDTH * 0.82), layout="constrained")
-    sns.heatmap(
-        correlations.to_numpy(),
-        mask=hidden,
-        vmin=-1,
-        vmax=1,
-        cmap="RdBu",
-        annot=True,
-        fmt=".1f",
-        annot_kws={"fontsize": 6.2},
-        cbar_kws={"label": "rank correlation", "shrink": 0.6},
-        linewidths=0.5,
-        ax=axis,
-        xticklabels=titles,
-        yticklabels=titles,
-    )
-    axis.tick_params(length=0, labelsize=7.5)
-    plt.setp(axis.get_xticklabels(), rotation=40, ha="right")
-    axis.set(xlabel="", ylabel="")
-    return figure
-
-
 def pairs_of_measures(
     correlations: pd.DataFrame, measures: Mapping[str, Measure], least: float = 0.7
 ) -> tuple[str, str]:
@@ -217,54 +147,6 @@ def pairs_of_measures(
         for side in (True, False)
     )
     return same, against
-
-
-def trade_off(rows: pd.DataFrame, measures: Mapping[str, Measure], names: Sequence[str]) -> Figure:
-    """Draw measures against clean accuracy: means over seeds, a line a method."""
-    rows = rows[rows["status"] == "done"]
-    means = rows.pivot_table("value", ["method", "strength"], "metric", sort=False)
-    size = (WIDTH, 2.9 * -(-len(names) // 2) + 0.6)
-    figure, axes = plt.subplots(-(-len(names) // 2), 2, figsize=size, layout="constrained")
-    start = means.loc["none"].iloc[0]
-    lines: dict[str, Any] = {}
-    for axis, name in zip(np.ravel(axes), names, strict=False):
-        for number, method in enumerate(SHORT):
-            if method not in means.index:
-                continue
-            of_method = means.loc[method].sort_index()
-            x = [start["accuracy"], *of_method["accuracy"]]
-            y = [start[name], *of_method[name]]
-            style = {"marker": "osD^vPX*<>hp"[number], "markersize": 3.5, "linewidth": 0.9}
-            (lines[SHORT[method]],) = axis.plot(x, y, color=_colour(number), **style)
-        axis.plot(start["accuracy"], start[name], "k+", markersize=10)
-        axis.axvline(start["accuracy"] - 0.01, color=GREY, linewidth=0.7, linestyle=":")
-        axis.set(xlabel="clean accuracy", ylabel=measures[name].title)
-        axis.set_xlim(left=max(axis.get_xlim()[0], start["accuracy"] - 0.15))
-    for axis in np.ravel(axes)[len(names) :]:
-        axis.remove()
-    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=7)
-    return figure
-
-
-def _colour(number: int) -> Any:
-    return sns.color_palette("husl", len(SHORT))[number]
-
-
-def gain_and_cost(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> Figure:
-    """Draw what each method gains, a mean over measures, against the clean accuracy it costs."""
-    others = cells[~cells["measure"].isin(PAID)]
-    gains = others.groupby("method", sort=False)["deviations"].mean()
-    clean = cells[cells["measure"] == "accuracy"].set_index("method")
-    figure, axis = plt.subplots(figsize=(WIDTH, 3.6), layout="constrained")
-    for method, gain in gains.items():
-        of = clean.loc[str(method)]
-        x = 100 * of["difference"]
-        ends = [[x - 100 * of["low"]], [100 * of["high"] - x]]
-        axis.errorbar(x, gain, xerr=ends, color=COLOURS.get(str(method), GREY), marker="o")
-        axis.annotate(SHORT[str(method)], (x, gain), (4, 4), textcoords="offset points", fontsize=8)
-    axis.axhline(0, color=GREY, linewidth=0.7)
-    axis.set(xlabel="change of clean accuracy, points", ylabel="mean gain, standard deviations")
-    return figure
 
 
 def choice(rows: pd.DataFrame) -> pd.DataFrame:
@@ -309,3 +191,63 @@ def map_grid(
             grid.append(pictures[start : start + per_row])
             notes.append(titles[start : start + per_row])
     return grid, notes
+
+
+def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
+    """Return what `suite.plots.matrix` draws: measures in rows, methods in columns.
+
+    Colours are standardised differences, numbers the differences themselves; what stands is sure.
+    """
+    names = [name for name in measures if name in set(cells["measure"])]
+    methods = [method for method in METHODS if method in set(cells["method"])]
+    cells = cells.assign(numbers=cells["difference"].map(short_number))
+    cells = cells.rename(columns={"deviations": "values", "stands": "sure"})
+    rows, columns = [measures[name].title for name in names], [SHORT[m] for m in methods]
+    parts = {}
+    for part in ("values", "numbers", "sure"):
+        wide = cells.pivot(index="measure", columns="method", values=part).loc[names, methods]
+        parts[part] = wide.set_axis(rows).set_axis(columns, axis="columns")
+    return parts
+
+
+def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]) -> pd.DataFrame:
+    """Return means over seeds along the strengths of each method, from none on.
+
+    Returns:
+        `method`, `x` (clean accuracy), `value` and `measure`, in the order of the strengths.
+    """
+    rows = rows[rows["status"] == "done"]
+    means = rows.pivot_table("value", ["method", "strength"], "metric").reset_index()
+    start = means[means["method"] == "none"]
+    found = []
+    for method, part in means[means["method"] != "none"].groupby("method"):
+        line = pd.concat([start, part.sort_values("strength")])
+        for name in names:
+            points = {"x": line["accuracy"], "value": line[name]}
+            labels = {"method": SHORT[str(method)], "measure": measures[name].title}
+            found.append(pd.DataFrame(points).assign(**labels))
+    return pd.concat(found, ignore_index=True)
+
+
+def gains(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return what a method gains over all measures but clean accuracy, and what it costs of that.
+
+    Returns:
+        `method`, `gain` (mean, in standard deviations), `cost`, `low`, `high` (points of accuracy).
+    """
+    others = cells[~cells["measure"].isin(PAID)]
+    gain = others.groupby("method", sort=False)["deviations"].mean()
+    clean = cells[cells["measure"] == "accuracy"].set_index("method")
+    points = 100 * clean[["difference", "low", "high"]].astype(float)
+    frame = points.rename(columns={"difference": "cost"}).assign(gain=gain)
+    return frame.rename(index=SHORT).rename_axis("method").reset_index()
+
+
+def triangle(
+    correlations: pd.DataFrame, measures: Mapping[str, Measure]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the part of `agreement` below the diagonal, and its numbers as text."""
+    titles = [measures[str(name)].title for name in correlations]
+    below = correlations.where(np.tri(len(titles), k=-1, dtype=bool))
+    below = below.set_axis(titles).set_axis(titles, axis="columns").iloc[1:, :-1]
+    return below, below.map(lambda value: "" if np.isnan(value) else f"{value:.1f}")

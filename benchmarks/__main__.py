@@ -21,6 +21,7 @@ from benchmarks import (
     memory,
     penalties,
     saliency_metrics,
+    side_by_side,
     start_up,
     stored_units,
     top_gap,
@@ -33,6 +34,7 @@ BENCHMARKS = {
     "training_step": training_step.run,
     "saliency_metrics": saliency_metrics.run,
     "penalties": penalties.run,
+    "side_by_side": side_by_side.run,
     "input_hessian": input_hessian.run,
     "top_gap": top_gap.run,
     "memory": memory.run,
@@ -41,7 +43,14 @@ BENCHMARKS = {
 }
 
 
-ON_CUDA = ("training_step", "penalties", "saliency_metrics", "input_hessian", "top_gap")
+ON_CUDA = (
+    "training_step",
+    "penalties",
+    "side_by_side",
+    "saliency_metrics",
+    "input_hessian",
+    "top_gap",
+)
 
 
 def main() -> None:

@@ -75,6 +75,16 @@ def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def method_steps(results: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return what a step with each method of "side by side" takes, over one without.
+
+    It is empty where that was not measured.
+    """
+    rows = results["rows"] if results else []
+    of_chapter = [row for row in rows if row["benchmark"] == "side by side"]
+    return {row["case"]: row["value"] for row in of_chapter if row["unit"] == "x"}
+
+
 def density_forms(results: Mapping[str, Any]) -> pd.DataFrame:
     """List steps with each form of the marginal density's penalty, and by classes, over plain ones.
 

@@ -120,6 +120,21 @@ def test_a_folded_copy_has_fewer_layers():
     assert len(folding_of(model).folded) == 20
 
 
+class Unpadded(nn.Conv2d):
+    """A convolution that torch.fx looks into, since it is not one of torch."""
+
+    def forward(self, x):
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+
+
+def test_a_convolution_that_was_traced_is_right_in_a_folded_copy():
+    layers = [Unpadded(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU()]
+    model = in_general_position(nn.Sequential(*layers).double()).eval()
+    traced = torch.fx.symbolic_trace(model)
+    x = randn(2, 2, 6, 6)
+    torch.testing.assert_close(folded_copy(traced)(x), model(x))
+
+
 def test_a_folded_copy_keeps_the_activation_that_timm_has_in_a_normalisation():
     model, _ = network_and_images("EfficientNet-Lite0")
     assert any(type(m).__name__ == "BatchNormAct2d" for m in model.modules())

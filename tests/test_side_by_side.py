@@ -1,20 +1,26 @@
 """The chapter that compares the methods: its networks, measures, choice, matrix and guide."""
 
+import json
+import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
 from reglib.regularizers import finite_difference_penalty, input_gradient_penalty
 from suite import notebooks
+from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence.results import load_results
 from suite.papers import side_by_side as paper
 from suite.papers import side_by_side_measures as own
 from suite.papers import side_by_side_tables as tables
 from suite.papers.measure import METRICS
+from suite.paths import NOTEBOOKS
 from suite.training.augmentation import with_noise
 
 PARAMETERS = notebooks.all_parameters(
@@ -188,9 +194,10 @@ def test_a_clear_difference_stands_on_the_better_side_and_a_vague_one_does_not()
 
 def test_the_guide_says_where_nothing_helps():
     cells = cells_of({"cure": [0.2, 0.21, 0.2, 0.19, 0.2, 0.2]})
-    found = tables.guide(cells, MEASURES).set_index("if you want")
+    found = tables.guide(cells, MEASURES, {"cure": 5.3}).set_index("if you want")
     assert found.loc["higher accuracy, Auto-PGD", "take"].startswith("CURE, 1")
     assert "0.5 → 0.7" in found.loc["higher accuracy, Auto-PGD", "expect"]
+    assert found.loc["higher accuracy, Auto-PGD", "a step takes"] == "5.3 × plain"
     assert found.loc["lower max-sensitivity", "take"] == "nothing here: no difference stands"
     assert tables.harm(cells, MEASURES) == "CURE (max-sensitivity)"
 
@@ -233,3 +240,45 @@ def test_a_grid_has_the_image_at_its_place_among_other_classes():
         assert len(set(labels[corners].tolist())) == 4
     with pytest.raises(UsageError, match="four classes"):
         own.image_grids(images[:3], labels[:3])
+
+
+def photographs(root):
+    """Write tiles of two photographs as PNG, in the folders of their classes."""
+    shown = load_data("photograph-tiles").test
+    for part, rows in (("train", slice(0, 64, 2)), ("test", slice(1, 64, 2))):
+        for name, label in enumerate(shown.labels.unique()[:2]):
+            folder = root / part / f"photograph {name}"
+            folder.mkdir(parents=True)
+            tiles = shown.images[shown.labels == label][rows]
+            for number, tile in enumerate(tiles.repeat_interleave(2, 2).repeat_interleave(2, 3)):
+                pixels = tile.permute(1, 2, 0).numpy()
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+def program(root):
+    """Return the program of the page, for a folder."""
+    cells = json.loads((NOTEBOOKS / "side_by_side.ipynb").read_text())["cells"]
+    text = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return code.replace("PATH", str(root))
+
+
+def test_the_program_of_the_page_fine_tunes_on_a_folder_of_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("REGLIB_JOBS", "1")
+    found: dict[str, pd.DataFrame] = {}
+    exec(program(photographs(tmp_path / "images")), found)
+    accuracy = found["measured"].set_index("metric").loc["accuracy"]
+    assert accuracy["status"] == "done"
+    assert accuracy["value"] > 0.8
+    assert accuracy["n"] == 64
+
+
+def test_a_folder_with_one_class_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "store"))
+    root = photographs(tmp_path / "images")
+    for part in ("train", "test"):
+        shutil.rmtree(root / part / "photograph 1")
+    with pytest.raises(UsageError, match="expected two classes or more"):
+        exec(program(root), {})

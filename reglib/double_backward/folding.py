@@ -99,7 +99,9 @@ def folded_copy(model: nn.Module) -> Any:
     for norm_name, conv_name in folded.items():
         norm: Any = model.get_submodule(norm_name)
         conv: Any = model.get_submodule(conv_name)
-        if not (is_hooked_before(conv) or is_hooked_between(conv, norm)):
+        # A convolution that torch.fx has traced may have its missing bias written into the graph.
+        fixed = not hasattr(conv, "bias")
+        if not (fixed or is_hooked_before(conv) or is_hooked_between(conv, norm)):
             weight, bias = _fold(norm, conv.weight, conv.bias)
             conv.weight = nn.Parameter(weight, False)
             conv.bias = nn.Parameter(bias, False)

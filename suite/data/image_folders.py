@@ -59,6 +59,10 @@ def _parts(
     if differ := sorted(set(parts[0].classes) ^ set(parts[1].classes)):
         same = f"the same classes in train and {test}"
         raise expected(f"{folder}", same, f"{differ[:9]} in one of them only")
+    if len(parts[0].classes) < 2:
+        raise expected(
+            f"{folder / 'train'}", "two classes or more, a folder each", parts[0].classes
+        )
     return parts
 
 

@@ -76,12 +76,18 @@ def short_number(value: float) -> str:
     return text.replace("0.", ".", 1).replace("-", "−", 1)
 
 
-def guide(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
+def guide(
+    cells: pd.DataFrame, measures: Mapping[str, Measure], steps: Mapping[str, float]
+) -> pd.DataFrame:
     """Return for each measure the method that helps most, of those whose difference stands.
 
+    Args:
+        cells, measures: see `compared`.
+        steps: time of a training step with a method, over one without.
+
     Returns:
-        `wanted`, `take`, `expected`, `also costs` and `others`; where nothing helps, `take` says
-        so.
+        What is wanted, what to take for it at which strength, what to expect of it and what it
+        costs, and what helps too; where nothing helps, it says so.
     """
     accuracy = cells[cells["measure"] == "accuracy"].set_index("method")["difference"]
     rows = []
@@ -103,6 +109,8 @@ def guide(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
             "expect": f"{best['base']:.3g} → {best['mean']:.3g} ({ends})",
             "clean accuracy": f"{100 * accuracy[best['method']]:+.1f} points",
         }
+        if best["method"] in steps:
+            row["a step takes"] = f"{steps[best['method']]:.2g} × plain"
         others = [SHORT[m] for m in helping["method"][1:4]]
         rows.append(row | {"also help": ", ".join(others) or "no other"})
     return pd.DataFrame(rows).fillna("")

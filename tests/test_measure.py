@@ -9,7 +9,7 @@ from suite.papers.measure import METRICS
 # The keys of kept results hold the settings: names and defaults must stay.
 SETTINGS = """
 ablation_auc: beside=None data=None n_baselines n_images n_steps=50 seed=0 stride=1
-accuracy: data=None first=0 n_images=None step=1
+accuracy: data=None half=None n_images=None
 accuracy_by_location: data=None margin n_images=None stride=1 where='all'
 activation_ascent: n_classes n_steps seed=0 step_size
 calibration_error: n_bins=15 n_images=None

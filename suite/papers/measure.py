@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Literal, get_args, get_origin
 
+import torch
+
 from suite import metrics
 from suite.attacks import ATTACKS
 from suite.errors import check_call, unknown
@@ -20,14 +22,17 @@ def accuracy(
     *,
     n_images: int | None = None,
     data: str | None = None,
-    first: int = 0,
-    step: int = 1,
+    half: int | None = None,
 ) -> Result:
     """1 where a test image, of another data set if `data` is given, is classified right, else 0.
 
-    With `first` and `step` they are the images at `first`, `first` + `step`, and so on.
+    With `half`, 0 or 1, they are one half of the images, dealt at random and always alike.
     """
-    pixels, labels = subject.test_uint8(n_images, data, first=first, step=step)
+    pixels, labels = subject.test_uint8(n_images, data)
+    if half is not None:
+        dealt = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+        rows = dealt[half::2].to(labels.device)
+        pixels, labels = pixels[rows], labels[rows]
     return Result((subject.predict(pixels) == labels).double())
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from suite.errors import expected, unknown
 from suite.store import Reader
-from suite.units import Measurement, Training, Unit
+from suite.units import POSITIVE, Measurement, Training, Unit, require
 
 Settings = dict[str, Any]
 
@@ -41,7 +41,7 @@ PENALTIES = {
     "l1": "class_map_l1",
     "top_gap": "class_map_l1",
 }
-CURE_RADII = [0.3, 0.6, 0.9, 1.2, 1.5]
+CURE_RADIUS = 1.5  # in the last epoch; it rises from the first on
 PGD_STEPS = 3
 # Clean accuracy that a method may cost, on the images that strengths are chosen on.
 MOST_LOST = 0.01
@@ -57,8 +57,8 @@ READS_IMAGES = False
 class Measure(NamedTuple):
     """What is measured of each network.
 
-    `better` is 1 where a larger value is better, -1 where a smaller one is. `of` is the chapter
-    whose paper measures it, or "all". `turned` gives the value the other sign.
+    `better` is 1 where a larger value is better, -1 where a smaller one is, 0 where neither is. `of`
+    is the chapter whose paper measures it, or "all". `turned` gives the value the other sign.
     """
 
     title: str
@@ -72,23 +72,28 @@ class Measure(NamedTuple):
 def measures(p: SimpleNamespace) -> dict[str, Measure]:
     """Return the measures of a panel, by their names in tables of results.
 
-    Accuracy is that of every second test image; the others are those by which strengths are chosen.
+    Accuracy is that of one half of the test images; by the other half strengths are chosen.
     """
     few, gradient = {"n_images": p.n_few}, {"saliency": "logit_gradient"}
     attack = {"attack": "auto_attack", "epsilon": p.epsilon, "n_images": p.n_attacked}
     attack |= {"counts": "correct", "keep_images": False}
-    apgd = {"parts": ["apgd-ce", "apgd-t"], "steps": p.auto_steps}
-    square = {"parts": ["square"], "queries": p.n_queries}
+    parts = ["apgd-ce", "apgd-t", "square"]
+    auto = {"parts": parts, "steps": p.auto_steps, "queries": p.n_queries}
     faith = few | gradient | {"patch": p.patch}
     noisy = few | gradient | {"n_samples": p.n_samples}
     curve = few | {"saliency": "integrated_gradients", "n_steps": 28}
     flat = {"part": "block_tv", "block": p.block, "n_images": p.n_landscape}
     regular, density, high = "gradient_regularisation", "marginal_density", "high_order_saliency"
     found = {
-        "accuracy": ("clean accuracy", 1, "all", "accuracy", {"first": 1, "step": 2}),
+        "accuracy": ("clean accuracy", 1, "all", "accuracy", {"half": 1}),
         "calibration": ("calibration error", -1, "all", "calibration_error", {}),
-        "auto": ("accuracy, Auto-PGD", 1, "all", "robust_accuracy", attack | _of(apgd)),
-        "square": ("accuracy, Square", 1, "all", "robust_accuracy", attack | _of(square)),
+        "attacked": (
+            "accuracy, attacked",
+            1,
+            "all",
+            "robust_accuracy",
+            attack | {"attack_settings": auto},
+        ),
         "corrupted": (
             "accuracy, corruptions",
             1,
@@ -98,18 +103,18 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
         ),
         "shifted": ("accuracy, off centre", 1, "pilcro", "shifted_accuracy", {"pixels": p.shift}),
         "faithful": (
-            "Faithfulness, the paper's formula",
-            1,
-            regular,
-            "faithfulness_estimate",
-            faith | {"score": "confidence"},
-        ),
-        "faithful_quantus": (
-            "Faithfulness, as Quantus has it",
+            "Faithfulness (Quantus)",
             1,
             regular,
             "faithfulness_estimate",
             faith | {"score": "logit"},
+        ),
+        "formula": (
+            "Faithfulness (formula)",
+            0,
+            regular,
+            "faithfulness_estimate",
+            faith | {"score": "confidence"},
         ),
         "lipschitz": (
             "normalised Lipschitz estimate",
@@ -128,10 +133,10 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
             "gradient_change",
             few | {"noise_std": p.noise_std},
         ),
-        "share": ("share of the first eigenvalue", 1, high, "exact_share", {"n_images": p.n_least}),
+        "share": ("share of the first eigenvalue", 0, high, "exact_share", {"n_images": p.n_least}),
         "distance": (
             "distance of CASO from CAFO",
-            -1,
+            0,
             high,
             "second_order_distance",
             {"n_images": p.n_least},
@@ -139,16 +144,12 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
         "flatness": ("unevenness of the landscape", -1, "pilcro", "flatness", flat),
         "pointing": ("share on the object", 1, "top_gap", "grid_pointing", few | gradient),
     }
-    turned = {"faithful_quantus"}
+    turned = {"faithful"}  # the software takes f(x) - f(x_i), the formula f(x_i) - f(x)
     return {name: Measure(*values, turned=name in turned) for name, values in found.items()}
 
 
-def _of(settings: Settings) -> Settings:
-    return {"attack_settings": settings}
-
-
 class Network(NamedTuple):
-    """A network of a panel: `chosen` marks the strength at which methods are compared."""
+    """A network of a panel; those that are `chosen` are compared, the others chose the strength."""
 
     method: str
     strength: float
@@ -173,6 +174,9 @@ def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
         for method in [*strengths, *chosen]:
             if method not in METHODS or method == "none":
                 raise unknown("method", method, [name for name in METHODS if name != "none"])
+        for method, values in strengths.items():
+            for value in values:
+                require(f"strength of {method}", value, POSITIVE)
         for method, strength in chosen.items():
             if strength not in strengths.get(method, []):
                 among = f"one of its strengths, {strengths.get(method, [])}"
@@ -185,14 +189,21 @@ def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
 
 
 def networks(p: SimpleNamespace) -> list[Network]:
-    """Return the networks of a panel: all strengths, and the chosen ones with more seeds."""
-    found = [Network("none", 0.0, seed, True) for seed in p.seeds]
-    for method, strengths in p.strengths.items():
-        for strength in strengths:
-            chosen = p.chosen.get(method) == strength
-            seeds = p.seeds if chosen else p.sweep_seeds
-            found += [Network(method, strength, seed, chosen) for seed in seeds]
-    return found
+    """Return the networks of a panel: all strengths, and the chosen ones with seeds of their own.
+
+    Raises:
+        UsageError: a seed is among both, so that what chose a strength would be compared as well.
+    """
+    if both := {*p.seeds} & {*p.sweep_seeds}:
+        raise expected("seeds", "none of sweep_seeds", sorted(both))
+    settings = [(method, s) for method, strengths in p.strengths.items() for s in strengths]
+    swept = [
+        Network(*setting, seed, False)
+        for setting in [("none", 0.0), *settings]
+        for seed in p.sweep_seeds
+    ]
+    compared = [("none", 0.0), *p.chosen.items()]
+    return swept + [Network(*setting, seed, True) for setting in compared for seed in p.seeds]
 
 
 def training(p: SimpleNamespace, network: Network) -> Training:
@@ -213,12 +224,17 @@ def training(p: SimpleNamespace, network: Network) -> Training:
         fields["input_noise"] = strength
     penalties: Settings = {}
     if method in PENALTIES:
-        own = {"radius": CURE_RADII} if method == "cure" else {}
+        own = {"radius": cure_radii(p.epochs)} if method == "cure" else {}
         penalties = {PENALTIES[method]: {"strength": strength} | own}
     if method == "adversarial":
         attack = {"epsilon": strength, "step_size": strength / 2, "n_steps": PGD_STEPS}
-        penalties = {"adversarial": {"strength": 1.0, "random_start": True} | attack}
+        penalties = {"adversarial": {"strength": 0.5, "random_start": True} | attack}
     return Training(**fields, network_options=options, penalties=penalties, seed=network.seed)
+
+
+def cure_radii(epochs: int) -> list[float]:
+    """Return the radius of CURE in each epoch, which rises by equal steps."""
+    return [round(CURE_RADIUS * (epoch + 1) / epochs, 6) for epoch in range(epochs)]
 
 
 def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Measurement]]:
@@ -226,7 +242,7 @@ def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Measurement]
     pairs = []
     for p in panels(parameters):
         wanted = measures(p)
-        choice = Measure("", 1, "", "accuracy", {"step": 2})
+        choice = Measure("", 1, "", "accuracy", {"half": 0})
         for network in networks(p):
             unit = training(p, network)
             common = network._asdict()
@@ -280,21 +296,25 @@ def strongest_allowed(rows: pd.DataFrame, most_lost: float = MOST_LOST) -> dict[
     """Return for each method its strongest strength that costs no more clean accuracy than allowed.
 
     Args:
-        rows: of one panel; those of the metric "choice" are looked at, of seeds that all have.
+        rows: of one panel; of the metric "choice", those that are not compared are looked at.
         most_lost: mean loss against the networks without a method, of the same seeds.
 
     Returns:
         A strength by method; a method of which each strength costs more, or diverges, has none.
     """
-    rows = rows[rows["metric"] == "choice"]
-    wide = rows.pivot_table("value", ["method", "strength"], "seed", sort=False, dropna=False)
-    common = set.intersection(*rows.groupby(["method", "strength"])["seed"].agg(set))
-    means = wide[sorted(common)].mean(axis="columns", skipna=False)
-    least = means.loc["none"].iloc[0] - most_lost
-    found: dict[str, float] = {}
-    for method in METHODS:
-        if method != "none" and method in means.index:
-            of_method = means.loc[method]  # not a number where a training diverged
-            allowed = of_method[of_method >= least]
-            found |= {method: float(max(allowed.index))} if len(allowed) else {}
-    return found
+    losses = lost(rows)
+    allowed = losses[losses["lost"] <= most_lost]  # not where a training diverged
+    return allowed.groupby("method", sort=False)["strength"].max().to_dict()
+
+
+def lost(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the clean accuracy that each strength costs, a mean over seeds: `lost`.
+
+    Rows are those of `strongest_allowed`.
+    """
+    rows = rows[(rows["metric"] == "choice") & ~rows["chosen"].astype(bool)]
+    plain = rows[rows["method"] == "none"].set_index("seed")["value"]
+    rows = rows[rows["method"] != "none"]
+    gaps = rows.assign(lost=rows["seed"].map(plain) - rows["value"])
+    means = gaps.groupby(["method", "strength"], sort=False)["lost"]
+    return means.agg(lambda values: values.mean(skipna=False)).reset_index()

@@ -85,6 +85,7 @@ def test_noise_has_its_standard_deviation_and_none_is_none():
         ({"colour": 1}, "panels: expected keys among"),
         ({"strengths": {"magic": [1.0]}}, "unknown method 'magic'"),
         ({"chosen": {"cure": 7.0}}, "chosen, cure: expected one of its strengths"),
+        ({"strengths": {"softplus": [0.0]}, "chosen": {}}, "strength of softplus: expected a pos"),
     ],
 )
 def test_a_panel_with_what_is_not_known_is_refused(change, match):
@@ -122,25 +123,57 @@ def test_strengths_of_softplus_and_pgd_training_are_sharpness_and_radius():
     assert attacked.penalties["adversarial"]["epsilon"] == 0.03
 
 
-def test_more_seeds_are_trained_where_methods_are_compared():
+def test_what_chooses_a_strength_is_not_compared():
     strengths = {"cure": [0.1, 1.0]}
-    p = SimpleNamespace(seeds=[0, 1, 2], sweep_seeds=[0], strengths=strengths, chosen={"cure": 1.0})
-    found = [(n.method, n.strength, n.seed) for n in paper.networks(p)]
-    assert [seed for _, s, seed in found if s == 0.1] == [0]
-    assert [seed for m, s, seed in found if s == 1.0] == [0, 1, 2]
+    p = SimpleNamespace(seeds=[1, 2], sweep_seeds=[0], strengths=strengths, chosen={"cure": 1.0})
+    found = paper.networks(p)
+    assert {n.seed for n in found if n.chosen} == {1, 2}
+    assert {n.seed for n in found if not n.chosen} == {0}
+    assert {(n.method, n.strength) for n in found if n.chosen} == {("none", 0), ("cure", 1)}
+    p.sweep_seeds = [0, 1]
+    with pytest.raises(UsageError, match=r"seeds: expected none of sweep_seeds, got \[1\]"):
+        paper.networks(p)
+
+
+def test_half_of_the_loss_of_pgd_training_is_attacked_and_the_radius_of_cure_rises_to_its_end():
+    attacked = paper.training(PANEL, paper.Network("adversarial", 0.03, 0, True))
+    assert attacked.penalties["adversarial"]["strength"] == 0.5
+    assert paper.cure_radii(4) == [0.375, 0.75, 1.125, 1.5]
+
+
+def test_halves_of_the_test_images_hold_all_classes_and_no_image_twice():
+    labels = load_data("mnist5k").test.labels
+    subject = SimpleNamespace(
+        test_uint8=lambda n, data: (torch.arange(len(labels)), labels), predict=lambda x: x
+    )
+    sizes = [METRICS["accuracy"](subject, half=half) for half in (0, 1)]
+    assert [len(found.per_image) for found in sizes] == [500, 500]
+    seen: list[torch.Tensor] = []
+    subject.predict = lambda images: seen.append(images) or images
+    for half in (0, 1):
+        METRICS["accuracy"](subject, half=half)
+    assert sorted(torch.cat(seen).tolist()) == list(range(len(labels)))
+    assert all(labels[part].bincount(minlength=10).min() > 30 for part in seen)
 
 
 def test_every_measure_is_there():
     assert {measure.metric for measure in MEASURES.values()} <= set(METRICS)
-    assert {measure.better for measure in MEASURES.values()} == {-1, 1}
+    assert {name for name, m in MEASURES.items() if not m.better} == {
+        "formula",
+        "share",
+        "distance",
+    }
+    assert [name for name, measure in MEASURES.items() if measure.turned] == ["faithful"]
 
 
-def rows(values: dict[tuple[str, float], list[float]], metric: str = "choice") -> pd.DataFrame:
+def rows(
+    values: dict[tuple[str, float], list[float]], metric: str = "choice", chosen: bool = False
+) -> pd.DataFrame:
     """Return rows of networks by method and strength, a value a seed."""
     return pd.DataFrame(
         [
             {"method": m, "strength": s, "seed": seed, "metric": metric, "value": value}
-            | {"status": "done", "chosen": True}
+            | {"status": "done", "chosen": chosen}
             for (m, s), of in values.items()
             for seed, value in enumerate(of)
         ]
@@ -149,69 +182,101 @@ def rows(values: dict[tuple[str, float], list[float]], metric: str = "choice") -
 
 def test_the_strongest_strength_that_costs_a_point_is_allowed():
     values = {
-        ("none", 0.0): [0.90, 0.92, 0.5],
+        ("none", 0.0): [0.90, 0.92],
         ("cure", 0.1): [0.90, 0.92],
-        ("cure", 1.0): [0.88, 0.93],  # half a point, a mean of the two seeds that all have
+        ("cure", 1.0): [0.88, 0.93],  # half a point, a mean over seeds
         ("cure", 10.0): [0.88, 0.91],
         ("noise", 0.1): [0.80, 0.80],
         ("l1", 1.0): [0.95, np.nan],  # one of them diverged
     }
-    assert paper.strongest_allowed(rows(values)) == {"cure": 1.0}
+    compared = rows({("none", 0.0): [0.1], ("noise", 0.1): [0.9]}, chosen=True)
+    both = pd.concat([rows(values), compared])
+    assert paper.strongest_allowed(both) == {"cure": 1.0}
+    table = tables.choice(both).set_index("method")
+    assert table.loc["CURE", "strongest allowed"] == "1"
+    assert table.loc["noise on the images", "strongest allowed"] == "none"
+    assert table.loc["CURE", "strength: points of accuracy lost"] == "0.1: +0.0; 1: +0.5; 10: +1.5"
 
 
 def test_chosen_strengths_are_what_the_rule_gives_on_kept_results():
     for profile in ("laptop", "workstation"):
         kept = load_results("side_by_side", profile).frame
         for data, panel in kept.groupby("data") if len(kept) else ():
-            chosen = panel[panel["chosen"] & (panel["method"] != "none")]
+            chosen = panel[panel["chosen"].astype(bool) & (panel["method"] != "none")]
             named = chosen.groupby("method")["strength"].first().to_dict()
             assert paper.strongest_allowed(panel) == pytest.approx(named), (profile, data)
 
 
+CLEAR = [0.2, 0.21, 0.2, 0.19, 0.2, 0.2]
+VAGUE = [0.3, -0.3, 0.2, -0.2, 0.1, 0.0]
+
+
 def cells_of(gaps: dict[str, list[float]]) -> pd.DataFrame:
-    values = {("none", 0.0): [0.5, 0.52, 0.48, 0.51, 0.49, 0.5]}
-    values |= {
-        (m, 1.0): [v + g for v, g in zip(values["none", 0.0], gap)] for m, gap in gaps.items()
-    }
-    measured = [rows(values, metric) for metric in ("auto", "sensitivity")]
+    plain = [0.5, 0.52, 0.48, 0.51, 0.49, 0.5]
+    values = {("none", 0.0): plain}
+    values |= {(m, 1.0): [v + g for v, g in zip(plain, gap)] for m, gap in gaps.items()}
+    names = ("attacked", "sensitivity", "formula")
     flat = {key: [0.9] * len(of) for key, of in values.items()}
-    frame = pd.concat([*measured, rows(flat, "accuracy")])
-    few = {name: MEASURES[name] for name in ("accuracy", "auto", "sensitivity")}
-    return tables.compared(frame, few)
+    parts = [rows(values, name, chosen=True) for name in names]
+    swept = rows({("none", 0.0): [0.0], ("cure", 9.0): [7.0]}, "attacked")
+    frame = pd.concat([*parts, rows(flat, "accuracy", chosen=True), swept])
+    return tables.compared(frame, {name: MEASURES[name] for name in ("accuracy", *names)})
 
 
 def test_a_clear_difference_stands_on_the_better_side_and_a_vague_one_does_not():
-    clear = [0.2, 0.21, 0.2, 0.19, 0.2, 0.2]
-    cells = cells_of({"cure": clear, "noise": [0.3, -0.3, 0.2, -0.2, 0.1, 0.0]})
-    cells = cells.set_index(["measure", "method"])
-    assert cells.loc[("auto", "cure"), "stands"]
-    assert cells.loc[("auto", "cure"), "deviations"] > 0
+    cells = cells_of({"cure": CLEAR, "noise": VAGUE}).set_index(["measure", "method"])
+    assert cells.loc[("attacked", "cure"), "stands"]
+    assert cells.loc[("attacked", "cure"), "deviations"] > 0
     assert cells.loc[("sensitivity", "cure"), "deviations"] < 0
-    assert not cells.loc[("auto", "noise"), "stands"]
-    assert cells.loc[("auto", "cure"), "difference"] == pytest.approx(0.2)
-    assert cells.loc[("auto", "cure"), "n"] == 6
+    assert cells.loc[("formula", "cure"), "deviations"] == 0
+    assert not cells.loc[("attacked", "noise"), "stands"]
+    assert cells.loc[("attacked", "cure"), "difference"] == pytest.approx(0.2)
+    assert cells.loc[("attacked", "cure"), "n"] == 6  # those that chose the strength are not among
+    assert cells.loc[("attacked", "cure"), "strength"] == 1
 
 
-def test_the_guide_says_where_nothing_helps():
-    cells = cells_of({"cure": [0.2, 0.21, 0.2, 0.19, 0.2, 0.2]})
+def test_p_values_are_adjusted_for_the_methods_of_a_measure():
+    alone = cells_of({"cure": CLEAR}).set_index(["measure", "method"])
+    among = cells_of({"cure": CLEAR, "noise": VAGUE, "l1": VAGUE}).set_index(["measure", "method"])
+    cell = ("attacked", "cure")
+    assert alone.loc[cell, "p_holm"] == pytest.approx(alone.loc[cell, "p"])
+    assert among.loc[cell, "p_holm"] == pytest.approx(3 * among.loc[cell, "p"])
+
+
+def test_the_guide_says_where_no_gain_was_established():
+    cells = cells_of({"cure": CLEAR})
     found = tables.guide(cells, MEASURES, {"cure": 5.3}).set_index("if you want")
-    assert found.loc["higher accuracy, Auto-PGD", "take"].startswith("CURE, 1")
-    assert "0.5 → 0.7" in found.loc["higher accuracy, Auto-PGD", "expect"]
-    assert found.loc["higher accuracy, Auto-PGD", "a step takes"] == "5.3 × plain"
-    assert found.loc["lower max-sensitivity", "take"] == "nothing here: no difference stands"
+    assert found.loc["higher accuracy, attacked", "take"].startswith("CURE, 1")
+    assert "0.5 → 0.7" in found.loc["higher accuracy, attacked", "expect"]
+    assert found.loc["higher accuracy, attacked", "a step takes"] == "5.3 × plain"
+    assert found.loc["lower max-sensitivity", "take"] == "none: no gain was established"
+    assert not any("formula" in wanted for wanted in found.index)
     assert tables.harm(cells, MEASURES) == "CURE (max-sensitivity)"
+    assert tables.gains(cells).set_index("method").loc["CURE", "gain"] == 0  # one up, one down
+
+
+def test_a_method_that_costs_too_much_at_each_strength_is_named():
+    swept = rows({("none", 0.0): [0.9], ("cure", 1.0): [0.5], ("noise", 1.0): [0.9]})
+    compared = rows({("none", 0.0): [0.9], ("noise", 1.0): [0.9]}, chosen=True)
+    assert tables.left_out(pd.concat([swept, compared])) == "CURE"
+    assert tables.left_out(compared) == "none"
 
 
 def test_measures_that_rank_alike_or_the_other_way_round_are_named():
-    base = {("none", float(s)): [float(s)] for s in range(5)}
+    base = {("noise", float(s)): [float(s)] for s in range(1, 20)}
+    base = {("none", 0.0): [0.0], **base, ("cure", 1.0): [99.0]}
     turned = {key: [-v for v in of] for key, of in base.items()}
-    frame = pd.concat([rows(base, "auto"), rows(base, "square"), rows(base, "sensitivity")])
-    correlations = tables.agreement(pd.concat([frame, rows(turned, "entropy")]), MEASURES)
-    assert correlations.loc["auto", "square"] == pytest.approx(1)
-    assert correlations.loc["auto", "sensitivity"] == pytest.approx(-1)  # less of it is better
-    assert correlations.loc["auto", "entropy"] == pytest.approx(1)
-    same, against = tables.pairs_of_measures(correlations, MEASURES)
-    assert "accuracy, Auto-PGD and accuracy, Square (1.00)" in same
+    good = {key: [0.5 if key[0] == "cure" else 0.9] for key in base}
+    parts = [rows(base, name) for name in ("attacked", "corrupted", "sensitivity", "formula")]
+    frame = pd.concat([*parts, rows(turned, "entropy"), rows(good, "accuracy")])
+    pairs = tables.agreement(frame, MEASURES).set_index(["first", "second"])
+    assert pairs.loc[("corrupted", "attacked"), "correlation"] == pytest.approx(1)
+    assert pairs.loc[("sensitivity", "attacked"), "correlation"] == pytest.approx(-1)
+    assert pairs.loc[("entropy", "attacked"), "correlation"] == pytest.approx(1)
+    assert set(pairs["n"]) == {20}  # without the one that loses accuracy
+    assert "formula" not in pairs.index.get_level_values(0)
+    same, against = tables.pairs_of_measures(pairs.reset_index(), MEASURES)
+    assert "accuracy, attacked and accuracy, corruptions (1.00 [1.00, 1.00])" in same
     assert "max-sensitivity" in against
 
 

@@ -57,8 +57,8 @@ READS_IMAGES = False
 class Measure(NamedTuple):
     """What is measured of each network.
 
-    `better` is 1 where a larger value is better, -1 where a smaller one is, 0 where neither is. `of`
-    is the chapter whose paper measures it, or "all". `turned` gives the value the other sign.
+    `better` is 1 where a larger value is better, -1 where a smaller one is, 0 where neither is.
+    `of` is the chapter whose paper measures it, or "all". `turned` gives the value the other sign.
     """
 
     title: str
@@ -149,7 +149,7 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
 
 
 class Network(NamedTuple):
-    """A network of a panel; those that are `chosen` are compared, the others chose the strength."""
+    """A network of a panel: `chosen` ones are compared, the others say which strength to choose."""
 
     method: str
     strength: float
@@ -196,14 +196,11 @@ def networks(p: SimpleNamespace) -> list[Network]:
     """
     if both := {*p.seeds} & {*p.sweep_seeds}:
         raise expected("seeds", "none of sweep_seeds", sorted(both))
-    settings = [(method, s) for method, strengths in p.strengths.items() for s in strengths]
-    swept = [
-        Network(*setting, seed, False)
-        for setting in [("none", 0.0), *settings]
-        for seed in p.sweep_seeds
-    ]
+    settings = [("none", 0.0)]
+    settings += [(method, s) for method, strengths in p.strengths.items() for s in strengths]
+    swept = [Network(m, s, seed, False) for m, s in settings for seed in p.sweep_seeds]
     compared = [("none", 0.0), *p.chosen.items()]
-    return swept + [Network(*setting, seed, True) for setting in compared for seed in p.seeds]
+    return swept + [Network(m, s, seed, True) for m, s in compared for seed in p.seeds]
 
 
 def training(p: SimpleNamespace, network: Network) -> Training:
@@ -304,7 +301,8 @@ def strongest_allowed(rows: pd.DataFrame, most_lost: float = MOST_LOST) -> dict[
     """
     losses = lost(rows)
     allowed = losses[losses["lost"] <= most_lost]  # not where a training diverged
-    return allowed.groupby("method", sort=False)["strength"].max().to_dict()
+    strongest = allowed.groupby("method", sort=False)["strength"].max()
+    return {str(method): float(strength) for method, strength in strongest.items()}
 
 
 def lost(rows: pd.DataFrame) -> pd.DataFrame:

@@ -8,13 +8,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from suite.evidence.results import Results
-from suite.evidence.statistics import holm, mean_interval, t_test_p
-from suite.papers.side_by_side import METHODS, Measure, strongest_allowed
+from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
+from suite.evidence.tables import interval_text
+from suite.papers.side_by_side import METHODS, Measure, lost, strongest_allowed
 
 # Of a cell: what is compared with no method, over the seeds that both have.
+ENDS = ["difference", "low", "high"]
 CELL = "measure method strength base mean difference low high n p p_holm deviations stands".split()
 # What the guide is not asked for, since it is what is paid.
 PAID = ("accuracy",)
+WITHIN = 0.05  # of clean accuracy, for settings whose ranks are compared
+DRAWS = 1000
 SHORT = {
     "input_gradient": "input gradient",
     "finite_difference": "finite differences",
@@ -35,35 +39,60 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFram
     """Compare each method at its chosen strength with none, measure by measure, over seeds.
 
     Args:
-        rows: of one panel and profile.
+        rows: of one panel and profile; those that are `chosen` are looked at.
         measures: of that panel.
 
     Returns:
-        One row a cell, with the columns `CELL`: `deviations`, the difference in standard deviations
-        of all networks of the panel, positive where it is better; `stands`, whether it does after
-        Holm's adjustment for all cells.
+        One row a cell, with the columns `CELL`: `deviations`, the difference over the standard
+        deviation between seeds (pooled over the methods), positive where it is better and 0 where
+        the measure has no better side; `stands`, whether the difference does after Holm's
+        adjustment for all methods of the measure.
     """
-    rows = rows[(rows["status"] == "done") & rows["metric"].isin([*measures])]
-    spread = rows.groupby("metric")["value"].std()
-    wide = rows[rows["chosen"]].pivot_table("value", ["metric", "method"], "seed")
-    strengths = rows[rows["chosen"]].groupby("method")["strength"].first()
-    cells = []
+    rows = rows[(rows["status"] == "done") & rows["chosen"].astype(bool)]
+    wide = rows.pivot_table("value", ["metric", "method"], "seed")
+    strengths = rows.groupby("method")["strength"].first()
+    found = []
     for name, measure in measures.items():
-        for method in METHODS:
-            if method == "none" or (name, method) not in wide.index:
-                continue
-            pair = wide.loc[[(name, "none"), (name, method)]].dropna(axis="columns")
-            base, values = pair.to_numpy()
+        if name not in wide.index.get_level_values(0):
+            continue
+        of_measure = pd.DataFrame(wide.xs(name, level="metric"))
+        spread = float(np.sqrt(of_measure.T.var().mean()))
+        cells = []
+        for method in [m for m in SHORT if m in of_measure.index]:
+            base, values = of_measure.loc[["none", method]].dropna(axis="columns").to_numpy()
             gap = mean_interval(values - base)
             cell = {"measure": name, "method": method, "strength": strengths[method]}
             cell |= {"base": base.mean(), "mean": values.mean(), "n": gap.n}
             cell |= {"difference": gap.estimate, "low": gap.low, "high": gap.high}
-            cell |= {"deviations": measure.better * gap.estimate / (spread[name] or 1.0)}
+            cell |= {"deviations": measure.better * gap.estimate / (spread or 1.0)}
             cells.append(cell | {"p": t_test_p(values - base)})
-    frame = pd.DataFrame(cells).reindex(columns=CELL)
-    tested = frame["p"].notna()
-    frame.loc[tested, "p_holm"] = holm(frame.loc[tested, "p"].tolist())
-    return frame.assign(stands=frame["p_holm"].astype(float) < 0.05)
+        frame = pd.DataFrame(cells).reindex(columns=CELL)
+        tested = frame["p"].notna()
+        frame.loc[tested, "p_holm"] = holm(frame.loc[tested, "p"].tolist())
+        found.append(frame.assign(stands=frame["p_holm"].astype(float) < 0.05))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=CELL)
+
+
+def left_out(rows: pd.DataFrame) -> str:
+    """Name the methods that are not compared, since each of their strengths costs too much."""
+    methods, chosen = (set(part["method"]) for part in (rows, rows[rows["chosen"].astype(bool)]))
+    return ", ".join(SHORT[m] for m in SHORT if m in methods - chosen) or "none"
+
+
+def every_cell(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
+    """Write every cell with its interval, a row a measure."""
+    text = [
+        f"{c.difference:+.2g} [{c.low:+.2g}, {c.high:+.2g}]{'' if c.stands else ' (n. s.)'}"
+        for c in cells.itertuples()
+    ]
+    wide = cells.assign(text=text).pivot(index="measure", columns="method", values="text")
+    names = [name for name in measures if name in wide.index]
+    wide = wide.loc[names, [m for m in SHORT if m in wide]].rename(columns=SHORT)
+    base = cells.groupby("measure")["base"].first()
+    titles = [measures[name].title for name in names]
+    wide.insert(0, "without", [f"{base[name]:.3g}" for name in names])
+    wide.insert(0, "measure", titles)
+    return wide.rename_axis(columns=None)
 
 
 def short_number(value: float) -> str:
@@ -89,31 +118,35 @@ def guide(
         What is wanted, what to take for it at which strength, what to expect of it and what it
         costs, and what helps too; where nothing helps, it says so.
     """
-    accuracy = cells[cells["measure"] == "accuracy"].set_index("method")["difference"]
+    accuracy = cells[cells["measure"] == "accuracy"].set_index("method")
     rows = []
     for name, measure in measures.items():
-        if name in PAID:
+        if name in PAID or not measure.better:
             continue
         of_measure = cells[cells["measure"] == name]
         helping = of_measure[of_measure["stands"] & (of_measure["deviations"] > 0)]
         helping = helping.sort_values("deviations", ascending=False)
         wanted = f"{'higher' if measure.better > 0 else 'lower'} {measure.title}"
         if helping.empty:
-            rows.append({"if you want": wanted, "take": "nothing here: no difference stands"})
+            rows.append({"if you want": wanted, "take": "none: no gain was established"})
             continue
         best = helping.iloc[0]
-        ends = f"{best['difference']:+.2g} [{best['low']:+.2g}, {best['high']:+.2g}]"
+        paid = 100 * accuracy.loc[best["method"], ["difference", "low", "high"]]
         row = {
             "if you want": wanted,
             "take": f"{METHODS[best['method']]}, {best['strength']:.3g}",
-            "expect": f"{best['base']:.3g} → {best['mean']:.3g} ({ends})",
-            "clean accuracy": f"{100 * accuracy[best['method']]:+.1f} points",
+            "expect": f"{best['base']:.3g} → {best['mean']:.3g} ({_ends(*best[ENDS])})",
+            "points of accuracy": _ends(*paid),
         }
         if best["method"] in steps:
             row["a step takes"] = f"{steps[best['method']]:.2g} × plain"
         others = [SHORT[m] for m in helping["method"][1:4]]
         rows.append(row | {"also help": ", ".join(others) or "no other"})
     return pd.DataFrame(rows).fillna("")
+
+
+def _ends(middle: float, low: float, high: float) -> str:
+    return f"{middle:+.2g} [{low:+.2g}, {high:+.2g}]"
 
 
 def harm(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
@@ -127,51 +160,91 @@ def harm(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
 
 
 def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
-    """Return the rank correlations of measures, each turned so that more is better.
+    """Return how measures rank the settings: rank correlations with intervals, pair by pair.
 
-    The networks are those of every method, strength and seed.
+    A setting, a method with a strength, is one value: the mean over its seeds, turned so that more
+    is better. Settings that lose more than `WITHIN` of clean accuracy are left out, as are measures
+    without a better side.
+
+    Returns:
+        `first`, `second`, `correlation`, `low`, `high` (95%, by drawing settings with replacement).
     """
-    rows = rows[(rows["status"] == "done") & rows["metric"].isin([*measures])]
-    wide = rows.pivot_table("value", ["method", "strength", "seed"], "metric")
-    wide = wide[[name for name in measures if name in wide]]
-    return (wide * [measures[str(name)].better for name in wide]).corr("spearman")
+    rows = rows[rows["status"] == "done"]
+    wide = rows.pivot_table("value", ["method", "strength"], "metric")
+    names = [name for name in measures if measures[name].better and name in wide]
+    plain = float(wide["accuracy"].xs("none", level="method").mean())
+    wide = wide[wide["accuracy"] >= plain - WITHIN][names].dropna()
+    values = wide.to_numpy() * [measures[name].better for name in names]
+    middle = _rank_correlations(values)
+    draw = np.random.default_rng(0)
+    drawn = [values[draw.integers(len(values), size=len(values))] for _ in range(DRAWS)]
+    low, high = np.quantile([_rank_correlations(part) for part in drawn], [0.025, 0.975], axis=0)
+    return pd.DataFrame(
+        [
+            {"first": a, "second": b, "correlation": middle[i, j]}
+            | {"low": low[i, j], "high": high[i, j], "n": len(values)}
+            for i, a in enumerate(names)
+            for j, b in enumerate(names[:i])
+        ]
+    )
+
+
+def _rank_correlations(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.corrcoef(pd.DataFrame(values).rank().to_numpy(), rowvar=False)
+    return np.nan_to_num(found)
 
 
 def pairs_of_measures(
-    correlations: pd.DataFrame, measures: Mapping[str, Measure], least: float = 0.7
+    pairs: pd.DataFrame, measures: Mapping[str, Measure], least: float = 0.5
 ) -> tuple[str, str]:
-    """Name the pairs of measures that agree, and those that contradict each other."""
-    found: dict[bool, list[tuple[float, str]]] = {True: [], False: []}
-    names = [str(name) for name in correlations]
-    table = correlations.to_numpy()
-    for i, first in enumerate(names):
-        for j, second in enumerate(names[:i]):
-            value = float(table[i, j])
-            if abs(value) >= least:
-                both = f"{measures[second].title} and {measures[first].title} ({value:.2f})"
-                found[value > 0].append((abs(value), both))
-    same, against = (
-        "; ".join(text for _, text in sorted(found[side], reverse=True)) or "none"
-        for side in (True, False)
-    )
-    return same, against
+    """Name the pairs of measures that rank alike, and those that rank the other way round.
+
+    They are those whose interval lies beyond `least`, the closest ones first.
+    """
+    texts = []
+    for sign in (1, -1):
+        ends = pairs["low"] if sign > 0 else -pairs["high"]
+        clear = pairs[ends > least].sort_values("correlation", ascending=sign < 0)
+        parts = []
+        for first, second in clear[["first", "second"]].to_numpy(str):
+            ends = clear[(clear["first"] == first) & (clear["second"] == second)]
+            found = Interval(*ends[["correlation", "low", "high"]].to_numpy(float)[0])
+            titles = f"{measures[second].title} and {measures[first].title}"
+            parts.append(f"{titles} ({interval_text(found, '.2f')})")
+        texts.append("; ".join(parts) or "none")
+    return texts[0], texts[1]
+
+
+def triangle(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
+    """Return what `suite.plots.matrix` draws of `agreement`; sure is what excludes zero."""
+    pairs = pairs.assign(
+        numbers=pairs["correlation"].map("{:.1f}".format),
+        sure=(pairs["low"] > 0) | (pairs["high"] < 0),
+    ).rename(columns={"correlation": "values"})
+    names = [name for name in measures if name in {*pairs["first"], *pairs["second"]}]
+    titles = [measures[name].title for name in names]
+    parts = {}
+    for part, empty in (("values", np.nan), ("numbers", ""), ("sure", False)):
+        wide = pairs.pivot(index="first", columns="second", values=part)
+        wide = wide.reindex(index=names[1:], columns=names[:-1])
+        filled = wide.where(wide.notna(), empty)
+        parts[part] = filled.set_axis(titles[1:]).set_axis(titles[:-1], axis="columns")
+    return parts
 
 
 def choice(rows: pd.DataFrame) -> pd.DataFrame:
     """List the strengths of each method, what each costs, and which one is allowed and chosen."""
-    allowed = strongest_allowed(rows)
-    rows = rows[rows["metric"] == "choice"]
-    means = rows.groupby(["method", "strength"], sort=False)["value"].mean()
-    plain = means[("none", 0.0)]
-    chosen = rows[rows["chosen"]].groupby("method")["strength"].first()
+    allowed, losses = strongest_allowed(rows), lost(rows).set_index("method")
+    chosen = rows[rows["chosen"].astype(bool)].groupby("method")["strength"].first()
     listed = []
-    for method in METHODS:
-        if method == "none" or method not in means.index:
-            continue
-        costs = [f"{s:.3g}: {100 * (v - plain):+.1f}" for s, v in means[method].items()]
-        row = {"method": METHODS[method], "strength: points of accuracy": "; ".join(costs)}
-        row["strongest allowed"] = f"{allowed[method]:.3g}" if method in allowed else "none"
-        listed.append(row | {"compared at": f"{chosen[method]:.3g}" if method in chosen else "-"})
+    for method in [m for m in SHORT if m in losses.index]:
+        of_method = losses.loc[[method]]
+        costs = [f"{s:.3g}: {100 * c:+.1f}" for s, c in of_method.to_numpy(float)]
+        row = {"method": METHODS[method], "strength: points of accuracy lost": "; ".join(costs)}
+        end = " (the strongest tried)" if allowed.get(method) == of_method["strength"].max() else ""
+        row["strongest allowed"] = f"{allowed[method]:.3g}{end}" if method in allowed else "none"
+        listed.append(row | {"compared at": f"{chosen[method]:.3g}" if method in chosen else "–"})
     return pd.DataFrame(listed)
 
 
@@ -207,7 +280,7 @@ def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd
     Colours are standardised differences, numbers the differences themselves; what stands is sure.
     """
     names = [name for name in measures if name in set(cells["measure"])]
-    methods = [method for method in METHODS if method in set(cells["method"])]
+    methods = [method for method in SHORT if method in set(cells["method"])]
     cells = cells.assign(numbers=cells["difference"].map(short_number))
     cells = cells.rename(columns={"deviations": "values", "stands": "sure"})
     rows, columns = [measures[name].title for name in names], [SHORT[m] for m in methods]
@@ -219,43 +292,40 @@ def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd
 
 
 def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]) -> pd.DataFrame:
-    """Return means over seeds along the strengths of each method, from none on.
+    """Return what was measured along the strengths of each method, from none on.
+
+    It is that of the networks by which strengths are chosen, which all have the same seeds.
 
     Returns:
         `method`, `x` (clean accuracy), `value` and `measure`, in the order of the strengths.
     """
-    rows = rows[rows["status"] == "done"]
+    rows = rows[(rows["status"] == "done") & ~rows["chosen"].astype(bool)]
     means = rows.pivot_table("value", ["method", "strength"], "metric").reset_index()
     start = means[means["method"] == "none"]
     found = []
-    for method, part in means[means["method"] != "none"].groupby("method"):
-        line = pd.concat([start, part.sort_values("strength")])
+    for method in [m for m in SHORT if m in set(means["method"])]:
+        part = means[means["method"] == method].sort_values("strength")
+        line = pd.concat([start, part])
         for name in names:
             points = {"x": line["accuracy"], "value": line[name]}
-            labels = {"method": SHORT[str(method)], "measure": measures[name].title}
+            labels = {"method": SHORT[method], "measure": measures[name].title}
             found.append(pd.DataFrame(points).assign(**labels))
     return pd.concat(found, ignore_index=True)
 
 
 def gains(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return what a method gains over all measures but clean accuracy, and what it costs of that.
+    """Return how many measures a method makes better less worse, and what it costs of accuracy.
+
+    Of measures with a better side but clean accuracy, those count whose difference stands.
 
     Returns:
-        `method`, `gain` (mean, in standard deviations), `cost`, `low`, `high` (points of accuracy).
+        `method`, `gain`, `cost`, `low`, `high` (points of accuracy).
     """
-    others = cells[~cells["measure"].isin(PAID)]
-    gain = others.groupby("method", sort=False)["deviations"].mean()
+    counted = cells.assign(sign=np.sign(cells["deviations"].astype(float)) * cells["stands"])[
+        ~cells["measure"].isin(PAID)
+    ]
+    gain = counted.groupby("method", sort=False)["sign"].sum()
     clean = cells[cells["measure"] == "accuracy"].set_index("method")
-    points = 100 * clean[["difference", "low", "high"]].astype(float)
+    points = 100 * clean[ENDS].astype(float)
     frame = points.rename(columns={"difference": "cost"}).assign(gain=gain)
     return frame.rename(index=SHORT).rename_axis("method").reset_index()
-
-
-def triangle(
-    correlations: pd.DataFrame, measures: Mapping[str, Measure]
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the part of `agreement` below the diagonal, and its numbers as text."""
-    titles = [measures[str(name)].title for name in correlations]
-    below = correlations.where(np.tri(len(titles), k=-1, dtype=bool))
-    below = below.set_axis(titles).set_axis(titles, axis="columns").iloc[1:, :-1]
-    return below, below.map(lambda value: "" if np.isnan(value) else f"{value:.1f}")

@@ -45,6 +45,7 @@ CURE_RADIUS = 1.5  # in the last epoch; it rises from the first on
 PGD_STEPS = 3
 # Clean accuracy that a method may cost, on the images that strengths are chosen on.
 MOST_LOST = 0.01
+ROUNDING = 1e-9
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
 # Keys of a panel that are not fields of a training.
@@ -300,7 +301,7 @@ def strongest_allowed(rows: pd.DataFrame, most_lost: float = MOST_LOST) -> dict[
         A strength by method; a method of which each strength costs more, or diverges, has none.
     """
     losses = lost(rows)
-    allowed = losses[losses["lost"] <= most_lost]  # not where a training diverged
+    allowed = losses[losses["lost"] <= most_lost + ROUNDING]  # not where a training diverged
     strongest = allowed.groupby("method", sort=False)["strength"].max()
     return {str(method): float(strength) for method, strength in strongest.items()}
 

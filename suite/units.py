@@ -106,7 +106,8 @@ class Training(_Checked):
         epochs, batch_size, optimizer, learning_rate: of the training.
         penalties: for each name in `suite.training.penalties.PENALTIES` its settings, of which
             "strength" is the coefficient; with "every" a penalty acts, in full strength, in steps
-            T, 2T, ... of the training only.
+            T, 2T, ... of the training only, and with "warm_up" its coefficient rises from zero,
+            by equal steps, in so many steps.
         group_dro: step size of Group DRO, which then takes the place of the mean cross-entropy;
             None for none. The data set must have groups.
         balance_groups: draw the images of an epoch with replacement, so that all groups are

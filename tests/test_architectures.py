@@ -320,3 +320,15 @@ def test_top_gap_goes_around_a_packaged_network_whose_weights_are_trained_on():
     stem = next(p for name, p in network.named_parameters() if "conv_stem" in name)
     packaged = dict(load_pretrained("efficientnet_lite0").named_parameters())
     assert any(torch.equal(stem, p) for p in packaged.values())
+
+
+def test_without_a_pyramid_the_class_maps_of_a_packaged_network_pool_to_its_own_logits():
+    """Its last activation is a module that it uses elsewhere too."""
+    whole = load_pretrained("efficientnet_lite0")
+    options = {"k": 1.0, "backbone": "efficientnet_lite0", "fpn": False}
+    network = build("top_gap", (3, 64, 64), options).eval()
+    head = whole[1]._fc
+    rows = {"weight": head.weight[:10, :, None, None], "bias": head.bias[:10]}
+    network.classifier.load_state_dict(rows)
+    images = torch.rand(2, 3, 64, 64)
+    torch.testing.assert_close(network(images), whole(images)[:, :10], rtol=1e-4, atol=1e-4)

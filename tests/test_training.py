@@ -228,6 +228,13 @@ def test_weights_that_the_last_step_made_infinite_count_as_diverged():
             )
             for every in (0, -1, 2.0, True, "2", None)
         ),
+        *(
+            (
+                {"penalties": {"input_gradient": {"strength": 1, "warm_up": steps}}},
+                rf"warm_up, of penalty 'input_gradient': expected an integer from 0.*got {steps!r}",
+            )
+            for steps in (-1, 2.0, True, None)
+        ),
         (
             {"penalties": {"cure": {"strength": 1, "radios": 2}}},
             r"setting of penalty 'cure' 'radios': did you mean 'radius'\? Known: every, radius",
@@ -492,6 +499,15 @@ def test_a_penalty_acts_in_every_t_th_step_of_the_training_in_full_strength(
     seen.clear()
     trained(unit, resume=states[0])
     assert all(torch.equal(again[2], before) for again, before in zip(seen, kept[1:], strict=True))
+
+
+def test_a_strength_rises_in_the_first_steps_of_the_whole_training(monkeypatch):
+    monkeypatch.setitem(PENALTIES, "cure", lambda given: 0 * given.logits.sum(1) + 1)
+    unit = dataclasses.replace(UNIT, penalties={"cure": {"strength": 9.0, "warm_up": 5}})
+    rising, plain = trained(unit), trained(dataclasses.replace(UNIT, penalties={}))
+    extra = [a - b for a, b in zip(rising.losses, plain.losses)]
+    of_three_steps_each = [9 * (0.2 + 0.4 + 0.6) / 3, 9 * (0.8 + 1 + 1) / 3, 9]
+    assert extra == pytest.approx(of_three_steps_each, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["landscape_curvature", "landscape_target"])

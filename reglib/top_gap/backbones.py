@@ -83,7 +83,9 @@ def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
 
     A feature map is the output of the last module of its size that holds a convolution with a
     kernel above 1 x 1, together with the normalisation and the activation that follow it. So
-    pooling makes no map, and a 1 x 1 convolution before the classifier belongs to the head.
+    pooling makes no map, and a 1 x 1 convolution before the classifier belongs to the head. An
+    activation module that is used in several places is not seen where it follows: let each place
+    have its own.
 
     Args:
         model: a convolutional network in Python. A copy of it is run, without data.

@@ -15,7 +15,7 @@ from reglib.top_gap.backbones import backbone_of, normalised
 from suite.errors import UsageError, expected, unknown
 from suite.networks.blocks import BasicBlock, BottleneckBlock, PreActivationBlock, conv_bn
 from suite.networks.defences import CHANGES
-from suite.networks.pretrained import PRETRAINED, load_pretrained
+from suite.networks.pretrained import PRETRAINED, load_pretrained, with_own_activation
 
 Size = int | tuple[int, int]
 
@@ -225,7 +225,7 @@ def top_gap(
             what = f"colour images and no backbone_options for {backbone!r}"
             raise expected("top_gap", what, f"{channels} channels and {backbone_options or {}}")
         if backbone in PRETRAINED:
-            network = load_pretrained(backbone).requires_grad_()
+            network = with_own_activation(load_pretrained(backbone), backbone).requires_grad_()
         else:
             network = normalised(backbone_of(backbone, pretrained=pretrained))
     return TopGAPNet(network, classes, k=k, image_size=size, **options)

@@ -36,6 +36,8 @@ class Weights:
         title: name of the network in figures.
         size: pixels a side.
         classes: number of logits.
+        last: the layer before the last ReLU6, of a network whose one module of it is used elsewhere
+            too (see `with_own_activation`).
     """
 
     build: Callable[[], nn.Module]
@@ -51,6 +53,7 @@ class Weights:
     title: str = ""
     size: int = 224
     classes: int = 1000
+    last: str | None = None
 
     @property
     def path(self) -> Path:
@@ -96,6 +99,18 @@ def load_pretrained(name: str) -> nn.Module:
         with_smooth_activations(network)
     whole = nn.Sequential(Normalise(about.mean, about.std), network)
     return whole.eval().requires_grad_(False)
+
+
+def with_own_activation(network: nn.Module, name: str) -> nn.Module:
+    """Give a pretrained network, in place, a ReLU6 of its own behind its last convolution.
+
+    The function stays, since a second ReLU6 changes nothing. Who cuts the network before its head
+    would not see one that is used elsewhere too.
+    """
+    if last := pretrained_weights(name).last:
+        path = f"1.{last}"
+        network.set_submodule(path, nn.Sequential(network.get_submodule(path), nn.ReLU6()))
+    return network
 
 
 def check_weights(name: str) -> None:

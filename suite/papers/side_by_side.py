@@ -49,7 +49,7 @@ ROUNDING = 1e-9
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
 # Keys of a panel that are not fields of a training.
-OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift", "maps_of"}
+OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift", "seeds"}
 REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
@@ -270,8 +270,9 @@ def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
 
 def units(parameters: Mapping[str, Any]) -> list[Unit]:
     """Return the units of the chapter: what is measured and drawn, and the trainings."""
-    measured = [unit for _, unit in _planned(parameters)]
-    trainings = [unit.training for unit in measured if unit.metric == "calibration_error"]
+    planned = _planned(parameters)
+    measured = [unit for _, unit in planned]
+    trainings = [unit.training for labels, unit in planned if labels["metric"] == "choice"]
     return [*measured, *_drawn(parameters).values(), *trainings]
 
 

@@ -27,8 +27,8 @@ def calibration_error(
 
     Source: :cite:t:`guo2017`.
     """
-    pixels, labels = subject.test_uint8(n_images)
-    top, predicted = subject.logits(pixels).double().softmax(1).max(1)
+    _, labels = subject.test_uint8(n_images)
+    top, predicted = subject.test_logits(n_images).double().softmax(1).max(1)
     return Result(expected_calibration_error(top, predicted == labels, n_bins)[None])
 
 

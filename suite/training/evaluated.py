@@ -145,6 +145,12 @@ class EvaluatedModel:
         batches = images.split(batch_size)
         return torch.cat([self.folded(self.as_inputs(x) if pixels else x) for x in batches])
 
+    def test_logits(self, count: int | None, data: str | None = None) -> Tensor:
+        """Return the logits of test images, (B, classes), computed once; see `test_uint8`."""
+        return self.cached(
+            ("test logits", count, data), lambda: self.logits(self.test_uint8(count, data)[0])
+        )
+
     def predict(self, images: Tensor, *, batch_size: int = BATCH_SIZE) -> Tensor:
         """Return the classes of highest logit, (B,); see `logits`."""
         return self.logits(images, batch_size=batch_size).argmax(1)

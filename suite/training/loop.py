@@ -194,7 +194,7 @@ class _Fit:
             given = self._forward(acting, images, self.labels[index], generator)
             loss = self._cross_entropy(given, index)
             for term in acting:
-                loss = loss + term.strength * term.penalty(given).mean()
+                loss = loss + term.strength_in(number) * term.penalty(given).mean()
             self.optimizer.zero_grad()
             # Naming the parameters spares a gradient by the images that nobody needs.
             torch.autograd.backward(loss, inputs=self.parameters)

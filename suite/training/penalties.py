@@ -232,8 +232,9 @@ PENALTIES: dict[str, Penalty] = {
     "marginal_density": of_inputs(regularizers.marginal_density_penalty),
     "score_matching": of_inputs(regularizers.score_matching_penalty),
 }
-# Settings that every penalty has: its coefficient, and T, if it acts in every T-th step only.
-COMMON = ("strength", "every")
+# Settings that every penalty has: its coefficient, T, if it acts in every T-th step only, and the
+# steps in which its coefficient rises from zero, by equal steps.
+COMMON = ("strength", "every", "warm_up")
 
 
 class Term(NamedTuple):
@@ -242,7 +243,17 @@ class Term(NamedTuple):
     name: str
     strength: float
     every: int
+    warm_up: int
     penalty: Penalty
+
+    def strength_in(self, step: int) -> float:
+        """Return the coefficient in a step of the training, counted from 1.
+
+        >>> term = Term("cure", 0.5, 1, 4, lambda given: given)
+        >>> [term.strength_in(step) for step in range(1, 6)]
+        [0.125, 0.25, 0.375, 0.5, 0.5]
+        """
+        return self.strength * min(1.0, step / self.warm_up) if self.warm_up else self.strength
 
 
 def terms(penalties: Mapping[str, Mapping[str, Any]]) -> list[Term]:
@@ -254,9 +265,12 @@ def terms(penalties: Mapping[str, Mapping[str, Any]]) -> list[Term]:
     return [_term(name, **settings) for name, settings in penalties.items()]
 
 
-def _term(name: str, /, strength: float, every: Any = 1, **settings: Any) -> Term:
+def _term(name: str, /, strength: float, every: Any = 1, warm_up: Any = 0, **settings: Any) -> Term:
     check_call("penalty", name, PENALTIES, settings, given=("given",), also=COMMON)
     if type(every) is not int or every < 1:
         what = "a positive integer, the number of steps of which the penalty acts in one"
         raise expected(f"every, of penalty {name!r}", what, repr(every))
-    return Term(name, strength, every, partial(PENALTIES[name], **settings))
+    if type(warm_up) is not int or warm_up < 0:
+        what = "an integer from 0, the number of steps in which the strength rises"
+        raise expected(f"warm_up, of penalty {name!r}", what, repr(warm_up))
+    return Term(name, strength, every, warm_up, partial(PENALTIES[name], **settings))

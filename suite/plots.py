@@ -595,6 +595,8 @@ def matrix(
         limit: the value of the darkest colour.
         sure: cells that are not sure are pale; None if all are.
     """
+    if values.empty:
+        return not_run()
     certain = np.ones(values.shape, bool) if sure is None else sure.to_numpy(bool)
     levels = values.to_numpy(float)
     height = 1.0 + 0.3 * len(values)
@@ -660,6 +662,8 @@ def gain_and_cost(rows: pd.DataFrame, *, x_label: str, y_label: str) -> Figure:
         rows: `method`, `gain`, `cost`, `low`, `high`.
         x_label, y_label: of the cost and of the gain.
     """
+    if rows.empty:
+        return not_run()
     figure, axis = plt.subplots(figsize=(WIDTH, 3.6), layout="constrained")
     names = rows["method"].astype(str)
     for name, (gain, cost, low, high) in zip(

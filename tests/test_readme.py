@@ -15,6 +15,8 @@ from suite.evidence.report import all_verdicts
 from suite.evidence.results import load_results
 from suite.evidence.tables import select
 from suite.notebooks import all_parameters, chapters, parameters, profiles
+from suite.papers import side_by_side
+from suite.papers import side_by_side_tables as tables
 from suite.paths import ROOT
 
 PROGRAM = "python -m suite "
@@ -236,3 +238,33 @@ def test_what_the_first_page_says_of_the_second_order_is_what_was_kept():
     groups = rows.loc["groups-improve-insertion"]
     assert "groups of pixels order an image no better than the gradient" in text
     assert groups["verdict"] == "no such effect"
+
+
+def test_what_the_first_page_and_the_readme_say_of_side_by_side_is_what_was_kept():
+    text = (ROOT / "book" / "index.md").read_text()
+    kept = load_results("side_by_side", "workstation")
+    p = all_parameters("side_by_side", profiles("side_by_side")["workstation"])
+    panel, *_ = side_by_side.panels(p)
+    rows = kept.frame.query("data == @panel.data")
+    measures = side_by_side.measures(panel)
+    cells = tables.compared(rows, measures)
+    found = tables.guide(cells, measures, {}).set_index("if you want")["take"]
+    assert found["higher accuracy, attacked"].startswith("PGD training")
+    assert found["lower max-sensitivity"].startswith("SoftPlus")
+    assert found["higher share on the object"].startswith("Top-GAP")
+    assert found["lower calibration error"].startswith("noise")
+    assert found["higher accuracy, corruptions"].startswith("none")
+    assert f"{panel.epochs} epochs on {panel.n_train:,} images, {len(panel.seeds)} networks" in text
+    assert cells["method"].nunique() == 12
+
+    def ends(measure, method):
+        cell = cells.query("measure == @measure and method == @method").iloc[0]
+        return f"from {cell['base']:.2f} to {cell['mean']:.2f}"
+
+    assert f"accuracy rises {ends('attacked', 'adversarial')}" in text
+    to = ends("attacked", "input_gradient").split()[-1]
+    assert f"with the penalty on the input gradient to {to})" in text
+    assert f"(max-sensitivity {ends('sensitivity', 'softplus')})" in text
+    assert f"(share {ends('pointing', 'top_gap')})" in text
+    readme = (ROOT / "README.md").read_text()
+    assert "PGD training against attacks, SoftPlus activations for steady maps" in readme

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from reglib.regularizers import finite_difference_penalty, input_gradient_penalty
-from suite import notebooks
+from suite import notebooks, plots
 from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence.results import load_results
@@ -352,3 +352,33 @@ def test_a_folder_with_one_class_is_refused_before_training(tmp_path, monkeypatc
         shutil.rmtree(root / part / "photograph 1")
     with pytest.raises(UsageError, match="expected two classes or more"):
         exec(program(root), {})
+
+
+def test_where_nothing_is_chosen_the_page_says_so_and_draws_no_matrix():
+    rows = pd.DataFrame(
+        {"metric": ["choice", "accuracy"], "method": "none", "strength": 0.0, "seed": 1}
+        | {"status": "done", "chosen": False, "value": 0.9}
+    )
+    cells = tables.compared(rows, MEASURES)
+    assert cells.empty
+    assert tables.harm(cells, MEASURES) == "none"
+    assert set(tables.guide(cells, MEASURES, {})["take"]) == {"none: no gain was established"}
+    assert tables.every_cell(cells, MEASURES).empty
+    for figure in (
+        plots.matrix(**tables.matrix(cells, MEASURES), label="", limit=1),
+        plots.gain_and_cost(tables.gains(cells), x_label="", y_label=""),
+    ):
+        assert "not run" in figure.axes[0].texts[0].get_text()
+
+
+def test_of_what_stands_on_one_data_set_it_is_said_how_much_does_on_another():
+    columns = ["measure", "method", "deviations", "stands"]
+    one = [("attacked", "cure", 2.0, True), ("entropy", "cure", 3.0, True)]
+    one += [("attacked", "noise", 1.0, True), ("entropy", "noise", 1.0, False)]
+    other = [("attacked", "cure", 1.0, True), ("entropy", "cure", -2.0, True)]
+    other += [("attacked", "noise", 0.5, False), ("entropy", "noise", 9.0, True)]
+    first, second = (pd.DataFrame(part, columns=columns) for part in (one, other))
+    assert tables.repeated(first, second, MEASURES) == (
+        "Of 3 differences that stand on the first data set, 2 have the same sign on the second: "
+        "1 of them stand there, too. 1 stand there with the other sign (CURE, entropy of the map)."
+    )

@@ -35,8 +35,9 @@ def all_verdicts(*, kept_only: bool = False) -> pd.DataFrame:
         for file in sorted(folder.glob("*/*.verdicts.csv")):
             chapter = file.name.partition(".")[0]
             if (NOTEBOOKS / f"{chapter}.ipynb").exists() and file.parent.name != "smoke":
-                table = pd.read_csv(file).assign(chapter=chapter)[VERDICT_COLUMNS]
-                tables.append(table.fillna({"detail": "", "statistic": ""}))
+                texts: dict[Any, Any] = dict.fromkeys(("detail", "statistic"), str)
+                table = pd.read_csv(file, dtype=texts).assign(chapter=chapter)[VERDICT_COLUMNS]
+                tables.append(table.fillna(dict.fromkeys(texts, "")))
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])
 

@@ -95,6 +95,30 @@ def every_cell(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataF
     return wide.rename_axis(columns=None)
 
 
+def repeated(cells: pd.DataFrame, others: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
+    """Say which of the differences that stand on one panel are found on another one.
+
+    Both are of `compared`; measures without a better side are left out, and so are methods that one
+    of the panels does not compare.
+    """
+    both = cells.merge(others, on=["measure", "method"], suffixes=("", "_other"))
+    both = both[both["deviations"] != 0]
+    standing = both[both["stands"]]
+    same = np.sign(standing["deviations"]) == np.sign(standing["deviations_other"])
+    stands = standing["stands_other"].astype(bool)
+    found = (
+        f"Of {len(standing)} differences that stand on the first data set, {same.sum()} have the "
+        f"same sign on the second: {(same & stands).sum()} of them stand there, too. "
+        f"{(~same & stands).sum()} stand there with the other sign"
+    )
+    turned = standing[~same & stands]
+    names = "; ".join(
+        f"{SHORT[method]}, {measures[measure].title}"
+        for method, measure in turned[["method", "measure"]].to_numpy(str)
+    )
+    return f"{found}{f' ({names})' if names else ''}."
+
+
 def short_number(value: float) -> str:
     """Write a difference with two digits and a sign, without a leading zero.
 

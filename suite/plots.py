@@ -655,26 +655,31 @@ def trade_offs(rows: pd.DataFrame, *, x_label: str, most: float) -> Figure:
     return figure
 
 
-def gain_and_cost(rows: pd.DataFrame, *, x_label: str, y_label: str) -> Figure:
-    """Draw methods by what they gain and what they cost, with the interval of the cost.
+def gain_and_cost(rows: pd.DataFrame, *, gain_label: str, cost_label: str) -> Figure:
+    """Draw what methods gain and what they cost, a row a method, the largest gain on top.
 
     Args:
-        rows: `method`, `gain`, `cost`, `low`, `high`.
-        x_label, y_label: of the cost and of the gain.
+        rows: `method`, `better` and `worse` (counts), `cost` with its ends `low` and `high`.
+        gain_label, cost_label: of the two axes.
     """
     if rows.empty:
         return not_run()
-    figure, axis = plt.subplots(figsize=(WIDTH, 3.6), layout="constrained")
-    names = rows["method"].astype(str)
-    for name, (gain, cost, low, high) in zip(
-        names, rows[["gain", "cost", "low", "high"]].to_numpy(float), strict=True
-    ):
-        ends = [[cost - low], [high - cost]]
-        axis.errorbar(cost, gain, xerr=ends, color=BLUE, marker="o", elinewidth=0.7)
-        axis.annotate(name, (cost, gain), (4, 4), textcoords="offset points", fontsize=8)
-    axis.axhline(0, color=GREY, linewidth=0.7)
-    axis.axvline(0, color=GREY, linewidth=0.7)
-    axis.set(xlabel=x_label, ylabel=y_label)
+    rows = rows.iloc[(rows["better"] - rows["worse"]).argsort(kind="stable")]
+    places = np.arange(len(rows))
+    height = 0.8 + 0.27 * len(rows)
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(WIDTH, height), sharey=True, layout="constrained"
+    )
+    left.barh(places, rows["better"], 0.6, color=BLUE)
+    left.barh(places, -rows["worse"], 0.6, color=ORANGE)
+    left.set(xlabel=gain_label, yticks=places, yticklabels=rows["method"].astype(str))
+    left.xaxis.get_major_locator().set_params(integer=True)
+    ends = [rows["cost"] - rows["low"], rows["high"] - rows["cost"]]
+    right.errorbar(rows["cost"], places, xerr=ends, color=BLUE, fmt="o", elinewidth=0.7)
+    right.set(xlabel=cost_label)
+    for axis in (left, right):
+        axis.axvline(0, color=GREY, linewidth=0.7)
+        axis.tick_params(axis="y", length=0)
     return figure
 
 

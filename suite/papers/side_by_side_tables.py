@@ -120,12 +120,12 @@ def repeated(cells: pd.DataFrame, others: pd.DataFrame, measures: Mapping[str, M
 
 
 def short_number(value: float) -> str:
-    """Write a difference with two digits and a sign, without a leading zero.
+    """Write a difference with a sign and two digits, at most to 0.001, without a leading zero.
 
-    >>> short_number(0.1234), short_number(-0.00123), short_number(12.3)
-    ('+.12', '−.0012', '+12')
+    >>> short_number(0.1234), short_number(-0.0052), short_number(12.3), short_number(-0.0003)
+    ('+.12', '−.005', '+12', '0')
     """
-    text = f"{value:+.2g}" if abs(value) >= 1e-4 or value == 0 else f"{value:+.0e}"
+    text = f"{round(value, 3):+.2g}" if round(value, 3) else "0"
     return text.replace("0.", ".", 1).replace("-", "−", 1)
 
 
@@ -338,18 +338,20 @@ def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]
 
 
 def gains(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return how many measures a method makes better less worse, and what it costs of accuracy.
+    """Return how many measures a method makes better and worse, and what it costs of accuracy.
 
     Of measures with a better side but clean accuracy, those count whose difference stands.
 
     Returns:
-        `method`, `gain`, `cost`, `low`, `high` (points of accuracy).
+        `method`, `better`, `worse`, `cost`, `low`, `high` (points of accuracy).
     """
-    counted = cells.assign(sign=np.sign(cells["deviations"].astype(float)) * cells["stands"])[
-        ~cells["measure"].isin(PAID)
-    ]
-    gain = counted.groupby("method", sort=False)["sign"].sum()
+    counted = cells[~cells["measure"].isin(PAID)]
+    standing = counted["deviations"].astype(float).where(counted["stands"].astype(bool), 0)
+    counts = {
+        name: (sign * standing > 0).groupby(counted["method"], sort=False).sum()
+        for name, sign in (("better", 1), ("worse", -1))
+    }
     clean = cells[cells["measure"] == "accuracy"].set_index("method")
     points = 100 * clean[ENDS].astype(float)
-    frame = points.rename(columns={"difference": "cost"}).assign(gain=gain)
+    frame = points.rename(columns={"difference": "cost"}).assign(**counts)
     return frame.rename(index=SHORT).rename_axis("method").reset_index()

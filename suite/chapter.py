@@ -119,14 +119,17 @@ class Chapter:
         if untested:
             display(Markdown(untested))
 
+    def parameters_of(self, profile: str) -> dict[str, Any]:
+        """Return all parameters of this run, or of a profile whose kept results stand beside it."""
+        if profile == self.profile:
+            return self.parameters
+        return notebooks.all_parameters(self.name, notebooks.profiles(self.name)[profile])
+
     def in_short(self) -> None:
         """Show what came out of the headline claims."""
         trainings = {
-            profile: trainings_of(notebooks.units_of(self.name, values))
-            for profile, values in {
-                **notebooks.profiles(self.name),
-                self.profile: self.parameters,
-            }.items()
+            profile: trainings_of(notebooks.units_of(self.name, self.parameters_of(profile)))
+            for profile in {*notebooks.profiles(self.name), self.profile}
         }
         display(Markdown(in_short(self.name, self.decided, self.table, trainings)))
 

@@ -254,9 +254,11 @@ def test_the_guide_says_where_no_gain_was_established():
     assert found.loc["higher accuracy, attacked", "take"].startswith("CURE, 1")
     assert "0.5 → 0.7" in found.loc["higher accuracy, attacked", "expect"]
     assert found.loc["higher accuracy, attacked", "a step takes"] == "5.3 × plain"
-    assert found.loc["lower max-sensitivity", "take"] == "none: no gain was established"
+    assert found.loc["lower max-sensitivity", "take"] == (
+        "none: no gain that matters was established (0 of 1 means are better, 0 before Holm)"
+    )
     assert not any("formula" in wanted for wanted in found.index)
-    assert tables.harm(cells, MEASURES) == "CURE (max-sensitivity)"
+    assert tables.harm(cells, MEASURES) == ("CURE (max-sensitivity)", "none")
     of_cure = tables.gains(cells).set_index("method").loc["CURE"]
     assert of_cure[["better", "worse"]].tolist() == [1, 1]
 
@@ -362,8 +364,9 @@ def test_where_nothing_is_chosen_the_page_says_so_and_draws_no_matrix():
     )
     cells = tables.compared(rows, MEASURES)
     assert cells.empty
-    assert tables.harm(cells, MEASURES) == "none"
-    assert set(tables.guide(cells, MEASURES, {})["take"]) == {"none: no gain was established"}
+    assert tables.harm(cells, MEASURES) == ("none", "none")
+    none = "none: no gain that matters was established"
+    assert set(tables.guide(cells, MEASURES, {})["take"]) == {none}
     assert tables.every_cell(cells, MEASURES).empty
     for figure in (
         plots.matrix(**tables.matrix(cells, MEASURES), label="", limit=1),

@@ -46,6 +46,11 @@ PGD_STEPS = 3
 # Clean accuracy that a method may cost, on the images that strengths are chosen on.
 MOST_LOST = 0.01
 ROUNDING = 1e-9
+# The smallest difference that matters, as in the claims; of other measures it is a factor.
+SMALLEST = {"accuracy": 0.01, "calibration": 0.01, "corrupted": 0.01, "shifted": 0.01}
+SMALLEST |= {"attacked": 0.05, "faithful": 0.05, "formula": 0.05, "insertion": 0.01}
+SMALLEST |= {"pointing": 0.02}
+FACTOR = 1.1
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
 # Keys of a panel that are not fields of a training.
@@ -143,7 +148,7 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
             {"n_images": p.n_least},
         ),
         "flatness": ("unevenness of the landscape", -1, "pilcro", "flatness", flat),
-        "pointing": ("share on the object", 1, "top_gap", "grid_pointing", few | gradient),
+        "pointing": ("share on one image of four", 1, "top_gap", "grid_pointing", few | gradient),
     }
     turned = {"faithful"}  # the software takes f(x) - f(x_i), the formula f(x_i) - f(x)
     return {name: Measure(*values, turned=name in turned) for name, values in found.items()}

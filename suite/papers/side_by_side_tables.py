@@ -1,6 +1,7 @@
 """The matrix of methods and measures, the guide, and the agreement of measures."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 from suite.evidence.results import Results
 from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
-from suite.papers.side_by_side import METHODS, Measure, lost, strongest_allowed
+from suite.papers.side_by_side import FACTOR, METHODS, SMALLEST, Measure, lost, strongest_allowed
 
 # Of a cell: what is compared with no method, over the seeds that both have.
 ENDS = ["difference", "low", "high"]
-CELL = "measure method strength base mean difference low high n p p_holm deviations stands".split()
+CELL = "measure method strength base mean difference low high n p p_holm deviations".split()
+CELL += ["matters", "stands"]
 # What the guide is not asked for, since it is what is paid.
 PAID = ("accuracy",)
 WITHIN = 0.05  # of clean accuracy, for settings whose ranks are compared
@@ -45,8 +47,8 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFram
     Returns:
         One row a cell, with the columns `CELL`: `deviations`, the difference over the standard
         deviation between seeds (pooled over the methods), positive where it is better and 0 where
-        the measure has no better side; `stands`, whether the difference does after Holm's
-        adjustment for all methods of the measure.
+        the measure has no better side; `matters`, whether the difference is of a size that does;
+        `stands`, whether it is established, after Holm's adjustment for the methods of the measure.
     """
     rows = rows[(rows["status"] == "done") & rows["chosen"].astype(bool)]
     wide = rows.pivot_table("value", ["metric", "method"], "seed")
@@ -65,12 +67,19 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFram
             cell |= {"base": base.mean(), "mean": values.mean(), "n": gap.n}
             cell |= {"difference": gap.estimate, "low": gap.low, "high": gap.high}
             cell |= {"deviations": measure.better * gap.estimate / (spread or 1.0)}
+            cell |= {"matters": _matters(name, cell["base"], cell["mean"])}
             cells.append(cell | {"p": t_test_p(values - base)})
         frame = pd.DataFrame(cells).reindex(columns=CELL)
         tested = frame["p"].notna()
         frame.loc[tested, "p_holm"] = holm(frame.loc[tested, "p"].tolist())
         found.append(frame.assign(stands=frame["p_holm"].astype(float) < 0.05))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=CELL)
+
+
+def _matters(measure: str, base: float, mean: float) -> bool:
+    if measure in SMALLEST:
+        return abs(mean - base) >= SMALLEST[measure]
+    return bool(min(base, mean) <= 0 or max(base / mean, mean / base) >= FACTOR)
 
 
 def left_out(rows: pd.DataFrame) -> str:
@@ -132,7 +141,9 @@ def short_number(value: float) -> str:
 def guide(
     cells: pd.DataFrame, measures: Mapping[str, Measure], steps: Mapping[str, float]
 ) -> pd.DataFrame:
-    """Return for each measure the method that helps most, of those whose difference stands.
+    """Return for each measure the method that helps most, of those that are sure to.
+
+    Their difference stands, and its size matters.
 
     Args:
         cells, measures: see `compared`.
@@ -140,7 +151,7 @@ def guide(
 
     Returns:
         What is wanted, what to take for it at which strength, what to expect of it and what it
-        costs, and what helps too; where nothing helps, it says so.
+        costs, and what helps too; where nothing helps, it says so, and what came nearest.
     """
     accuracy = cells[cells["measure"] == "accuracy"].set_index("method")
     rows = []
@@ -148,11 +159,13 @@ def guide(
         if name in PAID or not measure.better:
             continue
         of_measure = cells[cells["measure"] == name]
-        helping = of_measure[of_measure["stands"] & (of_measure["deviations"] > 0)]
+        better = of_measure[of_measure["deviations"] > 0]
+        helping = better[better["stands"].astype(bool) & better["matters"].astype(bool)]
         helping = helping.sort_values("deviations", ascending=False)
         wanted = f"{'higher' if measure.better > 0 else 'lower'} {measure.title}"
         if helping.empty:
-            rows.append({"if you want": wanted, "take": "none: no gain was established"})
+            take = f"none: no gain that matters was established{_nearly(better, len(of_measure))}"
+            rows.append({"if you want": wanted, "take": take})
             continue
         best = helping.iloc[0]
         paid = 100 * accuracy.loc[best["method"], ["difference", "low", "high"]]
@@ -173,27 +186,59 @@ def _ends(middle: float, low: float, high: float) -> str:
     return f"{middle:+.2g} [{low:+.2g}, {high:+.2g}]"
 
 
-def harm(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
-    """Say which measures each method makes worse, of differences that stand."""
-    worse = cells[cells["stands"] & (cells["deviations"] < 0)]
-    parts = [
-        f"{SHORT[str(method)]} ({', '.join(measures[name].title for name in part['measure'])})"
-        for method, part in worse.groupby("method", sort=False)
-    ]
-    return "; ".join(parts) if parts else "none"
+def _nearly(better: pd.DataFrame, n_methods: int) -> str:
+    """Say which differences of a measure stand and are small, and how many point to better."""
+    if not n_methods:
+        return ""
+    small = better[better["stands"].astype(bool)]
+    values = small[["method", "difference"]].to_numpy()
+    named = [f"{SHORT[method]} {difference:+.2g}" for method, difference in values]
+    also = f"; established, but small: {', '.join(named)}" if named else ""
+    beyond = (better["low"] * better["high"] > 0).sum()
+    return f" ({len(better)} of {n_methods} means are better, {beyond} before Holm{also})"
+
+
+def harm(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> tuple[str, str]:
+    """Say which measures each method makes worse, of differences that matter.
+
+    Returns:
+        Of those that stand, and of those whose interval excludes zero, but not after Holm.
+    """
+    worse = cells[cells["matters"].astype(bool) & (cells["deviations"] < 0)]
+    stands, beyond = worse["stands"].astype(bool), worse["low"] * worse["high"] > 0
+    texts = []
+    for found in (worse[stands], worse[beyond & ~stands]):
+        parts = [
+            f"{SHORT[str(method)]} ({', '.join(measures[name].title for name in part['measure'])})"
+            for method, part in found.groupby("method", sort=False)
+        ]
+        texts.append("; ".join(parts) or "none")
+    return texts[0], texts[1]
+
+
+def price(rows: pd.DataFrame, first: str, second: str) -> str:
+    """Say how much more clean accuracy one compared method costs than another one, in points."""
+    rows = rows[(rows["metric"] == "accuracy") & rows["chosen"].astype(bool)]
+    wide = rows.pivot_table("value", "seed", "method")
+    if not {first, second} <= {*wide}:
+        return ""
+    gap = mean_interval((100 * (wide[second] - wide[first])).dropna().to_numpy())
+    points = _ends(gap.estimate, gap.low, gap.high)
+    return f"{METHODS[first]} costs {points} points of accuracy more than {METHODS[second]}"
 
 
 def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
     """Return how measures rank the settings: rank correlations with intervals, pair by pair.
 
     A setting, a method with a strength, is one value: the mean over its seeds, turned so that more
-    is better. Settings that lose more than `WITHIN` of clean accuracy are left out, as are measures
+    is better. They are those of the seeds that choose strengths, so that each has equally many
+    networks. Settings that lose more than `WITHIN` of clean accuracy are left out, as are measures
     without a better side.
 
     Returns:
         `first`, `second`, `correlation`, `low`, `high` (95%, by drawing settings with replacement).
     """
-    rows = rows[rows["status"] == "done"]
+    rows = rows[(rows["status"] == "done") & ~rows["chosen"].astype(bool)]
     wide = rows.pivot_table("value", ["method", "strength"], "metric")
     names = [name for name in measures if measures[name].better and name in wide]
     plain = float(wide["accuracy"].xs("none", level="method").mean())
@@ -270,6 +315,14 @@ def choice(rows: pd.DataFrame) -> pd.DataFrame:
         row["strongest allowed"] = f"{allowed[method]:.3g}{end}" if method in allowed else "none"
         listed.append(row | {"compared at": f"{chosen[method]:.3g}" if method in chosen else "–"})
     return pd.DataFrame(listed)
+
+
+def attacks(p: SimpleNamespace) -> str:
+    """Say how strong the attacks of a panel are, and what PGD training is trained against."""
+    trained = p.chosen.get("adversarial")
+    steps = f"{p.auto_steps} steps of each APGD, {p.n_queries} queries of Square"
+    text = f"radius {255 * p.epsilon:.3g}/255, {steps}, {p.n_attacked} images"
+    return text + (f"; PGD training is trained at {255 * trained:.3g}/255" if trained else "")
 
 
 def map_grid(

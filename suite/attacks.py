@@ -162,6 +162,22 @@ def pgd(
     return _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, restarts, **options)
 
 
+class _InRows(nn.Module):
+    """A network whose gradient by the images is contiguous: the programs take a view of it as rows.
+
+    That of colour images in channels-last is not.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.requires_grad:
+            images.register_hook(Tensor.contiguous)
+        return self.network(images)
+
+
 @_attack
 def auto_attack(
     images: Tensor,
@@ -224,7 +240,8 @@ def auto_attack(
             if part.startswith("apgd"):
                 options["logger"] = LOGGER  # of gradients that vanish; else a warning
             program = getattr(import_module(f"pyautoattack.{module}"), name)
-            result[left] = program(frozen, **common, **options).perturb(x[left], predicted[left])
+            attacked = program(_InRows(frozen), **common, **options)
+            result[left] = attacked.perturb(x[left].contiguous(), predicted[left])
             left = left[frozen(result[left]).argmax(1) == predicted[left]]
             if not len(left):
                 break

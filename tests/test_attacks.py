@@ -372,3 +372,17 @@ def test_the_largest_euclidean_change_is_that_of_the_whole_image():
     fgsm(network, x, labels, epsilon=11.0, norm="l2")
     with pytest.raises(ValueError, match=r"up to 11\.31"):
         fgsm(network, x, labels, epsilon=12.0, norm="l2")
+
+
+def test_colour_images_in_channels_last_are_attacked_as_contiguous_ones():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    network = nn.Sequential(*layers).eval()
+    x = torch.rand(6, 3, 8, 8)
+    labels = network(x).argmax(1)
+    settings = {"steps": 3, "n_targets": 2, "queries": 5, "epsilon": 0.3}
+    plain = auto_attack(network, x, labels, generator=torch.Generator().manual_seed(0), **settings)
+    network = network.to(memory_format=torch.channels_last)
+    x = x.contiguous(memory_format=torch.channels_last)
+    found = auto_attack(network, x, labels, generator=torch.Generator().manual_seed(0), **settings)
+    torch.testing.assert_close(found.images, plain.images, rtol=1e-3, atol=1e-3)

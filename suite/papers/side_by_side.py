@@ -54,7 +54,7 @@ FACTOR = 1.1
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
 # Keys of a panel that are not fields of a training.
-OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift", "seeds"}
+OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift"}
 REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False

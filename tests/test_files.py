@@ -115,7 +115,8 @@ def test_own_photographs_of_any_size_are_shown(tmp_path):
 def test_own_images_may_be_below_the_working_folder(tmp_path, monkeypatch):
     save(tmp_path / "own" / "1.png")
     for part in ("train", "val"):
-        save(tmp_path / "set" / part / "a" / "1.png", (32, 32))
+        for name in ("a", "b"):
+            save(tmp_path / "set" / part / name / "1.png", (32, 32))
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     assert load_data("imagefolder:own").shape == (3, 224, 224)

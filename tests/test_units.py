@@ -60,6 +60,7 @@ OTHER_VALUES: dict[str, Any] = {
     "flip": True,
     "zoom": 1.5,
     "swap_halves": True,
+    "input_noise": 0.1,
     "optimizer_options": {"momentum": 0.9},
     "cosine_epochs": 20,
     "decay_epochs": (2, 3),

@@ -14,7 +14,7 @@ from suite.evidence.headlines import in_short
 from suite.evidence.report import all_verdicts
 from suite.evidence.results import load_results
 from suite.evidence.tables import select
-from suite.notebooks import all_parameters, chapters, parameters, profiles
+from suite.notebooks import all_parameters, chapters, parameters, profiles, source
 from suite.papers import side_by_side
 from suite.papers import side_by_side_tables as tables
 from suite.paths import ROOT
@@ -274,5 +274,13 @@ def test_what_the_first_page_and_the_readme_say_of_side_by_side_is_what_was_kept
     same, standing = re.search(r"Of (\d+) .* (\d+) have the same sign", again).group(2, 1)
     assert f"photographs of 32 × 32 pixels, {same} of {standing} differences have" in text
     assert "0 stand there with the other sign." in again
+    of_photographs = tables.guide(tables.compared(shown, measures), measures, {})
+    taken = of_photographs.set_index("if you want")["take"]
+    assert taken["higher accuracy, attacked"].startswith("PGD training")
+    assert taken["lower max-sensitivity"].startswith("SoftPlus")
+    assert "costs +0.39" in tables.price(rows, "adversarial", "input_gradient")
+    assert "the landscape target is ten times as strong here" in source("side_by_side").read_text()
+    target = [p["panels"][n]["chosen"]["target"] for n in (0, 1)]
+    assert target[1] == 10 * target[0]
     readme = (ROOT / "README.md").read_text()
     assert "PGD training against attacks, SoftPlus activations for steady maps." in readme

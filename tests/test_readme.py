@@ -282,5 +282,11 @@ def test_what_the_first_page_and_the_readme_say_of_side_by_side_is_what_was_kept
     assert "the landscape target is ten times as strong here" in source("side_by_side").read_text()
     target = [p["panels"][n]["chosen"]["target"] for n in (0, 1)]
     assert target[1] == 10 * target[0]
+    chosen = rows.query("metric == 'choice' and chosen").pivot(
+        index="seed", columns="method", values="value"
+    )
+    spread = chosen.rsub(chosen["none"], axis=0).drop(columns="none").var().mean() ** 0.5
+    assert f"{spread:.3f}" == "0.005"
+    assert "costs of single networks vary by half a point" in source("side_by_side").read_text()
     readme = (ROOT / "README.md").read_text()
     assert "PGD training against attacks, SoftPlus activations for steady maps." in readme

@@ -15,6 +15,7 @@ from reglib.regularizers import finite_difference_penalty, input_gradient_penalt
 from suite import notebooks, plots
 from suite.data import load_data
 from suite.errors import UsageError
+from suite.evidence.claims import load_claims
 from suite.evidence.results import load_results
 from suite.papers import side_by_side as paper
 from suite.papers import side_by_side_measures as own
@@ -386,3 +387,10 @@ def test_of_what_stands_on_one_data_set_it_is_said_how_much_does_on_another():
         "Of 3 differences that stand on the first data set, 2 have the same sign on the second: "
         "1 of them stand there, too. 1 stand there with the other sign (CURE, entropy of the map)."
     )
+
+
+def test_sizes_that_matter_are_those_of_the_claims():
+    for claim in load_claims("side_by_side"):
+        metric = claim["test"]["where"]["metric"]
+        size = claim["smallest_effect"]["size"]
+        assert size == paper.SMALLEST.get(metric, paper.FACTOR), claim["id"]

@@ -1,14 +1,13 @@
 # make book    install everything, run every notebook with the kept results, build the book
-# make rerun   the same, but compute everything on this computer, and say whether it agrees
+# make rerun   compute a part of it on this computer, from nothing, and say whether it agrees
 # make test    all checks: style, types, tests, notebooks, the book in a browser
 # make bench   measure how fast the parts are
 # make serve   show the book at http://127.0.0.1:8000, with full-text search
 # make lock    write requirements.lock anew from pyproject.toml
 # make clean   remove the book and what tests left; results in .reglib and .venv stay
 #
-# PYTHON=python3.12 chooses another Python, PROFILE=workstation a longer run (see README.md).
+# PYTHON=python3.12 chooses another Python, PROFILE=desktop a longer rerun (see README.md).
 
-PROFILE ?= laptop
 BIN := .venv/bin
 # Where the tests put their own book, so that yours stays.
 TRY := $(CURDIR)/_build/test
@@ -19,12 +18,14 @@ CHROMIUM := chromium chromium-browser google-chrome
 .PHONY: book rerun test bench serve lock clean chromium
 .DELETE_ON_ERROR:
 
+book: PROFILE ?= desktop
 book: .venv/installed
 	$(BIN)/python -m suite run --profile $(PROFILE)
 	$(BIN)/python -m suite book
 	@echo "The book: open file://$(CURDIR)/_build/html/index.html"
 
 # Interrupt it when you like: run again, and it goes on.
+rerun: PROFILE ?= laptop
 rerun: .venv/installed
 	$(BIN)/python -m suite run --profile $(PROFILE) --fresh
 	$(BIN)/python -m suite book

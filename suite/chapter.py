@@ -18,7 +18,7 @@ from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
 # Profiles whose kept results stand beside those of a run.
-LARGER = ("workstation", "paper")
+BESIDE = ("desktop", "workstation", "paper")
 PROVENANCE = "units seconds ended device threads peak_bytes torch reglib commit".split()
 
 
@@ -87,7 +87,7 @@ class Chapter:
         fresh = judged(self.name, self.profile, rows, arrays, provenance)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)
-        larger = [load_results(self.name, p) for p in LARGER if p != self.profile]
+        larger = [load_results(self.name, p) for p in BESIDE if p != self.profile]
         self.results = [fresh, *(results for results in larger if len(results.frame))]
         self.table = pd.concat([r.frame for r in self.results], ignore_index=True)
         self.decided = pd.concat([r.verdicts for r in self.results], ignore_index=True)

@@ -39,7 +39,7 @@ def list_chapters() -> None:
 
 @app.command()
 @CHAPTERS
-@click.option("--profile", default="laptop", help="smoke, laptop, workstation or paper.")
+@click.option("--profile", default="desktop", help=", ".join(notebooks.PROFILES) + ".")
 @click.option("-p", "parameter", nargs=2, multiple=True, metavar="NAME VALUE", help="A parameter.")
 @click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of parameters.")
 @click.option("--jobs", type=int, help="Local processes; default: the cores.")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TextIO
 from suite.errors import RunFailed, UsageError, expected, unknown
 from suite.paths import NOTEBOOKS, executed_folder
 
-PROFILES = ("smoke", "laptop", "workstation", "paper")
+PROFILES = ("smoke", "laptop", "desktop", "workstation", "paper")
 START_ATTEMPTS = 3
 
 

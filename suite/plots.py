@@ -41,7 +41,8 @@ _METHODS = {
     BROWN: "softplus group_dro l1 last smooth_cafo",
     BLACK: "group_dro_density l1+pool flc cropped deeplift",
     "#882255": "at_fgsm",
-    "#2b5c8a": "laptop smoke",
+    "#2b5c8a": "desktop smoke",
+    "#3f7f6b": "laptop",
     "#8a4b1c": "workstation",
     "#5d3a7d": "paper",
 }

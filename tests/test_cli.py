@@ -49,7 +49,7 @@ def command(tmp_path):
 def test_list_shows_profiles_and_parameters_with_type_default_and_help(command):
     code, out, _ = command("list")
     assert code == 0
-    assert "profiles: smoke, laptop, workstation, paper" in out
+    assert "profiles: smoke, laptop, desktop, workstation, paper" in out
     assert "n_samples: int = 200\n      noisy copies" in out
 
 

@@ -22,7 +22,7 @@ from suite.training.penalties import PENALTIES, TrainingContext, forward
 from suite.units import Training
 
 FILE = Path(__file__).parent / "golden.json"
-PROFILE = "laptop"
+PROFILE = "desktop"
 CHAPTERS = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
 KEPT = sorted(KEPT_RESULTS.glob("*/*.verdicts.csv"))
 

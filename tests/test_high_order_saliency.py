@@ -27,7 +27,7 @@ TWINS = [TWIN, {**TWIN, "network_options": {"activation": "swish"}}]
 
 def parameters(**changes):
     defaults = {name: p.default for name, p in notebooks.parameters(CHAPTER).items()}
-    return defaults | notebooks.resolve(CHAPTER, "laptop", {}) | changes
+    return defaults | notebooks.resolve(CHAPTER, "desktop", {}) | changes
 
 
 def positions(units):

@@ -153,9 +153,9 @@ def test_the_first_page_has_the_epochs_of_the_profiles():
 
 def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     text = (ROOT / "book" / "index.md").read_text()
-    kept = load_results("pilcro", "laptop")
+    kept = load_results("pilcro", "desktop")
     rows = kept.verdicts.query("data == 'digits-anywhere'").set_index("claim")
-    (panel,) = [p for p in profiles("pilcro")["laptop"]["panels"] if p["data"] == "digits-anywhere"]
+    (panel,) = [p for p in profiles("pilcro")["desktop"]["panels"] if p["data"] == "digits-anywhere"]
     n_train = len(load_data("digits-anywhere").train.labels)
     assert f"three blocks, {panel['epochs']} epochs on {n_train:,} digits anywhere" in text
     names = ["target-penalty-flattens"]
@@ -191,7 +191,7 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
 
 def test_what_the_first_page_says_of_top_gap_is_what_was_kept():
     text = (ROOT / "book" / "index.md").read_text()
-    kept = load_results("top_gap", "laptop")
+    kept = load_results("top_gap", "desktop")
     rows = kept.verdicts.query("data == 'digit_canvas'").set_index("claim")
     p = all_parameters("top_gap", {})
     assert f"{p['epochs']} epochs on {p['panels'][0]['n_train']:,} digits" in text

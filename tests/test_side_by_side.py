@@ -205,7 +205,7 @@ def test_the_strongest_strength_that_costs_a_point_is_allowed():
 
 
 def test_chosen_strengths_are_what_the_rule_gives_on_kept_results():
-    for profile in ("laptop", "workstation"):
+    for profile in ("desktop", "workstation"):
         kept = load_results("side_by_side", profile).frame
         for data, panel in kept.groupby("data") if len(kept) else ():
             chosen = panel[panel["chosen"].astype(bool) & (panel["method"] != "none")]

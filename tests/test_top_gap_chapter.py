@@ -29,7 +29,7 @@ def trainings(values):
     return list({str(u): u for u in units if isinstance(u, Training)}.values())
 
 
-@pytest.mark.parametrize("profile", ["laptop", "workstation", "paper"])
+@pytest.mark.parametrize("profile", ["desktop", "workstation", "paper"])
 def test_what_headlines_compare_is_trained_with_six_seeds(profile):
     for p in top_gap.panels(of_profile(profile)):
         made = top_gap.models(p)
@@ -42,14 +42,14 @@ def test_what_headlines_compare_is_trained_with_six_seeds(profile):
             check(unit)
 
 
-@pytest.mark.parametrize("profile", ["laptop", "paper"])
+@pytest.mark.parametrize("profile", ["desktop", "paper"])
 def test_all_eight_variants_are_trained(profile):
     for p in top_gap.panels(of_profile(profile)):
         assert {m.variant for m in top_gap.models(p)} >= set(top_gap.VARIANTS)
 
 
 def test_each_variant_is_the_unmodified_network_but_for_what_its_name_says():
-    (p,) = top_gap.panels(of_profile("laptop"))
+    (p,) = top_gap.panels(of_profile("desktop"))
     plain = top_gap.training(p, top_gap.main_model(p, "none", 0))
     assert (plain.network_options["fpn"], plain.network_options["k"]) == (False, 1.0)
     assert plain.penalties == {}
@@ -79,7 +79,7 @@ def test_each_variant_is_the_unmodified_network_but_for_what_its_name_says():
 
 
 def test_k_and_strength_are_chosen_on_training_images_that_were_held_out():
-    (p,) = top_gap.panels(of_profile("laptop"))
+    (p,) = top_gap.panels(of_profile("desktop"))
     held_out = [m for m in top_gap.models(p) if m.validated]
     assert {top_gap.training(p, m).n_train for m in held_out} == {3200}  # of 4,000
     assert {(m.k, m.strength) for m in held_out} == {
@@ -122,7 +122,7 @@ def test_the_sets_of_the_paper_are_a_matter_of_parameters():
 )
 def test_panels_that_cannot_be_are_refused(panels, message):
     with pytest.raises(UsageError, match=message):
-        top_gap.units(of_profile("laptop") | {"panels": panels})
+        top_gap.units(of_profile("desktop") | {"panels": panels})
 
 
 def test_every_row_of_a_published_table_has_a_value_for_every_column():

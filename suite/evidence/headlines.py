@@ -35,7 +35,7 @@ CERTAIN = """*How certain:* an interval is over the n networks or images beside 
 after Holm's adjustment for the number of headlines; that something does *not* change holds where it
 lies within what counts as none. There is *no such effect* where it excludes one that would matter;
 it is *opposite* where all of it lies on the other side, and *open* otherwise. {doc}`evidence` has
-the reasons for what would matter. *Laptop* and *workstation* are sizes of a run."""
+the reasons for what would matter. *Desktop* and *workstation* are sizes of a run."""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn (being measured anew)"}
 

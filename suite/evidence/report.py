@@ -19,7 +19,12 @@ VERDICT_COLUMNS = [
     *("estimate", "low", "high", "n", "p", "p_holm", "needed", "profile"),
 ]
 MOST_NEEDED = 10_000  # more than that is no plan
-PROFILES = ("paper", "workstation", "laptop")  # the best first
+PROFILES = ("paper", "workstation", "desktop", "laptop")  # the best first
+# What `make rerun` does for the numbers of a profile.
+AGAIN = {
+    "laptop": "; `make rerun` computes them here",
+    "desktop": "; `make rerun` computes a sample of them here",
+}
 
 
 def all_verdicts(*, kept_only: bool = False) -> pd.DataFrame:
@@ -180,7 +185,7 @@ def origin(provenance: Mapping[str, Any]) -> str:
     where = f"{machine(provenance)}, in {minutes(provenance['seconds'])} of work"
     if here == units:
         return f"*{provenance['profile']}*: {units} units, all computed on this machine: {where}."
-    again = "; `make rerun` computes them here" if provenance["profile"] == "laptop" else ""
+    again = AGAIN.get(provenance["profile"], "")
     kept = f"{units - here} kept units" + (f" and {here} of this machine" if here else "")
     return f"*{provenance['profile']}*: {kept}, computed on {where}{again}."
 

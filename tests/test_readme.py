@@ -155,7 +155,9 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     text = (ROOT / "book" / "index.md").read_text()
     kept = load_results("pilcro", "desktop")
     rows = kept.verdicts.query("data == 'digits-anywhere'").set_index("claim")
-    (panel,) = [p for p in profiles("pilcro")["desktop"]["panels"] if p["data"] == "digits-anywhere"]
+    (panel,) = [
+        p for p in profiles("pilcro")["desktop"]["panels"] if p["data"] == "digits-anywhere"
+    ]
     n_train = len(load_data("digits-anywhere").train.labels)
     assert f"three blocks, {panel['epochs']} epochs on {n_train:,} digits anywhere" in text
     names = ["target-penalty-flattens"]

@@ -57,6 +57,15 @@ def test_the_spread_is_of_units_that_differ_in_their_seed_alone(store):
     assert set(frame["agreement"]) == {agreement.OUTSIDE}
 
 
+def test_other_kept_results_with_more_seeds_widen_the_spread(store):
+    records = {key(0): record(1.0, seed=0)}
+    more = {key(n): record(1.0 + n, seed=n) for n in (0, 2)} | {key(9): record(9.0, metric="other")}
+    store.write(key(0), record(1.5))
+    one, other = (Archive(each, {}, pd.DataFrame(), {}, {}) for each in (records, more))
+    (spread,) = agreement.compare(one, store, other)["spread"]
+    assert spread == pytest.approx(np.std([1.0, 3.0], ddof=1))
+
+
 def test_values_that_are_not_finite_agree_and_another_status_does_not(store):
     records = {key(0): record(None), key(1): record(1.0), key(2): record(1.0)}
     store.write(key(0), record(None))

@@ -44,7 +44,8 @@ def compared(store: Store, kept: Kept) -> list[Compared]:
     for path, archive in kept.archives.items():
         chapter, profile = path.stem, path.parent.name
         stem = executed_folder() / "results" / profile / chapter
-        values = agreement.compare(archive, store)
+        others = [a for p, a in kept.archives.items() if p.stem == chapter and p != path]
+        values = agreement.compare(archive, store, *others)
         if values.empty or not stem.with_suffix(".provenance.json").exists():
             continue
         here = json.loads(stem.with_suffix(".provenance.json").read_text())

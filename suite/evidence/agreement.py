@@ -18,17 +18,18 @@ ROUNDING = 1e-5  # relative: what another order of sums in float32 brings
 SPREADS = 2.0  # standard deviations of the kept values over seeds
 
 
-def compare(archive: Archive, here: Reader) -> pd.DataFrame:
+def compare(archive: Archive, here: Reader, *others: Archive) -> pd.DataFrame:
     r"""Compare each kept value with the one that was computed here.
 
     Args:
         archive: the kept results.
         here: what this machine has computed.
+        others: further kept results, which may have more seeds of the same.
 
     Returns:
         One row a unit that both have, apart from those that are times: `metric`, `of` (network,
         data and what else tells it apart), `kept`, `here`, `difference`, `spread` (the standard
-        deviation of the kept values of those units that differ in their seed alone; NaN for a
+        deviation of all kept values of units that differ in their seed alone; NaN for a
         single one) and `agreement`, one of `KINDS`: two values agree within rounding if
         :math:`|a - b| \le 10^{-5} \max(|a|, |b|)`, within the spread of seeds if
         :math:`|a - b|` is at most twice that.
@@ -38,16 +39,18 @@ def compare(archive: Archive, here: Reader) -> pd.DataFrame:
     for key, record in archive.records.items():
         if key in found:
             about = {"key": key, "metric": record.unit.get("metric", "training loss")}
-            about |= {"of": _words(record.unit), "group": str(_without_seed(record.unit))}
+            about |= {"of": _words(record.unit), "group": _group(record)}
             same = record.status == found[key].status
             rows.append(
                 about | {"kept": _value(record), "here": _value(found[key]), "status": same}
             )
     columns = ["key", "metric", "of", "group", "kept", "here", "status"]
     frame = pd.DataFrame(rows, columns=columns)
-    kept = frame["kept"].astype(float)
-    frame["spread"] = kept.groupby(frame["group"]).transform("std")
-    frame["difference"] = frame["here"].astype(float) - kept
+    every = {key: record for one in (archive, *others) for key, record in one.records.items()}
+    values = pd.Series([_value(record) for record in every.values()], dtype=float)
+    spreads = values.groupby([_group(record) for record in every.values()]).std()
+    frame["spread"] = frame["group"].map(spreads)
+    frame["difference"] = frame["here"].astype(float) - frame["kept"].astype(float)
     return frame.assign(agreement=_agreement(frame)).drop(columns=["group", "status"])
 
 
@@ -68,6 +71,10 @@ def _value(record: Record) -> float:
     else:
         value = (record.values.get("losses") or [None])[-1]
     return np.nan if value is None else float(value)
+
+
+def _group(record: Record) -> str:
+    return str(_without_seed(record.unit))
 
 
 def _without_seed(unit: Any) -> Any:

@@ -455,7 +455,7 @@ def kept_against_here(frame: pd.DataFrame, kinds: Sequence[str]) -> Figure:
         frame: one row a value: panel, kept, here, agreement.
         kinds: values of `agreement`, the best first.
     """
-    palette = dict(zip(kinds, (SKY, BLUE, ORANGE, BLACK)))
+    palette = dict(zip(kinds, (SKY, BLUE, ORANGE, GREY, BLACK), strict=True))
     figure, axes = _panels(frame[frame[["kept", "here"]].notna().all(axis=1)], ["panel"])
     for axis, panel in axes:
         smallest = float(panel["kept"].abs()[panel["kept"] != 0].quantile(0.05))

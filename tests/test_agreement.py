@@ -1,4 +1,4 @@
-"""Does this machine agree? Values in each of the four ways, verdicts, and the page."""
+"""Does this machine agree? Values in each of the five ways, verdicts, and the page."""
 
 import json
 
@@ -13,6 +13,7 @@ from suite.store import Archive, Record, Store, archive_path, write_archive
 ABOUT = {"seconds": 1.0, "device": "a CPU", "threads": 1, "commit": "abc"}
 CHAPTER = "gradient_regularisation"
 HERE = [1.0, 2.0 + 1e-6, 3.5, 9.0]  # kept are 1, 2, 3, 4: equal, rounded, within, outside
+FOUR = [k for k in agreement.KINDS if k != agreement.ALONE]
 
 
 def record(value, seed=0, metric="entropy", network="mlp", status="done"):
@@ -39,13 +40,13 @@ def here(store):
     return store
 
 
-def test_each_value_agrees_in_one_of_four_ways(kept, here):
+def test_each_value_agrees_in_one_of_five_ways(kept, here):
     frame = agreement.compare(kept, here)
-    assert frame["agreement"].tolist() == list(agreement.KINDS)
+    assert frame["agreement"].tolist() == FOUR
     assert frame["spread"].tolist() == pytest.approx([np.std([1, 2, 3, 4], ddof=1)] * 4)
     assert frame["difference"].tolist() == pytest.approx([0.0, 1e-6, 0.5, 5.0])
     assert frame["of"][1] == "mlp, mnist5k, cure 0.5, seed 1"
-    assert list(agreement.counts(frame).values()) == [1, 1, 1, 1]
+    assert list(agreement.counts(frame).values()) == [1, 1, 1, 0, 1]
 
 
 def test_the_spread_is_of_units_that_differ_in_their_seed_alone(store):
@@ -54,7 +55,7 @@ def test_the_spread_is_of_units_that_differ_in_their_seed_alone(store):
         store.write(name, record(1.5))
     frame = agreement.compare(Archive(records, {}, pd.DataFrame(), {}), store)
     assert frame["spread"].isna().all()
-    assert set(frame["agreement"]) == {agreement.OUTSIDE}
+    assert set(frame["agreement"]) == {agreement.ALONE}
 
 
 def test_other_kept_results_with_more_seeds_widen_the_spread(store):
@@ -132,7 +133,7 @@ def test_the_page_counts_names_and_draws(executed):
         here.write(key(number), record(value, seed=number))
     page = pages.agreement_page(executed)
     assert "**3 of 4 values agree with the kept ones (75.0%), and one verdict is another**" in page
-    assert "| Gradient regularisation | 4 | 1 | 1 | 1 | 1 | 1 |" in page
+    assert "| Gradient regularisation | 4 | 1 | 1 | 1 | 0 | 1 | 1 |" in page
     assert "| Gradient regularisation | lipschitz falls | MNIST (5,000), MLP | holds |" in page
     assert "cure 0.5, seed 3 | 4 | 9 | outside |" in page
     assert "at commit def" in page

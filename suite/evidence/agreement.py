@@ -8,12 +8,14 @@ import pandas as pd
 
 from suite.store import Archive, Reader, Record
 
-EQUAL, ROUNDED, WITHIN, OUTSIDE = KINDS = (
+EQUAL, ROUNDED, WITHIN, ALONE, OUTSIDE = KINDS = (
     "equal to the digit",
     "equal within rounding",
     "within the spread of seeds",
+    "differs, one seed only",
     "outside",
 )
+AGREE = (EQUAL, ROUNDED, WITHIN)
 ROUNDING = 1e-5  # relative: what another order of sums in float32 brings
 SPREADS = 2.0  # standard deviations of the kept values over seeds
 
@@ -32,7 +34,8 @@ def compare(archive: Archive, here: Reader, *others: Archive) -> pd.DataFrame:
         deviation of all kept values of units that differ in their seed alone; NaN for a
         single one) and `agreement`, one of `KINDS`: two values agree within rounding if
         :math:`|a - b| \le 10^{-5} \max(|a|, |b|)`, within the spread of seeds if
-        :math:`|a - b|` is at most twice that.
+        :math:`|a - b|` is at most twice that. Where there is one seed, nothing says how far
+        values of other seeds lie from it.
     """
     found = here.read_all(archive.records)
     rows = []
@@ -60,8 +63,10 @@ def _agreement(frame: pd.DataFrame) -> Any:
     size = np.maximum(np.abs(kept), np.abs(here))
     same = frame["status"].to_numpy(bool)
     equal = same & ((here == kept) | (np.isnan(here) & np.isnan(kept)))
-    within = same & (apart <= SPREADS * frame["spread"].to_numpy(float))
-    return np.select([equal, same & (apart <= ROUNDING * size), within], KINDS[:3], OUTSIDE)
+    spread = frame["spread"].to_numpy(float)
+    alone = same & np.isfinite(apart) & np.isnan(spread)
+    ways = [equal, same & (apart <= ROUNDING * size), same & (apart <= SPREADS * spread), alone]
+    return np.select(ways, KINDS[:4], OUTSIDE)
 
 
 def _value(record: Record) -> float:
@@ -104,7 +109,7 @@ def largest(frame: pd.DataFrame, n: int) -> pd.DataFrame:
 
     Where there is one seed, and so no spread, the difference is taken relative to the kept value.
     """
-    frame = frame[frame["agreement"].isin([WITHIN, OUTSIDE])]
+    frame = frame[frame["agreement"].isin([WITHIN, ALONE, OUTSIDE])]
     scale = frame["spread"].where(frame["spread"] > 0, frame["kept"].abs())
     order = (frame["difference"].abs() / scale).replace(np.inf, np.nan).fillna(np.inf)
     ranked = frame.assign(order=order, out=frame["agreement"] == OUTSIDE)

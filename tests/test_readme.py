@@ -84,6 +84,8 @@ def test_papermill_gets_parameters_that_there_are(line):
     for flag, name in itertools.pairwise(words):
         if flag == "-p":
             assert name in parameters(chapter)
+        if flag == "-f":
+            assert (ROOT / name).exists()
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if "make " in line])

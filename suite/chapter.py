@@ -94,11 +94,13 @@ class Chapter:
 
     def show_run(self) -> None:
         """Say where the numbers of each profile come from."""
-        trained = self.computed[self.computed["metric"] == "training_loss"]
-        diverged = int((trained["status"] == "diverged").sum())
         lines = [origin(results.provenance) for results in self.results]
-        if diverged:
-            lines.append(f"{len(trained)} trainings, of which {diverged} diverged.")
+        kept = self.table[self.table["profile"] != self.profile]
+        every = pd.concat([self.computed.assign(profile=self.profile), kept])
+        trained = every[every["metric"] == "training_loss"].groupby("profile", sort=False)
+        for profile, status in trained["status"]:
+            if lost := (status == "diverged").sum():
+                lines.append(f"*{profile}*: {len(status)} trainings, of which {lost} diverged.")
         display(Markdown("\n".join(f"- {line}" for line in lines)))
 
     def say(self, template: str, rows: pd.DataFrame, by: str | None = None) -> None:

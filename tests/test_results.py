@@ -104,7 +104,7 @@ ABOUT = {
 
 def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
     where = "x86_64 CPU with 2 threads a process, at commit abc, in 5 min of work"
-    again = "`make rerun` computes them here"
+    again = "`make rerun` does so here"
     assert origin(ABOUT) == f"*laptop*: 9 kept units, computed on {where}; {again}."
     all_here = f"*laptop*: 9 units, all computed on this machine: {where}."
     assert origin(ABOUT | {"here": 9}) == all_here

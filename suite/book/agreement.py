@@ -106,7 +106,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def _summary(counts: Mapping[str, int], changed: int) -> str:
     n = sum(counts.values())
-    agree = sum(counts[kind] for kind in agreement.AGREE)
+    agree = sum(counts[kind] for kind in agreement.KINDS[:3])
     verdicts = {0: "every verdict is the same", 1: "one verdict is another"}.get(
         changed, f"{changed} verdicts are others"
     )

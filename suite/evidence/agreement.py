@@ -15,7 +15,6 @@ EQUAL, ROUNDED, WITHIN, ALONE, OUTSIDE = KINDS = (
     "differs, one seed only",
     "outside",
 )
-AGREE = (EQUAL, ROUNDED, WITHIN)
 ROUNDING = 1e-5  # relative: what another order of sums in float32 brings
 SPREADS = 2.0  # standard deviations of the kept values over seeds
 
@@ -41,14 +40,10 @@ def compare(archive: Archive, here: Reader, *others: Archive) -> pd.DataFrame:
     rows = []
     for key, record in archive.records.items():
         if key in found:
-            about = {"key": key, "metric": record.unit.get("metric", "training loss")}
-            about |= {"of": _words(record.unit), "group": _group(record)}
+            about = key, record.unit.get("metric", "training loss"), _words(record.unit)
             same = record.status == found[key].status
-            rows.append(
-                about | {"kept": _value(record), "here": _value(found[key]), "status": same}
-            )
-    columns = ["key", "metric", "of", "group", "kept", "here", "status"]
-    frame = pd.DataFrame(rows, columns=columns)
+            rows.append((*about, _group(record), _value(record), _value(found[key]), same))
+    frame = pd.DataFrame(rows, columns="key metric of group kept here status".split())
     every = {key: record for one in (archive, *others) for key, record in one.records.items()}
     values = pd.Series([_value(record) for record in every.values()], dtype=float)
     spreads = values.groupby([_group(record) for record in every.values()]).std()
@@ -64,9 +59,8 @@ def _agreement(frame: pd.DataFrame) -> Any:
     same = frame["status"].to_numpy(bool)
     equal = same & ((here == kept) | (np.isnan(here) & np.isnan(kept)))
     spread = frame["spread"].to_numpy(float)
-    alone = same & np.isfinite(apart) & np.isnan(spread)
-    ways = [equal, same & (apart <= ROUNDING * size), same & (apart <= SPREADS * spread), alone]
-    return np.select(ways, KINDS[:4], OUTSIDE)
+    ways = [equal, same & (apart <= ROUNDING * size), same & (apart <= SPREADS * spread)]
+    return np.select([*ways, same & np.isfinite(apart) & np.isnan(spread)], KINDS[:4], OUTSIDE)
 
 
 def _value(record: Record) -> float:

@@ -20,11 +20,7 @@ VERDICT_COLUMNS = [
 ]
 MOST_NEEDED = 10_000  # more than that is no plan
 PROFILES = ("paper", "workstation", "desktop", "laptop")  # the best first
-# What `make rerun` does for the numbers of a profile.
-AGAIN = {
-    "laptop": "; `make rerun` computes them here",
-    "desktop": "; `make rerun` computes a sample of them here",
-}
+AGAIN = {"laptop": "; `make rerun` does so here", "desktop": "; `make rerun` does a part here"}
 
 
 def all_verdicts(*, kept_only: bool = False) -> pd.DataFrame:

@@ -1,0 +1,22 @@
+"""What every chapter does."""
+
+import pandas as pd
+
+from suite.chapter import Chapter
+
+
+def test_trainings_that_diverged_are_counted_for_each_profile(monkeypatch):
+    chapter = object.__new__(Chapter)
+    chapter.profile, chapter.results = "desktop", []
+    rows = [("desktop", "done"), ("workstation", "diverged"), ("workstation", "done")]
+    rows += [("paper", "done")]
+    table = pd.DataFrame(rows, columns=["profile", "status"]).assign(metric="training_loss")
+    chapter.table = pd.concat([table, table.assign(metric="accuracy")])
+    chapter.computed = pd.DataFrame({"metric": "training_loss", "status": ["diverged"] * 2})
+    shown = []
+    monkeypatch.setattr("suite.chapter.display", shown.append)
+    chapter.show_run()
+    assert shown[0].data.splitlines() == [
+        "- *desktop*: 2 trainings, of which 2 diverged.",
+        "- *workstation*: 2 trainings, of which 1 diverged.",
+    ]

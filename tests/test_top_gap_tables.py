@@ -48,6 +48,9 @@ def test_measures_have_names_and_the_papers_robust_accuracy_at_one_radius():
     named = top_gap_tables.measures(table(rows, columns), top_gap_tables.IN_TABLES, 0.1)
     assert named["what"].tolist() == ["accuracy", "shifted", "pgd", "centre"]
     assert set(named["what"]) <= set(top_gap_tables.MEASURES)
+    missing = table(rows, columns, parts=np.nan).replace("", None)  # as kept rows are read
+    kept = top_gap_tables.measures(missing, top_gap_tables.IN_TABLES, 0.1)
+    assert kept["what"].tolist() == named["what"].tolist()
 
 
 def test_the_ablation_has_auto_attack_beside_the_attacks_of_the_paper():

@@ -32,8 +32,13 @@ IN_TABLES = ["accuracy", "robust_accuracy", "mask_iou", "class_map_sparsity", "e
 
 
 def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
-    """Return the rows with these values, of trainings that did not diverge."""
-    return tables.select(table, status="done", **values)
+    """Return the rows with these values, of trainings that did not diverge.
+
+    Names that are empty are missing in kept rows.
+    """
+    texts = [name for name in ("attack", "parts", "part", "counts") if name in table]
+    filled = table[texts].astype(object).fillna("")
+    return tables.select(table.assign(**filled), status="done", **values)
 
 
 def measures(

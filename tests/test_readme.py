@@ -204,19 +204,23 @@ def test_what_the_first_page_says_of_top_gap_is_what_was_kept():
     names += ["l1-alone-adds-to-auto-attack-accuracy"]
     assert set(rows.loc[names, "verdict"]) == {"holds"}
     assert set(rows.loc[names, "n"]) == {6}
+    main = kept.frame[kept.frame["main"]]
     pgd, auto, l1 = (rows.loc[name] for name in names[1:])
     auto, l1 = (f"{r['estimate']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" for r in (auto, l1))
     assert f"{pgd['estimate']:.2f} more of the predictions survive the paper's PGD" in text
     assert f"and {auto} more AutoAttack" in text
-    assert f"its L1 penalty alone brings {l1}" in text
+    unchanged = select(main, metric="robust_accuracy", counts="unchanged", battery="none")
+    strong = select(unchanged, attack="pgd", steps=20).groupby("variant")["value"].mean()
+    assert f"alone brings {strong['l1'] - strong['none']:.2f} and {l1}" in text
     assert rows.loc["more-than-l1-alone-under-auto-attack", "verdict"] == "open"
-    main = kept.frame[kept.frame["main"]]
     clean = select(main, metric="accuracy", test="own").groupby("variant")["value"].mean()
     assert {f"{clean[name]:.2f}" for name in ("none", "fpn+l1+pool")} == {"0.91"}
     assert "clean accuracy stays at 0.91" in text
-    left = select(main, battery="auto", variant="fpn+l1+pool", counts="unchanged")
-    left = left[left["epsilon"] > 0.03]["value"].mean()
-    assert f"at 8/255 AutoAttack leaves {left:.2f}" in text
+    left = select(main, battery="auto", counts="unchanged")
+    left = left[left["epsilon"] > 0.03].groupby("variant")["value"].mean()
+    assert f"leaves Top-GAP {left['fpn+l1+pool']:.2f}" in text
+    assert f"the unmodified network {left['none']:.2f}, a difference that is open" in text
+    assert rows.loc["auto-attack-accuracy-rises-at-8-255", "verdict"] == "open"
 
 
 def test_what_the_first_page_says_of_digit_canvases_is_what_was_kept():

@@ -237,9 +237,8 @@ def decided(
         and profiles & {*withdrawn.get("profiles", profiles)}
         and {*rows["data"]} & {*withdrawn.get("data", rows["data"])}
     ):
-        return Verdict(
-            WITHDRAWN, f"the measure here was faulty, and is made anew: {withdrawn['why']}"
-        ), None
+        why = f"what was measured here cannot decide it, and is made anew: {withdrawn['why']}"
+        return Verdict(WITHDRAWN, why), None
     test = claim["test"]
     chosen = select(sound, **test.get("where", {}))
     if test.get("negated"):

@@ -106,10 +106,10 @@ def test_evidence_page_has_every_claim_with_quotation_measured_and_verdict(execu
     page = pages.evidence_page(all_verdicts(), executed)
     for claim in load_claims(CHAPTER):
         assert claim["quote"] in page
-    title = "Maps change less under noise (local Lipschitz constant): holds"
+    title = "Maps change less between nearby images (Lipschitz constant): holds"
     section = page.partition(title)[2].partition("::::")[0]
     assert ":class-container: claim tier-headline word-holds" in section
-    assert "Spearman's ρ with α: -1 [-1, -0.9" in section
+    assert "Spearman's ρ with α: −1.000 [−1.000, −0.9" in section
     assert "Not run on: Fashion-MNIST, KMNIST, CIFAR-10, Imagenette-320." in section
     assert f"results/laptop/{CHAPTER}.csv" in page
 

@@ -13,7 +13,8 @@ from suite.data import load_data
 from suite.evidence.headlines import in_short
 from suite.evidence.report import all_verdicts
 from suite.evidence.results import load_results
-from suite.evidence.tables import select
+from suite.evidence.statistics import Interval
+from suite.evidence.tables import interval_text, select
 from suite.notebooks import all_parameters, chapters, parameters, profiles, source
 from suite.papers import side_by_side
 from suite.papers import side_by_side_tables as tables
@@ -117,14 +118,15 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     leakage = rows.loc["leakage-suppressed"]
     assert leakage["on"].startswith("BlockMNIST")
     faithful = rows.loc["faithfulness-rises-on-mnist"]
-    number = f"{faithful['estimate']:.2f}".replace("-", "−")
-    assert f"not more faithful on MNIST (ρ = {number})" in text
-    assert f"MNIST, 6 epochs, {faithful['n']:.0f} networks, each" in text
-    lipschitz = rows.loc["lipschitz-falls"]
     kept = load_results("gradient_regularisation", "workstation")
+    own = kept.verdicts.query("data == 'mnist'").set_index("claim").loc[faithful.name]
+    number = interval_text(Interval(*own[["estimate", "low", "high"]]))
+    assert f"not more faithful the stronger it is on MNIST (rank correlation {number})" in text
+    assert f"MNIST, 6 epochs, {faithful['n']:.0f} networks, and" in text
+    lipschitz = rows.loc["lipschitz-falls"]
     said = in_short("gradient_regularisation", kept.verdicts, kept.frame)
-    assert "goes from 0.53 (lowest third of α) to 0.195 (highest)" in said
-    assert "Lipschitz constant falls on all three, on MNIST from 0.53 to 0.2 from" in text
+    assert "goes from 0.53 (lowest third of α) to 0.2 (highest)" in said
+    assert "on all three, on MNIST from 0.53 in the weakest third to 0.2 in the strongest" in text
     verdicts = kept.verdicts.set_index(["data", "claim"])
     photographs, fashion = verdicts.loc["resized:imagenette160:64"], verdicts.loc["fashion_mnist"]
     of_noise = ["max-sensitivity-falls", lipschitz.name]
@@ -136,7 +138,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     interval = f"{gap['estimate']:.2f} [{gap['low']:.2f}, {gap['high']:.2f}]"
     # The claim is in the sign of the printed formula, the page in that of the headline.
     assert gap["low"] > 0
-    assert f"less so on Fashion-MNIST (ρ lower by {interval})" in text
+    assert f"by less still on Fashion-MNIST (a correlation lower by {interval})" in text
     steadier = rows.loc[["max-sensitivity-falls", lipschitz.name]]
     assert [faithful["verdict"], *steadier["verdict"]] == ["no such effect", "open", "holds"]
     assert set(steadier["n"]) == {faithful["n"]}
@@ -147,7 +149,8 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
 def test_the_first_page_has_the_epochs_of_the_profiles():
     text = (ROOT / "book" / "index.md").read_text()
     panels = profiles("gradient_regularisation")["workstation"]["panels"]
-    digits, articles, photographs = panels
+    digits, articles, residual, photographs = panels
+    assert residual["data"] == "mnist"
     assert articles["epochs"] == digits["epochs"]
     assert f"MNIST, {digits['epochs']} epochs" in text
     assert f"a small ResNet, {photographs['epochs']} epochs" in text
@@ -169,8 +172,13 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
         *("holds", "opposite", "opposite", "no such effect")
     ]
     assert set(rows.loc[names, "n"]) == {6}
-    factor, _, corrupted, _ = rows.loc[names, "estimate"]
-    assert f"falls to {factor:.2f} of what it is without" in text
+    _, _, corrupted, _ = rows.loc[names, "estimate"]
+    ends = (rows.loc[name, ["estimate", "low", "high"]] for name in names)
+    factor, _, _, mild = (interval_text(Interval(*values)) for values in ends)
+    assert f"fall to {factor} of what they are without" in text
+    assert mild == "−0.0012 [−0.0051, 0.0027]"
+    assert "nothing is gained and nothing lost (−0.001 [−0.005, 0.003])" in text
+    assert rows.loc["training-is-faster", "verdict"] == "open"
     assert f"by {-corrupted:.2f} under corruptions" in text
     accuracy = kept.frame.query("data == 'digits-anywhere' and metric == 'accuracy'")
     mean = accuracy.groupby("model")["value"].mean()
@@ -187,9 +195,12 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     assert f"MLP on BlockMNIST, {epochs} epochs, {n} networks of each kind" in text
     assert f"leakage falls to {first['estimate']:.2f} of that without a penalty" in text
     assert f"({p['sweep']['epochs']} epochs, {swept['n']} networks)" in text
-    assert f"it is {swept['estimate']:.2f} of that with the older penalty" in text
+    ends = interval_text(Interval(*swept[["estimate", "low", "high"]]))
+    assert f"it is {ends} of that with the penalty on the input gradient, which is open" in text
+    assert swept["verdict"] == "open"
     robust = rows.loc["l2-robustness-above-input-gradient"]
-    assert f"accuracy under PGD {-robust['estimate']:.3f} lower" in text
+    lower = f"{-robust['estimate']:.3f} [{-robust['high']:.3f}, {-robust['low']:.3f}]"
+    assert f"accuracy under PGD is lower by {lower}" in text
     assert robust["verdict"] == "opposite"
 
 
@@ -236,7 +247,7 @@ def test_what_the_first_page_says_of_digit_canvases_is_what_was_kept():
     pgd, auto, l1, others = rows.loc[names, "estimate"]
     assert f"{pgd:.2f}, {auto:.3f}, and {l1:.2f} by the L1 penalty alone" in text
     assert f"accuracy on other backgrounds rises by {others:.2f}" in text
-    assert "Whether maps lie more on the object is being measured anew" in text
+    assert "Whether maps lie more on the object could not be measured yet" in text
     assert rows.loc["overlap-with-masks-rises", "verdict"] == "withdrawn"
 
 
@@ -248,8 +259,8 @@ def test_what_the_first_page_says_of_the_second_order_is_what_was_kept():
     shares = select(kept.frame, metric="share", classes="all", **main)
     assert f"one network, {len(shares):,} photographs of ImageNet)" in text
     sure = rows.loc["hessian-nearly-rank-one-when-confident"]
-    assert f"of the {sure['n']:.0f} that it is sure of, the loss curves" in text
-    assert f"({sure['estimate']:.2f} of its curvature)" in text
+    assert f"of the {sure['n']:.0f} that it is sure of, nearly all" in text
+    assert f"of the loss's curvature ({sure['estimate']:.2f})" in text
     along = rows.loc["eigenvector-parallel-to-gradient-when-confident"]
     assert f"(cosine {along['estimate']:.2f})" in text
     alike, differ = (rows.loc[c] for c in ("alike-when-confident", "different-when-unconfident"))
@@ -258,10 +269,10 @@ def test_what_the_first_page_says_of_the_second_order_is_what_was_kept():
     assert f"{unsure} ({differ['estimate']:.2f})" in text
     gain = rows.loc["second-order-raises-the-loss-more-when-unconfident"]
     numbers = f"({gain['estimate']:.2f} times [{gain['low']:.2f}, {gain['high']:.2f}])"
-    assert f"the second order's raises the true loss by no more {numbers}" in text
+    assert f"raises the true loss by no more than one as long without it {numbers}" in text
     assert [r["verdict"] for r in (sure, along, alike, gain)] == ["holds"] * 3 + ["no such effect"]
     groups = rows.loc["groups-improve-insertion"]
-    assert "groups of pixels order an image no better than the gradient" in text
+    assert "groups of pixels tell important pixels no better than the gradient" in text
     assert groups["verdict"] == "no such effect"
 
 

@@ -115,7 +115,7 @@ def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
 
 def test_measured_writes_estimate_interval_and_p():
     numbers = {"estimate": 0.5, "low": 0.25, "high": 0.75, "p": 0.01, "n": 6}
-    text = "ρ: 0.5 [0.25, 0.75], p = 0.01, n = 6"
+    text = "ρ: 0.50 [0.25, 0.75], p = 0.01, n = 6"
     assert measured(pd.Series({"statistic": "ρ"} | numbers)) == text
 
 
@@ -171,7 +171,7 @@ def test_verdict_table_names_where_a_claim_was_tested_and_puts_the_verdict_besid
         "on": "Fashion-MNIST, MLP, workstation",
         "verdict": "holds",
         "published": "falls",
-        "measured": "mean: 1 [0.5, 1.5], n = 6",
+        "measured": "mean: 1.00 [0.50, 1.50], n = 6",
     }
     assert report.verdict_table("chapter", pd.DataFrame(rows[1:2])).empty
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from suite.evidence.claims import Claim, load_claims, load_words, published_effect
 from suite.evidence.names import name_of
-from suite.evidence.report import best_profile, measured, with_claims
+from suite.evidence.report import best_profile, in_words, measured, with_claims
 from suite.evidence.rules import (
     CANNOT,
     HOLDS,
@@ -27,17 +27,17 @@ from suite.evidence.tables import interval_text, select
 from suite.units import Training
 
 PAIRS = ("paired", "not_worse")
+# Rules by which less of an effect is no less of what is claimed.
+STEADY = (*MARGINS, "not_worse")
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
-BRACKETS = "Brackets hold 95% intervals; {ref}`words <verdicts>` are explained."
-CERTAIN = """*How certain:* an interval is over the n networks or images beside it. A claim
-*holds* where the interval excludes that there is no effect, and reaches one that would matter, also
-after Holm's adjustment for the number of headlines; that something does *not* change holds where it
-lies within what counts as none. There is *no such effect* where it excludes one that would matter;
-it is *opposite* where all of it lies on the other side, and *open* otherwise. {doc}`evidence` has
-the reasons for what would matter. *Desktop* and *workstation* are sizes of a run."""
+CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. What would
+matter was set beforehand, and stands in parentheses. A claim *holds* where the interval leaves out
+that there is no effect, and reaches one that would matter; there is *no such effect* where it
+leaves that out, too; it is *opposite* where all of it lies on the other side, and *open* where it
+allows several of these. {ref}`More on words <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
-TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn (being measured anew)"}
+TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn"}
 
 
 def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -81,19 +81,17 @@ def _not_run(claim: Claim) -> dict[str, Any]:
     return row | {"claim": claim["id"], "verdict": NOT_RUN, "word": NOT_RUN, "n": 0}
 
 
-def _panels(chapter: str, verdicts: pd.DataFrame) -> list[dict[str, str]]:
+def _panels(rows: pd.DataFrame) -> pd.DataFrame:
     """Return profile, data and network of what headlines were measured on."""
-    rows = with_claims(chapter, best_profile(verdicts))
     rows = rows[(rows["tier"] == "headline") & ~rows["verdict"].isin(SILENT)]
-    by = ["profile", "data", "network"]
-    return [dict(zip(by, panel)) for panel in rows[by].drop_duplicates().to_numpy()]
+    return rows[["profile", "data", "network"]].drop_duplicates()
 
 
 def _others(rows: pd.DataFrame) -> str:
     """Say what came out on further data, one part for each word, with the numbers."""
     parts = []
-    alone = rows["detail"].astype(str).str.extract("^(alone: [^;]*)", expand=False)
-    words = rows["verdict"] + (" (" + alone + ", but not after Holm's adjustment)").fillna("")
+    alone = rows["detail"].astype(str).str.extract("^(tested alone [^;]*)", expand=False)
+    words = rows["verdict"] + (" (" + alone + ")").fillna("")
     for verdict, part in rows.groupby(words, sort=False):
         where = part["data"].map(name_of) + " with " + part["network"].map(name_of)
         said = verdict != CANNOT
@@ -122,24 +120,30 @@ def in_short(
         trainings: of each profile, for the same.
     """
     rows = headlines(chapter, verdicts)
-    lines = [":::{admonition} In short", ":class: tip", f"{tally(rows)} {BRACKETS}", ""]
+    lines = [":::{admonition} In short", ":class: tip", tally(rows), ""]
     if advice := _advice(chapter, rows, verdicts):
         lines += [f"**To take from it:** {advice}", ""]
     silent = rows["verdict"].isin(SILENT)
+    further: list[str] = []
+    if table is not None:
+        compared = " ".join(rows["statistic"])
+        names = {kind: n for kind, n in load_words(chapter)["names"].items() if n in compared}
+        first = _panels(rows)
+        all_of_them = with_claims(chapter, best_profile(verdicts)).pipe(_panels)
+        panels = pd.concat([first, all_of_them]).drop_duplicates().to_dict("records")
+        found = [scale(table, p, (trainings or {}).get(p["profile"], ()), names) for p in panels]
+        lines += ["*Measured on:*", "", *(f"- {text}." for text in found[: len(first)])]
+        lines += [f"- In the paper: {load_words(chapter)['scale']}", ""]
+        further = ["", f"*Other data:* {'; '.join(found[len(first) :])}."] * (
+            len(found) > len(first)
+        )
+    lines += [CERTAIN, ""]
     claims = {claim["id"]: claim for claim in load_claims(chapter)}
     for _, row in rows[~silent].iterrows():
         lines.append(f"- {sentence(row, claims[row['claim']], table)}")
     for (verdict, detail), part in rows[silent].groupby(["verdict", "detail"], sort=False):
         lines.append(f"- {_together(str(verdict), str(detail), part)}")
-    if table is not None:
-        compared = " ".join(rows["statistic"])
-        names = {kind: n for kind, n in load_words(chapter)["names"].items() if n in compared}
-        lines += ["", "*Scale:*", ""]
-        for where in _panels(chapter, verdicts):
-            here = (trainings or {}).get(where["profile"], ())
-            lines.append(f"- Here: {scale(table, where, here, names)}.")
-        lines += [f"- Paper: {load_words(chapter)['scale']}", "", CERTAIN]
-    return "\n".join([*lines, ":::"])
+    return "\n".join([*lines, *further, ":::"])
 
 
 def tally(rows: pd.DataFrame) -> str:
@@ -175,7 +179,10 @@ def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> str:
         text = part.get(verdict, part.get("else", ""))
         if text and other is not None and part["claim"] not in listed:
             ends = Interval(*other[["estimate", "low", "high"]])
-            found = f"{name_of(other['data'])}: {interval_text(ends)}, n = {other['n']:.0f}"
+            compared = in_words(other["statistic"], load_words(chapter)["names"])
+            found = (
+                f"{name_of(other['data'])}, {compared}: {interval_text(ends)}, n = {other['n']:.0f}"
+            )
             text = f"{text.removesuffix('.')} ({found})."
         parts.append(text)
     return " ".join(filter(None, parts))
@@ -189,9 +196,11 @@ def sentence(
     says = row["says"][0].upper() + row["says"][1:]
     elsewhere = ", but not everywhere" if row.get("mixed") else ""
     parts = [f"**{says}: {row['verdict']}{elsewhere}.**"]
-    if row["verdict"] == HOLDS and row["detail"]:
-        parts.append(f"The effect is {row['detail']}.")
-    kinds = claim.get("test", {}).get("rule") in PAIRS and row["unit"] == "network"
+    rule = claim.get("test", {}).get("rule")
+    if row["verdict"] == HOLDS and row["detail"] and rule not in STEADY:
+        of = "correlation" if rule == "trend" else "effect"
+        parts.append(f"The {of} is {row['detail']}.")
+    kinds = rule in PAIRS and row["unit"] == "network"
     if row["verdict"] != HOLDS and row["word"] != row["verdict"]:
         rest = row["word"].partition(": ")[2]
         rest = rest.replace("networks would", "networks of each kind would") if kinds else rest
@@ -199,7 +208,8 @@ def sentence(
     quantity = f"{claim['quantity']}: " if claim.get("quantity") else ""
     each = " of each kind" if kinds else " of one network" if row["unit"] == "image" else ""
     found = f"{measured(row, with_p=False)} {row['unit']}s{each}{_margin(claim)}"
-    parts.append(f"*Here* {quantity}{found}; {row['on']}.")
+    on = row["on"].removesuffix(f", {row['profile']}")
+    parts.append(f"*Here* {quantity}{found}; {on}.")
     if table is not None and (plainly := _plainly(row, claim, table)):
         parts.append(plainly)
     parts.append(f"*Paper:* {row['published']}.")
@@ -217,7 +227,7 @@ def _margin(claim: Claim) -> str:
     if rule == "not_worse":
         return f" (a loss below {size:g} counts as none)"
     factor = "a factor of " if claim.get("test", {}).get("settings", {}).get("ratio") else ""
-    return "" if rule == "level" else f" ({factor}{size:g} would matter)"
+    return "" if rule == "level" else f" (at least {factor}{size:g} would matter)"
 
 
 def _plainly(row: "pd.Series[Any]", claim: Claim, table: pd.DataFrame) -> str:
@@ -233,7 +243,8 @@ def _plainly(row: "pd.Series[Any]", claim: Claim, table: pd.DataFrame) -> str:
     low, high = (-mean if test.get("negated") else mean for mean in means)
     name = row["statistic"].rpartition(" ")[2]  # of x, in words
     seeds = rows.groupby(x)["seed"].nunique().max() if "seed" in rows else 1
-    said = f"Its mean goes from {low:.3g} (lowest third of {name}) to {high:.3g} (highest)."
+    said = f"Its mean goes from {low:.2g} (lowest third of {name}) to {high:.2g} (highest)."
+    said = said.replace("-", "−")
     return said if seeds == 1 else f"{said} The interval is over the {seeds} seeds of each {name}."
 
 

@@ -24,7 +24,7 @@ def trainings_of(units: Iterable[Any]) -> list[Training]:
 
 def scale(
     table: pd.DataFrame,
-    where: Mapping[str, str],
+    where: Mapping[Any, Any],
     trainings: Sequence[Training],
     names: Mapping[str, str],
 ) -> str:
@@ -41,22 +41,27 @@ def scale(
     cropped = [t for t in here if t.crop_padding]
     here = cropped if data != where["data"] else [t for t in here if t not in cropped] or here
     form = f" ({form})" if (form := _form(here)) else ""
-    words = [f"{name_of(where['data'])} ({source(data).about})", name_of(where["network"]) + form]
+    name, about = name_of(where["data"]), source(data).about
+    about = about.removeprefix(f"{name}, ")
+    words = [f"{name} ({about})", name_of(where["network"]) + form]
     if here:
         number = max(training.n_train or 0 for training in here)
         of = f" on {number:,} training images" if number else " on all training images"
-        epochs = max(training.epochs for training in here)
-        words.append(f"{epochs} epoch{'s' * (epochs > 1)}{of}")
+        epochs = sorted({training.cosine_epochs or training.epochs for training in here})
+        times = " or ".join(map(str, epochs))
+        words.append(f"{times} epoch{'s' * (times != '1')}{of}")
     accuracy = select(table, **where)
     # Where images have groups, accuracy over all of them has a name of its own.
     of_all = "accuracy" if (accuracy["metric"] == "accuracy").any() else "usual_accuracy"
     accuracy = accuracy[accuracy["metric"] == of_all]
     for name, value in {"main": True, "test": "own"}.items():
         accuracy = accuracy[accuracy[name] == value] if name in accuracy else accuracy
+    if "over_regularised" in accuracy:
+        accuracy = accuracy[~accuracy["over_regularised"].astype(bool)]
     if len(accuracy):
         words.append(_accuracy(accuracy, names))
     if "t_alpha" in accuracy and np.isfinite(t := accuracy["t_alpha"].min()):
-        text = f"which lasts to α = {t:.1e} (t_α; trends leave out what is beyond)"
+        text = f"networks from α = {t:.1e} (t_α) on left out, as they classify too badly"
         words.append(text.replace("e+0", "e"))
     return ", ".join(words)
 
@@ -70,7 +75,8 @@ def _form(trainings: Sequence[Training]) -> str:
     shared = {
         name: " + ".join(map(str, value)) if isinstance(value, list | tuple) else value
         for name, value in first.items()
-        if isinstance(value, str | int | list | tuple)
+        if name != "stem"
+        and isinstance(value, str | int | list | tuple)
         and not isinstance(value, bool)
         and all(other.get(name) == value for other in others)
     }
@@ -84,7 +90,5 @@ def _accuracy(rows: pd.DataFrame, names: Mapping[str, str]) -> str:
         medians = rows.groupby(kind)["value"].median()
         each = [f"{medians[key]:.2f} ({name})" for key, name in names.items() if key in medians]
         return f"median accuracy {', '.join(each)}"
-    low, middle, high = rows["value"].quantile([0.1, 0.5, 0.9])
-    if len(rows) == 1:
-        return f"accuracy {middle:.2f}"
-    return f"accuracy mostly {low:.2f} to {high:.2f}, median {middle:.2f}"
+    single = "" if len(rows) == 1 else "median "
+    return f"{single}accuracy {rows['value'].median():.2f}"

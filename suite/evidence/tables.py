@@ -1,6 +1,7 @@
 """Rows of a table, and how their means, intervals and differences are written."""
 
 import contextlib
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -45,16 +46,21 @@ def mean_text(
     return text if mean.n < 2 else f"{text} ± {mean.high - mean.estimate:{half or digits}}"
 
 
-def interval_text(interval: Interval, digits: str = ".3g") -> str:
+def interval_text(interval: Interval, digits: str | None = None) -> str:
     """Write an estimate with the ends of its interval, if it has one.
 
+    Unless told otherwise, half of the interval has two digits that count.
+
+    >>> interval_text(Interval(-0.00117, -0.00506, 0.00273, n=4))
+    '−0.0012 [−0.0051, 0.0027]'
     >>> interval_text(Interval(2.0, 1.0, 3.0, n=4)), interval_text(Interval(2.0, n=1), "+.1f")
-    ('2 [1, 3]', '+2.0')
+    ('2.0 [1.0, 3.0]', '+2.0')
     """
-    text = f"{interval.estimate:{digits}}"
-    if np.isfinite(interval.low):
-        text += f" [{interval.low:{digits}}, {interval.high:{digits}}]"
-    return text
+    estimate, low, high, _ = interval
+    places = 1 - math.floor(math.log10((high - low) / 2)) if high > low else 9
+    form = digits or (f".{max(places, 0)}f" if places < 7 and abs(estimate) < 1e6 else ".3g")
+    text = f"{estimate:{form}}" + (f" [{low:{form}}, {high:{form}}]" if np.isfinite(low) else "")
+    return text.replace("-", "−")
 
 
 def paired_difference(

@@ -100,6 +100,6 @@ def test_faithfulness_is_shown_in_the_sign_of_quantus():
     readings = paper.readings(table)
     assert readings["score"].tolist() == [*paper.SCORES]
     assert readings["ρ, pixels"].str.startswith("+1.00").all()
-    assert readings["ρ, squares"].str.startswith("-1.00").all()
+    assert readings["ρ, squares"].str.startswith("−1.00").all()
     assert readings[["networks", "images"]].drop_duplicates().to_numpy().tolist() == [[6, 4]]
     assert paper.spread(shown) == "from 0.00 to 0.20 for 3 on MNIST (5,000) with LeNet-5 (laptop)"

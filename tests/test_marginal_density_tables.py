@@ -78,7 +78,7 @@ def test_columns_may_be_values_of_another_column():
 
 def test_a_difference_is_that_of_pairs():
     sentence = tables.difference(PAIRS, "density", "standard", 100)
-    assert sentence == "density minus standard: 15 [-48.5, 78.5], n = 2"
+    assert sentence == "density minus standard: 15 [−49, 79], n = 2"
     one = tables.difference(PAIRS[PAIRS["seed"] == 0], "density", "standard")
     assert one == "density minus standard: 0.2, n = 1"
     radii = pd.concat([PAIRS.assign(epsilon=0.1), PAIRS.assign(epsilon=0.2)])
@@ -212,7 +212,7 @@ def test_at_equal_accuracy_sizes_have_ratios_and_shares_differences():
         "networks": 2,
     }
     # Of -1 and -2 the standard error is 0.5, and t with one degree of freedom 12.706.
-    assert found[1]["between them"] == "-1.500 [-7.853, +4.853]"
+    assert found[1]["between them"] == "−1.500 [−7.853, +4.853]"
 
 
 def test_accuracies_in_groups_are_means_over_networks():

@@ -54,7 +54,7 @@ class TestMeasured:
         assert tables.measured(self.TABLE, "accuracy", DATA, pair[::-1]) == "-0.150 (n = 2)"
         table = self.TABLE.assign(value=self.TABLE["value"].fillna(1.0))
         gap = mean_interval([0.1, 0.2, 0.3])
-        expected = f"+0.200 [{gap.low:+.3f}, {gap.high:+.3f}]"
+        expected = f"+0.200 [{gap.low:+.3f}, {gap.high:+.3f}]".replace("-", "−")
         assert tables.measured(table, "accuracy", DATA, pair) == expected
         assert tables.measured(self.TABLE, "tv", DATA, pair) == "not run"
         assert tables.measured(self.TABLE, "tv", DATA, ("none", "none")) == "+0.0000 (n = 1)"

@@ -67,7 +67,7 @@ def test_in_short_says_claim_word_published_measured_and_where(claims):
     rows = [verdict(detail="smaller than published"), verdict("kmnist", word="open")]
     text = headlines.in_short("c", pd.DataFrame(rows))
     assert text.splitlines()[2].startswith("Of 2 headline claims: 1 held, 1 not run.")
-    assert text.splitlines()[10] == (
+    assert text.splitlines()[8] == (
         "- **Accuracy rises: holds.** The effect is smaller than published. "
         "*Here* test accuracy: x − y: 0.080 [0.040, 0.120], n = 6 networks of each kind "
         "(at least 0.01 would matter); MNIST, MLP. *Paper:* by 0.16. "
@@ -90,8 +90,8 @@ def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatc
         "c", pd.DataFrame([verdict()]), table, {"workstation": [training], "laptop": []}
     )
     here = "MLP, 4 epochs on 500 training images, accuracy 0.90."
-    assert f"- MNIST (70,000 digits, 28 x 28), {here}" in text
-    assert "- In the paper: Two networks." in text
+    assert f"*Measured on* MNIST (70,000 digits, 28 x 28), {here}" in text
+    assert "*In the paper:* Two networks." in text
     assert text.splitlines()[4] == "**To take from it:** Take it."
     supporting = [verdict(claim="z", word="open", n=n, low=low) for n, low in ((9, 0.01), (3, 0.0))]
     text = headlines.in_short("c", pd.DataFrame([verdict(), *supporting]))

@@ -1,5 +1,7 @@
 """What the chapter on the marginal density trains and measures, and the rows that come of it."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,8 @@ import torch
 
 from suite import notebooks
 from suite.attacks import AUTO_ATTACK
+from suite.evidence.results import load_results
+from suite.notebooks import source
 from suite.papers import marginal_density
 from suite.papers.marginal_density import Design, at_equal_accuracy, to_standard
 from suite.units import Measurement, Training
@@ -343,3 +347,13 @@ def test_each_seed_is_compared_on_its_own_curves():
     assert wide.loc[1].to_numpy() == pytest.approx(wide.loc[0].to_numpy() / 2)
     assert found["against"].eq("input_gradient").all()
     assert found["panel"].eq("equal").all()
+
+
+def test_what_the_deviations_say_of_score_matching_is_what_was_kept():
+    (said,) = re.findall(
+        r"score matching loses (\d+) points", source("marginal_density").read_text()
+    )
+    rows = load_results("marginal_density", "workstation").frame
+    rows = rows.query("data == 'texturedmnist' and panel == 'groups'")
+    means = rows[rows["metric"] == "usual_accuracy"].groupby("method")["value"].mean()
+    assert f"{100 * (means['standard'] - means['score_matching']):.0f}" == said

@@ -31,11 +31,9 @@ PAIRS = ("paired", "not_worse")
 STEADY = (*MARGINS, "not_worse")
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
-CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. What would
-matter was set beforehand, and stands in parentheses. A claim *holds* where the interval leaves out
-that there is no effect, and reaches one that would matter; there is *no such effect* where it
-leaves that out, too; it is *opposite* where all of it lies on the other side, and *open* where it
-allows several of these. {ref}`More on words <verdicts>`"""
+CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images; what would
+matter was set beforehand. *Open*: the interval allows both that, and no effect.
+{ref}`More on words <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn"}
 
@@ -132,11 +130,10 @@ def in_short(
         all_of_them = with_claims(chapter, best_profile(verdicts)).pipe(_panels)
         panels = pd.concat([first, all_of_them]).drop_duplicates().to_dict("records")
         found = [scale(table, p, (trainings or {}).get(p["profile"], ()), names) for p in panels]
-        lines += ["*Measured on:*", "", *(f"- {text}." for text in found[: len(first)])]
-        lines += [f"- In the paper: {load_words(chapter)['scale']}", ""]
-        further = ["", f"*Other data:* {'; '.join(found[len(first) :])}."] * (
-            len(found) > len(first)
-        )
+        lines += [f"*Measured on* {'; '.join(found[: len(first)])}.", ""]
+        others = found[len(first) :]
+        further = ["", f"*Other data:* {'; '.join(others)}."] if others else []
+        further += ["", f"*In the paper:* {load_words(chapter)['scale']}"]
     lines += [CERTAIN, ""]
     claims = {claim["id"]: claim for claim in load_claims(chapter)}
     for _, row in rows[~silent].iterrows():

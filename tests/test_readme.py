@@ -149,7 +149,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
 def test_the_first_page_has_the_epochs_of_the_profiles():
     text = (ROOT / "book" / "index.md").read_text()
     panels = profiles("gradient_regularisation")["workstation"]["panels"]
-    digits, articles, residual, photographs = panels
+    digits, articles, residual, photographs, *_ = panels
     assert residual["data"] == "mnist"
     assert articles["epochs"] == digits["epochs"]
     assert f"MNIST, {digits['epochs']} epochs" in text

@@ -65,7 +65,7 @@ def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
             ["fits", "order"], ascending=False, kind="stable"
         )
         first = order.iloc[0]
-        rows.append(first.drop(["fits", "order"]).to_dict() | {"others": _others(order[1:])})
+        rows.append(first.drop(["fits", "order"]).to_dict() | {"others": _others(order[1:], first["verdict"])})
     result = pd.DataFrame(rows)
     opposite = result["others"].str.contains(f"{OPPOSITE} on", regex=False)
     return result.assign(mixed=(result["verdict"] == HOLDS) & opposite)
@@ -85,14 +85,14 @@ def _panels(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[["profile", "data", "network"]].drop_duplicates()
 
 
-def _others(rows: pd.DataFrame) -> str:
-    """Say what came out on further data, one part for each word, with the numbers."""
+def _others(rows: pd.DataFrame, first: str) -> str:
+    """Say what came out on further data, with numbers where it differs from the first."""
     parts = []
     alone = rows["detail"].astype(str).str.extract("^(tested alone [^;]*)", expand=False)
     words = rows["verdict"] + (" (" + alone + ")").fillna("")
     for verdict, part in rows.groupby(words, sort=False):
         where = part["data"].map(name_of) + " with " + part["network"].map(name_of)
-        said = verdict != CANNOT
+        said = verdict not in (CANNOT, first)
         numbers = [
             f" ({interval_text(Interval(*values))}, n = {n:.0f})"
             if said and np.isfinite(values[0])

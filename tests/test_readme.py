@@ -121,7 +121,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     kept = load_results("gradient_regularisation", "workstation")
     own = kept.verdicts.query("data == 'mnist'").set_index("claim").loc[faithful.name]
     number = interval_text(Interval(*own[["estimate", "low", "high"]]))
-    assert f"not more faithful the stronger it is on MNIST (rank correlation {number})" in text
+    assert f"not make maps more faithful: on MNIST their rank correlation is {number}, on" in text
     assert f"MNIST, 6 epochs, {faithful['n']:.0f} networks, and" in text
     lipschitz = rows.loc["lipschitz-falls"]
     said = in_short("gradient_regularisation", kept.verdicts, kept.frame)
@@ -138,7 +138,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     interval = f"{gap['estimate']:.2f} [{gap['low']:.2f}, {gap['high']:.2f}]"
     # The claim is in the sign of the printed formula, the page in that of the headline.
     assert gap["low"] > 0
-    assert f"by less still on Fashion-MNIST (a correlation lower by {interval})" in text
+    assert f"on Fashion-MNIST it is lower by {interval}" in text
     steadier = rows.loc[["max-sensitivity-falls", lipschitz.name]]
     assert [faithful["verdict"], *steadier["verdict"]] == ["no such effect", "open", "holds"]
     assert set(steadier["n"]) == {faithful["n"]}
@@ -174,8 +174,10 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     assert set(rows.loc[names, "n"]) == {6}
     _, _, corrupted, _ = rows.loc[names, "estimate"]
     ends = (rows.loc[name, ["estimate", "low", "high"]] for name in names)
-    factor, _, _, mild = (interval_text(Interval(*values)) for values in ends)
+    factor, lost, _, mild = (interval_text(Interval(*values)) for values in ends)
     assert f"fall to {factor} of what they are without" in text
+    assert lost == "−0.026 [−0.036, −0.015]"
+    assert "(by 0.026 [0.015, 0.036])" in text
     assert mild == "−0.0012 [−0.0051, 0.0027]"
     assert "nothing is gained and nothing lost (−0.001 [−0.005, 0.003])" in text
     assert rows.loc["training-is-faster", "verdict"] == "open"
@@ -218,7 +220,8 @@ def test_what_the_first_page_says_of_top_gap_is_what_was_kept():
     main = kept.frame[kept.frame["main"]]
     pgd, auto, l1 = (rows.loc[name] for name in names[1:])
     auto, l1 = (f"{r['estimate']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" for r in (auto, l1))
-    assert f"{pgd['estimate']:.2f} more of the predictions survive the paper's PGD" in text
+    ends = "{estimate:.2f} [{low:.2f}, {high:.2f}]".format(**pgd)
+    assert f"{ends} more of the predictions survive the paper's PGD" in text
     assert f"and {auto} more AutoAttack" in text
     unchanged = select(main, metric="robust_accuracy", counts="unchanged", battery="none")
     strong = select(unchanged, attack="pgd", steps=20).groupby("variant")["value"].mean()
@@ -245,7 +248,7 @@ def test_what_the_first_page_says_of_digit_canvases_is_what_was_kept():
     assert set(rows.loc[names, "verdict"]) == {"holds"}
     assert set(rows.loc[names, "n"]) == {6}
     pgd, auto, l1, others = rows.loc[names, "estimate"]
-    assert f"{pgd:.2f}, {auto:.3f}, and {l1:.2f} by the L1 penalty alone" in text
+    assert f"{pgd:.2f} more survive PGD, {auto:.3f} more AutoAttack, and {l1:.2f} more" in text
     assert f"accuracy on other backgrounds rises by {others:.2f}" in text
     assert "Whether maps lie more on the object could not be measured yet" in text
     assert rows.loc["overlap-with-masks-rises", "verdict"] == "withdrawn"
@@ -269,7 +272,7 @@ def test_what_the_first_page_says_of_the_second_order_is_what_was_kept():
     assert f"{unsure} ({differ['estimate']:.2f})" in text
     gain = rows.loc["second-order-raises-the-loss-more-when-unconfident"]
     numbers = f"({gain['estimate']:.2f} times [{gain['low']:.2f}, {gain['high']:.2f}])"
-    assert f"raises the true loss by no more than one as long without it {numbers}" in text
+    assert f"same length along the first-order map {numbers}" in text
     assert [r["verdict"] for r in (sure, along, alike, gain)] == ["holds"] * 3 + ["no such effect"]
     groups = rows.loc["groups-improve-insertion"]
     assert "groups of pixels tell important pixels no better than the gradient" in text

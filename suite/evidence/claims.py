@@ -211,9 +211,9 @@ def _with_holm(claims: Sequence[Claim], verdicts: pd.DataFrame) -> pd.DataFrame:
     verdicts["p_holm"] = NAN
     verdicts.loc[counted, "p_holm"] = holm(verdicts.loc[counted, "p"].tolist())
     weak = counted & verdicts["verdict"].isin(["holds", "opposite"]) & (verdicts["p_holm"] >= 0.05)
-    would = "tested alone it would " + verdicts["verdict"].replace({"opposite": "be opposite"})
-    by_chance = "; of several headlines one may come out so by chance (Holm's adjustment)"
-    verdicts.loc[weak, "detail"] = would[weak].str.removesuffix("s") + by_chance
+    would = verdicts["verdict"].replace({"holds": "hold", "opposite": "be opposite"})[weak]
+    after = ", but not after correction for several tests (Holm's)"
+    verdicts.loc[weak, "detail"] = "alone it would " + would + after
     verdicts.loc[weak, "verdict"] = OPEN
     return verdicts
 

@@ -31,9 +31,10 @@ PAIRS = ("paired", "not_worse")
 STEADY = (*MARGINS, "not_worse")
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
-CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images; what would
-matter was set beforehand. *Open*: the interval allows both that, and no effect.
-{ref}`More on words <verdicts>`"""
+CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. A claim
+*holds* where its interval leaves out that there is no effect, also after a correction for several
+tests (Holm's); there is *no such effect* where it leaves out the least that would matter, which was
+set beforehand; *open* is what is not decided so. {ref}`More on words <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn"}
 
@@ -65,7 +66,10 @@ def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
             ["fits", "order"], ascending=False, kind="stable"
         )
         first = order.iloc[0]
-        rows.append(first.drop(["fits", "order"]).to_dict() | {"others": _others(order[1:], first["verdict"])})
+        rows.append(
+            first.drop(["fits", "order"]).to_dict()
+            | {"others": _others(order[1:], first["verdict"])}
+        )
     result = pd.DataFrame(rows)
     opposite = result["others"].str.contains(f"{OPPOSITE} on", regex=False)
     return result.assign(mixed=(result["verdict"] == HOLDS) & opposite)
@@ -88,7 +92,7 @@ def _panels(rows: pd.DataFrame) -> pd.DataFrame:
 def _others(rows: pd.DataFrame, first: str) -> str:
     """Say what came out on further data, with numbers where it differs from the first."""
     parts = []
-    alone = rows["detail"].astype(str).str.extract("^(tested alone [^;]*)", expand=False)
+    alone = rows["detail"].astype(str).str.extract("^(alone it [^,]*)", expand=False)
     words = rows["verdict"] + (" (" + alone + ")").fillna("")
     for verdict, part in rows.groupby(words, sort=False):
         where = part["data"].map(name_of) + " with " + part["network"].map(name_of)
@@ -134,10 +138,9 @@ def in_short(
         others = found[len(first) :]
         further = ["", f"*Other data:* {'; '.join(others)}."] if others else []
         further += ["", f"*In the paper:* {load_words(chapter)['scale']}"]
-    lines += [CERTAIN, ""]
     claims = {claim["id"]: claim for claim in load_claims(chapter)}
-    for _, row in rows[~silent].iterrows():
-        lines.append(f"- {sentence(row, claims[row['claim']], table)}")
+    said = [sentence(row, claims[row["claim"]], table) for _, row in rows[~silent].iterrows()]
+    lines += [CERTAIN, "", *(f"- {text}" for text in said)]
     for (verdict, detail), part in rows[silent].groupby(["verdict", "detail"], sort=False):
         lines.append(f"- {_together(str(verdict), str(detail), part)}")
     return "\n".join([*lines, *further, ":::"])

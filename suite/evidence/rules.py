@@ -402,7 +402,7 @@ def level(
     ends = [end for end in (no_effect, opposite) if end is not None]
     start = ends[0] if ends else size
     p, least = t_test_p(values, size), abs(size - start)
-    statistic = f"mean (claimed {expected} {size:g})"
+    statistic = f"mean (to hold: {expected} {size:g})"
     two = opposite is not None
     return Finding(statistic, interval, p, sign, size, start, least, undecided=two)
 

@@ -61,7 +61,7 @@ def scale(
     if len(accuracy):
         words.append(_accuracy(accuracy, names))
     if "t_alpha" in accuracy and np.isfinite(t := accuracy["t_alpha"].min()):
-        text = f"networks from α = {t:.1e} (t_α) on left out, as they classify too badly"
+        text = f"without those of α from {t:.1e} on, which classify too badly"
         words.append(text.replace("e+0", "e"))
     return ", ".join(words)
 
@@ -87,8 +87,8 @@ def _accuracy(rows: pd.DataFrame, names: Mapping[str, str]) -> str:
     """Say how good the networks are: of each kind that has a name, else of all."""
     kind = next((name for name in KINDS if name in rows), None)
     if kind and rows[kind].isin(list(names)).any():
-        medians = rows.groupby(kind)["value"].median()
-        each = [f"{medians[key]:.2f} ({name})" for key, name in names.items() if key in medians]
-        return f"median accuracy {', '.join(each)}"
+        means = rows.groupby(kind)["value"].mean()
+        each = [f"{means[key]:.2f} ({name})" for key, name in names.items() if key in means]
+        return f"mean accuracy {', '.join(each)}"
     single = "" if len(rows) == 1 else "median "
     return f"{single}accuracy {rows['value'].median():.2f}"

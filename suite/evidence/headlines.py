@@ -36,7 +36,6 @@ CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or i
 tests (Holm's); there is *no such effect* where it leaves out the least that would matter, which was
 set beforehand; *open* is what is not decided so. {ref}`More on words <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
-TALLY |= {CANNOT: "cannot be measured here", WITHDRAWN: "withdrawn"}
 
 
 def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:

@@ -27,6 +27,7 @@ OF_PANEL = {"n_alphas", "alpha_min", "alpha_max", "map_alphas", "maps_of", "patc
 OF_PANEL |= {"n_images", "n_samples"}
 REQUIRED = {"data", "network", "epochs", "n_alphas"}
 SALIENCIES = ("logit_gradient", "deeplift")
+READS_IMAGES = False  # values of single images are not kept
 # What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.
 SCORES = ("confidence", "logit")
 

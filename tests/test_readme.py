@@ -121,18 +121,22 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     kept = load_results("gradient_regularisation", "workstation")
     own = kept.verdicts.query("data == 'mnist'").set_index("claim").loc[faithful.name]
     number = interval_text(Interval(*own[["estimate", "low", "high"]]))
-    assert f"not make maps more faithful: on MNIST their rank correlation is {number}, on" in text
+    assert f"more faithful: on MNIST with LeNet-5 their rank correlation is {number}, on" in text
     assert f"MNIST, 6 epochs, {faithful['n']:.0f} networks, and" in text
     lipschitz = rows.loc["lipschitz-falls"]
     said = in_short("gradient_regularisation", kept.verdicts, kept.frame)
     assert "goes from 0.53 (lowest third of α) to 0.2 (highest)" in said
-    assert "on all three, on MNIST from 0.53 in the weakest third to 0.2 in the strongest" in text
-    verdicts = kept.verdicts.set_index(["data", "claim"])
-    photographs, fashion = verdicts.loc["resized:imagenette160:64"], verdicts.loc["fashion_mnist"]
+    assert "on all four, on MNIST with LeNet-5 from 0.53 in the weakest third to 0.2 in" in text
+    panels = (("resized:imagenette160:64", "resnet"), ("fashion_mnist", "lenet5"))
+    photographs, fashion, digits = (
+        select(kept.verdicts, data=data, network=network).set_index("claim")
+        for data, network in (*panels, ("mnist", "resnet"))
+    )
     of_noise = ["max-sensitivity-falls", lipschitz.name]
-    for others in (photographs, fashion):
+    for others in (photographs, fashion, digits):
         assert set(others.loc[of_noise, "verdict"]) == {"holds"}
-    assert f"64 × 64 pixels, {photographs.loc[of_noise, 'n'].max():.0f} networks)" in text
+    assert f"64 × 64 pixels, 8 epochs, {photographs.loc[of_noise, 'n'].max():.0f} networks)" in text
+    assert f"small ResNets, MNIST, 6 epochs, {digits.loc[of_noise, 'n'].max():.0f} networks" in text
     assert f"Fashion-MNIST, {fashion.loc[of_noise, 'n'].max():.0f};" in text
     gap = fashion.loc["faithfulness-similar-on-fashion-and-kuzushiji"]
     interval = f"{gap['estimate']:.2f} [{gap['low']:.2f}, {gap['high']:.2f}]"
@@ -151,9 +155,10 @@ def test_the_first_page_has_the_epochs_of_the_profiles():
     panels = profiles("gradient_regularisation")["workstation"]["panels"]
     digits, articles, residual, photographs, *_ = panels
     assert residual["data"] == "mnist"
+    assert residual["epochs"] == digits["epochs"]
     assert articles["epochs"] == digits["epochs"]
     assert f"MNIST, {digits['epochs']} epochs" in text
-    assert f"a small ResNet, {photographs['epochs']} epochs" in text
+    assert f"photographs of 64 × 64 pixels, {photographs['epochs']} epochs" in text
 
 
 def test_what_the_first_page_says_of_pilcro_is_what_was_kept():

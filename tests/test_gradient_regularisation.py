@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 
 from suite.errors import UsageError
+from suite.evidence.results import load_results
+from suite.notebooks import source
 from suite.papers import gradient_regularisation as paper
 from suite.units import Measurement
 
@@ -103,3 +105,19 @@ def test_faithfulness_is_shown_in_the_sign_of_quantus():
     assert readings["ρ, squares"].str.startswith("−1.00").all()
     assert readings[["networks", "images"]].drop_duplicates().to_numpy().tolist() == [[6, 4]]
     assert paper.spread(shown) == "from 0.00 to 0.20 for 3 on MNIST (5,000) with LeNet-5 (laptop)"
+
+
+def test_what_the_chapter_says_of_photographs_that_keep_their_accuracy_is_what_was_kept():
+    rows = load_results("gradient_regularisation", "workstation").frame
+    rows = rows[rows["data"].str.contains("imagenette") & ~rows["over_regularised"].astype(bool)]
+    accuracy = paper.select(rows, "accuracy").set_index("alpha")["value"]
+    near = accuracy.index[accuracy >= 0.95 * accuracy[accuracy.index < 1e5].mean()]
+    assert (len(near), len(accuracy)) == (10, 16)
+    said = []
+    for metric in ("entropy", "max_sensitivity"):
+        values = paper.select(rows, metric, "logit_gradient")
+        for kept in (values[values["alpha"].isin(near)], values):
+            said.append(f"{kept['alpha'].corr(kept['value'], method='spearman'):+.2f}")
+    text = source("gradient_regularisation").read_text().replace("−", "-")
+    sentence = "is {} with entropy (of all 16 it is {}) and {} with max-sensitivity ({})"
+    assert sentence.format(*said) in text

@@ -119,9 +119,21 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     assert leakage["on"].startswith("BlockMNIST")
     faithful = rows.loc["faithfulness-rises-on-mnist"]
     kept = load_results("gradient_regularisation", "workstation")
-    own = kept.verdicts.query("data == 'mnist'").set_index("claim").loc[faithful.name]
+    rises = kept.verdicts[kept.verdicts["claim"] == "faithfulness-of-deeplift-rises-on-mnist"]
+    rises = rises.set_index(["data", "network"])
+    for where, name in (
+        (("fashion_mnist", "lenet5"), ""),
+        (("mnist", "resnet"), " with the ResNet"),
+    ):
+        row = rises.loc[where]
+        ends = "{estimate:.2f} [{low:.2f}, {high:.2f}]".format(**row)
+        assert f"MNIST{name} ({ends})" in text
+        assert row["verdict"] == "holds"
+    assert rises.loc[("mnist", "lenet5"), "verdict"] == "open"
+    own = select(kept.verdicts, data="mnist", network="lenet5").set_index("claim")
+    own = own.loc[faithful.name]
     number = interval_text(Interval(*own[["estimate", "low", "high"]]))
-    assert f"more faithful: on MNIST with LeNet-5 their rank correlation is {number}, on" in text
+    assert f"on MNIST with LeNet-5 (rank correlation with the strength {number}; with the" in text
     assert f"MNIST, 6 epochs, {faithful['n']:.0f} networks, and" in text
     lipschitz = rows.loc["lipschitz-falls"]
     said = in_short("gradient_regularisation", kept.verdicts, kept.frame)
@@ -142,7 +154,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     interval = f"{gap['estimate']:.2f} [{gap['low']:.2f}, {gap['high']:.2f}]"
     # The claim is in the sign of the printed formula, the page in that of the headline.
     assert gap["low"] > 0
-    assert f"on Fashion-MNIST it is lower by {interval}" in text
+    assert f"on Fashion-MNIST lower by {interval})" in text
     steadier = rows.loc[["max-sensitivity-falls", lipschitz.name]]
     assert [faithful["verdict"], *steadier["verdict"]] == ["no such effect", "open", "holds"]
     assert set(steadier["n"]) == {faithful["n"]}

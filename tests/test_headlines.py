@@ -125,7 +125,7 @@ def test_the_scale_says_what_trainings_share_and_how_good_each_kind_is():
     said = scale.scale(table, where, [plain, *cropped], names)
     assert "ResNet (blocks 1 + 2), 2 or 3 epochs on all training images" in said
     assert "mean accuracy 0.60 (no penalty), 0.25 (target penalty)" in said
-    assert said.endswith("without those of α from 1.0e6 on, which classify too badly")
+    assert said.endswith("without networks of α ≥ 1.0e6, which classify too badly")
     assert "(blocks 1 + 2, width 4), 9 epochs" in scale.scale(
         table, where | {"data": "cifar10-jpeg"}, [plain, *cropped], names
     )

@@ -61,7 +61,7 @@ def scale(
     if len(accuracy):
         words.append(_accuracy(accuracy, names))
     if "t_alpha" in accuracy and np.isfinite(t := accuracy["t_alpha"].min()):
-        text = f"without those of α from {t:.1e} on, which classify too badly"
+        text = f"without networks of α ≥ {t:.1e}, which classify too badly"
         words.append(text.replace("e+0", "e"))
     return ", ".join(words)
 

@@ -96,7 +96,7 @@ def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatc
     supporting = [verdict(claim="z", word="open", n=n, low=low) for n, low in ((9, 0.01), (3, 0.0))]
     text = headlines.in_short("c", pd.DataFrame([verdict(), *supporting]))
     assert text.splitlines()[4].endswith(
-        "Take it. Nor more (MNIST, x − y: 0.080 [0.010, 0.120], n = 9)."
+        "Take it. Nor more (MNIST, x minus y: 0.080 [0.010, 0.120], n = 9)."
     )
     text = headlines.in_short("c", pd.DataFrame([verdict(word="open")]), table)
     assert "MLP, accuracy 0.90" in text
@@ -123,7 +123,7 @@ def test_the_scale_says_what_trainings_share_and_how_good_each_kind_is():
     )
     names = {"none": "no penalty", "target 1": "target penalty", "target 2": "another"}
     said = scale.scale(table, where, [plain, *cropped], names)
-    assert "ResNet (blocks 1 + 2), 2 or 3 epochs on all training images" in said
+    assert "ResNet (blocks 1 + 2), 3 epochs (2 in short trainings) on all training images" in said
     assert "mean accuracy 0.60 (no penalty), 0.25 (target penalty)" in said
     assert said.endswith("without networks of α ≥ 1.0e6, which classify too badly")
     assert "(blocks 1 + 2, width 4), 9 epochs" in scale.scale(

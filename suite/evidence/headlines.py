@@ -27,14 +27,12 @@ from suite.evidence.tables import interval_text, select
 from suite.units import Training
 
 PAIRS = ("paired", "not_worse")
-# Rules by which less of an effect is no less of what is claimed.
-STEADY = (*MARGINS, "not_worse")
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
-CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. A claim
-*holds* where its interval leaves out that there is no effect, also after a correction for several
-tests (Holm's); there is *no such effect* where it leaves out the least that would matter, which was
-set beforehand; *open* is what is not decided so. {ref}`More on words <verdicts>`"""
+CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. An effect
+*holds* where its interval lies on the claimed side, also after a correction for several tests
+(Holm's), *no change* where it lies within what counts as none; there is *no such effect* where it
+leaves out the least that would matter; the rest is *open*. {ref}`More on words <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 
 
@@ -172,13 +170,14 @@ def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> str:
     best = best.drop_duplicates("claim", keep="last").set_index("claim")
     listed = dict(zip(rows["claim"], rows["verdict"]))
     parts = []
-    for part in load_words(chapter)["advice"]:
+    words = load_words(chapter)
+    for part in words["advice"]:
         other = best.loc[part["claim"]] if part["claim"] in best.index else None
         verdict = listed.get(part["claim"], NOT_RUN if other is None else other["verdict"])
         text = part.get(verdict, part.get("else", ""))
         if text and other is not None and part["claim"] not in listed:
             ends = Interval(*other[["estimate", "low", "high"]])
-            compared = in_words(other["statistic"], load_words(chapter)["names"])
+            compared = in_words(other["statistic"].replace(" − ", " minus "), words["names"])
             found = (
                 f"{name_of(other['data'])}, {compared}: {interval_text(ends)}, n = {other['n']:.0f}"
             )
@@ -196,7 +195,7 @@ def sentence(
     elsewhere = ", but not everywhere" if row.get("mixed") else ""
     parts = [f"**{says}: {row['verdict']}{elsewhere}.**"]
     rule = claim.get("test", {}).get("rule")
-    if row["verdict"] == HOLDS and row["detail"] and rule not in STEADY:
+    if row["verdict"] == HOLDS and row["detail"] and rule not in (*MARGINS, "not_worse"):
         of = "correlation" if rule == "trend" else "effect"
         parts.append(f"The {of} is {row['detail']}.")
     kinds = rule in PAIRS and row["unit"] == "network"

@@ -48,14 +48,15 @@ def scale(
         number = max(training.n_train or 0 for training in here)
         of = f" on {number:,} training images" if number else " on all training images"
         epochs = sorted({training.cosine_epochs or training.epochs for training in here})
-        times = " or ".join(map(str, epochs))
-        words.append(f"{times} epoch{'s' * (times != '1')}{of}")
+        short = f" ({epochs[0]} in short trainings)" if len(epochs) > 1 else ""
+        words.append(f"{epochs[-1]} epoch{'s' * (epochs[-1] > 1)}{short}{of}")
     accuracy = select(table, **where)
     # Where images have groups, accuracy over all of them has a name of its own.
     of_all = "accuracy" if (accuracy["metric"] == "accuracy").any() else "usual_accuracy"
     accuracy = accuracy[accuracy["metric"] == of_all]
-    for name, value in {"main": True, "test": "own"}.items():
-        accuracy = accuracy[accuracy[name] == value] if name in accuracy else accuracy
+    for name, value in {"main": True, "test": "own", "panel": "methods"}.items():
+        if name in accuracy and (chosen := accuracy[name] == value).any():
+            accuracy = accuracy[chosen]
     if "over_regularised" in accuracy:
         accuracy = accuracy[~accuracy["over_regularised"].astype(bool)]
     if len(accuracy):
@@ -90,5 +91,4 @@ def _accuracy(rows: pd.DataFrame, names: Mapping[str, str]) -> str:
         means = rows.groupby(kind)["value"].mean()
         each = [f"{means[key]:.2f} ({name})" for key, name in names.items() if key in means]
         return f"mean accuracy {', '.join(each)}"
-    single = "" if len(rows) == 1 else "median "
-    return f"{single}accuracy {rows['value'].median():.2f}"
+    return f"{'median ' * (len(rows) > 1)}accuracy {rows['value'].median():.2f}"

@@ -16,6 +16,7 @@ from suite.evidence.results import load_results
 from suite.evidence.statistics import Interval
 from suite.evidence.tables import interval_text, select
 from suite.notebooks import all_parameters, chapters, parameters, profiles, source
+from suite.papers import gradient_regularisation as paper
 from suite.papers import side_by_side
 from suite.papers import side_by_side_tables as tables
 from suite.paths import ROOT
@@ -156,7 +157,10 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     interval = f"{gap['estimate']:.2f} [{gap['low']:.2f}, {gap['high']:.2f}]"
     # The claim is in the sign of the printed formula, the page in that of the headline.
     assert gap["low"] > 0
-    assert f"on Fashion-MNIST that correlation is lower by {interval}" in text
+    found = paper.faithfulness(kept.frame, "logit_gradient")
+    found = select(found, data="fashion_mnist", over_regularised=False)
+    value = f"{found['value'].corr(found['alpha'], method='spearman'):.2f}".replace("-", "−")
+    assert f"on Fashion-MNIST the correlation is {value}, lower by {interval}" in text
     steadier = rows.loc[["max-sensitivity-falls", lipschitz.name]]
     assert [faithful["verdict"], *steadier["verdict"]] == ["no such effect", "open", "holds"]
     assert set(steadier["n"]) == {faithful["n"]}
@@ -195,6 +199,10 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     ends = (rows.loc[name, ["estimate", "low", "high"]] for name in names)
     factor, lost, _, mild = (interval_text(Interval(*values)) for values in ends)
     assert f"fall to {factor} of what they are without" in text
+    centred = kept.verdicts.query("data == 'digits-centred'").set_index("claim")
+    flatter, accurate = (centred.loc[name] for name in names[:2])
+    ends = interval_text(Interval(*flatter[["estimate", "low", "high"]]))
+    assert f"differences fall to {ends}, and accuracy is {accurate['verdict']}." in text
     assert lost == "−0.026 [−0.036, −0.015]"
     assert "(by 0.026 [0.015, 0.036])" in text
     assert mild == "−0.0012 [−0.0051, 0.0027]"

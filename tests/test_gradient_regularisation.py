@@ -34,6 +34,8 @@ def test_each_network_has_a_seed_of_its_own_and_maps_are_of_the_nearest_alphas()
     trained = paper.trainings(PARAMETERS, PANEL)
     assert [*trained] == [(alpha, number) for number in (0, 1) for alpha in (1e2, 1e4, 1e6)]
     assert [unit.seed for unit in trained.values()] == [*range(6)]
+    later = paper.trainings(PARAMETERS, PANEL | {"first_seed": 6})
+    assert [unit.seed for unit in later.values()] == [*range(6, 12)]
     first = trained[1e2, 0]
     assert (first.pixel_range, first.batch_size) == ((-1.0, 1.0), 128)
     units = paper.units(PARAMETERS)

@@ -22,9 +22,10 @@ from suite.store import Reader
 from suite.units import Measurement, Training, Unit, log_spaced
 
 FIELDS = {field.name for field in dataclasses.fields(Training)}
-# Keys of a panel that are not fields of a training.
+# Keys of a panel that are not fields of a training. A second panel of one data set and network,
+# with alphas between those of the first, needs seeds that start after them.
 OF_PANEL = {"n_alphas", "alpha_min", "alpha_max", "map_alphas", "maps_of", "patch"}
-OF_PANEL |= {"n_images", "n_samples"}
+OF_PANEL |= {"n_images", "n_samples", "first_seed"}
 REQUIRED = {"data", "network", "epochs", "n_alphas"}
 SALIENCIES = ("logit_gradient", "deeplift")
 READS_IMAGES = False  # values of single images are not kept
@@ -75,9 +76,9 @@ def trainings(
     fields |= {name: value for name, value in panel.items() if name in FIELDS}
     fields |= {"pixel_range": tuple(fields["pixel_range"])}
     fields = {"batch_size": p.batch_size} | fields
-    found = {}
+    found, first = {}, panel.get("first_seed", 0)
     for repetition in range(p.repetitions):
-        for number, alpha in enumerate(alphas(parameters, panel)):
+        for number, alpha in enumerate(alphas(parameters, panel), start=first):
             of_mean = strength(alpha, panel["data"], fields["batch_size"])
             found[alpha, repetition] = Training(
                 **fields,

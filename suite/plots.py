@@ -396,20 +396,20 @@ def forest(rows: pd.DataFrame) -> Figure:
     """
     n, heads = len(rows), rows["paper"].nunique()
     figure, axis = plt.subplots(figsize=(WIDTH * 1.25, 0.27 * (n + 1.1 * heads) + 0.7))
-    figure.subplots_adjust(left=0.385, right=0.585, top=0.995, bottom=0.6 / figure.get_figheight())
+    figure.subplots_adjust(left=0.42, right=0.585, top=0.995, bottom=0.6 / figure.get_figheight())
     axis.set_xlim(*FOREST_LIMITS)
     left, place = axis.get_yaxis_transform(), 0.0
     for paper, part in rows.groupby("paper", sort=False):
-        axis.text(-1.85, place, str(paper), transform=left, weight="bold", va="center", size=9)
+        axis.text(-2.46, place, str(paper), transform=left, weight="bold", va="center", size=9)
         for row in part.itertuples():
             place += 1
             colour = WORD_COLOURS.get(str(row.verdict), GREY)
-            says = axis.text(-1.81, place, str(row.says), transform=left, va="center", size=8.5)
+            says = axis.text(-2.42, place, str(row.says), transform=left, va="center", size=8.5)
             says.set_url(getattr(row, "link", None))
             word: dict[str, Any] = {"transform": left, "va": "center", "color": colour}
             text = f"{row.verdict} (not everywhere)" if row.mixed else str(row.verdict)
             axis.text(1.04, place, text, weight="bold", size=8.5, **word)
-            axis.text(2.08, place, str(row.setting), size=7.5, **(word | {"color": GREY}))
+            axis.text(2.27, place, str(row.setting), size=7.5, **(word | {"color": GREY}))
             if np.isfinite(float(row.middle)):  # type: ignore[arg-type]
                 if row.within:
                     axis.plot([-1, 1], [place, place], color="0.88", linewidth=8, zorder=-1)

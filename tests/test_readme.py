@@ -137,6 +137,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     assert (
         f"on MNIST with LeNet-5 (rank correlation with the strength {number}, by the sign" in text
     )
+    assert f"rank correlation with the strength, MNIST with LeNet-5: {number}" in text
     assert f"MNIST, 6 epochs, {faithful['n']:.0f} networks, and" in text
     lipschitz = rows.loc["lipschitz-falls"]
     said = in_short("gradient_regularisation", kept.verdicts, kept.frame)
@@ -150,7 +151,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     of_noise = ["max-sensitivity-falls", lipschitz.name]
     for others in (photographs, fashion, digits):
         assert set(others.loc[of_noise, "verdict"]) == {"holds"}
-    assert f"64 × 64 pixels, 8 epochs, {photographs.loc[of_noise, 'n'].max():.0f} networks)" in text
+    assert f"64 × 64 pixels, 8 epochs, {photographs.loc[of_noise, 'n'].max():.0f} networks." in text
     assert f"small ResNets, MNIST, 6 epochs, {digits.loc[of_noise, 'n'].max():.0f} networks" in text
     assert f"Fashion-MNIST, {fashion.loc[of_noise, 'n'].max():.0f};" in text
     gap = fashion.loc["faithfulness-similar-on-fashion-and-kuzushiji"]
@@ -204,6 +205,8 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     ends = interval_text(Interval(*flatter[["estimate", "low", "high"]]))
     assert f"differences fall to {ends}, and accuracy is {accurate['verdict']}." in text
     assert lost == "−0.026 [−0.036, −0.015]"
+    assert f"accuracy {lost} on digits anywhere, at the paper’s strength" in text
+    assert f"{n_train:,} digits on canvases" in text
     assert "(by 0.026 [0.015, 0.036])" in text
     assert mild == "−0.0012 [−0.0051, 0.0027]"
     assert "nothing is gained and nothing lost (−0.001 [−0.005, 0.003])" in text
@@ -222,14 +225,17 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     first, swept = rows.loc["leakage-suppressed"], rows.loc["leakage-below-input-gradient"]
     epochs, n = p["block_panels"][0]["epochs"], first["n"]
     assert f"MLP on BlockMNIST, {epochs} epochs, {n} networks of each kind" in text
-    assert f"leakage falls to {first['estimate']:.2f} of that without a penalty" in text
-    assert f"({p['sweep']['epochs']} epochs, {swept['n']} networks)" in text
+    assert f"Leakage falls to {first['estimate']:.2f} of that without a penalty" in text
+    assert f"accuracy {p['sweep']['epochs']} epochs, {swept['n']} networks." in text
+    assert f"MLPs, {n} and {swept['n']} of each kind" in text
     ends = interval_text(Interval(*swept[["estimate", "low", "high"]]))
     assert f"it is {ends} of that with the penalty on the input gradient, which is open" in text
     assert swept["verdict"] == "open"
     robust = rows.loc["l2-robustness-above-input-gradient"]
     lower = f"{-robust['estimate']:.3f} [{-robust['high']:.3f}, {-robust['low']:.3f}]"
     assert f"accuracy under PGD is lower by {lower}" in text
+    assert f"leakage {ends} of what it is there, open after adjustment; accuracy under PGD" in text
+    assert f"PGD −{-robust['estimate']:.3f} [−{-robust['low']:.3f}, −{-robust['high']:.3f}]" in text
     assert robust["verdict"] == "opposite"
 
 
@@ -250,13 +256,14 @@ def test_what_the_first_page_says_of_top_gap_is_what_was_kept():
     ends = "{estimate:.2f} [{low:.2f}, {high:.2f}]".format(**pgd)
     assert f"{ends} more of the predictions survive the paper's PGD" in text
     assert f"and {auto} more AutoAttack" in text
+    assert f"survive AutoAttack: +{auto}; L1 alone +{l1}" in text
     unchanged = select(main, metric="robust_accuracy", counts="unchanged", battery="none")
     strong = select(unchanged, attack="pgd", steps=20).groupby("variant")["value"].mean()
     assert f"alone brings {strong['l1'] - strong['none']:.2f} and {l1}" in text
     assert rows.loc["more-than-l1-alone-under-auto-attack", "verdict"] == "open"
     clean = select(main, metric="accuracy", test="own").groupby("variant")["value"].mean()
     assert {f"{clean[name]:.2f}" for name in ("none", "fpn+l1+pool")} == {"0.91"}
-    assert "clean accuracy stays at 0.91" in text
+    assert "Clean accuracy stays at 0.91" in text
     left = select(main, battery="auto", counts="unchanged")
     left = left[left["epsilon"] > 0.03].groupby("variant")["value"].mean()
     assert f"leaves Top-GAP {left['fpn+l1+pool']:.2f}" in text
@@ -287,22 +294,26 @@ def test_what_the_first_page_says_of_the_second_order_is_what_was_kept():
     main = {"data": "imagenet-samples", "network": "efficientnet_lite0"}
     rows = select(kept.verdicts, **main).set_index("claim")
     shares = select(kept.frame, metric="share", classes="all", **main)
-    assert f"one network, {len(shares):,} photographs of ImageNet)" in text
+    assert f"one network, {len(shares):,} photographs of ImageNet." in text
+    assert f"*On*: {len(shares):,} photographs of ImageNet, one EfficientNet-Lite0" in text
     sure = rows.loc["hessian-nearly-rank-one-when-confident"]
-    assert f"of the {sure['n']:.0f} that it is sure of, nearly all" in text
-    assert f"of the loss's curvature ({sure['estimate']:.2f})" in text
+    assert f"Of the {sure['n']:.0f} photographs that it is sure of, nearly all" in text
+    ends = "{estimate:.3f} [{low:.3f}, {high:.3f}]".format
+    assert f"of the loss's curvature ({ends(**sure)})" in text
     along = rows.loc["eigenvector-parallel-to-gradient-when-confident"]
-    assert f"(cosine {along['estimate']:.2f})" in text
+    assert f"(cosine {ends(**along)})" in text
     alike, differ = (rows.loc[c] for c in ("alike-when-confident", "different-when-unconfident"))
-    assert f"alike (mean distance {alike['estimate']:.2f}, of at most 1.41)" in text
-    unsure = f"for the {differ['n']:.0f} that it is unsure of they differ more"
-    assert f"{unsure} ({differ['estimate']:.2f})" in text
+    assert f"alike (mean distance {ends(**alike)}, of at most 1.41)" in text
+    unsure = f"For the {differ['n']:.0f} that it is unsure of they differ more"
+    assert f"{unsure} ({differ['estimate']:.2f} [{differ['low']:.2f}, {differ['high']:.2f}]" in text
     gain = rows.loc["second-order-raises-the-loss-more-when-unconfident"]
     numbers = f"({gain['estimate']:.2f} times [{gain['low']:.2f}, {gain['high']:.2f}])"
     assert f"same length along the first-order map {numbers}" in text
+    assert f"the loss rises {numbers[1:-1]} as much" in text
     assert [r["verdict"] for r in (sure, along, alike, gain)] == ["holds"] * 3 + ["no such effect"]
     groups = rows.loc["groups-improve-insertion"]
-    assert "groups of pixels tell important pixels no better than the gradient" in text
+    number = ends(**groups).replace("-", "−")
+    assert f"tell important pixels no better than the gradient ({number} in insertion)" in text
     assert groups["verdict"] == "no such effect"
 
 
@@ -332,6 +343,7 @@ def test_what_the_first_page_and_the_readme_say_of_side_by_side_is_what_was_kept
         return f"from {cell['base']:.2f} to {cell['mean']:.2f}"
 
     assert f"PGD training raises accuracy {ends('attacked', 'adversarial')}" in text
+    assert f"PGD training against attacks (accuracy {ends('attacked', 'adversarial')})" in text
     to = ends("attacked", "input_gradient").split()[-1]
     assert f"the penalty on the input gradient to {to};" in text
     assert f"(max-sensitivity {ends('sensitivity', 'softplus')})" in text

@@ -10,7 +10,7 @@ from suite import notebooks, plots
 from suite.evidence.claims import load_claims, load_published
 from suite.evidence.headlines import in_short
 from suite.evidence.names import name_of
-from suite.evidence.report import origin, readable, section_verdicts, verdict_table
+from suite.evidence.report import origin, readable, section_verdicts, verdict_table, with_claims
 from suite.evidence.results import Results, judged, load_results, save_tables
 from suite.evidence.scale import trainings_of
 from suite.evidence.tables import sentences
@@ -137,7 +137,7 @@ class Chapter:
 
     def all_verdicts(self) -> None:
         """Show every claim with its quotation, and every verdict on it."""
-        rows = verdict_table(self.name, self.decided).drop(columns="published")
+        rows = verdict_table(with_claims(self.name, self.decided)).drop(columns="published")
         display(rows.style.hide())
         counts = self.decided.groupby(["profile", "verdict"]).size().unstack(fill_value=0)
         display(counts.reset_index().rename_axis(columns=None).style.hide())

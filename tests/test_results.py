@@ -163,7 +163,7 @@ def test_verdict_table_names_where_a_claim_was_tested_and_puts_the_verdict_besid
         verdict("a", "mnist", "workstation", "not run"),
         verdict("b", "mnist", "laptop", "open"),
     ]
-    table = report.verdict_table("chapter", pd.DataFrame(rows))
+    table = report.verdict_table(report.with_claims("chapter", pd.DataFrame(rows)))
     assert table["claim"].tolist() == ["b falls", "a falls"]  # as the claims are listed
     assert table["verdict"][0] == "open: about 9 networks would settle it"
     assert table.to_dict("records")[1] == {
@@ -173,7 +173,8 @@ def test_verdict_table_names_where_a_claim_was_tested_and_puts_the_verdict_besid
         "published": "falls",
         "measured": "mean: 1.00 [0.50, 1.50], n = 6",
     }
-    assert report.verdict_table("chapter", pd.DataFrame(rows[1:2])).empty
+    with_one = report.with_claims("chapter", pd.DataFrame(rows[1:2]))
+    assert report.verdict_table(with_one).empty
 
 
 def test_a_section_names_what_no_profile_has_tested(monkeypatch):
@@ -200,3 +201,13 @@ def test_a_section_names_what_no_profile_has_tested(monkeypatch):
     table, sentence = section_verdicts("chapter", verdicts, "two")
     assert table.empty
     assert sentence == "Not run: CelebA."
+
+
+def test_a_section_has_smaller_profiles_where_they_say_otherwise(monkeypatch):
+    monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
+    small = [verdict("a", data, "desktop", w) for data, w in (("mnist5k", "open"), ("b", "holds"))]
+    verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
+    table, sentence = section_verdicts("chapter", verdicts, "one")
+    assert [word.partition(":")[0] for word in table["verdict"]] == ["open", "holds"]
+    assert [on.split(", ")[-1] for on in table["on"]] == ["desktop", "workstation"]
+    assert sentence == "*Verdicts* (at the end) has 1 more, of smaller runs, that say the same."

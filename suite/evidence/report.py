@@ -70,12 +70,8 @@ def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
     rows = claims.rename(columns={"id": "claim"}).merge(verdicts, on="claim")
     on = rows["data"].map(name_of) + ", " + rows["network"].map(name_of) + ", " + rows["profile"]
     names = load_words(chapter)["names"]
-    return rows.assign(
-        on=on, statistic=[in_words(text, names) for text in rows["statistic"].fillna("")]
-    ).pipe(_measured)
-
-
-def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+    statistic = [in_words(text, names) for text in rows["statistic"].fillna("")]
+    rows = rows.assign(on=on, statistic=statistic)
     return rows.assign(
         measured=["" if row["verdict"] == CANNOT else measured(row) for _, row in rows.iterrows()],
         word=[word(row) for _, row in rows.iterrows()],
@@ -107,9 +103,8 @@ def word(row: "pd.Series[Any]") -> str:
 COLUMNS = {"says": "claim", "on": "on", "word": "verdict", "published": "published"}
 
 
-def verdict_table(chapter: str, verdicts: pd.DataFrame, section: str | None = None) -> pd.DataFrame:
-    """Put what was published beside what was measured for each claim that was tested."""
-    rows = with_claims(chapter, verdicts, section)
+def verdict_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Put what was published beside what was measured, of the claims that were tested."""
     rows = rows.loc[rows["verdict"] != NOT_RUN, [*COLUMNS, "measured"]]
     return rows.rename(columns=COLUMNS).reset_index(drop=True)
 
@@ -123,16 +118,21 @@ def section_verdicts(
 ) -> tuple[pd.DataFrame, str]:
     """Put the verdicts of a section into a table, and say what none of the profiles has tested.
 
+    Of each claim it has the largest profile that tested it, and others where they say otherwise.
+
     Args:
         chapter, verdicts, section: see `with_claims`.
         stand_ins: for data of the paper what takes their place here; they are not named where that
             was tested.
 
     Returns:
-        The `verdict_table`, and a sentence, empty if all claims were tested.
+        The `verdict_table`, and sentences, empty if all claims were tested and no row was left out.
     """
     rows = with_claims(chapter, verdicts, section)
     tested = rows[rows["verdict"] != NOT_RUN]
+    largest = tested["profile"] == tested.groupby("claim")["profile"].transform("last")
+    words = tested["claim"] + " " + tested["verdict"]
+    left_out = ~largest & words.isin(words[largest])
     done = set(zip(tested["claim"], tested["data"], strict=True))
     absent: dict[str, list[str]] = {}
     for claim, says, data in dict.fromkeys(zip(rows["claim"], rows["says"], rows["data"])):
@@ -142,19 +142,19 @@ def section_verdicts(
         f"on {name_of(data)}: {', '.join(claims)}" if data in set(tested["data"]) else name_of(data)
         for data, claims in absent.items()
     ]
-    sentence = f"Not run: {'; '.join(parts)}." if parts else ""
-    return verdict_table(chapter, verdicts, section), sentence
+    said = [f"Not run: {'; '.join(parts)}."] if parts else []
+    if n := left_out.sum():
+        said.append(f"*Verdicts* (at the end) has {n} more, of smaller runs, that say the same.")
+    return verdict_table(tested[~left_out]), " ".join(said)
 
 
 def measured(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:
     """Write the estimate of a verdict with its interval, p-value and number of units."""
     if not np.isfinite(verdict["estimate"]):
         return ""
-    text = (
-        f"{verdict['statistic']}: {interval_text(Interval(*verdict[['estimate', 'low', 'high']]))}"
-    )
-    text += f", p = {verdict['p']:.2g}" if with_p and np.isfinite(verdict["p"]) else ""
-    return f"{text}, n = {verdict['n']:.0f}"
+    ends = interval_text(Interval(*verdict[["estimate", "low", "high"]]))
+    p = f", p = {verdict['p']:.2g}" if with_p and np.isfinite(verdict["p"]) else ""
+    return f"{verdict['statistic']}: {ends}{p}, n = {verdict['n']:.0f}"
 
 
 def readable(value: Any) -> str:

@@ -30,9 +30,9 @@ PAIRS = ("paired", "not_worse")
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
 CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. An effect
-*holds* (is *opposite*) where its interval lies on the claimed (the other) side, also corrected for
-several tests (Holm's), *no change* where it lies within what counts as none; there is *no such
-effect* where it leaves out the least that matters; the rest is *open*. {ref}`More <verdicts>`"""
+*holds* (is *opposite*) where its interval lies on the claimed (the other) side, *no change* where
+it lies within what counts as none, *no such effect* where it leaves out the least that matters;
+*open* is the rest, and what correction for several tests unsettles. {ref}`More <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 
 

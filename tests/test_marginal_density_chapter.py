@@ -9,6 +9,7 @@ import torch
 
 from suite import notebooks
 from suite.attacks import AUTO_ATTACK
+from suite.evidence.claims import load_words
 from suite.evidence.results import load_results
 from suite.notebooks import source
 from suite.papers import marginal_density
@@ -357,3 +358,17 @@ def test_what_the_deviations_say_of_score_matching_is_what_was_kept():
     rows = rows.query("data == 'texturedmnist' and panel == 'groups'")
     means = rows[rows["metric"] == "usual_accuracy"].groupby("method")["value"].mean()
     assert f"{100 * (means['standard'] - means['score_matching']):.0f}" == said
+
+
+def test_near_images_are_told_apart_as_by_chance_as_the_box_says():
+    (text,) = [
+        part["holds"]
+        for part in load_words(CHAPTER)["advice"]
+        if part["claim"] == "foreign-images-told-apart-near"
+    ]
+    assert text.endswith("though only as well as by chance.")
+    frame = load_results(CHAPTER, "workstation").frame
+    near = frame[(frame["metric"] == "ood_auroc") & (frame["foreign"] == "resized:mnist:28")]
+    means = near.groupby("method")["value"].mean()
+    assert abs(means["density"] - 0.5) < 0.02
+    assert means["standard"] < 0.45

@@ -1,6 +1,7 @@
 """The pages that code writes, from results that the test writes."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -124,7 +125,11 @@ def test_status_page_has_runs_and_every_licence(executed):
 
 def test_a_chapter_without_claims_is_in_the_status_but_not_in_the_evidence(executed):
     assert load_claims(WITHOUT_CLAIMS) == []
-    assert "| differentiating a gradient | smoke | `mnist5k` |" in pages.status_page()
+    page = pages.status_page()
+    assert "| differentiating a gradient | smoke | `mnist5k` |" in page
+    table = page.split("## Profiles")[1].split("## Data sets")[0]
+    assert "| marginal density | desktop | `blockmnist5k`" in table
+    assert not re.search(r"\|\s*\|$", table, re.MULTILINE)
     assert "Differentiating" not in pages.evidence_page(all_verdicts(), executed)
     assert WITHOUT_CLAIMS not in pages.with_evidence()
 

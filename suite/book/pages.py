@@ -244,7 +244,7 @@ def status_page() -> str:
         if (provenance := json.loads(file.read_text())).get("here") != 0
     ]
     profiles = [
-        [_words(chapter), profile, ", ".join(_data_of(settings))]
+        [_words(chapter), profile, ", ".join(_data_of(notebooks.all_parameters(chapter, settings)))]
         for chapter in notebooks.chapters()
         for profile, settings in notebooks.profiles(chapter).items()
     ]

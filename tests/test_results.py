@@ -6,7 +6,7 @@ import pytest
 
 from suite.errors import RunFailed
 from suite.evidence import report
-from suite.evidence.report import measured, origin, section_verdicts, trend_sentence
+from suite.evidence.report import measured, origin, section_verdicts, trends
 from suite.evidence.results import Results, load_results, save_tables
 from suite.store import Archive, archive_path, write_archive
 
@@ -119,7 +119,7 @@ def test_measured_writes_estimate_interval_and_p():
     assert measured(pd.Series({"statistic": "ρ"} | numbers)) == text
 
 
-def test_trend_sentence_takes_its_word_from_the_numbers():
+def test_trends_take_their_word_from_the_numbers():
     rows = pd.DataFrame(
         {
             "profile": "laptop",
@@ -130,11 +130,16 @@ def test_trend_sentence_takes_its_word_from_the_numbers():
             "value": np.arange(10.0),
         }
     )
-    assert trend_sentence(rows, x="alpha", symbol="α").startswith("rises on MNIST with LeNet-5")
-    falling = rows.assign(value=-rows["value"])
-    assert trend_sentence(falling, x="alpha", symbol="α").startswith("falls")
-    mixed = rows.assign(value=[3, 1, 4, 1, 5, 9, 2, 6, 5, 3])
-    assert "no significant trend" in trend_sentence(mixed, x="alpha", symbol="α")
+    falling, mixed = (
+        rows.assign(value=v) for v in (-rows["value"], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3])
+    )
+    table = trends({"up": rows, "down": falling, "mixed": mixed, "none": rows[:2]}, x="alpha")
+    assert list(table) == ["on", "up", "down", "mixed"]
+    assert table["on"].tolist() == ["MNIST, LeNet-5, laptop"]
+    assert table["up"][0].startswith("rises: 0 → 9, ρ = 1.00, p = 0.0")
+    assert table["down"][0].startswith("falls: −0 → −9, ρ = −1.00")
+    assert table["mixed"][0].startswith("no significant trend: 3 → 3")
+    assert trends({"none": rows[:2]}, x="alpha").empty
 
 
 def claim(name, section, published):

@@ -205,20 +205,23 @@ def minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def trend_sentence(frame: pd.DataFrame, *, x: str, symbol: str) -> str:
-    """Say how the value goes with `x` in each panel, in one sentence."""
-    parts = []
-    for (profile, data, network), panel in frame.groupby(PANEL, sort=False):
-        panel = panel[(panel["status"] == "done") & panel["value"].notna()]
-        if len(panel) < 3 or panel["value"].nunique() < 2:
-            continue
-        rho = correlation(panel[x], panel["value"]).estimate
-        p = permutation_p(panel[x], panel["value"])
-        word = "shows no significant trend" if p >= 0.05 else "rises" if rho > 0 else "falls"
-        by_x = panel.groupby(x)["value"].mean()
-        parts.append(
-            f"{word} on {name_of(data)} with {name_of(network)} ({profile}: from "
-            f"{by_x.iloc[0]:.3g} at the smallest {symbol} to {by_x.iloc[-1]:.3g} at the largest, "
-            f"ρ = {rho:.2f}, p = {p:.2g})"
-        )
-    return "; ".join(parts) + "." if parts else "has too few models for a trend."
+def trends(metrics: Mapping[str, pd.DataFrame], x: str) -> pd.DataFrame:
+    """Say how metrics go with `x`: a row a panel, a column a metric.
+
+    A cell has a word, the means at the smallest and at the largest `x`, Spearman's correlation and
+    its p-value by permutations.
+    """
+    cells: dict[str, dict[str, str]] = {}
+    for metric, frame in metrics.items():
+        sound = frame[(frame["status"] == "done") & frame["value"].notna()]
+        for (profile, data, network), panel in sound.groupby(PANEL, sort=False):
+            if len(panel) < 3 or panel["value"].nunique() < 2:
+                continue
+            rho = correlation(panel[x], panel["value"]).estimate
+            p = permutation_p(panel[x], panel["value"])
+            word = "no significant trend" if p >= 0.05 else "rises" if rho > 0 else "falls"
+            means = panel.groupby(x)["value"].mean()
+            text = f"{word}: {means.iloc[0]:.3g} → {means.iloc[-1]:.3g}, ρ = {rho:.2f}, p = {p:.2g}"
+            on = f"{name_of(data)}, {name_of(network)}, {profile}"
+            cells.setdefault(on, {"on": on})[metric] = text.replace("-", "−")
+    return pd.DataFrame([*cells.values()]).fillna("")

@@ -259,23 +259,20 @@ def key_rows(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def cut_offs(table: pd.DataFrame) -> str:
-    """Write where accuracy falls below 80% of its plateau, in each panel."""
-    parts = []
+def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
+    """Return where mean test accuracy falls below 80% of its plateau, a row a panel."""
+    found = []
     for panel, rows in select(table, "accuracy").groupby(PANEL, sort=False):
         _, data, _ = panel
         means = rows.groupby("alpha")["value"].mean()
         t = rows["t_alpha"].iloc[0]
-        end = "no cut-off in this range"
-        if math.isfinite(t):
-            of_mean = strength(t, str(data), rows["batch_size"].iloc[0])
-            end = f"t_α = {t:.2g}, a strength of {of_mean:.2g}"
-        plateau = means[means.index < 1e5].mean()
-        parts.append(
-            f"{panel_name(panel)}: {plateau:.3f} for α < 10⁵, {means.iloc[-1]:.3f} at the largest "
-            f"α, {end}"
-        )
-    return f"Mean test accuracy: {'; '.join(parts)}."
+        of_mean = strength(t, str(data), rows["batch_size"].iloc[0])
+        ends = means[means.index < 1e5].mean(), means.iloc[-1]
+        cells = [panel_name(panel), *(f"{end:.3f}" for end in ends)]
+        cells += [f"{t:.2g}", f"{of_mean:.2g}"] if math.isfinite(t) else ["not reached", ""]
+        found.append(cells)
+    columns = ["on", "accuracy, α < 10⁵", "at the largest α", "t_α", "which is a strength of"]
+    return pd.DataFrame(found, columns=columns)
 
 
 def spread(rows: pd.DataFrame) -> str:

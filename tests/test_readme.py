@@ -217,7 +217,7 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     ends = interval_text(Interval(*flatter[["estimate", "low", "high"]]))
     assert f"differences fall to {ends}, and accuracy is {accurate['verdict']}." in text
     assert lost == "−0.026 [−0.036, −0.015]"
-    assert f"strength accuracy {lost} on digits anywhere, open on centred ones)" in text
+    assert f"strength {lost} on digits anywhere, open on centred ones)" in text
     assert f"{n_train:,} digits on canvases" in text
     assert "(by 0.026 [0.015, 0.036])" in text
     assert mild == "−0.0012 [−0.0051, 0.0027]"
@@ -238,7 +238,9 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     epochs, n = p["block_panels"][0]["epochs"], first["n"]
     assert f"MLP on BlockMNIST, {epochs} epochs, {n} networks of each kind" in text
     assert f"Leakage falls to {first['estimate']:.2f} of that without a penalty" in text
-    assert f"than with no penalty** ({first['estimate']:.2f} times)" in text
+    share = rows.loc["share-of-leakage-suppressed", "estimate"]
+    sizes = f"({first['estimate']:.2f} times; {share:.2f} as a share of the map)"
+    assert f"than with no penalty** {sizes}" in text
     assert f"accuracy {p['sweep']['epochs']} epochs, {swept['n']} networks." in text
     assert f"MLPs, {n} and {swept['n']} of each kind" in text
     ends = interval_text(Interval(*swept[["estimate", "low", "high"]]))

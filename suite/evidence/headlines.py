@@ -30,8 +30,8 @@ PAIRS = ("paired", "not_worse")
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
 CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. An effect
-*holds* (is *opposite*) where its interval lies on the claimed (the other) side, *no change* where
-it lies within what counts as none, *no such effect* where it leaves out the least that matters;
+*holds* where its interval lies on the claimed side and reaches what would matter, is *opposite* on
+the other; *no change* lies within what counts as none, *no such effect* below what would matter;
 *open* is the rest, and what correction for several tests unsettles. {ref}`More <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 
@@ -175,7 +175,8 @@ def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> str:
         other = best.loc[part["claim"]] if part["claim"] in best.index else None
         verdict = listed.get(part["claim"], NOT_RUN if other is None else other["verdict"])
         text = part.get(verdict, part.get("else", ""))
-        if text and other is not None and part["claim"] not in listed:
+        shown = part["claim"] not in listed and verdict not in SILENT
+        if text and shown and other is not None:
             ends = Interval(*other[["estimate", "low", "high"]])
             compared = in_words(other["statistic"].replace(" − ", " minus "), words["names"])
             found = (

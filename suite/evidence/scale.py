@@ -44,12 +44,13 @@ def scale(
     name, about = name_of(where["data"]), source(data).about
     about = about.removeprefix(f"{name}, ")
     words = [f"{name} ({about})", name_of(where["network"]) + form]
+    short = []
     if here:
         number = max(training.n_train or 0 for training in here)
         of = f" on {number:,} training images" if number else " on all training images"
         epochs = sorted({training.cosine_epochs or training.epochs for training in here})
-        short = f" ({epochs[0]} in short trainings)" if len(epochs) > 1 else ""
-        words.append(f"{epochs[-1]} epoch{'s' * (epochs[-1] > 1)}{short}{of}")
+        short = [f"besides short trainings of {epochs[0]}"] if len(epochs) > 1 else []
+        words.append(f"{epochs[-1]} epoch{'s' * (epochs[-1] > 1)}{of}")
     accuracy = select(table, **where)
     # Where images have groups, accuracy over all of them has a name of its own.
     of_all = "accuracy" if (accuracy["metric"] == "accuracy").any() else "usual_accuracy"
@@ -64,7 +65,7 @@ def scale(
     if "t_alpha" in accuracy and np.isfinite(t := accuracy["t_alpha"].min()):
         text = f"without networks of α ≥ {t:.1e}, which classify too badly"
         words.append(text.replace("e+0", "e"))
-    return ", ".join(words)
+    return ", ".join(words + short)
 
 
 def _form(trainings: Sequence[Training]) -> str:

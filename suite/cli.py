@@ -120,12 +120,14 @@ def _execute(
 @click.option("-p", "parameter", nargs=2, multiple=True, metavar="NAME VALUE", help="A parameter.")
 @click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of parameters.")
 @click.option("--store", "more", type=Path, multiple=True, help="A further store, of a part.")
+@click.option("--with-changes", is_flag=True, help="Also units of a tree with changes.")
 def keep(
     chapter: str,
     profile: str,
     parameter: tuple[tuple[str, str], ...],
     file: Path | None,
     more: tuple[Path, ...],
+    with_changes: bool,
 ) -> None:
     """Move a finished run into the results of the project.
 
@@ -140,7 +142,8 @@ def keep(
         raise expected("--store", "a folder of results", absent[0])
     stores = [Store(), *map(Store, more)]
     units = notebooks.units_of(chapter, values)
-    click.echo(keep(chapter, values, units, notebooks.paper(chapter), stores=stores))
+    paper = notebooks.paper(chapter)
+    click.echo(keep(chapter, values, units, paper, stores=stores, with_changes=with_changes))
 
 
 @app.command()

@@ -120,3 +120,23 @@ def test_what_the_chapter_says_of_photographs_that_keep_their_accuracy_is_what_w
     text = source("gradient_regularisation").read_text().replace("−", "-")
     sentence = "is {} with entropy (of all 16 it is {}) and {} with max-sensitivity ({})"
     assert sentence.format(*said) in text
+
+
+def test_what_the_chapter_says_of_cifar_10_is_what_was_kept():
+    frame = load_results("gradient_regularisation", "workstation").frame
+    rows = frame[frame["data"] == "cifar10-jpeg"]
+    before = rows[~rows["over_regularised"].astype(bool)]
+    accuracy = paper.select(before, "accuracy").set_index("alpha")["value"]
+    near = accuracy.index[accuracy >= 0.95 * accuracy[accuracy.index < 1e5].mean()]
+    assert (len(near), len(accuracy)) == (10, 15)
+    found = []
+    for metric in ("entropy", "max_sensitivity"):
+        kept = paper.select(before, metric, "logit_gradient")
+        kept = kept[kept["alpha"].isin(near)]
+        found.append(kept["alpha"].corr(kept["value"], method="spearman"))
+    text = source("gradient_regularisation").read_text().replace("−", "-")
+    assert "it is {:+.2f} with entropy and {:+.2f} with max-sensitivity".format(*found) in text
+    assert rows["t_alpha"].iloc[0] == pytest.approx(5.8e6, rel=0.01)
+    other = frame[frame["data"] == "resized:imagenette160:64"]["t_alpha"].iloc[0]
+    assert other == pytest.approx(6.7e7, rel=0.01)
+    assert other * (32 / 64) ** 2 == pytest.approx(1.7e7, rel=0.02)

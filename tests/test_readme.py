@@ -144,19 +144,31 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     lipschitz = rows.loc["lipschitz-falls"]
     said = in_short("gradient_regularisation", kept.verdicts, kept.frame)
     assert "goes from 0.53 (lowest third of α) to 0.2 (highest)" in said
-    assert "on all four, on MNIST with LeNet-5 from 0.53 in the weakest third to 0.2 in" in text
+    assert "on all five, on MNIST with LeNet-5 from 0.53 in the weakest third to 0.2 in" in text
     assert "(Lipschitz constant on MNIST with LeNet-5 from 0.53 to 0.2)" in text
     panels = (("resized:imagenette160:64", "resnet"), ("fashion_mnist", "lenet5"))
-    photographs, fashion, digits = (
+    panels += (("mnist", "resnet"), ("cifar10-jpeg", "resnet"))
+    photographs, fashion, digits, cifar = (
         select(kept.verdicts, data=data, network=network).set_index("claim")
-        for data, network in (*panels, ("mnist", "resnet"))
+        for data, network in panels
     )
     of_noise = ["max-sensitivity-falls", lipschitz.name]
-    for others in (photographs, fashion, digits):
+    for others in (photographs, fashion, digits, cifar):
         assert set(others.loc[of_noise, "verdict"]) == {"holds"}
     assert f"64 × 64 pixels, 8 epochs, {photographs.loc[of_noise, 'n'].max():.0f} networks." in text
     assert f"small ResNets, MNIST, 6 epochs, {digits.loc[of_noise, 'n'].max():.0f} networks" in text
     assert f"Fashion-MNIST, {fashion.loc[of_noise, 'n'].max():.0f};" in text
+    assert f"encoded again), 8 epochs, {cifar.loc[of_noise, 'n'].max():.0f} networks, and" in text
+    readings = paper.readings(kept.frame).set_index(["map", "score", "on"])["ρ, pixels"]
+    on = "cifar10-jpeg with ResNet (workstation)"
+    gradient, deeplift = (
+        readings["input gradient", "logit", on],
+        readings["DeepLIFT", "logit", on],
+    )
+    assert f"and on CIFAR-10 it is {gradient}." in text
+    assert f"and on CIFAR-10 ({deeplift.replace('+', '')}), where" in text
+    on = "imagenette160 with ResNet (workstation)"
+    assert "[−0." in readings["DeepLIFT", "logit", on]  # open
     gap = fashion.loc["faithfulness-similar-on-fashion-and-kuzushiji"]
     interval = f"{gap['estimate']:.2f} [{gap['low']:.2f}, {gap['high']:.2f}]"
     # The claim is in the sign of the printed formula, the page in that of the headline.

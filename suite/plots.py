@@ -240,7 +240,7 @@ def key_figure(rows: pd.DataFrame, *, x: str, x_label: str, beyond: str) -> Figu
         sns.lineplot(part, x=x, y="value", ax=axis, legend=False, ms=3.5, errorbar=None, **look)
         axis.set(xscale="log", xlabel=x_label, ylabel=measure if j == 0 else "")
         if i == 0:
-            axis.set_title(textwrap.fill(panel, 24))
+            axis.set_title(textwrap.fill(panel, max(12, 80 // len(panels))))
         start = float(rows[rows["panel"] == panel][beyond].iloc[0])
         if np.isfinite(start):
             axis.axvspan(start, rows[rows["panel"] == panel][x].max(), color="0.92", zorder=0)

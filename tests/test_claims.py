@@ -128,7 +128,7 @@ def test_a_weaker_rise_needs_a_rise_that_could_be_missing():
         for reference in (rising, flat)
     ]
     assert [verdict["verdict"] for verdict in verdicts] == ["holds", CANNOT]
-    assert "no clear rise on MNIST" in verdicts[1]["detail"]
+    assert "MNIST shows no clear rise" in verdicts[1]["detail"]
 
 
 def test_a_side_that_was_not_measured_is_not_run():

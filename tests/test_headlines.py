@@ -126,7 +126,7 @@ def test_the_scale_says_what_trainings_share_and_how_good_each_kind_is():
     assert "ResNet (blocks 1 + 2), 3 epochs on all training images, " in said
     assert "mean accuracy 0.60 (no penalty), 0.25 (target penalty)" in said
     badly = "without networks of α ≥ 1.0e6, which classify too badly"
-    assert said.endswith(f"{badly}, besides short trainings of 2")
+    assert said.endswith(f"{badly}, besides short trainings of 2 epochs")
     assert "(blocks 1 + 2, width 4), 9 epochs" in scale.scale(
         table, where | {"data": "cifar10-jpeg"}, [plain, *cropped], names
     )

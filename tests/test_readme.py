@@ -166,7 +166,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
         readings["DeepLIFT", "logit", on],
     )
     assert f"and on CIFAR-10 it is {gradient}." in text
-    assert f"and on CIFAR-10 ({deeplift.replace('+', '')}), where" in text
+    assert f"and on CIFAR-10 ({deeplift.replace('+', '')}; small" in text
     on = "imagenette160 with ResNet (workstation)"
     assert "[−0." in readings["DeepLIFT", "logit", on]  # open
     gap = fashion.loc["faithfulness-similar-on-fashion-and-kuzushiji"]
@@ -229,7 +229,8 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     ends = interval_text(Interval(*flatter[["estimate", "low", "high"]]))
     assert f"differences fall to {ends}, and accuracy is {accurate['verdict']}." in text
     assert lost == "−0.026 [−0.036, −0.015]"
-    assert f"strength {lost} on digits anywhere, open on centred ones)" in text
+    assert f"(accuracy {lost} there, −{-corrupted:.2f} under corruptions; open on" in text
+    assert f"(differences {factor} times on digits anywhere)" in text
     assert f"{n_train:,} digits on canvases" in text
     assert "(by 0.026 [0.015, 0.036])" in text
     assert mild == "−0.0012 [−0.0051, 0.0027]"

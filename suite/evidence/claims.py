@@ -262,7 +262,7 @@ def decided(
         if test["rule"] == "stronger_trend" and settings["expected"] == "lower":
             pairs = settings["reference"]
             if not correlation(pairs[settings["x"]], pairs["value"]).low > 0:
-                missing = f"there is no clear rise on {settings['named']} that could be missing"
+                missing = f"{settings['named']} shows no clear rise, so none can be missing here"
                 return Verdict(CANNOT, missing), None
     return _found(claim, chosen, settings)
 

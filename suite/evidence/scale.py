@@ -49,7 +49,7 @@ def scale(
         number = max(training.n_train or 0 for training in here)
         of = f" on {number:,} training images" if number else " on all training images"
         epochs = sorted({training.cosine_epochs or training.epochs for training in here})
-        short = [f"besides short trainings of {epochs[0]}"] if len(epochs) > 1 else []
+        short = [f"besides short trainings of {epochs[0]} epochs"] if len(epochs) > 1 else []
         words.append(f"{epochs[-1]} epoch{'s' * (epochs[-1] > 1)}{of}")
     accuracy = select(table, **where)
     # Where images have groups, accuracy over all of them has a name of its own.

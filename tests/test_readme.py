@@ -230,7 +230,7 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     assert f"differences fall to {ends}, and accuracy is {accurate['verdict']}." in text
     assert lost == "−0.026 [−0.036, −0.015]"
     assert f"(accuracy {lost} there, −{-corrupted:.2f} under corruptions; open on" in text
-    assert f"(differences {factor} times on digits anywhere)" in text
+    assert f"(differences of neighbours {factor} times on digits anywhere)" in text
     assert f"{n_train:,} digits on canvases" in text
     assert "(by 0.026 [0.015, 0.036])" in text
     assert mild == "−0.0012 [−0.0051, 0.0027]"

@@ -12,6 +12,7 @@ from suite.metrics import (
     largest_mask_iou,
     map_sparsity,
     mask_iou,
+    mask_iou_beyond_others,
 )
 from suite.networks import build_network
 
@@ -158,6 +159,21 @@ def test_largest_overlap_is_that_of_the_best_threshold():
     masks = random(20, 6, 7, seed=1) > 0.6
     every = torch.stack([mask_iou(maps, masks, threshold=t / 12) for t in range(13)])
     torch.testing.assert_close(largest_mask_iou(maps, masks), every.amax(0))
+
+
+def test_overlap_beyond_that_with_other_images_of_the_class():
+    """The mask itself has what masks differ by, one picture for all has nothing on average."""
+    masks = torch.zeros(4, 8, 8, dtype=torch.bool)
+    masks[0, 2:6, 0:4] = masks[1, 2:6, 2:6] = masks[2, :4] = masks[3, 4:] = True
+    labels = torch.tensor([0, 0, 1, 2])
+    own = mask_iou_beyond_others(masks.float(), masks, labels)
+    torch.testing.assert_close(own[:2], torch.full((2,), 1 - 8 / 24))
+    assert own[2:].isnan().all()  # no other image of their class
+    masks = random(30, 6, 7, seed=1) > 0.6
+    labels = torch.arange(30) % 3
+    everywhere = mask_iou_beyond_others(random(1, 6, 7).expand(30, 6, 7), masks, labels)
+    assert everywhere.abs().max() > 0.02
+    torch.testing.assert_close(everywhere.mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("overlap", [mask_iou, largest_mask_iou])

@@ -40,6 +40,7 @@ lambda1_sweep: image n_images
 local_lipschitz_estimate: n_images n_samples noise_std=0.1 normalised=False saliency seed=0
 logit_gradient: n_images part='label'
 mask_iou: n_images
+mask_iou_beyond_others: n_images
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
 on_object: first=0 n_images saliencies scene step=1
 ood_auroc: data n_images=None score='log_density'

@@ -75,6 +75,8 @@ def test_class_maps_are_measured_in_batches():
     torch.testing.assert_close(found.per_image, maps.mean((1, 2)))
     best = metrics.largest_mask_iou(maps, masks)
     torch.testing.assert_close(values("mask_iou").per_image, best)
+    beyond = metrics.mask_iou_beyond_others(maps, masks, images()[1])
+    torch.testing.assert_close(values("mask_iou_beyond_others").per_image, beyond, equal_nan=True)
 
 
 @pytest.mark.parametrize("normalise", ["each", "together", "none"])
@@ -185,6 +187,8 @@ def test_what_cannot_be_measured_is_refused():
             METRICS[name](plain, n_images=N, **settings)
     with pytest.raises(UsageError, match="expected a data set with masks, got 'd'"):
         METRICS["mask_iou"](subject(shown=data(masks=False)), n_images=N)
+    with pytest.raises(UsageError, match="mask_iou_beyond_others: expected a data set with masks"):
+        METRICS["mask_iou_beyond_others"](subject(shown=data(masks=False)), n_images=N)
     shifted = subject(unit(pixel_range=(-1, 1)))
     with pytest.raises(UsageError, match=r"images in \[0, 1\], got one .*\(-1, 1\)"):
         METRICS["robust_accuracy"](shifted, attack="fgsm", epsilon=0.1, n_images=N)

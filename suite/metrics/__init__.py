@@ -9,6 +9,7 @@ from suite.metrics.class_maps import (
     largest_mask_iou,
     map_sparsity,
     mask_iou,
+    mask_iou_beyond_others,
 )
 from suite.metrics.complexity import entropy
 from suite.metrics.corruptions import SMALLEST as SMALLEST_CORRUPTED

@@ -86,6 +86,38 @@ def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
     return torch.where(between, iou, 0).amax(1)
 
 
+def mask_iou_beyond_others(maps: Tensor, masks: Tensor, labels: Tensor) -> Tensor:
+    r"""Compute how much more a map overlaps with the mask of its image than with those of others.
+
+    .. math:: \text{IOU}(X_i, M_i) - \operatorname{mean}_{j \ne i,\, y_j = y_i} \text{IOU}(X_i, M_j)
+
+    with the largest overlap over all thresholds. A map that marks where objects of a class are
+    usually found, whatever the image shows, has 0 on average; one that is the mask itself has
+    what the masks of a class differ by.
+
+    Args:
+        maps, masks: see `mask_iou`.
+        labels: class indices, (B,).
+
+    Returns:
+        One value in (-1, 1) for each image, (B,); NaN where no other image has its class.
+
+    Raises:
+        ValueError: see `mask_iou`.
+
+    Ours, beside appendix D of :cite:t:`topgap`.
+    """
+    own = largest_mask_iou(maps, masks)
+    others = torch.full_like(own, torch.nan)
+    for n, label in enumerate(labels.tolist()):
+        same = (labels == label).to(masks.device)
+        same[n] = False
+        if same.any():
+            of_class = masks[same]
+            others[n] = largest_mask_iou(maps[n].expand(len(of_class), -1, -1), of_class).mean()
+    return own - others
+
+
 class FeatureLeakage(NamedTuple):
     """One value for each image, (B,): as published, and as a share of the whole map."""
 

@@ -44,7 +44,8 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_opti
 # Keys of a panel that are not fields of a training.
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
-    "epsilon few validation_seeds left_out attacked n_attacked n_battery n_corrupted".split()
+    "masks_of_others epsilon epsilons auto_epsilons scales steps_swept few validation_seeds "
+    "left_out attacked n_images n_attacked n_battery n_corrupted".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
@@ -242,6 +243,8 @@ def _measured(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
     yield {"metric": "class_map_sparsity"}, "class_map_sparsity", n
     if p.masks:
         yield {"metric": "mask_iou"}, "mask_iou", n
+    if p.masks and p.masks_of_others:
+        yield {"metric": "mask_iou_beyond_others"}, "mask_iou_beyond_others", n
     for part in ("centre", "corner", "distance") if model.variant in VARIANTS + ["last"] else ():
         yield {"metric": "erf_distance", "part": part}, "erf_distance", n | {"part": part}
     if main and model.variant in p.attacked:

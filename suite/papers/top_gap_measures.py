@@ -136,13 +136,25 @@ def effective_receptive_field(
     return Result(sizes.mean((1, 2)), {"field": sizes.mean(0)})
 
 
-def mask_iou(subject: EvaluatedModel, *, n_images: int) -> Result:
-    """See `suite.metrics.largest_mask_iou`."""
+def _maps_and_masks(subject: EvaluatedModel, n_images: int, metric: str) -> tuple[Tensor, Tensor]:
     masks = subject.data.test.masks
     if masks is None:
-        raise UsageError(f"mask_iou: expected a data set with masks, got {subject.unit.data!r}")
+        raise UsageError(f"{metric}: expected a data set with masks, got {subject.unit.data!r}")
     maps = _activation_maps(subject, n_images)
-    return Result(metrics.largest_mask_iou(maps, masks[:n_images].to(maps.device)))
+    return maps, masks[:n_images].to(maps.device)
+
+
+def mask_iou(subject: EvaluatedModel, *, n_images: int) -> Result:
+    """See `suite.metrics.largest_mask_iou`."""
+    maps, masks = _maps_and_masks(subject, n_images, "mask_iou")
+    return Result(metrics.largest_mask_iou(maps, masks))
+
+
+def mask_iou_beyond_others(subject: EvaluatedModel, *, n_images: int) -> Result:
+    """See `suite.metrics.mask_iou_beyond_others`."""
+    maps, masks = _maps_and_masks(subject, n_images, "mask_iou_beyond_others")
+    _, labels = subject.test_images(n_images)
+    return Result(metrics.mask_iou_beyond_others(maps, masks, labels))
 
 
 def erf_distance(
@@ -194,6 +206,7 @@ _METRICS = (
     effective_receptive_field,
     erf_distance,
     mask_iou,
+    mask_iou_beyond_others,
     robust_accuracy,
     vanishing_gradients,
 )

@@ -19,6 +19,7 @@ MEASURES = {
     "accuracy": "clean accuracy",
     "shifted": "other backgrounds",
     "mask_iou": "IOU",
+    "mask_iou_beyond_others": "IOU beyond others",
     "class_map_sparsity": "mean of map",
     "centre": "centre ERF",
     "corner": "corner ERF",

@@ -271,14 +271,14 @@ def test_what_the_first_page_says_of_top_gap_is_what_was_kept():
     text = (ROOT / "book" / "index.md").read_text()
     kept = load_results("top_gap", "workstation")
     rows = kept.verdicts.query("data == 'fashion_mnist'").set_index("claim")
-    (panel,) = profiles("top_gap")["workstation"]["panels"]
+    panel, *_ = profiles("top_gap")["workstation"]["panels"]
     assert len(panel["backbone"]["blocks"]) == 3
     assert f"three blocks, Fashion-MNIST, {panel['epochs']} epochs, 6 networks" in text
     names = ["clean-accuracy-unchanged", "pgd-accuracy-rises", "auto-attack-accuracy-rises"]
     names += ["l1-alone-adds-to-auto-attack-accuracy"]
     assert set(rows.loc[names, "verdict"]) == {"holds"}
     assert set(rows.loc[names, "n"]) == {6}
-    main = kept.frame[kept.frame["main"]]
+    main = kept.frame[kept.frame["main"] & (kept.frame["data"] == "fashion_mnist")]
     pgd, auto, l1 = (rows.loc[name] for name in names[1:])
     auto, l1 = (f"{r['estimate']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" for r in (auto, l1))
     ends = "{estimate:.2f} [{low:.2f}, {high:.2f}]".format(**pgd)

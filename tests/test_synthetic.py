@@ -44,6 +44,19 @@ def test_a_digit_that_covers_half_a_pixel_mixes_with_the_background():
     assert ((after == mixed[0]) | (after == mixed[1])).all()
 
 
+def test_an_opaque_drawing_hides_the_background_up_to_its_outline():
+    drawn = squares(LABELS[:20], ink=40)
+    drawn.images[:, :, 8:20, 8:20] = 0  # a hole
+    made, _ = clutter(drawn, seed=0, swapped=False, opaque=True)
+    full, _ = clutter(squares(LABELS[:20]), seed=0, swapped=False)
+    assert torch.equal(made.masks, full.masks)
+    inside = made.images[:, 0][made.masks]
+    assert inside.max() == 40
+    assert inside.min() == 0
+    outside = made.images[:, 0][~made.masks]
+    assert torch.equal(outside, clutter(drawn, seed=0, swapped=False)[0].images[:, 0][~made.masks])
+
+
 def test_backgrounds_follow_the_label_as_often_as_they_should():
     labels = torch.arange(4000) % 10
     _, backgrounds = clutter(squares(labels), seed=1, swapped=False)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from PIL import Image
+from scipy.ndimage import binary_fill_holes
 from torch import Tensor
 
 from suite.data.splits import Read, Split
@@ -16,6 +17,7 @@ SHIFT = 4
 PERIOD = 6
 BIAS = 0.7
 PATCHES, PATCH = 8, 8
+FAINT = 12  # grey values up to this are no part of an opaque drawing
 
 
 def on_canvas(
@@ -67,7 +69,9 @@ def _cropped(image: Tensor) -> Tensor:
     return image[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def clutter(drawings: Split, *, seed: int, swapped: bool) -> tuple[Split, Tensor]:
+def clutter(
+    drawings: Split, *, seed: int, swapped: bool, opaque: bool = False
+) -> tuple[Split, Tensor]:
     """Put each drawing near the middle of a canvas, in a random size, in front of a background.
 
     A background has stripes, whose direction is one of ten kinds, and patches cut from other
@@ -75,12 +79,16 @@ def clutter(drawings: Split, *, seed: int, swapped: bool) -> tuple[Split, Tensor
     changes nothing but the kinds, to one of the nine others in every image: a network that looks
     at the background is then wrong, as on Waterbirds.
 
+    A drawing is white ink, as much as its grey values say, or `opaque`: then it keeps its grey
+    values, and covers the background up to its outline, dark parts and holes as well.
+
     All arithmetic is on integers, so that the same seed gives the same pixels on every machine.
 
     Args:
         drawings: images (N, 1, 28, 28), white on black, of ten classes, such as digits.
         seed: of positions, sizes, patches and backgrounds.
         swapped: whether the background is that of another class.
+        opaque: see above.
 
     Returns:
         Images (N, 1, 40, 40) with masks, which are True where the drawing covers more than half of
@@ -110,30 +118,33 @@ def clutter(drawings: Split, *, seed: int, swapped: bool) -> tuple[Split, Tensor
             patch = pixels[source, y : y + PATCH, x : x + PATCH]
             part = canvas[row : row + PATCH, column : column + PATCH]
             np.maximum(part, patch // 2, out=part)
-        cover = _cover(pixels[i], sizes[i], shifts[i])
-        images[i] = (canvas * (255 - cover) + 255 * cover) // 255
+        ink = _placed(pixels[i], sizes[i], shifts[i])
+        cover, shade = (255 * binary_fill_holes(ink > FAINT), ink) if opaque else (ink, 255)
+        images[i] = (canvas * (255 - cover) + shade * cover) // 255
         masks[i] = cover > 127
     return Split(torch.from_numpy(images)[:, None], labels, torch.from_numpy(masks)), kinds
 
 
-def cluttered(train: Split, test: Split, classes: Sequence[str], *, swapped: bool) -> Read:
+def cluttered(
+    train: Split, test: Split, classes: Sequence[str], *, swapped: bool, opaque: bool = False
+) -> Read:
     """Put the images of both splits on canvases; only in testing are backgrounds swapped."""
     return (
-        clutter(train, seed=0, swapped=False)[0],
-        clutter(test, seed=1, swapped=swapped)[0],
+        clutter(train, seed=0, swapped=False, opaque=opaque)[0],
+        clutter(test, seed=1, swapped=swapped, opaque=opaque)[0],
         classes,
     )
 
 
-def _cover(drawing: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
-    """Return how much of each pixel of the canvas a drawing covers, 0 to 255."""
-    cover = np.zeros((SIDE, SIDE), np.int32)
+def _placed(drawing: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
+    """Return the grey values of a drawing on a black canvas, 0 to 255."""
+    canvas = np.zeros((SIDE, SIDE), np.int32)
     top, left = ((SIDE - size) // 2 + s for s in shift)
     scaled = Image.fromarray(drawing).resize((size, size), Image.Resampling.BILINEAR)
-    cover[max(top, 0) : top + size, max(left, 0) : left + size] = np.asarray(scaled)[
+    canvas[max(top, 0) : top + size, max(left, 0) : left + size] = np.asarray(scaled)[
         max(-top, 0) : SIDE - top, max(-left, 0) : SIDE - left
     ]
-    return cover
+    return canvas
 
 
 def _stripes() -> np.ndarray:

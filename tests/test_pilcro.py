@@ -106,9 +106,11 @@ class TestUnits:
         found = units(pretrained=[["imagenet-samples", "efficientnet_lite0"]])
         network = Pretrained(data="imagenet-samples", network="efficientnet_lite0")
         assert {unit.training for unit in found} == {network}
-        assert {unit.settings["n_draws"] for unit in found} == {3}
+        own = [unit.settings for unit in found if "of" not in unit.settings]
+        assert {settings["n_draws"] for settings in own} == {3}
         blocks = [u.settings["block"] for u in found if "block" in u.settings]
-        assert blocks == [32]
+        assert blocks == [32, 32, 32]
+        assert {u.settings.get("of", "network") for u in found} == {"network", "paths", "target"}
 
 
 class FakeStore:

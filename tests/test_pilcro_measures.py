@@ -5,11 +5,13 @@ import dataclasses
 import pytest
 import torch
 
+from reglib.landscape import data_smoothness, scaled_norm
 from suite.data import load_data
 from suite.errors import UsageError
-from suite.metrics import CORRUPTIONS, corrupted
+from suite.metrics import CORRUPTIONS, centre_to_rim, corrupted
 from suite.networks import build_network
 from suite.papers.measure import measure
+from suite.papers.path_counts import path_counts
 from suite.training.evaluated import EvaluatedModel
 from suite.units import Measurement, Training
 
@@ -70,3 +72,13 @@ def test_corrupted_accuracy_is_the_share_of_corruptions_that_leave_the_predictio
     torch.testing.assert_close(values(), torch.stack([*by_name.values()]).mean(0))
     with pytest.raises(UsageError, match="unknown category 'blurr': did you mean 'blur'"):
         values(category="blurr")
+
+
+def test_what_decides_a_landscape_is_measured_like_it():
+    network = build_network("lenet5", (1, 28, 28), 10, options={}, seed=0).eval()
+    paths = scaled_norm(path_counts(network, (1, 28, 28), squared=True))
+    images = scaled_norm(data_smoothness([load_data("mnist5k").train.images])[None])
+    found = [measured("flatness", part="centre_to_rim", of=of)[0] for of in ("paths", "target")]
+    expected = torch.stack([centre_to_rim(paths), centre_to_rim(images)])
+    torch.testing.assert_close(torch.cat(found).double(), expected, rtol=1e-4, atol=1e-5)
+    assert expected.min() > 1.5

@@ -31,6 +31,9 @@ NAMED = {
     "printed": {"accuracy": "accuracy_printed"},
 }
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
+AS_IT_IS = "as it is"
+COMPARED_WITH = {"its paths": "paths", "the images": "target"}  # `of` of the measure "flatness"
+STATIC = ("tv", "block_tv", "centre_to_rim")
 FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
 
 
@@ -148,7 +151,10 @@ def _planned(parameters: Mapping[str, Any]) -> list[Planned]:
         network = Pretrained(data=data, network=name)
         images = {"n_images": p.n_pretrained, "n_draws": p.n_draws_pretrained}
         for unit in _flatness(p, network, block=p.block_pretrained, **images):
-            plan.append(Planned("pretrained", "as it is", data, "", unit))
+            plan.append(Planned("pretrained", AS_IT_IS, data, "", unit))
+        for model, of in COMPARED_WITH.items():
+            for unit in _flatness(p, network, *STATIC, block=p.block_pretrained, of=of):
+                plan.append(Planned("pretrained", model, data, "", unit))
     return plan
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from reglib.landscape import (
     data_smoothness,
@@ -15,10 +15,12 @@ from reglib.landscape import (
     target_penalty,
     total_variation,
 )
+from reglib.top_gap.backbones import Normalise
 from suite import metrics
-from suite.data import load_data
+from suite.data import image_shape, load_data
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
+from suite.papers.path_counts import path_counts
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Network, from_identity, training_of
 
@@ -75,6 +77,7 @@ def flatness(
     n_draws: int | None = None,
     block: int = 4,
     data: str | None = None,
+    of: Literal["network", "paths", "target"] = "network",
 ) -> Result:
     """Say how flat the importance landscape over test images is: one value.
 
@@ -85,8 +88,16 @@ def flatness(
             "centre_to_rim", see `suite.metrics.centre_to_rim`; "target_distance", the mean squared
             distance to the smoothness of the training images.
         block: side of the squares, in pixels.
+        of: "network"; or, to compare it with, "paths", what its paths give with the mean square of
+            the weights of each layer (`suite.papers.path_counts`), and "target", the smoothness of
+            the images; neither has "noise".
     """
-    halves = _squared_gradients(subject, n_images, n_draws, data)
+    if of == "paths":
+        halves = _squared_paths(subject)[None]
+    elif of == "target":
+        halves = _target(subject.unit)[None, None]
+    else:
+        halves = _squared_gradients(subject, n_images, n_draws, data)
     landscape = scaled_norm(halves.mean(0))
     if part == "centre_to_rim":
         value = metrics.centre_to_rim(landscape)
@@ -98,6 +109,14 @@ def flatness(
         size = block if part == "block_tv" else 1
         value = total_variation(F.avg_pool2d(landscape[None], size)[0])
     return Result(value[None])
+
+
+def _squared_paths(subject: EvaluatedModel) -> Tensor:
+    """Return the expected squared gradients along all paths, (C, H, W), behind normalisation."""
+    network = subject.network
+    if isinstance(network, nn.Sequential) and isinstance(network[0], Normalise):
+        network = network[1]
+    return path_counts(network, image_shape(subject.unit.data), squared=True)
 
 
 def _squared_gradients(

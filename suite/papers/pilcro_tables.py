@@ -15,7 +15,7 @@ from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.metrics import CORRUPTIONS
 from suite.papers.path_counts import pascal_row
-from suite.papers.pilcro import NAMED, label
+from suite.papers.pilcro import AS_IT_IS, COMPARED_WITH, NAMED, label
 
 ALPHAS = (0.1, 1, 10, 100)
 MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for a in ALPHAS)]
@@ -38,6 +38,8 @@ TITLES = {
 } | {f"robustness, {category}": category for category in CORRUPTIONS}
 Arrays = Mapping[str, NDArray[Any]]
 Model = str | tuple[str, str]  # a kind of model, or two that are compared
+
+OF_PRETRAINED = [AS_IT_IS, *COMPARED_WITH]  # landscapes of networks that were not trained here
 
 
 def select(
@@ -138,11 +140,12 @@ def tables_3_and_4(
 
 
 def as_it_is(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the flatness of networks that were not trained here, one row each."""
-    wide = rows.pivot_table(index=["data", "network"], columns="metric", values="value")
+    """Return the flatness of networks that were not trained here, and of what decides theirs."""
+    index = ["data", "network", "model"]
+    wide = rows.pivot_table(index=index, columns="metric", values="value", sort=False)
     wide = wide[[m for m in FLATNESS if m in wide]].reset_index()
     wide["data"] = wide["data"].map(name_of)
-    return wide.rename(columns=TITLES)
+    return wide.rename(columns=TITLES | {"model": "landscape of"})
 
 
 def printed_equation(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:

@@ -44,8 +44,9 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_opti
 # Keys of a panel that are not fields of a training.
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
-    "masks_of_others epsilon epsilons auto_epsilons scales steps_swept few few_seeds validation_seeds "
-    "last_strengths left_out attacked n_images n_attacked n_battery n_corrupted".split()
+    "masks_of_others epsilon epsilons auto_epsilons scales steps_swept few few_seeds "
+    "validation_seeds last_strengths left_out attacked n_images n_attacked n_battery "
+    "n_corrupted".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}

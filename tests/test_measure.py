@@ -28,7 +28,7 @@ faithfulness_estimate: n_images patch=1 saliency score='probability'
 feature_leakage: alone=False n_images other=False relative=False \
 saliency='integrated_gradients' shift=None
 first_and_second_order: n_images
-flatness: block=4 data=None n_draws=None n_images=None part
+flatness: block=4 data=None n_draws=None n_images=None of='network' part
 gradient_change: n_images n_samples=1 noise_std relative=True seed=0
 grid_pointing: n_images saliency='logit_gradient'
 group_objective: first=0 n_images seed=0 step=1

@@ -155,7 +155,7 @@ def test_what_is_withdrawn_has_no_other_word():
     wrong = {"profiles": ["laptop"], "why": "the map has one pixel"}
     verdict = claims.judge([claim(withdrawn=wrong)], frame_of(np.arange(17))).iloc[0]
     assert verdict["verdict"] == "withdrawn"
-    assert verdict["detail"].endswith("cannot decide it, and is made anew: the map has one pixel")
+    assert verdict["detail"].endswith("cannot decide it: the map has one pixel")
     elsewhere = claim(withdrawn=wrong | {"profiles": ["workstation"]})
     assert claims.judge([elsewhere], frame_of(np.arange(17))).iloc[0]["verdict"] == "holds"
 

@@ -238,7 +238,7 @@ def decided(
         and profiles & {*withdrawn.get("profiles", profiles)}
         and {*rows["data"]} & {*withdrawn.get("data", rows["data"])}
     ):
-        why = f"what was measured here cannot decide it, and is made anew: {withdrawn['why']}"
+        why = f"what was measured here cannot decide it: {withdrawn['why']}"
         return Verdict(WITHDRAWN, why), None
     test = claim["test"]
     chosen = select(sound, **test.get("where", {}))

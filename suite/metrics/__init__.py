@@ -8,7 +8,6 @@ from suite.metrics.class_maps import (
     feature_leakage,
     largest_mask_iou,
     map_sparsity,
-    mask_iou,
     mask_iou_beyond_others,
 )
 from suite.metrics.complexity import entropy

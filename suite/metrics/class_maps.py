@@ -29,31 +29,6 @@ def map_sparsity(maps: Tensor) -> Tensor:
     return maps.mean((1, 2))
 
 
-def mask_iou(maps: Tensor, masks: Tensor, *, threshold: float = 0.5) -> Tensor:
-    r"""Compute the intersection over union of thresholded maps and the masks of the objects.
-
-    .. math:: \frac{|\{X \ge \theta\} \cap M|}{|\{X \ge \theta\} \cup M|}
-
-    Args:
-        maps: scaled to [0, 1], (B, H, W).
-        masks: True where the object is, (B, H, W).
-        threshold: :math:`\theta`.
-
-    Returns:
-        One value in [0, 1] for each image, (B,).
-
-    Raises:
-        ValueError: maps that are not scaled; masks of another shape, not of booleans, or empty.
-
-    Source: appendix D of :cite:t:`topgap`, which gives no threshold; see `largest_mask_iou`.
-    """
-    _check_maps(maps)
-    _check_masks(masks, tuple(maps.shape))
-    marked = maps >= threshold
-    union = (marked | masks).sum((1, 2))
-    return (marked & masks).sum((1, 2)) / union
-
-
 def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
     r"""Compute the largest intersection over union that any threshold gives, for each image.
 
@@ -64,13 +39,14 @@ def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
     everything still gets the share of the image that the object takes.
 
     Args:
-        maps, masks: see `mask_iou`.
+        maps: scaled to [0, 1], (B, H, W).
+        masks: True where the object is, (B, H, W).
 
     Returns:
         One value in (0, 1] for each image, (B,).
 
     Raises:
-        ValueError: see `mask_iou`.
+        ValueError: maps that are not scaled; masks of another shape, not of booleans, or empty.
 
     Source: appendix D of :cite:t:`topgap`.
     """
@@ -96,14 +72,14 @@ def mask_iou_beyond_others(maps: Tensor, masks: Tensor, labels: Tensor) -> Tenso
     what the masks of a class differ by.
 
     Args:
-        maps, masks: see `mask_iou`.
+        maps, masks: see `largest_mask_iou`.
         labels: class indices, (B,).
 
     Returns:
         One value in (-1, 1) for each image, (B,); NaN where no other image has its class.
 
     Raises:
-        ValueError: see `mask_iou`.
+        ValueError: see `largest_mask_iou`.
 
     Ours, beside appendix D of :cite:t:`topgap`.
     """

@@ -235,6 +235,14 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     assert "(by 0.026 [0.015, 0.036])" in text
     assert mild == "−0.0012 [−0.0051, 0.0027]"
     assert "nothing is gained and nothing lost (−0.001 [−0.005, 0.003])" in text
+    lite = select(kept.frame, metric="centre_to_rim", network="efficientnet_lite0")
+    network, paths, images = (f"{x:.1f} times" for x in lite["value"])
+    assert lite["model"].tolist() == ["as it is", "its paths", "the images"]
+    assert f"the middle matters {network} as much as the rim; its paths alone" in text
+    assert f"alone would give {paths}" in text
+    chapter = (ROOT / "notebooks" / "pilcro.ipynb").read_text()
+    assert f"matters {network} as much as its rim. Its paths alone would give {paths}" in chapter
+    assert f"edges of the photographs are {images} as strong there" in chapter
     assert rows.loc["training-is-faster", "verdict"] == "open"
     assert f"by {-corrupted:.2f} under corruptions" in text
     accuracy = kept.frame.query("data == 'digits-anywhere' and metric == 'accuracy'")

@@ -177,8 +177,8 @@ class TestCurves:
             rows("tv", "as it is", [0.25]), rows("centre_to_rim", "as it is", [2.0])
         ).assign(**of_network)
         shown = tables.as_it_is(table)
-        assert list(shown) == ["data", "network", "landscape of", "TV", "centre / rim"]
-        assert shown.iloc[0].tolist()[1:] == ["lite", "as it is", 0.25, 2.0]
+        assert list(shown) == ["data", "network", "of", "TV", "centre / rim"]
+        assert shown.iloc[0].tolist()[1:] == ["lite", "as it is", "0.25", "2"]
 
     def test_ablation_curves_go_from_none_to_all_pixels(self):
         arrays = {f"a__none__{seed}__curve": [1.0, 0.5, seed] for seed in (0, 1)}

@@ -235,7 +235,8 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
     assert "(by 0.026 [0.015, 0.036])" in text
     assert mild == "−0.0012 [−0.0051, 0.0027]"
     assert "nothing is gained and nothing lost (−0.001 [−0.005, 0.003])" in text
-    lite = select(kept.frame, metric="centre_to_rim", network="efficientnet_lite0")
+    frame = load_results("pilcro", "workstation").frame
+    lite = select(frame, metric="centre_to_rim", network="efficientnet_lite0")
     network, paths, images = (f"{x:.1f} times" for x in lite["value"])
     assert lite["model"].tolist() == ["as it is", "its paths", "the images"]
     assert f"the middle matters {network} as much as the rim; its paths alone" in text

@@ -32,6 +32,7 @@ NAMED = {
 }
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
 AS_IT_IS = "as it is"
+LANDSCAPE = "importance_landscape"
 COMPARED_WITH = {"its paths": "paths", "the images": "target"}  # `of` of the measure "flatness"
 STATIC = ("tv", "block_tv", "centre_to_rim")
 FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
@@ -75,7 +76,7 @@ def _flatness(
         of_part = {"part": part} | ({"block": block} if part == "block_tv" else {})
         yield Measurement(training=network, metric="flatness", settings=of_part | settings)
     if not parts:
-        yield Measurement(training=network, metric="importance_landscape", settings=settings)
+        yield Measurement(training=network, metric=LANDSCAPE, settings=settings)
 
 
 def measurements(p: SimpleNamespace, network: Training) -> Iterator[Measurement]:
@@ -153,8 +154,9 @@ def _planned(parameters: Mapping[str, Any]) -> list[Planned]:
         for unit in _flatness(p, network, block=p.block_pretrained, **images):
             plan.append(Planned("pretrained", AS_IT_IS, data, "", unit))
         for model, of in COMPARED_WITH.items():
-            for unit in _flatness(p, network, *STATIC, block=p.block_pretrained, of=of):
-                plan.append(Planned("pretrained", model, data, "", unit))
+            of_model = [*_flatness(p, network, *STATIC, block=p.block_pretrained, of=of)]
+            drawn = Measurement(training=network, metric=LANDSCAPE, settings={"of": of})
+            plan += [Planned("pretrained", model, data, "", unit) for unit in (*of_model, drawn)]
     return plan
 
 
@@ -194,14 +196,17 @@ def collect(
     rows.loc[final, "epochs"] = 0
     tv = rows[rows["metric"] == "tv"].set_index(NETWORK)["value"].rename("tv")
     rows = rows.join(tv, on=NETWORK)
-    for panel in p.panels:
+    panels = [panel for panel in p.panels if label(panel) in set(rows["data"])]
+    for panel in panels:
         images = load_data(panel["data"]).train.images[: panel.get("n_train")]
         arrays[f"{label(panel)}|target"] = data_smoothness(images.split(500)).numpy()
-    theory, of_theory = squared_gradients_and_paths(p.n_draws, p.theory_seeds)
-    rows = pd.concat([rows, by_location, theory], ignore_index=True)
+    theory: tuple[pd.DataFrame, dict[str, Any]] = (pd.DataFrame(), {})
+    if panels:  # once, beside networks that are trained
+        theory = squared_gradients_and_paths(p.n_draws, p.theory_seeds)
+    rows = pd.concat([rows, by_location, theory[0]], ignore_index=True)
     columns = [*NETWORK, "epochs", "metric", "category", "level", "pair", "tv", "value", "std", "n"]
     rows = pd.concat([rows, *_compared(rows)], ignore_index=True)
-    return rows.reindex(columns=[*columns, "status"]), arrays | of_theory
+    return rows.reindex(columns=[*columns, "status"]), arrays | theory[1]
 
 
 def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -218,7 +223,7 @@ def _maps(rows: pd.DataFrame, store: Reader) -> tuple[dict[str, Any], pd.DataFra
     for row in rows[rows["metric"].isin(drawn)].itertuples():
         tensors = store.read_tensors(str(row.key)) or {}
         name = f"{row.model!s}, beside {row.pair!s}" if row.pair else str(row.model)
-        name = str(row.network) if row.kind == "pretrained" else name
+        name = str(row.network) if row.model == AS_IT_IS else name
         start = f"{row.data!s}|{name}|{row.seed!s}"
         arrays |= {f"{start}|{name}": tensor.float().numpy() for name, tensor in tensors.items()}
         if row.metric == "accuracy_by_location" and tensors:

@@ -28,6 +28,7 @@ from suite.units import Network, from_identity, training_of
 # longer than to show them to a network.
 REMEMBERED_BYTES = 2**22
 N_CORRUPTED_SETS = 15 * 5  # all corruptions and levels
+Of = Literal["network", "paths", "target"]
 BATCH_PIXELS = 100 * 32 * 32  # of the images that are shown at a time
 
 
@@ -59,13 +60,15 @@ def importance_landscape(
     n_images: int | None = None,
     n_draws: int | None = None,
     data: str | None = None,
+    of: Of = "network",
 ) -> Result:
     """Total variation of the importance landscape over test images: one value. The map is kept.
 
     With `n_draws`, so many classes are drawn for each image, in place of all. See
-    `reglib.landscape.expected_squared_gradients` and `reglib.landscape.total_variation`.
+    `reglib.landscape.expected_squared_gradients` and `reglib.landscape.total_variation`; for what
+    it can be `of`, see `flatness`.
     """
-    landscape = scaled_norm(_squared_gradients(subject, n_images, n_draws, data).mean(0))
+    landscape = scaled_norm(_halves(subject, n_images, n_draws, data, of).mean(0))
     return Result(total_variation(landscape)[None], {"landscape": landscape.float()})
 
 
@@ -77,7 +80,7 @@ def flatness(
     n_draws: int | None = None,
     block: int = 4,
     data: str | None = None,
-    of: Literal["network", "paths", "target"] = "network",
+    of: Of = "network",
 ) -> Result:
     """Say how flat the importance landscape over test images is: one value.
 
@@ -92,12 +95,7 @@ def flatness(
             the weights of each layer (`suite.papers.path_counts`), and "target", the smoothness of
             the images; neither has "noise".
     """
-    if of == "paths":
-        halves = _squared_paths(subject)[None]
-    elif of == "target":
-        halves = _target(subject.unit)[None, None]
-    else:
-        halves = _squared_gradients(subject, n_images, n_draws, data)
+    halves = _halves(subject, n_images, n_draws, data, of)
     landscape = scaled_norm(halves.mean(0))
     if part == "centre_to_rim":
         value = metrics.centre_to_rim(landscape)
@@ -109,6 +107,17 @@ def flatness(
         size = block if part == "block_tv" else 1
         value = total_variation(F.avg_pool2d(landscape[None], size)[0])
     return Result(value[None])
+
+
+def _halves(
+    subject: EvaluatedModel, n_images: int | None, n_draws: int | None, data: str | None, of: Of
+) -> Tensor:
+    """Return squared values of one or two halves of the images, (1 or 2, C, H, W)."""
+    if of == "target":
+        return _target(subject.unit)[None, None]
+    if of == "paths":
+        return _squared_paths(subject)[None]
+    return _squared_gradients(subject, n_images, n_draws, data)
 
 
 def _squared_paths(subject: EvaluatedModel) -> Tensor:

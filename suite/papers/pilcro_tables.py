@@ -143,9 +143,9 @@ def as_it_is(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the flatness of networks that were not trained here, and of what decides theirs."""
     index = ["data", "network", "model"]
     wide = rows.pivot_table(index=index, columns="metric", values="value", sort=False)
-    wide = wide[[m for m in FLATNESS if m in wide]].reset_index()
-    wide["data"] = wide["data"].map(name_of)
-    return wide.rename(columns=TITLES | {"model": "landscape of"})
+    wide = wide[[m for m in FLATNESS if m in wide]].map("{:.3g}".format).reset_index()
+    names = {name: wide[name].map(name_of) for name in ("data", "network")}
+    return wide.assign(**names).replace("nan", "–").rename(columns=TITLES | {"model": "of"})
 
 
 def printed_equation(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
@@ -184,7 +184,7 @@ def not_trained_here(
     """Return a row of landscapes of networks of other data than those of `trained`, and names."""
     others = {data: maps for data, maps in landscapes.items() if data not in trained}
     found = [(name, maps[0]) for of_data in others.values() for name, maps in of_data.items()]
-    return [[array for _, array in found]], [name for name, _ in found]
+    return [[array for _, array in found]], [name_of(name) for name, _ in found]
 
 
 def training_curves(

@@ -310,12 +310,43 @@ def test_what_the_first_page_says_of_top_gap_is_what_was_kept():
     assert rows.loc["auto-attack-accuracy-rises-at-8-255", "verdict"] == "open"
 
 
+def test_what_the_first_page_says_of_article_canvases_is_what_was_kept():
+    text = (ROOT / "book" / "index.md").read_text()
+    rows = load_results("top_gap", "workstation").verdicts.query("data == 'article_canvas'")
+    rows = rows.set_index("claim")
+    (panel,) = (
+        p for p in profiles("top_gap")["workstation"]["panels"] if p["data"] == "article_canvas"
+    )
+    assert f"articles ({panel['epochs']} epochs on {panel['n_train']:,})" in text
+    words = {
+        "pgd-accuracy-rises": "holds",
+        "auto-attack-accuracy-rises": "holds",
+        "l1-alone-adds-to-auto-attack-accuracy": "holds",
+        "more-than-l1-alone-under-auto-attack": "no such effect",
+        "accuracy-on-other-backgrounds-rises": "open",
+        "class-maps-follow-the-object": "no such effect",
+        "pooling-makes-class-maps-follow-the-object": "opposite",
+    }
+    assert rows.loc[list(words), "verdict"].tolist() == list(words.values())
+    assert set(rows.loc[list(words), "n"]) == {6}
+    ends = (rows.loc[name, ["estimate", "low", "high"]] for name in words)
+    pgd, auto, l1, beyond, others, follow, pooling = (interval_text(Interval(*e)) for e in ends)
+    assert f"articles on such canvases {pgd} more survive PGD, {auto} more AutoAttack" in text
+    assert f"and {l1} more by the L1 penalty alone" in text
+    assert f"add nothing there ({beyond}, no such effect)" in text
+    assert f"on other backgrounds is open ({others})" in text
+    assert f"unmodified network ({follow} of overlap beyond" in text
+    assert f"(Top-GAP less these: {pooling})" in text
+    assert f"on articles +{auto} and +{l1})" in text
+    assert rows.loc["class-maps-are-sparser", "verdict"] == "holds"
+
+
 def test_what_the_first_page_says_of_digit_canvases_is_what_was_kept():
     text = (ROOT / "book" / "index.md").read_text()
     rows = load_results("top_gap", "desktop").verdicts.query("data == 'digit_canvas'")
     rows = rows.set_index("claim")
     p = all_parameters("top_gap", {})
-    assert f"({p['epochs']} epochs on {p['panels'][0]['n_train']:,} digits)" in text
+    assert f"digits ({p['epochs']} epochs on {p['panels'][0]['n_train']:,} digits)" in text
     names = ["pgd-accuracy-rises", "auto-attack-accuracy-rises"]
     names += ["l1-alone-adds-to-auto-attack-accuracy", "accuracy-on-other-backgrounds-rises"]
     assert set(rows.loc[names, "verdict"]) == {"holds"}
@@ -323,7 +354,6 @@ def test_what_the_first_page_says_of_digit_canvases_is_what_was_kept():
     pgd, auto, l1, others = rows.loc[names, "estimate"]
     assert f"{pgd:.2f} more survive PGD, {auto:.3f} more AutoAttack, and {l1:.2f} more" in text
     assert f"accuracy on other backgrounds rises by {others:.2f}" in text
-    assert "Whether maps lie more on the object could not be measured yet" in text
     assert rows.loc["overlap-with-masks-rises", "verdict"] == "withdrawn"
 
 

@@ -39,6 +39,8 @@ COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
 DRAWN_WIDTH = 96  # pixels of a map
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
+# The units are networks: values of single images are summed up before anything is read.
+READS_IMAGES = False
 RESULT = "data network epochs seed value std n undefined status seconds key".split()
 FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_options", "penalties"}
 # Keys of a panel that are not fields of a training.

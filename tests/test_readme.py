@@ -294,7 +294,7 @@ def test_what_the_first_page_says_of_top_gap_is_what_was_kept():
     ends = "{estimate:.2f} [{low:.2f}, {high:.2f}]".format(**pgd)
     assert f"{ends} more of the predictions survive the paper's PGD" in text
     assert f"and {auto} more AutoAttack" in text
-    assert f"survive AutoAttack: +{auto}; L1 alone +{l1}" in text
+    assert f"survive AutoAttack, mean of two radii: +{auto}; L1 alone +{l1}" in text
     assert f"**yes** (+{ends} survive it)" in text
     unchanged = select(main, metric="robust_accuracy", counts="unchanged", battery="none")
     strong = select(unchanged, attack="pgd", steps=20).groupby("variant")["value"].mean()
@@ -321,6 +321,7 @@ def test_what_the_first_page_says_of_article_canvases_is_what_was_kept():
     words = {
         "pgd-accuracy-rises": "holds",
         "auto-attack-accuracy-rises": "holds",
+        "auto-attack-accuracy-rises-at-8-255": "no such effect",
         "l1-alone-adds-to-auto-attack-accuracy": "holds",
         "more-than-l1-alone-under-auto-attack": "no such effect",
         "accuracy-on-other-backgrounds-rises": "open",
@@ -330,7 +331,14 @@ def test_what_the_first_page_says_of_article_canvases_is_what_was_kept():
     assert rows.loc[list(words), "verdict"].tolist() == list(words.values())
     assert set(rows.loc[list(words), "n"]) == {6}
     ends = (rows.loc[name, ["estimate", "low", "high"]] for name in words)
-    pgd, auto, l1, beyond, others, follow, pooling = (interval_text(Interval(*e)) for e in ends)
+    texts = (interval_text(Interval(*e)) for e in ends)
+    pgd, auto, at_8, l1, beyond, others, follow, pooling = texts
+    assert f"more AutoAttack (at 8/255 alone {at_8}, no such effect), and {l1}" in text
+    trained = rows.loc[["below-fgsm-training", "clean-accuracy-above-fgsm-training"]]
+    assert set(trained["verdict"]) == {"holds"}
+    assert set(trained["n"]) == {3}
+    more, price = trained["estimate"].abs()
+    assert f"leaves {more:.2f} more than Top-GAP under APGD there, and costs {price:.2f}" in text
     assert f"articles on such canvases {pgd} more survive PGD, {auto} more AutoAttack" in text
     assert f"and {l1} more by the L1 penalty alone" in text
     assert f"add nothing there ({beyond}, no such effect)" in text

@@ -635,7 +635,7 @@ def trade_offs(rows: pd.DataFrame, *, x_label: str, most: float) -> Figure:
     lines = -(-len(measures) // 2)
     size = (WIDTH, 2.6 * lines + 0.7)
     figure, axes = plt.subplots(lines, 2, figsize=size, layout="constrained", squeeze=False)
-    palette = sns.color_palette("husl", len(methods))
+    colours = sns.color_palette("colorblind", -(-len(methods) // 2))
     handles: dict[str, Line2D] = {}
     for axis, measure in itertools.zip_longest(axes.flat, measures):
         if measure is None:
@@ -645,7 +645,9 @@ def trade_offs(rows: pd.DataFrame, *, x_label: str, most: float) -> Figure:
             line = rows[(rows["measure"] == measure) & (rows["method"] == method)]
             line = line[line["x"] >= line["x"].iloc[0] - most]
             style: dict[str, Any] = {"marker": "osD^vPX*<>hp"[number % 12], "markersize": 3.5}
-            style |= {"color": palette[number], "linewidth": 0.9}
+            style |= {"color": colours[number % len(colours)], "linewidth": 0.9}
+            if number >= len(colours):  # each colour once with a line, once with dashes
+                style |= {"linestyle": "--", "markerfacecolor": "white"}
             (handles[method],) = axis.plot(line["x"], line["value"], **style)
         start = rows[rows["measure"] == measure].iloc[0]
         axis.plot(start["x"], start["value"], "+", color=BLACK, markersize=11, zorder=5)

@@ -302,7 +302,7 @@ def test_what_the_first_page_says_of_top_gap_is_what_was_kept():
     assert rows.loc["more-than-l1-alone-under-auto-attack", "verdict"] == "open"
     clean = select(main, metric="accuracy", test="own").groupby("variant")["value"].mean()
     assert {f"{clean[name]:.2f}" for name in ("none", "fpn+l1+pool")} == {"0.91"}
-    assert "Clean accuracy stays at 0.91" in text
+    assert "*Fashion-MNIST*: clean accuracy stays at 0.91" in text
     left = select(main, battery="auto", counts="unchanged")
     left = left[left["epsilon"] > 0.03].groupby("variant")["value"].mean()
     assert f"leaves Top-GAP {left['fpn+l1+pool']:.2f}" in text
@@ -338,11 +338,11 @@ def test_what_the_first_page_says_of_article_canvases_is_what_was_kept():
     assert set(trained["verdict"]) == {"holds"}
     assert set(trained["n"]) == {3}
     more, price = trained["estimate"].abs()
-    assert f"leaves {more:.2f} more than Top-GAP under APGD there, and costs {price:.2f}" in text
-    assert f"articles on such canvases {pgd} more survive PGD, {auto} more AutoAttack" in text
+    assert f"leaves {more:.2f} more than Top-GAP under APGD, and costs {price:.2f}" in text
+    assert f"on cluttered canvases*: {pgd} more survive PGD, {auto} more AutoAttack" in text
     assert f"and {l1} more by the L1 penalty alone" in text
     assert f"add nothing there ({beyond}, no such effect)" in text
-    assert f"on other backgrounds is open ({others})" in text
+    assert f"Accuracy on other backgrounds is open ({others})" in text
     assert f"unmodified network ({follow} of overlap beyond" in text
     assert f"(Top-GAP less these: {pooling})" in text
     assert f"on articles +{auto} and +{l1})" in text
@@ -429,6 +429,16 @@ def test_what_the_first_page_and_the_readme_say_of_side_by_side_is_what_was_kept
     same, standing = re.search(r"Of (\d+) .* (\d+) have the same sign", again).group(2, 1)
     assert f"photographs of 32 × 32 pixels, {same} of {standing} differences have" in text
     assert "0 stand there with the other sign." in again
+    page = source("side_by_side").read_text()
+    assert "better accuracy, attacked (PGD training), max-sensitivity (SoftPlus)" in again
+    assert "of the gains against attacks only that of PGD training stands" in page
+    assert "change of the gradient by noise (SoftPlus)" in again
+    assert "share on one image of four (L1 on class maps, Top-GAP with L1)" in again
+    costs = tables.lost(shown).set_index(["method", "strength"])["lost"]
+    here = tables.lost(rows).set_index(["method", "strength"])["lost"]
+    ends = (100 * here["top_gap", 1.0], 100 * costs["top_gap", 1.0])
+    assert "1 costs {:.1f} points here and {:.0f} on photographs".format(*ends) in page
+    assert f"{panel.n_attacked} images, and intervals" in page
     of_photographs = tables.guide(tables.compared(shown, measures), measures, {})
     taken = of_photographs.set_index("if you want")["take"]
     assert taken["higher accuracy, attacked"].startswith("PGD training")

@@ -368,7 +368,7 @@ def test_where_nothing_is_chosen_the_page_says_so_and_draws_no_matrix():
     assert tables.harm(cells, MEASURES) == ("none", "none")
     none = "none: no gain that matters was established"
     assert set(tables.guide(cells, MEASURES, {})["take"]) == {none}
-    assert tables.every_cell(cells, MEASURES).empty
+    assert tables.every_cell(cells, MEASURES) == []
     for figure in (
         plots.matrix(**tables.matrix(cells, MEASURES), label="", limit=1),
         plots.gain_and_cost(tables.gains(cells), gain_label="", cost_label=""),
@@ -384,8 +384,10 @@ def test_of_what_stands_on_one_data_set_it_is_said_how_much_does_on_another():
     other += [("attacked", "noise", 0.5, False), ("entropy", "noise", 9.0, True)]
     first, second = (pd.DataFrame(part, columns=columns) for part in (one, other))
     assert tables.repeated(first, second, MEASURES) == (
-        "Of 3 differences that stand on the first data set, 2 have the same sign on the second: "
-        "1 of them stand there, too. 1 stand there with the other sign (CURE, entropy of the map)."
+        "Of 3 differences that stand on the first data set, 2 have the same sign on the second. "
+        "1 of them stand there, too: better accuracy, attacked (CURE); worse none. "
+        "1 stand there with the other sign: entropy of the map (CURE). "
+        "Not on the first, but on the second stand entropy of the map (noise)."
     )
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 
+from suite.data import load_data
 from suite.evidence.results import Results
 from suite.papers import top_gap, top_gap_tables
 
@@ -53,18 +54,27 @@ def test_measures_have_names_and_the_papers_robust_accuracy_at_one_radius():
     assert kept["what"].tolist() == named["what"].tolist()
 
 
-def test_the_ablation_has_auto_attack_beside_the_attacks_of_the_paper():
+def test_the_ablation_has_auto_attack_beside_the_attacks_of_the_paper_by_radius():
     columns = ["variant", "metric", "attack", "counts", "battery", "epsilon"]
     rows = [
         ("none", "accuracy", "", "", "none", 0.0),
-        ("none", "robust_accuracy", "pgd", "unchanged", "none", 0.1),
-        ("none", "robust_accuracy", "auto_attack", "unchanged", "auto", 0.1),
-        ("none", "robust_accuracy", "auto_attack", "correct", "auto", 0.1),
-        ("none", "robust_accuracy", "auto_attack", "unchanged", "auto", 0.2),
+        ("none", "robust_accuracy", "fgsm", "unchanged", "none", 1 / 255),
+        ("none", "robust_accuracy", "pgd", "unchanged", "none", 8 / 255),
+        ("none", "robust_accuracy", "pgd", "unchanged", "radii", 8 / 255),
+        ("none", "robust_accuracy", "auto_attack", "unchanged", "auto", 8 / 255),
+        ("none", "robust_accuracy", "auto_attack", "correct", "auto", 8 / 255),
+        ("none", "robust_accuracy", "auto_attack", "unchanged", "auto", 4 / 255),
         ("k_wta", "accuracy", "", "", "none", 0.0),
     ]
-    found = top_gap_tables.ablation(table(rows, columns, main=True), 0.1)
-    assert found["what"].tolist() == ["accuracy", "pgd", "auto_attack"]
+    rows = table(rows, columns, main=True, steps=100)
+    rows["epsilon"] = rows["epsilon"].map(top_gap.rounded)
+    found = top_gap_tables.ablation(rows, [1 / 255, 8 / 255])
+    assert found["what"].tolist() == [
+        "clean accuracy",
+        "FGSM, 1/255",
+        "PGD, 8/255",
+        "AutoAttack, 8/255",
+    ]
 
 
 def test_attacks_are_named_by_what_tells_them_apart():
@@ -72,8 +82,9 @@ def test_attacks_are_named_by_what_tells_them_apart():
     rows = [
         ("none", "fgsm", "", 1, 1.0, "unchanged", 1 / 255),
         ("none", "pgd", "", 20, 1.0, "unchanged", 8 / 255),
-        ("auto", "auto_attack", "", 1, 1.0, "unchanged", 8 / 255),
-        ("auto", "auto_attack", "", 1, 1.0, "correct", 0.5 / 255),
+        ("auto", "auto_attack", "", 100, 1.0, "unchanged", 8 / 255),
+        ("auto", "auto_attack", "", 100, 1.0, "correct", 0.5 / 255),
+        ("auto", "auto_attack", "", 20, 1.0, "correct", 1 / 255),
         ("parts", "auto_attack", "square", 1, 1.0, "unchanged", 8 / 255),
         ("scale", "pgd", "", 50, 100.0, "unchanged", 8 / 255),
         ("transfer", "transfer", "", 50, 1.0, "unchanged", 8 / 255),
@@ -81,7 +92,10 @@ def test_attacks_are_named_by_what_tells_them_apart():
     frame = table(rows, columns, metric="robust_accuracy")
     names = top_gap_tables.attacks(frame, "none")["name"].tolist()
     assert names == ["fgsm 1, ε 1/255", "pgd 20, ε 8/255"]
-    assert top_gap_tables.attacks(frame, "auto")["name"].tolist() == ["AutoAttack, ε 0.5/255"]
+    assert top_gap_tables.attacks(frame, "auto")["name"].tolist() == [
+        "AutoAttack, ε 0.5/255",
+        "AutoAttack of 20 steps, ε 1/255",
+    ]
     names = top_gap_tables.attacks(frame, ["parts", "scale", "transfer"])["name"].tolist()
     assert names == ["square, ε 8/255", "logits × 100, ε 8/255", "transfer, ε 8/255"]
 
@@ -116,11 +130,11 @@ def results(arrays):
 
 def test_maps_stand_beside_their_image_a_few_in_a_row():
     maps = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
-    arrays = {"images": maps + 8, "labels": np.array([3, 4]), "a": maps, "c": maps}
-    arrays |= {"maps|fpn+l1+pool": maps}
+    arrays = {"images": maps + 8, "labels": np.array([3, 4]), "maps|a": maps, "maps|c": maps}
     shown = {f"canvas|{name}": array for name, array in arrays.items()}
     shown = {f"first|{name}": array[::-1] for name, array in arrays.items()} | shown
-    rows, notes = top_gap_tables.map_rows(results(shown), {"a": "A", "b": "B", "c": "C"}, per_row=2)
+    titles = {"maps|a": "A", "maps|b": "B", "maps|c": "C"}
+    rows, notes = top_gap_tables.map_rows(results(shown), titles, per_row=2)
     assert notes == [
         ["label 3", "A", "B"],
         ["label 3", "C"],
@@ -131,6 +145,30 @@ def test_maps_stand_beside_their_image_a_few_in_a_row():
     assert rows[0][2] is None
     np.testing.assert_array_equal(rows[2][0], maps[1] + 8)
     np.testing.assert_array_equal(rows[3][1], maps[1])
+
+
+def test_maps_over_k_are_of_the_data_on_which_k_was_varied():
+    maps = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
+    arrays = {"images": maps, "labels": np.array([3, 4]), "maps_k|0.1": maps}
+    shown = {f"swept|{name}": array for name, array in arrays.items()}
+    shown |= {"last|images": maps[::-1], "last|labels": np.array([5, 6]), "last|maps|a": maps}
+    rows, notes = top_gap_tables.map_rows(results(shown), {"maps_k|0.1": "k", "maps|a": "A"})
+    assert notes[0] == ["label 3", "k", "A"]
+    np.testing.assert_array_equal(rows[0][1], maps[0])
+    assert rows[0][2] is None
+
+
+def test_images_that_are_not_kept_are_drawn_where_they_are_at_hand(monkeypatch, tmp_path):
+    maps = np.zeros((2, 40, 40), np.uint8)
+    shown = {"digit_canvas|labels": np.array([3, 4]), "digit_canvas|maps|a": maps}
+    rows, _ = top_gap_tables.map_rows(results(shown), {"maps|a": "A"})
+    expected = load_data("digit_canvas").test.images[1]
+    np.testing.assert_array_equal(rows[1][0], expected)
+    monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+    missing = {name.replace("digit_canvas", "cifar10"): array for name, array in shown.items()}
+    rows, notes = top_gap_tables.map_rows(results(missing), {"maps|a": "A"})
+    assert [row[0] for row in rows] == [None, None]
+    assert notes == [["label 3", "A"], ["label 4", "A"]]
 
 
 def test_receptive_fields_are_scaled_to_their_largest_value():

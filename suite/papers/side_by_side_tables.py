@@ -88,20 +88,27 @@ def left_out(rows: pd.DataFrame) -> str:
     return ", ".join(SHORT[m] for m in SHORT if m in methods - chosen) or "none"
 
 
-def every_cell(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
-    """Write every cell with its interval, a row a measure."""
+def every_cell(
+    cells: pd.DataFrame, measures: Mapping[str, Measure], per_table: int = 4
+) -> list[pd.DataFrame]:
+    """Write every cell with its interval, a row a measure, in tables of a few methods."""
     text = [
         f"{c.difference:+.2g} [{c.low:+.2g}, {c.high:+.2g}]{'' if c.stands else ' (n. s.)'}"
         for c in cells.itertuples()
     ]
     wide = cells.assign(text=text).pivot(index="measure", columns="method", values="text")
     names = [name for name in measures if name in wide.index]
-    wide = wide.loc[names, [m for m in SHORT if m in wide]].rename(columns=SHORT)
     base = cells.groupby("measure")["base"].first()
-    titles = [measures[name].title for name in names]
-    wide.insert(0, "without", [f"{base[name]:.3g}" for name in names])
-    wide.insert(0, "measure", titles)
-    return wide.rename_axis(columns=None)
+    first = pd.DataFrame(
+        {
+            "measure": [measures[name].title for name in names],
+            "without": [f"{base[name]:.3g}" for name in names],
+        },
+        index=names,
+    )
+    methods = [m for m in SHORT if m in wide]
+    parts = [methods[n : n + per_table] for n in range(0, len(methods), per_table)]
+    return [first.join(wide.loc[names, part].rename(columns=SHORT)) for part in parts]
 
 
 def repeated(cells: pd.DataFrame, others: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
@@ -115,17 +122,26 @@ def repeated(cells: pd.DataFrame, others: pd.DataFrame, measures: Mapping[str, M
     standing = both[both["stands"]]
     same = np.sign(standing["deviations"]) == np.sign(standing["deviations_other"])
     stands = standing["stands_other"].astype(bool)
-    found = (
+    again, turned = standing[same & stands], standing[~same & stands]
+    better, worse = again[again["deviations"] > 0], again[again["deviations"] < 0]
+    other_sign = f": {_by_measure(turned, measures)}" if len(turned) else ""
+    only = both[~both["stands"].astype(bool) & both["stands_other"]]
+    return (
         f"Of {len(standing)} differences that stand on the first data set, {same.sum()} have the "
-        f"same sign on the second: {(same & stands).sum()} of them stand there, too. "
-        f"{(~same & stands).sum()} stand there with the other sign"
+        f"same sign on the second. {len(again)} of them stand there, too: better "
+        f"{_by_measure(better, measures)}; worse {_by_measure(worse, measures)}. "
+        f"{len(turned)} stand there with the other sign{other_sign}. "
+        f"Not on the first, but on the second stand {_by_measure(only, measures)}."
     )
-    turned = standing[~same & stands]
-    names = "; ".join(
-        f"{SHORT[method]}, {measures[measure].title}"
-        for method, measure in turned[["method", "measure"]].to_numpy(str)
-    )
-    return f"{found}{f' ({names})' if names else ''}."
+
+
+def _by_measure(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
+    """Name measures, and the methods of each."""
+    parts = [
+        f"{measures[str(name)].title} ({', '.join(SHORT[method] for method in part['method'])})"
+        for name, part in cells.groupby("measure", sort=False)
+    ]
+    return ", ".join(parts) or "none"
 
 
 def short_number(value: float) -> str:
@@ -151,7 +167,8 @@ def guide(
 
     Returns:
         What is wanted, what to take for it at which strength, what to expect of it and what it
-        costs, and what helps too; where nothing helps, it says so, and what came nearest.
+        costs, and what helps too, at which strength and time of a step; where nothing helps, it
+        says so, and what came nearest.
     """
     accuracy = cells[cells["measure"] == "accuracy"].set_index("method")
     rows = []
@@ -177,8 +194,11 @@ def guide(
         }
         if best["method"] in steps:
             row["a step takes"] = f"{steps[best['method']]:.2g} × plain"
-        others = [SHORT[m] for m in helping["method"][1:4]]
-        rows.append(row | {"also help": ", ".join(others) or "no other"})
+        others = [
+            f"{SHORT[m]}, {s:.3g}" + (f" ({steps[m]:.2g} ×)" if m in steps else "")
+            for m, s in helping[["method", "strength"]].to_numpy()[1:4]
+        ]
+        rows.append(row | {"also help": "; ".join(others) or "no other"})
     return pd.DataFrame(rows).fillna("")
 
 

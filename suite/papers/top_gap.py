@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from suite.errors import expected
+from suite.networks.pretrained import PRETRAINED
 from suite.store import Reader
 from suite.training.folds import data_of
 from suite.units import Measurement, Training, Unit, identity
@@ -36,7 +37,7 @@ TITLES = {
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
-DRAWN_WIDTH = 96  # pixels of a map
+LARGEST_KEPT = 64  # pixels a side of an image; photographs are larger, and never kept
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
 # The units are networks: values of single images are summed up before anything is read.
@@ -46,9 +47,9 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_opti
 # Keys of a panel that are not fields of a training.
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
-    "masks_of_others epsilon epsilons auto_epsilons scales steps_swept few few_seeds "
-    "validation_seeds last_strengths left_out attacked n_images n_attacked n_battery "
-    "n_corrupted".split()
+    "masks_of_others epsilon epsilons auto_epsilons auto_steps scales steps_swept few seeds "
+    "few_seeds validation_seeds last_strengths left_out attacked n_images n_attacked n_fgsm "
+    "n_battery n_corrupted".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
@@ -150,7 +151,9 @@ def training(p: SimpleNamespace, model: Model) -> Training:
     if p.backbone_name == "resnet":
         options |= {"backbone_options": p.backbone}
     else:
-        options |= {"backbone": p.backbone_name, "pretrained": p.pretrained}
+        options |= {"backbone": p.backbone_name}
+        if p.backbone_name not in PRETRAINED:
+            options |= {"pretrained": p.pretrained}
     common = {name: getattr(p, name) for name in p.fields}
     common = {"epochs": p.epochs, "learning_rate": p.learning_rate} | common
     folds = p.validation_folds if model.validated else p.folds
@@ -182,6 +185,8 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
         auto = _attack("auto_attack", n, size, steps=p.auto_steps, queries=p.n_queries)
         yield "auto", auto
         yield "auto", auto | {"counts": "correct", "keep_images": False}
+    if not p.epsilon:
+        return
     ce = {"parts": ["apgd-ce"], "steps": p.pgd_steps}
     yield "parts", _attack("auto_attack", n, p.epsilon, **ce)
     yield "parts", _attack("auto_attack", n, p.epsilon, **ce | {"parts": ["apgd-t"]})
@@ -199,10 +204,16 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
 
 
 def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
-    """Yield the attacks on a model: those of the paper and, for some, the battery."""
-    rows = [("none", _attack("fgsm", p.n_attacked, size)) for size in (p.small_epsilon, p.epsilon)]
-    rows += [("none", _attack("pgd", p.n_attacked, p.small_epsilon, steps=p.small_steps))]
-    rows += [("none", _attack("pgd", p.n_attacked, p.epsilon, steps=p.pgd_steps))]
+    """Yield the attacks on a model: those of the paper and, for some, the battery.
+
+    With `n_fgsm` images for FGSM, which Table 7 has alone, PGD attacks what the battery attacks.
+    """
+    sizes = [size for size in (p.small_epsilon, p.epsilon) if size]
+    many: Settings = {"n_images": p.n_fgsm, "keep_images": False} if p.n_fgsm else {}
+    rows = [("none", _attack("fgsm", p.n_attacked, size) | many) for size in sizes]
+    if not p.n_fgsm or model.variant in p.attacked:
+        steps = dict(zip((p.small_epsilon, p.epsilon), (p.small_steps, p.pgd_steps), strict=True))
+        rows += [("none", _attack("pgd", p.n_attacked, s, steps=steps[s])) for s in sizes]
     if _is_main(p, model):
         correct = {"counts": "correct", "keep_images": False}
         rows += [(part, settings | correct) for part, settings in rows]
@@ -282,7 +293,8 @@ def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
         n, first = {"n_images": p.n_images}, p.few_seeds[0]
         made = models(p)
         named = {f"maps|{v}": main_model(p, v, first) for v in VARIANTS}
-        named |= {f"maps_k|{m.k:g}": m for m in _swept(p) if m.seed == first}
+        swept = [] if "k" in p.left_out else _swept(p)
+        named |= {f"maps_k|{m.k:g}": m for m in swept if m.seed == first}
         for name, model in named.items():
             if model in made:
                 result[f"{p.data}|{name}"] = Measurement(
@@ -318,7 +330,8 @@ def collect(
     for p in panels(parameters):
         test = data_of(training(p, main_model(p, ALL_THREE, p.few_seeds[0]))).test
         shown = test.images[: p.n_shown].expand(-1, 3, -1, -1)
-        arrays[f"{p.data}|images"] = shown.numpy()
+        if max(shown.shape[2:]) <= LARGEST_KEPT:
+            arrays[f"{p.data}|images"] = shown.numpy()
         arrays[f"{p.data}|labels"] = test.labels[: p.n_shown].numpy()
     return rows.assign(matched=matched(rows)), arrays
 

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from suite.data import load_data
 from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.papers.top_gap import ALL_THREE, LOCATIONS, TITLES, rounded
+from suite.papers.top_gap import LOCATIONS, TITLES, rounded
 from suite.paths import ROOT
 
 MEASURES = {
@@ -26,8 +27,9 @@ MEASURES = {
     "distance": "ERF distance",
     "fgsm": "FGSM",
     "pgd": "PGD",
-    "auto_attack": "AutoAttack",
 }
+ATTACKS = {"fgsm": "FGSM", "pgd": "PGD", "auto_attack": "AutoAttack"}
+STANDARD_STEPS = 100  # of APGD and FAB in AutoAttack
 LOCATIONS_OF_PAPER = 56 * 56  # of the class maps of its ResNet-18, for images of 224 pixels
 IN_TABLES = ["accuracy", "robust_accuracy", "mask_iou", "class_map_sparsity", "erf_distance"]
 
@@ -57,15 +59,31 @@ def measures(
     return rows.assign(what=what.mask(rows["test"] == "shifted", "shifted"))
 
 
-def ablation(table: pd.DataFrame, epsilon: float) -> pd.DataFrame:
-    """Return clean and robust accuracies of the eight variants, as `measures`."""
+def ablation(table: pd.DataFrame, epsilons: list[float]) -> pd.DataFrame:
+    """Return clean accuracy of the eight variants and, by its radius, what each attack leaves.
+
+    Robust accuracy is the paper's (unchanged predictions); `what` is what the column is called.
+    """
     variants = list(TITLES)[:8]
-    of_paper = measures(
-        table, ["accuracy", "robust_accuracy"], epsilon, main=True, variant=variants
+    clean = select(table, metric="accuracy", test="own", main=True, variant=variants)
+    attacked = select(
+        table,
+        metric="robust_accuracy",
+        battery=["none", "auto"],
+        counts="unchanged",
+        main=True,
+        variant=variants,
+        epsilon=[rounded(epsilon) for epsilon in epsilons],
     )
-    at = {"battery": "auto", "epsilon": rounded(epsilon)}
-    auto = select(table, counts="unchanged", variant=variants, **at)
-    return pd.concat([of_paper, auto.assign(what="auto_attack")])
+    names = attacked["attack"].map(ATTACKS) + _fewer_steps(attacked)
+    names += (255 * attacked["epsilon"]).map(", {:.3g}/255".format)
+    return pd.concat([clean.assign(what="clean accuracy"), attacked.assign(what=names)])
+
+
+def _fewer_steps(rows: pd.DataFrame) -> "pd.Series[str]":
+    """Return what the name of an AutoAttack that is not the standard one, of 100 steps, ends in."""
+    standard = (rows["attack"] != "auto_attack") | (rows["steps"] == STANDARD_STEPS)
+    return rows["steps"].map(" of {:.0f} steps".format).mask(standard, "")
 
 
 def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.DataFrame:
@@ -78,7 +96,7 @@ def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.
     rows = select(table, metric="robust_accuracy", battery=battery, **values)
     names = rows["attack"].str.replace("_", " ") + " " + rows["steps"].map("{:.0f}".format)
     names = names.mask(rows["attack"] == "transfer", "transfer")
-    names = names.mask(rows["attack"] == "auto_attack", "AutoAttack")
+    names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + _fewer_steps(rows))
     names = names.mask(rows["parts"] != "", rows["parts"])
     names = names.mask(rows["scale"] != 1, "logits × " + rows["scale"].map("{:g}".format))
     return rows.assign(name=names + ", ε " + (255 * rows["epsilon"]).map("{:.3g}/255".format))
@@ -142,16 +160,24 @@ def training_steps(file: Path = ROOT / "benchmarks" / "results" / "cpu.json") ->
     return pd.DataFrame({"step": case, "times as long": rows["value"], "quartiles": quartiles})
 
 
-def _drawn(result: Results) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the last data set whose class maps are drawn."""
-    data = [name.partition("|")[0] for name in result.arrays if f"|maps|{ALL_THREE}" in name]
-    start = f"{data[-1]}|"
-    return {n.removeprefix(start): a for n, a in result.arrays.items() if n.startswith(start)}
+def _drawn(result: Results, kind: str) -> tuple[str, dict[str, NDArray[Any]]]:
+    """Return the last data set that has arrays of a kind, and its arrays."""
+    data = [name.partition("|")[0] for name in result.arrays if f"|{kind}|" in name][-1]
+    start = f"{data}|"
+    return data, {n.removeprefix(start): a for n, a in result.arrays.items() if n.startswith(start)}
+
+
+def _images(data: str, n: int) -> list[NDArray[Any] | None]:
+    """Return the first test images of a data set, None for those that are not at hand."""
+    try:
+        return [image.numpy() for image in load_data(data).test.images[:n]]
+    except ValueError:
+        return [None] * n
 
 
 def receptive_fields(result: Results, variants: list[str]) -> list[list[NDArray[Any] | None]]:
     """Return the receptive fields of variants by location, each scaled to its largest value."""
-    arrays = _drawn(result)
+    _, arrays = _drawn(result, "erf")
     rows = [[arrays.get(f"erf|{v}|{location}") for location in LOCATIONS] for v in variants]
     return [[None if f is None else (255 * f / f.max()).astype(np.uint8) for f in r] for r in rows]
 
@@ -159,13 +185,19 @@ def receptive_fields(result: Results, variants: list[str]) -> list[list[NDArray[
 def map_rows(
     result: Results, titles: Mapping[str, str], per_row: int = 4
 ) -> tuple[list[list[NDArray[Any] | None]], list[list[str]]]:
-    """Return images with their maps beside them, and their titles, in rows of a few maps."""
-    arrays = _drawn(result)
+    """Return images with their maps beside them, and their titles, in rows of a few maps.
+
+    They are of the last data set that has a map of the first title's kind. An image that is not at
+    hand is None.
+    """
+    data, arrays = _drawn(result, next(iter(titles)).partition("|")[0])
+    labels = arrays["labels"]
+    images = arrays["images"] if "images" in arrays else _images(data, len(labels))
     pictures, notes = [], []
-    for n, image in enumerate(arrays["images"]):
+    for n, (image, label) in enumerate(zip(images, labels, strict=True)):
         for start in range(0, len(titles), per_row):
             names = list(titles)[start : start + per_row]
             maps = [arrays[name][n] if name in arrays else None for name in names]
             pictures.append([image, *maps])
-            notes.append([f"label {arrays['labels'][n]}", *(titles[name] for name in names)])
+            notes.append([f"label {label}", *(titles[name] for name in names)])
     return pictures, notes

@@ -349,6 +349,31 @@ def test_what_the_first_page_says_of_article_canvases_is_what_was_kept():
     assert rows.loc["class-maps-are-sparser", "verdict"] == "holds"
 
 
+def test_what_the_first_page_says_of_photographs_with_top_gap_is_what_was_kept():
+    text = (ROOT / "book" / "index.md").read_text()
+    kept = load_results("top_gap", "workstation")
+    rows = kept.verdicts.query("data == 'resized:imagenette160:96'").set_index("claim")
+    words = {
+        "clean-accuracy-of-table-3": "holds",
+        "pgd-40-accuracy-rises": "holds",
+        "fgsm-accuracy-rises": "no such effect",
+        "auto-attack-accuracy-rises-at-1-255": "no such effect",
+        "l1-alone-helps": "holds",
+        "l1-alone-adds-to-auto-attack-accuracy-at-1-255": "holds",
+        "pooling-adds-to-fgsm-accuracy": "opposite",
+    }
+    assert rows.loc[list(words), "verdict"].tolist() == list(words.values())
+    assert set(rows.loc[list(words)[:-1], "n"]) == {4}
+    ends = (rows.loc[name, ["estimate", "low", "high"]].astype(float) for name in words)
+    found = [Interval(*(-e[["estimate", "high", "low"]] if e.iloc[0] < 0 else e)) for e in ends]
+    _, pgd, fgsm, auto, l1, l1_auto, pooling = map(interval_text, found)
+    main = {"data": "resized:imagenette160:96", "metric": "accuracy", "variant": "fpn+l1+pool"}
+    accuracy = select(kept.frame, test="own", main=True, **main)["value"].mean()
+    assert f"the accuracy of a fine-tuned network stays at {accuracy:.2f}; {pgd} more" in text
+    assert f"FGSM ({fgsm}) and AutoAttack ({auto}): no such effect" in text
+    assert f"brings {l1} under FGSM and {l1_auto} under AutoAttack; pooling takes {pooling}" in text
+
+
 def test_what_the_first_page_says_of_digit_canvases_is_what_was_kept():
     text = (ROOT / "book" / "index.md").read_text()
     rows = load_results("top_gap", "desktop").verdicts.query("data == 'digit_canvas'")

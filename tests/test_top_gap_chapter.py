@@ -1,6 +1,7 @@
 """What the chapter on Top-GAP trains and measures, and its tables of the paper."""
 
 import dataclasses
+import json
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from suite.units import Measurement, Training, identity
 
 CHAPTER = "top_gap"
 PHOTOGRAPHS = "resized:imagenette160:96"
+ARTICLES = "article_canvas"
 
 
 def of_profile(profile, **changes):
@@ -298,3 +300,73 @@ def test_what_the_page_says_of_fashion_mnist_is_what_was_kept():
     pgd = pgd[(pgd["counts"] == "unchanged") & (pgd["epsilon"] > 0.03)]
     means = pgd.groupby(["n", "variant"])["value"].mean().unstack()[top_gap.COMPARED]
     assert means.loc[500].idxmax() != means.loc[64].idxmax()  # other images, another order
+
+
+# What the first sentences of the sections rest on: claim, data, verdict.
+ANSWERS = {
+    "Which part does it?": [
+        ("l1-alone-helps", ARTICLES, "holds"),
+        ("l1-alone-helps", PHOTOGRAPHS, "holds"),
+        ("l1-helps-beside-the-pyramid", ARTICLES, "holds"),
+        ("l1-helps-beside-the-pyramid", PHOTOGRAPHS, "holds"),
+        ("more-than-l1-at-the-same-strength", ARTICLES, "no such effect"),
+        ("pooling-adds-to-fgsm-accuracy", PHOTOGRAPHS, "opposite"),
+        ("pyramid-adds-to-fgsm-accuracy", PHOTOGRAPHS, "opposite"),
+        ("pooling-alone-costs-accuracy", ARTICLES, "holds"),
+        ("pooling-alone-costs-accuracy", PHOTOGRAPHS, "holds"),
+    ],
+    "FGSM and PGD (Tables 3 and 4)": [
+        ("pgd-accuracy-rises", "fashion_mnist", "holds"),
+        ("pgd-accuracy-rises", ARTICLES, "holds"),
+        ("clean-accuracy-of-table-3", PHOTOGRAPHS, "holds"),
+        ("pgd-40-accuracy-rises", PHOTOGRAPHS, "holds"),
+        ("fgsm-accuracy-rises", PHOTOGRAPHS, "no such effect"),
+        ("fgsm-accuracy-rises", ARTICLES, "no such effect"),
+    ],
+    "Is the robustness real?": [
+        ("auto-attack-accuracy-rises", "fashion_mnist", "holds"),
+        ("auto-attack-accuracy-rises", ARTICLES, "holds"),
+        ("auto-attack-accuracy-rises-at-8-255", ARTICLES, "no such effect"),
+        ("l1-alone-adds-to-auto-attack-accuracy", "fashion_mnist", "holds"),
+        ("l1-alone-adds-to-auto-attack-accuracy", ARTICLES, "holds"),
+        ("auto-attack-accuracy-rises-at-1-255", PHOTOGRAPHS, "no such effect"),
+        ("l1-alone-adds-to-auto-attack-accuracy-at-1-255", PHOTOGRAPHS, "holds"),
+        ("below-fgsm-training", ARTICLES, "holds"),
+    ],
+    "The size prior": [
+        ("class-maps-are-sparser", "fashion_mnist", "holds"),
+        ("class-maps-are-sparser", ARTICLES, "holds"),
+        ("more-of-the-map-is-marked-as-k-grows", "fashion_mnist", "holds"),
+    ],
+    "Overlap with masks": [
+        ("class-maps-follow-the-object", ARTICLES, "no such effect"),
+        ("pooling-makes-class-maps-follow-the-object", ARTICLES, "opposite"),
+    ],
+    "Effective receptive field": [
+        ("erf-distance-rises-beside-the-pyramid", ARTICLES, "holds"),
+        ("erf-distance-rises-beside-the-pyramid", "fashion_mnist", "no such effect"),
+        ("erf-distance-rises-beside-the-pyramid", PHOTOGRAPHS, "opposite"),
+    ],
+    "Other backgrounds and corruptions": [
+        ("accuracy-under-corruptions-rises", ARTICLES, "holds"),
+        ("accuracy-on-other-backgrounds-rises", ARTICLES, "open"),
+        ("accuracy-under-corruptions-rises", PHOTOGRAPHS, "open"),
+        ("accuracy-on-other-backgrounds-rises", "digit_canvas", "holds"),
+    ],
+    "L1 alone": [
+        ("more-than-l1-alone", ARTICLES, "no such effect"),
+        ("more-than-l1-at-the-same-strength", PHOTOGRAPHS, "opposite"),
+    ],
+}
+
+
+@pytest.mark.parametrize("section", ANSWERS)
+def test_the_first_sentence_of_a_section_is_what_was_kept(section):
+    cells = json.loads(notebooks.source(CHAPTER).read_text())["cells"]
+    (text,) = (t for t in map("".join, (c["source"] for c in cells)) if f"## {section}" in t)
+    assert text.partition(f"## {section}")[2].split("\n\n")[1].startswith("**")
+    for claim, data, verdict in ANSWERS[section]:
+        profile = "desktop" if data == "digit_canvas" else "workstation"
+        rows = load_results(CHAPTER, profile).verdicts
+        rows = rows[(rows["claim"] == claim) & (rows["data"] == data)]
+        assert rows["verdict"].tolist() == [verdict], (claim, data)

@@ -115,15 +115,20 @@ def sizes(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def trade_off(table: pd.DataFrame, epsilon: float, variants: list[str]) -> pd.DataFrame:
-    """Return robust accuracies under the paper's PGD, and `clean` ones, named by k and λ."""
+    """Return robust accuracies under the paper's PGD, and `clean` ones, named by variant and λ.
+
+    They are those of the largest of its radii up to `epsilon` that a data set was attacked with.
+    """
     keys = ["profile", "data", "variant", "k", "strength", "seed"]
     own = select(table, metric="accuracy", test="own", variant=variants)
-    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged", "epsilon": rounded(epsilon)}
+    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged"}
     rows = select(table, metric="robust_accuracy", variant=variants, **pgd)
+    rows = rows[rows["epsilon"] <= rounded(epsilon)]
+    rows = rows[rows["epsilon"] == rows.groupby(["profile", "data"])["epsilon"].transform("max")]
     rows = rows.merge(own[[*keys, "value"]].rename(columns={"value": "clean"}), on=keys)
-    of_k = rows["k"].map(", k = {:g} h w".format).mask(~rows["variant"].str.contains("pool"), "")
-    strength = rows["strength"].map(", λ = {:g}".format).mask(rows["strength"] == 0, "")
-    return rows.assign(name=rows["variant"].map(TITLES) + of_k + strength)
+    strength = rows["strength"].map(", λ = {:g}".format).mask(rows["strength"].isin([0, 1]), "")
+    radius = (255 * rows["epsilon"]).round(2).map("PGD, {:g}/255".format)
+    return rows.assign(name=rows["variant"].map(TITLES) + strength, radius=radius)
 
 
 def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
@@ -160,11 +165,14 @@ def training_steps(file: Path = ROOT / "benchmarks" / "results" / "cpu.json") ->
     return pd.DataFrame({"step": case, "times as long": rows["value"], "quartiles": quartiles})
 
 
-def _drawn(result: Results, kind: str) -> tuple[str, dict[str, NDArray[Any]]]:
-    """Return the last data set that has arrays of a kind, and its arrays."""
-    data = [name.partition("|")[0] for name in result.arrays if f"|{kind}|" in name][-1]
-    start = f"{data}|"
-    return data, {n.removeprefix(start): a for n, a in result.arrays.items() if n.startswith(start)}
+def _data_with(result: Results, kind: str) -> dict[str, dict[str, NDArray[Any]]]:
+    """Return the arrays of each data set that has some of a kind, in the order of its rows."""
+    data = {name.partition("|")[0] for name in result.arrays if f"|{kind}|" in name}
+    places = {name: n for n, name in enumerate(result.frame["data"].unique())}
+    return {
+        d: {n.removeprefix(f"{d}|"): a for n, a in result.arrays.items() if n.startswith(f"{d}|")}
+        for d in sorted(data, key=places.__getitem__)
+    }
 
 
 def _images(data: str, n: int) -> list[NDArray[Any] | None]:
@@ -175,29 +183,36 @@ def _images(data: str, n: int) -> list[NDArray[Any] | None]:
         return [None] * n
 
 
-def receptive_fields(result: Results, variants: list[str]) -> list[list[NDArray[Any] | None]]:
-    """Return the receptive fields of variants by location, each scaled to its largest value."""
-    _, arrays = _drawn(result, "erf")
-    rows = [[arrays.get(f"erf|{v}|{location}") for location in LOCATIONS] for v in variants]
-    return [[None if f is None else (255 * f / f.max()).astype(np.uint8) for f in r] for r in rows]
+def receptive_fields(result: Results, variants: list[str]) -> dict[str, Any]:
+    """Return what `picture_grid` takes: receptive fields of variants by location.
 
-
-def map_rows(
-    result: Results, titles: Mapping[str, str], per_row: int = 4
-) -> tuple[list[list[NDArray[Any] | None]], list[list[str]]]:
-    """Return images with their maps beside them, and their titles, in rows of a few maps.
-
-    They are of the last data set that has a map of the first title's kind. An image that is not at
-    hand is None.
+    Each is scaled to its largest value. A row is a data set.
     """
-    data, arrays = _drawn(result, next(iter(titles)).partition("|")[0])
-    labels = arrays["labels"]
-    images = arrays["images"] if "images" in arrays else _images(data, len(labels))
-    pictures, notes = [], []
-    for n, (image, label) in enumerate(zip(images, labels, strict=True)):
-        for start in range(0, len(titles), per_row):
-            names = list(titles)[start : start + per_row]
-            maps = [arrays[name][n] if name in arrays else None for name in names]
-            pictures.append([image, *maps])
-            notes.append([f"label {label}", *(titles[name] for name in names)])
-    return pictures, notes
+    names = {f"erf|{v}|{place}": f"{TITLES[v]}, {place}" for v in variants for place in LOCATIONS}
+    found = _data_with(result, "erf")
+    rows = [[arrays.get(name) for name in names] for arrays in found.values()]
+    rows = [[None if f is None else (255 * f / f.max()).astype(np.uint8) for f in r] for r in rows]
+    return {"rows": rows, "titles": [*names.values()], "labels": [*map(name_of, found)]}
+
+
+def map_rows(result: Results, titles: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `picture_grid` takes: images with their maps beside them.
+
+    They are of the data sets that have most of these maps, the first one's kind among them. An
+    image that is not at hand is None.
+
+    Args:
+        result: of a profile.
+        titles: of the columns, by the names of maps.
+    """
+    found = _data_with(result, next(iter(titles)).partition("|")[0])
+    most = max(len(titles.keys() & arrays) for arrays in found.values())
+    rows, labels = [], []
+    for data, arrays in found.items():
+        if len(titles.keys() & arrays) < most:
+            continue
+        images = arrays["images"] if "images" in arrays else _images(data, len(arrays["labels"]))
+        for n, (image, label) in enumerate(zip(images, arrays["labels"], strict=True)):
+            rows.append([image, *(arrays[name][n] if name in arrays else None for name in titles)])
+            labels.append(f"label {label}")
+    return {"rows": rows, "titles": ["image", *titles.values()], "labels": labels}

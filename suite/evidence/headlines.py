@@ -1,6 +1,6 @@
 """What came out of the headline claims: one row a claim, in words and in units of the paper."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,9 +80,10 @@ def _not_run(claim: Claim) -> dict[str, Any]:
     return row | {"claim": claim["id"], "verdict": NOT_RUN, "word": NOT_RUN, "n": 0}
 
 
-def _panels(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return profile, data and network of what headlines were measured on."""
-    rows = rows[(rows["tier"] == "headline") & ~rows["verdict"].isin(SILENT)]
+def _panels(rows: pd.DataFrame, advised: Collection[str] = ()) -> pd.DataFrame:
+    """Return profile, data and network of what headlines, and advised claims, were measured on."""
+    named = (rows["tier"] == "headline") | rows["claim"].isin(list(advised))
+    rows = rows[named & ~rows["verdict"].isin(SILENT)]
     return rows[["profile", "data", "network"]].drop_duplicates()
 
 
@@ -128,7 +129,8 @@ def in_short(
         compared = " ".join(rows["statistic"])
         names = {kind: n for kind, n in load_words(chapter)["names"].items() if n in compared}
         first = _panels(rows)
-        all_of_them = with_claims(chapter, best_profile(verdicts)).pipe(_panels)
+        advised = [part["claim"] for part in load_words(chapter)["advice"]]
+        all_of_them = _panels(with_claims(chapter, best_profile(verdicts)), advised)
         panels = pd.concat([first, all_of_them]).drop_duplicates().to_dict("records")
         found = [scale(table, p, (trainings or {}).get(p["profile"], ()), names) for p in panels]
         lines += [f"*Measured on* {'; '.join(found[: len(first)])}.", ""]

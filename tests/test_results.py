@@ -6,8 +6,10 @@ import pytest
 
 from suite.errors import RunFailed
 from suite.evidence import report
+from suite.evidence.claims import UNDECIDED
 from suite.evidence.report import measured, origin, section_verdicts, trends
 from suite.evidence.results import Results, load_results, save_tables
+from suite.evidence.rules import CANNOT
 from suite.store import Archive, archive_path, write_archive
 
 
@@ -198,7 +200,7 @@ def test_a_section_names_what_no_profile_has_tested(monkeypatch):
         ]
     )
     table, sentence = section_verdicts("chapter", verdicts, "one")
-    assert list(table["claim"]) == ["a falls"]
+    assert list(table["claim"]) == ["a falls<br><i>mean</i>"]
     assert sentence == "Not run: MNIST; on MNIST (5,000): b falls; ImageNet."
     _, sentence = section_verdicts("chapter", verdicts, "one", stand_ins={"mnist": "mnist5k"})
     assert sentence == "Not run: on MNIST (5,000): b falls; ImageNet."
@@ -213,6 +215,38 @@ def test_a_section_has_smaller_profiles_where_they_say_otherwise(monkeypatch):
     small = [verdict("a", data, "desktop", w) for data, w in (("mnist5k", "open"), ("b", "holds"))]
     verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
     table, sentence = section_verdicts("chapter", verdicts, "one")
-    assert [word.partition(":")[0] for word in table["verdict"]] == ["open", "holds"]
-    assert [on.split(", ")[-1] for on in table["on"]] == ["desktop", "workstation"]
-    assert sentence == "*Verdicts* (at the end) has 1 more, of smaller runs, that say the same."
+    (lines,) = table["here"]
+    words = [line.partition(", ")[0] for line in lines.split("<br>")]
+    assert words == ["<b>open</b>", "<b>holds</b>"]
+    more = "1 more, of smaller runs, that say the same or could not be measured."
+    assert sentence == f"*Verdicts* (at the end) has {more}"
+    small[0]["verdict"] = CANNOT
+    verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
+    table, sentence = section_verdicts("chapter", verdicts, "one")
+    assert table["here"].str.count("<b>").tolist() == [1]
+    assert "2 more" in sentence
+
+
+def test_a_row_has_a_claim_with_what_it_compares_and_a_line_for_each_verdict(monkeypatch):
+    monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
+    found = {"statistic": "x − y", "estimate": 1.0, "low": 0.5, "high": 1.5, "n": 4}
+    rows = [
+        verdict("a", "mnist", "desktop", "holds") | found | {"detail": "smaller than published"},
+        verdict("a", "mnist", "workstation", "open") | found,
+        verdict("a", "kmnist", "workstation", "withdrawn")
+        | {"statistic": "", "estimate": np.nan, "detail": f"{UNDECIDED}: too few"},
+    ]
+    table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows)))
+    (row,) = table.to_dict("records")
+    assert row["claim"] == "a falls<br><i>x − y</i>"
+    assert row["here"].split("<br>") == [
+        "<b>holds</b>, MNIST, desktop: 1.00 [0.50, 1.50], n = 4: smaller than published",
+        "<b>open</b>, MNIST, workstation: 1.00 [0.50, 1.50], n = 4: "
+        "about 9 networks would settle it",
+        "<b>withdrawn</b>, KMNIST: too few",
+    ]
+    table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows[:1])))
+    assert table["claim"].tolist() == ["a falls<br><i>x − y</i>"]
+    assert table["here"].tolist() == [
+        "<b>holds</b>, MNIST: 1.00 [0.50, 1.50], n = 4: smaller than published"
+    ]

@@ -103,7 +103,7 @@ def test_attacks_are_named_by_what_tells_them_apart():
 def test_means_over_seeds_with_their_deviations():
     wide = top_gap_tables.means(table(), ["variant"], "metric")
     assert wide.to_numpy().tolist() == [
-        ["laptop", "MNIST", "unmodified", "0.600 ± 0.141", "0.125", 2],
+        ["laptop", "MNIST", "unmodified", "0.600 ±\u00a00.141", "0.125", 2],
         ["laptop", "MNIST", "pyramid", "0.250", "–", 1],
         ["paper", "MNIST", "unmodified", "1.000", "–", 1],
     ]

@@ -1,5 +1,6 @@
 """Images in folders: own ones, Imagenette, ImageNet with its variants, wood, single photographs."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,7 +98,9 @@ def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
         folder=folder,
         read=lambda path: v2.functional.center_crop(read_image(path), [side, side]),
     )
-    from timm.data.imagenet_info import ImageNetInfo
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")  # in a notebook, by tqdm
+        from timm.data.imagenet_info import ImageNetInfo
 
     names = dict(zip(ImageNetInfo().label_names(), class_names()))
     return train, test, [names.get(name, name) for name in folders]

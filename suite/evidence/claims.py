@@ -70,6 +70,9 @@ def load_words(chapter: str) -> dict[str, Any]:
     }
 
 
+UNDECIDED = "what was measured here cannot decide it"
+
+
 def check_advice(advice: Sequence[Mapping[str, Any]], claims: Sequence[Claim], file: str) -> None:
     """Check that advice is given for claims and verdicts that there are.
 
@@ -238,7 +241,7 @@ def decided(
         and profiles & {*withdrawn.get("profiles", profiles)}
         and {*rows["data"]} & {*withdrawn.get("data", rows["data"])}
     ):
-        why = f"what was measured here cannot decide it: {withdrawn['why']}"
+        why = f"{UNDECIDED}: {withdrawn['why']}"
         return Verdict(WITHDRAWN, why), None
     test = claim["test"]
     chosen = select(sound, **test.get("where", {}))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from suite.evidence.claims import load_claims, load_words
+from suite.evidence.claims import UNDECIDED, load_claims, load_words
 from suite.evidence.names import PANEL, name_of
 from suite.evidence.rules import CANNOT, NOT_RUN, OPEN
 from suite.evidence.statistics import Interval, correlation, permutation_p
@@ -109,6 +109,33 @@ def verdict_table(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.rename(columns=COLUMNS).reset_index(drop=True)
 
 
+def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
+    """Put what was published beside what was measured, a row a claim, as HTML.
+
+    Args:
+        rows: of `with_claims`, of claims that were tested.
+    """
+    network = rows["network"].nunique() > 1
+    profile = rows.groupby(["data", "network"])["profile"].transform("nunique") > 1
+    on = rows["data"].map(name_of) + (", " + rows["network"].map(name_of) if network else "")
+    rows = rows.assign(on=on + (", " + rows["profile"]).where(profile, ""))
+    table = []
+    for _, claim in rows.groupby("claim", sort=False):
+        compared = set(claim["statistic"]) - {""}
+        lines = []
+        for _, row in claim.iterrows():
+            what, _, rest = row["word"].partition(": ")
+            found = measured(row, with_p=False) if row["verdict"] != CANNOT else ""
+            found = found.removeprefix(f"{row['statistic']}: ") if len(compared) == 1 else found
+            told = ": ".join(filter(None, [row["on"], found, rest.removeprefix(f"{UNDECIDED}: ")]))
+            lines.append(f"<b>{what}</b>, {told}")
+        first, once = claim.iloc[0], [*compared] if len(compared) == 1 else []
+        says = [first["says"], *map("<i>{}</i>".format, once)]
+        cells = {"claim": says, "published": [first["published"]], "here": lines}
+        table.append({name: "<br>".join(texts) for name, texts in cells.items()})
+    return pd.DataFrame(table)
+
+
 def section_verdicts(
     chapter: str,
     verdicts: pd.DataFrame,
@@ -119,6 +146,7 @@ def section_verdicts(
     """Put the verdicts of a section into a table, and say what none of the profiles has tested.
 
     Of each claim it has the largest profile that tested it, and others where they say otherwise.
+    What a smaller one could not measure is left out, too.
 
     Args:
         chapter, verdicts, section: see `with_claims`.
@@ -126,13 +154,14 @@ def section_verdicts(
             was tested.
 
     Returns:
-        The `verdict_table`, and sentences, empty if all claims were tested and no row was left out.
+        The table of `by_claim`, and sentences, empty if all claims were tested and no verdict was
+        left out.
     """
     rows = with_claims(chapter, verdicts, section)
     tested = rows[rows["verdict"] != NOT_RUN]
     largest = tested["profile"] == tested.groupby("claim")["profile"].transform("last")
     words = tested["claim"] + " " + tested["verdict"]
-    left_out = ~largest & words.isin(words[largest])
+    left_out = ~largest & (words.isin(words[largest]) | (tested["verdict"] == CANNOT))
     done = set(zip(tested["claim"], tested["data"], strict=True))
     absent: dict[str, list[str]] = {}
     for claim, says, data in dict.fromkeys(zip(rows["claim"], rows["says"], rows["data"])):
@@ -144,8 +173,9 @@ def section_verdicts(
     ]
     said = [f"Not run: {'; '.join(parts)}."] if parts else []
     if n := left_out.sum():
-        said.append(f"*Verdicts* (at the end) has {n} more, of smaller runs, that say the same.")
-    return verdict_table(tested[~left_out]), " ".join(said)
+        same = "that say the same or could not be measured"
+        said.append(f"*Verdicts* (at the end) has {n} more, of smaller runs, {same}.")
+    return by_claim(tested[~left_out]), " ".join(said)
 
 
 def measured(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:

@@ -137,14 +137,18 @@ def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
         return pd.DataFrame({"": ["not run at the profiles that are shown"]})
     index = ["profile", "data", *index]
     groups = rows.groupby([*index, columns], sort=False)["value"]
-    text = groups.agg(lambda v: f"{v.mean():.3f}" + (f" ± {v.std():.3f}" if len(v) > 1 else ""))
+    text = groups.agg(
+        lambda v: f"{v.mean():.3f}" + (f" ±\u00a0{v.std():.3f}" if len(v) > 1 else "")
+    )
     wide = text.unstack(columns).fillna("–")
     wide["seeds"] = rows.groupby(index, sort=False)["seed"].nunique()
     wide = wide.reset_index().rename_axis(columns=None)
     for name in wide.select_dtypes("float"):
         wide[name] = wide[name].map("{:g}".format)
     renamed: dict[str, Any] = {"variant": TITLES, "chosen": {True: "yes", False: ""}}
-    return wide.replace(renamed).assign(data=wide["data"].map(name_of))
+    wide = wide.replace(renamed).assign(data=wide["data"].map(name_of))
+    once = wide.groupby("data")["profile"].nunique().eq(1).all()
+    return wide.drop(columns="profile") if once else wide
 
 
 def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:

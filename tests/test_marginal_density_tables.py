@@ -256,10 +256,10 @@ def test_sizes_of_steps_are_compared_apart():
 def test_networks_of_the_trade_off_say_how_good_they_are():
     table = swept(0.2, 0.3)
     text = "*smoke*: 5 epochs, standard training 90.0 %"
-    assert tables.swept_networks(table, {"epochs": 5}) == text
+    assert tables.swept_networks(table, {"epochs": 5}) == f"{text}."
     equal = table[:1].assign(panel="equal", metric="accuracy", value=0.875)
     found = tables.swept_networks(pd.concat([table, equal]), {"epochs": 5})
-    assert found == f"{text}, methods compared at 87.5 % on average"
+    assert found == f"{text}, methods compared at 87.5 % on average."
 
 
 def test_accuracies_in_groups_are_means_over_networks():

@@ -209,7 +209,7 @@ def swept_networks(frame: pd.DataFrame, sweep: Mapping[str, Any]) -> str:
     text = f"{sweep['epochs']} epochs, standard training {mean_text(standard, '.1f')} %"
     if len(equal):
         text += f", methods compared at {equal.mean():.1f} % on average"
-    return f"*{rows['profile'].iloc[0]}*: {text}"
+    return f"*{rows['profile'].iloc[0]}*: {text}."
 
 
 def by_step(rows: pd.DataFrame, against: str) -> pd.DataFrame:

@@ -127,6 +127,11 @@ def test_the_scale_says_what_trainings_share_and_how_good_each_kind_is():
     assert "mean accuracy 0.60 (no penalty), 0.25 (target penalty)" in said
     badly = "without networks of α ≥ 1.0e6, which classify too badly"
     assert said.endswith(f"{badly}, besides short trainings of 2 epochs")
+    accuracy = where | {"model": "none", "metric": "accuracy", "method": "standard"}
+    panels = {"strength": 0.95, "groups": 0.25}
+    swept = pd.DataFrame([accuracy | {"panel": n, "value": v} for n, v in panels.items()])
+    there = "besides short trainings of 2 epochs (standard training there: 0.95)"
+    assert there in scale.scale(pd.concat([table, swept]), where, [plain, *cropped], names)
     assert "(blocks 1 + 2, width 4), 9 epochs" in scale.scale(
         table, where | {"data": "cifar10-jpeg"}, [plain, *cropped], names
     )

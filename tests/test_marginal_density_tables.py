@@ -59,9 +59,12 @@ def test_a_method_table_has_means_intervals_and_published_values():
     found = tables.method_table(table, columns, published=published)
     # Of 0.7 and 0.8 the standard error is 0.05, and t with one degree of freedom 12.706.
     assert found.to_dict("records") == [
-        {"method": "SoftPlus", "acc": "– (–)", "leak": "– (2)"},
-        {"method": "density", "acc": "75.0 ± 63.5 (99.5)", "leak": "0.250 (1)"},
+        {"method": "density", "acc": "75.0 ± 63.5 (99.5)", "leak": "0.250 (1)"}
     ]
+    assert tables.unmeasured(table, published) == "Not run, so without a row: SoftPlus."
+    assert tables.unmeasured(table, published[:1]) == ""
+    only = tables.method_table(table, {"leakage": tables.Column("leak")})
+    assert only["method"].tolist() == ["density"]
     plain = tables.method_table(PAIRS, columns)
     assert plain["method"].tolist() == ["standard", "density"]
     assert plain["acc"].tolist() == ["60.0 ± 127.1", "75.0 ± 63.5"]
@@ -114,6 +117,9 @@ def test_published_tables_have_the_methods_of_the_chapter():
     for table in printed.values():
         shown = tables.published_table(table)
         assert len(shown) == len(table)
+    assert [*tables.published_table(printed["table-5"])][1:] == ["L∞ 1/255", "L∞ 2/255", "L∞ 3/255"]
+    assert [*tables.published_table(printed["table-4"])][2] == "L2 0.1"
+    assert [*tables.published_table(printed["table-6"])][1] == "one logit, CIFAR-100"
 
 
 def test_rows_of_photographs_are_named_by_norm_and_radius():
@@ -133,8 +139,8 @@ ARRAYS = {
 }
 
 
-def results(arrays):
-    return Results(pd.DataFrame(), pd.DataFrame(), arrays, {})
+def results(arrays, profile="desktop"):
+    return Results(pd.DataFrame(), pd.DataFrame(), arrays, {"profile": profile})
 
 
 def test_figures_are_those_of_the_last_profile_that_has_them():
@@ -142,9 +148,21 @@ def test_figures_are_those_of_the_last_profile_that_has_them():
     assert tables.drawn([results(ARRAYS), larger], "curve")["curve|mnist|mlp|density"].sum() == 3
     assert [*tables.drawn([results(ARRAYS), larger], "maps|block")] == ["maps|block|density|maps"]
     assert tables.drawn([larger], "maps") == {}
+    both = [results(ARRAYS), results({"curve|mnist|mlp|density": np.ones(3)}, "workstation")]
+    assert tables.profile_drawn(both, "curve") == "workstation"
+    assert tables.profile_drawn(both, "maps|block") == "desktop"
+    assert tables.profile_drawn(both, "ascent") == ""
+    panel = {"data": "mnist", "network": "mlp", "epochs": 3}
+    assert tables.panel_title(panel, "desktop") == "MNIST, MLP, 3 epochs, profile desktop"
     both = pd.concat([PAIRS, PAIRS.assign(profile="laptop", value=0.0)])
     assert tables.largest(both)["value"].eq(0).all()
     assert tables.largest(both[:0]).empty
+
+
+def test_what_is_drawn_has_the_order_of_tables():
+    arrays = {f"ascent|block|mnist|mlp|{name}": 0 for name in ("density", "at_pgd", "standard")}
+    names = [name.rpartition("|")[2] for name in tables.drawn([results(arrays)], "ascent|block")]
+    assert names == ["standard", "at_pgd", "density"]
 
 
 def test_steps_of_training_have_a_row_each_and_a_part():
@@ -213,6 +231,35 @@ def test_at_equal_accuracy_sizes_have_ratios_and_shares_differences():
     }
     # Of -1 and -2 the standard error is 0.5, and t with one degree of freedom 12.706.
     assert found[1]["between them"] == "−1.500 [−7.853, +4.853]"
+
+
+def swept(step_size, lost):
+    """Return networks that lose 0, 1 and 5 points, and fall by `lost` under attack."""
+    lines = [("standard", 0.0, 0.9, 0.1)]
+    lines += [(method, 1.0, 0.89, 0.8 - gap) for method, gap in (("density", lost), ("cure", 0.0))]
+    lines += [(method, 2.0, 0.85, 0.8 - gap) for method, gap in (("density", lost), ("cure", 0.0))]
+    found = [
+        {"method": m, "strength": s, "metric": metric, "value": value, "step_size": size}
+        for m, s, clean, robust in lines
+        for metric, value, size in (("accuracy", clean, np.nan), ("pgd_l2", robust, step_size))
+    ]
+    return pd.DataFrame(found).assign(**WHERE, panel="strength", seed=0, status="done")
+
+
+def test_sizes_of_steps_are_compared_apart():
+    both = pd.concat([swept(0.2, 0.3), swept(0.01, 0.1)])
+    found = tables.by_step(both, "cure").set_index("steps of")
+    assert found["between them"].to_dict() == {"0.01": "−0.100", "0.2": "−0.300"}
+    assert tables.by_step(both[both["method"] == "standard"], "cure").empty
+
+
+def test_networks_of_the_trade_off_say_how_good_they_are():
+    table = swept(0.2, 0.3)
+    text = "*smoke*: 5 epochs, standard training 90.0 %"
+    assert tables.swept_networks(table, {"epochs": 5}) == f"{text}."
+    equal = table[:1].assign(panel="equal", metric="accuracy", value=0.875)
+    found = tables.swept_networks(pd.concat([table, equal]), {"epochs": 5})
+    assert found == f"{text}, methods compared at 87.5 % on average."
 
 
 def test_accuracies_in_groups_are_means_over_networks():

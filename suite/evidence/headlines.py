@@ -32,7 +32,8 @@ SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
 CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. An effect
 *holds* where its interval lies on the claimed side and reaches what would matter, is *opposite* on
 the other; *no change* lies within what counts as none, *no such effect* below what would matter;
-*open* is the rest, and what correction for several tests unsettles. {ref}`More <verdicts>`"""
+*open* is the rest, and headlines that correction for several tests unsettles (it covers these
+alone). {ref}`More <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 
 

@@ -52,6 +52,9 @@ def scale(
         short = [f"besides short trainings of {epochs[0]} epochs"] if len(epochs) > 1 else []
         words.append(f"{epochs[-1]} epoch{'s' * (epochs[-1] > 1)}{of}")
     accuracy = select(table, **where)
+    if short and "panel" in accuracy:
+        plain = select(accuracy, panel="strength", method="standard", metric="accuracy")["value"]
+        short[0] += f" (standard training there: {plain.mean():.2f})" if len(plain) else ""
     # Where images have groups, accuracy over all of them has a name of its own.
     of_all = "accuracy" if (accuracy["metric"] == "accuracy").any() else "usual_accuracy"
     accuracy = accuracy[accuracy["metric"] == of_all]

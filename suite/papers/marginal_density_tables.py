@@ -11,7 +11,8 @@ from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.evidence.statistics import as_ratio, mean_interval
 from suite.evidence.tables import interval_text, mean_text, paired_difference
-from suite.papers.marginal_density import SHARES
+from suite.papers.marginal_density import FORMS_TRAINED, SHARES
+from suite.papers.marginal_density import at_equal_accuracy as compared_at_equal_accuracy
 
 # Names of methods, in the order of tables.
 TITLES = {
@@ -33,6 +34,7 @@ TITLES = {
     "density_balanced": "density, balanced",
 }
 NORMS = {"l2": "L2", "linf": "L∞"}
+DETECTORS = {"logit": "one logit", "density": "log density"}
 ATTACKS = {
     "fgsm": "FGSM",
     "pgd": "PGD-20",
@@ -83,6 +85,7 @@ def panels(rows: pd.DataFrame, *by: str) -> Iterator[tuple[str, pd.DataFrame]]:
         "profile": "profile {}".format,
         "norm": lambda norm: NORMS[norm],
         "epsilon": "radius {:g}".format,
+        "step_size": "steps of {:g}".format,
         "foreign": lambda data: f"against {name_of(data)}",
     }
     columns = ["data", "network", *by, "profile"]
@@ -104,9 +107,11 @@ def method_table(
         rows: of one panel, one a network: method, value.
         columns: by values of `across`; those that no row has are left out.
         across: column whose values have a column each.
-        published: values of the paper by method, which stand in brackets; its methods are shown.
+        published: values of the paper by method, which stand in brackets; other methods are left
+            out.
     """
-    methods = set(rows["method"] if published is None else published.index)
+    methods = set(rows.loc[rows[across].isin(list(columns)), "method"])
+    methods &= methods if published is None else set(published.index)
     lines = []
     for method in [name for name in TITLES if name in methods]:
         line = {"method": TITLES[method]}
@@ -121,6 +126,13 @@ def method_table(
                     line[column.title] += " (–)" if np.isnan(printed) else f" ({printed:g})"
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def unmeasured(rows: pd.DataFrame, published: pd.DataFrame) -> str:
+    """Name the methods that the paper has and none of the rows, in a sentence or nothing."""
+    missing = set(published.index) - set(rows["method"])
+    names = [title for name, title in TITLES.items() if name in missing]
+    return f"Not run, so without a row: {'; '.join(names)}." if names else ""
 
 
 def difference(rows: pd.DataFrame, first: str, second: str, scale: float = 1.0) -> str:
@@ -139,11 +151,33 @@ def largest(rows: pd.DataFrame) -> pd.DataFrame:
 
 def drawn(results: Iterable[Results], kind: str) -> dict[str, Any]:
     """Return what figures of a kind draw, of the last profile that has it."""
-    found: dict[str, Any] = {}
+    return _last(results, kind)[1]
+
+
+def profile_drawn(results: Iterable[Results], kind: str) -> str:
+    """Return the profile that figures of a kind draw; empty if none has it."""
+    return _last(results, kind)[0]
+
+
+def _last(results: Iterable[Results], kind: str) -> tuple[str, dict[str, Any]]:
+    found: tuple[str, dict[str, Any]] = "", {}
     for result in results:
-        of_kind = {n: array for n, array in result.arrays.items() if n.startswith(f"{kind}|")}
-        found = of_kind or found
+        names = sorted((n for n in result.arrays if n.startswith(f"{kind}|")), key=_position)
+        of_kind = {name: result.arrays[name] for name in names}
+        found = (result.provenance.get("profile", ""), of_kind) if of_kind else found
     return found
+
+
+def _position(name: str) -> list[int]:
+    """Return where the method or form in the name of an array stands in tables."""
+    order = [*TITLES, *FORMS_TRAINED]
+    return [order.index(part) for part in name.split("|") if part in order]
+
+
+def panel_title(panel: Mapping[str, Any], profile: str) -> str:
+    """Name data, network and epochs of a panel, over a figure."""
+    where = f"{name_of(panel['data'])}, {name_of(panel['network'])}"
+    return f"{where}, {panel['epochs']} epochs, profile {profile}"
 
 
 def trade_off(rows: pd.DataFrame, metrics: list[str], most_lost: float = 15.0) -> pd.DataFrame:
@@ -160,6 +194,40 @@ def trade_off(rows: pd.DataFrame, metrics: list[str], most_lost: float = 15.0) -
     rows = rows.join(clean, on=keys)
     rows = rows.assign(measure=rows["metric"].map(COMPARED), clean=100 * rows["clean"])
     return rows[rows["clean"] >= rows["clean"].max() - most_lost]
+
+
+def swept_networks(frame: pd.DataFrame, sweep: Mapping[str, Any]) -> str:
+    """Say how long the networks of the trade-off were trained, and how good they are.
+
+    Args:
+        frame: rows of a profile.
+        sweep: its panel on which strengths are varied.
+    """
+    rows = select(frame, "strength", "accuracy")
+    standard = 100 * rows.loc[rows["method"] == "standard", "value"]
+    equal = 100 * select(frame, "equal", "accuracy")["value"]
+    text = f"{sweep['epochs']} epochs, standard training {mean_text(standard, '.1f')} %"
+    if len(equal):
+        text += f", methods compared at {equal.mean():.1f} % on average"
+    return f"*{rows['profile'].iloc[0]}*: {text}."
+
+
+def by_step(rows: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Return accuracy under PGD-20 at equal clean accuracy, apart for each size of its steps.
+
+    Args:
+        rows: of one profile.
+        against: the penalty that density is compared with.
+    """
+    attacked = rows["metric"] == "pgd_l2"
+    lines = []
+    for size in sorted(rows.loc[attacked & (rows["panel"] == "strength"), "step_size"].unique()):
+        equal = compared_at_equal_accuracy(rows[~attacked | (rows["step_size"] == size)])
+        if equal.empty:
+            continue
+        (line,) = at_equal_accuracy(equal[equal["metric"] == "pgd_l2"], against).to_dict("records")
+        lines.append({"steps of": f"{size:g}"} | line)
+    return pd.DataFrame(lines)
 
 
 def at_equal_accuracy(rows: pd.DataFrame, against: str) -> pd.DataFrame:
@@ -234,7 +302,7 @@ def published_of(tables: list[dict[str, Any]]) -> dict[str, pd.DataFrame]:
 
 def group_accuracies(arrays: Mapping[str, Any]) -> pd.DataFrame:
     """Return accuracy (%) in each group of label and background, a mean over networks."""
-    names = [name for name in arrays if name.startswith("groups|")]
+    names = sorted((name for name in arrays if name.startswith("groups|")), key=_position)
     accuracies = np.stack([100 * arrays[name] for name in names])
     columns = [f"label {n // 2}, background {n % 2}" for n in range(accuracies.shape[1])]
     rows = pd.DataFrame(accuracies, columns=columns)
@@ -245,7 +313,15 @@ def group_accuracies(arrays: Mapping[str, Any]) -> pd.DataFrame:
 
 def published_table(values: pd.DataFrame) -> pd.DataFrame:
     """Return values of the paper by method as a table to show."""
-    return values.rename(index=TITLES).rename_axis("method").reset_index()
+    return values.rename(index=TITLES, columns=_column).rename_axis("method").reset_index()
+
+
+def _column(name: str) -> str:
+    """Return a column of Tables 4 to 6 in words: norm and radius, or score and data set."""
+    first, _, rest = name.partition("_")
+    if first in NORMS:
+        return f"{NORMS[first]} {rest}"
+    return f"{DETECTORS[first]}, {name_of(rest)}" if first in DETECTORS else name
 
 
 def published_groups(values: pd.DataFrame) -> pd.DataFrame:
@@ -268,11 +344,12 @@ def with_radii(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def perturbation_curves(results: Iterable[Results]) -> pd.DataFrame:
-    """Return the curves of pixel perturbation, a row a point: share of pixels (%), value."""
+    """Return the curves of pixel perturbation of the last profile, a row a point."""
     curves = []
-    for name, values in drawn(results, "curve").items():
+    profile, arrays = _last(results, "curve")
+    for name, values in arrays.items():
         _, data, network, method = name.split("|")
-        points = {"share": np.linspace(0, 100, len(values)), "value": values}
+        points = {"share": np.linspace(0, 100, len(values)), "value": values, "profile": profile}
         curves.append(pd.DataFrame(points).assign(data=data, network=network, method=method))
     return pd.concat(curves, ignore_index=True)
 

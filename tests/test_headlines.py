@@ -95,9 +95,7 @@ def test_in_short_says_at_what_scale_and_what_to_take_from_it(claims, monkeypatc
     assert text.splitlines()[4] == "**To take from it:** Take it."
     supporting = [verdict(claim="z", word="open", n=n, low=low) for n, low in ((9, 0.01), (3, 0.0))]
     text = headlines.in_short("c", pd.DataFrame([verdict(), *supporting]))
-    assert text.splitlines()[4].endswith(
-        "Take it. Nor more (MNIST, x minus y: 0.080 [0.010, 0.120], n = 9)."
-    )
+    assert text.splitlines()[6] == "- Nor more (MNIST, x minus y: 0.080 [0.010, 0.120], n = 9)."
     text = headlines.in_short("c", pd.DataFrame([verdict(word="open")]), table)
     assert "MLP, accuracy 0.90" in text
     assert "**To take from it:** No." in text

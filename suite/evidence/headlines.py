@@ -123,7 +123,7 @@ def in_short(
     rows = headlines(chapter, verdicts)
     lines = [":::{admonition} In short", ":class: tip", tally(rows), ""]
     if advice := _advice(chapter, rows, verdicts):
-        lines += [f"**To take from it:** {advice}", ""]
+        lines += [f"**To take from it:** {advice[0]}", "", *(f"- {a}" for a in advice[1:]), ""]
     silent = rows["verdict"].isin(SILENT)
     further: list[str] = []
     if table is not None:
@@ -164,7 +164,7 @@ def _together(verdict: str, detail: str, rows: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> str:
+def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> list[str]:
     """Return the sentences that the claims file has for these verdicts.
 
     One on a claim that is no headline, and so not listed below, has its numbers behind it.
@@ -187,7 +187,7 @@ def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> str:
             )
             text = f"{text.removesuffix('.')} ({found})."
         parts.append(text)
-    return " ".join(filter(None, parts))
+    return [part for part in parts if part]
 
 
 def sentence(

@@ -338,7 +338,8 @@ def test_what_the_first_page_says_of_article_canvases_is_what_was_kept():
     assert set(trained["verdict"]) == {"holds"}
     assert set(trained["n"]) == {3}
     more, price = trained["estimate"].abs()
-    assert f"leaves {more:.2f} more than Top-GAP under APGD, and costs {price:.2f}" in text
+    unchanged = f"leaves {more:.2f} more predictions unchanged than Top-GAP under APGD"
+    assert f"{unchanged}, and costs {price:.2f}" in text
     assert f"on cluttered canvases*: {pgd} more survive PGD, {auto} more AutoAttack" in text
     assert f"and {l1} more by the L1 penalty alone" in text
     assert f"add nothing there ({beyond}, no such effect)" in text

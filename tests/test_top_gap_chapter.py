@@ -12,8 +12,10 @@ from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence.claims import load_published
 from suite.evidence.results import load_results
+from suite.evidence.statistics import mean_interval
+from suite.evidence.tables import interval_text, select
 from suite.metrics import largest_mask_iou
-from suite.papers import top_gap
+from suite.papers import top_gap, top_gap_tables
 from suite.papers.top_gap import TITLES
 from suite.paths import KEPT_RESULTS
 from suite.training.loop import check
@@ -370,3 +372,80 @@ def test_the_first_sentence_of_a_section_is_what_was_kept(section):
         rows = load_results(CHAPTER, profile).verdicts
         rows = rows[(rows["claim"] == claim) & (rows["data"] == data)]
         assert rows["verdict"].tolist() == [verdict], (claim, data)
+
+
+def own_values(metric, data, variant, profile="workstation", **where):
+    frame = load_results(CHAPTER, profile).frame
+    where |= {"metric": metric, "data": data, "variant": variant, "main": True, "status": "done"}
+    rows = select(frame, **where)
+    return rows.groupby("seed")["value"].mean()
+
+
+def test_numbers_that_sections_name_are_what_was_kept():
+    text = notebooks.source(CHAPTER).read_text()
+    gains = [
+        interval_text(mean_interval((with_it - without).dropna()))
+        for with_it, without in (
+            [own_values("accuracy", data, v, test="own") for v in ("fpn+l1+pool", "fpn+l1")]
+            for data in ("fashion_mnist", ARTICLES, PHOTOGRAPHS)
+        )
+    ]
+    fashion, articles, photographs = gains
+    assert f"{fashion} (Fashion-MNIST), {articles} (articles) and {photographs} (photo" in text
+    lost = own_values("accuracy", PHOTOGRAPHS, "none", test="own")
+    lost -= own_values("accuracy", PHOTOGRAPHS, "fpn", test="own")
+    assert f"alone loses {lost.mean():.3f} of accuracy" in text
+    fields = [
+        own_values("erf_distance", PHOTOGRAPHS, variant, part="distance").mean()
+        for variant in ("none", "fpn+l1+pool", "fpn")
+    ]
+    plain, top_gap_has, pyramid = (f"{field:.3f}" for field in fields)
+    assert f"(from {plain} to {top_gap_has})" in text
+    assert f"the pyramid alone has {pyramid}" in text
+    centres = [
+        own_values("erf_distance", PHOTOGRAPHS, variant, part="centre").mean()
+        for variant in ("none", "fpn+l1+pool")
+    ]
+    assert centres[1] < centres[0]
+    auto = {"attack": "auto_attack", "battery": "auto", "counts": "unchanged"}
+    left = [
+        64 * own_values("robust_accuracy", PHOTOGRAPHS, variant, **auto).mean()
+        for variant in ("none", "fpn+l1+pool", "l1")
+    ]
+    plain, top_gap_has, l1 = (f"{value:.0f}" for value in left)
+    assert (
+        f"(of 64 images {plain} of the unmodified ones, {top_gap_has} of Top-GAP's, {l1} " in text
+    )
+    rows = load_results(CHAPTER, "workstation").verdicts.set_index(["claim", "data"])["estimate"]
+    fifty, twenty = (
+        [rows[claim, data] for data in ("fashion_mnist", ARTICLES)]
+        for claim in ("pgd-50-accuracy-rises", "pgd-accuracy-rises")
+    )
+    assert "is {:.3f} on Fashion-MNIST and {:.3f} on articles".format(*fifty) in text
+    assert "20 steps show {:.3f} and {:.3f}".format(*twenty) in text
+    both = ("fpn+l1+pool", "none")
+    clean = [own_values("accuracy", "digit_canvas", v, "desktop", test="own") for v in both]
+    assert f"0.{100 * (clean[0] - clean[1]).mean():02.0f} are a gain in clean accuracy" in text
+    ends = top_gap_tables.training_steps()["times as long"]
+    assert f"takes {ends.min():.1f} to {ends.max():.0f} times as long" in text
+    assert f"({ends.min():.1f} to {ends.max():.0f} times the time of a plain one" in text
+
+
+def test_what_sections_say_without_a_claim_is_what_was_kept():
+    frame = load_results(CHAPTER, "workstation").frame
+    assert select(frame, metric="vanishing_gradients")["value"].max() == 0
+    radius = top_gap.rounded(8 / 255)
+    attacked = select(frame, metric="robust_accuracy", counts="unchanged", epsilon=radius)
+    for data in ("fashion_mnist", ARTICLES):
+        rows = attacked[(attacked["data"] == data) & (attacked["scale"] == 1)]
+        left = rows.groupby(["battery", "attack", "parts", "variant"], dropna=False)["value"].mean()
+        square, apgd = (left["parts", "auto_attack", p] for p in ("square", "apgd-t"))
+        assert (square > apgd).all()
+        own = rows[(rows["battery"] == "none") & (rows["attack"] == "pgd")]
+        transfer = rows[rows["battery"] == "transfer"].groupby("variant")["value"].mean()
+        assert (transfer > own.groupby("variant")["value"].mean()[transfer.index]).all()
+    of_articles = attacked[(attacked["data"] == ARTICLES) & (attacked["battery"] == "none")]
+    for attack in ("fgsm", "pgd"):
+        left = of_articles[of_articles["attack"] == attack].groupby("variant")["value"].mean()
+        assert left[["flc", "k_wta"]].min() > left["fpn+l1+pool"]
+    assert "flc" not in set(attacked.loc[attacked["battery"] == "auto", "variant"])

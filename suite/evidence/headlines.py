@@ -31,9 +31,9 @@ PAIRS = ("paired", "not_worse")
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
 CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. An effect
 *holds* where its interval lies on the claimed side and reaches what would matter, is *opposite* on
-the other; *no change* lies within what counts as none, *no such effect* below what would matter;
-*open* is the rest, and headlines that correction for several tests unsettles (it covers these
-alone). {ref}`More <verdicts>`"""
+the other; *no change* lies within what counts as none, *no such effect* below what would matter or
+half of what was published; *open* is the rest, and headlines that correction for several tests
+unsettles (it covers these alone). {ref}`More <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 
 

@@ -324,6 +324,8 @@ ANSWERS = {
         ("pgd-40-accuracy-rises", PHOTOGRAPHS, "holds"),
         ("fgsm-accuracy-rises", PHOTOGRAPHS, "no such effect"),
         ("fgsm-accuracy-rises", ARTICLES, "no such effect"),
+        ("fgsm-accuracy-rises", "digit_canvas", "holds"),
+        ("pgd-accuracy-rises", "digit_canvas", "holds"),
     ],
     "Is the robustness real?": [
         ("auto-attack-accuracy-rises", "fashion_mnist", "holds"),
@@ -354,6 +356,7 @@ ANSWERS = {
         ("accuracy-on-other-backgrounds-rises", ARTICLES, "open"),
         ("accuracy-under-corruptions-rises", PHOTOGRAPHS, "open"),
         ("accuracy-on-other-backgrounds-rises", "digit_canvas", "holds"),
+        ("accuracy-under-corruptions-rises", "digit_canvas", "holds"),
     ],
     "L1 alone": [
         ("more-than-l1-alone", ARTICLES, "no such effect"),

@@ -407,3 +407,10 @@ def test_deviations_say_of_the_planned_networks_what_the_profile_has():
     for text in ("20,000 training images", "over 20 epochs (`workstation`)", "level 3)"):
         assert text in page()
     assert round(20 * -(-20_000 // 128) / 10, -1) == 310
+
+
+def test_how_many_images_are_corrupted_and_ablated_is_said():
+    p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "desktop", {}))
+    assert f"at level {p['levels'][0]} on {p['n_corrupted']} images" in page()
+    assert f"here are {p['n_ablated']} with {p['n_baselines']} each (`desktop`)" in page()
+    assert len(p["levels"]) == 1

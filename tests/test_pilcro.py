@@ -361,7 +361,10 @@ def test_what_is_said_of_flatness_by_other_measures_is_so(kept):
 def test_what_is_said_of_strengths_is_so(kept):
     factors = [np.exp(gap(kept, CENTRED, "tv", f"target {a}").estimate) for a in (1, 10)]
     assert "({:.2f} times, against {:.2f})".format(*factors) in page()
-    elsewhere = np.exp(gap(kept, MOVED, "tv", "target 10").estimate)
+    mild, elsewhere = (np.exp(gap(kept, MOVED, "tv", f"target {a}").estimate) for a in (1, 10))
+    assert f"it is {mild:.2f} times, against {elsewhere:.2f}, at no cost" in page()
+    cost = gap(kept, MOVED, "accuracy", "target 1")
+    assert cost.low < 0 < cost.high
     assert 0.3 < factors[1] < 0.4  # "to a third or a half"
     assert 0.45 < elsewhere < 0.55
     mild = gap(kept, CENTRED, "accuracy", "target 1")
@@ -407,6 +410,18 @@ def test_deviations_say_of_the_planned_networks_what_the_profile_has():
     for text in ("20,000 training images", "over 20 epochs (`workstation`)", "level 3)"):
         assert text in page()
     assert round(20 * -(-20_000 // 128) / 10, -1) == 310
+
+
+def test_kinds_and_seeds_of_the_networks_are_those_that_are_said(kept):
+    rows = kept.frame.query("metric == 'accuracy' and epochs == 0")
+    seeds = rows.groupby(["data", "model"])["seed"].nunique()
+    target, curvature = ([f"{p} {a}" for a in (1, 10, 100)] for p in ("target", "curvature"))
+    assert seeds[MOVED].to_dict() == dict.fromkeys(["none", *target[:2]], 6)
+    assert seeds[CROPPED].to_dict() == dict.fromkeys(["none", "target 10"], 6)
+    few = dict.fromkeys([target[2], *curvature], 2)
+    assert seeds[CENTRED].drop(["cropped", "target 10 cropped"]).to_dict() == (
+        dict.fromkeys(["none", *target[:2]], 6) | few
+    )
 
 
 def test_how_many_images_are_corrupted_and_ablated_is_said():

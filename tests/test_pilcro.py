@@ -1,10 +1,19 @@
-"""The units of the chapter on importance landscapes, and its rows."""
+"""The units of the chapter on importance landscapes, its rows, and what its page says of them."""
 
+import json
+
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from suite.papers import pilcro
+from benchmarks import tables as benchmarks
+from suite import notebooks
+from suite.evidence.claims import load_published
+from suite.evidence.results import load_results
+from suite.evidence.tables import paired_difference
+from suite.papers import pilcro, pilcro_tables
+from suite.paths import NOTEBOOKS
 from suite.units import Measurement, Pretrained, Training, identity
 
 PANEL = {"data": "digits-centred", "network": "resnet", "epochs": 3, "n_train": 50}
@@ -237,3 +246,186 @@ def test_landscapes_are_kept_in_half_precision():
     tensors = {"landscape": torch.ones(2, 2), "curve": torch.ones(3)}
     kept = pilcro.kept_tensors(PARAMETERS, tensors)
     assert [kept[name].dtype for name in tensors] == [torch.float16, torch.float32]
+
+
+CHAPTER = "pilcro"
+CENTRED, MOVED, CROPPED = "digits-centred", "digits-anywhere", "digits-centred-cropped"
+CANNOT, NONE = "cannot be measured here", "no such effect"
+# Sections and the verdicts that their first sentences rest on; of theory, what it proves is tested
+# with the functions that it calls.
+ANSWERS = {
+    "Paths (Figures 1 and 2)": [],
+    "Resampling and gradients (Lemma 1)": [],
+    "Paths and squared gradients (Proposition 1)": [
+        ("landscape-at-initialisation-follows-the-paths", "initialisation", "holds")
+    ],
+    "ReLU and batch normalisation (Appendix C)": [],
+    "The cost of the penalty (section 3.3.3)": [],
+    "Residual connections (section 3.2)": [],
+    "Checkerboards of real networks": [],
+    "Accuracy, flatness and loss (Table 1)": [
+        ("target-penalty-flattens", CENTRED, "holds"),
+        ("target-penalty-flattens", MOVED, "holds"),
+        ("target-10-is-more-accurate", MOVED, "opposite"),
+        ("target-10-is-more-accurate-with-cropping", CROPPED, "opposite"),
+        ("target-10-is-more-accurate", CENTRED, "open"),
+        ("target-10-has-a-lower-loss", CENTRED, NONE),
+        ("target-10-has-a-lower-loss", MOVED, "opposite"),
+        ("target-1-is-more-accurate", CENTRED, "opposite"),
+        ("target-1-is-more-accurate", MOVED, NONE),
+        ("curvature-penalty-flattens", CENTRED, CANNOT),
+        ("flatter-is-more-accurate", CENTRED, "opposite"),
+    ],
+    "Flat by every measure?": [
+        ("flat-beyond-a-grid", "cifar100", "not run"),
+        ("less-weight-in-the-middle", "cifar100", "not run"),
+        ("nearer-to-its-target", "cifar100", "not run"),
+    ],
+    "Training curves and landscapes (Figures 3 and 4)": [
+        ("training-is-faster", CENTRED, "open"),
+        ("training-is-faster", MOVED, "open"),
+    ],
+    "Random cropping (RC+)": [
+        ("random-cropping-flattens", CENTRED, "open"),
+        ("random-cropping-flattens-with-penalty", CENTRED, "open"),
+        ("penalty-flattens-more-than-cropping", CENTRED, NONE),
+    ],
+    "A network that was trained on photographs": [],
+    "ImageNet (Table 2, Figure 5)": [("target-penalty-flattens", "imagenet", "not run")],
+    "Robustness to corruptions (Tables 3 and 4)": [
+        ("more-accurate-under-corruptions", MOVED, "opposite"),
+        ("more-robust-to-blur", MOVED, "opposite"),
+        ("more-robust-to-digital-corruptions", MOVED, "opposite"),
+        ("more-robust-to-weather", MOVED, "open"),
+        ("less-robust-to-noise", MOVED, "open"),
+        ("more-robust-to-corruptions", MOVED, "open"),
+    ],
+    "Taking pixels away (Figure 6)": [
+        ("ablation-is-resisted", MOVED, "open"),
+        ("ablation-is-resisted", "imagenet", "not run"),
+    ],
+    "Is accuracy by location more even? (beyond the paper)": [
+        ("accuracy-by-location-is-more-even", CENTRED, NONE),
+        ("penalty-does-more-than-translation", CENTRED, "opposite"),
+        ("penalty-does-more-than-random-cropping-at-the-edge", CENTRED, "opposite"),
+        ("accuracy-by-location-is-more-even", MOVED, CANNOT),
+    ],
+    "What is missing": [("target-penalty-flattens", "cifar100", "not run")],
+}
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return load_results(CHAPTER, "desktop")
+
+
+def page():
+    cells = json.loads(notebooks.source(CHAPTER).read_text())["cells"]
+    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+
+
+@pytest.mark.parametrize("section", ANSWERS)
+def test_the_first_sentence_of_a_section_is_what_was_kept(kept, section):
+    (text,) = page().split(f"## {section}\n\n")[1:]
+    assert text.startswith("**")
+    for claim, data, verdict in ANSWERS[section]:
+        rows = kept.verdicts
+        rows = rows[(rows["claim"] == claim) & (rows["data"] == data)]
+        assert rows["verdict"].tolist() == [verdict], (claim, data)
+
+
+def test_no_network_of_photographs_is_among_the_results(kept):
+    data = {*kept.frame["data"], *load_results(CHAPTER, "workstation").frame["data"]}
+    assert data == {CENTRED, MOVED, CROPPED, "initialisation", "imagenet-samples"}
+    assert "No network was trained on photographs" in page()
+
+
+def gap(kept, data, metric, model):
+    """Return the interval of a model against none, of logarithms but for differences."""
+    rows = kept.frame.query("data == @data and metric == @metric and epochs == 0")
+    if metric not in ("accuracy", "target_distance", "accuracy_early"):
+        rows = rows.assign(value=np.log(rows["value"]))
+    return paired_difference(rows, "model", model, "none", ["seed"])
+
+
+def test_what_is_said_of_flatness_by_other_measures_is_so(kept):
+    for metric in ("block_tv", "centre_to_rim"):
+        assert gap(kept, CENTRED, metric, "target 10").low > 0
+        apart = gap(kept, MOVED, metric, "target 10")
+        assert apart.low < 0 < apart.high
+    for data in (CENTRED, MOVED):
+        assert gap(kept, data, "target_distance", "target 10").high < 0
+        assert gap(kept, data, "target_distance", "target 10").n == 6
+
+
+def test_what_is_said_of_strengths_is_so(kept):
+    factors = [np.exp(gap(kept, CENTRED, "tv", f"target {a}").estimate) for a in (1, 10)]
+    assert "({:.2f} times, against {:.2f})".format(*factors) in page()
+    mild, elsewhere = (np.exp(gap(kept, MOVED, "tv", f"target {a}").estimate) for a in (1, 10))
+    assert f"it is {mild:.2f} times, against {elsewhere:.2f}, at no cost" in page()
+    cost = gap(kept, MOVED, "accuracy", "target 1")
+    assert cost.low < 0 < cost.high
+    assert 0.3 < factors[1] < 0.4  # "to a third or a half"
+    assert 0.45 < elsewhere < 0.55
+    mild = gap(kept, CENTRED, "accuracy", "target 1")
+    assert -0.0055 < mild.estimate < -0.0045  # "half a point"
+    assert mild.high < 0
+    rows = kept.frame.query("data == @CENTRED and metric == 'accuracy' and epochs == 0")
+    strong = rows[rows["model"] == "target 10"].set_index("seed")["value"]
+    assert strong.idxmin() == 0
+    # Networks that "have hardly learnt", beside a chance of one in ten and 0.97 without penalty.
+    assert rows[rows["alpha"] == 100].groupby("model")["value"].mean().between(0.1, 0.6).all()
+
+
+def test_early_epochs_are_behind_on_average(kept):
+    early = kept.frame.query("metric == 'accuracy_early'")
+    means = early.groupby(["data", "model"])["value"].mean().unstack()
+    for data in (CENTRED, MOVED):
+        assert means.loc[data, "target 10"] < means.loc[data, "none"]
+
+
+def test_a_step_with_the_penalty_costs_what_is_said():
+    steps = benchmarks.landscape_steps(benchmarks.measured("cpu"))
+    assert steps["step with the penalty"].min() > 2
+    assert steps["one in ten with it"].max() < 1.2
+
+
+def test_what_is_said_of_the_published_tables_is_so():
+    published = load_published(CHAPTER)
+    nothing = pd.DataFrame(columns=["metric", "status", "data", "value"])
+    table = pilcro_tables.tables_3_and_4(published, nothing, "robustness", ["target 10"])
+    gaps = table.set_index("category").drop(columns="model").astype(float)
+    assert gaps.filter(like="CIFAR").idxmin().tolist() == ["noise", "noise"]
+    assert (gaps["published, ImageNet"] < 0).sum() == 3
+    paper = pilcro_tables.published_values(published, 2)
+    assert all(abs(p["top_1"] - paper["none"]["top_1"]) < 0.01 for p in paper.values())
+
+
+def test_deviations_say_of_the_planned_networks_what_the_profile_has():
+    plan = notebooks.profiles(CHAPTER)
+    assert plan["workstation"]["panels"][0]["models"] == []
+    commented = (NOTEBOOKS / "profiles" / CHAPTER / "workstation.yml").read_text()
+    for text in ("n_train: 20000", "epochs: 20", "levels: [3]", "n_landscape: 1000"):
+        assert f"{text}\n" in commented
+    for text in ("20,000 training images", "over 20 epochs (`workstation`)", "level 3)"):
+        assert text in page()
+    assert round(20 * -(-20_000 // 128) / 10, -1) == 310
+
+
+def test_kinds_and_seeds_of_the_networks_are_those_that_are_said(kept):
+    rows = kept.frame.query("metric == 'accuracy' and epochs == 0")
+    seeds = rows.groupby(["data", "model"])["seed"].nunique()
+    target, curvature = ([f"{p} {a}" for a in (1, 10, 100)] for p in ("target", "curvature"))
+    assert seeds[MOVED].to_dict() == dict.fromkeys(["none", *target[:2]], 6)
+    assert seeds[CROPPED].to_dict() == dict.fromkeys(["none", "target 10"], 6)
+    few = dict.fromkeys([target[2], *curvature], 2)
+    assert seeds[CENTRED].drop(["cropped", "target 10 cropped"]).to_dict() == (
+        dict.fromkeys(["none", *target[:2]], 6) | few
+    )
+
+
+def test_how_many_images_are_corrupted_and_ablated_is_said():
+    p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "desktop", {}))
+    assert f"at level {p['levels'][0]} on {p['n_corrupted']} images" in page()
+    assert f"here are {p['n_ablated']} with {p['n_baselines']} each (`desktop`)" in page()
+    assert len(p["levels"]) == 1

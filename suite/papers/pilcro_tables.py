@@ -111,7 +111,9 @@ def table_1(published: Mapping[str, Any], table: pd.DataFrame, data: str) -> pd.
     for model in (m for m in MODELS if m in (here or paper)):
         row = {"model": model}
         for column, (metric, title) in COLUMNS.items():
-            row[f"{title}, published"] = f"{paper[model][column]:g}" if model in paper else "–"
+            value = paper.get(model, {}).get(column)
+            text = np.format_float_positional(value, min_digits=4) if value else "–"
+            row[f"{title}, published"] = text
             if here:
                 row[f"{title}, here"] = measured(table, metric, data, model)
         rows.append(row)
@@ -247,7 +249,8 @@ def theory_table(arrays: Arrays, table: pd.DataFrame) -> pd.DataFrame:
         parts = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "error", "paths"))
         mean, error, paths = parts
         inside = np.abs(mean - paths) < 1.96 * error.clip(1e-300)
-        row = {"network": str(kind), "95% bands that hold the prediction": f"{inside.mean():.0%}"}
+        row = {"network": name_of(kind)}
+        row["95% bands that hold the prediction"] = f"{inside.mean():.0%}"
         row["mean / predicted mean"] = f"{mean.mean() / paths.mean():.2f}"
         row["correlation with the path counts"] = f"{values.mean():.3f} (least {values.min():.3f})"
         rows.append(row)

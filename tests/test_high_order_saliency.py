@@ -1,5 +1,6 @@
 """What the chapter on high-order saliency measures, and the rows and pictures that come of it."""
 
+import json
 import math
 
 import numpy as np
@@ -9,7 +10,9 @@ import torch
 
 from suite import notebooks
 from suite.errors import RunFailed, UsageError
+from suite.evidence.results import load_results
 from suite.papers import high_order_saliency as paper
+from suite.papers import high_order_tables, high_order_theory
 from suite.papers.second_order import MARGINS
 from suite.runs import compute
 from suite.store import Record
@@ -468,3 +471,100 @@ def test_photographs_are_as_sure_as_among_all_classes(small):
     sure = everything.drop_duplicates("image").set_index("image")["sure"]
     assert few["sure"].tolist() == sure.loc[few["image"]].tolist()
     assert set(sure) == {"low", "between", "high"}
+
+
+SAMPLES, IMAGENETTE = "imagenet-samples", "resized:imagenette160:224"
+RUN = [(SAMPLES, "efficientnet_lite0"), (IMAGENETTE, "efficientnet_lite0")]
+RUN += [(SAMPLES, "efficientnet_lite1"), (SAMPLES, "efficientnet_lite2")]
+CURVED = [(SAMPLES, "efficientnet_lite0_smooth"), ("resized:imagenette160:64", "resnet_swish")]
+
+
+def said(claim, *verdicts, on=RUN):
+    """Return what is said of a claim, with its verdict on the first data and networks."""
+    return [(claim, *pair, verdict) for pair, verdict in zip(on, verdicts, strict=False)]
+
+
+NONE, EVERYWHERE = "no such effect", ["holds"] * 4
+ANSWERS = {
+    "Do the closed forms hold? (Proposition 1, Theorem 5)": [],
+    "The Hessian has nearly rank one (Theorems 4 and 5)": [
+        *said("hessian-nearly-rank-one-when-confident", "holds", "holds", "open", "open"),
+        *said("eigenvector-parallel-to-gradient-when-confident", "holds", "holds", "open", "holds"),
+    ],
+    "First against second order (Figure 1)": [
+        *said("second-order-matters-less-when-confident", *EVERYWHERE),
+        *said("alike-when-confident", *EVERYWHERE),
+        *said("different-when-unconfident", *["open"] * 4),
+    ],
+    "A confident and an unconfident photograph (Figure 2)": [],
+    "Is the second order more faithful? (equation 2)": [
+        *said("second-order-raises-the-loss-more-when-unconfident", NONE, NONE, "open", "open"),
+        *said("second-order-groups-raise-the-loss-more", NONE),
+    ],
+    "Groups of pixels (Figure 3)": said("groups-differ-from-the-clipped-gradient", NONE),
+    "Methods side by side (Section 5)": [],
+    "Do maps lie on the object? (Section 5)": [
+        ("groups-lie-on-the-object", *RUN[1], "opposite"),
+        ("groups-are-discriminative", *RUN[1], NONE),
+    ],
+    "What the Hessian costs (Appendix C)": [
+        ("decomposition-takes-seconds", "imagenet", "resnet50", "not run")
+    ],
+    "When does the L1 norm find the best group? (Appendix E)": [],
+    "Rank one and the number of classes (Appendix F.1)": [],
+    "Networks that are not piecewise linear (Appendix F.3)": [
+        *said("same-trend-without-piecewise-linearity", "holds", "holds", on=CURVED),
+        *said("eigenvector-nears-gradient-without-piecewise-linearity", "open", "holds", on=CURVED),
+    ],
+    "Few classes and low confidence (beyond the paper)": [
+        *said("more-classes-nearer-rank-one", "holds"),
+        *said("more-classes-second-order-matters-less", "opposite"),
+    ],
+    "Are the maps better? (beyond the paper)": [
+        *said("groups-improve-insertion", NONE),
+        *said("groups-improve-deletion", NONE),
+        *said("groups-improve-on-the-vanilla-gradient", NONE),
+        *said("smooth-groups-improve-on-smooth-grad", NONE),
+        *said("groups-keep-faithfulness", "open"),
+    ],
+}
+
+
+@pytest.mark.parametrize("section", ANSWERS)
+def test_the_first_sentence_of_a_section_is_what_was_kept(section):
+    cells = json.loads(notebooks.source(CHAPTER).read_text())["cells"]
+    (text,) = (t for t in map("".join, (c["source"] for c in cells)) if f"## {section}\n" in t)
+    assert text.partition(f"## {section}\n\n")[2].startswith("**")
+    verdicts = load_results(CHAPTER, "workstation").verdicts
+    verdicts = verdicts.set_index(["claim", "data", "network"])["verdict"]
+    assert {(*key, verdicts[tuple(key)]) for *key, _ in ANSWERS[section]} == {*ANSWERS[section]}
+
+
+def test_what_first_sentences_say_beside_verdicts_is_what_was_kept():
+    results = load_results(CHAPTER, "workstation")
+    rows = results.frame
+    errors = rows[rows["metric"] == "closed_form_error"].groupby(["data", "network"])["value"]
+    curved = errors.median().index.isin(CURVED)
+    assert errors.max()[~curved].max() < 1e-3
+    assert errors.median()[curved].min() > 0.2
+    zeros = high_order_tables.select(rows, "sparsity", saliency="caso", network=RUN[0][1])
+    assert len(zeros) == 40
+    assert zeros["value"].min() > 0.75
+    for metric, chance in (("on_box", 0.25), ("on_pair", 0.5)):
+        on = rows[rows["metric"] == metric].groupby("saliency")["value"]
+        assert (on.mean() - 2.1 * on.sem()).min() > chance, metric
+    far = high_order_tables.by_classes(rows[rows["data"] == SAMPLES], "difference", [10], margin=10)
+    assert far["network"].value_counts().to_dict() == {"10 classes": 200, "all classes": 200}
+    for _, of_count in far.groupby("network"):
+        assert of_count["confidence"].corr(of_count["value"], method="spearman") < -0.7
+
+
+def test_what_first_sentences_say_of_theory_is_so():
+    best = [high_order_theory.recovered(ratio)[1] for ratio in (0, 0.25, 0.5, 0.75, 0.9)]
+    assert best[0] == 1
+    assert best == sorted(best, reverse=True)
+    assert best[-1] == pytest.approx(0.5, abs=0.02)
+    tops, counts = (0.5, 0.9, 0.99, 0.999), (10, 31, 100, 313, 1000)
+    left = [[high_order_theory.rank_one_error(c, top)[0] for c in counts] for top in tops]
+    assert (np.diff(left, axis=0) < 0).all()
+    assert (np.diff(left, axis=1) < 0).all()

@@ -408,6 +408,10 @@ ANSWERS = {
         "leakage-suppressed": "holds",
         "share-of-leakage-suppressed": "holds",
         "input-gradient-leaves-leakage": OPPOSITE,
+        "pgd-training-suppresses-leakage": "holds",
+        "fgsm-training-leaves-leakage": OPPOSITE,
+        "softplus-leaves-leakage": "holds",
+        "hessian-leaves-leakage": ABSENT,
     },
     "**Here density and input gradient leak about alike": {
         "leakage-below-input-gradient": "open",
@@ -453,6 +457,16 @@ def test_the_answer_of_a_section_is_what_its_verdicts_say(sentence):
     for claim, word in ANSWERS[sentence].items():
         found = verdicts[(verdicts["claim"] == claim) & (verdicts["verdict"] != "not run")]
         assert found["verdict"].tolist() == [word], claim
+
+
+def test_what_is_said_of_adversarial_training_and_the_hessian_is_so():
+    rows = load_results(CHAPTER, "workstation").verdicts.set_index("claim")["estimate"]
+    names = ("pgd", "fgsm", "hessian")
+    claims = ("pgd-training-suppresses", "fgsm-training-leaves", "hessian-leaves")
+    left = dict(zip(names, (f"{rows[f'{claim}-leakage']:.2f}" for claim in claims), strict=True))
+    assert f"by PGD to {left['pgd']} of it, as published" in PAGE
+    assert f"to {left['fgsm']}. SoftPlus activations leave it" in PAGE
+    assert f"is not shown ({left['hessian']})" in PAGE
 
 
 def test_what_is_said_of_the_two_sizes_of_steps_is_so():

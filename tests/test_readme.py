@@ -380,6 +380,9 @@ def test_what_the_first_page_says_of_photographs_with_top_gap_is_what_was_kept()
     assert f"the accuracy of a fine-tuned network stays at {accuracy:.2f}; {pgd} more" in text
     assert f"FGSM ({fgsm}) and AutoAttack ({auto}, where hardly anything is left" in text
     assert f"brings {l1} under FGSM and {l1_auto} under AutoAttack; pooling takes {pooling}" in text
+    assert rows.loc["l1-alone-keeps-accuracy", "verdict"] == "holds"
+    beside = f"under FGSM L1 gains {rows.loc['l1-alone-helps', 'estimate']:.2f}, Top-GAP nothing"
+    assert beside in source("side_by_side").read_text()
 
 
 def test_what_the_first_page_says_of_digit_canvases_is_what_was_kept():

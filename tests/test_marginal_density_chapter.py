@@ -17,6 +17,7 @@ from suite.notebooks import source
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
 from suite.papers.marginal_density import Design, at_equal_accuracy, to_standard
+from suite.paths import ROOT
 from suite.units import Measurement, Training
 
 CHAPTER = "marginal_density"
@@ -393,7 +394,9 @@ def test_balanced_batches_raise_the_worst_group_as_the_box_says():
     means = 100 * rows.groupby(["method", "strength"])["value"].mean()
     plain, balanced = (means[name][0.0] for name in ("standard", "standard_balanced"))
     assert f"from {plain:.1f}% to {balanced:.1f}%" in text
-    assert text.startswith("No strength of the penalty raises the worst group; balanced batches do")
+    assert text.startswith(
+        "No strength of the penalty was shown to raise the worst group; balanced"
+    )
     assert means["density"].max() < plain
 
 
@@ -467,6 +470,24 @@ def test_what_is_said_of_adversarial_training_and_the_hessian_is_so():
     assert f"by PGD to {left['pgd']} of it, as published" in PAGE
     assert f"to {left['fgsm']}. SoftPlus activations leave it" in PAGE
     assert f"is not shown ({left['hessian']})" in PAGE
+
+
+def test_what_is_said_of_leakage_in_the_long_trainings_is_so():
+    frame = load_results(CHAPTER, "workstation").frame
+    rows = frame[(frame["panel"] == "methods") & (frame["against"].fillna("") == "")]
+    rows = rows[rows["data"] == "blockmnist"]
+    means = rows.groupby(["metric", "method"])["value"].mean()
+    accuracy, share, size = (
+        means[metric][["density", "input_gradient"]].tolist()
+        for metric in ("accuracy", "leakage_share", "leakage")
+    )
+    assert "nearly equal ({:.1%} and {:.1%})".format(*accuracy) in PAGE
+    both = "({:.2f} against {:.2f}), and more in size ({:.3f} against {:.3f})"
+    assert both.format(*share, *size) in PAGE
+    shares = rows[rows["metric"] == "leakage_share"]
+    assert paired_difference(shares, "method", "density", "input_gradient").high < 0
+    first = (ROOT / "book" / "index.md").read_text()
+    assert both.replace("and more", "more").format(*share, *size) in first
 
 
 def test_what_is_said_of_the_two_sizes_of_steps_is_so():

@@ -49,7 +49,7 @@ OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
     "masks_of_others epsilon epsilons auto_epsilons auto_steps scales steps_swept few seeds "
     "few_seeds validation_seeds last_strengths left_out attacked n_images n_attacked n_fgsm "
-    "n_battery n_corrupted n_queries".split()
+    "n_battery n_corrupted n_queries square_queries".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
@@ -190,7 +190,12 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
     ce = {"parts": ["apgd-ce"], "steps": p.pgd_steps}
     yield "parts", _attack("auto_attack", n, p.epsilon, **ce)
     yield "parts", _attack("auto_attack", n, p.epsilon, **ce | {"parts": ["apgd-t"]})
-    yield "parts", _attack("auto_attack", n, p.epsilon, parts=["square"], queries=p.n_queries)
+    yield (
+        "parts",
+        _attack(
+            "auto_attack", n, p.epsilon, parts=["square"], queries=p.square_queries or p.n_queries
+        ),
+    )
     for scale in p.scales:
         settings = _attack("pgd", n, p.epsilon, **across)
         yield "scale", settings | {"scale": scale}

@@ -43,9 +43,9 @@ def test_what_headlines_compare_is_trained_with_six_seeds(profile):
         seeds = {v: [m.seed for m in made if m == top_gap.main_model(p, v, m.seed)] for v in TITLES}
         assert all(seeds[v] for v in set(top_gap.VARIANTS) - set(p.left_out))
         if p.data != PHOTOGRAPHS:  # of which no headline speaks
-            assert all(
-                len(seeds[v]) >= 6 for v in ("none", "fpn+l1", top_gap.ALL_THREE, "fpn+pool")
-            )
+            of_headlines = {"none", "fpn+l1", top_gap.ALL_THREE, "fpn+pool"} - set(p.left_out)
+            assert of_headlines >= {"none", top_gap.ALL_THREE}
+            assert all(len(seeds[v]) >= 6 for v in of_headlines)
         units = [top_gap.training(p, m) for m in made]
         assert len(units) == len({str(u) for u in units})
         for unit in units[:: len(units) // 10]:

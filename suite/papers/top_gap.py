@@ -37,7 +37,6 @@ TITLES = {
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
-LARGEST_KEPT = 64  # pixels a side of an image; photographs are larger, and never kept
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
 # The units are networks: values of single images are summed up before anything is read.
@@ -334,9 +333,9 @@ def collect(
             arrays[name] = np.asarray(shown)
     for p in panels(parameters):
         test = data_of(training(p, main_model(p, ALL_THREE, p.few_seeds[0]))).test
-        shown = test.images[: p.n_shown].expand(-1, 3, -1, -1)
-        if max(shown.shape[2:]) <= LARGEST_KEPT:
-            arrays[f"{p.data}|images"] = shown.numpy()
+        shown = test.images[: p.n_shown]
+        if shown.shape[1] == 1:  # those in colour are photographs, and never kept
+            arrays[f"{p.data}|images"] = shown.expand(-1, 3, -1, -1).numpy()
         arrays[f"{p.data}|labels"] = test.labels[: p.n_shown].numpy()
     return rows.assign(matched=matched(rows)), arrays
 

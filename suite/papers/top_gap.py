@@ -195,6 +195,10 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
             "auto_attack", n, p.epsilon, parts=["square"], queries=p.square_queries or p.n_queries
         ),
     )
+    if p.square_queries and model.variant == ALL_THREE and p.small_epsilon:
+        small = {"parts": ["square"], "queries": p.square_queries}
+        for settings in (ce | {"parts": ["apgd-t"]}, small):
+            yield "small parts", _attack("auto_attack", n, p.small_epsilon, **settings)
     for scale in p.scales:
         settings = _attack("pgd", n, p.epsilon, **across)
         yield "scale", settings | {"scale": scale}

@@ -281,6 +281,11 @@ def test_reports_are_printed_even_when_units_fail(
 
 def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
     of = small()
+
+    def of_maps(metric: str, **options: Any) -> Measurement:
+        network = small(network="top_gap", network_options=options)
+        return Measurement(training=network, metric=metric, settings={"n_images": 3})
+
     return {
         "metric": (
             Measurement(training=of, metric="acuracy"),
@@ -325,6 +330,24 @@ def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
             small(n_train=4001),
             "n_train: expected at most 4000 for the training split of 'mnist5k', got 4001",
         ),
+        "locations that are pooled": (
+            small(network="top_gap", network_options={"k": 5000}),
+            "network 'top_gap' on data set 'mnist5k': k: expected a number of locations, an "
+            "integer from 1 to 784,",
+        ),
+        "masks": (
+            of_maps("mask_iou", k=0.1),
+            "mask_iou: expected a data set with masks, got 'mnist5k'",
+        ),
+        "centre of class maps": (
+            of_maps("erf_distance", k=0.1, fpn=False, backbone_options={"blocks": [1] * 5}),
+            "network 'top_gap' on data set 'mnist5k': maps_of: expected maps of at least 3 x 3, "
+            "or the place called the centre is the corner, got 2 x 2",
+        ),
+        "class maps": (
+            Measurement(training=of, metric="class_map_sparsity", settings={"n_images": 3}),
+            "class_map_sparsity: expected a network with class maps, such as 'top_gap'",
+        ),
     }
 
 
@@ -344,6 +367,10 @@ def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
         "option of a network",
         "number of training images",
         "number of test images",
+        "locations that are pooled",
+        "masks",
+        "centre of class maps",
+        "class maps",
     ],
 )
 @pytest.mark.usefixtures("no_training")

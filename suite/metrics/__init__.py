@@ -40,6 +40,11 @@ from suite.metrics.faithfulness import (
 from suite.metrics.groups import group_accuracies
 from suite.metrics.location import centre_to_rim, correct_by_location, positions
 from suite.metrics.out_of_distribution import OOD_SCORES, auroc, logit_auroc
-from suite.metrics.receptive_field import ERFDistance, effective_receptive_field, erf_distance
+from suite.metrics.receptive_field import (
+    ERFDistance,
+    check_map_size,
+    effective_receptive_field,
+    erf_distance,
+)
 from suite.metrics.robustness import local_lipschitz_estimate, max_sensitivity
 from suite.metrics.saliency import SALIENCIES, saliency_maps

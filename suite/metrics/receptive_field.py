@@ -88,11 +88,7 @@ def erf_distance(
         raise unknown("normalise", normalise, ["each", "together", "none"])
     with torch.no_grad():
         height, width = maps_of(images[:1]).shape[-2:]
-    if min(height, width) < 3:
-        raise ValueError(
-            "maps_of: expected maps of at least 3 x 3, or the place called the centre is the "
-            f"corner, got {height} x {width}; leave out a stride, or give larger images"
-        )
+    check_map_size(height, width)
     centre = ((height - 1) // 2, (width - 1) // 2)
     fields = torch.stack(
         [
@@ -108,3 +104,12 @@ def erf_distance(
         fields = deviation / torch.where(spread > 0, spread, 1)
     middle, corner = fields.abs().mean(2).T
     return ERFDistance(middle, corner, middle - corner)
+
+
+def check_map_size(height: int, width: int) -> None:
+    """Raise a ValueError if the centre of maps of this size is their corner."""
+    if min(height, width) < 3:
+        raise ValueError(
+            "maps_of: expected maps of at least 3 x 3, or the place called the centre is the "
+            f"corner, got {height} x {width}; leave out a stride, or give larger images"
+        )

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -13,7 +13,8 @@ from reglib.autodiff import input_gradient
 from reglib.top_gap import TopGAPNet
 from suite import metrics
 from suite.attacks import ATTACKS, Attacked, judged
-from suite.errors import UsageError, check_call
+from suite.data import ImageData
+from suite.errors import UsageError, check_call, expected
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import from_identity, training_of
 
@@ -189,6 +190,41 @@ def vanishing_gradients(subject: EvaluatedModel, *, n_images: int) -> Result:
     return Result((torch.cat(sizes) == 0).double())
 
 
+def check_network(
+    network: nn.Module, data: ImageData, name: str, measured: Collection[str]
+) -> None:
+    """Check that class maps and masks are what metrics take, by a network before its training.
+
+    Args:
+        network: as it is before training.
+        data: that it is to be trained on.
+        name: of the data.
+        measured: names of the metrics; those of other chapters are passed over.
+
+    Raises:
+        UsageError: a k above the number of locations of a class map; class maps, masks or locations
+            that a metric needs and that are not there; masks of another size than the images.
+    """
+    if isinstance(network, TopGAPNet):
+        with torch.no_grad():
+            maps = network.eval().class_maps(torch.zeros(1, *data.shape))
+        try:
+            network.pool(maps)
+            if "erf_distance" in measured:
+                metrics.check_map_size(*maps.shape[2:])
+        except ValueError as error:
+            raise UsageError(f"network 'top_gap' on data set {name!r}: {error}") from error
+    elif needs_maps := sorted(OF_MAPS & set(measured)):
+        raise UsageError(f"{needs_maps[0]}: expected a network with class maps, such as 'top_gap'")
+    for metric in sorted(OF_MASKS & set(measured)):
+        if data.test.masks is None:
+            raise UsageError(f"{metric}: expected a data set with masks, got {name!r}")
+        if data.test.masks.shape[-2:] != data.shape[1:]:
+            height, width = data.test.masks.shape[-2:]
+            size = "masks of {1} x {2} pixels, as the images".format(*data.shape)
+            raise expected(f"{metric}: data set {name!r}", size, f"{height} x {width}")
+
+
 def check_attack(
     attack: str, attack_settings: Mapping[str, Any] | None = None, **others: object
 ) -> None:
@@ -201,6 +237,8 @@ def check_attack(
     check_call("attack", attack, ATTACKS, attack_settings or {}, given=given)
 
 
+OF_MASKS = {"mask_iou", "mask_iou_beyond_others"}
+OF_MAPS = OF_MASKS | {"class_map_sparsity", "effective_receptive_field", "erf_distance"}
 _METRICS = (
     class_map_sparsity,
     effective_receptive_field,

@@ -12,7 +12,7 @@ import pandas as pd
 from suite import networks
 from suite.data import load_data
 from suite.errors import RunFailed, UsageError, expected
-from suite.papers import measure
+from suite.papers import measure, top_gap_measures
 from suite.papers.marginal_density_measures import check_other_images
 from suite.runs.execute import Job, describe, keys_of
 from suite.runs.executors import Resources, run_jobs
@@ -125,7 +125,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
 
     Raises:
         UsageError: too few images, images of a shape or an option that a network does not take,
-            labels that it does not have, out-of-distribution images that are those of the training.
+            labels that it does not have, out-of-distribution images that are those of the training,
+            class maps or masks that are not what a metric takes.
     """
     # Folds of a data set one after another: few of them are remembered.
     units = sorted(units, key=lambda u: (training_of(u).data, getattr(training_of(u), "fold", 0)))
@@ -138,6 +139,10 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             checked_test_split(own, shown, name, measure.images_needed(unit), labelled=labelled)
             if not labelled:
                 check_other_images(own, shown, unit.training.data, name)
+    measured = defaultdict(set)
+    for unit in units:
+        if isinstance(unit, Measurement):
+            measured[_kind(unit.training)].add(unit.metric)
     built = set()
     for network in map(training_of, units):
         data = data_of(network)
@@ -154,10 +159,16 @@ def _check_with_data(units: Iterable[Unit]) -> None:
         if network.n_train is not None and network.n_train > n_train:
             most = f"at most {n_train} for the training split of {network.data!r}"
             raise expected("n_train", most, network.n_train)
-        kind = (network.data, network.network, str(network.network_options))
-        if kind not in built:
-            loop.initial_network(network, data)
+        if (kind := _kind(network)) not in built:
+            top_gap_measures.check_network(
+                loop.initial_network(network, data), data, network.data, measured[kind]
+            )
             built.add(kind)
+
+
+def _kind(network: Network) -> tuple[str, str, str]:
+    options = {} if isinstance(network, Pretrained) else network.network_options
+    return network.data, network.network, str(options)
 
 
 def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:

@@ -332,7 +332,7 @@ def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
         ),
         "locations that are pooled": (
             small(network="top_gap", network_options={"k": 5000}),
-            "network 'top_gap' on data set 'mnist5k': k: expected a number of locations, an "
+            "'top_gap' on data set 'mnist5k': k: expected a number of locations, an "
             "integer from 1 to 784,",
         ),
         "masks": (
@@ -341,12 +341,12 @@ def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
         ),
         "centre of class maps": (
             of_maps("erf_distance", k=0.1, fpn=False, backbone_options={"blocks": [1] * 5}),
-            "network 'top_gap' on data set 'mnist5k': maps_of: expected maps of at least 3 x 3, "
+            "'top_gap' on data set 'mnist5k': maps_of: expected maps of at least 3 x 3, "
             "or the place called the centre is the corner, got 2 x 2",
         ),
         "class maps": (
             Measurement(training=of, metric="class_map_sparsity", settings={"n_images": 3}),
-            "class_map_sparsity: expected a network with class maps, such as 'top_gap'",
+            "expected a network with class maps, such as 'top_gap', got ",
         ),
     }
 

@@ -199,10 +199,10 @@ def test_masks_of_another_size_are_refused_before_any_training():
     masks = torch.ones(9, 8, 12, dtype=torch.bool)
     split = Split(right.test.images, right.test.labels, masks)
     network = subject().network
-    top_gap_measures.check_network(network, right, "d", ["mask_iou", "accuracy"])
+    top_gap_measures.check_network(network, unit(), right, ["mask_iou", "accuracy"])
     with pytest.raises(UsageError, match=r"masks of 16 x 16 pixels, as the images, got 8 x 12"):
         top_gap_measures.check_network(
-            network, ImageData(split, split, right.classes, ""), "d", ["mask_iou"]
+            network, unit(), ImageData(split, split, right.classes, ""), ["mask_iou"]
         )
 
 

@@ -189,16 +189,11 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
     ce = {"parts": ["apgd-ce"], "steps": p.pgd_steps}
     yield "parts", _attack("auto_attack", n, p.epsilon, **ce)
     yield "parts", _attack("auto_attack", n, p.epsilon, **ce | {"parts": ["apgd-t"]})
-    yield (
-        "parts",
-        _attack(
-            "auto_attack", n, p.epsilon, parts=["square"], queries=p.square_queries or p.n_queries
-        ),
-    )
-    if p.square_queries and model.variant == ALL_THREE and p.small_epsilon:
-        small = {"parts": ["square"], "queries": p.square_queries}
-        for settings in (ce | {"parts": ["apgd-t"]}, small):
-            yield "small parts", _attack("auto_attack", n, p.small_epsilon, **settings)
+    square = {"parts": ["square"], "queries": p.square_queries or p.n_queries}
+    yield "parts", _attack("auto_attack", n, p.epsilon, **square)
+    if p.square_queries and model.variant == ALL_THREE:
+        for part in (ce | {"parts": ["apgd-t"]}, square):
+            yield "small parts", _attack("auto_attack", n, p.small_epsilon, **part)
     for scale in p.scales:
         settings = _attack("pgd", n, p.epsilon, **across)
         yield "scale", settings | {"scale": scale}

@@ -16,7 +16,7 @@ from suite.attacks import ATTACKS, Attacked, judged
 from suite.data import ImageData
 from suite.errors import UsageError, check_call, expected
 from suite.training.evaluated import EvaluatedModel, Result
-from suite.units import from_identity, training_of
+from suite.units import Training, from_identity, training_of
 
 IMAGES = 128  # that go through a network at a time, where the activations are kept
 
@@ -91,17 +91,26 @@ def _judged(subject: EvaluatedModel, attacked: Tensor) -> Attacked:
     return judged(subject.folded, images, attacked, labels)
 
 
-def _with_class_maps(subject: EvaluatedModel) -> TopGAPNet:
-    if not isinstance(subject.folded, TopGAPNet):
-        raise UsageError(
-            f"expected a network with class maps, such as 'top_gap', got {subject.unit.network!r}"
-        )
-    return subject.folded
+def _with_class_maps(network: nn.Module, name: str) -> TopGAPNet:
+    if not isinstance(network, TopGAPNet):
+        raise UsageError(f"expected a network with class maps, such as 'top_gap', got {name!r}")
+    return network
+
+
+def _masks(data: ImageData, name: str, metric: str) -> Tensor:
+    """Return the masks of test images, or refuse data without, or with some of another size."""
+    masks = data.test.masks
+    if masks is None:
+        raise UsageError(f"{metric}: expected a data set with masks, got {name!r}")
+    if masks.shape[-2:] != data.shape[1:]:
+        size = "masks of {1} x {2} pixels, as the images".format(*data.shape)
+        raise expected(f"{metric}: data set {name!r}", size, "{} x {}".format(*masks.shape[-2:]))
+    return masks
 
 
 def _activation_maps(subject: EvaluatedModel, n_images: int) -> Tensor:
     """Return the map of the label of each of the first test images, (B, H, W) in [0, 1]."""
-    network = _with_class_maps(subject)
+    network = _with_class_maps(subject.folded, subject.unit.network)
     images, classes = subject.test_images(n_images)
     batches = zip(images.split(IMAGES), classes.split(IMAGES), strict=True)
     with torch.no_grad():
@@ -122,7 +131,7 @@ def effective_receptive_field(
     See `suite.metrics.effective_receptive_field`; the value is the mean of each image. `location`
     is a share of the last row and one of the last column: the corner is (0, 0).
     """
-    network = _with_class_maps(subject)
+    network = _with_class_maps(subject.folded, subject.unit.network)
     images, _ = subject.test_images(n_images)
     with torch.no_grad():
         last = network.class_maps(images[:1]).shape[-1] - 1
@@ -138,9 +147,7 @@ def effective_receptive_field(
 
 
 def _maps_and_masks(subject: EvaluatedModel, n_images: int, metric: str) -> tuple[Tensor, Tensor]:
-    masks = subject.data.test.masks
-    if masks is None:
-        raise UsageError(f"{metric}: expected a data set with masks, got {subject.unit.data!r}")
+    masks = _masks(subject.data, subject.unit.data, metric)
     maps = _activation_maps(subject, n_images)
     return maps, masks[:n_images].to(maps.device)
 
@@ -166,7 +173,7 @@ def erf_distance(
     normalise: Literal["each", "together", "none"] = "each",
 ) -> Result:
     """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
-    network = _with_class_maps(subject)
+    network = _with_class_maps(subject.folded, subject.unit.network)
     images, _ = subject.test_images(n_images)
     distances = [
         metrics.erf_distance(network.class_maps, batch, normalise=normalise)
@@ -191,38 +198,33 @@ def vanishing_gradients(subject: EvaluatedModel, *, n_images: int) -> Result:
 
 
 def check_network(
-    network: nn.Module, data: ImageData, name: str, measured: Collection[str]
+    network: nn.Module, unit: Training, data: ImageData, measured: Collection[str]
 ) -> None:
     """Check that class maps and masks are what metrics take, by a network before its training.
 
     Args:
-        network: as it is before training.
-        data: that it is to be trained on.
-        name: of the data.
+        network: of the unit, as it is before training.
+        unit: the training.
+        data: that it is trained on.
         measured: names of the metrics; those of other chapters are passed over.
 
     Raises:
         UsageError: a k above the number of locations of a class map; class maps, masks or locations
             that a metric needs and that are not there; masks of another size than the images.
     """
+    for metric in sorted(OF_MASKS & set(measured)):
+        _masks(data, unit.data, metric)
+    if OF_MAPS & set(measured):
+        _with_class_maps(network, unit.network)
     if isinstance(network, TopGAPNet):
-        with torch.no_grad():
-            maps = network.eval().class_maps(torch.zeros(1, *data.shape))
         try:
+            with torch.no_grad():
+                maps = network.eval().class_maps(torch.zeros(1, *data.shape))
             network.pool(maps)
             if "erf_distance" in measured:
                 metrics.check_map_size(*maps.shape[2:])
         except ValueError as error:
-            raise UsageError(f"network 'top_gap' on data set {name!r}: {error}") from error
-    elif needs_maps := sorted(OF_MAPS & set(measured)):
-        raise UsageError(f"{needs_maps[0]}: expected a network with class maps, such as 'top_gap'")
-    for metric in sorted(OF_MASKS & set(measured)):
-        if data.test.masks is None:
-            raise UsageError(f"{metric}: expected a data set with masks, got {name!r}")
-        if data.test.masks.shape[-2:] != data.shape[1:]:
-            height, width = data.test.masks.shape[-2:]
-            size = "masks of {1} x {2} pixels, as the images".format(*data.shape)
-            raise expected(f"{metric}: data set {name!r}", size, f"{height} x {width}")
+            raise UsageError(f"{unit.network!r} on data set {unit.data!r}: {error}") from error
 
 
 def check_attack(

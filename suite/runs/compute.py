@@ -160,9 +160,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             most = f"at most {n_train} for the training split of {network.data!r}"
             raise expected("n_train", most, network.n_train)
         if (kind := _kind(network)) not in built:
-            top_gap_measures.check_network(
-                loop.initial_network(network, data), data, network.data, measured[kind]
-            )
+            initial = loop.initial_network(network, data)
+            top_gap_measures.check_network(initial, network, data, measured[kind])
             built.add(kind)
 
 

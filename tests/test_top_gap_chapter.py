@@ -416,13 +416,35 @@ def test_numbers_that_sections_name_are_what_was_kept():
     assert (
         f"(of 64 images {plain} of the unmodified ones, {top_gap_has} of Top-GAP's, {l1} " in text
     )
-    rows = load_results(CHAPTER, "workstation").verdicts.set_index(["claim", "data"])["estimate"]
-    fifty, twenty = (
-        [rows[claim, data] for data in ("fashion_mnist", ARTICLES)]
-        for claim in ("pgd-50-accuracy-rises", "pgd-accuracy-rises")
+    steps = select(load_results(CHAPTER, "workstation").frame, battery="steps", counts="unchanged")
+    gain = steps.groupby(["variant", "data", "steps"])["value"].mean()
+    gain = gain["fpn+l1+pool"] - gain["none"]
+    fashion, articles = (
+        "{:.3f}, {:.3f} and {:.3f}".format(*(gain[data, n] for n in (20, 50, 100)))
+        for data in ("fashion_mnist", ARTICLES)
     )
-    assert "is {:.3f} on Fashion-MNIST and {:.3f} on articles".format(*fifty) in text
-    assert "20 steps show {:.3f} and {:.3f}".format(*twenty) in text
+    assert f"it is {fashion} on Fashion-MNIST and {articles} on articles, after 20, 50" in text
+    rows = load_results(CHAPTER, "workstation").verdicts.set_index(["claim", "data"])["estimate"]
+    assert f"keeps {-rows['below-fgsm-training', ARTICLES]:.2f} more under APGD" in text
+    taken = [-rows[f"{part}-adds-to-fgsm-accuracy", PHOTOGRAPHS] for part in ("pooling", "pyramid")]
+    assert "pooling takes {:.3f} away and the pyramid {:.3f}: there".format(*taken) in text
+    digits = load_results(CHAPTER, "desktop").verdicts.set_index(["claim", "data"])["estimate"]
+    added = digits["pooling-adds-to-auto-attack-accuracy", "digit_canvas"]
+    assert f"On digits pooling adds {added:.2f} to what pyramid and L1 keep" in text
+    ends = [
+        own_values("erf_distance", ARTICLES, variant, part="distance").mean()
+        for variant in ("fpn", "fpn+l1+pool")
+    ]
+    assert "grows on articles (from {:.3f} to {:.3f},".format(*ends) in text
+    ious = [own_values("mask_iou", ARTICLES, v).mean() for v in ("none", "fpn+l1+pool", "fpn")]
+    plain = "falls from {:.3f} to {:.3f}; the pyramid alone has {:.3f}".format(*ious)
+    assert f"(The plain IOU {plain}.)" in text
+    corrupted = [
+        own_values("corrupted_accuracy", ARTICLES, v).mean()
+        for v in ("none", "l1", "fpn+l1", "fpn+l1+pool")
+    ]
+    parts = "{:.3f}, L1 alone {:.3f}, pyramid with L1 {:.3f} and Top-GAP {:.3f}".format(*corrupted)
+    assert f"the unmodified network has {parts}" in text
     both = ("fpn+l1+pool", "none")
     clean = [own_values("accuracy", "digit_canvas", v, "desktop", test="own") for v in both]
     assert f"0.{100 * (clean[0] - clean[1]).mean():02.0f} are a gain in clean accuracy" in text

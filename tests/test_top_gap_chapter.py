@@ -12,7 +12,7 @@ from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence.claims import load_published
 from suite.evidence.results import load_results
-from suite.evidence.statistics import mean_interval
+from suite.evidence.statistics import Interval, mean_interval
 from suite.evidence.tables import interval_text, select
 from suite.metrics import largest_mask_iou
 from suite.papers import top_gap, top_gap_tables
@@ -24,6 +24,7 @@ from suite.units import Measurement, Training, identity
 CHAPTER = "top_gap"
 PHOTOGRAPHS = "resized:imagenette160:96"
 ARTICLES = "article_canvas"
+CIFAR10 = "cifar10-jpeg"
 
 
 def of_profile(profile, **changes):
@@ -313,6 +314,9 @@ ANSWERS = {
         ("pyramid-adds-to-fgsm-accuracy", PHOTOGRAPHS, "opposite"),
         ("pooling-alone-costs-accuracy", ARTICLES, "holds"),
         ("pooling-alone-costs-accuracy", PHOTOGRAPHS, "holds"),
+        ("l1-alone-helps", CIFAR10, "no such effect"),
+        ("fgsm-accuracy-rises", CIFAR10, "no such effect"),
+        ("l1-alone-keeps-accuracy", CIFAR10, "opposite"),
     ],
     "FGSM and PGD (Tables 3 and 4)": [
         ("pgd-accuracy-rises", "fashion_mnist", "holds"),
@@ -323,9 +327,11 @@ ANSWERS = {
         ("fgsm-accuracy-rises", ARTICLES, "no such effect"),
         ("fgsm-accuracy-rises", "digit_canvas", "holds"),
         ("pgd-accuracy-rises", "digit_canvas", "holds"),
+        ("pgd-accuracy-rises", CIFAR10, "no such effect"),
+        ("fgsm-accuracy-rises", CIFAR10, "no such effect"),
     ],
     "Is the robustness real?": [
-        ("auto-attack-accuracy-rises", "fashion_mnist", "holds"),
+        ("auto-attack-accuracy-rises", "fashion_mnist", "open"),
         ("auto-attack-accuracy-rises", ARTICLES, "holds"),
         ("auto-attack-accuracy-rises-at-8-255", ARTICLES, "no such effect"),
         ("l1-alone-adds-to-auto-attack-accuracy", "fashion_mnist", "holds"),
@@ -333,6 +339,10 @@ ANSWERS = {
         ("auto-attack-accuracy-rises-at-1-255", PHOTOGRAPHS, "no such effect"),
         ("l1-alone-adds-to-auto-attack-accuracy-at-1-255", PHOTOGRAPHS, "holds"),
         ("below-fgsm-training", ARTICLES, "holds"),
+        ("auto-attack-accuracy-rises-at-8-255", CIFAR10, "cannot be measured here"),
+        ("pgd-50-accuracy-rises", CIFAR10, "cannot be measured here"),
+        ("apgd-accuracy-rises", CIFAR10, "cannot be measured here"),
+        ("gradients-are-not-masked", CIFAR10, "holds"),
     ],
     "The size prior": [
         ("class-maps-are-sparser", "fashion_mnist", "holds"),
@@ -352,6 +362,7 @@ ANSWERS = {
         ("accuracy-under-corruptions-rises", ARTICLES, "holds"),
         ("accuracy-on-other-backgrounds-rises", ARTICLES, "open"),
         ("accuracy-under-corruptions-rises", PHOTOGRAPHS, "open"),
+        ("accuracy-under-corruptions-rises", CIFAR10, "open"),
         ("accuracy-on-other-backgrounds-rises", "digit_canvas", "holds"),
         ("accuracy-under-corruptions-rises", "digit_canvas", "holds"),
     ],
@@ -451,6 +462,41 @@ def test_numbers_that_sections_name_are_what_was_kept():
     ends = top_gap_tables.training_steps()["times as long"]
     assert f"takes {ends.min():.1f} to {ends.max():.0f} times as long" in text
     assert f"({ends.min():.1f} to {ends.max():.0f} times the time of a plain one" in text
+
+
+def test_what_sections_say_of_cifar10_is_what_was_kept():
+    text = notebooks.source(CHAPTER).read_text()
+    names = ("fpn+l1+pool", "none", "l1")
+
+    def means(metric, **where):
+        return [own_values(metric, CIFAR10, variant, **where).mean() for variant in names]
+
+    unchanged = {"attack": "pgd", "battery": "none", "counts": "unchanged", "steps": 20}
+    left = means("robust_accuracy", **unchanged)
+    says = (
+        "{:.3f} of its predictions survive that PGD, {:.3f} of the unmodified network's and {:.3f}"
+    )
+    assert says.format(*left) in text
+    top_gap_has, plain, _ = means("accuracy", test="own")
+    assert f"clean accuracy is {top_gap_has:.3f} against {plain:.3f} here" in text
+    radii = {top_gap.rounded(n / 255): n for n in (1, 8)}
+    auto = {"battery": "auto", "counts": "unchanged"}
+    of = {n: means("robust_accuracy", epsilon=size, **auto) for size, n in radii.items()}
+    assert of[8] == [0, 0, 0]
+    leaves = "{:.2f} of Top-GAP, {:.2f} with L1 alone and {:.2f} of the unmodified network"
+    assert leaves.format(of[1][0], of[1][2], of[1][1]) in text
+    square = {"battery": "parts", "parts": "square", "counts": "unchanged"}
+    assert f"5,000 queries leaves {means('robust_accuracy', **square)[0]:.2f} of Top-GAP" in text
+    loss = own_values("training_loss", CIFAR10, "none").mean()
+    assert f"(on CIFAR-10 the training loss is {loss:.2f})" in text
+    verdicts = load_results(CHAPTER, "workstation").verdicts.set_index(["claim", "data"])
+    for claim, words in (
+        ("l1-alone-helps", "neither with L1 alone ({})"),
+        ("fgsm-accuracy-rises", "nor with all three ({})"),
+        ("l1-alone-keeps-accuracy", "and L1 alone costs accuracy ({})"),
+    ):
+        ends = Interval(*verdicts.loc[(claim, CIFAR10), ["estimate", "low", "high"]].astype(float))
+        assert words.format(interval_text(ends)) in text
 
 
 def test_what_sections_say_without_a_claim_is_what_was_kept():

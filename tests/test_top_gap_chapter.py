@@ -53,6 +53,25 @@ def test_what_headlines_compare_is_trained_with_six_seeds(profile):
             check(unit)
 
 
+@pytest.mark.parametrize("data", [ARTICLES, CIFAR10])
+def test_pairs_of_headlines_have_twelve_seeds_where_the_time_was_found(data):
+    (p,) = [p for p in top_gap.panels(of_profile("workstation")) if p.data == data]
+    made = [m for m in top_gap.models(p) if m == top_gap.main_model(p, m.variant, m.seed)]
+    assert {m.variant for m in made if m.seed == 11} == set(p.seeds_of) >= {"none", "fpn+l1+pool"}
+    assert all(sum(m.variant == v for m in made) == 12 for v in p.seeds_of)
+
+
+def test_networks_beyond_battery_seeds_meet_the_attacks_of_the_paper_alone():
+    values = of_profile("workstation", panels=[{"data": "digits-centred", "battery_seeds": [0]}])
+    (p,) = top_gap.panels(values)
+    met = [
+        {labels["battery"] for labels, *_ in top_gap._attacks(p, top_gap.main_model(p, "none", s))}
+        for s in (0, 1)
+    ]
+    assert met[0] > {"none", "auto"}
+    assert met[1] == {"none"}
+
+
 @pytest.mark.parametrize("profile", ["desktop", "paper"])
 def test_all_eight_variants_are_trained(profile):
     for p in top_gap.panels(of_profile(profile)):

@@ -47,8 +47,8 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_opti
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
     "masks_of_others epsilon epsilons auto_epsilons auto_steps scales steps_swept few seeds "
-    "few_seeds seeds_of validation_seeds last_strengths all_strengths left_out attacked "
-    "battery_seeds n_images n_attacked n_fgsm n_battery n_corrupted n_queries square_queries".split()
+    "few_seeds seeds_of validation_seeds last_strengths all_strengths left_out battery_seeds "
+    "attacked n_images n_attacked n_fgsm n_battery n_corrupted n_queries square_queries".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}

@@ -1,6 +1,5 @@
 """The chapter on gradient regularisation: its units, cut-offs and sentences."""
 
-import json
 import math
 
 import pandas as pd
@@ -12,6 +11,7 @@ from suite.notebooks import source
 from suite.papers import gradient_regularisation as paper
 from suite.paths import ROOT
 from suite.units import Measurement
+from tests.answers import check_answer
 
 PANEL = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3}
 PARAMETERS = {
@@ -207,12 +207,8 @@ ANSWERS = {
 
 @pytest.mark.parametrize("section", ANSWERS)
 def test_the_first_sentence_of_a_section_is_what_was_kept(section):
-    cells = json.loads(source("gradient_regularisation").read_text())["cells"]
-    (text,) = (t for t in map("".join, (c["source"] for c in cells)) if f"## {section}\n" in t)
-    assert text.partition(f"## {section}\n\n")[2].startswith("**")
     verdicts = load_results("gradient_regularisation", "workstation").verdicts
-    verdicts = verdicts.set_index(["claim", "data", "network"])["verdict"]
-    assert {(*key, verdicts[tuple(key)]) for *key, _ in ANSWERS[section]} == {*ANSWERS[section]}
+    check_answer("gradient_regularisation", section, verdicts, ANSWERS[section])
 
 
 def test_numbers_behind_first_sentences_are_what_was_kept():

@@ -1,6 +1,5 @@
 """What the chapter on high-order saliency measures, and the rows and pictures that come of it."""
 
-import json
 import math
 
 import numpy as np
@@ -17,6 +16,7 @@ from suite.papers.second_order import MARGINS
 from suite.runs import compute
 from suite.store import Record
 from suite.units import Measurement, Pretrained, Training
+from tests.answers import check_answer
 from tests.tiny_pretrained import UNIT, register
 
 CHAPTER = "high_order_saliency"
@@ -532,12 +532,8 @@ ANSWERS = {
 
 @pytest.mark.parametrize("section", ANSWERS)
 def test_the_first_sentence_of_a_section_is_what_was_kept(section):
-    cells = json.loads(notebooks.source(CHAPTER).read_text())["cells"]
-    (text,) = (t for t in map("".join, (c["source"] for c in cells)) if f"## {section}\n" in t)
-    assert text.partition(f"## {section}\n\n")[2].startswith("**")
     verdicts = load_results(CHAPTER, "workstation").verdicts
-    verdicts = verdicts.set_index(["claim", "data", "network"])["verdict"]
-    assert {(*key, verdicts[tuple(key)]) for *key, _ in ANSWERS[section]} == {*ANSWERS[section]}
+    check_answer(CHAPTER, section, verdicts, ANSWERS[section])
 
 
 def test_what_first_sentences_say_beside_verdicts_is_what_was_kept():

@@ -1,7 +1,6 @@
 """What the chapter on Top-GAP trains and measures, and its tables of the paper."""
 
 import dataclasses
-import json
 
 import pandas as pd
 import pytest
@@ -20,6 +19,7 @@ from suite.papers.top_gap import TITLES
 from suite.paths import KEPT_RESULTS
 from suite.training.loop import check
 from suite.units import Measurement, Training, identity
+from tests.answers import check_answer
 
 CHAPTER = "top_gap"
 PHOTOGRAPHS = "resized:imagenette160:96"
@@ -394,14 +394,8 @@ ANSWERS = {
 
 @pytest.mark.parametrize("section", ANSWERS)
 def test_the_first_sentence_of_a_section_is_what_was_kept(section):
-    cells = json.loads(notebooks.source(CHAPTER).read_text())["cells"]
-    (text,) = (t for t in map("".join, (c["source"] for c in cells)) if f"## {section}" in t)
-    assert text.partition(f"## {section}")[2].split("\n\n")[1].startswith("**")
-    for claim, data, verdict in ANSWERS[section]:
-        profile = "desktop" if data == "digit_canvas" else "workstation"
-        rows = load_results(CHAPTER, profile).verdicts
-        rows = rows[(rows["claim"] == claim) & (rows["data"] == data)]
-        assert rows["verdict"].tolist() == [verdict], (claim, data)
+    kept = [load_results(CHAPTER, profile).verdicts for profile in ("desktop", "workstation")]
+    check_answer(CHAPTER, section, pd.concat(kept), ANSWERS[section])
 
 
 def own_values(metric, data, variant, profile="workstation", **where):

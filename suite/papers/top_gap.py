@@ -180,10 +180,7 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
     n, across = p.n_battery, {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
     for size in p.epsilons:
         yield "radii", _attack("pgd", n, size, **across)
-    for size in p.auto_epsilons:
-        auto = _attack("auto_attack", n, size, steps=p.auto_steps, queries=p.n_queries)
-        yield "auto", auto
-        yield "auto", auto | {"counts": "correct", "keep_images": False}
+    yield from _auto(p)
     if not p.epsilon:
         return
     ce = {"parts": ["apgd-ce"], "steps": p.pgd_steps}
@@ -206,6 +203,13 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
         yield "steps", _attack("pgd", n, p.epsilon, steps=steps)
 
 
+def _auto(p: SimpleNamespace) -> Iterator[tuple[str, Settings]]:
+    for size in p.auto_epsilons:
+        auto = _attack("auto_attack", p.n_battery, size, steps=p.auto_steps, queries=p.n_queries)
+        yield "auto", auto
+        yield "auto", auto | {"counts": "correct", "keep_images": False}
+
+
 def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
     """Yield the attacks on a model: those of the paper and, for some, the battery.
 
@@ -222,6 +226,8 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
         rows += [(part, settings | correct) for part, settings in rows]
         if model.variant in p.attacked and model.seed in (p.battery_seeds or [model.seed]):
             rows += _battery(p, model)
+    elif model.strength in p.strengths and model.variant in p.attacked:
+        rows += _auto(p)
     for part, settings in rows:
         yield _labels(part, settings), "robust_accuracy", settings
 

@@ -13,7 +13,7 @@ from suite.data import load_data
 from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.papers.top_gap import LOCATIONS, TITLES, rounded
+from suite.papers.top_gap import LOCATIONS, TITLES, VARIANTS, rounded
 from suite.paths import ROOT
 
 MEASURES = {
@@ -59,12 +59,13 @@ def measures(
     return rows.assign(what=what.mask(rows["test"] == "shifted", "shifted"))
 
 
-def ablation(table: pd.DataFrame, epsilons: list[float]) -> pd.DataFrame:
-    """Return clean accuracy of the eight variants and, by its radius, what each attack leaves.
+def ablation(
+    table: pd.DataFrame, epsilons: list[float], variants: list[str] = VARIANTS
+) -> pd.DataFrame:
+    """Return clean accuracy of the variants and, by its radius, what each attack leaves.
 
     Robust accuracy is the paper's (unchanged predictions); `what` is what the column is called.
     """
-    variants = list(TITLES)[:8]
     clean = select(table, metric="accuracy", test="own", main=True, variant=variants)
     attacked = select(
         table,

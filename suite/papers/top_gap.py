@@ -1,7 +1,6 @@
 """Top-GAP: eight variants of a network, their class maps, and attacks on them."""
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -37,6 +36,7 @@ TITLES = {
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
+FIELDS_OF = [*VARIANTS, "last", "all"]  # whose receptive fields are measured
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
 # The units are networks: values of single images are summed up before anything is read.
@@ -268,7 +268,7 @@ def _measured(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
         yield {"metric": "mask_iou"}, "mask_iou", n
     if p.masks and p.masks_of_others:
         yield {"metric": "mask_iou_beyond_others"}, "mask_iou_beyond_others", n
-    for part in ("centre", "corner", "distance") if model.variant in VARIANTS + ["last"] else ():
+    for part in ("centre", "corner", "distance") if model.variant in FIELDS_OF else ():
         yield {"metric": "erf_distance", "part": part}, "erf_distance", n | {"part": part}
     if main and model.variant in p.attacked:
         yield {"metric": "vanishing_gradients"}, "vanishing_gradients", n
@@ -284,6 +284,7 @@ def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Unit]]:
             common = DEFAULTS | {n: getattr(model, n) for n in ("variant", "k", "strength")}
             whole = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
             common |= {"main": _is_main(p, model), "sweep": model in swept or whole}
+            common |= {"dose": rounded(model.strength * model.k)}
             common |= {"chosen": (model.k, model.strength) == (p.k, p.strength)}
             smallest = model.variant == ALL_THREE and model.k == min(p.k_values)
             common |= {"sparsest": (common["main"] and model.variant == "none") or smallest}
@@ -361,11 +362,11 @@ def matched(rows: pd.DataFrame) -> "pd.Series[bool]":
     clean = clean[clean["status"] == "done"]
     result = (rows["variant"] == ALL_THREE) & rows["main"]
     for data, of in clean.groupby("data"):
-        goal = of[of["main"] & (of["variant"] == ALL_THREE)]["value"].mean()
+        goal = of[of["main"] & (of["variant"] == ALL_THREE)].set_index("seed")["value"]
         for variant in ("l1", "last", "all"):
-            by_strength = of[of["variant"] == variant].groupby("strength")["value"].mean()
-            if len(by_strength) and math.isfinite(goal):
-                nearest = (by_strength - goal).abs().idxmin()
+            by_seed = of[of["variant"] == variant].set_index("seed").groupby("strength")["value"]
+            gaps = {strength: abs((values - goal).mean()) for strength, values in by_seed}
+            if known := {strength: gap for strength, gap in gaps.items() if gap == gap}:
                 here = (rows["data"] == data) & (rows["variant"] == variant)
-                result |= here & (rows["strength"] == nearest)
+                result |= here & (rows["strength"] == min(known, key=lambda s: known[s]))
     return result

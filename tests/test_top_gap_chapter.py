@@ -61,6 +61,17 @@ def test_pairs_of_headlines_have_twelve_seeds_where_the_time_was_found(data):
     assert all(sum(m.variant == v for m in made) == 12 for v in p.seeds_of)
 
 
+def test_a_dose_is_what_l1_weighs_on_a_logit():
+    planned = top_gap._planned(of_profile("workstation"))
+    labels = [labels for labels, u in planned if getattr(u, "training", u).data == ARTICLES]
+    rows = pd.DataFrame(labels)
+    rows = rows[rows["dose"].isin([0.8, 1.0])]
+    kinds = rows[["variant", "k", "strength"]].drop_duplicates().itertuples(index=False)
+    assert {("fpn+l1+pool", 0.08, 10.0), ("l1", 1.0, 1.0)} <= {tuple(kind) for kind in kinds}
+    auto = rows[(rows["battery"] == "auto") & (rows["variant"] == "fpn+l1+pool")]
+    assert sorted(set(auto["epsilon"])) == [top_gap.rounded(n / 255) for n in (4, 8)]
+
+
 def test_networks_beyond_battery_seeds_meet_the_attacks_of_the_paper_alone():
     values = of_profile("workstation", panels=[{"data": "digits-centred", "battery_seeds": [0]}])
     (p,) = top_gap.panels(values)
@@ -246,19 +257,20 @@ def test_transfer_goes_both_ways_between_top_gap_and_the_unmodified_network():
 
 
 def test_l1_alone_is_matched_by_clean_accuracy_on_each_data_set():
-    columns = ["data", "variant", "strength", "main", "value"]
+    columns = ["data", "variant", "strength", "main", "value", "seed"]
     lines = [
-        ("a", "fpn+l1+pool", 1.0, True, 0.7),
-        ("a", "l1", 1.0, True, 0.5),
-        ("a", "l1", 10.0, False, 0.8),
-        ("a", "last", 0.1, False, 0.69),
-        ("b", "fpn+l1+pool", 1.0, True, 0.5),
-        ("b", "l1", 1.0, True, 0.5),
-        ("b", "l1", 10.0, False, 0.8),
+        ("a", "fpn+l1+pool", 1.0, True, 0.7, 0),
+        ("a", "fpn+l1+pool", 1.0, True, 0.3, 1),  # a seed that L1 alone has not
+        ("a", "l1", 1.0, True, 0.5, 0),
+        ("a", "l1", 10.0, False, 0.8, 0),
+        ("a", "last", 0.1, False, 0.69, 0),
+        ("b", "fpn+l1+pool", 1.0, True, 0.5, 0),
+        ("b", "l1", 1.0, True, 0.5, 0),
+        ("b", "l1", 10.0, False, 0.8, 0),
     ]
     rows = pd.DataFrame(lines, columns=columns)
     rows = rows.assign(metric="accuracy", test="own", status="done")
-    found = [True, False, True, True, True, True, False]
+    found = [True, True, False, True, True, True, True, False]
     assert top_gap.matched(rows).tolist() == found
 
 

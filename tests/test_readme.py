@@ -327,7 +327,7 @@ def test_what_the_first_page_says_of_cifar10_with_top_gap_is_what_was_kept():
         "l1-alone-keeps-accuracy": "opposite",
     }
     assert rows.loc[list(words), "verdict"].tolist() == list(words.values())
-    assert set(rows.loc[list(words), "n"]) == {6}
+    assert rows.loc[list(words), "n"].tolist() == [9, 9, 6, 6]
     ends = (rows.loc[name, ["estimate", "low", "high"]].astype(float) for name in words)
     clean, pgd, auto, l1 = (interval_text(Interval(*e)) for e in ends)
     assert f"not with small networks** (PGD with 20 steps: {pgd}; published +0.52)" in text
@@ -353,13 +353,13 @@ def test_what_the_first_page_says_of_article_canvases_is_what_was_kept():
         "auto-attack-accuracy-rises": "holds",
         "auto-attack-accuracy-rises-at-8-255": "no such effect",
         "l1-alone-adds-to-auto-attack-accuracy": "holds",
-        "more-than-l1-alone-under-auto-attack": "no such effect",
-        "accuracy-on-other-backgrounds-rises": "open",
-        "class-maps-follow-the-object": "no such effect",
+        "more-than-l1-alone-under-auto-attack": "opposite",
+        "accuracy-on-other-backgrounds-rises": "no such effect",
+        "class-maps-follow-the-object": "opposite",
         "pooling-makes-class-maps-follow-the-object": "opposite",
     }
     assert rows.loc[list(words), "verdict"].tolist() == list(words.values())
-    assert set(rows.loc[list(words), "n"]) == {6}
+    assert rows.loc[list(words), "n"].tolist() == [12] * 7 + [6]
     ends = (rows.loc[name, ["estimate", "low", "high"]] for name in words)
     texts = (interval_text(Interval(*e)) for e in ends)
     pgd, auto, at_8, l1, beyond, others, follow, pooling = texts
@@ -370,10 +370,15 @@ def test_what_the_first_page_says_of_article_canvases_is_what_was_kept():
     more, price = trained["estimate"].abs()
     unchanged = f"leaves {more:.2f} more predictions unchanged than Top-GAP under APGD"
     assert f"{unchanged}, and costs {price:.2f}" in text
+    trained = rows.loc[["below-adversarial-training", "clean-accuracy-above-adversarial-training"]]
+    assert set(trained["verdict"]) == {"holds"}
+    assert "PGD training {:.2f} and {:.2f}.".format(*trained["estimate"].abs()) in text
+    dose = rows.loc["more-than-l1-alone-at-the-same-dose", ["estimate", "low", "high"]]
+    assert f"Top-GAP keeps {interval_text(Interval(*dose))} more than L1 alone at one" in text
     assert f"on cluttered canvases*: {pgd} more survive PGD, {auto} more AutoAttack" in text
     assert f"and {l1} more by the L1 penalty alone" in text
-    assert f"add nothing there ({beyond}, no such effect)" in text
-    assert f"Accuracy on other backgrounds is open ({others})" in text
+    assert f"add nothing at the same strength ({beyond}, opposite)" in text
+    assert f"other backgrounds gains nothing that matters ({others}, no such effect)" in text
     assert f"unmodified network ({follow} of overlap beyond" in text
     assert f"(Top-GAP less these: {pooling})" in text
     assert rows.loc["class-maps-are-sparser", "verdict"] == "holds"

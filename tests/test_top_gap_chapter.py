@@ -53,12 +53,12 @@ def test_what_headlines_compare_is_trained_with_six_seeds(profile):
             check(unit)
 
 
-@pytest.mark.parametrize("data", [ARTICLES, CIFAR10])
-def test_pairs_of_headlines_have_twelve_seeds_where_the_time_was_found(data):
+@pytest.mark.parametrize(("data", "n"), [(ARTICLES, 12), (CIFAR10, 9)])
+def test_pairs_of_headlines_have_more_seeds_where_the_time_was_found(data, n):
     (p,) = [p for p in top_gap.panels(of_profile("workstation")) if p.data == data]
     made = [m for m in top_gap.models(p) if m == top_gap.main_model(p, m.variant, m.seed)]
-    assert {m.variant for m in made if m.seed == 11} == set(p.seeds_of) >= {"none", "fpn+l1+pool"}
-    assert all(sum(m.variant == v for m in made) == 12 for v in p.seeds_of)
+    assert set(p.seeds_of) >= {"none", "fpn+l1+pool"}
+    assert all(sum(m.variant == v for m in made) == n for v in p.seeds_of)
 
 
 def test_a_dose_is_what_l1_weighs_on_a_logit():
@@ -340,7 +340,7 @@ ANSWERS = {
         ("l1-alone-helps", PHOTOGRAPHS, "holds"),
         ("l1-helps-beside-the-pyramid", ARTICLES, "holds"),
         ("l1-helps-beside-the-pyramid", PHOTOGRAPHS, "holds"),
-        ("more-than-l1-at-the-same-strength", ARTICLES, "no such effect"),
+        ("more-than-l1-at-the-same-strength", ARTICLES, "opposite"),
         ("pooling-adds-to-fgsm-accuracy", PHOTOGRAPHS, "opposite"),
         ("pyramid-adds-to-fgsm-accuracy", PHOTOGRAPHS, "opposite"),
         ("pooling-alone-costs-accuracy", ARTICLES, "holds"),
@@ -355,7 +355,7 @@ ANSWERS = {
         ("clean-accuracy-of-table-3", PHOTOGRAPHS, "holds"),
         ("pgd-40-accuracy-rises", PHOTOGRAPHS, "holds"),
         ("fgsm-accuracy-rises", PHOTOGRAPHS, "no such effect"),
-        ("fgsm-accuracy-rises", ARTICLES, "no such effect"),
+        ("fgsm-accuracy-rises", ARTICLES, "holds"),
         ("fgsm-accuracy-rises", "digit_canvas", "holds"),
         ("pgd-accuracy-rises", "digit_canvas", "holds"),
         ("pgd-accuracy-rises", CIFAR10, "no such effect"),
@@ -373,7 +373,8 @@ ANSWERS = {
         ("auto-attack-accuracy-rises-at-8-255", CIFAR10, "cannot be measured here"),
         ("pgd-50-accuracy-rises", CIFAR10, "cannot be measured here"),
         ("apgd-accuracy-rises", CIFAR10, "cannot be measured here"),
-        ("gradients-are-not-masked", CIFAR10, "holds"),
+        ("more-than-l1-alone-under-auto-attack", ARTICLES, "opposite"),
+        ("below-adversarial-training", ARTICLES, "holds"),
     ],
     "The size prior": [
         ("class-maps-are-sparser", "fashion_mnist", "holds"),
@@ -381,7 +382,7 @@ ANSWERS = {
         ("more-of-the-map-is-marked-as-k-grows", "fashion_mnist", "holds"),
     ],
     "Overlap with masks": [
-        ("class-maps-follow-the-object", ARTICLES, "no such effect"),
+        ("class-maps-follow-the-object", ARTICLES, "opposite"),
         ("pooling-makes-class-maps-follow-the-object", ARTICLES, "opposite"),
     ],
     "Effective receptive field": [
@@ -391,14 +392,20 @@ ANSWERS = {
     ],
     "Other backgrounds and corruptions": [
         ("accuracy-under-corruptions-rises", ARTICLES, "holds"),
-        ("accuracy-on-other-backgrounds-rises", ARTICLES, "open"),
+        ("accuracy-on-other-backgrounds-rises", ARTICLES, "no such effect"),
         ("accuracy-under-corruptions-rises", PHOTOGRAPHS, "open"),
         ("accuracy-under-corruptions-rises", CIFAR10, "open"),
         ("accuracy-on-other-backgrounds-rises", "digit_canvas", "holds"),
         ("accuracy-under-corruptions-rises", "digit_canvas", "holds"),
     ],
+    "Other defences": [
+        ("top-gap-keeps-robustness-of-adversarial-training", ARTICLES, "holds"),
+        ("top-gap-keeps-auto-attack-accuracy-of-adversarial-training", ARTICLES, "holds"),
+        ("top-gap-adds-accuracy-to-adversarial-training", ARTICLES, "open"),
+    ],
     "L1 alone": [
-        ("more-than-l1-alone", ARTICLES, "no such effect"),
+        ("more-than-l1-alone-under-auto-attack", ARTICLES, "opposite"),
+        ("more-than-l1-alone-at-the-same-dose", ARTICLES, "holds"),
         ("more-than-l1-at-the-same-strength", PHOTOGRAPHS, "opposite"),
     ],
 }
@@ -462,6 +469,18 @@ def test_numbers_that_sections_name_are_what_was_kept():
     assert f"it is {fashion} on Fashion-MNIST and {articles} on articles, after 20, 50" in text
     rows = load_results(CHAPTER, "workstation").verdicts.set_index(["claim", "data"])["estimate"]
     assert f"keeps {-rows['below-fgsm-training', ARTICLES]:.2f} more under APGD" in text
+    assert f"PGD training {-rows['below-adversarial-training', ARTICLES]:.2f} more" in text
+    auto = {"battery": "auto", "counts": "correct", "epsilon": top_gap.rounded(8 / 255)}
+    right = [
+        own_values("robust_accuracy", ARTICLES, v, **auto).mean()
+        for v in ("fgsm_at", "pgd_at", "fpn+l1+pool")
+    ]
+    assert "at 8/255 they have {:.2f} and {:.2f}, Top-GAP {:.2f}".format(*right) in text
+    kept = load_results(CHAPTER, "workstation").frame
+    strong = select(kept, data=ARTICLES, strength=10.0, test="own", status="done")
+    clean = strong[strong["metric"] == "accuracy"].groupby("variant")["value"].mean()
+    assert f"at a clean accuracy of {clean['fpn+l1+pool']:.2f} against" in text
+    assert f"learns hardly anything at λ = 10 ({clean['l1']:.2f})" in text
     taken = [-rows[f"{part}-adds-to-fgsm-accuracy", PHOTOGRAPHS] for part in ("pooling", "pyramid")]
     assert "pooling takes {:.3f} away and the pyramid {:.3f}: there".format(*taken) in text
     digits = load_results(CHAPTER, "desktop").verdicts.set_index(["claim", "data"])["estimate"]

@@ -9,7 +9,7 @@ import torch
 from suite import notebooks
 from suite.data import load_data
 from suite.errors import UsageError
-from suite.evidence.claims import load_published
+from suite.evidence.claims import load_claims, load_published
 from suite.evidence.results import load_results
 from suite.evidence.statistics import Interval, mean_interval
 from suite.evidence.tables import interval_text, select
@@ -70,6 +70,15 @@ def test_a_dose_is_what_l1_weighs_on_a_logit():
     assert {("fpn+l1+pool", 0.08, 10.0), ("l1", 1.0, 1.0)} <= {tuple(kind) for kind in kinds}
     auto = rows[(rows["battery"] == "auto") & (rows["variant"] == "fpn+l1+pool")]
     assert sorted(set(auto["epsilon"])) == [top_gap.rounded(n / 255) for n in (4, 8)]
+
+
+def test_the_sparsest_maps_and_what_autoattack_leaves_are_of_the_main_strength():
+    planned = top_gap._planned(of_profile("workstation"))
+    assert {labels["strength"] for labels, _ in planned if labels["sparsest"]} == {0.0, 1.0}
+    for claim in load_claims(CHAPTER):
+        where = claim["test"].get("where", {})
+        if where.get("battery") == "auto":
+            assert where.get("main") or where.get("dose") or where.get("strength"), claim["id"]
 
 
 def test_networks_beyond_battery_seeds_meet_the_attacks_of_the_paper_alone():
@@ -477,6 +486,13 @@ def test_numbers_that_sections_name_are_what_was_kept():
     ]
     assert "at 8/255 they have {:.2f} and {:.2f}, Top-GAP {:.2f}".format(*right) in text
     kept = load_results(CHAPTER, "workstation").frame
+    pgd = load_results(CHAPTER, "workstation").verdicts.set_index(["claim", "data"])
+    for claim, words in (
+        ("top-gap-keeps-robustness-of-adversarial-training", "the difference is {}"),
+        ("more-than-l1-alone-at-the-same-dose", "AutoAttack leaves {} more of Top-GAP's"),
+    ):
+        ends = pgd.loc[(claim, ARTICLES), ["estimate", "low", "high"]].astype(float)
+        assert words.format(interval_text(Interval(*ends))) in text
     strong = select(kept, data=ARTICLES, strength=10.0, test="own", status="done")
     clean = strong[strong["metric"] == "accuracy"].groupby("variant")["value"].mean()
     assert f"at a clean accuracy of {clean['fpn+l1+pool']:.2f} against" in text

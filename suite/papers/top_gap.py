@@ -286,7 +286,8 @@ def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Unit]]:
             common |= {"main": _is_main(p, model), "sweep": model in swept or whole}
             common |= {"dose": rounded(model.strength * model.k)}
             common |= {"chosen": (model.k, model.strength) == (p.k, p.strength)}
-            smallest = model.variant == ALL_THREE and model.k == min(p.k_values)
+            smallest = (model.variant, model.strength) == (ALL_THREE, p.strength)
+            smallest &= model.k == min(p.k_values)
             common |= {"sparsest": (common["main"] and model.variant == "none") or smallest}
             network = training(p, model)
             pairs.append((common, network))

@@ -27,11 +27,12 @@ TITLES = {
     "fpn+l1+pool": "Top-GAP",
     "k_wta": "k-WTA",
     "flc": "FLC pooling",
-    "last": "L1 on the last activations",
-    "all": "L1 on all activations",
     "fgsm_at": "FGSM training",
     "pgd_at": "PGD training",
     "pgd_at+fpn+l1+pool": "PGD training with Top-GAP",
+    "fgsm_at+fpn+l1+pool": "FGSM training with Top-GAP",
+    "last": "L1 on the last activations",
+    "all": "L1 on all activations",
 }
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
@@ -117,8 +118,7 @@ def models(p: SimpleNamespace) -> list[Model]:
     penalised[ALL_THREE] = p.strengths
     result = [main_model(p, v, s) for v in VARIANTS for s in _seeds(p, v)]
     result += _chosen_from(p) + ([] if "k" in p.left_out else _swept(p))
-    result += [main_model(p, v, s) for v in list(TITLES)[8:10] for s in _seeds(p, v)]
-    result += [main_model(p, v, s) for v in list(TITLES)[12:] for s in _seeds(p, v)]
+    result += [main_model(p, v, s) for v in list(TITLES)[8:-2] for s in _seeds(p, v)]
     result += [
         Model(variant, p.k if variant == ALL_THREE else 1.0, strength, s)
         for variant, values in penalised.items()

@@ -180,7 +180,8 @@ def test_in_short_says_why_something_cannot_be_said(claims):
     ("changes", "ends", "expected", "unit"),
     [
         ({}, (0.08, 0.04, 0.12), (0.5, 0.25, 0.75), "published"),
-        ({"published_effect": "-0.16"}, (-0.08, -0.12, -0.04), (0.5, 0.25, 0.75), "published"),
+        # What a paper's own table tells against its claim is no unit: left is against the claim.
+        ({"published_effect": "-0.16"}, (-0.08, -0.12, -0.04), (-8, -12, -4), "of interest"),
         ({"published_effect": None}, (0.08, 0.04, 0.12), (8, 4, 12), "of interest"),
     ],
 )
@@ -197,8 +198,10 @@ def test_ratios_are_relative_by_their_logarithms():
     claim = CLAIM | {"test": settings, "published_effect": "x 0.25"}
     row = pd.Series({"claim": "a", "estimate": 0.5, "low": 0.25, "high": 1.0})
     assert headlines.relative([claim], row)[:3] == pytest.approx((0.5, 0.0, 1.0))
-    del claim["published_effect"]
     claim["smallest_effect"] = {"size": 2.0, "why": "half"}
+    against = claim | {"published_effect": "x 4"}
+    assert headlines.relative([against], row)[:3] == pytest.approx((1.0, 0.0, 2.0))
+    del claim["published_effect"]
     assert headlines.relative([claim], row)[:3] == pytest.approx((1.0, 0.0, 2.0))
 
 

@@ -113,6 +113,16 @@ def test_means_over_seeds_with_their_deviations():
     assert empty.to_numpy().tolist() == [["not run at the profiles that are shown"]]
 
 
+def test_the_name_of_the_only_data_set_is_the_title_of_a_table():
+    wide = top_gap_tables.means(table(), ["variant"], "metric")
+    shown = top_gap_tables.titled(wide)
+    assert shown.caption == "MNIST"
+    assert "data" not in shown.data
+    two = pd.concat([wide, wide.assign(data="KMNIST")])
+    assert top_gap_tables.titled(two).data["data"].nunique() == 2
+    assert top_gap_tables.titled(two).caption is None
+
+
 def test_a_printed_table_writes_what_is_missing_as_a_dash():
     entry = {"number": "3", "shows": "accuracy", "columns": ["a", "b"]}
     published = {"tables": [entry | {"rows": [[0.5, np.nan], [True, 2]]}]}

@@ -29,11 +29,11 @@ from suite.units import Training
 PAIRS = ("paired", "not_worse")
 # Verdicts that say nothing of the effect.
 SILENT = (CANNOT, WITHDRAWN, NOT_RUN)
-CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. An effect
-*holds* where its interval lies on the claimed side and reaches what would matter, is *opposite* on
-the other; *no change* lies within what counts as none, *no such effect* below what would matter or
-half of what was published; *open* is the rest, and headlines that correction for several tests
-unsettles (it covers these alone). {ref}`More <verdicts>`"""
+CERTAIN = """*How certain:* brackets hold 95% intervals over the n networks or images. The words:
+*holds*, the interval lies on the claimed side and reaches what would matter; *opposite*, it lies on
+the other side; *no change*, it lies within what counts as none; *no such effect*, all of it is
+below what would matter, or below half of what was published; *open*, none of these or, of a
+headline, no longer after correction for several tests (Holm's). {ref}`More <verdicts>`"""
 TALLY = {HOLDS: "held", NO_EFFECT: "had no such effect", OPPOSITE: "came out opposite"}
 
 
@@ -146,14 +146,14 @@ def in_short(
     return "\n".join([*lines, *further, ":::"])
 
 
-def tally(rows: pd.DataFrame) -> str:
+def tally(rows: pd.DataFrame, whose: str = "") -> str:
     """Count the words of headlines, in a sentence."""
     counts = rows["verdict"].value_counts(sort=False)
     parts = {word: f"{counts[word]} {TALLY.get(word, word)}" for word in WORDS if word in counts}
     if mixed := int(rows["mixed"].sum()):
         parts[HOLDS] += f" ({mixed} of them not on all data)"
     words = ", ".join(parts.values())
-    return f"Of {len(rows)} headline claims: {words}."
+    return f"Of {whose}{len(rows)} headline claims: {words}."
 
 
 def _together(verdict: str, detail: str, rows: pd.DataFrame) -> str:
@@ -174,6 +174,7 @@ def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> list[st
     listed = dict(zip(rows["claim"], rows["verdict"]))
     parts = []
     words = load_words(chapter)
+    quantities = {c["id"]: f"{c['quantity']}; " for c in load_claims(chapter) if "quantity" in c}
     for part in words["advice"]:
         other = best.loc[part["claim"]] if part["claim"] in best.index else None
         verdict = listed.get(part["claim"], NOT_RUN if other is None else other["verdict"])
@@ -182,10 +183,9 @@ def _advice(chapter: str, rows: pd.DataFrame, verdicts: pd.DataFrame) -> list[st
         if text and shown and other is not None:
             ends = Interval(*other[["estimate", "low", "high"]])
             compared = in_words(other["statistic"].replace(" − ", " minus "), words["names"])
-            found = (
-                f"{name_of(other['data'])}, {compared}: {interval_text(ends)}, n = {other['n']:.0f}"
-            )
-            text = f"{text.removesuffix('.')} ({found})."
+            found = f"{compared}: {interval_text(ends)}, n = {other['n']:.0f}"
+            what = quantities.get(part["claim"], "")
+            text = f"{text.removesuffix('.')} ({what}{name_of(other['data'])}, {found})."
         parts.append(text)
     return [part for part in parts if part]
 
@@ -253,8 +253,9 @@ def _plainly(row: "pd.Series[Any]", claim: Claim, table: pd.DataFrame) -> str:
 def relative(claims: Sequence[Claim], row: "pd.Series[Any]") -> tuple[float, float, float, str]:
     """Return estimate and interval of a verdict in units of the published effect.
 
-    Where none is printed, in units of the smallest effect of interest. Positive is the claimed
-    direction; for a claim that something stays within a margin, 1 is the margin.
+    Where none is printed, or one in the other direction than the claim says, in units of the
+    smallest effect of interest. Positive is the claimed direction; for a claim that something stays
+    within a margin, 1 is the margin.
 
     Returns:
         Middle, low, high, and what the unit is: "published" or "of interest".
@@ -266,11 +267,14 @@ def relative(claims: Sequence[Claim], row: "pd.Series[Any]") -> tuple[float, flo
     ratio = bool(settings.get("ratio"))
     null = settings.get("no_effect", settings.get("opposite", 0.0))
     values = np.array([row["estimate"], row["low"], row["high"]], float) - (0 if ratio else null)
+    sign = -1 if settings.get("expected") in ("fall", "lower", "below") else 1
+    of_paper = 0.0 if printed is None else np.log(printed) if ratio else printed - null
+    if "expected" in settings and sign * of_paper < 0:
+        printed = None
     scale = (size if printed is None else printed) - (0 if ratio else null)
     if ratio:
         with np.errstate(invalid="ignore"):
             values, scale = np.log(values), float(np.log(scale))
-    sign = -1 if settings.get("expected") in ("fall", "lower", "below") else 1
     scale = sign * abs(scale) if printed is None else scale
     middle, *ends = values / scale
     low, high = sorted(ends)

@@ -48,8 +48,9 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_opti
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
     "masks_of_others epsilon epsilons auto_epsilons auto_steps scales steps_swept few seeds "
-    "few_seeds seeds_of validation_seeds last_strengths all_strengths left_out battery_seeds "
-    "attacked n_images n_attacked n_fgsm n_battery n_corrupted n_queries square_queries".split()
+    "few_seeds seeds_of validation_seeds l1_strengths last_strengths all_strengths left_out "
+    "battery_seeds attacked n_images n_attacked n_fgsm n_battery n_corrupted n_queries "
+    "square_queries".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
@@ -114,7 +115,11 @@ def _swept(p: SimpleNamespace) -> list[Model]:
 
 def models(p: SimpleNamespace) -> list[Model]:
     """Return the models of a panel."""
-    penalised = {"l1": p.strengths, "last": p.last_strengths, "all": p.all_strengths}
+    penalised = {
+        "l1": p.strengths + p.l1_strengths,
+        "last": p.last_strengths,
+        "all": p.all_strengths,
+    }
     penalised[ALL_THREE] = p.strengths
     result = [main_model(p, v, s) for v in VARIANTS for s in _seeds(p, v)]
     result += _chosen_from(p) + ([] if "k" in p.left_out else _swept(p))
@@ -226,7 +231,7 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
         rows += [(part, settings | correct) for part, settings in rows]
         if model.variant in p.attacked and model.seed in (p.battery_seeds or [model.seed]):
             rows += _battery(p, model)
-    elif model.strength in p.strengths and model.variant in p.attacked:
+    elif model.strength in p.strengths + p.l1_strengths and model.variant in p.attacked:
         rows += _auto(p)
     for part, settings in rows:
         yield _labels(part, settings), "robust_accuracy", settings

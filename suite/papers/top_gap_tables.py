@@ -152,6 +152,13 @@ def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     return wide.drop(columns="profile") if once else wide
 
 
+def titled(wide: pd.DataFrame) -> Any:
+    """Return a table to show: the name of its data set, if it has one alone, is its title."""
+    if "data" not in wide or wide["data"].nunique() > 1:
+        return wide.style.hide()
+    return wide.drop(columns="data").style.hide().set_caption(wide["data"].iloc[0])
+
+
 def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:
     """Return a table of the paper and its title."""
     entry = next(table for table in published["tables"] if table["number"] == number)

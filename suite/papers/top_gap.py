@@ -115,11 +115,8 @@ def _swept(p: SimpleNamespace) -> list[Model]:
 
 def models(p: SimpleNamespace) -> list[Model]:
     """Return the models of a panel."""
-    penalised = {
-        "l1": p.strengths + p.l1_strengths,
-        "last": p.last_strengths,
-        "all": p.all_strengths,
-    }
+    alone = p.strengths + p.l1_strengths
+    penalised = {"l1": alone, "last": p.last_strengths, "all": p.all_strengths}
     penalised[ALL_THREE] = p.strengths
     result = [main_model(p, v, s) for v in VARIANTS for s in _seeds(p, v)]
     result += _chosen_from(p) + ([] if "k" in p.left_out else _swept(p))

@@ -1,6 +1,7 @@
 """What the chapter on Top-GAP trains and measures, and its tables of the paper."""
 
 import dataclasses
+import functools
 
 import pandas as pd
 import pytest
@@ -26,6 +27,12 @@ PHOTOGRAPHS = "resized:imagenette160:96"
 FROM_SCRATCH = "resized:imagenette160:64"
 ARTICLES = "article_canvas"
 CIFAR10 = "cifar10-jpeg"
+
+
+@functools.cache
+def results(profile):
+    """Return what was kept, read once."""
+    return load_results(CHAPTER, profile)
 
 
 def of_profile(profile, **changes):
@@ -286,7 +293,7 @@ def test_l1_alone_is_matched_by_clean_accuracy_on_each_data_set():
 
 @pytest.mark.parametrize("profile", [f.parent.name for f in KEPT_RESULTS.glob(f"*/{CHAPTER}.csv")])
 def test_k_and_strength_are_those_that_held_out_images_choose(profile):
-    rows = load_results(CHAPTER, profile).frame
+    rows = results(profile).frame
     held_out = rows[(rows["test"] == "validation") & (rows["metric"] == "accuracy")]
     panels = {p.data: p for p in top_gap.panels(of_profile(profile))}
     assert set(held_out["data"]) == {data for data, p in panels.items() if p.validation_seeds}
@@ -329,7 +336,7 @@ def test_one_picture_for_each_class_overlaps_as_much_as_the_page_says():
 
 
 def test_what_the_page_says_of_fashion_mnist_is_what_was_kept():
-    rows = load_results(CHAPTER, "workstation").frame
+    rows = results("workstation").frame
     rows = rows[rows["data"] == "fashion_mnist"]
     trained = rows[(rows["metric"] == "training_loss") & (rows["variant"] == "fpn+pool")]
     assert trained["status"].tolist().count("diverged") == 3  # the reason of two withdrawals
@@ -346,6 +353,7 @@ def test_what_the_page_says_of_fashion_mnist_is_what_was_kept():
 # What the first sentences of the sections rest on: claim, data, verdict.
 ANSWERS = {
     "Which part does it?": [
+        ("more-than-l1-at-the-same-strength", FROM_SCRATCH, "no such effect"),
         ("l1-alone-helps", ARTICLES, "holds"),
         ("l1-alone-helps", PHOTOGRAPHS, "holds"),
         ("l1-helps-beside-the-pyramid", ARTICLES, "holds"),
@@ -412,6 +420,7 @@ ANSWERS = {
         ("top-gap-keeps-robustness-of-adversarial-training", ARTICLES, "holds"),
         ("top-gap-keeps-auto-attack-accuracy-of-adversarial-training", ARTICLES, "holds"),
         ("top-gap-adds-accuracy-to-adversarial-training", ARTICLES, "open"),
+        ("top-gap-keeps-auto-attack-accuracy-of-fgsm-training", ARTICLES, "holds"),
     ],
     "L1 alone": [
         ("more-than-l1-alone-under-auto-attack", ARTICLES, "opposite"),
@@ -423,12 +432,12 @@ ANSWERS = {
 
 @pytest.mark.parametrize("section", ANSWERS)
 def test_the_first_sentence_of_a_section_is_what_was_kept(section):
-    kept = [load_results(CHAPTER, profile).verdicts for profile in ("desktop", "workstation")]
+    kept = [results(profile).verdicts for profile in ("desktop", "workstation")]
     check_answer(CHAPTER, section, pd.concat(kept), ANSWERS[section])
 
 
 def own_values(metric, data, variant, profile="workstation", **where):
-    frame = load_results(CHAPTER, profile).frame
+    frame = results(profile).frame
     where |= {"metric": metric, "data": data, "variant": variant, "main": True, "status": "done"}
     rows = select(frame, **where)
     return rows.groupby("seed")["value"].mean()
@@ -469,7 +478,7 @@ def test_numbers_that_sections_name_are_what_was_kept():
     assert (
         f"(of 64 images {plain} of the unmodified ones, {top_gap_has} of Top-GAP's, {l1} " in text
     )
-    steps = select(load_results(CHAPTER, "workstation").frame, battery="steps", counts="unchanged")
+    steps = select(results("workstation").frame, battery="steps", counts="unchanged")
     gain = steps.groupby(["variant", "data", "steps"])["value"].mean()
     gain = gain["fpn+l1+pool"] - gain["none"]
     fashion, articles = (
@@ -477,17 +486,21 @@ def test_numbers_that_sections_name_are_what_was_kept():
         for data in ("fashion_mnist", ARTICLES)
     )
     assert f"it is {fashion} on Fashion-MNIST and {articles} on articles, after 20, 50" in text
-    rows = load_results(CHAPTER, "workstation").verdicts.set_index(["claim", "data"])["estimate"]
+    rows = results("workstation").verdicts.set_index(["claim", "data"])["estimate"]
     assert f"keeps {-rows['below-fgsm-training', ARTICLES]:.2f} more under APGD" in text
     assert f"PGD training {-rows['below-adversarial-training', ARTICLES]:.2f} more" in text
     auto = {"battery": "auto", "counts": "correct", "epsilon": top_gap.rounded(8 / 255)}
     right = [
         own_values("robust_accuracy", ARTICLES, v, **auto).mean()
-        for v in ("fgsm_at", "pgd_at", "fpn+l1+pool")
+        for v in ("fgsm_at", "pgd_at", *[f"{way}+fpn+l1+pool" for way in ("fgsm_at", "pgd_at")])
     ]
-    assert "at 8/255 they have {:.2f} and {:.2f}, Top-GAP {:.2f}".format(*right) in text
-    kept = load_results(CHAPTER, "workstation").frame
-    pgd = load_results(CHAPTER, "workstation").verdicts.set_index(["claim", "data"])
+    right += [own_values("robust_accuracy", ARTICLES, "fpn+l1+pool", **auto).mean()]
+    said = (
+        "they have {:.2f} and {:.2f} (with Top-GAP beside them {:.2f} and {:.2f}), Top-GAP {:.2f}"
+    )
+    assert said.format(*right) in text
+    kept = results("workstation").frame
+    pgd = results("workstation").verdicts.set_index(["claim", "data"])
     for claim, words in (
         ("top-gap-keeps-robustness-of-adversarial-training", "the difference is {}"),
         ("more-than-l1-alone-at-the-same-dose", "AutoAttack leaves {} more of Top-GAP's"),
@@ -500,7 +513,7 @@ def test_numbers_that_sections_name_are_what_was_kept():
     assert f"learns hardly anything at λ = 10 ({clean['l1']:.2f})" in text
     taken = [-rows[f"{part}-adds-to-fgsm-accuracy", PHOTOGRAPHS] for part in ("pooling", "pyramid")]
     assert "pooling takes {:.3f} away and the pyramid {:.3f}: there".format(*taken) in text
-    digits = load_results(CHAPTER, "desktop").verdicts.set_index(["claim", "data"])["estimate"]
+    digits = results("desktop").verdicts.set_index(["claim", "data"])["estimate"]
     added = digits["pooling-adds-to-auto-attack-accuracy", "digit_canvas"]
     assert f"On digits pooling adds {added:.2f} to what pyramid and L1 keep" in text
     ends = [
@@ -550,7 +563,7 @@ def test_what_sections_say_of_cifar10_is_what_was_kept():
     assert f"5,000 queries leaves {means('robust_accuracy', **square)[0]:.2f} of Top-GAP" in text
     loss = own_values("training_loss", CIFAR10, "none").mean()
     assert f"(on CIFAR-10 the training loss is {loss:.2f})" in text
-    verdicts = load_results(CHAPTER, "workstation").verdicts.set_index(["claim", "data"])
+    verdicts = results("workstation").verdicts.set_index(["claim", "data"])
     for claim, words in (
         ("l1-alone-helps", "neither with L1 alone ({})"),
         ("fgsm-accuracy-rises", "nor with all three ({})"),
@@ -561,7 +574,7 @@ def test_what_sections_say_of_cifar10_is_what_was_kept():
 
 
 def test_what_sections_say_without_a_claim_is_what_was_kept():
-    frame = load_results(CHAPTER, "workstation").frame
+    frame = results("workstation").frame
     assert select(frame, metric="vanishing_gradients")["value"].max() == 0
     radius = top_gap.rounded(8 / 255)
     attacked = select(frame, metric="robust_accuracy", counts="unchanged", epsilon=radius)
@@ -578,3 +591,48 @@ def test_what_sections_say_without_a_claim_is_what_was_kept():
         left = of_articles[of_articles["attack"] == attack].groupby("variant")["value"].mean()
         assert left[["flc", "k_wta"]].min() > left["fpn+l1+pool"]
     assert "flc" not in set(attacked.loc[attacked["battery"] == "auto", "variant"])
+
+
+def mean_of(metric, data, variant, **where):
+    """Return the mean over networks, as text of two digits and of three."""
+    mean = own_values(metric, data, variant, **where).mean()
+    return f"{mean:.2f}", f"{mean:.3f}"
+
+
+def test_what_is_said_of_photographs_from_random_weights_is_so():
+    three = ["none", "l1", top_gap.ALL_THREE]
+    fgsm = {"attack": "fgsm", "counts": "unchanged"}
+    auto = fgsm | {"attack": "auto_attack"}
+    left, hard = (
+        [mean_of("robust_accuracy", FROM_SCRATCH, v, **of)[0] for v in three] for of in (fgsm, auto)
+    )
+    clean = [mean_of("accuracy", FROM_SCRATCH, v, test="own")[1] for v in three]
+    text = notebooks.source(CHAPTER).read_text()
+    assert "FGSM leaves {} of the unmodified network's predictions, {} with".format(*left) in text
+    assert (
+        f"alone and {left[2]} of Top-GAP's, at clean accuracies of {clean[0]}, {clean[1]}" in text
+    )
+    assert f"{clean[1]} and {clean[2]}; what pyramid" in text
+    assert "more, {} of the unmodified ones' predictions, {} with L1".format(*hard) in text
+    rows = results("workstation").verdicts.query("data == @FROM_SCRATCH")
+    rows = rows.set_index("claim")
+    assert set(rows["n"].dropna()) <= {0, 3}
+    beside = rows.loc["more-than-l1-alone-at-the-same-dose-at-1-255"]
+    assert beside["verdict"] == "open"
+    assert (
+        "({estimate:.2f} [{low:.2f}, {high:.2f}], three".format(**beside).replace("-", "−") in text
+    )
+    decided = rows[~rows["verdict"].isin(["open", "not run"])]
+    assert decided.index.tolist() == ["more-than-l1-at-the-same-strength"]  # "nearly all"
+
+
+def test_what_is_said_of_strengths_between_is_so():
+    text = notebooks.source(CHAPTER).read_text()
+    frame = results("workstation").frame.query("data == @ARTICLES")
+    clean = frame[(frame["metric"] == "accuracy") & (frame["test"] == "own")]
+    clean = clean.groupby(["variant", "strength"])["value"].mean()
+    auto = frame[(frame["battery"] == "auto") & (frame["counts"] == "unchanged")]
+    auto = auto[auto["epsilon"] < 0.02].groupby(["variant", "strength"])["value"].mean()
+    both = f"no accuracy ({clean[top_gap.ALL_THREE, 3]:.3f}), and AutoAttack at 4/255 leaves "
+    assert f"{both}{auto[top_gap.ALL_THREE, 3]:.2f}, as L1 alone at λ = 1 has it" in text
+    assert f"({auto['l1', 1]:.2f}); L1 alone at λ = 3 is down to {clean['l1', 3]:.2f}" in text

@@ -359,7 +359,8 @@ def test_the_networks_of_photographs_are_those_that_are_said(kept, photographs):
     assert "four seeds of each." in page()
     assert "four networks of a kind) and on 4,000 digits" in page()
     clean = accuracy.groupby("model")["value"].mean()
-    assert f"8 epochs, accuracy {clean['none']:.2f}, four networks" in page()
+    assert f"8 epochs, accuracy {clean['none']:.2f} without penalty and" in page()
+    assert f"penalty and {clean['target 10']:.2f} with it, four networks" in page()
     assert f"without penalty have {clean['none']:.2f} here" in page()
 
 
@@ -379,11 +380,21 @@ def test_what_is_said_of_photographs_is_so(photographs):
     mean = rows.groupby(["metric", "model"])["value"].mean()
     lost = interval_text(Interval(*gap(photographs, CIFAR, "accuracy", "target 10")[:3]))
     both = [mean["accuracy", model] for model in ("none", "target 10")]
-    assert "8 epochs goes from {:.3f} to {:.3f} ({}, a loss".format(*both, lost) in text
+    assert "8 epochs goes from {:.3f} to {:.3f} ({}, which".format(*both, lost) in text
     middle = [mean["centre_to_rim", model] for model in ("target 10", "none")]
     assert "the rim {:.2f} times in place of {:.2f}".format(*middle) in text
     distance = [mean["target_distance", model] for model in ("none", "target 10")]
-    assert "the target falls from {:.3f} to {:.3f}".format(*distance) in text
+    least = (1 - np.sqrt(np.mean(photographs.arrays[f"{CIFAR}|target"] ** 2))) ** 2
+    said = "the target falls from {:.3f} to {:.3f}, where {:.3f} is the least"
+    assert said.format(*distance, least) in text
+    accuracy = rows[rows["metric"] == "accuracy"].pivot(
+        index="seed", columns="model", values="value"
+    )
+    losses = (accuracy["none"] - accuracy["target 10"]).sort_values().map("{:.3f}".format).tolist()
+    assert f"one of the four loses {losses[-1]}, the others {losses[0]} to {losses[-2]})" in text
+    surer = [mean["cross_entropy", model] for model in ("target 10", "none")]
+    assert "test images ({:.2f} against {:.2f})".format(*surer) in text
+    assert f"(training loss {mean['training_loss', 'none']:.2f} without penalty)" in text
     early = photographs.verdicts.query("data == @CIFAR").set_index("claim")
     early = interval_text(Interval(*early.loc["training-is-faster", ["estimate", "low", "high"]]))
     assert f"on CIFAR-10 the difference is {early}" in text
@@ -393,7 +404,9 @@ def test_what_is_said_of_photographs_is_so(photographs):
     left = [interval_text(Interval(*values)) for values in ends]
     assert "it is {} times as much, under blur {} times".format(*left) in text
     under = [mean["corrupted_accuracy", model] for model in ("none", "target 10")]
-    assert "and accuracy goes from {:.3f} to {:.3f}. On digits".format(*under) in text
+    assert (
+        "Over all corruptions accuracy goes from {:.3f} to {:.3f}. On digits".format(*under) in text
+    )
 
 
 def gap(kept, data, metric, model):
@@ -460,7 +473,7 @@ def test_what_is_said_of_the_published_tables_is_so():
 def test_deviations_say_of_photographs_what_the_profile_has():
     p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "workstation", {}))
     (panel,) = p["panels"]
-    assert f"over {panel['epochs']} epochs (`workstation`)" in page()
+    assert f"over {panel['epochs']} epochs (`workstation`, a number" in page()
     steps = panel["epochs"] * -(-50_000 // p["batch_size"]) // p["interval"]
     assert f"20 (`desktop`), {steps} (`workstation`)" in page()
     assert p["levels"] == [3]

@@ -248,7 +248,7 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
         interval_text(Interval(*row[["estimate", "low", "high"]])) for row in (flatter, accurate)
     )
     factor, lost = ends
-    assert f"by every measure** (differences of neighbours {factor} times)" in text
+    assert f"by all three measures** (differences of neighbours {factor} times)" in text
     assert f"**no accuracy is gained** ({lost} on CIFAR-10, open after" in text
     frame = workstation.frame
     clean = select(frame, metric="accuracy", data="cifar10-jpeg", epochs=0)
@@ -262,9 +262,9 @@ def test_what_the_first_page_says_of_pilcro_is_what_was_kept():
         interval_text(Interval(*of_cifar.loc[name, ["estimate", "low", "high"]]))
         for name in rows_of
     )
-    assert f"more of the probability is left on CIFAR-10 ({left} times), but no more" in text
+    assert f"more of the probability is left on CIFAR-10 ({left} times, which less" in text
     assert f"noise {left} times as much of the probability is left (accuracy under" in text
-    assert f"corruptions: {right}, no such effect)" in text
+    assert f"corruptions: {right}, no such effect;" in text
     lite = select(frame, metric="centre_to_rim", network="efficientnet_lite0")
     network, paths, images = (f"{x:.1f} times" for x in lite["value"])
     assert lite["model"].tolist() == ["as it is", "its paths", "the images"]

@@ -17,7 +17,7 @@ from suite.evidence.tables import interval_text, select
 from suite.metrics import largest_mask_iou
 from suite.papers import top_gap, top_gap_tables
 from suite.papers.top_gap import TITLES
-from suite.paths import KEPT_RESULTS
+from suite.paths import KEPT_RESULTS, ROOT
 from suite.training.loop import check
 from suite.units import Measurement, Training, identity
 from tests.answers import check_answer
@@ -612,7 +612,7 @@ def test_what_is_said_of_photographs_from_random_weights_is_so():
     assert (
         f"alone and {left[2]} of Top-GAP's, at clean accuracies of {clean[0]}, {clean[1]}" in text
     )
-    assert f"{clean[1]} and {clean[2]}; what pyramid" in text
+    assert f"{clean[1]} and {clean[2]}; pyramid" in text
     assert "more, {} of the unmodified ones' predictions, {} with L1".format(*hard) in text
     rows = results("workstation").verdicts.query("data == @FROM_SCRATCH")
     rows = rows.set_index("claim")
@@ -636,3 +636,20 @@ def test_what_is_said_of_strengths_between_is_so():
     both = f"no accuracy ({clean[top_gap.ALL_THREE, 3]:.3f}), and AutoAttack at 4/255 leaves "
     assert f"{both}{auto[top_gap.ALL_THREE, 3]:.2f}, as L1 alone at λ = 1 has it" in text
     assert f"({auto['l1', 1]:.2f}); L1 alone at λ = 3 is down to {clean['l1', 3]:.2f}" in text
+    first_page = (ROOT / "book" / "index.md").read_text()
+    both = auto[top_gap.ALL_THREE, 3], auto["l1", 1]
+    assert "4/255 leaves {:.2f}, as with L1 alone at one ({:.2f})".format(*both) in first_page
+    low = frame[(frame["battery"] == "auto") & (frame["counts"] == "unchanged")]
+    low = low.groupby(["variant", "strength", "seed"])["value"].mean()
+    more = interval_text(mean_interval((low[top_gap.ALL_THREE, 1] - low["l1", 0.1]).dropna()))
+    assert f"it leaves {more} more (mean of two radii, three networks, no claim)" in text
+
+
+def test_what_is_said_of_maps_of_photographs_from_random_weights_is_so():
+    text = notebooks.source(CHAPTER).read_text()
+    pair = (top_gap.ALL_THREE, "none")
+    marked = [mean_of("class_map_sparsity", FROM_SCRATCH, v)[0] for v in pair]
+    assert "it is {} with Top-GAP and {} with the unmodified".format(*marked) in text
+    part = {"part": "distance"}
+    fields = [mean_of("erf_distance", FROM_SCRATCH, v, **part)[1] for v in pair[::-1]]
+    assert "of 64 pixels (from {} to {})".format(*fields) in text

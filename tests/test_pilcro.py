@@ -395,14 +395,22 @@ def test_what_is_said_of_photographs_is_so(photographs):
     surer = [mean["cross_entropy", model] for model in ("target 10", "none")]
     assert "test images ({:.2f} against {:.2f})".format(*surer) in text
     assert f"(training loss {mean['training_loss', 'none']:.2f} without penalty)" in text
-    early = photographs.verdicts.query("data == @CIFAR").set_index("claim")
-    early = interval_text(Interval(*early.loc["training-is-faster", ["estimate", "low", "high"]]))
+    verdicts = photographs.verdicts.query("data == @CIFAR").set_index("claim")
+    early = verdicts.loc["training-is-faster", ["estimate", "low", "high"]]
+    early = interval_text(Interval(*early))
     assert f"on CIFAR-10 the difference is {early}" in text
-    robust = photographs.verdicts.query("data == @CIFAR").set_index("claim")
-    robust = robust.loc[["more-robust-but-for-noise", "more-robust-to-blur"]]
+    robust = verdicts.loc[["more-robust-but-for-noise", "more-robust-to-blur"]]
     ends = robust[["estimate", "low", "high"]].to_numpy(float)
     left = [interval_text(Interval(*values)) for values in ends]
     assert "it is {} times as much, under blur {} times".format(*left) in text
+    kinds = rows[(rows["metric"] == "robustness") & (rows["category"] != "noise")]
+    logarithms = (
+        kinds.assign(value=np.log(kinds["value"])).groupby(["seed", "model"])["value"].mean()
+    )
+    each = np.exp(logarithms.unstack()["target 10"] - logarithms.unstack()["none"]).sort_values()
+    assert each.idxmax() == accuracy["target 10"].idxmin()
+    said = "four pairs, {3:.2f} over the three categories, is that of the least accurate one, the"
+    assert f"{said} others are {{0:.2f}} to {{2:.2f}}".format(*each) in text
     under = [mean["corrupted_accuracy", model] for model in ("none", "target 10")]
     assert (
         "Over all corruptions accuracy goes from {:.3f} to {:.3f}. On digits".format(*under) in text

@@ -27,6 +27,7 @@ PHOTOGRAPHS = "resized:imagenette160:96"
 FROM_SCRATCH = "resized:imagenette160:64"
 ARTICLES = "article_canvas"
 CIFAR10 = "cifar10-jpeg"
+ALL = top_gap.ALL_THREE
 
 
 @functools.cache
@@ -653,3 +654,37 @@ def test_what_is_said_of_maps_of_photographs_from_random_weights_is_so():
     part = {"part": "distance"}
     fields = [mean_of("erf_distance", FROM_SCRATCH, v, **part)[1] for v in pair[::-1]]
     assert "of 64 pixels (from {} to {})".format(*fields) in text
+
+
+def test_what_is_said_of_adversarial_training_with_top_gap_is_so():
+    text = notebooks.source(CHAPTER).read_text()
+    rows = results("workstation").verdicts.set_index(["claim", "data"])
+    row = rows.loc[("top-gap-keeps-auto-attack-accuracy-of-fgsm-training", ARTICLES)]
+    auto = {"battery": "auto", "counts": "correct"}
+    ways = ("fgsm_at+fpn+l1+pool", "fgsm_at")
+    right = [mean_of("robust_accuracy", ARTICLES, v, **auto)[0] for v in ways]
+    both = "AutoAttack leaves {} right with Top-GAP, {} without (mean of two radii; ".format(*right)
+    ends = "{estimate:.2f} [{low:.2f}, {high:.2f}])".format(**row).replace("-", "−")
+    assert both + ends in text
+    assert f"stayed behind, and p is {row['p']:.3f}" in text
+    clean = [own_values("accuracy", ARTICLES, v, test="own").map("{:.2f}".format) for v in ways]
+    said = "accuracies of {}, {} and {} against {}, {} and {}:"
+    assert said.format(*clean[0], *clean[1]) in text
+
+
+def test_what_is_said_of_l1_alone_and_pgd_training_is_so():
+    text = notebooks.source(CHAPTER).read_text()
+    rows = results("workstation").verdicts.set_index(["claim", "data"])
+    row = rows.loc[("more-than-l1-at-the-same-strength", FROM_SCRATCH)]
+    ends = interval_text(Interval(*row[["estimate", "low", "high"]]))
+    clean = {v: own_values("accuracy", FROM_SCRATCH, v, test="own").mean() for v in ("l1", ALL)}
+    more = (
+        f"under FGSM ({ends}; a loss as large is not excluded), at {clean[ALL] - clean['l1']:.3f}"
+    )
+    assert f"{more} more accuracy" in text
+    at_8 = {"counts": "unchanged", "epsilon": top_gap.rounded(8 / 255), "battery": "auto"}
+    left = mean_of("robust_accuracy", ARTICLES, "pgd_at", **at_8)[0]
+    accuracy = mean_of("accuracy", ARTICLES, "pgd_at", test="own")[0]
+    frame = select(results("workstation").frame, data=ARTICLES, variant=ALL, strength=10, **at_8)
+    said = f"{accuracy}, and AutoAttack at 8/255 leaves it {left}, Top-GAP at λ = 10 "
+    assert f"{said}{frame['value'].mean():.2f}" in text

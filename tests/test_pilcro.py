@@ -411,9 +411,13 @@ def test_what_is_said_of_photographs_is_so(photographs):
     assert each.idxmax() == accuracy["target 10"].idxmin()
     said = "four pairs, {3:.2f} over the three categories, is that of the least accurate one, the"
     assert f"{said} others are {{0:.2f}} to {{2:.2f}}".format(*each) in text
+    of_weather = rows[(rows["metric"] == "corrupted_accuracy") & (rows["category"] == "weather")]
+    of_weather = of_weather.groupby(["seed", "model"], as_index=False)["value"].mean()
+    fewer = paired_difference(of_weather, "model", "target 10", "none", ["seed"])
+    assert f"fewer images are right ({interval_text(Interval(*fewer[:3]))}, judged" in text
     under = [mean["corrupted_accuracy", model] for model in ("none", "target 10")]
     assert (
-        "Over all corruptions accuracy goes from {:.3f} to {:.3f}. On digits".format(*under) in text
+        "over all corruptions accuracy goes from {:.3f} to {:.3f}. On digits".format(*under) in text
     )
 
 

@@ -132,6 +132,10 @@ class Training(_Checked):
         decay_epochs: after each of these numbers of epochs the learning rate is divided by ten;
             not together with `cosine_epochs`.
         label_smoothing: share of the label that is spread evenly over all classes.
+        fixed_statistics: train the network as it evaluates: batch normalisation with the running
+            statistics of the initial network, which stay, and no dropout. For pretrained networks.
+        clip: largest norm of the gradient by all parameters, to which a longer one is scaled; None
+            for any.
         seed: of the initial weights, of the order of the images and of their changes.
 
     Raises:
@@ -162,6 +166,8 @@ class Training(_Checked):
     cosine_epochs: int | None = None
     decay_epochs: Sequence[int] = field(default=(), metadata=RISING)
     label_smoothing: float = field(default=0.0, metadata=SHARE)
+    fixed_statistics: bool = field(default=False, metadata=SWITCH)
+    clip: float | None = field(default=None, metadata=optional(POSITIVE))
 
     def __post_init__(self) -> None:
         super().__post_init__()

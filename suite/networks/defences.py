@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.errors import UsageError
+from suite.networks.pretrained import SoftReLU6
 
 NO_RELU = "expected a network with modules of torch.nn.ReLU"
 
@@ -19,7 +20,7 @@ def with_softplus(network: Any, *, beta: float) -> Any:
     .. math:: \operatorname{softplus}_\beta(x) = \beta^{-1} \ln (1 + e^{\beta x})
 
     It is smooth, larger than ReLU by at most :math:`\ln 2 / \beta`, and tends to it with growing
-    :math:`\beta`.
+    :math:`\beta`. A ReLU6 becomes the difference of two, of x and of x - 6.
 
     Args:
         network: whose activations are modules; functional ones in a forward method are not seen.
@@ -35,7 +36,11 @@ def with_softplus(network: Any, *, beta: float) -> Any:
     """
     if not beta > 0:
         raise UsageError(f"softplus: expected a positive sharpness, got {beta}")
-    return _replaced(network, nn.ReLU, lambda module: nn.Softplus(beta), f"softplus: {NO_RELU}")
+
+    def smooth(module: nn.Module) -> nn.Module:
+        return SoftReLU6(beta) if type(module) is nn.ReLU6 else nn.Softplus(beta)
+
+    return _replaced(network, (nn.ReLU, nn.ReLU6), smooth, f"softplus: {NO_RELU}")
 
 
 def with_k_wta(network: Any, *, share: float) -> Any:
@@ -53,7 +58,7 @@ def with_k_wta(network: Any, *, share: float) -> Any:
 
     Source: :cite:t:`xiao2020`.
     """
-    return _replaced(network, nn.ReLU, lambda module: KWinnersTakeAll(share), f"k_wta: {NO_RELU}")
+    return _replaced(network, (nn.ReLU,), lambda module: KWinnersTakeAll(share), f"k_wta: {NO_RELU}")
 
 
 def with_flc_pooling(network: Any) -> Any:
@@ -80,7 +85,7 @@ def with_flc_pooling(network: Any) -> Any:
         return nn.Sequential(convolution, FrequencyLowCut())
 
     missing = "flc_pooling: expected a network with convolutions of stride 2"
-    return _replaced(network, nn.Conv2d, pooled, missing)
+    return _replaced(network, (nn.Conv2d,), pooled, missing)
 
 
 class KWinnersTakeAll(nn.Module):
@@ -172,14 +177,17 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _replaced(
-    network: Any, kind: type[nn.Module], replace: Callable[[Any], nn.Module | None], missing: str
+    network: Any,
+    kinds: tuple[type[nn.Module], ...],
+    replace: Callable[[Any], nn.Module | None],
+    missing: str,
 ) -> Any:
-    """Return a copy of a network with the modules of a kind replaced, unless by None."""
+    """Return a copy of a network with the modules of some kinds replaced, unless by None."""
     network = copy.deepcopy(network)
     replaced = False
     for parent in list(network.modules()):
         for name, child in parent.named_children():
-            module = replace(child) if type(child) is kind else None
+            module = replace(child) if type(child) in kinds else None
             if module is not None:
                 setattr(parent, name, module.train(parent.training))
                 replaced = True

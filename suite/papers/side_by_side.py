@@ -53,8 +53,12 @@ SMALLEST |= {"pointing": 0.02}
 FACTOR = 1.1
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
-# Keys of a panel that are not fields of a training.
-OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift"}
+# Keys of a panel that are not fields of a training: `warm_up` is that of every penalty, `measured`
+# says whether networks that choose strengths get more than their accuracy, and the others are
+# those of the chapter, for this panel alone.
+OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift", "warm_up", "measured", "n_shifted"}
+OF_PANEL |= {"seeds", "n_few", "n_least", "n_attacked", "auto_steps", "n_queries", "n_corrupted"}
+OF_PANEL |= {"n_landscape", "block", "patch"}
 REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
@@ -107,7 +111,13 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
             "corrupted_accuracy",
             {"level": p.level, "n_images": p.n_corrupted},
         ),
-        "shifted": ("accuracy, off centre", 1, "pilcro", "shifted_accuracy", {"pixels": p.shift}),
+        "shifted": (
+            "accuracy, off centre",
+            1,
+            "pilcro",
+            "shifted_accuracy",
+            {"pixels": p.shift} | ({"n_images": p.n_shifted} if p.n_shifted else {}),
+        ),
         "faithful": (
             "Faithfulness (Quantus)",
             1,
@@ -187,7 +197,8 @@ def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
             if strength not in strengths.get(method, []):
                 among = f"one of its strengths, {strengths.get(method, [])}"
                 raise expected(f"chosen, {method}", among, strength)
-        found.append(SimpleNamespace(**{**parameters, **panel}, fields=panel.keys() & FIELDS))
+        own = {"warm_up": 0, "measured": True, "n_shifted": None, **parameters, **panel}
+        found.append(SimpleNamespace(**own, fields=panel.keys() & FIELDS))
     names = [p.data for p in found]
     if len(set(names)) < len(names):
         raise expected("panels", "one for a data set", names)
@@ -227,7 +238,8 @@ def training(p: SimpleNamespace, network: Network) -> Training:
         fields["input_noise"] = strength
     penalties: Settings = {}
     if method in PENALTIES:
-        own = {"radius": cure_radii(p.epochs)} if method == "cure" else {}
+        own: Settings = {"radius": cure_radii(p.epochs)} if method == "cure" else {}
+        own |= {"warm_up": p.warm_up} if p.warm_up else {}
         penalties = {PENALTIES[method]: {"strength": strength} | own}
     if method == "adversarial":
         attack = {"epsilon": strength, "step_size": strength / 2, "n_steps": PGD_STEPS}
@@ -250,7 +262,9 @@ def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Measurement]
             unit = training(p, network)
             common = network._asdict()
             del common["seed"]
-            for name, measure in {"choice": choice, **wanted}.items():
+            full = network.chosen or p.measured
+            of_network = wanted if full else {"accuracy": wanted["accuracy"]}
+            for name, measure in {"choice": choice, **of_network}.items():
                 labels = common | {"metric": name, "turned": measure.turned}
                 measured = Measurement(
                     training=unit, metric=measure.metric, settings=measure.settings

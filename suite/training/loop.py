@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib.double_backward import fast_double_backward
+from reglib.double_backward import evaluation_mode, fast_double_backward
 from reglib.regularizers import balancing_weights, group_dro
 from suite.data import ImageData, to_float
 from suite.errors import expected, unknown
@@ -146,8 +146,15 @@ class _Fit:
         images = data.train.images[: unit.n_train]
         self.images = images.to(device) if images.nbytes <= RESIDENT_BYTES else images
         self.labels = data.train.labels[: unit.n_train].to(device)
+        fast: nn.Module = network
+        if way == "fast" and unit.fixed_statistics:
+            fast = evaluation_mode(network)
+        elif way == "fast" and self.terms:
+            fast = fast_double_backward(network)
+        # What a step goes through where no penalty looks.
+        self.plain = fast if unit.fixed_statistics else network
         self.context = penalties.TrainingContext(
-            fast_double_backward(network) if self.terms and way == "fast" else network,
+            fast,
             lambda: (part.to(device) for part in self.images.split(500)),
         )
         self.groups = self.weights = torch.empty(0)
@@ -180,7 +187,7 @@ class _Fit:
         generator = torch.Generator(device).manual_seed(seed)
         changes = torch.Generator().manual_seed(_seed(f"{unit.seed}/{epoch}/changes"))
         batches = self._order(seed).to(device).split(unit.batch_size)
-        self.network.train()
+        self.network.train(not unit.fixed_statistics)
         total = torch.zeros((), device=device, dtype=torch.float64)
         for number, index in enumerate(batches, start=1 + epoch * len(batches)):
             optimizers.set_learning_rate(
@@ -198,6 +205,8 @@ class _Fit:
             self.optimizer.zero_grad()
             # Naming the parameters spares a gradient by the images that nobody needs.
             torch.autograd.backward(loss, inputs=self.parameters)
+            if unit.clip is not None:
+                nn.utils.clip_grad_norm_(self.parameters, unit.clip)
             self.optimizer.step()
             total += loss.detach() * len(index)
         return float(total) / len(self.images)
@@ -216,7 +225,7 @@ class _Fit:
         names = {term.name for term in acting}
         looked_at = bool(names - penalties.NEEDS_OWN_FORWARD)
         return penalties.forward(
-            self.context.model if looked_at else self.network,  # the faster one of the two
+            self.context.model if looked_at else self.plain,  # the faster one of the two
             images.requires_grad_(looked_at),
             labels,
             generator,

@@ -16,13 +16,16 @@ from suite.papers.initialisation import squared_gradients_and_paths
 from suite.store import Reader
 from suite.units import Measurement, Network, Pretrained, Training, Unit, identity
 
-# Keys of a panel that are not fields of a training.
-OF_PANEL = ("models", "few", "early")
+# Keys of a panel that stand for parameters of the chapter, and further ones that are not fields of
+# a training; "shift": pixels by which test images are moved off their centre.
+INSTEAD = ("checked", "interval", "n_landscape", "block")
+OF_PANEL = ("models", "few", "early", "shift", *INSTEAD)
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 SHORT_NAMES = {
     "ablation_auc": "ablation",
     "corruption_robustness": "robustness",
+    "shifted_accuracy": "accuracy_off_centre",
     "top_k_accuracy": "top_5",
 }
 # What is measured before the end of a training, or with equation 9 as printed.
@@ -85,6 +88,9 @@ def measurements(p: SimpleNamespace, network: Training) -> Iterator[Measurement]
     names += ["top_k_accuracy"] if network.data in MANY_CLASSES else []
     for name in names:
         yield Measurement(training=network, metric=name)
+    if p.shift:
+        settings = {"pixels": p.shift}
+        yield Measurement(training=network, metric="shifted_accuracy", settings=settings)
     yield from _flatness(p, network, block=p.block)
     if network.data.startswith("digits"):
         shifts = {"data": "digits-centred", "margin": 6, "stride": 2, "n_images": p.n_location}
@@ -113,13 +119,16 @@ def _robust(p: SimpleNamespace, network: Training, other: Training | None) -> It
 
 def _of_panel(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[Planned]:
     """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
+    own = {name: panel[name] for name in (*INSTEAD, "shift") if name in panel}
+    p = SimpleNamespace(**{"shift": 0, **vars(p), **own})
     strengths = itertools.product(("target", "curvature"), p.alphas)
     models = ["none", *(f"{penalty} {alpha:.15g}" for penalty, alpha in strengths)]
     models = [m for m in models if m in panel.get("models", models)]
     few = panel.get("few", [m for m in models if m not in p.compared])
     data = label(panel)
     for model in models:
-        checked = model in ("none", *p.checked) and panel["data"] != "digits-centred"
+        checked = bool(p.checked) and model in ("none", *p.checked)
+        checked = checked and panel["data"] != "digits-centred"
         for seed in p.seeds[: p.few_seeds] if model in few else p.seeds:
             network = training(p, panel, model, seed)
             units: list[Unit] = [network, *measurements(p, network)]

@@ -29,7 +29,7 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     rows = []
     for metric in METRICS:
         for side in (16, 64) if quick else (16, 32, 64, 128):
-            added, largest = _in_process(metric, str(side)).split()
+            added, largest = in_process(__name__, metric, str(side)).split()
             case = f"{metric}, {side} x {side} pixels"
             rows += [
                 Row(
@@ -51,7 +51,7 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
 
 def _of_steps(network: str) -> list[Row]:
     title = f"{network}, batch {CASES[network].batch}"
-    used = {way: float(_in_process("step", network, way)) for way in STEPS}
+    used = {way: float(in_process(__name__, "step", network, way)) for way in STEPS}
     rows = [
         Row(
             benchmark="memory",
@@ -71,8 +71,9 @@ def _of_steps(network: str) -> list[Row]:
     ]
 
 
-def _in_process(*arguments: str) -> str:
-    command = [sys.executable, "-m", "benchmarks.memory", *arguments]
+def in_process(module: str, *arguments: str) -> str:
+    """Return what a module prints that is run in a process of its own."""
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -101,7 +102,7 @@ def measure(metric: str, side: int) -> tuple[float, int]:
     images = torch.rand(2, 1, side, side, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1])
     logit_gradient(model, images, labels)
-    before = _reset_peak()
+    before = reset_peak()
     if metric == "faithfulness":
         metrics.pixel_effects(model, images, labels)
     else:
@@ -112,25 +113,25 @@ def measure(metric: str, side: int) -> tuple[float, int]:
             generator=torch.Generator().manual_seed(0),
             n_samples=600,
         )
-    return _peak() - before, model.largest
+    return peak() - before, model.largest
 
 
 def measure_step(name: str, way: str) -> float:
     """Return the memory that a training step adds to the peak, in MiB."""
-    before = _reset_peak()
+    before = reset_peak()
     differentiate = step(CASES[name], torch.device("cpu"), way)
     for _ in range(3):
         differentiate()
-    return _peak() - before
+    return peak() - before
 
 
-def _reset_peak() -> float:
+def reset_peak() -> float:
     """Forget the largest memory of this process so far; return the present one in MiB."""
     Path("/proc/self/clear_refs").write_text("5")
-    return _peak()
+    return peak()
 
 
-def _peak() -> float:
+def peak() -> float:
     """Return the largest resident memory since the last reset in MiB (on Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM"))

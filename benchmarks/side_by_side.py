@@ -1,12 +1,18 @@
-"""Training steps with each method of the chapter "side by side", over one without a method."""
+"""Training steps with each method of the chapter "side by side", over one without a method.
 
+Of the pretrained network that it fine-tunes, also the memory of a step, on Linux.
+"""
+
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 
+from benchmarks.memory import in_process, peak, reset_peak
 from benchmarks.timing import Row, interleaved, median_row, ratios
-from reglib.double_backward import fast_double_backward
+from reglib.double_backward import evaluation_mode, fast_double_backward
 from suite import notebooks
 from suite.data import image_shape
 from suite.networks import build_network
@@ -17,23 +23,50 @@ from suite.units import Training
 PROFILE = "workstation"
 
 
+TITLE = "side by side"
+FINE_TUNED = "fine-tuned: "
+
+
 def run(device: torch.device, *, quick: bool) -> list[Row]:
-    """Time the steps of all methods on the network of the chapter, which take turns."""
+    """Time the steps of all methods, which take turns, on two networks of the chapter."""
+    panels = _panels()
+    rows = _times("", panels[0], device, rounds=1 if quick else 15)
+    tuned = next(p for p in panels if _fixed(p))
+    rows += _times(FINE_TUNED, tuned, device, rounds=1 if quick else 7)
+    for method in _methods(tuned) if sys.platform == "linux" and device.type == "cpu" else ():
+        added = float(in_process(__name__, method))
+        case = f"{FINE_TUNED}{method}, peak above start"
+        rows.append(Row(benchmark=TITLE, case=case, value=added, unit="MiB"))
+    return rows
+
+
+def _panels() -> list[SimpleNamespace]:
     name = "side_by_side"
     parameters = notebooks.all_parameters(name, notebooks.resolve(name, PROFILE, {}))
-    p = chapter.panels(parameters)[0]
-    shape = image_shape(p.data)
-    steps = {
-        method: step_of(
-            chapter.training(p, chapter.Network(method, strengths[0], 0, True)), shape, device
-        )
-        for method, strengths in {"none": [0.0], **p.strengths}.items()
-    }
-    seconds = interleaved(steps, rounds=1 if quick else 15)
+    return chapter.panels(parameters)
+
+
+def _fixed(p: SimpleNamespace) -> bool:
+    return getattr(p, "fixed_statistics", False)
+
+
+def _methods(p: SimpleNamespace) -> dict[str, float]:
+    """Return the methods of a panel, none first, each with its weakest strength."""
+    return {"none": 0.0} | {method: strengths[0] for method, strengths in p.strengths.items()}
+
+
+def _step(p: SimpleNamespace, method: str, device: torch.device) -> Callable[[], None]:
+    network = chapter.Network(method, _methods(p)[method], 0, True)
+    return step_of(chapter.training(p, network), image_shape(p.data), device)
+
+
+def _times(start: str, p: SimpleNamespace, device: torch.device, *, rounds: int) -> list[Row]:
+    steps = {method: _step(p, method, device) for method in _methods(p)}
+    seconds = interleaved(steps, rounds=rounds)
     plain = seconds.pop("none")
-    rows = [median_row("side by side", "none", [1000 * s for s in plain], "ms")]
+    rows = [median_row(TITLE, f"{start}none", [1000 * s for s in plain], "ms")]
     for method, times in seconds.items():
-        rows.append(median_row("side by side", method, ratios(times, plain), "x"))
+        rows.append(median_row(TITLE, f"{start}{method}", ratios(times, plain), "x"))
     return rows
 
 
@@ -42,20 +75,25 @@ def step_of(
 ) -> Callable[[], None]:
     """Return what makes a step of a training on random images, without that of the optimizer."""
     network = build_network(unit.network, shape, 10, options=unit.network_options, seed=0)
-    network = network.to(device).to(memory_format=torch.channels_last).train()
+    network = network.to(device).to(memory_format=torch.channels_last)
+    network.train(not unit.fixed_statistics)
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(unit.batch_size, *shape, generator=generator).to(device)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(10, (unit.batch_size,), generator=generator).to(device)
     terms = penalties.terms(unit.penalties)
-    model = fast_double_backward(network) if terms else network
+    model = plain = network
+    if unit.fixed_statistics:
+        model = plain = evaluation_mode(network)
+    elif terms:
+        model = fast_double_backward(network)
     context = penalties.TrainingContext(model, lambda: [images])
     names = {term.name for term in terms}
     looked_at = bool(names - penalties.NEEDS_OWN_FORWARD)
 
     def step() -> None:
         given = penalties.forward(
-            model if looked_at else network,
+            model if looked_at else plain,
             images.detach().requires_grad_(looked_at),
             labels,
             torch.Generator(device).manual_seed(2),
@@ -68,3 +106,16 @@ def step_of(
         torch.autograd.backward(loss, inputs=list(network.parameters()))
 
     return step
+
+
+def measure(method: str) -> float:
+    """Return the memory that a step of fine-tuning adds to the peak, in MiB."""
+    before = reset_peak()
+    step = _step(next(p for p in _panels() if _fixed(p)), method, torch.device("cpu"))
+    for _ in range(3):
+        step()
+    return peak() - before
+
+
+if __name__ == "__main__":
+    print(measure(sys.argv[1]))

@@ -1,5 +1,6 @@
 """Changes of networks: softplus, k-winners-take-all, pooling that cuts high frequencies."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -42,6 +43,19 @@ def test_softplus_is_close_to_relu_and_smooth():
     assert not kinds[nn.ReLU]
     x = torch.tensor([-1.0, 0.0, 2.0])
     torch.testing.assert_close(smooth[2](x), (1 + (5 * x).exp()).log() / 5)
+
+
+def test_softplus_of_relu6_is_smooth_at_both_kinks():
+    network = nn.Sequential(nn.Linear(3, 3), nn.ReLU6(), nn.ReLU())
+    smooth = with_softplus(network, beta=5.0)
+    x = torch.tensor([-1.0, 0.0, 3.0, 6.0, 9.0])
+    close = with_softplus(network, beta=500.0)
+    torch.testing.assert_close(close[1](x), network[1](x), rtol=0, atol=2e-3)
+    assert isinstance(smooth[2], nn.Softplus)
+    torch.testing.assert_close(
+        smooth[1](x[[1, 3]]) - x[[1, 3]], torch.tensor([1, -1]) * math.log(2) / 5
+    )
+    assert type(network[1]) is nn.ReLU6
 
 
 def test_softplus_copies_the_network_and_keeps_its_mode():

@@ -5,7 +5,9 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
+from reglib.double_backward.modules import View
 from reglib.landscape import (
     curvature_penalty,
     data_smoothness,
@@ -555,3 +557,64 @@ def test_images_that_stay_off_the_device_give_the_same_bits(monkeypatch):
     brought = train(unit, load_data("mnist5k"), device=device)
     assert same_bits(resident.network, brought.network)
     assert resident.losses == brought.losses
+
+
+FIXED = dataclasses.replace(WITH_BATCH_NORM, fixed_statistics=True, epochs=1)
+
+
+def test_with_fixed_statistics_the_network_is_trained_as_it_evaluates():
+    data = load_data("mnist5k")
+    before = initial_network(FIXED, data)
+    after = trained(FIXED).network
+    assert not isinstance(after, View)
+    buffers = dict(after.named_buffers())
+    assert all(torch.equal(value, buffers[name]) for name, value in before.named_buffers())
+    scales = [module.weight for module in after.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert any((scale != 1).any() for scale in scales)  # its own weights are trained
+    first = dataclasses.replace(FIXED, n_train=32)
+    inputs = to_float(data.train.images[:32], FIXED.pixel_range).requires_grad_()
+    labels = data.train.labels[:32]
+    logits = before.eval()(inputs)
+    expected = torch.nn.functional.cross_entropy(logits, labels)
+    expected = expected + 0.1 * input_gradient_penalty(logits, labels, inputs).mean()
+    assert trained(first).losses == [pytest.approx(float(expected.detach()), rel=1e-5)]
+
+
+@pytest.mark.parametrize("penalised", [True, False])
+def test_fixed_statistics_are_the_same_function_folded_or_not(penalised):
+    unit = FIXED if penalised else dataclasses.replace(FIXED, penalties={})
+    fast, stock = (trained(unit, double_backward=way) for way in ("fast", "stock"))
+    assert fast.losses == pytest.approx(stock.losses, rel=1e-4)
+    assert dataclasses.replace(unit, fixed_statistics=False) != unit
+    assert trained(dataclasses.replace(unit, fixed_statistics=False)).losses != fast.losses
+
+
+def test_a_clipped_gradient_has_at_most_its_norm(monkeypatch):
+    norms = []
+    step = torch.optim.SGD.step
+
+    def record(optimizer, *arguments):
+        gradients = [p.grad.flatten() for group in optimizer.param_groups for p in group["params"]]
+        norms.append(float(torch.cat(gradients).norm()))
+        return step(optimizer, *arguments)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", record)
+    plain = dataclasses.replace(UNIT, optimizer="sgd", epochs=1)
+    trained(plain)
+    free = norms.copy()
+    norms.clear()
+    trained(dataclasses.replace(plain, clip=0.1))
+    assert max(free) > 0.2
+    assert max(norms) == pytest.approx(0.1, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"clip": 0}, "clip: expected a positive finite number or None, got 0"),
+        ({"fixed_statistics": 1}, "fixed_statistics: expected True or False, got 1"),
+    ],
+)
+def test_a_clip_and_a_switch_are_checked(change, text):
+    with pytest.raises(UsageError, match=text):
+        dataclasses.replace(UNIT, **change)

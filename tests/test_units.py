@@ -65,6 +65,8 @@ OTHER_VALUES: dict[str, Any] = {
     "cosine_epochs": 20,
     "decay_epochs": (2, 3),
     "label_smoothing": 0.1,
+    "fixed_statistics": True,
+    "clip": 1.0,
 }
 
 

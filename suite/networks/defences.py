@@ -58,7 +58,9 @@ def with_k_wta(network: Any, *, share: float) -> Any:
 
     Source: :cite:t:`xiao2020`.
     """
-    return _replaced(network, (nn.ReLU,), lambda module: KWinnersTakeAll(share), f"k_wta: {NO_RELU}")
+    return _replaced(
+        network, (nn.ReLU,), lambda module: KWinnersTakeAll(share), f"k_wta: {NO_RELU}"
+    )
 
 
 def with_flc_pooling(network: Any) -> Any:

@@ -56,7 +56,16 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", 
 # Keys of a panel that are not fields of a training: `warm_up` is that of every penalty, `measured`
 # says whether networks that choose strengths get more than their accuracy, and the others are
 # those of the chapter, for this panel alone.
-OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift", "warm_up", "measured", "n_shifted"}
+OF_PANEL = {
+    "strengths",
+    "chosen",
+    "top_gap",
+    "epsilon",
+    "shift",
+    "warm_up",
+    "measured",
+    "n_shifted",
+}
 OF_PANEL |= {"seeds", "n_few", "n_least", "n_attacked", "auto_steps", "n_queries", "n_corrupted"}
 OF_PANEL |= {"n_landscape", "block", "patch"}
 REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}

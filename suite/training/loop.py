@@ -154,8 +154,7 @@ class _Fit:
         # What a step goes through where no penalty looks.
         self.plain = fast if unit.fixed_statistics else network
         self.context = penalties.TrainingContext(
-            fast,
-            lambda: (part.to(device) for part in self.images.split(500)),
+            fast, lambda: (part.to(device) for part in self.images.split(500))
         )
         self.groups = self.weights = torch.empty(0)
         if unit.group_dro is not None or unit.balance_groups:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.memory import in_process, peak, reset_peak
+from benchmarks.tables import FINE_TUNED, PEAK
 from benchmarks.timing import Row, interleaved, median_row, ratios
 from reglib.double_backward import evaluation_mode, fast_double_backward
 from suite import notebooks
@@ -24,18 +25,17 @@ PROFILE = "workstation"
 
 
 TITLE = "side by side"
-FINE_TUNED = "fine-tuned: "
 
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
     """Time the steps of all methods, which take turns, on two networks of the chapter."""
     panels = _panels()
     rows = _times("", panels[0], device, rounds=1 if quick else 15)
-    tuned = next(p for p in panels if _fixed(p))
+    tuned = next(p for p in panels if chapter.is_fine_tuned(p))
     rows += _times(FINE_TUNED, tuned, device, rounds=1 if quick else 7)
     for method in _methods(tuned) if sys.platform == "linux" and device.type == "cpu" else ():
         added = float(in_process(__name__, method))
-        case = f"{FINE_TUNED}{method}, peak above start"
+        case = f"{FINE_TUNED}{method}{PEAK}"
         rows.append(Row(benchmark=TITLE, case=case, value=added, unit="MiB"))
     return rows
 
@@ -44,10 +44,6 @@ def _panels() -> list[SimpleNamespace]:
     name = "side_by_side"
     parameters = notebooks.all_parameters(name, notebooks.resolve(name, PROFILE, {}))
     return chapter.panels(parameters)
-
-
-def _fixed(p: SimpleNamespace) -> bool:
-    return getattr(p, "fixed_statistics", False)
 
 
 def _methods(p: SimpleNamespace) -> dict[str, float]:
@@ -111,7 +107,9 @@ def step_of(
 def measure(method: str) -> float:
     """Return the memory that a step of fine-tuning adds to the peak, in MiB."""
     before = reset_peak()
-    step = _step(next(p for p in _panels() if _fixed(p)), method, torch.device("cpu"))
+    step = _step(
+        next(p for p in _panels() if chapter.is_fine_tuned(p)), method, torch.device("cpu")
+    )
     for _ in range(3):
         step()
     return peak() - before

@@ -75,14 +75,39 @@ def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def method_steps(results: Mapping[str, Any] | None) -> dict[str, float]:
+FINE_TUNED = "fine-tuned: "
+PEAK = ", peak above start"
+
+
+def method_steps(results: Mapping[str, Any] | None, network: str = "") -> dict[str, float]:
     """Return what a step with each method of "side by side" takes, over one without.
 
-    It is empty where that was not measured.
+    It is empty where that was not measured; `network` is "" or `FINE_TUNED`.
     """
     rows = results["rows"] if results else []
-    of_chapter = [row for row in rows if row["benchmark"] == "side by side"]
-    return {row["case"]: row["value"] for row in of_chapter if row["unit"] == "x"}
+    found = {}
+    for row in rows:
+        of_network = row["case"].startswith(FINE_TUNED) == (network == FINE_TUNED)
+        if row["benchmark"] == "side by side" and row["unit"] == "x" and of_network:
+            found[row["case"].removeprefix(network)] = row["value"]
+    return found
+
+
+def fine_tuning_steps(results: Mapping[str, Any] | None) -> pd.DataFrame:
+    """List time and memory of a step of fine-tuning: `method`, over a plain step, and in MiB."""
+    rows = results["rows"] if results else []
+    times = method_steps(results, FINE_TUNED)
+    memory = {
+        row["case"].removeprefix(FINE_TUNED).removesuffix(PEAK): row["value"]
+        for row in rows
+        if row["benchmark"] == "side by side" and row["unit"] == "MiB"
+    }
+    found = [
+        {"method": method, "time": times.get(method, 1.0), "MiB": used}
+        | {"memory": used / memory["none"]}
+        for method, used in memory.items()
+    ]
+    return pd.DataFrame(found, columns=["method", "time", "memory", "MiB"])
 
 
 def density_forms(results: Mapping[str, Any]) -> pd.DataFrame:

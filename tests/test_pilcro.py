@@ -484,7 +484,7 @@ def test_what_is_said_of_the_published_tables_is_so():
 
 def test_deviations_say_of_photographs_what_the_profile_has():
     p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "workstation", {}))
-    (panel,) = p["panels"]
+    panel, tuned = p["panels"]
     assert f"over {panel['epochs']} epochs (`workstation`, a number" in page()
     steps = panel["epochs"] * -(-50_000 // p["batch_size"]) // p["interval"]
     assert f"20 (`desktop`), {steps} (`workstation`)" in page()
@@ -492,6 +492,30 @@ def test_deviations_say_of_photographs_what_the_profile_has():
     assert f"level 3, digits anywhere) or {p['n_corrupted']} (`workstation`, level 3)" in page()
     ablated = f"{p['n_ablated']} images, {p['n_baselines']} baselines, every {p['stride']}th"
     assert ablated in page()
+    steps = -(-tuned["n_train"] // tuned["batch_size"])
+    assert f"for one epoch, {steps} steps, on {tuned['n_train']:,} photographs" in page()
+    assert f"moved by {tuned['shift']} of 96 pixels" in page()
+    assert (tuned["interval"], tuned["epochs"], tuned["fixed_statistics"]) == (1, 1, True)
+
+
+def test_a_panel_may_have_parameters_for_itself():
+    tuned = {"models": ["none", "curvature 10"], "checked": [], "interval": 1, "shift": 2}
+    tuned |= {"n_landscape": 7, "block": 14, "early": [], "few": []}
+    panel = {"data": "digits-anywhere", "network": "resnet", "epochs": 1}
+    parameters = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "smoke", {}))
+    units = pilcro.units(parameters | {"panels": [panel | tuned], "pretrained": []})
+    measured = [unit for unit in units if isinstance(unit, Measurement)]
+    assert {unit.metric for unit in measured} == {
+        *("accuracy", "cross_entropy", "flatness", "importance_landscape"),
+        *("accuracy_by_location", "shifted_accuracy"),
+    }
+    of_flatness = [unit.settings for unit in measured if unit.metric == "flatness"]
+    assert {settings["n_images"] for settings in of_flatness} == {7}
+    assert {settings.get("block") for settings in of_flatness} == {14, None}
+    penalties = [unit.training.penalties for unit in measured]
+    assert {"landscape_curvature": {"strength": 10.0, "every": 1}} in penalties
+    shifts = {unit.settings["pixels"] for unit in measured if unit.metric == "shifted_accuracy"}
+    assert shifts == {2}
 
 
 def test_kinds_and_seeds_of_the_networks_are_those_that_are_said(kept):

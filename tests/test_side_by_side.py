@@ -23,6 +23,7 @@ from suite.papers import side_by_side_tables as tables
 from suite.papers.measure import METRICS
 from suite.paths import NOTEBOOKS
 from suite.training.augmentation import with_noise
+from suite.units import Measurement
 
 PARAMETERS = notebooks.all_parameters(
     "side_by_side", notebooks.resolve("side_by_side", "smoke", {})
@@ -102,6 +103,29 @@ def test_a_panel_without_an_epsilon_and_two_of_one_data_set_are_refused():
     del panel["epsilon"]
     with pytest.raises(UsageError, match="a value for"):
         paper.panels(PARAMETERS | {"panels": [panel]})
+
+
+def test_a_panel_may_have_parameters_for_itself_and_measure_what_chooses_less():
+    own_ones = {"seeds": [7], "n_few": 3, "n_shifted": 5, "warm_up": 2, "measured": False}
+    panel = PARAMETERS["panels"][0] | own_ones | {"fixed_statistics": True}
+    parameters = PARAMETERS | {"panels": [panel]}
+    (p,) = paper.panels(parameters)
+    assert paper.is_fine_tuned(p)
+    assert not paper.is_fine_tuned(PANEL)
+    units = [u for u in paper.units(parameters) if isinstance(u, Measurement)]
+    by_seed = {
+        u.training.seed: [m for m in units if m.training.seed == u.training.seed] for u in units
+    }
+    assert by_seed.keys() == {*PARAMETERS["sweep_seeds"], 7}
+    swept = {(u.metric, u.settings["half"]) for u in by_seed[PARAMETERS["sweep_seeds"][0]]}
+    assert swept == {("accuracy", 0), ("accuracy", 1)}
+    settings = {u.metric: u.settings for u in by_seed[7]}
+    assert settings["entropy"]["n_images"] == 3
+    assert settings["shifted_accuracy"]["n_images"] == 5
+    assert settings.keys() > {m.metric for m in MEASURES.values()} - {"accuracy"}
+    network = paper.Network("cure", p.strengths["cure"][0], 7, True)
+    assert paper.training(p, network).penalties["cure"]["warm_up"] == 2
+    assert paper.training(p, network).fixed_statistics
 
 
 def test_each_method_differs_from_none_in_its_own_way_alone():

@@ -214,6 +214,11 @@ def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
     return found
 
 
+def is_fine_tuned(p: SimpleNamespace) -> bool:
+    """Say whether the networks of a panel are fine-tuned: trained as they evaluate."""
+    return bool(getattr(p, "fixed_statistics", False))
+
+
 def networks(p: SimpleNamespace) -> list[Network]:
     """Return the networks of a panel: all strengths, and the chosen ones with seeds of their own.
 

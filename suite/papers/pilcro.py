@@ -17,9 +17,11 @@ from suite.store import Reader
 from suite.units import Measurement, Network, Pretrained, Training, Unit, identity
 
 # Keys of a panel that stand for parameters of the chapter, and further ones that are not fields of
-# a training; "shift": pixels by which test images are moved off their centre.
-INSTEAD = ("checked", "interval", "n_landscape", "block")
-OF_PANEL = ("models", "few", "early", "shift", *INSTEAD)
+# a training; "shift": pixels by which so many test images are moved off their centre, "warm_up":
+# steps in which strengths rise.
+INSTEAD = ("alphas", "checked", "interval", "n_landscape", "block", "seeds")
+FURTHER = {"shift": 0, "n_shifted": None, "warm_up": 0}
+OF_PANEL = ("models", "few", "early", *FURTHER, *INSTEAD)
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 SHORT_NAMES = {
@@ -65,6 +67,8 @@ def training(
     """Return a training of a panel; a model is "none", or a penalty and its alpha."""
     penalty, _, alpha = model.partition(" ")
     settings = {"strength": float(alpha or 0), "every": p.interval}
+    if panel.get("warm_up"):
+        settings = {"strength": settings["strength"], "warm_up": panel["warm_up"]}
     penalties = {} if penalty == "none" else {f"landscape_{penalty}": settings}
     fields = {"learning_rate": p.learning_rate, "batch_size": p.batch_size, "penalties": penalties}
     fields |= {name: value for name, value in panel.items() if name not in OF_PANEL}
@@ -89,7 +93,7 @@ def measurements(p: SimpleNamespace, network: Training) -> Iterator[Measurement]
     for name in names:
         yield Measurement(training=network, metric=name)
     if p.shift:
-        settings = {"pixels": p.shift}
+        settings = {"pixels": p.shift, "n_images": p.n_shifted}
         yield Measurement(training=network, metric="shifted_accuracy", settings=settings)
     yield from _flatness(p, network, block=p.block)
     if network.data.startswith("digits"):
@@ -119,8 +123,8 @@ def _robust(p: SimpleNamespace, network: Training, other: Training | None) -> It
 
 def _of_panel(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[Planned]:
     """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
-    own = {name: panel[name] for name in (*INSTEAD, "shift") if name in panel}
-    p = SimpleNamespace(**{"shift": 0, **vars(p), **own})
+    own = {name: panel[name] for name in (*INSTEAD, *FURTHER) if name in panel}
+    p = SimpleNamespace(**{**FURTHER, **vars(p), **own})
     strengths = itertools.product(("target", "curvature"), p.alphas)
     models = ["none", *(f"{penalty} {alpha:.15g}" for penalty, alpha in strengths)]
     models = [m for m in models if m in panel.get("models", models)]

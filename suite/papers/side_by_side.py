@@ -67,7 +67,7 @@ OF_PANEL = {
     "n_shifted",
 }
 OF_PANEL |= {"seeds", "n_few", "n_least", "n_attacked", "auto_steps", "n_queries", "n_corrupted"}
-OF_PANEL |= {"n_landscape", "block", "patch"}
+OF_PANEL |= {"n_landscape", "block", "patch", "n_shifted", "n_targets"}
 REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
@@ -98,6 +98,7 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
     attack |= {"counts": "correct", "keep_images": False}
     parts = ["apgd-ce", "apgd-t", "square"]
     auto = {"parts": parts, "steps": p.auto_steps, "queries": p.n_queries}
+    auto |= {"n_targets": p.n_targets} if p.n_targets else {}
     faith = few | gradient | {"patch": p.patch}
     noisy = few | gradient | {"n_samples": p.n_samples}
     curve = few | {"saliency": "integrated_gradients", "n_steps": 28}
@@ -206,7 +207,8 @@ def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
             if strength not in strengths.get(method, []):
                 among = f"one of its strengths, {strengths.get(method, [])}"
                 raise expected(f"chosen, {method}", among, strength)
-        own = {"warm_up": 0, "measured": True, "n_shifted": None, **parameters, **panel}
+        own = {"warm_up": 0, "measured": True, "n_shifted": None, "n_targets": None}
+        own |= {**parameters, **panel}
         found.append(SimpleNamespace(**own, fields=panel.keys() & FIELDS))
     names = [p.data for p in found]
     if len(set(names)) < len(names):

@@ -341,6 +341,7 @@ def attacks(p: SimpleNamespace) -> str:
     """Say how strong the attacks of a panel are, and what PGD training is trained against."""
     trained = p.chosen.get("adversarial")
     steps = f"{p.auto_steps} steps of each APGD, {p.n_queries} queries of Square"
+    steps += f", {p.n_targets} targets" if p.n_targets else ""
     text = f"radius {255 * p.epsilon:.3g}/255, {steps}, {p.n_attacked} images"
     return text + (f"; PGD training is trained at {255 * trained:.3g}/255" if trained else "")
 

@@ -34,6 +34,7 @@ TITLES = {
     "ablation": "area under the curve",
     "accuracy_in_the_middle": "accuracy in the middle",
     "accuracy_at_edge": "at the edge",
+    "accuracy_off_centre": "accuracy off centre",
     "lost_at_edge": "lost from the middle to the edge",
 } | {f"robustness, {category}": category for category in CORRUPTIONS}
 Arrays = Mapping[str, NDArray[Any]]

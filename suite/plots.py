@@ -561,21 +561,23 @@ def _wrapped(text: str, inches: float) -> str:
 
 
 def saliency_grid(
-    images: NDArray[np.float32], maps: Mapping[str, NDArray[np.float32]], titles: Sequence[str]
+    images: NDArray[np.float32] | None,
+    maps: Mapping[str, NDArray[np.float32]],
+    titles: Sequence[str],
 ) -> Figure:
     """Draw images in the first column and their saliency maps, each on its own scale, beside them.
 
     Args:
-        images: (B, C, H, W).
+        images: (B, C, H, W); None for maps alone.
         maps: by title of the column, each (B, 1, H, W).
         titles: of the images, B of them.
     """
+    rows = [[values[n, 0] for values in maps.values()] for n in range(len(titles))]
+    if images is None:
+        return picture_grid(rows, titles=list(maps), labels=titles)
     low, high = images.min(), images.max()
     pictures = (255 * (images - low) / (high - low)).round().astype(np.uint8)
-    rows = [
-        [image.squeeze(), *(values[n, 0] for values in maps.values())]
-        for n, image in enumerate(pictures)
-    ]
+    rows = [[image.squeeze(), *row] for image, row in zip(pictures, rows, strict=True)]
     return picture_grid(rows, titles=["image", *maps], labels=titles)
 
 

@@ -128,6 +128,14 @@ def test_a_panel_may_have_parameters_for_itself_and_measure_what_chooses_less():
     assert paper.training(p, network).fixed_statistics
 
 
+def test_images_of_the_first_panel_alone_are_kept():
+    panel = PARAMETERS["panels"][0]
+    photographs = panel | {"data": "resized:imagenette160:32"}
+    units = paper.units(PARAMETERS | {"panels": [panel, photographs]})
+    drawn = {u.training.data for u in units if getattr(u, "metric", "") == "saliency_maps"}
+    assert drawn == {panel["data"]}
+
+
 def test_each_method_differs_from_none_in_its_own_way_alone():
     plain = paper.training(PANEL, paper.Network("none", 0.0, 0, True))
     assert not plain.penalties

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
 from suite.data import image_shape
 from suite.errors import UsageError
@@ -170,9 +171,19 @@ def collect(
     arrays = {
         f"{name}|{part}": tensor.numpy()
         for name, key in zip(_drawn(parameters), computed["key"].iloc[len(rows) :], strict=True)
-        for part, tensor in (store.read_tensors(key) or {}).items()
+        for part, tensor in without_photographs(store.read_tensors(key) or {}).items()
     }
     return rows, arrays
+
+
+def without_photographs(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out images in colour, which results that are kept must not hold."""
+    return {n: t for n, t in tensors.items() if n != "images" or t.shape[1] == 1}
+
+
+def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what `collect` reads of the tensors of a unit."""
+    return without_photographs(tensors)
 
 
 def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
@@ -335,9 +346,9 @@ def combinations(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFr
 
 
 class Drawn(NamedTuple):
-    """Images (B, C, H, W), their maps by title, and a title for each image."""
+    """Images (B, C, H, W) but for photographs, their maps by title, and a title for each image."""
 
-    images: NDArray[Any]
+    images: NDArray[Any] | None
     maps: dict[str, NDArray[Any]]
     titles: list[str]
 
@@ -363,4 +374,4 @@ def all_maps(results: Sequence[Results]) -> Iterator[tuple[str, Drawn]]:
                 f"α = {alpha:.3g}": arrays[f"{by_alpha[alpha]}maps"] for alpha in sorted(by_alpha)
             }
             titles = [f"label {label}" for label in arrays[f"{first}labels"]]
-            yield f"{name_of(shown)}: {trained}", Drawn(arrays[f"{first}images"], maps, titles)
+            yield f"{name_of(shown)}: {trained}", Drawn(arrays.get(f"{first}images"), maps, titles)

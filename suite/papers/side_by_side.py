@@ -290,9 +290,12 @@ def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Measurement]
 
 
 def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
-    """Return the measurements that keep maps, by the start of the names of their arrays."""
+    """Return the measurements that keep images and maps, by the start of the names of their arrays.
+
+    They are those of the first panel: photographs of others must not get into kept results.
+    """
     found = {}
-    for p in panels(parameters):
+    for p in panels(parameters)[:1]:
         for network in networks(p):
             if network.chosen and network.seed == p.seeds[0]:
                 found[f"{p.data}|{network.method}"] = Measurement(

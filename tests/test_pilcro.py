@@ -495,7 +495,8 @@ def test_deviations_say_of_photographs_what_the_profile_has():
     steps = -(-tuned["n_train"] // tuned["batch_size"])
     assert f"for one epoch, {steps} steps, on {tuned['n_train']:,} photographs" in page()
     assert f"moved by {tuned['shift']} of 96 pixels" in page()
-    assert (tuned["interval"], tuned["epochs"], tuned["fixed_statistics"]) == (1, 1, True)
+    assert f"a strength that rises in the first {tuned['warm_up']}:" in page()
+    assert (tuned["alphas"], tuned["epochs"], tuned["fixed_statistics"]) == ([3.0], 1, True)
 
 
 def test_a_panel_may_have_parameters_for_itself():
@@ -535,3 +536,35 @@ def test_how_many_images_are_corrupted_and_ablated_is_said():
     assert f"at level {p['levels'][0]} on {p['n_corrupted']} images" in page()
     assert f"here are {p['n_ablated']} with {p['n_baselines']} each (`desktop`)" in page()
     assert len(p["levels"]) == 1
+
+
+def test_what_the_page_says_of_the_fine_tuned_network_is_what_was_kept():
+    kept = load_results(CHAPTER, "workstation")
+    rows = kept.frame.query("network == 'top_gap'")
+    means = rows.pivot_table("value", "metric", "model")
+    assert rows.groupby("model")["seed"].nunique().to_dict() == dict.fromkeys(means, 3)
+    verdicts = kept.verdicts.set_index("claim").query("network == 'top_gap'")
+    assert set(verdicts["verdict"]) == {"open"}
+
+    def ratio(metric, model):
+        wide = np.log(rows.query("metric == @metric").pivot(index="seed", columns="model")["value"])
+        gaps = (wide[model] - wide["none"]).to_numpy()
+        half = 4.303 * gaps.std(ddof=1) / len(gaps) ** 0.5
+        ends = np.exp([gaps.mean(), gaps.mean() - half, gaps.mean() + half])
+        return "{:.2f} [{:.2f}, {:.2f}] times".format(*ends)
+
+    assert f"TV is {ratio('tv', 'target 3')} as large with the target penalty" in page()
+    assert f"and {ratio('tv', 'curvature 3')} with that of curvature" in page()
+    assert f"TV of squares is {ratio('block_tv', 'curvature 3')} as large" in page()
+    noise = means.loc["noise"] / means.loc["tv"]
+    assert 0.35 < noise.min() < noise.max() < 0.45  # about two fifths
+    middle = [f"{means.loc['centre_to_rim', m]:.2f}" for m in ("none", "curvature 3", "target 3")]
+    said = "rim {} times without a penalty, {} times with that of curvature and {} times"
+    assert said.format(*middle) in page()
+    kept_accuracy, off_centre = (
+        "{estimate:.3f} [{low:.3f}, {high:.3f}]".format(**verdicts.loc[name])
+        for name in ("fine-tuned-target-keeps-accuracy", "fine-tuned-right-off-centre")
+    )
+    clean = f"Accuracy, {means.loc['accuracy', 'none']:.3f} without, changes by {kept_accuracy}"
+    assert clean.replace("-", "−", 2) in page()
+    assert f"off centre by {off_centre} with the curvature".replace("[-", "[−") in page()

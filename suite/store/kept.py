@@ -211,19 +211,26 @@ def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
         with_tensors = {name.partition("/")[0] for name in archive.tensors}
         for key, record in archive.records.items():
             other = places.setdefault(key, path)
-            check_agreement(key, {other: archives[other].records[key], path: record})
-            if other is path or key in with_tensors:
+            first = archives[other].records[key]
+            check_agreement(key, {other: first, path: record})
+            says_more = "per_image" in record.values and "per_image" not in first.values
+            if other is path or says_more or key in with_tensors:
                 yield key, path
 
 
 def check_agreement(key: str, records: Mapping[Path, Record]) -> None:
-    """Check that records of one key say the same.
+    """Check that records of one key say the same, as far as they say it.
+
+    A chapter may keep a value for each image where another one keeps their mean alone.
 
     Raises:
         UsageError: they do not; it names all files.
     """
-    first, *others = records.values()
-    if any((r.status, r.values) != (first.status, first.values) for r in others):
+    said = [dict(record.values, status=record.status) for record in records.values()]
+    if not all("per_image" in values for values in said):
+        said = [{n: v for n, v in values.items() if n != "per_image"} for values in said]
+    first = next(iter(records.values()))
+    if any(values != said[0] for values in said):
         names = " and ".join(map(name_of_archive, records))
         raise UsageError(
             f"{names} disagree about unit {key} ({first.unit.get('metric', 'training')}): remove "

@@ -549,7 +549,7 @@ def test_what_the_page_says_of_the_fine_tuned_network_is_what_was_kept():
     def ratio(metric, model):
         wide = np.log(rows.query("metric == @metric").pivot(index="seed", columns="model")["value"])
         gaps = (wide[model] - wide["none"]).to_numpy()
-        half = 4.303 * gaps.std(ddof=1) / len(gaps) ** 0.5
+        half = 4.302653 * gaps.std(ddof=1) / len(gaps) ** 0.5
         ends = np.exp([gaps.mean(), gaps.mean() - half, gaps.mean() + half])
         return "{:.2f} [{:.2f}, {:.2f}] times".format(*ends)
 

@@ -94,7 +94,7 @@ def every_cell(
     """Write every cell with its interval, a row a measure, in tables of a few methods."""
     text = [
         f"{c.difference:+.2g} [{c.low:+.2g}, {c.high:+.2g}]{'' if c.stands else ' (n. s.)'}"
-        for c in cells.itertuples()
+        for c in cells.round({"difference": 9}).itertuples()
     ]
     wide = cells.assign(text=text).pivot(index="measure", columns="method", values="text")
     names = [name for name in measures if name in wide.index]

@@ -352,7 +352,8 @@ def test_the_first_sentence_of_a_section_is_what_was_kept(kept, photographs, sec
 
 def test_the_networks_of_photographs_are_those_that_are_said(kept, photographs):
     data = {*kept.frame["data"], *photographs.frame["data"]}
-    assert data == {CENTRED, MOVED, CROPPED, CIFAR, "initialisation", "imagenet-samples"}
+    tuned = "resized:imagenette160:96"
+    assert data == {CENTRED, MOVED, CROPPED, CIFAR, tuned, "initialisation", "imagenet-samples"}
     accuracy = photographs.frame.query("data == @CIFAR and metric == 'accuracy' and epochs == 0")
     seeds = accuracy.groupby("model")["seed"].nunique()
     assert seeds.to_dict() == dict.fromkeys(["none", "target 10"], 4)

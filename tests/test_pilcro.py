@@ -557,6 +557,12 @@ def test_what_the_page_says_of_the_fine_tuned_network_is_what_was_kept():
     assert f"TV is {ratio('tv', 'target 3')} as large with the target penalty" in page()
     assert f"and {ratio('tv', 'curvature 3')} with that of curvature" in page()
     assert f"TV of squares is {ratio('block_tv', 'curvature 3')} as large" in page()
+    assert f"penalty, {ratio('block_tv', 'target 3')} with the target penalty" in page()
+    nearer = verdicts.loc["fine-tuned-nearer-to-its-target"]
+    said = "(−{:.3f} [−{:.3f}, {:.3f}])".format(*-nearer[["estimate", "low"]], nearer["high"])
+    assert f"falls in each of the three {said}" in page()
+    distance = rows.query("metric == 'target_distance'").pivot(index="seed", columns="model")
+    assert (distance["value", "target 3"] < distance["value", "none"]).all()
     noise = means.loc["noise"] / means.loc["tv"]
     assert 0.35 < noise.min() < noise.max() < 0.45  # about two fifths
     middle = [f"{means.loc['centre_to_rim', m]:.2f}" for m in ("none", "curvature 3", "target 3")]

@@ -576,7 +576,7 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     assert f"input gradient to {means[2]}; no cost" in first
     assert f"worsens calibration {error}" in first
     assert f"0.5/255 from {base} to {means[0]}, and no cost in clean accuracy was seen" in page
-    assert f"takes it to {means[1]} at no time, and worsens calibration {error}" in page
+    assert f"takes it to {means[1]} at no further time, and worsens calibration {error}" in page
     assert f"the penalty on the input gradient to {means[2]}" in page
     assert not cells.loc["accuracy", "stands"].any()
     assert 255 * panel.epsilon == pytest.approx(0.5, abs=0.01)
@@ -587,6 +587,11 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
         *(("calibration", "l1"), ("pointing", "l1"), ("flatness", "adversarial")),
     }
     costs = tables.lost(rows).set_index(["method", "strength"])["lost"]
-    assert f"costs {100 * costs['top_gap', 1.0]:.1f} points" in page
+    assert f"costs {100 * costs['top_gap', 1.0]:.1f} points on the half" in page
+    assert f"at 0.03 lost {100 * costs['input_gradient', 0.03]:.1f} points on one half" in page
+    other = rows.query("metric == 'accuracy' and not chosen").set_index(["method", "strength"])
+    lost = other.loc[("none", 0.0), "value"] - other["value"]
+    assert f"chooses, {100 * lost['top_gap', 1.0]:.1f} on the other" in page
+    assert lost["input_gradient", 0.03] < 0
     assert "fine-tuned: PGD training, at no cost in clean accuracy that was seen" in readme
     assert f"{panel.n_train:,} photographs of 96 × 96 pixels, {len(panel.seeds)} networks" in first

@@ -501,7 +501,7 @@ def test_deviations_say_of_photographs_what_the_profile_has():
 
 
 def test_a_panel_may_have_parameters_for_itself():
-    tuned = {"models": ["none", "curvature 10"], "checked": [], "interval": 1, "shift": 2}
+    tuned = {"models": ["none", "curvature 10"], "checked": [], "warm_up": 5, "shift": 2}
     tuned |= {"n_landscape": 7, "block": 14, "early": [], "few": []}
     panel = {"data": "digits-anywhere", "network": "resnet", "epochs": 1}
     parameters = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "smoke", {}))
@@ -515,7 +515,7 @@ def test_a_panel_may_have_parameters_for_itself():
     assert {settings["n_images"] for settings in of_flatness} == {7}
     assert {settings.get("block") for settings in of_flatness} == {14, None}
     penalties = [unit.training.penalties for unit in measured]
-    assert {"landscape_curvature": {"strength": 10.0, "every": 1}} in penalties
+    assert {"landscape_curvature": {"strength": 10.0, "warm_up": 5}} in penalties
     shifts = {unit.settings["pixels"] for unit in measured if unit.metric == "shifted_accuracy"}
     assert shifts == {2}
 

@@ -7,6 +7,7 @@ import shlex
 import click
 import pytest
 
+from benchmarks import tables as benchmarks
 from suite import cli
 from suite.book.pages import headline_rows, headline_table
 from suite.data import load_data
@@ -593,5 +594,18 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     lost = other.loc[("none", 0.0), "value"] - other["value"]
     assert f"chooses, {100 * lost['top_gap', 1.0]:.1f} on the other" in page
     assert lost["input_gradient", 0.03] < 0
+    half = rows.query("metric == 'accuracy' and method == 'none'").iloc[0]
+    assert f"{100 * half['std'] / half['n'] ** 0.5:.1f} points" == "0.7 points"
+    assert "knows accuracy to 0.7 points" in page
+    assert round(64 * attacked[2]["difference"], 1) == 3.7  # "three or four images"
+    assert panel.n_attacked == 64
+    assert -0.011 < cells.loc[("accuracy", "adversarial"), "low"] < -0.009  # "may be a point"
+    step = benchmarks.method_steps(benchmarks.measured("cpu"), benchmarks.FINE_TUNED)
+    assert f"at {step['adversarial']:.1f} times the time of a step" in page
+    assert 0.95 < step["l1"] < 1.05  # "at no further time"
+    of_top_gap = load_results("top_gap", "workstation").verdicts.query(
+        "claim == 'clean-accuracy-of-table-3' and data == 'resized:imagenette160:96'"
+    )
+    assert set(of_top_gap["verdict"]) == {"holds"}  # "finds no cost on its own photographs"
     assert "fine-tuned: PGD training, at no cost in clean accuracy that was seen" in readme
     assert f"{panel.n_train:,} photographs of 96 × 96 pixels, {len(panel.seeds)} networks" in first

@@ -18,8 +18,8 @@ from suite.units import Measurement, Network, Pretrained, Training, Unit, identi
 
 # Keys of a panel that stand for parameters of the chapter, and further ones that are not fields of
 # a training; "shift": pixels by which so many test images are moved off their centre, "warm_up":
-# steps in which strengths rise.
-INSTEAD = ("alphas", "checked", "interval", "n_landscape", "block", "seeds")
+# steps in which the strength rises, of a penalty that then acts in every step.
+INSTEAD = ("alphas", "checked", "n_landscape", "block", "seeds")
 FURTHER = {"shift": 0, "n_shifted": None, "warm_up": 0}
 OF_PANEL = ("models", "few", "early", *FURTHER, *INSTEAD)
 # What tells the rows of one network from those of others.

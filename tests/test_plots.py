@@ -174,6 +174,13 @@ def test_without_models_the_figure_says_so():
     assert text.get_text() == "not run at the profiles that are shown"
 
 
+def test_saliency_grid_without_images_has_the_maps_alone():
+    maps = np.ones((2, 1, 3, 3), np.float32)
+    figure = plots.saliency_grid(None, {"α = 1": maps, "α = 2": maps}, ["a", "b"])
+    drawn = [axis for axis in figure.axes if axis.images]
+    assert [axis.get_title() for axis in drawn] == ["α = 1", "α = 2", "", ""]
+
+
 def test_saliency_grid_scales_each_map_to_its_largest_value():
     images = np.random.default_rng(0).random((2, 3, 4, 4), dtype=np.float32)
     maps = np.stack([np.full((1, 4, 4), 2.0), np.full((1, 4, 4), -8.0)])

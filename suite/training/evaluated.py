@@ -14,7 +14,9 @@ from suite.networks import network_inputs
 from suite.training.loop import memory_format
 from suite.units import Network, Pretrained
 
-BATCH_SIZE = 500
+# At most so many images, and so many pixels, at a time: activations of large images in one batch
+# outgrow the cache, and glibc hands such buffers back to the kernel after each layer.
+BATCH_SIZE, BATCH_PIXELS = 500, 2**19
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,13 @@ class EvaluatedModel:
         return zip(images.split(size), labels.split(size), strict=True)
 
     @torch.no_grad()
-    def logits(self, images: Tensor, *, batch_size: int = BATCH_SIZE) -> Tensor:
-        """Return the logits of images, (B, classes), which may be uint8 images."""
+    def logits(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:
+        """Return the logits of images, (B, classes), which may be uint8 images.
+
+        So many at a time as `batch_size` says; by default as many as go fast.
+        """
+        area = images.shape[-2] * images.shape[-1]
+        batch_size = batch_size or max(1, min(BATCH_SIZE, BATCH_PIXELS // area))
         pixels = images.dtype == torch.uint8
         batches = images.split(batch_size)
         return torch.cat([self.folded(self.as_inputs(x) if pixels else x) for x in batches])
@@ -151,7 +158,7 @@ class EvaluatedModel:
             ("test logits", count, data), lambda: self.logits(self.test_uint8(count, data)[0])
         )
 
-    def predict(self, images: Tensor, *, batch_size: int = BATCH_SIZE) -> Tensor:
+    def predict(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:
         """Return the classes of highest logit, (B,); see `logits`."""
         return self.logits(images, batch_size=batch_size).argmax(1)
 

@@ -35,6 +35,18 @@ def shown(subject):
     return to_float(test.images[:N], (0, 1)), test.labels[:N]
 
 
+def test_the_larger_the_images_the_fewer_are_evaluated_at_a_time(subject):
+    seen = []
+    subject.folded.register_forward_hook(lambda _, given, __: seen.append(len(given[0])))
+    subject.folded.forward = lambda x: x.flatten(1)[:, :4]
+    for size, batches in ((6, [5]), (512, [2, 2, 1]), (1024, [1] * 5)):
+        seen.clear()
+        images = torch.randint(256, (5, 1, size, size), generator=source(2), dtype=torch.uint8)
+        expected = to_float(images.flatten(1)[:, :4], (0, 1))
+        torch.testing.assert_close(subject.logits(images), expected)
+        assert seen == batches
+
+
 def test_noise_comes_from_the_seed_and_maps_from_the_method(subject, shown):
     maps_of = metrics.saliency_maps(subject.folded, "logit_gradient")
     for metric in (metrics.local_lipschitz_estimate, metrics.max_sensitivity):

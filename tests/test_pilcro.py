@@ -296,7 +296,7 @@ ANSWERS = {
         ("random-cropping-flattens-with-penalty", CENTRED, "open"),
         ("penalty-flattens-more-than-cropping", CENTRED, NONE),
     ],
-    "A network that was trained on photographs": [],
+    "A network of ImageNet, as it is packaged": [],
     "ImageNet (Table 2, Figure 5)": [("target-penalty-flattens", "imagenet", "not run")],
     "Robustness to corruptions (Tables 3 and 4)": [
         ("more-accurate-under-corruptions", MOVED, "opposite"),

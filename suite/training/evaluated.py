@@ -146,10 +146,9 @@ class EvaluatedModel:
 
         So many at a time as `batch_size` says; by default as many as go fast.
         """
-        area = images.shape[-2] * images.shape[-1]
-        batch_size = batch_size or max(1, min(BATCH_SIZE, BATCH_PIXELS // area))
+        fast = max(1, min(BATCH_SIZE, BATCH_PIXELS // images.shape[2:].numel()))
         pixels = images.dtype == torch.uint8
-        batches = images.split(batch_size)
+        batches = images.split(batch_size or fast)
         return torch.cat([self.folded(self.as_inputs(x) if pixels else x) for x in batches])
 
     def test_logits(self, count: int | None, data: str | None = None) -> Tensor:

@@ -433,7 +433,15 @@ def test_what_the_first_page_says_of_photographs_with_top_gap_is_what_was_kept()
     means = select(kept.frame, test="own", **main).groupby("variant")["value"].mean()
     accuracy = "from {none:.3f} to {fpn+l1+pool:.3f}".format(**means)
     assert f"fine-tuned: clean accuracy goes {accuracy} ({clean}, open); at ε = 1/255" in text
-    assert f"gained under FGSM ({fgsm}), PGD is open ({pgd});" in text
+    strong = ["auto-attack-accuracy-rises", "l1-alone-adds-to-auto-attack-accuracy"]
+    strong = rows.loc[[f"{name}-at-half-of-1-255" for name in strong]]
+    assert strong["verdict"].tolist() == ["open", "holds"]
+    strong = strong[["estimate", "low", "high"]].astype(float).to_numpy()
+    auto, auto_l1 = (interval_text(Interval(*row)) for row in strong)
+    assert f"gained under FGSM ({fgsm}), PGD is open ({pgd}), and so is AutoAttack at" in text
+    assert f"radius ({auto}; L1 alone {auto_l1}; three networks of each)." in text
+    above_l1 = rows.loc["more-than-l1-alone-under-auto-attack-at-half-of-1-255"]
+    assert above_l1["verdict"] == "open"  # the card: no gain over L1, nor on photographs
     where = {"metric": "robust_accuracy", "battery": "none", "counts": "unchanged", "main": True}
     where |= {"data": main["data"], "epsilon": 0.00392157}
     left = select(kept.frame, **where).pivot_table(
@@ -619,6 +627,6 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     )
     assert set(of_top_gap["verdict"]) == {"open"}
     (cost,) = (Interval(*row) for row in of_top_gap[["estimate", "low", "high"]].to_numpy())
-    assert f"leaves a cost open on its own photographs ({interval_text(cost)})" in page
+    assert f"of 128 pixels, at λ = 1 ({interval_text(cost)})" in page
     assert "fine-tuned: PGD training, at no cost in clean accuracy that was seen" in readme
     assert f"{panel.n_train:,} photographs of 96 × 96 pixels, {len(panel.seeds)} networks" in first

@@ -245,7 +245,7 @@ def test_kept_results_need_no_data(tmp_path, store, here, small, monkeypatch):
 @pytest.mark.parametrize("path", sorted(KEPT_RESULTS.glob("*/*.zip")), ids=str)
 def test_kept_archives_are_sound_and_small(path):
     archive = read_archive(path)
-    assert path.stat().st_size < 3_000_000
+    assert path.stat().st_size < 2_000_000
     table = pd.read_csv(path.with_suffix(".csv"), low_memory=False)  # for people, from the archive
     assert len(table) == len(archive.rows)
     numbers = table["value"].to_numpy(float)

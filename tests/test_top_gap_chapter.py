@@ -444,6 +444,65 @@ def own_values(metric, data, variant, profile="workstation", **where):
     return rows.groupby("seed")["value"].mean()
 
 
+def test_numbers_of_fine_tuned_photographs_are_what_was_kept():
+    text = notebooks.source(CHAPTER).read_text()
+    clean = [own_values("accuracy", PHOTOGRAPHS, v, test="own").mean() for v in ("fpn", "none")]
+    assert "alone it has accuracy {:.3f}, the unmodified network {:.3f})".format(*clean) in text
+    whole = own_values("accuracy", PHOTOGRAPHS, "fpn+l1+pool", test="own").mean()
+    assert f"(accuracy {clean[1]:.3f}; with Top-GAP {whole:.3f}, and a loss of a point" in text
+    marked = [
+        own_values("class_map_sparsity", PHOTOGRAPHS, variant).mean()
+        for variant in ("fpn+l1+pool", "fpn", "none")
+    ]
+    said = "{:.2f} with Top-GAP, {:.2f} with the pyramid alone and {:.2f} with the unmodified"
+    assert said.format(*marked) in text
+    fgsm = {"attack": "fgsm", "battery": "none", "counts": "unchanged"}
+    left = {
+        v: own_values("robust_accuracy", PHOTOGRAPHS, v, **fgsm).mean() for v in top_gap.VARIANTS
+    }
+    differences = [
+        left[first] - left[second]
+        for first, second in (
+            ("l1", "none"),
+            ("fpn+l1", "fpn"),
+            ("l1+pool", "pool"),
+            ("fpn+l1+pool", "fpn+pool"),
+            ("l1", "fpn+l1"),
+            ("l1+pool", "fpn+l1+pool"),
+            ("none", "fpn"),
+            ("pool", "fpn+pool"),
+            ("pool", "none"),
+            ("fpn+l1", "fpn+l1+pool"),
+        )
+    ]
+    said = (
+        "(by {:.2f} alone, {:.2f} with the pyramid, {:.2f} with pooling, {:.2f} with both), and "
+        "the pyramid lowers it, with L1 (by {:.2f}, with pooling {:.2f}) and without ({:.2f}, with "
+        "pooling {:.2f}): in Top-GAP the two cancel. Pooling goes both ways: {:.2f} more alone, "
+        "{:.2f} less beside pyramid and L1."
+    )
+    assert said.format(*differences) in text
+    assert abs(left["fpn+l1+pool"] - left["none"]) < 0.01
+    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged"}
+    for variant, said in (("fpn+l1+pool", "(64 images; {};"), ("l1", "L1 alone gains {});")):
+        values = [own_values("robust_accuracy", PHOTOGRAPHS, v, **pgd) for v in (variant, "none")]
+        assert said.format(interval_text(mean_interval(values[0] - values[1]))) in text
+    right = [
+        own_values("corrupted_accuracy", PHOTOGRAPHS, v).mean()
+        for v in ("fpn+l1+pool", "fpn+l1", "none", "l1")
+    ]
+    said = "has {:.3f}, pyramid with L1 {:.3f}, the unmodified network {:.3f} and L1 alone {:.3f} ("
+    assert said.format(*right) in text
+    verdicts = results("workstation").verdicts.set_index(["claim", "data"])
+    less = verdicts.loc[("more-than-l1-at-the-same-strength", PHOTOGRAPHS)]
+    less = -less[["estimate", "high", "low"]].astype(float)
+    assert f"under FGSM, {interval_text(Interval(*less))} of {left['l1']:.3f}, which" in text
+    sparser = verdicts.loc[("class-maps-are-sparser-beside-the-pyramid", PHOTOGRAPHS)]
+    assert sparser["verdict"] == "no such effect"
+    sparser = interval_text(Interval(*sparser[["estimate", "low", "high"]].astype(float)))
+    assert f"by a size that matters, than with the pyramid alone ({sparser})." in text
+
+
 def test_numbers_that_sections_name_are_what_was_kept():
     text = notebooks.source(CHAPTER).read_text()
     gains = [
@@ -455,16 +514,6 @@ def test_numbers_that_sections_name_are_what_was_kept():
     ]
     fashion, articles, photographs = gains
     assert f"{fashion} (Fashion-MNIST), {articles} (articles) and {photographs} (photo" in text
-    clean = [own_values("accuracy", PHOTOGRAPHS, v, test="own").mean() for v in ("fpn", "none")]
-    assert "alone it has accuracy {:.3f}, the unmodified network {:.3f})".format(*clean) in text
-    whole = own_values("accuracy", PHOTOGRAPHS, "fpn+l1+pool", test="own").mean()
-    assert f"(accuracy {clean[1]:.3f}; with Top-GAP {whole:.3f}, and a loss of a point" in text
-    marked = [
-        own_values("class_map_sparsity", PHOTOGRAPHS, variant).mean()
-        for variant in ("fpn+l1+pool", "fpn", "none")
-    ]
-    said = "{:.2f} with Top-GAP, {:.2f} with the pyramid alone and {:.2f} with the unmodified"
-    assert said.format(*marked) in text
     fields = [
         own_values("erf_distance", PHOTOGRAPHS, variant, part="distance").mean()
         for variant in ("none", "fpn+l1+pool", "fpn")
@@ -519,51 +568,6 @@ def test_numbers_that_sections_name_are_what_was_kept():
     clean = strong[strong["metric"] == "accuracy"].groupby("variant")["value"].mean()
     assert f"at a clean accuracy of {clean['fpn+l1+pool']:.2f} against" in text
     assert f"learns hardly anything at λ = 10 ({clean['l1']:.2f})" in text
-    fgsm = {"attack": "fgsm", "battery": "none", "counts": "unchanged"}
-    left = {
-        v: own_values("robust_accuracy", PHOTOGRAPHS, v, **fgsm).mean() for v in top_gap.VARIANTS
-    }
-    differences = [
-        left[first] - left[second]
-        for first, second in (
-            ("l1", "none"),
-            ("fpn+l1", "fpn"),
-            ("l1+pool", "pool"),
-            ("fpn+l1+pool", "fpn+pool"),
-            ("l1", "fpn+l1"),
-            ("l1+pool", "fpn+l1+pool"),
-            ("none", "fpn"),
-            ("pool", "fpn+pool"),
-            ("pool", "none"),
-            ("fpn+l1", "fpn+l1+pool"),
-        )
-    ]
-    said = (
-        "(by {:.2f} alone, {:.2f} with the pyramid, {:.2f} with pooling, {:.2f} with both), and "
-        "the pyramid lowers it, with L1 (by {:.2f}, with pooling {:.2f}) and without ({:.2f}, with "
-        "pooling {:.2f}): in Top-GAP the two cancel. Pooling goes both ways: {:.2f} more alone, "
-        "{:.2f} less beside pyramid and L1."
-    )
-    assert said.format(*differences) in text
-    assert abs(left["fpn+l1+pool"] - left["none"]) < 0.01
-    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged"}
-    for variant, said in (("fpn+l1+pool", "(64 images; {};"), ("l1", "L1 alone gains {});")):
-        values = [own_values("robust_accuracy", PHOTOGRAPHS, v, **pgd) for v in (variant, "none")]
-        assert said.format(interval_text(mean_interval(values[0] - values[1]))) in text
-    right = [
-        own_values("corrupted_accuracy", PHOTOGRAPHS, v).mean()
-        for v in ("fpn+l1+pool", "fpn+l1", "none", "l1")
-    ]
-    said = "has {:.3f}, pyramid with L1 {:.3f}, the unmodified network {:.3f} and L1 alone {:.3f} ("
-    assert said.format(*right) in text
-    verdicts = results("workstation").verdicts.set_index(["claim", "data"])
-    less = verdicts.loc[("more-than-l1-at-the-same-strength", PHOTOGRAPHS)]
-    less = -less[["estimate", "high", "low"]].astype(float)
-    assert f"under FGSM, {interval_text(Interval(*less))} of {left['l1']:.3f}, which" in text
-    sparser = verdicts.loc[("class-maps-are-sparser-beside-the-pyramid", PHOTOGRAPHS)]
-    assert sparser["verdict"] == "no such effect"
-    sparser = interval_text(Interval(*sparser[["estimate", "low", "high"]].astype(float)))
-    assert f"by a size that matters, than with the pyramid alone ({sparser})." in text
     digits = results("desktop").verdicts.set_index(["claim", "data"])["estimate"]
     added = digits["pooling-adds-to-auto-attack-accuracy", "digit_canvas"]
     assert f"On digits pooling adds {added:.2f} to what pyramid and L1 keep" in text

@@ -350,9 +350,9 @@ def collect(
 
 
 def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what `collect` reads of the tensors of a unit: maps of the images that are shown."""
+    """Return what `collect` reads of a unit: maps of the images shown, in the 256 values drawn."""
     n = parameters["n_shown"]
-    return {name: t if name == "field" else t[:n] for name, t in tensors.items()}
+    return {k: t if k == "field" else (255 * t[:n]).round() / 255 for k, t in tensors.items()}
 
 
 def _uint8(maps: Tensor) -> NDArray[np.uint8]:

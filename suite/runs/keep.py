@@ -23,7 +23,7 @@ from suite.store import (
 )
 from suite.units import Unit
 
-MOST_BYTES = 3_000_000
+MOST_BYTES = 2_000_000
 
 
 def keep(

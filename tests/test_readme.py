@@ -169,7 +169,7 @@ def test_what_the_first_page_says_in_words_is_what_was_kept():
     )
     assert f"and on CIFAR-10 it is {gradient}." in text
     assert f"and on CIFAR-10 ({deeplift.replace('+', '')}; small" in text
-    on = "imagenette160 with ResNet (workstation)"
+    on = "imagenette160 (64 px) with ResNet (workstation)"
     assert "[−0." in readings["DeepLIFT", "logit", on]  # open
     gap = fashion.loc["faithfulness-similar-on-fashion-and-kuzushiji"]
     interval = f"{gap['estimate']:.2f} [{gap['low']:.2f}, {gap['high']:.2f}]"

@@ -500,7 +500,7 @@ def test_numbers_of_fine_tuned_photographs_are_what_was_kept():
     sparser = verdicts.loc[("class-maps-are-sparser-beside-the-pyramid", PHOTOGRAPHS)]
     assert sparser["verdict"] == "no such effect"
     sparser = interval_text(Interval(*sparser[["estimate", "low", "high"]].astype(float)))
-    assert f"by a size that matters, than with the pyramid alone ({sparser})." in text
+    assert f"slightly less than with the pyramid alone ({sparser}, too little to matter)" in text
 
 
 def test_numbers_that_sections_name_are_what_was_kept():
@@ -544,7 +544,9 @@ def test_numbers_that_sections_name_are_what_was_kept():
     )
     assert f"it is {fashion} on Fashion-MNIST and {articles} on articles, after 20, 50" in text
     rows = results("workstation").verdicts.set_index(["claim", "data"])["estimate"]
-    assert f"keeps {-rows['below-fgsm-training', ARTICLES]:.2f} more under APGD" in text
+    assert (
+        f"keeps {-rows['below-fgsm-training', ARTICLES]:.2f} more than Top-GAP under APGD" in text
+    )
     assert f"PGD training {-rows['below-adversarial-training', ARTICLES]:.2f} more" in text
     auto = {"battery": "auto", "counts": "correct", "epsilon": top_gap.rounded(8 / 255)}
     right = [
@@ -707,7 +709,7 @@ def test_what_is_said_of_maps_of_photographs_from_random_weights_is_so():
     assert "it is {} with Top-GAP and {} with the unmodified".format(*marked) in text
     part = {"part": "distance"}
     fields = [mean_of("erf_distance", FROM_SCRATCH, v, **part)[1] for v in pair[::-1]]
-    assert "of 64 pixels (from {} to {})".format(*fields) in text
+    assert "of 64 pixels {1} in place of {0}".format(*fields) in text
 
 
 def test_what_is_said_of_adversarial_training_with_top_gap_is_so():
@@ -732,9 +734,7 @@ def test_what_is_said_of_l1_alone_and_pgd_training_is_so():
     row = rows.loc[("more-than-l1-at-the-same-strength", FROM_SCRATCH)]
     ends = interval_text(Interval(*row[["estimate", "low", "high"]]))
     clean = {v: own_values("accuracy", FROM_SCRATCH, v, test="own").mean() for v in ("l1", ALL)}
-    more = (
-        f"under FGSM ({ends}; a loss as large is not excluded), at {clean[ALL] - clean['l1']:.3f}"
-    )
+    more = f"under FGSM ({ends}; a loss of 0.05 is not excluded), at {clean[ALL] - clean['l1']:.3f}"
     assert f"{more} more accuracy" in text
     at_8 = {"counts": "unchanged", "epsilon": top_gap.rounded(8 / 255), "battery": "auto"}
     left = mean_of("robust_accuracy", ARTICLES, "pgd_at", **at_8)[0]

@@ -63,15 +63,15 @@ def source(name: str) -> Source:
 
 
 def title(name: str) -> str:
-    """Return the name of a data set as figures show it; that of a resized one is the same.
+    """Return the name of a data set as figures show it, and the pixels of a side of a resized one.
 
     >>> title("resized:fashion_mnist:32"), title("imagenet_c")
-    ('Fashion-MNIST', 'ImageNet-C')
+    ('Fashion-MNIST (32 px)', 'ImageNet-C')
     """
     if name.startswith("resized:"):
-        name = name.removeprefix("resized:").rpartition(":")[0]
-    titles = {key.partition(":")[0]: entry.title for key, entry in _ENTRIES.items()}
-    return titles.get(name) or name
+        name, _, size = name.removeprefix("resized:").rpartition(":")
+        return f"{title(name)} ({size} px)"
+    return {key.partition(":")[0]: of.title for key, of in _ENTRIES.items()}.get(name) or name
 
 
 def read_source(name: str, root: Path) -> Read:

@@ -113,7 +113,7 @@ def test_tiles_of_photographs_come_with_a_package() -> None:
     assert torch.equal(result.test.images[:20], whole[:, :, :28, :28])
 
 
-def test_a_resized_set_has_the_name_of_its_images() -> None:
-    assert name_of("resized:fashion_mnist:32") == "Fashion-MNIST"
-    assert name_of("resized:imagefolder:/a:b:32") == "imagefolder:/a:b"
+def test_a_resized_set_has_the_name_of_its_images_and_their_pixels() -> None:
+    assert name_of("resized:fashion_mnist:32") == "Fashion-MNIST (32 px)"
+    assert name_of("resized:imagefolder:/a:b:32") == "imagefolder:/a:b (32 px)"
     assert name_of("mnist") == "MNIST"

@@ -157,6 +157,48 @@ def test_the_strength_of_a_row_is_that_of_its_method():
     assert swept == {("standard", 0), ("density", 1), ("input_gradient", 1), ("cure", 1)}
 
 
+def test_a_sweep_may_have_parameters_of_its_own():
+    """Networks of photographs have no null block; both norms of their attacks are measured."""
+    first, photographs = (
+        {"data": name, "network": "mlp", "epochs": 1} for name in ("blockmnist", "abc")
+    )
+    reading = {"norm": "linf", "epsilon": 0.01, "step_size": 0.001}
+    photographs |= {"strengths": [5.0], "sweep_seeds": [7], "other_strengths": {}, "n_images": 9}
+    photographs |= {"pgd": [reading], "battery_linf": 0.02, "warm_up": 3}
+    rows = rows_of("strength", sweeps=[first, photographs])
+    by_data = {
+        name: [(labels, unit) for labels, unit in rows if unit.training.data == name]
+        for name in ("blockmnist", "abc")
+    }
+    networks = {(labels["method"], labels["strength"]) for labels, _ in by_data["abc"]}
+    assert networks == {("standard", 0), ("density", 5), ("input_gradient", 5)}
+    assert {unit.training.seed for _, unit in by_data["abc"]} == {7}
+    assert {unit.training.seed for _, unit in by_data["blockmnist"]} == {0}
+    for labels, unit in by_data["abc"]:
+        assert all(p["warm_up"] == 3 for p in unit.training.penalties.values())
+        assert not labels["metric"].startswith("leakage")
+        assert unit.settings.get("n_images", 9) in (9, 4)  # those of curves and the battery
+    metrics = {name: {labels["metric"] for labels, _ in part} for name, part in by_data.items()}
+    assert metrics["blockmnist"] - metrics["abc"] == {
+        *("leakage", "leakage_share", "leakage_other", "pgd_l2")
+    }
+    assert metrics["abc"] - metrics["blockmnist"] == {"pgd_linf"}
+    assert {unit.training.data for _, unit in rows_of("norms", sweeps=[first, photographs])} == {
+        "blockmnist"
+    }
+
+
+def test_a_panel_may_have_more_networks_of_what_is_compared():
+    own = [p | {"seeds": [0, 1, 2]} for p in parameters()["block_panels"]]
+    rows = rows_of("methods", block_panels=own, seeds=[0])
+    assert methods(rows, seed=2) == {"standard", "input_gradient", "density"}
+    assert "at_pgd" in methods(rows, seed=0)
+    own = [p | {"seeds": [0, 1, 2]} for p in parameters()["group_panels"]]
+    rows = rows_of("groups", group_panels=own, seeds=[0])
+    assert methods(rows, seed=2) == {"standard", "input_gradient", "density"}
+    assert "group_dro" in methods(rows, seed=0)
+
+
 def test_the_first_networks_are_drawn_and_every_network_has_its_training():
     units = marginal_density.units(parameters())
     trainings = [unit for unit in units if isinstance(unit, Training)]
@@ -500,7 +542,8 @@ def test_what_is_said_of_the_two_sizes_of_steps_is_so():
     }
     (claim,) = [c for c in load_claims(CHAPTER) if c["id"] == "l2-robustness-above-standard"]
     assert gains[0.01].estimate < published_effect(claim) < gains[0.2].low
-    apart = tables.by_step(frame, "input_gradient").set_index("steps of")["between them"]
+    rows = frame.query("data == 'blockmnist' and network == 'mlp'")
+    apart = tables.by_step(rows, "input_gradient").set_index("steps of")["between them"]
     small, large = (re.findall(r"[+−][\d.]+", apart[size]) for size in ("0.01", "0.2"))
     assert small[1].startswith("−")
     assert small[2].startswith("+")

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from suite.evidence.claims import load_published
+from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.evidence.tables import mean_text
 from suite.papers import marginal_density_tables as tables
@@ -255,10 +256,13 @@ def test_sizes_of_steps_are_compared_apart():
 
 def test_networks_of_the_trade_off_say_how_good_they_are():
     table = swept(0.2, 0.3)
-    text = "*smoke*: 5 epochs, standard training 90.0 %"
-    assert tables.swept_networks(table, {"epochs": 5}) == f"{text}."
+    sweep = {"epochs": 5} | {name: WHERE[name] for name in ("data", "network")}
+    names = f"{name_of(WHERE['data'])}, {name_of(WHERE['network'])}"
+    text = f"*smoke*, {names}: 5 epochs, standard training 90.0 %"
+    assert tables.swept_networks(table, sweep) == f"{text}."
     equal = table[:1].assign(panel="equal", metric="accuracy", value=0.875)
-    found = tables.swept_networks(pd.concat([table, equal]), {"epochs": 5})
+    other = table.assign(data="another", value=0.5)
+    found = tables.swept_networks(pd.concat([table, equal, other]), sweep)
     assert found == f"{text}, methods compared at 87.5 % on average."
 
 

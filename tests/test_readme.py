@@ -297,7 +297,7 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     share = rows.loc["share-of-leakage-suppressed", "estimate"]
     sizes = f"({first['estimate']:.2f} times; {share:.2f} as a share of the map)"
     assert f"than with no penalty** {sizes}" in text
-    assert f"accuracy {p['sweep']['epochs']} epochs, {swept['n']} networks." in text
+    assert f"accuracy {p['sweeps'][0]['epochs']} epochs, {swept['n']} networks." in text
     assert f"MLPs, {n} and {swept['n']} of each kind" in text
     ends = interval_text(Interval(*swept[["estimate", "low", "high"]]))
     assert f"it is {ends} of that with the penalty on the input gradient, which is open" in text

@@ -1,5 +1,6 @@
 """Marginal density: its penalty and others, by leakage, attacks, groups, noise and detection."""
 
+import copy
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,15 +41,18 @@ LABELS = {"noise_std": "noise_std", "epsilon": "epsilon", "data": "foreign", "fo
 BALANCED = "_balanced"
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
+# Parameters of the notebook of which a sweep may have its own.
+OF_SWEEP = {"strengths", "other_strengths", "sweep_seeds", "few_seeds", "pgd", "battery_linf"}
+OF_SWEEP |= {"auto_steps", "n_battery", "n_images", "n_curves"}
 # What a panel says besides the fields of its trainings.
-OF_PANEL = ("foreign", "strength", "n_images")
+OF_PANEL = {"foreign", "strength", "warm_up", "seeds"} | OF_SWEEP
 # Parts in which each method has the strength of the experiment.
 SWEPT = ("strength", "group_sweep")
 # Clean accuracy below that of standard training at which methods are compared.
 LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
 ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
-SHARES = ("accuracy", "pgd_l2", "auto_linf", "insertion", "pixel_perturbation")
+SHARES = ("accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation")
 
 
 Panel = Mapping[str, Any]
@@ -108,7 +112,11 @@ class Design:
         if method.endswith(BALANCED):
             fields |= {"balance_groups": True}
             method = method.removesuffix(BALANCED)
-        return Training(**fields, penalties=self._penalties(method, strength, norm))
+        penalties = self._penalties(method, strength, norm)
+        if "warm_up" in panel:
+            rising = {"warm_up": panel["warm_up"]}
+            penalties = {name: settings | rising for name, settings in penalties.items()}
+        return Training(**fields, penalties=penalties)
 
     def _penalties(self, method: str, strength: float, norm: float) -> dict[str, Any]:
         size = self.p.adversarial_epsilon
@@ -190,24 +198,34 @@ class Design:
             if first:
                 wanted += [*self._of_pixels(), *self._gradients(n, cosine=True)]
                 shifts.append(_wanted("feature_leakage", "leakage_alone", n_images=n, alone=True))
-            methods = TABLE_1 if first else TABLE_3
             forms = ["density_stable"] + ["density_naive"] * (panel["network"] == "mlp")
-            yield Experiment("methods", panel, methods, wanted, strength)
+            seeds = panel.get("seeds")
+            yield Experiment("methods", panel, TABLE_3, wanted, strength, seeds=seeds)
+            if first:
+                others = [name for name in TABLE_1 if name not in TABLE_3]
+                yield Experiment("methods", panel, others, wanted, strength)
             yield Experiment("methods", panel, TABLE_3, shifts, strength)
             yield Experiment("implementations", panel, forms, plain, strength)
         yield from self._masking(p.block_panels[0])
-        yield from self._of_strengths()
 
-    def _of_strengths(self) -> Iterator[Experiment]:
+    def _of_sweeps(self) -> Iterator[Experiment]:
+        for panel in self.p.sweeps:
+            design = copy.copy(self)
+            own = {name: panel[name] for name in OF_SWEEP & set(panel)}
+            design.p = SimpleNamespace(**vars(self.p) | own)
+            yield from design._of_strengths(panel)
+        yield from self._of_norms(self.p.sweeps[0])
+
+    def _of_strengths(self, panel: Panel) -> Iterator[Experiment]:
         """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
-        p, panel = self.p, self.p.sweep
-        n = panel.get("n_images", p.n_images)
+        p, n = self.p, self.p.n_images
+        blocks = panel["data"].startswith("blockmnist")
         noise = {"n_images": n, "noise_std": p.noise_levels[-1]}
         wanted = [
             _wanted("accuracy"),
-            *self._leakage(n),
-            *[self._pgd_20(**reading, n=n) for reading in p.pgd if reading["norm"] == "l2"],
-            _wanted("feature_leakage", "leakage_other", n_images=n, other=True),
+            *(self._leakage(n) if blocks else ()),
+            *[self._pgd_20(**r, n=n) for r in p.pgd if r["norm"] == "l2" or not blocks],
+            *[_wanted("feature_leakage", "leakage_other", n_images=n, other=True)] * blocks,
             self._auto("linf", p.battery_linf, p.n_battery, "auto_linf", "apgd-ce", "apgd-t"),
             *self._gradients(n),
             *self._of_pixels(),
@@ -222,7 +240,10 @@ class Design:
         for method, strengths in p.other_strengths.items():
             for strength in strengths:
                 yield Experiment("strength", panel, [method], wanted, strength, seeds=p.few_seeds)
-        plain = [*wanted[:3], self._pgd_20(**p.pgd[0], n=n)]
+
+    def _of_norms(self, panel: Panel) -> Iterator[Experiment]:
+        p, n = self.p, panel.get("n_images", self.p.n_images)
+        plain = [_wanted("accuracy"), *self._leakage(n), self._pgd_20(**p.pgd[0], n=n)]
         for strength in p.norm_strengths:
             for norm in (2.0, *p.norms):
                 seeds = {"seeds": p.few_seeds}
@@ -240,7 +261,10 @@ class Design:
         strength = self.p.group_strength
         accuracies = [_wanted("worst_group_accuracy"), _wanted("accuracy", "usual_accuracy")]
         for panel in self.p.group_panels:
-            yield Experiment("groups", panel, TABLE_2, accuracies, strength)
+            dro = [name for name in TABLE_2 if name not in TABLE_3]
+            seeds = panel.get("seeds")
+            yield Experiment("groups", panel, TABLE_3, accuracies, strength, seeds=seeds)
+            yield Experiment("groups", panel, dro, accuracies, strength)
             yield Experiment("groups", panel, TABLE_3, self._insertion(), strength)
             yield Experiment("foreign", panel, TABLE_6, self._detection(panel), strength)
         both = ["", BALANCED]
@@ -296,7 +320,8 @@ class Design:
 
     def _rows(self) -> Iterator[tuple[dict[str, Any], Measurement]]:
         """Yield the labels of each row, and its measurement."""
-        parts = (self._of_blocks(), self._of_steps(), self._of_groups(), self._of_photos())
+        blocks = itertools.chain(self._of_blocks(), self._of_sweeps())
+        parts = (blocks, self._of_steps(), self._of_groups(), self._of_photos())
         for part, panel, methods, wanted, strength, norm, seeds in itertools.chain(*parts):
             for method in self._kept(panel, methods):
                 own = self._own_strength(method, strength, swept=part in SWEPT)
@@ -309,7 +334,8 @@ class Design:
                         yield common | labels, unit
 
     def _kept(self, panel: Panel, methods: Sequence[str]) -> list[str]:
-        left_out = self.p.left_out if panel is self.p.block_panels[0] else ()
+        of_blocks = any(panel is other for other in self.p.block_panels)
+        left_out = self.p.left_out if of_blocks else ()
         return [method for method in methods if method not in left_out]
 
     def _own_strength(self, method: str, strength: float, *, swept: bool = False) -> float:

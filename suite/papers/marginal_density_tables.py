@@ -48,6 +48,7 @@ COMPARED = {
     "leakage_share": "leakage, share of the map",
     "leakage_other": "leakage of another class",
     "pgd_l2": "accuracy, PGD-20 (L2)",
+    "pgd_linf": "accuracy, PGD-20 (L∞)",
     "auto_linf": "accuracy, Auto-PGD (L∞)",
     "others_gradient": "gradients of other logits",
     "label_gradient": "gradient of the label's logit",
@@ -197,19 +198,21 @@ def trade_off(rows: pd.DataFrame, metrics: list[str], most_lost: float = 15.0) -
 
 
 def swept_networks(frame: pd.DataFrame, sweep: Mapping[str, Any]) -> str:
-    """Say how long the networks of the trade-off were trained, and how good they are.
+    """Say how long the networks of a trade-off were trained, and how good they are.
 
     Args:
         frame: rows of a profile.
-        sweep: its panel on which strengths are varied.
+        sweep: one of its panels on which strengths are varied.
     """
-    rows = select(frame, "strength", "accuracy")
+    of_panel = {name: sweep[name] for name in ("data", "network")}
+    rows = select(frame, "strength", "accuracy", **of_panel)
     standard = 100 * rows.loc[rows["method"] == "standard", "value"]
-    equal = 100 * select(frame, "equal", "accuracy")["value"]
-    text = f"{sweep['epochs']} epochs, standard training {mean_text(standard, '.1f')} %"
+    equal = 100 * select(frame, "equal", "accuracy", **of_panel)["value"]
+    text = ", ".join(name_of(name) for name in of_panel.values())
+    text += f": {sweep['epochs']} epochs, standard training {mean_text(standard, '.1f')} %"
     if len(equal):
         text += f", methods compared at {equal.mean():.1f} % on average"
-    return f"*{rows['profile'].iloc[0]}*: {text}."
+    return f"*{rows['profile'].iloc[0]}*, {text}."
 
 
 def by_step(rows: pd.DataFrame, against: str) -> pd.DataFrame:

@@ -205,7 +205,7 @@ class Design:
                 others = [name for name in TABLE_1 if name not in TABLE_3]
                 yield Experiment("methods", panel, others, wanted, strength)
             yield Experiment("methods", panel, TABLE_3, shifts, strength)
-            yield Experiment("implementations", panel, forms, plain, strength)
+            yield Experiment("implementations", panel, forms, plain, strength, seeds=p.few_seeds)
         yield from self._masking(p.block_panels[0])
 
     def _of_sweeps(self) -> Iterator[Experiment]:
@@ -326,8 +326,7 @@ class Design:
             for method in self._kept(panel, methods):
                 own = self._own_strength(method, strength, swept=part in SWEPT)
                 common = {"panel": part, "method": method, "p": norm, "strength": own}
-                few = self.p.few_seeds if method in self.p.few else self.p.seeds
-                for seed in few if seeds is None else seeds:
+                for seed in self.p.seeds if seeds is None else seeds:
                     training = self.training(panel, method, seed, own, norm)
                     for labels, metric, settings in wanted:
                         unit = Measurement(training=training, metric=metric, settings=settings)

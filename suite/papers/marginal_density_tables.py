@@ -208,11 +208,11 @@ def swept_networks(frame: pd.DataFrame, sweep: Mapping[str, Any]) -> str:
     rows = select(frame, "strength", "accuracy", **of_panel)
     standard = 100 * rows.loc[rows["method"] == "standard", "value"]
     equal = 100 * select(frame, "equal", "accuracy", **of_panel)["value"]
-    text = ", ".join(name_of(name) for name in of_panel.values())
+    text = ", ".join([f"*{frame['profile'].iloc[0]}*", *map(name_of, of_panel.values())])
     text += f": {sweep['epochs']} epochs, standard training {mean_text(standard, '.1f')} %"
     if len(equal):
         text += f", methods compared at {equal.mean():.1f} % on average"
-    return f"*{rows['profile'].iloc[0]}*, {text}."
+    return f"{text}." if len(rows) else ""
 
 
 def by_step(rows: pd.DataFrame, against: str) -> pd.DataFrame:

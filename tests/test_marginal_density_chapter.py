@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from benchmarks import tables as benchmark_tables
 from suite import notebooks
 from suite.attacks import AUTO_ATTACK
 from suite.evidence.claims import load_claims, load_words, published_effect
@@ -21,6 +22,7 @@ from suite.paths import ROOT
 from suite.units import Measurement, Training
 
 CHAPTER = "marginal_density"
+ALL_LOGITS = "gradients of all logits"
 
 
 def parameters(profile="smoke", **changes):
@@ -562,3 +564,16 @@ def test_the_centred_part_falls_more_than_the_shift():
         frame = load_results(CHAPTER, profile).frame
         means = frame[frame["method"] == "density"].groupby("metric")["value"].mean()
         assert means["centred_ratio"] < means["shift_ratio"] < 1
+
+
+def test_what_is_said_of_the_number_of_classes_was_measured():
+    table = benchmark_tables.density_forms(benchmark_tables.measured("cpu")).set_index("network")
+    names = [f"MLP, {n} classes" for n in (10, 100, 1000)]
+    of_classes = table.loc[names, ["efficient", "logsumexp", ALL_LOGITS]].astype(float)
+    all_logits = " ".join(f"{v:.2g}" if v < 100 else f"{v:.0f}" for v in of_classes[ALL_LOGITS])
+    said = re.search(
+        r"cost ([\d.]+) plain steps .* 10 classes, (\d+) with 100 and (\d+) with", PAGE
+    )
+    assert " ".join(said.groups()) == all_logits
+    constant = of_classes[["efficient", "logsumexp"]].to_numpy()
+    assert f"stays at {constant.min():.1f} to {constant.max():.1f};" in PAGE

@@ -184,7 +184,7 @@ def test_a_sweep_may_have_parameters_of_its_own():
     assert metrics["blockmnist"] - metrics["abc"] == {
         *("leakage", "leakage_share", "leakage_other", "pgd_l2")
     }
-    assert metrics["abc"] - metrics["blockmnist"] == {"pgd_linf"}
+    assert metrics["abc"] - metrics["blockmnist"] == {"pgd_linf", "cosine_gradient"}
     assert {unit.training.data for _, unit in rows_of("norms", sweeps=[first, photographs])} == {
         "blockmnist"
     }

@@ -52,7 +52,8 @@ SWEPT = ("strength", "group_sweep")
 LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
 ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
-SHARES = ("accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation")
+SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
+SHARES |= {"cosine_gradient"}
 
 
 Panel = Mapping[str, Any]
@@ -227,7 +228,7 @@ class Design:
             *[self._pgd_20(**r, n=n) for r in p.pgd if r["norm"] == "l2" or not blocks],
             *[_wanted("feature_leakage", "leakage_other", n_images=n, other=True)] * blocks,
             self._auto("linf", p.battery_linf, p.n_battery, "auto_linf", "apgd-ce", "apgd-t"),
-            *self._gradients(n),
+            *self._gradients(n, cosine=not blocks),
             *self._of_pixels(),
             _wanted("gradient_change", **noise),
             _wanted("gradient_change", "absolute_change", **noise, relative=False),

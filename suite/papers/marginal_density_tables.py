@@ -52,6 +52,7 @@ COMPARED = {
     "auto_linf": "accuracy, Auto-PGD (L∞)",
     "others_gradient": "gradients of other logits",
     "label_gradient": "gradient of the label's logit",
+    "cosine_gradient": "cosine of label's and density's gradient",
     "gradient_change": "change of gradient, relative",
     "absolute_change": "change of gradient, absolute",
     "insertion": "insertion, fraction",

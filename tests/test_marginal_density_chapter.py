@@ -13,7 +13,8 @@ from suite import notebooks
 from suite.attacks import AUTO_ATTACK
 from suite.evidence.claims import load_claims, load_words, published_effect
 from suite.evidence.results import load_results
-from suite.evidence.tables import paired_difference
+from suite.evidence.statistics import Interval
+from suite.evidence.tables import interval_text, paired_difference
 from suite.notebooks import source
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
@@ -491,6 +492,15 @@ ANSWERS = {
         "foreign-images-told-apart-near": "holds",
         "foreign-images-told-apart-far": OPPOSITE,
     },
+    "**Fine-tuned, the older penalty, on the gradient of the label's logit, is ahead as well:": {
+        "fine-tuned-above-input-gradient": ABSENT,
+        "fine-tuned-above-input-gradient-under-auto-pgd": OPPOSITE,
+        "fine-tuned-salient-pixels-matter-more": OPPOSITE,
+        "fine-tuned-insertion-above-input-gradient": "open",
+        "fine-tuned-gradient-steadier-than-with-input-gradient": ABSENT,
+        "fine-tuned-gradient-changes-less-in-absolute-terms": "open",
+        "fine-tuned-other-logits-flatter-than-with-input-gradient": "open",
+    },
     "**Training acts on what the predictions fix, more than by a shift:": {
         "acts-through-the-predictions": "holds"
     },
@@ -577,3 +587,36 @@ def test_what_is_said_of_the_number_of_classes_was_measured():
     assert " ".join(said.groups()) == all_logits
     constant = of_classes[["efficient", "logsumexp"]].to_numpy()
     assert f"stays at {constant.min():.1f} to {constant.max():.1f};" in PAGE
+
+
+def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
+    kept = load_results(CHAPTER, "workstation")
+    rows = kept.verdicts[kept.verdicts["claim"].str.startswith("fine-tuned-")].set_index("claim")
+    ends = {c: Interval(*r[["estimate", "low", "high"]].astype(float)) for c, r in rows.iterrows()}
+    auto = ends["fine-tuned-above-input-gradient-under-auto-pgd"]
+    assert f"{-auto.estimate:.3f} [{-auto.high:.3f}, {-auto.low:.3f}] less is left" in PAGE
+    assert f"gain over it ({interval_text(ends['fine-tuned-above-input-gradient'])})" in PAGE
+    pixels = ends["fine-tuned-salient-pixels-matter-more"]
+    assert f"salient pixels matter less ({interval_text(pixels)})" in PAGE
+    frame = kept.frame[kept.frame["data"] == "resized:imagenette160:96"]
+    at = frame[frame["panel"] == "strength"].groupby(["metric", "method", "strength"])["value"]
+    mean = at.mean()
+
+    def left(method, strength):
+        return mean[[("pgd_l2", method, strength), ("pgd_linf", method, strength)]].mean()
+
+    def clean(method, strength):
+        return mean["accuracy", method, strength]
+
+    density, older = (("density", 0.1), ("input_gradient", 0.1))
+    plain = ("standard", 0.0)
+    assert f"accuracy from {clean(*plain):.3f} to {clean(*density):.3f} and what" in PAGE
+    assert f"norms) from {left(*plain):.3f} to {left(*density):.3f}; the input" in PAGE
+    assert f"gradient to {clean(*older):.3f} and {left(*older):.3f}." in PAGE
+    equal = frame[(frame["panel"] == "equal") & (frame["metric"] == "accuracy")]
+    assert f"points of clean accuracy are lost, at {equal['value'].mean():.3f}." in PAGE
+    assert equal["seed"].nunique() == 3
+    cosines = mean["cosine_gradient"]
+    assert f"cosine is {cosines['standard', 0.0]:.2f} without a penalty" in PAGE
+    strong = {f"{cosines[method, 1.0]:.2f}" for method in ("density", "input_gradient")}
+    assert [*strong] == re.findall(r"without a penalty and ([\d.]+) with either at λ = 1\.", PAGE)

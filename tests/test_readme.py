@@ -297,7 +297,7 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     share = rows.loc["share-of-leakage-suppressed", "estimate"]
     sizes = f"({first['estimate']:.2f} times; {share:.2f} as a share of the map)"
     assert f"than with no penalty** {sizes}" in text
-    assert f"accuracy {p['sweeps'][0]['epochs']} epochs, {swept['n']} networks." in text
+    assert f"accuracy {p['sweeps'][0]['epochs']} epochs, {swept['n']} networks;" in text
     assert f"MLPs, {n} and {swept['n']} of each kind" in text
     ends = interval_text(Interval(*swept[["estimate", "low", "high"]]))
     assert f"it is {ends} of that with the penalty on the input gradient, which is open" in text
@@ -307,6 +307,14 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     assert f"accuracy under PGD is lower by {lower}" in text
     assert f"(leakage {ends} times, which correction for several tests leaves open;" in text
     assert f"PGD −{-robust['estimate']:.3f} [−{-robust['low']:.3f}, −{-robust['high']:.3f}]" in text
+    tuned = kept.verdicts[kept.verdicts["claim"].str.startswith("fine-tuned-")].set_index("claim")
+    names = ["fine-tuned-above-input-gradient-under-auto-pgd", "fine-tuned-above-input-gradient"]
+    auto, pgd = (interval_text(Interval(*tuned.loc[n, ["estimate", "low", "high"]])) for n in names)
+    assert (
+        f"at equal clean accuracy ({auto}), and gains nothing over it under PGD-20 ({pgd})" in text
+    )
+    assert tuned.loc[names, "verdict"].tolist() == ["opposite", "no such effect"]
+    assert f"{tuned.loc[names[0], 'n']} networks of each" in text
     assert robust["verdict"] == "opposite"
 
 
@@ -361,7 +369,9 @@ def test_what_the_first_page_says_of_cifar10_with_top_gap_is_what_was_kept():
     main = select(kept.frame, data="cifar10-jpeg", main=True, metric="accuracy", test="own")
     mean = main.groupby("variant")["value"].mean()
     both = f"{mean['none']:.3f} to {mean['fpn+l1+pool']:.3f}"
-    assert f"clean accuracy goes from {both} ({clean}, less than the point that would count)" in text
+    assert (
+        f"clean accuracy goes from {both} ({clean}, less than the point that would count)" in text
+    )
     assert f"The paper's PGD leaves {pgd} more of the predictions (no such effect" in text
     assert f"AutoAttack at 1/255 {auto} more (open)" in text
     assert f"L1 alone costs accuracy ({l1})" in text

@@ -487,7 +487,11 @@ ANSWERS = {
         "gradient-steadier-under-noise": "open",
         "salient-pixels-matter-more": "holds",
     },
-    "**That the worst group gains is not shown here;": {"worst-group-above-standard": "open"},
+    "**The worst group loses with the density's penalty here": {
+        "worst-group-above-standard": OPPOSITE,
+        "worst-group-above-input-gradient": "open",
+        "overall-accuracy-kept": "holds",
+    },
     "**By the log density, near images go": {
         "foreign-images-told-apart-near": "holds",
         "foreign-images-told-apart-far": OPPOSITE,
@@ -591,7 +595,7 @@ def test_what_is_said_of_the_number_of_classes_was_measured():
 
 def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     kept = load_results(CHAPTER, "workstation")
-    rows = kept.verdicts[kept.verdicts["claim"].str.startswith("fine-tuned-")].set_index("claim")
+    rows = kept.verdicts.query("data == 'resized:imagenette160:96'").set_index("claim")
     ends = {c: Interval(*r[["estimate", "low", "high"]].astype(float)) for c, r in rows.iterrows()}
     auto = ends["fine-tuned-above-input-gradient-under-auto-pgd"]
     assert f"{-auto.estimate:.3f} [{-auto.high:.3f}, {-auto.low:.3f}] less is left" in PAGE
@@ -620,3 +624,13 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     assert f"cosine is {cosines['standard', 0.0]:.2f} without a penalty" in PAGE
     strong = {f"{cosines[method, 1.0]:.2f}" for method in ("density", "input_gradient")}
     assert [*strong] == re.findall(r"without a penalty and ([\d.]+) with either at λ = 1\.", PAGE)
+
+
+def test_what_is_said_of_the_worst_group_is_what_was_kept():
+    rows = load_results(CHAPTER, "workstation").verdicts.query("data == 'texturedmnist'")
+    rows = rows.set_index("claim")
+    worst, overall = rows.loc["worst-group-above-standard"], rows.loc["overall-accuracy-kept"]
+    ends = Interval(*worst[["estimate", "low", "high"]].astype(float))
+    assert f"({interval_text(ends)} of its accuracy, {worst['n']} networks of each;" in PAGE
+    fall, least, most = (-overall[name] for name in ("estimate", "high", "low"))
+    assert f"falls by {fall:.3f} [{least:.3f}, {most:.3f}]" in PAGE

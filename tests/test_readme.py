@@ -307,9 +307,10 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     assert f"accuracy under PGD is lower by {lower}" in text
     assert f"(leakage {ends} times, which correction for several tests leaves open;" in text
     assert f"PGD −{-robust['estimate']:.3f} [−{-robust['low']:.3f}, −{-robust['high']:.3f}]" in text
-    tuned = kept.verdicts[kept.verdicts["claim"].str.startswith("fine-tuned-")].set_index("claim")
+    tuned = kept.verdicts.query("data == 'resized:imagenette160:96'").set_index("claim")
     names = ["fine-tuned-above-input-gradient-under-auto-pgd", "fine-tuned-above-input-gradient"]
-    auto, pgd = (interval_text(Interval(*tuned.loc[n, ["estimate", "low", "high"]])) for n in names)
+    of_both = (tuned.loc[n, ["estimate", "low", "high"]].astype(float) for n in names)
+    auto, pgd = (interval_text(Interval(*e)) for e in of_both)
     assert (
         f"at equal clean accuracy ({auto}), and gains nothing over it under PGD-20 ({pgd})" in text
     )

@@ -598,10 +598,12 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     rows = kept.verdicts.query("data == 'resized:imagenette160:96'").set_index("claim")
     ends = {c: Interval(*r[["estimate", "low", "high"]].astype(float)) for c, r in rows.iterrows()}
     auto = ends["fine-tuned-above-input-gradient-under-auto-pgd"]
-    assert f"{-auto.estimate:.3f} [{-auto.high:.3f}, {-auto.low:.3f}] less is left" in PAGE
-    assert f"gain over it ({interval_text(ends['fine-tuned-above-input-gradient'])})" in PAGE
+    lower = f"lower by {-auto.estimate:.3f} [{-auto.high:.3f}, {-auto.low:.3f}] with the density's"
+    assert lower in PAGE
+    pgd = interval_text(ends["fine-tuned-above-input-gradient"])
+    assert f"gains nothing over the older one ({pgd})" in PAGE
     pixels = ends["fine-tuned-salient-pixels-matter-more"]
-    assert f"salient pixels matter less ({interval_text(pixels)})" in PAGE
+    assert f"salient pixels matter less with it ({interval_text(pixels)}, the area" in PAGE
     frame = kept.frame[kept.frame["data"] == "resized:imagenette160:96"]
     at = frame[frame["panel"] == "strength"].groupby(["metric", "method", "strength"])["value"]
     mean = at.mean()

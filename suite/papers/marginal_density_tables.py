@@ -210,7 +210,8 @@ def swept_networks(frame: pd.DataFrame, sweep: Mapping[str, Any]) -> str:
     standard = 100 * rows.loc[rows["method"] == "standard", "value"]
     equal = 100 * select(frame, "equal", "accuracy", **of_panel)["value"]
     text = ", ".join([f"*{frame['profile'].iloc[0]}*", *map(name_of, of_panel.values())])
-    text += f": {sweep['epochs']} epochs, standard training {mean_text(standard, '.1f')} %"
+    epochs = f"{sweep['epochs']} epoch{'s' * (sweep['epochs'] > 1)}"
+    text += f": {epochs}, standard training {mean_text(standard, '.1f')} %"
     if len(equal):
         text += f", methods compared at {equal.mean():.1f} % on average"
     return f"{text}." if len(rows) else ""

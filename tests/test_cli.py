@@ -90,7 +90,7 @@ def test_data_that_several_sets_are_made_of_are_missed_once(command):
     assert code == 0
     missed = [line for line in out.splitlines() if "missing data" in line]
     assert len([line for line in missed if "data set 'mnist'" in line]) == 1
-    assert len(missed) == len(set(missed)) == 2
+    assert len(missed) == len(set(missed)) == 3
 
 
 @pytest.mark.parametrize(

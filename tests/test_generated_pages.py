@@ -100,7 +100,8 @@ def test_summary_counts_the_claims_of_each_tier(executed):
 def test_status_page_names_the_data_of_all_panels(executed):
     page = pages.status_page()
     row = next(line for line in page.splitlines() if "| marginal density | workstation |" in line)
-    assert "`blockmnist`, `cifar10-jpeg`, `texturedmnist`, `texturedmnist-1pct`" in row
+    photographs = "`resized:imagenette160:96`, `cifar10-jpeg`"
+    assert f"`blockmnist`, {photographs}, `texturedmnist`, `texturedmnist-1pct`" in row
 
 
 def test_evidence_page_has_every_claim_with_quotation_measured_and_verdict(executed):

@@ -622,10 +622,15 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     equal = frame[(frame["panel"] == "equal") & (frame["metric"] == "accuracy")]
     assert f"points of clean accuracy are lost, at {equal['value'].mean():.3f}." in PAGE
     assert equal["seed"].nunique() == 3
+    names = ["above-input-gradient-under-auto-pgd", "salient-pixels-matter-more"]
+    p = [rows.loc[f"fine-tuned-{name}", "p"] for name in names]
+    assert set(rows.index[rows["verdict"] == OPPOSITE]) == {f"fine-tuned-{name}" for name in names}
+    assert len(rows) == 9
+    assert "of nine claims come out opposite (p = {:.3f} and {:.3f})".format(*p) in PAGE
     cosines = mean["cosine_gradient"]
-    assert f"cosine is {cosines['standard', 0.0]:.2f} without a penalty" in PAGE
+    assert f"cosine is {cosines['standard', 0.0]:.2f} without one" in PAGE
     strong = {f"{cosines[method, 1.0]:.2f}" for method in ("density", "input_gradient")}
-    assert [*strong] == re.findall(r"without a penalty and ([\d.]+) with either at λ = 1\.", PAGE)
+    assert [*strong] == re.findall(r"without one, and ([\d.]+) with either at λ = 1\.", PAGE)
 
 
 def test_what_is_said_of_the_worst_group_is_what_was_kept():

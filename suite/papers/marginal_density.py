@@ -321,8 +321,8 @@ class Design:
 
     def _rows(self) -> Iterator[tuple[dict[str, Any], Measurement]]:
         """Yield the labels of each row, and its measurement."""
-        blocks = itertools.chain(self._of_blocks(), self._of_sweeps())
-        parts = (blocks, self._of_steps(), self._of_groups(), self._of_photos())
+        parts = [self._of_blocks(), self._of_sweeps(), self._of_steps()]
+        parts += [self._of_groups(), self._of_photos()]
         for part, panel, methods, wanted, strength, norm, seeds in itertools.chain(*parts):
             for method in self._kept(panel, methods):
                 own = self._own_strength(method, strength, swept=part in SWEPT)

@@ -75,6 +75,12 @@ class TestUnits:
         assert [(bool(t.penalties), t.seed) for t in full] == [(False, 0), (False, 1), (True, 0)]
         assert {t.batch_size for t in full} == {7}
 
+    def test_a_model_of_a_panel_may_have_seeds_of_its_own(self):
+        panel = PANEL | {"models": ["none", "target 10"], "seeds_of": {"target 10": [1, 5, 7]}}
+        full = trainings(units(panel))
+        assert [t.seed for t in full if not t.penalties] == [0, 1]
+        assert [t.seed for t in full if t.penalties] == [1, 5, 7]
+
     def test_curves_are_of_shorter_trainings_of_the_models_that_are_compared(self):
         measured = [unit for unit in units(PANEL | {"early": [2]}) if isinstance(unit, Measurement)]
         early = [unit for unit in measured if unit.training.epochs == 2]
@@ -485,7 +491,7 @@ def test_what_is_said_of_the_published_tables_is_so():
 
 def test_deviations_say_of_photographs_what_the_profile_has():
     p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "workstation", {}))
-    panel, tuned = p["panels"]
+    panel, _, tuned = p["panels"]
     assert f"over {panel['epochs']} epochs (`workstation`, a number" in page()
     steps = panel["epochs"] * -(-50_000 // p["batch_size"]) // p["interval"]
     assert f"20 (`desktop`), {steps} (`workstation`)" in page()

@@ -18,10 +18,11 @@ from suite.units import Measurement, Network, Pretrained, Training, Unit, identi
 
 # Keys of a panel that stand for parameters of the chapter, and further ones that are not fields of
 # a training; "shift": pixels by which so many test images are moved off their centre, "warm_up":
-# steps in which the strength rises, of a penalty that then acts in every step.
+# steps in which the strength rises, of a penalty that then acts in every step; "seeds_of": models
+# that have seeds of their own.
 INSTEAD = ("alphas", "checked", "n_landscape", "block", "seeds")
 FURTHER = {"shift": 0, "n_shifted": None, "warm_up": 0}
-OF_PANEL = ("models", "few", "early", *FURTHER, *INSTEAD)
+OF_PANEL = ("models", "few", "early", "seeds_of", *FURTHER, *INSTEAD)
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 SHORT_NAMES = {
@@ -133,7 +134,8 @@ def _of_panel(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[Planned]
     for model in models:
         checked = bool(p.checked) and model in ("none", *p.checked)
         checked = checked and panel["data"] != "digits-centred"
-        for seed in p.seeds[: p.few_seeds] if model in few else p.seeds:
+        usual = p.seeds[: p.few_seeds] if model in few else p.seeds
+        for seed in panel.get("seeds_of", {}).get(model, usual):
             network = training(p, panel, model, seed)
             units: list[Unit] = [network, *measurements(p, network)]
             units += _robust(p, network, None) if checked else []

@@ -17,7 +17,7 @@ from suite.metrics import CORRUPTIONS
 from suite.papers.path_counts import pascal_row
 from suite.papers.pilcro import AS_IT_IS, COMPARED_WITH, NAMED, label
 
-ALPHAS = (0.1, 1, 10, 100)
+ALPHAS = (0.1, 1, 3, 10, 100)
 MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for a in ALPHAS)]
 # Metric and title of columns of the paper's Tables 1 and 2.
 COLUMNS = {"top_1": ("accuracy", "accuracy"), "tv": ("tv", "TV"), "loss": ("cross_entropy", "loss")}

@@ -80,6 +80,18 @@ class TestUnits:
         full = trainings(units(panel))
         assert [t.seed for t in full if not t.penalties] == [0, 1]
         assert [t.seed for t in full if t.penalties] == [1, 5, 7]
+        anywhere = ANYWHERE | {"models": panel["models"], "seeds_of": panel["seeds_of"]}
+        found = [u for u in units(anywhere) if isinstance(u, Measurement)]
+        pairs = {
+            (len(u.training.penalties), u.training.seed) for u in found if "beside" in u.settings
+        }
+        assert pairs == {(0, 1), (1, 1)}  # seeds that both have
+
+    def test_models_of_a_panel_may_be_marked_as_trained_otherwise(self):
+        slow = PANEL | {"models": ["none", "target 10"], "marked": "slow", "learning_rate": 0.01}
+        plan = pilcro._planned(PARAMETERS | {"panels": [slow | {"checked": [], "early": []}]})
+        assert {one.model for one in plan} == {"none, slow", "target 10, slow"}
+        assert {one.unit.learning_rate for one in plan if isinstance(one.unit, Training)} == {0.01}
 
     def test_curves_are_of_shorter_trainings_of_the_models_that_are_compared(self):
         measured = [unit for unit in units(PANEL | {"early": [2]}) if isinstance(unit, Measurement)]
@@ -491,7 +503,7 @@ def test_what_is_said_of_the_published_tables_is_so():
 
 def test_deviations_say_of_photographs_what_the_profile_has():
     p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "workstation", {}))
-    panel, _, tuned = p["panels"]
+    panel, *_, tuned = p["panels"]
     assert f"over {panel['epochs']} epochs (`workstation`, a number" in page()
     steps = panel["epochs"] * -(-50_000 // p["batch_size"]) // p["interval"]
     assert f"20 (`desktop`), {steps} (`workstation`)" in page()

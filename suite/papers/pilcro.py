@@ -19,10 +19,11 @@ from suite.units import Measurement, Network, Pretrained, Training, Unit, identi
 # Keys of a panel that stand for parameters of the chapter, and further ones that are not fields of
 # a training; "shift": pixels by which so many test images are moved off their centre, "warm_up":
 # steps in which the strength rises, of a penalty that then acts in every step; "seeds_of": models
-# that have seeds of their own.
+# that have seeds of their own; "marked": what the names of models end in, where a panel is another
+# one's but for its training.
 INSTEAD = ("alphas", "checked", "n_landscape", "block", "seeds")
 FURTHER = {"shift": 0, "n_shifted": None, "warm_up": 0}
-OF_PANEL = ("models", "few", "early", "seeds_of", *FURTHER, *INSTEAD)
+OF_PANEL = ("models", "few", "early", "seeds_of", "marked", *FURTHER, *INSTEAD)
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 SHORT_NAMES = {
@@ -131,26 +132,26 @@ def _of_panel(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[Planned]
     models = [m for m in models if m in panel.get("models", models)]
     few = panel.get("few", [m for m in models if m not in p.compared])
     data = label(panel)
+    seeds = {m: p.seeds[: p.few_seeds] if m in few else p.seeds for m in models}
+    seeds |= panel.get("seeds_of", {})
     for model in models:
-        checked = bool(p.checked) and model in ("none", *p.checked)
-        checked = checked and panel["data"] != "digits-centred"
-        usual = p.seeds[: p.few_seeds] if model in few else p.seeds
-        for seed in panel.get("seeds_of", {}).get(model, usual):
+        checked = bool(p.checked) and model in ("none", *p.checked) and "centred" not in data
+        for seed in seeds[model]:
             network = training(p, panel, model, seed)
+            name = f"{model}, {panel['marked']}" if "marked" in panel else model
             units: list[Unit] = [network, *measurements(p, network)]
             units += _robust(p, network, None) if checked else []
-            yield from (Planned("full", model, data, "", unit) for unit in units)
-            for other in p.checked if checked and model == "none" else [model][:checked]:
-                beside = training(p, panel, other if model == "none" else "none", seed)
-                for unit in _robust(p, network, beside) if other in models else ():
-                    yield Planned("full", model, data, other, unit)
+            yield from (Planned("full", name, data, "", unit) for unit in units)
+            for kind in p.checked if checked and model == "none" else [model][:checked]:
+                beside = training(p, panel, kind if model == "none" else "none", seed)
+                if all(seed in seeds.get(one, ()) for one in ("none", kind)):
+                    robust = _robust(p, network, beside)
+                    yield from (Planned("full", name, data, kind, unit) for unit in robust)
             for epochs in panel.get("early", p.early_epochs) if model in p.compared else ():
                 earlier = training(p, panel, model, seed, epochs=epochs)
-                yield Planned(
-                    "early", model, data, "", Measurement(training=earlier, metric="accuracy")
-                )
-                for unit in _flatness(p, earlier, "tv", "block_tv", block=p.block):
-                    yield Planned("early", model, data, "", unit)
+                units = [Measurement(training=earlier, metric="accuracy")]
+                units += _flatness(p, earlier, "tv", "block_tv", block=p.block)
+                yield from (Planned("early", name, data, "", unit) for unit in units)
     n_positions = math.prod(image_shape(panel["data"])[1:])
     for alpha in p.printed_alphas if data == panel["data"] and "models" not in panel else []:
         settings = {"strength": float(alpha * n_positions), "every": p.interval}
@@ -196,9 +197,10 @@ def collect(
         data=[one.data for one in plan],
         pair=[one.pair for one in plan],
     )
-    rows["penalty"] = [one.model.split()[0] for one in plan]
-    alphas = [one.model.removeprefix("target ").removeprefix("curvature ") for one in plan]
-    rows["alpha"] = pd.to_numeric(pd.Series(alphas), errors="coerce").fillna(0.0).to_numpy()
+    kinds, _, marks = zip(*(one.model.partition(", ") for one in plan), strict=True)
+    rows["penalty"] = [mark or kind.split()[0] for kind, mark in zip(kinds, marks, strict=True)]
+    alphas = pd.Series(kinds).str.extract(r" ([\d.e+-]+)$")[0].astype(float)
+    rows["alpha"] = alphas.fillna(0.0).to_numpy()
     rows["seed"] = rows["seed"].fillna(0).astype(int) if "seed" in rows else 0
     names = rows["metric"].replace(SHORT_NAMES)
     rows["metric"] = names.where(rows["metric"] != "flatness", rows.get("part"))

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from benchmarks.tables import measured
 from suite import notebooks
 from suite.data import load_data
 from suite.errors import UsageError
@@ -593,6 +594,67 @@ def test_numbers_that_sections_name_are_what_was_kept():
     ends = top_gap_tables.training_steps()["times as long"]
     assert f"takes {ends.min():.1f} to {ends.max():.0f} times as long" in text
     assert f"({ends.min():.1f} to {ends.max():.0f} times the time of a plain one" in text
+
+
+def test_what_is_said_of_pooling_with_l1_on_photographs_is_what_was_kept():
+    text = notebooks.source(CHAPTER).read_text()
+
+    def field(variant, part="distance", data=PHOTOGRAPHS):
+        return f"{own_values('erf_distance', data, variant, part=part).mean():.3f}"
+
+    said = f"a distance of {field('l1+pool')} in place of {field('none')} (four networks of each)"
+    assert said in text
+    assert len(own_values("erf_distance", PHOTOGRAPHS, "l1+pool", part="corner")) == 4
+    corner, centre = (
+        [field(v, part) for v in ("l1+pool", "none")] for part in ("corner", "centre")
+    )
+    assert "({} in place of {}), the centre's stays ({} and {})".format(*corner, *centre) in text
+    alone = (
+        field("pool"),
+        field("l1"),
+        field("l1+pool", data=ARTICLES),
+        field("none", data=ARTICLES),
+    )
+    assert "({}, {}), nor does it on articles ({} and {})".format(*alone) in text
+    sparse = own_values("class_map_sparsity", PHOTOGRAPHS, "l1+pool").mean()
+    assert f"at its resolution, pooling with L1 has {sparse:.2f})" in text
+
+
+def test_what_is_said_of_l1_on_activations_and_of_steps_is_what_was_kept():
+    text = notebooks.source(CHAPTER).read_text()
+    of_last = select(results("workstation").frame, data=ARTICLES, variant="last")
+    marked = select(of_last, metric="class_map_sparsity").groupby("strength")["value"].mean()
+    assert f"{marked[0.1]:.3f} of it is marked at λ = 0.1 and {marked[1.0]:.3f} at 1" in text
+    row = results("workstation").verdicts.set_index(["claim", "data"])
+    ends = row.loc[("more-than-l1-on-activations", ARTICLES), ["estimate", "low", "high"]]
+    assert f"(under PGD {interval_text(Interval(*ends.astype(float)))}, three" in text
+    ends = row.loc[("more-than-l1-alone-under-auto-attack", "fashion_mnist")]
+    assert ends["verdict"] == "open"
+    ends = interval_text(Interval(*ends[["estimate", "low", "high"]].astype(float)))
+    assert f"on Fashion-MNIST that is open ({ends})" in text
+    attack = {"counts": "unchanged", "battery": "none", "epsilon": top_gap.rounded(1 / 255)}
+    for data, words in ((CIFAR10, "{} against {} on CIFAR-10"), (ARTICLES, "{} against {} on art")):
+        pgd, fgsm = (
+            f"{own_values('robust_accuracy', data, 'none', attack=name, **attack).mean():.3f}"
+            for name in ("pgd", "fgsm")
+        )
+        assert words.format(pgd, fgsm) in text
+    sizes = [own_values("class_map_sparsity", CIFAR10, v).mean() for v in ("fpn+l1+pool", "none")]
+    assert "on CIFAR-10 {:.2f} and {:.2f}.".format(*sizes) in text
+    beside = own_values("accuracy", ARTICLES, "fpn+l1+pool", test="shifted")
+    beside = mean_interval(
+        (beside - own_values("accuracy", ARTICLES, "fpn", test="shifted")).dropna()
+    )
+    assert f"against the pyramid alone it is {interval_text(beside)})" in text
+
+
+def test_what_is_said_of_the_cost_is_what_was_measured():
+    text = notebooks.source(CHAPTER).read_text()
+    rows = pd.DataFrame(measured("cpu")["rows"])
+    rows = rows.set_index(["benchmark", "case"])["value"]["side by side"]
+    assert f"it is {rows['top_gap']:.2f} times, and {rows['fine-tuned: top_gap']:.2f} times" in text
+    peaks = [rows[f"fine-tuned: {name}, peak above start"] for name in ("top_gap", "none")]
+    assert "peaks at {:.0f} MiB above the start, without a method at {:.0f}".format(*peaks) in text
 
 
 def test_what_sections_say_of_cifar10_is_what_was_kept():

@@ -540,7 +540,11 @@ def test_what_the_first_page_and_the_readme_say_of_side_by_side_is_what_was_kept
     assert "(12 of 12 means are better" in found["higher accuracy, corruptions"]
     assert f"attacks of radius {255 * panel.epsilon:.0f}/255 PGD training" in text
     worse, _ = tables.harm(cells, measures)
-    assert worse.count("calibration error") >= 5
+    calibration = cells.query("measure == 'calibration' and stands and matters and deviations < 0")
+    penalised = [method for method in calibration["method"] if method in side_by_side.PENALTIES]
+    assert (len(penalised), len(side_by_side.PENALTIES)) == (4, 9)
+    assert "four of nine penalties worsen calibration by a size that matters" in text
+    assert worse.count("calibration error") == len(calibration)
     faithful = rows.query("metric == 'faithful' and chosen")
     assert faithful.groupby("method")["value"].mean().max() < 0
     assert f"{panel.epochs} epochs on {panel.n_train:,} images, {len(panel.seeds)} networks" in text
@@ -558,7 +562,9 @@ def test_what_the_first_page_and_the_readme_say_of_side_by_side_is_what_was_kept
     shown = kept.frame.query("data == 'resized:imagenette160:32'")
     again = tables.repeated(cells, tables.compared(shown, measures), measures)
     same, standing = re.search(r"Of (\d+) .* (\d+) have the same sign", again).group(2, 1)
-    assert f"photographs of 32 × 32 pixels, {same} of {standing} differences have" in text
+    both = re.search(r"(\d+) of them stand there, too", again).group(1)
+    said = f"pixels, {same} of {standing} differences that stand have the same sign, {both} of them"
+    assert f"photographs of 32 × 32 {said} stand there" in text
     assert "0 stand there with the other sign." in again
     page = source("side_by_side").read_text()
     assert "better accuracy, attacked (PGD training), max-sensitivity (SoftPlus)" in again

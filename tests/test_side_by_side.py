@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,8 @@ from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence.claims import load_claims
 from suite.evidence.results import load_results
+from suite.evidence.statistics import Interval, mean_interval
+from suite.evidence.tables import interval_text
 from suite.papers import side_by_side as paper
 from suite.papers import side_by_side_measures as own
 from suite.papers import side_by_side_tables as tables
@@ -319,6 +322,82 @@ def test_measures_that_rank_alike_or_the_other_way_round_are_named():
     same, against = tables.pairs_of_measures(pairs.reset_index(), MEASURES)
     assert "accuracy, attacked and accuracy, corruptions (1.00 [1.00, 1.00])" in same
     assert "max-sensitivity" in against
+
+
+def test_ranks_that_are_sure_on_one_data_set_are_counted_on_another():
+    columns = ["first", "second", "correlation", "low", "high", "n"]
+    one = [("entropy", "attacked", 0.8, 0.5, 0.9, 9), ("change", "attacked", -0.6, -0.8, -0.1, 9)]
+    one += [("change", "entropy", 0.1, -0.3, 0.4, 9)]
+    two = [("entropy", "attacked", 0.4, 0.1, 0.6, 5), ("change", "attacked", 0.5, 0.2, 0.7, 5)]
+    two += [("change", "entropy", 0.9, 0.8, 1.0, 5)]
+    frames = (pd.DataFrame(part, columns=columns) for part in (one, two))
+    text = tables.carried_over(*frames, MEASURES)
+    assert "Of 3 pairs 2 have an interval without zero here; 1 of these have the same sign" in text
+    assert "of 5 settings, and 1 of them an interval without zero there, too." in text
+    assert "accuracy, attacked and change of the gradient by noise (-0.60, there 0.50)" in text
+
+
+def test_what_is_said_of_the_agreement_of_measures_is_what_was_kept():
+    kept = load_results("side_by_side", "workstation").frame
+    text = notebooks.source("side_by_side").read_text()
+    names = [("change", "lipschitz"), ("lipschitz", "faithful"), ("change", "faithful")]
+    first, second = (
+        tables.agreement(kept[kept["data"] == data], MEASURES).set_index(["first", "second"])
+        for data in ("fashion_mnist", "resized:imagenette160:32")
+    )
+    ends = [
+        interval_text(Interval(*first.loc[pair, ["correlation", "low", "high"]]), ".2f")
+        for pair in names
+    ]
+    assert f"rank alike ({ends[0]}), and Faithfulness ranks the other way round" in text
+    assert f"from both ({ends[1]} and {ends[2]}):" in text
+    there = [f"−{-second.loc[pair, 'correlation']:.2f}" for pair in names[1:]]
+    assert f"On photographs of 32 pixels that is not seen ({there[0]} and {there[1]})." in text
+    assert all(second.loc[pair, "high"] > 0 for pair in names[1:])
+
+
+def test_finite_differences_are_beside_double_backpropagation_what_is_said():
+    kept = load_results("side_by_side", "workstation").frame
+    rows = kept[(kept["data"] == "fashion_mnist") & kept["chosen"].astype(bool)]
+
+    def more(metric):
+        wide = rows[rows["metric"] == metric].pivot_table("value", "seed", "method")
+        return mean_interval((wide["finite_difference"] - wide["input_gradient"]).to_numpy())
+
+    attacked, clean, text = more("attacked"), more("accuracy"), notebooks.source("side_by_side")
+    ends = f"({-attacked.estimate:.2f} [−{attacked.high:.2f}, {-attacked.low:.2f}] less accuracy"
+    points = "at {:.1f} [{:.1f}, {:.1f}] points more".format(*(100 * x for x in clean[:3]))
+    assert ends in text.read_text()
+    assert points in text.read_text()
+    assert more("sensitivity").low > 0  # "maps are less steady with them"
+    losses = tables.lost(kept[kept["data"] == "fashion_mnist"])
+    weakest = losses.groupby("method")["strength"].min()
+    chosen = rows.groupby("method")["strength"].first().drop("none")
+    assert sum(chosen == weakest[chosen.index]) == 8  # "eight of the twelve"
+
+
+def test_the_program_has_the_strength_that_the_guide_names():
+    values = notebooks.resolve("side_by_side", "workstation", {})
+    everything = paper.panels(notebooks.all_parameters("side_by_side", values))
+    (tuned,) = filter(paper.is_fine_tuned, everything)
+    chosen = paper.Network("adversarial", tuned.chosen["adversarial"], 0, True)
+    expected = paper.training(tuned, chosen).penalties
+    code = program("folder").split("measured =")[0]
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert found["network"].penalties == expected
+    kept = load_results("side_by_side", "workstation").frame
+    cells = tables.compared(kept[kept["data"] == tuned.data], paper.measures(tuned))
+    text = tables.expected_of(cells, "adversarial", {"adversarial": 3.9})
+    assert text.startswith("accuracy under attack 0.42 → 0.69 (+0.27 [")
+    assert text.endswith("3 networks, a step 3.9 times as long")
+
+
+def test_a_strength_that_diverged_is_named():
+    swept = rows(
+        {("none", 0.0): [0.9], ("cure", 1.0): [float("nan")], ("cure", 0.1): [0.9]}, "choice"
+    )
+    assert "1: diverged" in tables.choice(swept)["strength: points of accuracy lost"].iloc[0]
 
 
 def test_calibration_error_of_known_predictions():

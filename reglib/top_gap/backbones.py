@@ -150,7 +150,8 @@ def _shapes(model: nn.Module, image_size: int) -> dict[str, tuple[int, ...]]:
     except RuntimeError as error:
         raise ValueError(
             f"backbone: {type(model).__name__} cannot be run on an image of shape "
-            f"{tuple(image.shape[1:])} ({error}); give the image_size that it is made for"
+            f"{tuple(image.shape[1:])} ({error}); give the image_size that it is "
+            "made for, or larger images"
         ) from error
     return shapes
 

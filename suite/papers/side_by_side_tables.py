@@ -305,6 +305,36 @@ def pairs_of_measures(
     return texts[0], texts[1]
 
 
+def carried_over(pairs: pd.DataFrame, others: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
+    """Say how many rank correlations that are sure on one data set are found on another one."""
+    both = pairs.merge(others, on=["first", "second"], suffixes=("", "_other"))
+    sure = both[(both["low"] > 0) | (both["high"] < 0)]
+    same = sure["correlation"] * sure["correlation_other"] > 0
+    there = (sure["low_other"] > 0) | (sure["high_other"] < 0)
+    columns = ["second", "first", "correlation", "correlation_other"]
+    turned = [
+        f"{measures[a].title} and {measures[b].title} ({x:.2f}, there {y:.2f})"
+        for a, b, x, y in sure.loc[there & ~same, columns].to_numpy()
+    ]
+    return (
+        f"Of {len(both)} pairs {len(sure)} have an interval without zero here; {same.sum()} of "
+        f"these have the same sign on the second data set, of {others['n'].max():.0f} settings, "
+        f"and {(same & there).sum()} of them an interval without zero there, too. With the other "
+        f"sign there: {'; '.join(turned) or 'none'}."
+    )
+
+
+def expected_of(cells: pd.DataFrame, method: str, steps: Mapping[str, float]) -> str:
+    """Say what a method gave under attack and what it cost, of the cells of `compared`."""
+    of_method = cells[cells["method"] == method].set_index("measure")
+    attacked, paid = of_method.loc["attacked"], 100 * of_method.loc["accuracy", ENDS]
+    return (
+        f"accuracy under attack {attacked['base']:.2f} → {attacked['mean']:.2f} "
+        f"({_ends(*attacked[ENDS])}), clean accuracy {_ends(*paid)} points, "
+        f"{attacked['n']} networks, a step {steps[method]:.1f} times as long"
+    )
+
+
 def triangle(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
     """Return what `suite.plots.matrix` draws of `agreement`; sure is what excludes zero."""
     pairs = pairs.assign(
@@ -329,7 +359,8 @@ def choice(rows: pd.DataFrame) -> pd.DataFrame:
     listed = []
     for method in [m for m in SHORT if m in losses.index]:
         of_method = losses.loc[[method]]
-        costs = [f"{s:.3g}: {100 * c:+.1f}" for s, c in of_method.to_numpy(float)]
+        pairs = of_method.to_numpy(float)
+        costs = [f"{s:.3g}: " + ("diverged" if c != c else f"{100 * c:+.1f}") for s, c in pairs]
         row = {"method": METHODS[method], "strength: points of accuracy lost": "; ".join(costs)}
         end = " (the strongest tried)" if allowed.get(method) == of_method["strength"].max() else ""
         row["strongest allowed"] = f"{allowed[method]:.3g}{end}" if method in allowed else "none"

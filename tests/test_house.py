@@ -58,7 +58,7 @@ def test_notebooks_keep_to_their_lines():
     lengths = [(len(source.splitlines()), tags) for source, tags in cells]
     assert sum(length for length, _ in lengths) <= 2_460
     hidden = [n for n, tags in lengths if tags & HIDDEN and "parameters" not in tags]
-    assert sum(hidden) <= 1_100
+    assert sum(hidden) <= 1_110
     # A chapter may have more parameters than that, each with its line.
     assert max(length for length, tags in lengths if "parameters" not in tags) <= 25
 

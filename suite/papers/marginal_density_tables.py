@@ -1,6 +1,7 @@
 """Tables and sentences of the marginal-density chapter, published values beside measured ones."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ TITLES = {
     "density_balanced": "density, balanced",
 }
 NORMS = {"l2": "L2", "linf": "L∞"}
+SURE = (0.0, 0.5, 0.9, 0.99, 1.0)  # probabilities of the label that tell how sure a network is
 DETECTORS = {"logit": "one logit", "density": "log density"}
 ATTACKS = {
     "fgsm": "FGSM",
@@ -280,6 +282,28 @@ def cosines(results: Iterable[Results], method: str) -> pd.DataFrame:
             frame = pd.DataFrame({"probability": other, "value": arrays[name], "data": data})
             frames.append(frame.dropna())
     return pd.concat(frames, ignore_index=True)
+
+
+def by_confidence(results: Iterable[Results], methods: Sequence[str]) -> pd.DataFrame:
+    """Return norms of the gradients of the label's and of other logits, by how sure a network is.
+
+    Of the first network of each method; a row a method and range of the label's probability.
+    """
+    arrays = drawn(results, "cosine_gradient")
+    starts = dict.fromkeys(name.rpartition("|")[0] for name in arrays)
+    parts = ("probability", "label", "others")
+    rows = pd.concat(
+        pd.DataFrame({part: arrays[f"{start}|{part}"] for part in parts}).assign(method=TITLES[m])
+        for m in methods
+        for start in starts
+        if start.endswith(f"|{m}")
+    )
+    ranges = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(SURE)]
+    sure = pd.cut(rows.pop("probability"), SURE, labels=ranges, include_lowest=True).astype(str)
+    groups = rows.groupby(["method", sure.rename("probability of the label")], sort=False)
+    table = groups.mean().assign(images=groups.size()).reset_index()
+    table = table.sort_values(["method", "probability of the label"], ignore_index=True)
+    return table.rename(columns={"label": "label's logit", "others": "other logits"})
 
 
 def parts_of_gradient(rows: pd.DataFrame) -> pd.DataFrame:

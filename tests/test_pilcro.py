@@ -14,7 +14,7 @@ from suite.evidence.results import load_results
 from suite.evidence.statistics import Interval
 from suite.evidence.tables import interval_text, paired_difference
 from suite.papers import pilcro, pilcro_tables
-from suite.units import Measurement, Pretrained, Training, identity
+from suite.units import Measurement, Pretrained, Training, identity, training_of
 from tests.answers import check_answer
 
 PANEL = {"data": "digits-centred", "network": "resnet", "epochs": 3, "n_train": 50}
@@ -516,6 +516,18 @@ def test_deviations_say_of_photographs_what_the_profile_has():
     assert f"moved by {tuned['shift']} of 96 pixels" in page()
     assert f"a strength that rises in the first {tuned['warm_up']}:" in page()
     assert (tuned["alphas"], tuned["epochs"], tuned["fixed_statistics"]) == ([3.0], 1, True)
+
+
+def test_the_paper_profile_can_be_decided_and_trains_nothing_twice():
+    p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "paper", {}))
+    plan = pilcro._planned(p)
+    assert {one.kind for one in plan} == {"full", "early"}  # equation 9 as printed is not trained
+    planned = [(one.data, one.model, training_of(one.unit).seed) for one in plan]
+    seeds = pd.DataFrame(planned, columns=["data", "model", "seed"])
+    counts = seeds.groupby(["data", "model"])["seed"].nunique()
+    assert counts.min() == 3
+    assert counts["cifar100"][["none", "target 1", "target 10"]].tolist() == [6, 6, 6]
+    assert {one.pair for one in plan} - {""} == {one.model for one in plan} - {"none"}
 
 
 def test_a_panel_may_have_parameters_for_itself():

@@ -64,6 +64,19 @@ class TestMeasured:
         assert tables.measured(table, "accuracy", DATA, "none") == "not run"
         assert tables.data_sets(table) == []
 
+    def test_noise_is_taken_off_and_a_tv_that_is_mostly_noise_is_marked(self):
+        plain = [rows("tv", "none", [0.5, 0.7]), rows("noise", "none", [0.1, 0.2])]
+        noisy = [rows("tv", "target 10", [0.3]), rows("noise", "target 10", [0.2])]
+        alone = rows("tv", "curvature 10", [0.1])
+        table = tables.with_less_noise(frame(*plain, *noisy, alone))
+        less = tables.select(table, "tv_less_noise").set_index(["model", "seed"])["value"]
+        assert less.to_dict() == pytest.approx(
+            {("none", 0): 0.4, ("none", 1): 0.5, ("target 10", 0): 0.1}
+        )
+        found = tables.compare(table, ["tv"], [DATA], "none", "target 10", "curvature 10")
+        marked = [" (mostly noise" in text for text in found["TV"]]
+        assert marked == [False, True, False]
+
     def test_compare_has_a_row_for_each_data_set_and_model_or_pair(self):
         found = tables.compare(
             self.TABLE, ["accuracy", "tv"], [DATA], "none", ("target 10", "none")

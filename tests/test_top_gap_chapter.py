@@ -608,14 +608,18 @@ def test_what_is_said_of_pooling_with_l1_on_photographs_is_what_was_kept():
     corner, centre = (
         [field(v, part) for v in ("l1+pool", "none")] for part in ("corner", "centre")
     )
-    assert "({} in place of {}), the centre's stays ({} and {})".format(*corner, *centre) in text
+    assert "the corner has {} in place of {}, the centre {} and {}".format(*corner, *centre) in text
+    rows = select(results("workstation").frame, data=PHOTOGRAPHS, variant="l1+pool", part="corner")
+    # Of values that are zero or alike, the share that is not zero.
+    on = rows["value"] ** 2 / (rows["value"] ** 2 + rows["std"] ** 2)
+    assert sorted(on.round(2)) == pytest.approx([0.01, 0.01, 0.02, 1 / 6], abs=0.01)
     alone = (
         field("pool"),
         field("l1"),
         field("l1+pool", data=ARTICLES),
         field("none", data=ARTICLES),
     )
-    assert "({}, {}), nor does it on articles ({} and {})".format(*alone) in text
+    assert "({}, {}), nor do both on articles ({} and {})".format(*alone) in text
     sparse = own_values("class_map_sparsity", PHOTOGRAPHS, "l1+pool").mean()
     assert f"at its resolution, pooling with L1 has {sparse:.2f})" in text
 

@@ -300,12 +300,21 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     assert f"accuracy {p['sweeps'][0]['epochs']} epochs, {swept['n']} networks;" in text
     assert f"MLPs, {n} and {swept['n']} of each kind" in text
     ends = interval_text(Interval(*swept[["estimate", "low", "high"]]))
-    assert f"it is {ends} of that with the penalty on the input gradient, which is open" in text
-    assert swept["verdict"] == "open"
+    assert f"it is {ends} of that with the penalty on the input gradient (published 0.72)" in text
+    assert (swept["verdict"], swept["detail"]) == ("holds", "smaller than published")
+    better = rows.loc[["insertion-above-input-gradient", "salient-pixels-matter-more"]]
+    better = better[better["verdict"] == "holds"][["estimate", "low", "high"]].to_numpy(float)
+    insertion, salient = (interval_text(Interval(*values)) for values in better)
+    assert f"score in the insertion game (+{insertion}). CURE" in text
+    assert f"salient pixels matter more ({salient})." in text
+    steady = rows.loc["gradient-steadier-under-noise", ["estimate", "low", "high"]].astype(float)
+    assert f"than without a penalty ({interval_text(Interval(*steady))} times)" in text
+    cure = rows.loc["leakage-below-cure"]
+    assert (cure["verdict"], cure["n"], round(1 / cure["estimate"], 1)) == ("opposite", 3, 0.5)
     robust = rows.loc["l2-robustness-above-input-gradient"]
     lower = f"{-robust['estimate']:.3f} [{-robust['high']:.3f}, {-robust['low']:.3f}]"
     assert f"accuracy under PGD is lower by {lower}" in text
-    assert f"(leakage {ends} times, which correction for several tests leaves open;" in text
+    assert f"an advantage**: leakage {ends} times (published 0.72), accuracy under" in text
     assert f"PGD −{-robust['estimate']:.3f} [−{-robust['low']:.3f}, −{-robust['high']:.3f}]" in text
     tuned = kept.verdicts.query("data == 'resized:imagenette160:96'").set_index("claim")
     names = ["fine-tuned-above-input-gradient-under-auto-pgd", "fine-tuned-above-input-gradient"]

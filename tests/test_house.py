@@ -56,9 +56,9 @@ CHAPTERS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 def test_notebooks_keep_to_their_lines():
     cells = [cell for chapter in CHAPTERS for cell in code_cells(chapter)]
     lengths = [(len(source.splitlines()), tags) for source, tags in cells]
-    assert sum(length for length, _ in lengths) <= 2_460
+    assert sum(length for length, _ in lengths) <= 2_470
     hidden = [n for n, tags in lengths if tags & HIDDEN and "parameters" not in tags]
-    assert sum(hidden) <= 1_110
+    assert sum(hidden) <= 1_115
     # A chapter may have more parameters than that, each with its line.
     assert max(length for length, tags in lengths if "parameters" not in tags) <= 25
 

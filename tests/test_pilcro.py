@@ -11,9 +11,10 @@ from benchmarks import tables as benchmarks
 from suite import notebooks
 from suite.evidence.claims import load_published
 from suite.evidence.results import load_results
-from suite.evidence.statistics import Interval
+from suite.evidence.statistics import Interval, mean_interval
 from suite.evidence.tables import interval_text, paired_difference
 from suite.papers import pilcro, pilcro_tables
+from suite.paths import ROOT
 from suite.units import Measurement, Pretrained, Training, identity, training_of
 from tests.answers import check_answer
 
@@ -419,7 +420,7 @@ def test_what_is_said_of_photographs_is_so(photographs):
     verdicts = photographs.verdicts.query("data == @CIFAR").set_index("claim")
     early = verdicts.loc["training-is-faster", ["estimate", "low", "high"]]
     early = interval_text(Interval(*early))
-    assert f"on CIFAR-10 the difference is {early}" in text
+    assert f"On CIFAR-10 the difference is {early} (after 2 and 4" in text
     robust = verdicts.loc[["more-robust-but-for-noise", "more-robust-to-blur"]]
     ends = robust[["estimate", "low", "high"]].to_numpy(float)
     left = [interval_text(Interval(*values)) for values in ends]
@@ -444,6 +445,73 @@ def test_what_is_said_of_photographs_is_so(photographs):
     assert "fewer images are right ({}; under noise {}; judged".format(*fewer) in text
     under = [mean["corrupted_accuracy", model] for model in ("none", "target 10")]
     assert "over all corruptions accuracy goes from {:.3f} to {:.3f} (".format(*under) in text
+
+
+def test_what_is_said_of_a_weaker_penalty_and_of_a_smaller_rate_is_so(photographs):
+    text, first = page(), (ROOT / "book" / "index.md").read_text()
+    rows = photographs.verdicts.query("data == @CIFAR").set_index("claim")
+    words = {
+        "target-3-flattens": "TV is {} times that without penalty, which is open",
+        "target-3-flattens-squares": "At α = 3 squares fall to {} and the weight of the middle",
+        "target-3-less-middle": "the weight of the middle to {} of what they are without penalty",
+        "target-3-costs-no-accuracy": "At α = 3 (four networks) accuracy differs by {}:",
+        "target-3-more-robust-but-for-noise": "it is {} times as much (open)",
+        "target-10-flattens-at-a-smaller-rate": "TV falls as far (to {})",
+    }
+    said = {
+        name: interval_text(Interval(*rows.loc[name, ["estimate", "low", "high"]].astype(float)))
+        for name in words
+    }
+    for name, sentence in words.items():
+        assert sentence.format(said[name]) in text, name
+    verdicts = rows.loc[list(words), "verdict"].tolist()
+    assert verdicts == ["open", "holds", "holds", "open", "open", "holds"]
+    assert f"about {rows.loc['target-3-costs-no-accuracy', 'needed']:.0f} networks would" in text
+    assert f"squares of the landscape still halve, {said['target-3-costs-no-accuracy']}," in first
+    assert f"still fall to {said['target-3-flattens-squares']}, and accuracy differs by" in first
+    frame = photographs.frame.query("data == @CIFAR and epochs == 0")
+    nearer = paired(frame, "target_distance", "target 3")
+    assert f"the distance to the target by {loss(nearer)}." in text
+    assert f"is the same ({interval_text(paired(frame, 'corrupted_accuracy', 'target 3'))})" in text
+    cost = rows.loc["target-10-costs-no-accuracy-at-a-smaller-rate"]
+    assert cost["verdict"] == "open"
+    cost = loss(Interval(*cost[["estimate", "low", "high"]].astype(float)))
+    assert f"and α = 10 costs {cost}, which is open." in text
+    assert f"At a smaller learning rate the loss is {cost}, which is open" in first
+    accuracy = frame[frame["metric"] == "accuracy"].pivot(
+        index="seed", columns="model", values="value"
+    )
+    accuracy = accuracy.dropna()  # of the seeds that all kinds have
+    assert len(accuracy) == 4
+    plain, slow = accuracy["none"], accuracy["none, rate 0.03"]
+    assert f"({slow.mean():.3f} against {plain.mean():.3f} of the same seeds)" in text
+    both = [accuracy[name].mean() for name in ("target 10, rate 0.03", "target 10")]
+    assert "those with it hardly ({:.3f} against {:.3f})".format(*both) in text
+    less = (plain - accuracy["target 10"]) - (slow - accuracy["target 10, rate 0.03"])
+    assert f"differ is not shown (by {interval_text(mean_interval(less.to_numpy()))})" in text
+    tv, noise = (
+        frame[frame["metric"] == name].pivot(index="seed", columns="model", values="value")
+        for name in ("tv", "noise")
+    )
+    left = np.log(tv - noise)
+    without = np.exp((left["target 10"] - left["none"]).mean())
+    assert f"(less its noise, to {without:.2f})" in text
+    ablated = loss(paired(frame, "ablation", "target 10"))
+    assert f"(α = 10; the area falls by {ablated})" in text
+    later = paired(frame[frame["seed"] > 3], "accuracy", "target 10")
+    assert f"(alone their accuracy differs by {interval_text(later)})" in text
+
+
+def paired(rows, metric, model):
+    """Return the interval of a model less none, each network one value."""
+    rows = rows[rows["metric"] == metric]
+    rows = rows.groupby(["seed", "model"], as_index=False)["value"].mean()
+    return Interval(*paired_difference(rows, "model", model, "none", ["seed"])[:3])
+
+
+def loss(ends):
+    """Write an interval with the other sign."""
+    return interval_text(Interval(-ends.estimate, -ends.high, -ends.low))
 
 
 def gap(kept, data, metric, model):

@@ -473,6 +473,17 @@ def test_what_is_said_of_a_weaker_penalty_and_of_a_smaller_rate_is_so(photograph
     nearer = paired(frame, "target_distance", "target 3")
     assert f"the distance to the target by {loss(nearer)}." in text
     assert f"is the same ({interval_text(paired(frame, 'corrupted_accuracy', 'target 3'))})" in text
+    factors = [ratio(photographs, CIFAR, metric) for metric in ("tv", "block_tv", "centre_to_rim")]
+    names = ("target-3-flattens", "target-3-flattens-squares", "target-3-less-middle")
+    parts = [
+        np.log(rows.loc[name, "estimate"]) / np.log(factor.estimate)
+        for name, factor in zip(names, factors, strict=True)
+    ]
+    parts.append(nearer.estimate / paired(frame, "target_distance", "target 10").estimate)
+    shares = (
+        "TV {:.2f}, of squares {:.2f} and of the middle's weight {:.2f}, of the fall in distance"
+    )
+    assert f"{shares} {{:.2f}})".format(*parts) in text
     cost = rows.loc["target-10-costs-no-accuracy-at-a-smaller-rate"]
     assert cost["verdict"] == "open"
     cost = loss(Interval(*cost[["estimate", "low", "high"]].astype(float)))

@@ -334,7 +334,7 @@ def test_ranks_that_are_sure_on_one_data_set_are_counted_on_another():
     text = tables.carried_over(*frames, MEASURES)
     assert "Of 3 pairs 2 have an interval without zero here; 1 of these have the same sign" in text
     assert "of 5 settings, and 1 of them an interval without zero there, too." in text
-    assert "accuracy, attacked and change of the gradient by noise (-0.60, there 0.50)" in text
+    assert "accuracy, attacked and change of the gradient by noise (−0.60, there 0.50)" in text
 
 
 def test_what_is_said_of_the_agreement_of_measures_is_what_was_kept():

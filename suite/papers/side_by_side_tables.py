@@ -313,7 +313,7 @@ def carried_over(pairs: pd.DataFrame, others: pd.DataFrame, measures: Mapping[st
     there = (sure["low_other"] > 0) | (sure["high_other"] < 0)
     columns = ["second", "first", "correlation", "correlation_other"]
     turned = [
-        f"{measures[a].title} and {measures[b].title} ({x:.2f}, there {y:.2f})"
+        f"{measures[a].title} and {measures[b].title} ({x:.2f}, there {y:.2f})".replace("-", "−")
         for a, b, x, y in sure.loc[there & ~same, columns].to_numpy()
     ]
     return (

@@ -507,6 +507,9 @@ def test_what_is_said_of_a_weaker_penalty_and_of_a_smaller_rate_is_so(photograph
     left = np.log(tv - noise)
     without = np.exp((left["target 10"] - left["none"]).mean())
     assert f"(less its noise, to {without:.2f})" in text
+    early = photographs.frame.query("data == @CIFAR and metric == 'accuracy_early'")
+    early = interval_text(paired(early, "accuracy_early", "target 3"))
+    assert f"At α = 3 it is {early} (four networks, no claim)" in text
     ablated = loss(paired(frame, "ablation", "target 10"))
     assert f"(α = 10; the area falls by {ablated})" in text
     later = paired(frame[frame["seed"] > 3], "accuracy", "target 10")

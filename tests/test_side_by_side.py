@@ -351,8 +351,11 @@ def test_what_is_said_of_the_agreement_of_measures_is_what_was_kept():
     ]
     assert f"rank alike ({ends[0]}), and Faithfulness ranks the other way round" in text
     assert f"from both ({ends[1]} and {ends[2]}):" in text
-    there = [f"−{-second.loc[pair, 'correlation']:.2f}" for pair in names[1:]]
-    assert f"On photographs of 32 pixels that is not seen ({there[0]} and {there[1]})." in text
+    there = [
+        interval_text(Interval(*second.loc[pair, ["correlation", "low", "high"]]), ".2f")
+        for pair in names[1:]
+    ]
+    assert "both are nearer to zero, and their intervals hold it ({} and {})".format(*there) in text
     assert all(second.loc[pair, "high"] > 0 for pair in names[1:])
 
 
@@ -365,7 +368,7 @@ def test_finite_differences_are_beside_double_backpropagation_what_is_said():
         return mean_interval((wide["finite_difference"] - wide["input_gradient"]).to_numpy())
 
     attacked, clean, text = more("attacked"), more("accuracy"), notebooks.source("side_by_side")
-    ends = f"({-attacked.estimate:.2f} [−{attacked.high:.2f}, {-attacked.low:.2f}] less accuracy"
+    ends = f"have {-attacked.estimate:.2f} [−{attacked.high:.2f}, {-attacked.low:.2f}] less accuracy"
     points = "at {:.1f} [{:.1f}, {:.1f}] points more".format(*(100 * x for x in clean[:3]))
     assert ends in text.read_text()
     assert points in text.read_text()

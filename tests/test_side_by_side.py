@@ -368,7 +368,7 @@ def test_finite_differences_are_beside_double_backpropagation_what_is_said():
         return mean_interval((wide["finite_difference"] - wide["input_gradient"]).to_numpy())
 
     attacked, clean, text = more("attacked"), more("accuracy"), notebooks.source("side_by_side")
-    ends = f"have {-attacked.estimate:.2f} [−{attacked.high:.2f}, {-attacked.low:.2f}] less accuracy"
+    ends = f"have {-attacked.estimate:.2f} [−{attacked.high:.2f}, {-attacked.low:.2f}] less"
     points = "at {:.1f} [{:.1f}, {:.1f}] points more".format(*(100 * x for x in clean[:3]))
     assert ends in text.read_text()
     assert points in text.read_text()

@@ -40,6 +40,8 @@ COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
 FIELDS_OF = [*VARIANTS, "last", "all"]  # whose receptive fields are measured
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
+# AutoAttack's authors doubt an evaluation in which Square, the last part, still finds something.
+WITHOUT_SQUARE = ["apgd-ce", "apgd-t", "fab-t"]
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
 RESULT = "data network epochs seed value std n undefined status seconds key".split()
@@ -48,9 +50,9 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_opti
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
     "masks_of_others epsilon epsilons auto_epsilons auto_steps scales steps_swept few seeds "
-    "few_seeds seeds_of validation_seeds l1_strengths last_strengths all_strengths left_out "
-    "battery_seeds attacked n_images n_attacked n_fgsm n_battery n_corrupted n_queries "
-    "square_queries".split()
+    "few_seeds seeds_of validation_seeds validation_strengths l1_strengths last_strengths "
+    "all_strengths left_out battery_seeds squared_seeds attacked n_images n_attacked n_fgsm "
+    "n_battery n_corrupted n_queries square_queries".split()
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
@@ -103,7 +105,7 @@ def _is_main(p: SimpleNamespace, model: Model) -> bool:
 def _chosen_from(p: SimpleNamespace) -> list[Model]:
     """Return the models among which k and the strength of Top-GAP are chosen."""
     of_k = [(k, p.strength) for k in p.k_values]
-    of_strength = [(p.k, strength) for strength in p.strengths]
+    of_strength = [(p.k, strength) for strength in p.strengths + p.validation_strengths]
     return [
         Model(ALL_THREE, *both, s, True) for both in of_k + of_strength for s in p.validation_seeds
     ]
@@ -183,6 +185,10 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
     for size in p.epsilons:
         yield "radii", _attack("pgd", n, size, **across)
     yield from _auto(p)
+    if model.seed in p.squared_seeds and model.variant in COMPARED:
+        for size in p.auto_epsilons:
+            without = _auto_attack(p, size, parts=WITHOUT_SQUARE)
+            yield "auto without square", without | {"keep_images": False}
     if not p.epsilon:
         return
     ce = {"parts": ["apgd-ce"], "steps": p.pgd_steps}
@@ -205,9 +211,14 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
         yield "steps", _attack("pgd", n, p.epsilon, steps=steps)
 
 
+def _auto_attack(p: SimpleNamespace, epsilon: float, **parts: Any) -> Settings:
+    size = {"steps": p.auto_steps, "queries": p.n_queries}
+    return _attack("auto_attack", p.n_battery, epsilon, **size, **parts)
+
+
 def _auto(p: SimpleNamespace) -> Iterator[tuple[str, Settings]]:
     for size in p.auto_epsilons:
-        auto = _attack("auto_attack", p.n_battery, size, steps=p.auto_steps, queries=p.n_queries)
+        auto = _auto_attack(p, size)
         yield "auto", auto
         yield "auto", auto | {"counts": "correct", "keep_images": False}
 

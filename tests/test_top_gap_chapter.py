@@ -71,6 +71,31 @@ def test_pairs_of_headlines_have_more_seeds_where_the_time_was_found(data, n):
     assert all(sum(m.variant == v for m in made) == n for v in p.seeds_of)
 
 
+def test_strengths_for_held_out_images_alone_are_trained_without_them_and_not_tested():
+    panel = {"data": "digits-centred", "left_out": ["k"], "validation_strengths": [0.1]}
+    (p,) = top_gap.panels(of_profile("workstation", panels=[panel]))
+    weak = [m for m in top_gap.models(p) if m.variant == "fpn+l1+pool" and m.strength == 0.1]
+    assert weak
+    assert all(m.validated for m in weak)
+    assert all(top_gap.training(p, m).folds == p.validation_folds for m in weak)
+
+
+def test_seeds_that_are_named_are_attacked_without_square_too_all_else_alike():
+    panel = {"data": "digits-centred", "squared_seeds": [1]}
+    (p,) = top_gap.panels(of_profile("workstation", panels=[panel]))
+    for seed in (0, 1):
+        battery = [*top_gap._battery(p, top_gap.main_model(p, "none", seed))]
+        without = [s for name, s in battery if name == "auto without square"]
+        assert len(without) == seed * len(p.auto_epsilons)
+        for settings in without:
+            (whole,) = [
+                s["attack_settings"]
+                for name, s in battery
+                if name == "auto" and s["epsilon"] == settings["epsilon"] and "counts" not in s
+            ]
+            assert settings["attack_settings"] == whole | {"parts": ["apgd-ce", "apgd-t", "fab-t"]}
+
+
 def test_a_dose_is_what_l1_weighs_on_a_logit():
     planned = top_gap._planned(of_profile("workstation"))
     labels = [labels for labels, u in planned if getattr(u, "training", u).data == ARTICLES]

@@ -88,6 +88,14 @@ class TestUnits:
         }
         assert pairs == {(0, 1), (1, 1)}  # seeds that both have
 
+    def test_a_model_of_a_panel_may_be_paired_for_some_of_its_seeds(self):
+        panel = ANYWHERE | {"models": ["none", "target 10"], "paired_seeds": {"target 10": [1]}}
+        found = [unit for unit in units(panel) if isinstance(unit, Measurement)]
+        paired = [unit for unit in found if "beside" in unit.settings]
+        assert {unit.training.seed for unit in paired} == {1}
+        alone = [unit for unit in found if unit.metric == "corrupted_accuracy"]
+        assert {unit.training.seed for unit in alone} == {0, 1}
+
     def test_models_of_a_panel_may_be_marked_as_trained_otherwise(self):
         slow = PANEL | {"models": ["none", "target 10"], "marked": "slow", "learning_rate": 0.01}
         plan = pilcro._planned(PARAMETERS | {"panels": [slow | {"checked": [], "early": []}]})

@@ -19,11 +19,11 @@ from suite.units import Measurement, Network, Pretrained, Training, Unit, identi
 # Keys of a panel that stand for parameters of the chapter, and further ones that are not fields of
 # a training; "shift": pixels by which so many test images are moved off their centre, "warm_up":
 # steps in which the strength rises, of a penalty that then acts in every step; "seeds_of": models
-# that have seeds of their own; "marked": what the names of models end in, where a panel is another
-# one's but for its training.
+# that have seeds of their own, "paired_seeds": of which these share images with "none"; "marked":
+# what the names of models end in, where a panel is another one's but for its training.
 INSTEAD = ("alphas", "checked", "n_landscape", "block", "seeds")
 FURTHER = {"shift": 0, "n_shifted": None, "warm_up": 0}
-OF_PANEL = ("models", "few", "early", "seeds_of", "marked", *FURTHER, *INSTEAD)
+OF_PANEL = ("models", "few", "early", "seeds_of", "paired_seeds", "marked", *FURTHER, *INSTEAD)
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 SHORT_NAMES = {
@@ -134,6 +134,7 @@ def _of_panel(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[Planned]
     data = label(panel)
     seeds = {m: p.seeds[: p.few_seeds] if m in few else p.seeds for m in models}
     seeds |= panel.get("seeds_of", {})
+    paired = seeds | panel.get("paired_seeds", {})
     for model in models:
         checked = bool(p.checked) and model in ("none", *p.checked) and "centred" not in data
         for seed in seeds[model]:
@@ -144,7 +145,7 @@ def _of_panel(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[Planned]
             yield from (Planned("full", name, data, "", unit) for unit in units)
             for kind in p.checked if checked and model == "none" else [model][:checked]:
                 beside = training(p, panel, kind if model == "none" else "none", seed)
-                if all(seed in seeds.get(one, ()) for one in ("none", kind)):
+                if all(seed in paired.get(one, ()) for one in ("none", kind)):
                     robust = _robust(p, network, beside)
                     yield from (Planned("full", name, data, kind, unit) for unit in robust)
             for epochs in panel.get("early", p.early_epochs) if model in p.compared else ():

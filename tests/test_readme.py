@@ -191,9 +191,9 @@ def test_the_hours_of_workstation_are_those_that_it_took():
     hours = [run["seconds"] / 3600 / 2 for run in runs if run.get("seconds")]
     assert len(hours) >= 5
     assert 2 <= min(hours) < 3
-    assert max(hours) <= 9
+    assert 9 < max(hours) <= 10
     for file in (ROOT / "README.md", ROOT / "book" / "how_to_read.md"):
-        assert "2 to 9 h a chapter on 2 cores" in file.read_text()
+        assert "2 to 10 h a chapter on 2 cores" in file.read_text()
 
 
 def test_the_first_page_has_the_epochs_of_the_profiles():
@@ -417,7 +417,7 @@ def test_what_the_first_page_says_of_article_canvases_is_what_was_kept():
     assert f"more AutoAttack (at 8/255 alone {at_8}, no such effect), and {l1}" in text
     trained = rows.loc[["below-fgsm-training", "clean-accuracy-above-fgsm-training"]]
     assert set(trained["verdict"]) == {"holds"}
-    assert set(trained["n"]) == {3}
+    assert set(trained["n"]) == {6}
     more, price = trained["estimate"].abs()
     unchanged = f"leaves {more:.2f} more predictions unchanged than Top-GAP under APGD"
     assert f"{unchanged}, and costs {price:.2f}" in text
@@ -440,7 +440,7 @@ def test_what_the_first_page_says_of_photographs_with_top_gap_is_what_was_kept()
     kept = load_results("top_gap", "workstation")
     rows = kept.verdicts.query("data == 'resized:imagenette160:128'").set_index("claim")
     words = {
-        "clean-accuracy-of-table-3": "open",
+        "clean-accuracy-of-table-3": "holds",
         "fgsm-accuracy-rises": "no such effect",
         "pgd-40-accuracy-rises": "open",
         "l1-alone-helps": "holds",
@@ -449,14 +449,21 @@ def test_what_the_first_page_says_of_photographs_with_top_gap_is_what_was_kept()
         "pyramid-adds-to-fgsm-accuracy": "opposite",
     }
     assert rows.loc[list(words), "verdict"].tolist() == list(words.values())
-    assert set(rows.loc[list(words), "n"]) == {4}
+    assert set(rows.loc[list(words), "n"]) == {6}
+    p = rows.loc["clean-accuracy-of-table-3", "p"]
+    assert 0.025 < p < 0.05  # not decided by a second look
     ends = (rows.loc[name, ["estimate", "low", "high"]].astype(float) for name in words)
     clean, fgsm, pgd, l1, kept_by_l1 = (interval_text(Interval(*next(ends))) for _ in range(5))
     pooling, pyramid = (interval_text(Interval(*-e.iloc[[0, 2, 1]])) for e in ends)
     main = {"data": "resized:imagenette160:128", "metric": "accuracy", "main": True}
     means = select(kept.frame, test="own", **main).groupby("variant")["value"].mean()
     accuracy = "from {none:.3f} to {fpn+l1+pool:.3f}".format(**means)
-    assert f"fine-tuned: clean accuracy goes {accuracy} ({clean}, open); at ε = 1/255" in text
+    assert f"fine-tuned: clean accuracy goes {accuracy} ({clean}, less than the point" in text
+    assert f"point that would count, p = {p:.3f} at the second look); at ε = 1/255" in text
+    lost = rows.loc["accuracy-under-corruptions-rises"]
+    assert lost["verdict"] == "opposite"
+    ends = interval_text(Interval(*lost[["estimate", "low", "high"]].astype(float)))
+    assert f"Under corruptions Top-GAP loses ({ends})." in text
     strong = ["auto-attack-accuracy-rises", "l1-alone-adds-to-auto-attack-accuracy"]
     strong = rows.loc[[f"{name}-at-half-of-1-255" for name in strong]]
     assert strong["verdict"].tolist() == ["open", "holds"]
@@ -655,8 +662,8 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     of_top_gap = load_results("top_gap", "workstation").verdicts.query(
         "claim == 'clean-accuracy-of-table-3' and data == 'resized:imagenette160:128'"
     )
-    assert set(of_top_gap["verdict"]) == {"open"}
+    assert set(of_top_gap["verdict"]) == {"holds"}
     (cost,) = (Interval(*row) for row in of_top_gap[["estimate", "low", "high"]].to_numpy())
-    assert f"of 128 pixels, at λ = 1 ({interval_text(cost)})" in page
+    assert f"of 128 pixels, at λ = 1 ({interval_text(cost)}; six networks" in page
     assert "fine-tuned: PGD training, at no cost in clean accuracy that was seen" in readme
     assert f"{panel.n_train:,} photographs of 96 × 96 pixels, {len(panel.seeds)} networks" in first

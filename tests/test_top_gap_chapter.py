@@ -63,12 +63,15 @@ def test_what_headlines_compare_is_trained_with_six_seeds(profile):
             check(unit)
 
 
-@pytest.mark.parametrize(("data", "n"), [(ARTICLES, 12), (CIFAR10, 12)])
-def test_pairs_of_headlines_have_more_seeds_where_the_time_was_found(data, n):
+@pytest.mark.parametrize(
+    ("data", "six"), [(ARTICLES, {"fgsm_at", "pgd_at", "pgd_at+fpn+l1+pool"}), (CIFAR10, set())]
+)
+def test_pairs_of_headlines_have_more_seeds_where_the_time_was_found(data, six):
     (p,) = [p for p in top_gap.panels(of_profile("workstation")) if p.data == data]
     made = [m for m in top_gap.models(p) if m == top_gap.main_model(p, m.variant, m.seed)]
-    assert set(p.seeds_of) >= {"none", "fpn+l1+pool"}
-    assert all(sum(m.variant == v for m in made) == n for v in p.seeds_of)
+    n_made = {v: sum(m.variant == v for m in made) for v in p.seeds_of}
+    assert n_made == dict.fromkeys(p.seeds_of, 12) | dict.fromkeys(six, 6)
+    assert set(p.seeds_of) - six >= {"none", "fpn+l1+pool"}
 
 
 def test_strengths_for_held_out_images_alone_are_trained_without_them_and_not_tested():
@@ -319,22 +322,65 @@ def test_l1_alone_is_matched_by_clean_accuracy_on_each_data_set():
 
 
 @pytest.mark.parametrize("profile", [f.parent.name for f in KEPT_RESULTS.glob(f"*/{CHAPTER}.csv")])
-def test_k_and_strength_are_those_that_held_out_images_choose(profile):
+def test_k_is_that_which_held_out_images_choose_and_strength_loses_no_point_there(profile):
     rows = results(profile).frame
     held_out = rows[(rows["test"] == "validation") & (rows["metric"] == "accuracy")]
     panels = {p.data: p for p in top_gap.panels(of_profile(profile))}
     assert set(held_out["data"]) == {data for data, p in panels.items() if p.validation_seeds}
     for data, of in held_out.groupby("data"):
         mean = of.groupby(["k", "strength"])["value"].mean()
-        k = mean.xs(1.0, level="strength").idxmax()
-        strength = max(s for s, value in mean[k].items() if value >= mean.max() - 0.01)
-        assert (panels[data].k, panels[data].strength) == (k, strength)
+        assert panels[data].k == mean.xs(1.0, level="strength").idxmax()
+        largest = max(s for s, value in mean[panels[data].k].items() if value >= mean.max() - 0.01)
+        # On articles it was found afterwards, and the page says so.
+        assert (panels[data].strength, largest) == (1.0, 3.0 if data == ARTICLES else 1.0)
+
+
+def test_what_is_said_of_strengths_on_held_out_images_is_what_was_kept():
+    rows = results("workstation").frame.query("metric == 'accuracy' and test == 'validation'")
+    own_k = {p.data: p.k for p in top_gap.panels(of_profile("workstation"))}
+    rows = rows[rows["k"] == rows["data"].map(own_k)]
+    table = rows.pivot_table("value", "data", "strength")
+    assert set(table.index) == {"fashion_mnist", ARTICLES, CIFAR10}
+    text = notebooks.source(CHAPTER).read_text()
+    assert (table.drop(columns=1.0).max(axis=1) - table[1.0]).max() < 0.0045
+    assert "more accurate than by 0.004;" in text
+    diverged = rows[rows["status"] == "diverged"]
+    assert {*zip(diverged["data"], diverged["strength"], strict=True)} == {
+        *(("fashion_mnist", strength) for strength in (0.1, 10.0)),
+        (CIFAR10, 10.0),
+    }
+    articles = table.loc[ARTICLES]
+    lost = articles[1.0] - articles[10.0]
+    said = "λ = 10 diverged on Fashion-MNIST and CIFAR-10 and lost {:.2f} on articles, 0.1 diverged"
+    assert said.format(lost) in text
+    both = f"λ = 3 is as good as 1 ({articles[3.0]:.3f} and {articles[1.0]:.3f}, two networks"
+    assert both in text
+    assert rows.query("data == @ARTICLES").groupby("strength")["seed"].nunique().eq(2).all()
+
+
+def test_what_is_said_of_autoattack_without_square_is_what_was_kept():
+    rows = results("workstation").frame
+    rows = rows[rows["counts"].eq("unchanged") | rows["battery"].eq("auto without square")]
+    rows = rows[rows["battery"].isin(["auto", "auto without square"]) & rows["main"]]
+    wide = rows.pivot_table("value", ["data", "variant", "seed", "epsilon"], "battery").dropna()
+    assert (wide["auto"] == wide["auto without square"]).all()
+    counts = wide.groupby(["data", "variant"]).size()
+    assert counts.to_dict() == dict.fromkeys(
+        [(d, v) for d in ("fashion_mnist", ARTICLES) for v in ("none", "l1", "fpn+l1", ALL)], 4
+    )
+    said = (
+        "on two networks of each of four kinds (unmodified, L1 alone, pyramid with L1, Top-GAP), "
+        "at two radii, on Fashion-MNIST and articles, as much is left with Square as without"
+    )
+    assert said in notebooks.source(CHAPTER).read_text()
 
 
 def test_where_nothing_is_chosen_k_is_that_of_the_paper_s_ablation():
     """256 of the 56 x 56 locations of its maps."""
     panels = [p for p in top_gap.panels(of_profile("workstation")) if not p.validation_seeds]
-    assert [p.data for p in panels] == ["article_canvas", PHOTOGRAPHS, FROM_SCRATCH]
+    assert [p.data for p in panels] == [PHOTOGRAPHS, FROM_SCRATCH]
+    panels += [p for p in top_gap.panels(of_profile("workstation")) if len(p.k_values) == 1]
+    assert {p.data for p in panels} == {ARTICLES, PHOTOGRAPHS, FROM_SCRATCH}  # λ alone on articles
     assert {p.k for p in panels} == {round(256 / 56**2, 2)}
 
 
@@ -367,9 +413,9 @@ def test_what_the_page_says_of_fashion_mnist_is_what_was_kept():
     trained = rows[(rows["metric"] == "training_loss") & (rows["variant"] == "fpn+pool")]
     assert trained["status"].tolist().count("diverged") == 3  # the reason of two withdrawals
     assert len(trained) == 6
-    held_out = rows[(rows["metric"] == "accuracy") & (rows["test"] == "validation")]["value"]
+    held_out = rows.query("metric == 'accuracy' and test == 'validation' and strength == 1")
     assert len(held_out) == 3
-    assert held_out.max() - held_out.min() < 0.001
+    assert held_out["value"].max() - held_out["value"].min() < 0.001
     pgd = rows[(rows["attack"] == "pgd") & (rows["steps"] == 20) & rows["main"]]
     pgd = pgd[(pgd["counts"] == "unchanged") & (pgd["epsilon"] > 0.03)]
     means = pgd.groupby(["n", "variant"])["value"].mean().unstack()[top_gap.COMPARED]
@@ -396,7 +442,7 @@ ANSWERS = {
     "FGSM and PGD (Tables 3 and 4)": [
         ("pgd-accuracy-rises", "fashion_mnist", "holds"),
         ("pgd-accuracy-rises", ARTICLES, "holds"),
-        ("clean-accuracy-of-table-3", PHOTOGRAPHS, "open"),
+        ("clean-accuracy-of-table-3", PHOTOGRAPHS, "holds"),
         ("pgd-40-accuracy-rises", PHOTOGRAPHS, "open"),
         ("fgsm-accuracy-rises", PHOTOGRAPHS, "no such effect"),
         ("fgsm-accuracy-rises", ARTICLES, "holds"),
@@ -433,12 +479,12 @@ ANSWERS = {
     "Effective receptive field": [
         ("erf-distance-rises-beside-the-pyramid", ARTICLES, "holds"),
         ("erf-distance-rises-beside-the-pyramid", "fashion_mnist", "no such effect"),
-        ("erf-distance-rises-beside-the-pyramid", PHOTOGRAPHS, "no such effect"),
+        ("erf-distance-rises-beside-the-pyramid", PHOTOGRAPHS, "opposite"),
     ],
     "Other backgrounds and corruptions": [
         ("accuracy-under-corruptions-rises", ARTICLES, "holds"),
         ("accuracy-on-other-backgrounds-rises", ARTICLES, "no such effect"),
-        ("accuracy-under-corruptions-rises", PHOTOGRAPHS, "no such effect"),
+        ("accuracy-under-corruptions-rises", PHOTOGRAPHS, "opposite"),
         ("accuracy-under-corruptions-rises", CIFAR10, "no such effect"),
         ("accuracy-on-other-backgrounds-rises", "digit_canvas", "holds"),
         ("accuracy-under-corruptions-rises", "digit_canvas", "holds"),
@@ -446,7 +492,7 @@ ANSWERS = {
     "Other defences": [
         ("top-gap-keeps-robustness-of-adversarial-training", ARTICLES, "holds"),
         ("top-gap-keeps-auto-attack-accuracy-of-adversarial-training", ARTICLES, "holds"),
-        ("top-gap-adds-accuracy-to-adversarial-training", ARTICLES, "open"),
+        ("top-gap-adds-accuracy-to-adversarial-training", ARTICLES, "holds"),
         ("top-gap-keeps-auto-attack-accuracy-of-fgsm-training", ARTICLES, "holds"),
     ],
     "L1 alone": [
@@ -475,7 +521,11 @@ def test_numbers_of_fine_tuned_photographs_are_what_was_kept():
     clean = [own_values("accuracy", PHOTOGRAPHS, v, test="own").mean() for v in ("fpn", "none")]
     assert "alone it has accuracy {:.3f}, the unmodified network {:.3f})".format(*clean) in text
     whole = own_values("accuracy", PHOTOGRAPHS, "fpn+l1+pool", test="own").mean()
-    assert f"(accuracy {clean[1]:.3f}; with Top-GAP {whole:.3f}, and a loss of a point" in text
+    assert f"(accuracy {clean[1]:.3f}; with Top-GAP {whole:.3f}, less than a point below" in text
+    verdicts = results("workstation").verdicts.set_index(["claim", "data"])
+    p = verdicts.loc[("clean-accuracy-of-table-3", PHOTOGRAPHS), "p"]
+    assert f"but at the second look and with p = {p:.3f}, so read it as open" in text
+    assert 0.025 < p < 0.05
     marked = [
         own_values("class_map_sparsity", PHOTOGRAPHS, variant).mean()
         for variant in ("fpn+l1+pool", "fpn", "none")
@@ -519,7 +569,9 @@ def test_numbers_of_fine_tuned_photographs_are_what_was_kept():
     ]
     said = "has {:.3f}, pyramid with L1 {:.3f}, the unmodified network {:.3f} and L1 alone {:.3f} ("
     assert said.format(*right) in text
-    verdicts = results("workstation").verdicts.set_index(["claim", "data"])
+    lost = verdicts.loc[("accuracy-under-corruptions-rises", PHOTOGRAPHS)]
+    ends = interval_text(Interval(*lost[["estimate", "low", "high"]].astype(float)))
+    assert f"network: {ends}, six networks, p = {lost['p']:.3f} at the second look; 200" in text
     less = verdicts.loc[("more-than-l1-at-the-same-strength", PHOTOGRAPHS)]
     less = -less[["estimate", "high", "low"]].astype(float)
     assert f"under FGSM, {interval_text(Interval(*less))} of {left['l1']:.3f}, which" in text
@@ -552,6 +604,10 @@ def test_numbers_that_sections_name_are_what_was_kept():
         for variant in ("none", "fpn+l1+pool")
     ]
     assert centres[1] < centres[0]
+    rows = results("workstation").verdicts.set_index(["claim", "data"])
+    shrinks = rows.loc[("erf-distance-rises-beside-the-pyramid", PHOTOGRAPHS)]
+    ends = interval_text(Interval(*shrinks[["estimate", "low", "high"]].astype(float)))
+    assert f"on fine-tuned photographs it shrinks ({ends}, six networks)" in text
     auto = {"attack": "auto_attack", "battery": "auto", "counts": "unchanged"}
     left = [
         64 * own_values("robust_accuracy", PHOTOGRAPHS, variant, **auto).mean()
@@ -587,7 +643,12 @@ def test_numbers_that_sections_name_are_what_was_kept():
     kept = results("workstation").frame
     pgd = results("workstation").verdicts.set_index(["claim", "data"])
     for claim, words in (
-        ("top-gap-keeps-robustness-of-adversarial-training", "the difference is {}"),
+        ("top-gap-keeps-robustness-of-adversarial-training", "what PGD leaves by {}"),
+        (
+            "top-gap-keeps-auto-attack-accuracy-of-adversarial-training",
+            "what AutoAttack leaves right changes by {}",
+        ),
+        ("top-gap-adds-accuracy-to-adversarial-training", "clean accuracy rises by {}"),
         ("more-than-l1-alone-at-the-same-dose", "AutoAttack leaves {} more of Top-GAP's"),
     ):
         ends = pgd.loc[(claim, ARTICLES), ["estimate", "low", "high"]].astype(float)
@@ -627,9 +688,9 @@ def test_what_is_said_of_pooling_with_l1_on_photographs_is_what_was_kept():
     def field(variant, part="distance", data=PHOTOGRAPHS):
         return f"{own_values('erf_distance', data, variant, part=part).mean():.3f}"
 
-    said = f"a distance of {field('l1+pool')} in place of {field('none')} (four networks of each)"
+    said = f"a distance of {field('l1+pool')} in place of {field('none')} (six networks of each)"
     assert said in text
-    assert len(own_values("erf_distance", PHOTOGRAPHS, "l1+pool", part="corner")) == 4
+    assert len(own_values("erf_distance", PHOTOGRAPHS, "l1+pool", part="corner")) == 6
     corner, centre = (
         [field(v, part) for v in ("l1+pool", "none")] for part in ("corner", "centre")
     )
@@ -637,7 +698,8 @@ def test_what_is_said_of_pooling_with_l1_on_photographs_is_what_was_kept():
     rows = select(results("workstation").frame, data=PHOTOGRAPHS, variant="l1+pool", part="corner")
     # Of values that are zero or alike, the share that is not zero.
     on = rows["value"] ** 2 / (rows["value"] ** 2 + rows["std"] ** 2)
-    assert sorted(on.round(2)) == pytest.approx([0.01, 0.01, 0.02, 1 / 6], abs=0.01)
+    on = on.fillna(0)  # all are zero
+    assert sorted(on.round(2)) == pytest.approx([0, 0.01, 0.01, 0.01, 0.02, 1 / 6], abs=0.01)
     alone = (
         field("pool"),
         field("l1"),
@@ -809,14 +871,19 @@ def test_what_is_said_of_adversarial_training_with_top_gap_is_so():
     row = rows.loc[("top-gap-keeps-auto-attack-accuracy-of-fgsm-training", ARTICLES)]
     auto = {"battery": "auto", "counts": "correct"}
     ways = ("fgsm_at+fpn+l1+pool", "fgsm_at")
-    right = [mean_of("robust_accuracy", ARTICLES, v, **auto)[0] for v in ways]
+    right = [own_values("robust_accuracy", ARTICLES, v, **auto) for v in ways]
+    right = [f"{one[right[0].index].mean():.2f}" for one in right]  # three pairs
     both = "AutoAttack leaves {} right with Top-GAP, {} without (mean of two radii; ".format(*right)
     ends = "{estimate:.2f} [{low:.2f}, {high:.2f}])".format(**row).replace("-", "−")
-    assert both + ends in text
+    assert f"{both}{ends[:-1]}; three pairs)" in text
     assert f"stayed behind, and p is {row['p']:.3f}" in text
-    clean = [own_values("accuracy", ARTICLES, v, test="own").map("{:.2f}".format) for v in ways]
+    clean = [own_values("accuracy", ARTICLES, v, test="own")[:3] for v in ways]
+    clean = [of.map("{:.2f}".format) for of in clean]
     said = "accuracies of {}, {} and {} against {}, {} and {}:"
     assert said.format(*clean[0], *clean[1]) in text
+    ways = ("pgd_at", "pgd_at+fpn+l1+pool")
+    means = [own_values("accuracy", ARTICLES, v, test="own").mean() for v in ways]
+    assert "from {:.3f} to {:.3f}; what AutoAttack".format(*means) in text
 
 
 def test_what_is_said_of_l1_alone_and_pgd_training_is_so():

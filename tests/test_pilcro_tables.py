@@ -51,7 +51,7 @@ class TestMeasured:
     def test_a_difference_is_taken_seed_by_seed_and_has_an_interval_from_three_on(self):
         pair = ("target 10", "none")
         assert tables.measured(self.TABLE, "accuracy", DATA, pair) == "+0.150 (n = 2)"
-        assert tables.measured(self.TABLE, "accuracy", DATA, pair[::-1]) == "-0.150 (n = 2)"
+        assert tables.measured(self.TABLE, "accuracy", DATA, pair[::-1]) == "−0.150 (n = 2)"
         table = self.TABLE.assign(value=self.TABLE["value"].fillna(1.0))
         gap = mean_interval([0.1, 0.2, 0.3])
         expected = f"+0.200 [{gap.low:+.3f}, {gap.high:+.3f}]".replace("-", "−")

@@ -75,7 +75,7 @@ def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
         return "not run"
     gap = tables.paired_difference(rows, "model", *model, ["profile", "seed"])
     if gap.n < 3:
-        return f"{gap.estimate:+{digits}} (n = {gap.n})" if gap.n else "not run"
+        return f"{gap.estimate:+{digits}} (n = {gap.n})".replace("-", "−") if gap.n else "not run"
     return tables.interval_text(gap, f"+{digits}")
 
 

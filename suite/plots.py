@@ -283,10 +283,15 @@ def dots_with_bins(
 
 
 def _palette(methods: "pd.Series[Any]", names: Mapping[Any, str]) -> dict[Any, str]:
-    """Give each method its colour; those without one get the colours that are left."""
+    """Give each method its colour; those without one get the colours that are left.
+
+    Of strengths of one method ("target 3", "target 10") the last has its colour.
+    """
     present = dict.fromkeys(methods)
     order = [*(name for name in names if name in present), *(m for m in present if m not in names)]
-    colours = {m: COLOURS.get(m, COLOURS.get(str(m).partition(" ")[0])) for m in order}
+    last = {str(m).partition(" ")[0]: m for m in order}
+    colours = dict.fromkeys(order) | {m: COLOURS.get(word) for word, m in last.items()}
+    colours |= {m: COLOURS[m] for m in order if m in COLOURS}
     spare = itertools.cycle([c for c in CYCLE if c not in colours.values()] or CYCLE)
     return {m: colour or next(spare) for m, colour in colours.items()}
 

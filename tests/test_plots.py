@@ -155,6 +155,9 @@ def test_a_method_has_one_colour_and_methods_of_a_figure_have_different_ones():
         palette = plots._palette(pd.Series(methods), {})
         assert len(set(palette.values())) == len(methods)
     assert plots._palette(pd.Series(["target 100"]), {}) == {"target 100": plots.BLUE}
+    strengths = plots._palette(pd.Series(["none", "target 3", "target 10"]), {})
+    assert strengths["target 10"] == plots.BLUE  # the last one has the method's colour
+    assert len(set(strengths.values())) == 3
     others = plots._palette(pd.Series(["ReLU", "SiLU", "density"]), {})
     assert len(set(others.values())) == 3
 

@@ -593,6 +593,28 @@ def test_what_is_said_of_two_headlines_and_of_weak_penalties_under_noise_is_so()
     values = [absolute["standard", 0.0], absolute["density", 0.03]]
     assert "({:.2f} without, {:.2f} at 0.03)".format(*values) in PAGE
     assert (absolute["density"] < values[0]).all()
+    long = kept.frame.query("panel == 'methods' and metric in ['gradient_change', 'accuracy']")
+    long = long.groupby(["metric", "method", "seed"], as_index=False)["value"].mean()
+    change, accuracy = (long[long["metric"] == name] for name in ("gradient_change", "accuracy"))
+    pair = "density", "input_gradient"
+    both = "{:.2f} against {:.2f}".format(*change.groupby("method")["value"].mean()[[*pair]])
+    gaps = [interval_text(paired_difference(one, "method", *pair)) for one in (change, accuracy)]
+    assert f"too ({both}, mean of three sizes of noise; {gaps[0]}; no claim" in PAGE
+    assert f"at unequal accuracy: density's is {gaps[1]} higher)" in PAGE
+
+
+def test_which_form_is_faster_is_what_was_measured():
+    forms = benchmark_tables.density_forms(benchmark_tables.measured("cpu"))
+    forms = forms[["efficient", "stable", "logsumexp"]].iloc[:3].astype(float)
+    low, high = forms.min(), forms.max()
+    said = (
+        f"{low['efficient']:.2f} to {high['efficient']:.2f} plain steps against "
+        f"{low['stable']:.2f} to {high['stable']:.2f}; than logsumexp ({low['logsumexp']:.2f} to "
+        f"{high['logsumexp']:.2f})"
+    )
+    assert said in PAGE
+    assert (forms["efficient"] < forms["stable"]).all()
+    assert not (forms["efficient"] < forms["logsumexp"]).all()
 
 
 def test_norms_by_confidence_are_what_is_said():

@@ -219,7 +219,7 @@ def training_curves(
     last = last.assign(epochs=last["data"].map({label(p): p["epochs"] for p in panels}))
     early = select(table, NAMED["early"][metric])
     rows = pd.concat([early, last[last["data"].isin(early["data"])]])
-    return rows[rows["model"].isin(models)]
+    return pd.concat([rows[rows["model"] == model] for model in models])
 
 
 def ablation_curves(results: Sequence[Results]) -> pd.DataFrame:

@@ -559,6 +559,9 @@ def test_numbers_of_fine_tuned_photographs_are_what_was_kept():
     )
     assert said.format(*differences) in text
     assert abs(left["fpn+l1+pool"] - left["none"]) < 0.01
+    losses = [own_values("training_loss", PHOTOGRAPHS, v).mean() for v in (ALL, "fpn+l1", "none")]
+    said = "averages {:.2f} with Top-GAP and {:.2f} with pyramid and L1, where maps of zero would"
+    assert f"{said} cost 2.30 ({{:.2f}} without any part)".format(*losses) in text
     pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged"}
     for variant, said in (("fpn+l1+pool", "(64 images; {};"), ("l1", "L1 alone gains {});")):
         values = [own_values("robust_accuracy", PHOTOGRAPHS, v, **pgd) for v in (variant, "none")]

@@ -23,7 +23,11 @@ def favourable(claim, frame):
     sign = -1 if settings.get("expected") in ("fall", "lower", "below") else 1
     sign *= -1 if test.get("negated") else 1
     noise = np.random.default_rng(0).uniform(0, 1e-3 * size, len(frame))
-    x = frame[settings["x"]].rank() if "x" in settings else None
+    x = frame[settings["x"]] if "x" in settings else None
+    if "over" in settings:  # a kind of networks is one point, at its mean
+        kinds = ["data", "network", settings["over"]]
+        x = frame.assign(x=x).groupby(kinds, dropna=False)["x"].transform("mean")
+    x = None if x is None else x.rank()
     if rule == "trend":
         values = sign * x
     elif rule == "no_trend":

@@ -343,7 +343,7 @@ def test_what_is_said_of_strengths_on_held_out_images_is_what_was_kept():
     assert set(table.index) == {"fashion_mnist", ARTICLES, CIFAR10}
     text = notebooks.source(CHAPTER).read_text()
     assert (table.drop(columns=1.0).max(axis=1) - table[1.0]).max() < 0.0045
-    assert "more accurate than by 0.004;" in text
+    assert "CIFAR-10) is another one more accurate than by 0.004;" in text
     diverged = rows[rows["status"] == "diverged"]
     assert {*zip(diverged["data"], diverged["strength"], strict=True)} == {
         *(("fashion_mnist", strength) for strength in (0.1, 10.0)),
@@ -524,7 +524,7 @@ def test_numbers_of_fine_tuned_photographs_are_what_was_kept():
     assert f"(accuracy {clean[1]:.3f}; with Top-GAP {whole:.3f}, less than a point below" in text
     verdicts = results("workstation").verdicts.set_index(["claim", "data"])
     p = verdicts.loc[("clean-accuracy-of-table-3", PHOTOGRAPHS), "p"]
-    assert f"but at the second look and with p = {p:.3f}, so read it as open" in text
+    assert f"when four had left it open, and with p = {p:.3f}: read it as open" in text
     assert 0.025 < p < 0.05
     marked = [
         own_values("class_map_sparsity", PHOTOGRAPHS, variant).mean()

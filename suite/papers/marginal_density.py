@@ -476,7 +476,8 @@ def _curves(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     start = float(wide.loc["standard"]["accuracy"].iloc[0])
     curves = {}
     for method in set(rows["method"]) - {"standard"}:
-        curve = wide.loc[method].sort_index()
+        # SoftPlus is the smoother the smaller its β.
+        curve = wide.loc[method].sort_index(ascending=method != "softplus")
         lost = isotonic_regression(start - curve["accuracy"].to_numpy()).x
         curves[method] = curve.set_index(np.asarray(lost))
     return curves

@@ -579,8 +579,9 @@ def test_what_is_said_of_a_weaker_penalty_and_of_a_smaller_rate_is_so(photograph
     )
     assert f"less accurate than this one ({interval_text(strong)}; the paper" in text
     times = interval_text(Interval(*np.exp(apart[:3])))
-    assert f"its TV is {times} times as large, and it is more accurate ({interval_text(weak)})" in (
-        text
+    assert (
+        f"its TV is {times} times as large, and it is more accurate ({interval_text(weak)}, p"
+        in (text)
     )
     ablated = frame[(frame["metric"] == "ablation") & (frame["pair"] == "target 10")]
     falls = loss(paired(ablated, "ablation", "target 10"))

@@ -407,6 +407,16 @@ def test_the_networks_of_photographs_are_those_that_are_said(kept, photographs):
     assert f"without penalty have {clean['none']:.2f} here" in page()
 
 
+def test_the_weight_of_the_middle_before_training_is_what_is_said(photographs):
+    panels = notebooks.all_parameters(CHAPTER, notebooks.profiles(CHAPTER)["workstation"])["panels"]
+    (row,) = pilcro_tables.middles(photographs.frame, panels).to_dict("records")
+    trained = row["trained"].split()[0]
+    assert f"weight of the middle, from {row['untrained']:.2f} to {trained} times" in page()
+    first = (ROOT / "book" / "index.md").read_text()
+    said = f"{row['untrained']:.1f} times by their paths, {float(trained):.1f} times after training"
+    assert said in first
+
+
 def ratio(results, data, metric):
     """Return the geometric mean of a ratio, with its interval."""
     return Interval(*np.exp(gap(results, data, metric, "target 10")[:3]))

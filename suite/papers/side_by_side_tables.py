@@ -19,6 +19,7 @@ CELL = "measure method strength base mean difference low high n p p_holm deviati
 CELL += ["matters", "stands"]
 # What the guide is not asked for, since it is what is paid.
 PAID = ("accuracy",)
+NOTHING = "none: no gain that matters was established"
 WITHIN = 0.05  # of clean accuracy, for settings whose ranks are compared
 DRAWS = 1000
 SHORT = {
@@ -181,7 +182,7 @@ def guide(
         helping = helping.sort_values("deviations", ascending=False)
         wanted = f"{'higher' if measure.better > 0 else 'lower'} {measure.title}"
         if helping.empty:
-            take = f"none: no gain that matters was established{_nearly(better, len(of_measure))}"
+            take = f"{NOTHING}{_nearly(better, len(of_measure))}"
             rows.append({"if you want": wanted, "take": take})
             continue
         best = helping.iloc[0]

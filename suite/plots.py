@@ -666,30 +666,30 @@ def trade_offs(rows: pd.DataFrame, *, x_label: str, most: float) -> Figure:
 
 
 def gain_and_cost(rows: pd.DataFrame, *, gain_label: str, cost_label: str) -> Figure:
-    """Draw what methods gain and what they cost, a row a method, the largest gain on top.
+    """Draw what methods gain against what they cost, a point with both intervals a method.
 
     Args:
-        rows: `method`, `better` and `worse` (counts), `cost` with its ends `low` and `high`.
+        rows: `method`, and `gain` and `cost` with their ends `..._low` and `..._high`.
         gain_label, cost_label: of the two axes.
     """
     if rows.empty:
         return not_run()
-    rows = rows.iloc[(rows["better"] - rows["worse"]).argsort(kind="stable")]
-    places = np.arange(len(rows))
-    height = 0.8 + 0.27 * len(rows)
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(WIDTH, height), sharey=True, layout="constrained"
-    )
-    left.barh(places, rows["better"], 0.6, color=BLUE)
-    left.barh(places, -rows["worse"], 0.6, color=ORANGE)
-    left.set(xlabel=gain_label, yticks=places, yticklabels=rows["method"].astype(str))
-    left.xaxis.get_major_locator().set_params(integer=True)
-    ends = [rows["cost"] - rows["low"], rows["high"] - rows["cost"]]
-    right.errorbar(rows["cost"], places, xerr=ends, color=BLUE, fmt="o", elinewidth=0.7)
-    right.set(xlabel=cost_label)
-    for axis in (left, right):
-        axis.axvline(0, color=GREY, linewidth=0.7)
-        axis.tick_params(axis="y", length=0)
+    figure, axis = plt.subplots(figsize=(WIDTH, 4.2), layout="constrained")
+    colours = sns.color_palette("colorblind", -(-len(rows) // 2))
+    for number, row in enumerate(rows.to_dict("records")):
+        ends: dict[str, Any] = {
+            f"{side}err": [[row[at] - row[f"{at}_low"]], [row[f"{at}_high"] - row[at]]]
+            for side, at in (("x", "cost"), ("y", "gain"))
+        }
+        style: dict[str, Any] = {"color": colours[number % len(colours)], "elinewidth": 0.5}
+        if number >= len(colours):  # each colour once filled, once not
+            style |= {"markerfacecolor": "white"}
+        marker = "osD^vPX*<>hp"[number % 12]
+        axis.errorbar(row["cost"], row["gain"], **ends, fmt=marker, label=row["method"], **style)
+    for line in (axis.axvline, axis.axhline):
+        line(0, color=GREY, linewidth=0.7, zorder=0)
+    axis.set(xlabel=cost_label, ylabel=gain_label)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=7)
     return figure
 
 

@@ -593,14 +593,24 @@ def test_what_is_said_of_two_headlines_and_of_weak_penalties_under_noise_is_so()
     values = [absolute["standard", 0.0], absolute["density", 0.03]]
     assert "({:.2f} without, {:.2f} at 0.03)".format(*values) in PAGE
     assert (absolute["density"] < values[0]).all()
-    long = kept.frame.query("panel == 'methods' and metric in ['gradient_change', 'accuracy']")
-    long = long.groupby(["metric", "method", "seed"], as_index=False)["value"].mean()
-    change, accuracy = (long[long["metric"] == name] for name in ("gradient_change", "accuracy"))
+    long = kept.frame.query("panel == 'methods' and network == 'mlp' and data == 'blockmnist'")
+    by_noise = {
+        (metric, noise): part.assign(value=np.log(part["value"]))
+        for (metric, noise), part in long.groupby(["metric", "noise_std"])
+    }
+    noises = (0.02, 0.05, 0.1)
+    ratios = [
+        Interval(*np.exp(paired_difference(by_noise["gradient_change", n], "method", *pair)[:3]))
+        for n in noises
+        for pair in [("density", "standard")]
+    ]
+    said = "alone: {} times at a standard deviation of 0.02, {} at 0.05, {} at 0.1;"
+    assert said.format(*(interval_text(ratio, ".3f") for ratio in ratios)) in PAGE
     pair = "density", "input_gradient"
-    both = "{:.2f} against {:.2f}".format(*change.groupby("method")["value"].mean()[[*pair]])
-    gaps = [interval_text(paired_difference(one, "method", *pair)) for one in (change, accuracy)]
-    assert f"too ({both}, mean of three sizes of noise; {gaps[0]}; no claim" in PAGE
-    assert f"at unequal accuracy: density's is {gaps[1]} higher)" in PAGE
+    ratios = [
+        np.exp(paired_difference(by_noise["density_change", n], "method", *pair)[0]) for n in noises
+    ]
+    assert "it is {:.3f}, {:.3f} and {:.3f} times that with the input".format(*ratios) in PAGE
 
 
 def test_which_form_is_faster_is_what_was_measured():
@@ -615,6 +625,84 @@ def test_which_form_is_faster_is_what_was_measured():
     assert said in PAGE
     assert (forms["efficient"] < forms["stable"]).all()
     assert not (forms["efficient"] < forms["logsumexp"]).all()
+
+
+def compared(metric, first, second, *, ratio=False, **equal):
+    """Return what is between two methods of the long trainings, networks of the same seed."""
+    rows = load_results(CHAPTER, "workstation").frame
+    wanted = {"panel": "methods", "data": "blockmnist", "network": "mlp", "metric": metric} | equal
+    for column, value in wanted.items():
+        rows = rows[rows[column] == value]
+    rows = rows.assign(value=np.log(rows["value"])) if ratio else rows
+    ends = paired_difference(rows, "method", first, second)[:3]
+    return Interval(*np.exp(ends)) if ratio else Interval(*ends)
+
+
+def test_what_a_sceptic_asked_of_the_long_trainings_is_said():
+    label, others = (
+        interval_text(compared(f"{part}_gradient", "density", "input_gradient", ratio=True), ".2f")
+        for part in ("label", "others")
+    )
+    assert f"logit is {label} times as large with density, those of others {others} times" in PAGE
+    small = compared("pgd_l2", "density", "standard", step_size=0.01)
+    points = interval_text(Interval(*(100 * end for end in small[:3])), ".1f")
+    assert f"with steps of 0.01 alone it is smaller ({points} points; published 10.8" in PAGE
+    frame = load_results(CHAPTER, "workstation").frame
+    long = frame.query("panel == 'methods' and data == 'blockmnist' and network == 'mlp'")
+    left = 100 * long[long["metric"] == "pgd_l2"].groupby(["method", "step_size"])["value"].mean()
+    plain = left["standard"]
+    assert f"({plain[0.01]:.1f}%; steps of 0.2 leave it {plain[0.2]:.1f}%)" in PAGE
+    assert (left["density"] > left[["at_pgd", "at_fgsm"]].groupby("step_size").max()).all()
+    parts = long.pivot_table("value", ["method", "seed"], "metric")
+    whole, shift, centred = (parts[name] for name in ("whole", "shift", "centred"))
+    cosine = (whole**2 - shift**2 - centred**2) / (2 * shift * centred)
+    cosine = cosine.groupby("method").mean()
+    said = "cosine goes from {standard:.2f} to {density:.2f}; with the input gradient to "
+    assert (said + "{input_gradient:.2f})").format(**cosine).replace("-", "−") in PAGE
+    falls = [compared(name, "density", "standard", ratio=True)[0] for name in ("whole", "centred")]
+    assert "falls to {:.3f} of that of standard training, its centred part to {:.3f}".format(
+        *falls
+    ) in (PAGE)
+
+
+def test_what_a_sceptic_asked_of_groups_and_of_foreign_images_is_said():
+    more, behind = (
+        compared(
+            "worst_group_accuracy", *pair, panel="groups", data="texturedmnist", network="lenet5"
+        )
+        for pair in (("input_gradient", "standard"), ("density", "group_dro"))
+    )
+    assert f"penalty loses more ({interval_text(more, '.3f')})" in PAGE
+    said = f"is behind it by {-behind.estimate:.3f} [{-behind.high:.3f}, {-behind.low:.3f}] of"
+    assert said in PAGE
+    frame = load_results(CHAPTER, "workstation").frame
+    rows = frame[frame["panel"] == "foreign"]
+    means = rows.groupby(["metric", "method", "foreign"])["value"].mean()
+    near, far = means["ood_auroc", "input_gradient"][["resized:mnist:28", "photograph-tiles"]]
+    assert f"both come to chance, too ({near:.2f}, {far:.2f});" in PAGE
+    far = means.xs("photograph-tiles", level="foreign")["ood_probability_auroc"]
+    assert {f"{far[name]:.2f}" for name in ("standard", "density")} == {"0.68"}
+    tuned = frame.query("panel == 'strength' and data == 'resized:imagenette160:96'")
+    change = tuned[tuned["metric"] == "gradient_change"].groupby(["method", "strength"])["value"]
+    low, high = change.mean().min(), change.mean().max()
+    assert f"changes by {low:.2f} to {high:.2f} of its size with any method" in PAGE
+
+
+def test_beside_the_input_gradient_leakage_turns_with_the_loss_of_accuracy():
+    frame = load_results(CHAPTER, "workstation").frame
+    frame = frame.query("data == 'blockmnist' and network == 'mlp'")
+    table = tables.by_loss(frame, "input_gradient", ["leakage", "leakage_share"])
+    ends = {
+        lost: [[float(n) for n in re.findall(r"[\d.]+", gap)] for gap in table[lost]]
+        for lost in table.columns[1:]
+    }
+    assert [*ends] == [f"{points} lost" for points in (1, 2, 3, 4, 5)]
+    size, share = ([gaps[row][0] for gaps in ends.values()] for row in (0, 1))
+    assert size == sorted(size, reverse=True)
+    assert share == sorted(share, reverse=True)
+    assert size[0] > 1 > size[2]
+    assert all(ends[lost][0][2] < 1 for lost in ("3 lost", "4 lost", "5 lost"))
+    assert all(high < 1 for _, _, high in ends["5 lost"])
 
 
 def test_norms_by_confidence_are_what_is_said():

@@ -1,5 +1,6 @@
 """The chapter that compares the methods: its networks, measures, choice, matrix and guide."""
 
+import inspect
 import json
 import re
 import shutil
@@ -12,8 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
+from benchmarks import tables as benchmarks
 from reglib.regularizers import finite_difference_penalty, input_gradient_penalty
-from suite import notebooks, plots
+from suite import metrics, notebooks, plots
 from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence.claims import load_claims
@@ -200,6 +202,7 @@ def test_halves_of_the_test_images_hold_all_classes_and_no_image_twice():
 def test_every_measure_is_there():
     assert {measure.metric for measure in MEASURES.values()} <= set(METRICS)
     assert {name for name, m in MEASURES.items() if not m.better} == {
+        "faithful",
         "formula",
         "share",
         "distance",
@@ -295,8 +298,92 @@ def test_the_guide_says_where_no_gain_was_established():
     )
     assert not any("formula" in wanted for wanted in found.index)
     assert tables.harm(cells, MEASURES) == ("CURE (max-sensitivity)", "none")
-    of_cure = tables.gains(cells).set_index("method").loc["CURE"]
-    assert of_cure[["better", "worse"]].tolist() == [1, 1]
+    of_cure = tables.gains(cells, "attacked").set_index("method").loc["CURE"]
+    assert of_cure["gain"] == pytest.approx(20)
+    assert of_cure["gain_low"] < 20 < of_cure["gain_high"]
+    assert of_cure["cost"] == 0
+
+
+def test_the_guide_names_all_that_help_with_what_they_gain_and_cost():
+    more = [gap + 0.1 for gap in CLEAR]
+    cells = cells_of({"cure": more, "noise": CLEAR, "l1": [g - 0.05 for g in CLEAR]})
+    found = tables.guide(cells, MEASURES, {"noise": 1.5}).set_index("if you want")
+    assert found.loc["higher accuracy, attacked", "also help"] == (
+        "noise, 1 (+0.2, +0 points, 1.5 ×); L1 on class maps, 1 (+0.15, +0 points)"
+    )
+
+
+def test_a_tenth_fewer_pixels_matter_in_the_entropy_of_a_map():
+    size = paper.SMALLEST["entropy"]
+    assert np.exp(size) == pytest.approx(paper.FACTOR)
+    assert tables._matters("entropy", 6.5, 6.5 - 1.01 * size)
+    assert not tables._matters("entropy", 6.5, 6.5 - 0.99 * size)
+
+
+def test_what_the_other_half_would_allow_is_listed():
+    swept = rows({("none", 0.0): [0.9], ("cure", 0.1): [0.9], ("cure", 1.0): [0.8]})
+    other = rows({("none", 0.0): [0.9], ("cure", 0.1): [0.9], ("cure", 1.0): [0.9]}, "accuracy")
+    table = tables.choice(pd.concat([swept, other])).set_index("method")
+    assert table.loc["CURE", ["strongest allowed", "by the other half"]].tolist() == ["0.1", "1"]
+
+
+def test_sizes_are_those_of_the_metrics():
+    text = tables.sizes(PANEL)
+    for metric, name, words in (
+        ("local_lipschitz_estimate", "noise_std", "of {:g} for the Lipschitz estimate"),
+        ("max_sensitivity", "radius", "reaches {:g} for max-sensitivity"),
+    ):
+        default = inspect.signature(getattr(metrics, metric)).parameters[name].default
+        assert words.format(default) in text
+    assert f"of {PANEL.n_few} images" in text
+
+
+def test_ranks_of_strengths_of_one_method_are_drawn_together():
+    """Two methods with a trend between them alone: among drawn methods it is often not there."""
+    values = {("none", 0.0): [0.0]}
+    values |= {("cure", s): [1.0 + s] for s in (0.1, 0.2, 0.3)}
+    good = {key: [0.9] for key in values}
+    parts = [rows(values, name) for name in ("attacked", "corrupted")]
+    pairs = tables.agreement(pd.concat([*parts, rows(good, "accuracy")]), MEASURES)
+    pair = pairs.set_index(["first", "second"]).loc[("corrupted", "attacked")]
+    assert pair["correlation"] == pytest.approx(1)
+    assert pair["low"] == 0  # a draw of "none" twice has no ranks
+
+
+def test_what_the_top_of_the_page_says_of_methods_is_what_was_kept():
+    kept = load_results("side_by_side", "workstation").frame
+    text = notebooks.source("side_by_side").read_text()
+    rows = kept[kept["data"] == "fashion_mnist"]
+    cells = tables.compared(rows, MEASURES).set_index(["measure", "method"])
+    steps = benchmarks.method_steps(benchmarks.measured("cpu"))
+    points = 100 * cells["difference"].xs("accuracy")
+    attacked = cells.loc[("attacked", "adversarial")]
+    said = "PGD training ({:.2f} to {:.2f}, at {:.1f} of a point and {:.1f} times the time"
+    ends = (attacked["base"], attacked["mean"], -points["adversarial"], steps["adversarial"])
+    assert said.format(*ends) in text
+    helping = tables.guide(cells.reset_index(), MEASURES, steps).set_index("if you want")
+    also = helping.loc["higher accuracy, attacked", "also help"]
+    named = ["CURE", "input gradient", "label's logit", "Top-GAP", "finite", "noise", "marginal"]
+    assert all(name in also for name in named)
+    assert f"(half a point, {steps['input_gradient']:.1f} times)" in text
+    assert points["input_gradient"] == pytest.approx(-0.5, abs=0.05)
+    assert f"finite differences (no cost seen, {steps['finite_difference']:.1f} times)" in text
+    assert cells.loc[("accuracy", "finite_difference"), "high"] > 0
+    ratio = cells.loc[("attacked", "input_gradient"), "difference"] / attacked["difference"]
+    assert ratio == pytest.approx(2 / 3, abs=0.03)  # "about two thirds of the gain"
+    shares = cells.loc["pointing", "mean"]
+    assert 0.45 < shares["top_gap"] < 0.5  # "nearly half of the map"
+    assert f"though a penalty on the maps does ({shares['l1']:.2f} with L1)" in text
+    accuracy = cells.loc[("accuracy", "cure"), "base"]
+    assert f"trained for four epochs to an accuracy of {accuracy:.2f}" in text
+    listed = tables.choice(rows)
+    other = (listed["strongest allowed"].str.split().str[0] != listed["by the other half"]).sum()
+    assert other == 6  # "for six of the twelve"
+    photographs = kept[kept["data"] == "resized:imagenette160:32"]
+    there = tables.compared(photographs, MEASURES).set_index(["measure", "method"])
+    gains = [there.loc[("attacked", m)] for m in ("adversarial", "input_gradient")]
+    ends = interval_text(Interval(*gains[1][["difference", "low", "high"]].astype(float)), ".3f")
+    assert f"stands ({gains[0]['difference']:.3f}; the input gradient's is {ends}," in text
 
 
 def test_a_method_that_costs_too_much_at_each_strength_is_named():
@@ -307,7 +394,8 @@ def test_a_method_that_costs_too_much_at_each_strength_is_named():
 
 
 def test_measures_that_rank_alike_or_the_other_way_round_are_named():
-    base = {("noise", float(s)): [float(s)] for s in range(1, 20)}
+    names = [name for name in paper.METHODS if name not in ("none", "cure")]
+    base = {(name, float(s)): [2.0 * n + s] for n, name in enumerate(names) for s in (1, 2)}
     base = {("none", 0.0): [0.0], **base, ("cure", 1.0): [99.0]}
     turned = {key: [-v for v in of] for key, of in base.items()}
     good = {key: [0.5 if key[0] == "cure" else 0.9] for key in base}
@@ -317,7 +405,7 @@ def test_measures_that_rank_alike_or_the_other_way_round_are_named():
     assert pairs.loc[("corrupted", "attacked"), "correlation"] == pytest.approx(1)
     assert pairs.loc[("sensitivity", "attacked"), "correlation"] == pytest.approx(-1)
     assert pairs.loc[("entropy", "attacked"), "correlation"] == pytest.approx(1)
-    assert set(pairs["n"]) == {20}  # without the one that loses accuracy
+    assert set(pairs["n"]) == {23}  # without the one that loses accuracy
     assert "formula" not in pairs.index.get_level_values(0)
     same, against = tables.pairs_of_measures(pairs.reset_index(), MEASURES)
     assert "accuracy, attacked and accuracy, corruptions (1.00 [1.00, 1.00])" in same
@@ -340,7 +428,7 @@ def test_ranks_that_are_sure_on_one_data_set_are_counted_on_another():
 def test_what_is_said_of_the_agreement_of_measures_is_what_was_kept():
     kept = load_results("side_by_side", "workstation").frame
     text = notebooks.source("side_by_side").read_text()
-    names = [("change", "lipschitz"), ("lipschitz", "faithful"), ("change", "faithful")]
+    names = [("sensitivity", "lipschitz"), ("change", "sensitivity"), ("change", "lipschitz")]
     first, second = (
         tables.agreement(kept[kept["data"] == data], MEASURES).set_index(["first", "second"])
         for data in ("fashion_mnist", "resized:imagenette160:32")
@@ -349,14 +437,13 @@ def test_what_is_said_of_the_agreement_of_measures_is_what_was_kept():
         interval_text(Interval(*first.loc[pair, ["correlation", "low", "high"]]), ".2f")
         for pair in names
     ]
-    assert f"rank alike ({ends[0]}), and Faithfulness ranks the other way round" in text
-    assert f"from both ({ends[1]} and {ends[2]}):" in text
+    assert "rank alike ({}, {} and {}); two of them".format(*ends) in text
     there = [
         interval_text(Interval(*second.loc[pair, ["correlation", "low", "high"]]), ".2f")
-        for pair in names[1:]
+        for pair in names
     ]
-    assert "both are nearer to zero, and their intervals hold it ({} and {})".format(*there) in text
-    assert all(second.loc[pair, "high"] > 0 for pair in names[1:])
+    assert "they are at {}, {} and {}: nothing is sure there.".format(*there) in text
+    assert all(second.loc[pair, "low"] < 0 for pair in names)
 
 
 def test_finite_differences_are_beside_double_backpropagation_what_is_said():
@@ -485,7 +572,7 @@ def test_where_nothing_is_chosen_the_page_says_so_and_draws_no_matrix():
     assert tables.every_cell(cells, MEASURES) == []
     for figure in (
         plots.matrix(**tables.matrix(cells, MEASURES), label="", limit=1),
-        plots.gain_and_cost(tables.gains(cells), gain_label="", cost_label=""),
+        plots.gain_and_cost(tables.gains(cells, "attacked"), gain_label="", cost_label=""),
     ):
         assert "not run" in figure.axes[0].texts[0].get_text()
 

@@ -427,16 +427,17 @@ def _arrays(rows: pd.DataFrame, store: Reader) -> dict[str, Any]:
     return arrays | {name: np.mean(values, axis=0) for name, values in curves.items()}
 
 
-def at_equal_accuracy(rows: pd.DataFrame) -> pd.DataFrame:
+def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> pd.DataFrame:
     """Compare density with each other penalty where both cost the same clean accuracy.
 
     Along its strengths a method loses ever more clean accuracy against standard training, by
     isotonic regression, since single networks scatter. What is measured is interpolated, for each
-    seed, to where `LOSSES` of it are lost, for sizes by logarithms, and averaged over those losses
+    seed, to where `losses` of it are lost, for sizes by logarithms, and averaged over those losses
     that lie between measured strengths of both methods.
 
     Args:
         rows: of the part "strength" among others.
+        losses: of clean accuracy, against standard training.
 
     Returns:
         Rows of the part "equal": `method`, and `against`, the penalty that density is compared
@@ -450,14 +451,15 @@ def at_equal_accuracy(rows: pd.DataFrame) -> pd.DataFrame:
             pair = [curves[name] for name in ("density", other) if name in curves]
             first = max(curve.index[0] for curve in pair) - ROUNDING
             reached = min(curve.index[-1] for curve in pair) + ROUNDING
-            losses = [loss for loss in LOSSES if first <= loss <= reached]
-            if len(pair) < 2 or not losses:
+            common_losses = [loss for loss in losses if first <= loss <= reached]
+            if len(pair) < 2 or not common_losses:
                 continue
             common = {"panel": "equal", "data": data, "network": network, "seed": seed}
-            common |= {"against": other, "n": len(losses), "status": "done"}
+            common |= {"against": other, "n": len(common_losses), "status": "done"}
             for method, curve in zip(("density", other), pair, strict=True):
                 means = {
-                    metric: _mean_at(losses, curve[metric], metric) for metric in curve.columns
+                    metric: _mean_at(common_losses, curve[metric], metric)
+                    for metric in curve.columns
                 }
                 found += [
                     common | {"method": method, "metric": metric, "value": value}

@@ -12,7 +12,7 @@ from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.evidence.statistics import as_ratio, mean_interval
 from suite.evidence.tables import interval_text, mean_text, paired_difference
-from suite.papers.marginal_density import FORMS_TRAINED, SHARES
+from suite.papers.marginal_density import FORMS_TRAINED, LOSSES, SHARES
 from suite.papers.marginal_density import at_equal_accuracy as compared_at_equal_accuracy
 
 # Names of methods, in the order of tables.
@@ -235,6 +235,22 @@ def by_step(rows: pd.DataFrame, against: str) -> pd.DataFrame:
         (line,) = at_equal_accuracy(equal[equal["metric"] == "pgd_l2"], against).to_dict("records")
         lines.append({"steps of": f"{size:g}"} | line)
     return pd.DataFrame(lines)
+
+
+def by_loss(rows: pd.DataFrame, against: str, metrics: Sequence[str]) -> pd.DataFrame:
+    """Compare density with another penalty apart for each loss of clean accuracy.
+
+    Returns:
+        A row a metric, a column a loss (points): the difference or ratio of `at_equal_accuracy`.
+    """
+    columns = {}
+    for loss in LOSSES:
+        equal = compared_at_equal_accuracy(rows, [loss])
+        if len(equal):
+            gaps = at_equal_accuracy(equal, against).set_index("measure")
+            columns[f"{100 * loss:.0f} lost"] = gaps["between them"]
+    table = pd.DataFrame(columns).reindex([COMPARED[metric] for metric in metrics])
+    return table.fillna("–").rename_axis("measure").reset_index()
 
 
 def at_equal_accuracy(rows: pd.DataFrame, against: str) -> pd.DataFrame:

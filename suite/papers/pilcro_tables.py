@@ -10,11 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from reglib import total_variation
+from suite.data import image_shape
 from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.metrics import CORRUPTIONS
-from suite.papers.path_counts import pascal_row
+from suite.metrics import CORRUPTIONS, centre_to_rim
+from suite.networks import build_network
+from suite.papers.path_counts import pascal_row, path_counts
 from suite.papers.pilcro import AS_IT_IS, COMPARED_WITH, NAMED, label
 
 ALPHAS = (0.1, 1, 3, 10, 100)
@@ -288,6 +290,31 @@ def checkerboards(boards: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
         row["corner / mean"] = board[0, 0]
         unit = torch.from_numpy(board / np.sqrt((board**2).mean()))
         rows.append(row | {"TV": float(total_variation(unit))})
+    return pd.DataFrame(rows)
+
+
+def middles(table: pd.DataFrame, panels: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return how the middle outweighs the rim in residual networks, untrained and trained.
+
+    Args:
+        table: rows of one run.
+        panels: those of its trainings.
+
+    Returns:
+        A row a panel of ResNets that was trained without penalty. Untrained are the paths of the
+        network with seed 0 (`path_counts`), trained the landscapes of the table.
+    """
+    rows = []
+    for panel in panels:
+        trained = select(table, "centre_to_rim", label(panel), "none")
+        trained = trained[(trained["epochs"] == 0) & (trained["network"] == "resnet")]
+        if panel["network"] != "resnet" or "marked" in panel or trained.empty:
+            continue
+        shape, options = image_shape(panel["data"]), panel.get("network_options", {})
+        untrained = build_network(panel["network"], shape, 10, options=options, seed=0)
+        board = path_counts(untrained, shape, squared=True)[0]
+        row = {"data": name_of(label(panel)), "untrained": float(centre_to_rim(board))}
+        rows.append(row | {"trained": tables.mean_text(trained["value"], ".2f")})
     return pd.DataFrame(rows)
 
 

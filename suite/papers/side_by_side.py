@@ -1,6 +1,7 @@
 """Side by side: every method at several strengths, by the measures of all papers."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -46,11 +47,12 @@ PGD_STEPS = 3
 # Clean accuracy that a method may cost, on the images that strengths are chosen on.
 MOST_LOST = 0.01
 ROUNDING = 1e-9
-# The smallest difference that matters, as in the claims; of other measures it is a factor.
+# The smallest difference that matters, as in the claims; of other measures it is a factor, of
+# the entropy one of the number of pixels that it stands for.
 SMALLEST = {"accuracy": 0.01, "calibration": 0.01, "corrupted": 0.01, "shifted": 0.01}
 SMALLEST |= {"attacked": 0.05, "faithful": 0.05, "formula": 0.05, "insertion": 0.01}
-SMALLEST |= {"pointing": 0.02}
 FACTOR = 1.1
+SMALLEST |= {"pointing": 0.02, "entropy": math.log(FACTOR)}
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
 # Keys of a panel that are not fields of a training: `warm_up` is that of every penalty, `measured`
@@ -130,7 +132,7 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
         ),
         "faithful": (
             "Faithfulness (Quantus)",
-            1,
+            0,  # a linear network with its gradient as the map has about -0.5 on dark images
             regular,
             "faithfulness_estimate",
             faith | {"score": "logit"},

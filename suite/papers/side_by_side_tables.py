@@ -167,8 +167,8 @@ def guide(
 
     Returns:
         What is wanted, what to take for it at which strength, what to expect of it and what it
-        costs, and what helps too, at which strength and time of a step; where nothing helps, it
-        says so, and what came nearest.
+        costs, and what helps too, by how much and at which points of accuracy and time of a step;
+        where nothing helps, it says so, and what came nearest.
     """
     accuracy = cells[cells["measure"] == "accuracy"].set_index("method")
     rows = []
@@ -194,10 +194,11 @@ def guide(
         }
         if best["method"] in steps:
             row["a step takes"] = f"{steps[best['method']]:.2g} × plain"
-        others = [
-            f"{SHORT[m]}, {s:.3g}" + (f" ({steps[m]:.2g} ×)" if m in steps else "")
-            for m, s in helping[["method", "strength"]].to_numpy()[1:4]
-        ]
+        others = []
+        for m, s, gain in helping[["method", "strength", "difference"]].to_numpy()[1:]:
+            parts = [f"{gain:+.2g}", f"{100 * accuracy.loc[m, 'difference']:+.2g} points"]
+            parts += [f"{steps[m]:.2g} ×"] if m in steps else []
+            others.append(f"{SHORT[m]}, {s:.3g} ({', '.join(parts)})")
         rows.append(row | {"also help": "; ".join(others) or "no other"})
     return pd.DataFrame(rows).fillna("")
 
@@ -256,7 +257,8 @@ def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFra
     without a better side.
 
     Returns:
-        `first`, `second`, `correlation`, `low`, `high` (95%, by drawing settings with replacement).
+        `first`, `second`, `correlation`, `low`, `high` (95%, by drawing methods, each with all its
+        strengths, with replacement).
     """
     rows = rows[(rows["status"] == "done") & ~rows["chosen"].astype(bool)]
     wide = rows.pivot_table("value", ["method", "strength"], "metric")
@@ -266,7 +268,9 @@ def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFra
     values = wide.to_numpy() * [measures[name].better for name in names]
     middle = _rank_correlations(values)
     draw = np.random.default_rng(0)
-    drawn = [values[draw.integers(len(values), size=len(values))] for _ in range(DRAWS)]
+    of_method = [*wide.groupby(level="method").indices.values()]
+    chance = (draw.integers(len(of_method), size=len(of_method)) for _ in range(DRAWS))
+    drawn = [values[np.concatenate([of_method[n] for n in numbers])] for numbers in chance]
     low, high = np.quantile([_rank_correlations(part) for part in drawn], [0.025, 0.975], axis=0)
     return pd.DataFrame(
         [
@@ -282,6 +286,16 @@ def _rank_correlations(values: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.corrcoef(pd.DataFrame(values).rank().to_numpy(), rowvar=False)
     return np.nan_to_num(found)
+
+
+def every_pair(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
+    """Write every rank correlation with its interval, from alike to the other way round."""
+    ordered = pairs.sort_values("correlation", ascending=False)
+    ends = [Interval(*row) for row in ordered[["correlation", "low", "high"]].to_numpy(float)]
+    titles = {name: measure.title for name, measure in measures.items()}
+    return pd.DataFrame(
+        {"one": ordered["second"].map(titles), "other": ordered["first"].map(titles)}
+    ).assign(correlation=[interval_text(found, ".2f") for found in ends])
 
 
 def pairs_of_measures(
@@ -355,6 +369,8 @@ def triangle(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, 
 def choice(rows: pd.DataFrame) -> pd.DataFrame:
     """List the strengths of each method, what each costs, and which one is allowed and chosen."""
     allowed, losses = strongest_allowed(rows), lost(rows).set_index("method")
+    other_half = rows[rows["metric"] == "accuracy"].assign(metric="choice")
+    elsewhere = strongest_allowed(other_half)
     chosen = rows[rows["chosen"].astype(bool)].groupby("method")["strength"].first()
     listed = []
     for method in [m for m in SHORT if m in losses.index]:
@@ -364,6 +380,7 @@ def choice(rows: pd.DataFrame) -> pd.DataFrame:
         row = {"method": METHODS[method], "strength: points of accuracy lost": "; ".join(costs)}
         end = " (the strongest tried)" if allowed.get(method) == of_method["strength"].max() else ""
         row["strongest allowed"] = f"{allowed[method]:.3g}{end}" if method in allowed else "none"
+        row["by the other half"] = f"{elsewhere[method]:.3g}" if method in elsewhere else "none"
         listed.append(row | {"compared at": f"{chosen[method]:.3g}" if method in chosen else "–"})
     return pd.DataFrame(listed)
 
@@ -375,6 +392,16 @@ def attacks(p: SimpleNamespace) -> str:
     steps += f", {p.n_targets} targets" if p.n_targets else ""
     text = f"radius {255 * p.epsilon:.3g}/255, {steps}, {p.n_attacked} images"
     return text + (f"; PGD training is trained at {255 * trained:.3g}/255" if trained else "")
+
+
+def sizes(p: SimpleNamespace) -> str:
+    """Say of how many images the measures of a panel are, and how large its noise is."""
+    return (
+        f"maps and their changes of {p.n_few} images, second derivatives of {p.n_least}, "
+        f"corruptions of {p.n_corrupted}; noise has a standard deviation of {p.noise_std:g} for "
+        f"the change of the gradient and of 0.1 for the Lipschitz estimate, and reaches 0.2 for "
+        f"max-sensitivity, whose values are the largest of {p.n_samples} draws"
+    )
 
 
 def map_grid(
@@ -442,21 +469,15 @@ def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]
     return pd.concat(found, ignore_index=True)
 
 
-def gains(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return how many measures a method makes better and worse, and what it costs of accuracy.
-
-    Of measures with a better side but clean accuracy, those count whose difference stands.
+def gains(cells: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return what each method gains in a measure and what it costs of clean accuracy, in points.
 
     Returns:
-        `method`, `better`, `worse`, `cost`, `low`, `high` (points of accuracy).
+        `method`, and each with its interval `gain`, `gain_low`, `gain_high`, `cost`, `cost_low`,
+        `cost_high`.
     """
-    counted = cells[~cells["measure"].isin(PAID)]
-    standing = counted["deviations"].astype(float).where(counted["stands"].astype(bool), 0)
-    counts = {
-        name: (sign * standing > 0).groupby(counted["method"], sort=False).sum()
-        for name, sign in (("better", 1), ("worse", -1))
-    }
-    clean = cells[cells["measure"] == "accuracy"].set_index("method")
-    points = 100 * clean[ENDS].astype(float)
-    frame = points.rename(columns={"difference": "cost"}).assign(**counts)
-    return frame.rename(index=SHORT).rename_axis("method").reset_index()
+    parts = []
+    for name, of in (("gain", measure), ("cost", "accuracy")):
+        ends = cells[cells["measure"] == of].set_index("method")[ENDS].astype(float)
+        parts.append((100 * ends).set_axis([name, f"{name}_low", f"{name}_high"], axis=1))
+    return pd.concat(parts, axis=1).rename(index=SHORT).rename_axis("method").reset_index()

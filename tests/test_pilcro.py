@@ -412,6 +412,8 @@ def test_the_weight_of_the_middle_before_training_is_what_is_said(photographs):
     (row,) = pilcro_tables.middles(photographs.frame, panels).to_dict("records")
     trained = row["trained"].split()[0]
     assert f"weight of the middle, from {row['untrained']:.2f} to {trained} times" in page()
+    said = f"rim {row['untrained']:.1f} times, after training {float(trained):.1f} times"
+    assert said in page()
     first = (ROOT / "book" / "index.md").read_text()
     said = f"{row['untrained']:.1f} times by their paths, {float(trained):.1f} times after training"
     assert said in first

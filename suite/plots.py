@@ -623,7 +623,7 @@ def matrix(
             colour = "white" if dark else BLACK if certain[row, column] else GREY
             text = str(numbers.iloc[row, column])
             place: dict[str, Any] = {"ha": "center", "va": "center"}
-            axis.text(column + 0.5, row + 0.5, text, color=colour, fontsize=6.2, **place)
+            axis.text(column + 0.5, row + 0.5, text, color=colour, fontsize=6.8, **place)
     axis.tick_params(length=0, labelsize=7.5)
     plt.setp(axis.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
     plt.setp(axis.get_yticklabels(), rotation=0)

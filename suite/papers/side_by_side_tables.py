@@ -200,8 +200,15 @@ def guide(
             parts = [f"{gain:+.2g}", f"{100 * accuracy.loc[m, 'difference']:+.2g} points"]
             parts += [f"{steps[m]:.2g} ×"] if m in steps else []
             others.append(f"{SHORT[m]}, {s:.3g} ({', '.join(parts)})")
-        rows.append(row | {"also help": "; ".join(others) or "no other"})
+        rows.append(row | {"also help": "; ".join(others)})
     return pd.DataFrame(rows).fillna("")
+
+
+def also_help(found: pd.DataFrame) -> str:
+    """List what helps beside the method that the guide names, a line a measure."""
+    rows = found.to_dict("records")
+    lines = [f"- {row['if you want']}: {row['also help']}" for row in rows if row.get("also help")]
+    return "\n".join(["Also help (gain, points of clean accuracy, time of a step):\n", *lines])
 
 
 def _ends(middle: float, low: float, high: float) -> str:
@@ -239,14 +246,14 @@ def harm(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> tuple[str, str
 
 
 def price(rows: pd.DataFrame, first: str, second: str) -> str:
-    """Say how much more clean accuracy one compared method costs than another one, in points."""
+    """Say how much clean accuracy one compared method has beyond another one, in points."""
     rows = rows[(rows["metric"] == "accuracy") & rows["chosen"].astype(bool)]
     wide = rows.pivot_table("value", "seed", "method")
     if not {first, second} <= {*wide}:
         return ""
-    gap = mean_interval((100 * (wide[second] - wide[first])).dropna().to_numpy())
-    points = _ends(gap.estimate, gap.low, gap.high)
-    return f"{METHODS[first]} costs {points} points of accuracy more than {METHODS[second]}"
+    gap = mean_interval((100 * (wide[first] - wide[second])).dropna().to_numpy())
+    ends = f"{METHODS[first]} minus {METHODS[second]}: {interval_text(gap, '.2f')}"
+    return f"Clean accuracy, {ends} points."
 
 
 def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
@@ -440,7 +447,9 @@ def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd
     methods = [method for method in SHORT if method in set(cells["method"])]
     cells = cells.assign(numbers=cells["difference"].map(short_number))
     cells = cells.rename(columns={"deviations": "values", "stands": "sure"})
-    rows, columns = [measures[name].title for name in names], [SHORT[m] for m in methods]
+    arrows = {1: " ↑", 0: "", -1: " ↓"}  # where better is
+    rows = [measures[name].title + arrows[measures[name].better] for name in names]
+    columns = [SHORT[m] for m in methods]
     parts = {}
     for part in ("values", "numbers", "sure"):
         wide = cells.pivot(index="measure", columns="method", values=part).loc[names, methods]

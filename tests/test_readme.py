@@ -672,7 +672,7 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     early = early.pivot_table("value", "seed", "method").mean()
     assert f"gradient {early['input_gradient'] - early['none']:.3f} (it stood" in page
     moved = cells.loc[("shifted", "l1"), ["difference", "low", "high"]].astype(float)
-    assert f"accurate by {interval_text(Interval(*moved), '.3f')}: their" in page
+    assert f"accurate by {interval_text(Interval(*moved), '.3f')}, and on clean" in page
     corrupted = cells.loc[("corrupted", "adversarial"), ["difference", "low", "high"]]
     assert (
         f"training: {interval_text(Interval(*corrupted.astype(float)), '.3f')}, not after" in page
@@ -696,7 +696,11 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     assert {"adversarial", "l1", "finite_difference", "cure"} <= resists
     uneven = {method for measure, method in standing if measure == "flatness"}
     assert uneven == {"adversarial", "finite_difference"}
-    assert {method for measure, method in standing if measure == "shifted"} == {"l1"}
+    assert not any(measure == "shifted" for measure, _ in standing)
+    ends = found.loc["fine-tuned-density-resists-more-than-logit", ["estimate", "low", "high"]]
+    text = interval_text(Interval(*ends.astype(float)), ".3f")
+    assert f"label's logit, at one strength ({text}, the opposite" in page
+    assert found.loc["fine-tuned-density-resists-more-than-logit", "verdict"] == "opposite"
     costs = tables.lost(rows).set_index(["method", "strength"])["lost"]
     assert f"costs {100 * costs['top_gap', 1.0]:.1f} points on the half" in page
     assert f"at 0.03 lost {100 * costs['input_gradient', 0.03]:.1f} points on one half" in page

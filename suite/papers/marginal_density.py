@@ -45,7 +45,7 @@ READS_IMAGES = False
 OF_SWEEP = {"strengths", "other_strengths", "sweep_seeds", "few_seeds", "pgd", "battery_linf"}
 OF_SWEEP |= {"auto_steps", "n_battery", "n_images", "n_curves"}
 # What a panel says besides the fields of its trainings.
-OF_PANEL = {"foreign", "strength", "warm_up", "seeds"} | OF_SWEEP
+OF_PANEL = {"foreign", "strength", "warm_up", "seeds", "left_out"} | OF_SWEEP
 # Parts in which each method has the strength of the experiment.
 SWEPT = ("strength", "group_sweep")
 # Clean accuracy below that of standard training at which methods are compared.
@@ -205,7 +205,8 @@ class Design:
             if first:
                 others = [name for name in TABLE_1 if name not in TABLE_3]
                 yield Experiment("methods", panel, others, wanted, strength)
-            yield Experiment("methods", panel, TABLE_3, shifts, strength)
+            few = None if seeds is None else [seed for seed in p.seeds if seed in seeds]
+            yield Experiment("methods", panel, TABLE_3, shifts, strength, seeds=few)
             yield Experiment("implementations", panel, forms, plain, strength, seeds=p.few_seeds)
         yield from self._masking(p.block_panels[0])
 
@@ -285,8 +286,9 @@ class Design:
         ]
         wanted = [_wanted("accuracy"), *attacks, *self._changes(p.n_images)]
         for panel in p.photo_panels:
-            yield Experiment("photos", panel, PHOTOS, wanted, strength)
-            yield Experiment("foreign", panel, PHOTOS, self._detection(panel), strength)
+            seeds, foreign = panel.get("seeds"), self._detection(panel)
+            yield Experiment("photos", panel, PHOTOS, wanted, strength, seeds=seeds)
+            yield Experiment("foreign", panel, PHOTOS, foreign, strength, seeds=seeds)
 
     def _insertion(self) -> list[Wanted]:
         settings = {"saliency": "integrated_gradients", "n_images": self.p.n_curves, "n_steps": 28}
@@ -335,7 +337,7 @@ class Design:
 
     def _kept(self, panel: Panel, methods: Sequence[str]) -> list[str]:
         of_blocks = any(panel is other for other in self.p.block_panels)
-        left_out = self.p.left_out if of_blocks else ()
+        left_out = panel.get("left_out", self.p.left_out if of_blocks else ())
         return [method for method in methods if method not in left_out]
 
     def _own_strength(self, method: str, strength: float, *, swept: bool = False) -> float:
@@ -361,7 +363,7 @@ class Design:
         for name, panel, methods, strength, metric, settings in wanted:
             for method in self._kept(panel, methods):
                 own = self._own_strength(method, strength)
-                training = self.training(panel, method, p.seeds[0], own)
+                training = self.training(panel, method, panel.get("seeds", p.seeds)[0], own)
                 unit = Measurement(training=training, metric=metric, settings=settings)
                 yield f"{name}|{method}", unit
 

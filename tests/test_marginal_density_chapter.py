@@ -202,6 +202,24 @@ def test_a_panel_may_have_more_networks_of_what_is_compared():
     assert "group_dro" in methods(rows, seed=0)
 
 
+def test_a_panel_may_have_fewer_seeds_and_methods_than_the_chapter():
+    changes = parameters("smoke", seeds=[0, 1, 2])
+    own = [p | {"seeds": [1, 5]} for p in changes["block_panels"]]
+    rows = rows_of("methods", block_panels=own, seeds=[0, 1, 2])
+    density = [(labels["metric"], u) for labels, u in rows if labels["method"] == "density"]
+    shifted = {u.training.seed for metric, u in density if metric == "leakage_centred"}
+    assert {u.training.seed for _, u in density} == {1, 5}
+    assert shifted == {1}
+    own = [p | {"seeds": [4], "left_out": ["cure"]} for p in changes["photo_panels"]]
+    rows = rows_of("photos", photo_panels=own)
+    assert methods(rows) == {"standard", "score_matching", "input_gradient", "density"}
+    assert {unit.training.seed for _, unit in rows} == {4}
+    pictures = Design(parameters(photo_panels=own, ascent_panels=[])).pictures
+    photos = {name: u for name, u in pictures.items() if name.startswith("ascent|photo")}
+    assert {name.rsplit("|", 1)[1] for name in photos} == methods(rows)
+    assert {unit.training.seed for unit in photos.values()} == {4}
+
+
 def test_the_first_networks_are_drawn_and_every_network_has_its_training():
     units = marginal_density.units(parameters())
     trainings = [unit for unit in units if isinstance(unit, Training)]

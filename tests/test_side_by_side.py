@@ -133,6 +133,18 @@ def test_a_panel_may_have_parameters_for_itself_and_measure_what_chooses_less():
     assert paper.training(p, network).fixed_statistics
 
 
+def test_a_panel_may_have_some_measures_only_and_leakage_where_it_asks_for_it():
+    assert not {"leakage", "leakage_share"} & MEASURES.keys()  # they need a null block
+    panel = PARAMETERS["panels"][0] | {"only": ["leakage", "leakage_share"]}
+    (p,) = paper.panels(PARAMETERS | {"panels": [panel]})
+    wanted = paper.measures(p)
+    assert [*wanted] == ["accuracy", "leakage", "leakage_share"]
+    assert wanted["leakage_share"].settings == wanted["leakage"].settings | {"relative": True}
+    wrong = PARAMETERS["panels"][0] | {"only": ["leak"]}
+    with pytest.raises(UsageError, match="unknown measure 'leak'"):
+        paper.units(PARAMETERS | {"panels": [wrong]})
+
+
 def test_images_of_the_first_panel_alone_are_kept():
     panel = PARAMETERS["panels"][0]
     photographs = panel | {"data": "resized:imagenette160:32"}

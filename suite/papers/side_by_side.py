@@ -56,8 +56,8 @@ SMALLEST |= {"pointing": 0.02, "entropy": math.log(FACTOR)}
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
 # Keys of a panel that are not fields of a training: `warm_up` is that of every penalty, `measured`
-# says whether networks that choose strengths get more than their accuracy, and the others are
-# those of the chapter, for this panel alone.
+# says whether networks that choose strengths get more than their accuracy, `only` names measures
+# where not all are taken, and the others are those of the chapter, for this panel alone.
 OF_PANEL = {
     "strengths",
     "chosen",
@@ -69,7 +69,9 @@ OF_PANEL = {
     "n_shifted",
 }
 OF_PANEL |= {"seeds", "n_few", "n_least", "n_attacked", "auto_steps", "n_queries", "n_corrupted"}
-OF_PANEL |= {"n_landscape", "block", "patch", "n_shifted", "n_targets"}
+OF_PANEL |= {"n_landscape", "block", "patch", "n_shifted", "n_targets", "only"}
+# Measures of images with a null block, which are taken where a panel asks for them.
+OF_BLOCKS = {"leakage", "leakage_share"}
 REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
@@ -93,7 +95,11 @@ class Measure(NamedTuple):
 def measures(p: SimpleNamespace) -> dict[str, Measure]:
     """Return the measures of a panel, by their names in tables of results.
 
-    Accuracy is that of one half of the test images; by the other half strengths are chosen.
+    Accuracy, which is always one, is that of one half of the test images; by the other half
+    strengths are chosen.
+
+    Raises:
+        UsageError: `only` names a measure that is not known.
     """
     few, gradient = {"n_images": p.n_few}, {"saliency": "logit_gradient"}
     attack = {"attack": "auto_attack", "epsilon": p.epsilon, "n_images": p.n_attacked}
@@ -171,9 +177,25 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
         ),
         "flatness": ("unevenness of the landscape", -1, "pilcro", "flatness", flat),
         "pointing": ("share on one image of four", 1, "top_gap", "grid_pointing", few | gradient),
+        "leakage": ("leakage into the null block", -1, density, "feature_leakage", few),
+        "leakage_share": (
+            "share of leakage",
+            -1,
+            density,
+            "feature_leakage",
+            few | {"relative": True},
+        ),
     }
+    for name in p.only or ():
+        if name not in found:
+            raise unknown("measure", name, [*found])
     turned = {"faithful"}  # the software takes f(x) - f(x_i), the formula f(x_i) - f(x)
-    return {name: Measure(*values, turned=name in turned) for name, values in found.items()}
+    wanted = found.keys() - OF_BLOCKS if p.only is None else {"accuracy", *p.only}
+    return {
+        name: Measure(*values, turned=name in turned)
+        for name, values in found.items()
+        if name in wanted
+    }
 
 
 class Network(NamedTuple):
@@ -210,6 +232,7 @@ def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
                 among = f"one of its strengths, {strengths.get(method, [])}"
                 raise expected(f"chosen, {method}", among, strength)
         own = {"warm_up": 0, "measured": True, "n_shifted": None, "n_targets": None}
+        own["only"] = None
         own |= {**parameters, **panel}
         found.append(SimpleNamespace(**own, fields=panel.keys() & FIELDS))
     names = [p.data for p in found]

@@ -134,7 +134,7 @@ def test_a_panel_may_have_parameters_for_itself_and_measure_what_chooses_less():
 
 
 def test_a_panel_may_have_some_measures_only_and_leakage_where_it_asks_for_it():
-    assert not {"leakage", "leakage_share"} & MEASURES.keys()  # they need a null block
+    assert not paper.ASKED_FOR & MEASURES.keys()  # they need a null block, or masks
     panel = PARAMETERS["panels"][0] | {"only": ["leakage", "leakage_share"]}
     (p,) = paper.panels(PARAMETERS | {"panels": [panel]})
     wanted = paper.measures(p)
@@ -517,6 +517,27 @@ def test_moved_images_repeat_the_outermost_pixels():
     image = torch.arange(9).view(1, 1, 3, 3)
     assert own.moved(image, 1, 0)[0, 0].tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 5]]
     assert own.moved(image, 0, -1)[0, 0].tolist() == [[1, 2, 2], [4, 5, 5], [7, 8, 8]]
+
+
+def test_the_share_on_the_object_is_that_of_the_map_under_its_mask():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
+    images, labels = torch.randn(5, 1, 4, 4), torch.tensor([0, 1, 2, 1, 0])
+    masks = torch.rand(8, 4, 4) < 0.5
+    split = SimpleNamespace(masks=masks)
+    subject = SimpleNamespace(
+        data=SimpleNamespace(test=split, shape=(1, 4, 4)),
+        unit=SimpleNamespace(data="d"),
+        folded=network,
+        test_images=lambda n: (images[:n], labels[:n]),
+    )
+    weights = network[1].weight[labels[:4]].detach().abs()  # the gradients of the labels' logits
+    expected = (weights * masks[:4].flatten(1)).sum(1) / weights.sum(1)
+    found = own.share_on_object(subject, n_images=4).per_image
+    torch.testing.assert_close(found, expected.double())
+    split.masks = None
+    with pytest.raises(UsageError, match="share_on_object: expected a data set with masks, got"):
+        own.share_on_object(subject, n_images=4)
 
 
 def test_a_grid_has_the_image_at_its_place_among_other_classes():

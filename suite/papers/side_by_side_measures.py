@@ -10,6 +10,7 @@ from suite import metrics
 from suite.errors import expected
 from suite.metrics.saliency import caso_converged
 from suite.papers.second_order import unit_vectors
+from suite.papers.top_gap_measures import object_masks
 from suite.training.evaluated import EvaluatedModel, Result
 
 SHIFTS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
@@ -109,6 +110,23 @@ def image_grids(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(grids), places
 
 
+def share_on_object(
+    subject: EvaluatedModel, *, n_images: int, saliency: str = "logit_gradient"
+) -> Result:
+    """Share of the absolute saliency of the label that lies on the object, as its mask marks it.
+
+    Chance, that of a map that is the same everywhere, is the share of the image that it covers.
+
+    Raises:
+        UsageError: data without masks, or with some of another size than the images.
+    """
+    masks = object_masks(subject.data, subject.unit.data, "share_on_object")[:n_images]
+    images, labels = subject.test_images(n_images)
+    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels).abs().sum(1)
+    on_object = (maps * masks.to(maps)).flatten(1).sum(1)
+    return Result((on_object / maps.flatten(1).sum(1)).double())
+
+
 def second_order_distance(subject: EvaluatedModel, *, n_images: int) -> Result:
     """Distance of CASO from CAFO, both without L1 norm and scaled to norm 1: from 0 to 2."""
     distances = []
@@ -119,5 +137,11 @@ def second_order_distance(subject: EvaluatedModel, *, n_images: int) -> Result:
     return Result(torch.cat(distances).double())
 
 
-_METRICS = (calibration_error, grid_pointing, second_order_distance, shifted_accuracy)
+_METRICS = (
+    calibration_error,
+    grid_pointing,
+    second_order_distance,
+    share_on_object,
+    shifted_accuracy,
+)
 METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

@@ -97,7 +97,7 @@ def _with_class_maps(network: nn.Module, name: str) -> TopGAPNet:
     return network
 
 
-def _masks(data: ImageData, name: str, metric: str) -> Tensor:
+def object_masks(data: ImageData, name: str, metric: str) -> Tensor:
     """Return the masks of test images, or refuse data without, or with some of another size."""
     masks = data.test.masks
     if masks is None:
@@ -147,7 +147,7 @@ def effective_receptive_field(
 
 
 def _maps_and_masks(subject: EvaluatedModel, n_images: int, metric: str) -> tuple[Tensor, Tensor]:
-    masks = _masks(subject.data, subject.unit.data, metric)
+    masks = object_masks(subject.data, subject.unit.data, metric)
     maps = _activation_maps(subject, n_images)
     return maps, masks[:n_images].to(maps.device)
 
@@ -213,7 +213,7 @@ def check_network(
             that a metric needs and that are not there; masks of another size than the images.
     """
     for metric in sorted(OF_MASKS & set(measured)):
-        _masks(data, unit.data, metric)
+        object_masks(data, unit.data, metric)
     if OF_MAPS & set(measured):
         _with_class_maps(network, unit.network)
     if isinstance(network, TopGAPNet):
@@ -239,8 +239,9 @@ def check_attack(
     check_call("attack", attack, ATTACKS, attack_settings or {}, given=given)
 
 
-OF_MASKS = {"mask_iou", "mask_iou_beyond_others"}
-OF_MAPS = OF_MASKS | {"class_map_sparsity", "effective_receptive_field", "erf_distance"}
+OVERLAPS = {"mask_iou", "mask_iou_beyond_others"}
+OF_MASKS = OVERLAPS | {"share_on_object"}
+OF_MAPS = OVERLAPS | {"class_map_sparsity", "effective_receptive_field", "erf_distance"}
 _METRICS = (
     class_map_sparsity,
     effective_receptive_field,

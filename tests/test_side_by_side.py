@@ -481,6 +481,47 @@ def test_finite_differences_are_beside_double_backpropagation_what_is_said():
     assert sum(chosen == weakest[chosen.index]) == 8  # "eight of the twelve"
 
 
+def test_what_is_said_of_leakage_is_so():
+    values = notebooks.resolve("side_by_side", "workstation", {})
+    panels = {p.data: p for p in paper.panels(notebooks.all_parameters("side_by_side", values))}
+    kept, text = load_results("side_by_side", "workstation"), notebooks.source("side_by_side")
+    shown = tables.of_panel(kept.frame, panels["blockmnist"])
+    cells = shown.cells.set_index(["measure", "method"])
+    leaks = cells.loc["leakage"]
+    names = ("density", "adversarial", "input_gradient")
+    said = "leakage goes from {:.2f} to {:.2f} with marginal density, to {:.2f} with PGD training, "
+    said += "to {:.2f} with the penalty on the input gradient."
+    text = text.read_text()
+    assert said.format(leaks["base"].iloc[0], *leaks.loc[[*names], "mean"]) in text
+    half = [*names, "finite_difference", "logit_gradient", "cure", "noise"]
+    assert (leaks.loc[half, "mean"] < 0.5 * leaks.loc[half, "base"]).all()
+    assert set(leaks.index[leaks["stands"].astype(bool)]) == {*half}
+    assert leaks.loc["softplus", "mean"] > 0.85 * leaks.loc["softplus", "base"]
+    assert (leaks.loc[["target", "curvature"], "difference"] > 0).all()
+    share = cells.loc["leakage_share"]
+    assert not share["stands"].any()
+    ends = "from {base:.2f} to {mean:.2f} with PGD training (its claim".format(
+        **share.loc["adversarial"]
+    )
+    assert ends in text
+    cost = -100 * cells.loc["accuracy", "difference"]
+    assert [f"{cost[name]:.1f}" for name in names] == ["1.5", "0.5", "0.5"]
+    dearer = cost.index[cost > cost["density"]]
+    assert {*dearer} == {"noise", "finite_difference"}
+    assert (leaks.loc[dearer, "mean"] > leaks.loc["density", "mean"]).all()
+    assert f"{cost['density'] - cost['input_gradient']:.1f} points more than the input" in text
+    lost = 100 * tables.lost(shown.rows).set_index(["method", "strength"])["lost"]
+    assert f"that had lost {lost['density', 1.0]:.1f})" in text
+    swept = shown.rows[~shown.rows["chosen"].astype(bool)]
+    wide = swept.pivot_table("value", ["method", "strength"], "metric")
+    pairs = [("adversarial", 0.2), ("density", 1.0)]
+    assert [f"{wide.loc[pair, 'leakage']:.2f}" for pair in pairs] == ["0.48", "0.48"]
+    costs = 100 * (wide.loc[("none", 0.0), "accuracy"] - wide.loc[pairs, "accuracy"])
+    assert "like cost ({:.1f} and {:.1f} points)".format(*costs) in text
+    verdicts = kept.verdicts.set_index("claim")["verdict"]
+    assert set(verdicts.filter(like="leaks")) == {"holds"}
+
+
 def test_the_program_has_the_strength_that_the_guide_names():
     values = notebooks.resolve("side_by_side", "workstation", {})
     everything = paper.panels(notebooks.all_parameters("side_by_side", values))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from suite.evidence.results import Results
 from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
-from suite.papers.side_by_side import FACTOR, METHODS, SMALLEST, Measure, lost, strongest_allowed
+from suite.papers.side_by_side import (
+    FACTOR,
+    METHODS,
+    SMALLEST,
+    Measure,
+    lost,
+    measures,
+    strongest_allowed,
+)
 
 # Of a cell: what is compared with no method, over the seeds that both have.
 ENDS = ["difference", "low", "high"]
@@ -36,6 +44,21 @@ SHORT = {
     "noise": "noise",
     "adversarial": "PGD training",
 }
+
+
+class Panel(NamedTuple):
+    """What was measured on a data set: rows, the measures, and what `compared` makes of them."""
+
+    rows: pd.DataFrame
+    measures: dict[str, Measure]
+    cells: pd.DataFrame
+
+
+def of_panel(rows: pd.DataFrame, p: SimpleNamespace | None) -> Panel:
+    """Return what rows of all panels have of one, which is empty where there is none."""
+    wanted = measures(p) if p else {}
+    of_data = rows[rows["data"] == (p.data if p else "")]
+    return Panel(of_data, wanted, compared(of_data, wanted))
 
 
 def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:

@@ -207,7 +207,8 @@ class Design:
                 yield Experiment("methods", panel, others, wanted, strength)
             few = None if seeds is None else [seed for seed in p.seeds if seed in seeds]
             yield Experiment("methods", panel, TABLE_3, shifts, strength, seeds=few)
-            yield Experiment("implementations", panel, forms, plain, strength, seeds=p.few_seeds)
+            few = panel.get("few_seeds", p.few_seeds)
+            yield Experiment("implementations", panel, forms, plain, strength, seeds=few)
         yield from self._masking(p.block_panels[0])
 
     def _of_sweeps(self) -> Iterator[Experiment]:

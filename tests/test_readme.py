@@ -306,7 +306,7 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     ends = interval_text(Interval(*swept[["estimate", "low", "high"]]))
     assert f"it is {ends} of that with the penalty on the input gradient (published 0.72;" in text
     assert swept["verdict"] == "open"
-    assert f"(published 0.72; p = {swept['p']:.3f}, open after correction for eight" in text
+    assert f"(published 0.72; p = {swept['p']:.3f}, open after correction for ten" in text
     better = rows.loc[["insertion-above-input-gradient", "salient-pixels-matter-more"]]
     better = better[better["verdict"] == "holds"][["estimate", "low", "high"]].to_numpy(float)
     insertion, salient = (interval_text(Interval(*values)) for values in better)
@@ -330,6 +330,12 @@ def test_what_the_first_page_says_of_marginal_density_is_what_was_kept():
     assert f"in a small ResNet less leakage** ({less} times; published 0.86)" in text
     assert f"In a small ResNet leakage is {less} of that with the penalty" in text
     assert f"no difference is seen under PGD ({pgd})." in text
+    of_vgg = kept.verdicts.query("network == 'vgg11'").set_index("claim")
+    of_vgg = of_vgg[["estimate", "low", "high"]].astype(float)
+    ends = interval_text(Interval(*of_vgg.loc[name("leakage-below")]))
+    assert f"**in VGG-11 not** ({ends} times; published 0.76)" in text
+    assert f"In VGG-11 with a quarter of the filters it is {ends} of that (published 0.76)" in text
+    assert of_vgg.loc["share-of-leakage-suppressed", "low"] > 1  # "a larger share leaks"
     assert f"PGD −{-robust['estimate']:.3f} [−{-robust['low']:.3f}, −{-robust['high']:.3f}]" in text
     tuned = kept.verdicts.query("data == 'resized:imagenette160:96'").set_index("claim")
     names = ["fine-tuned-above-input-gradient-under-auto-pgd", "fine-tuned-above-input-gradient"]

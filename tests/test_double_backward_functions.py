@@ -103,6 +103,47 @@ def test_batch_norm(case, shape):
     check_layer(kind(2, **settings).train(training), randn(*shape))
 
 
+def second_derivatives(layer, x, device):
+    """Return the output, a gradient by x of its square, and those of the square of that one."""
+    layer = copy.deepcopy(layer).to(device)
+    x = x.detach().to(device).requires_grad_()
+    y = fast_double_backward(layer)(x)
+    total = (y.square() * randn(*y.shape, seed=3).to(device)).sum()
+    (gx,) = torch.autograd.grad(total, x, create_graph=True)
+    found = torch.autograd.grad(
+        gx.square().sum(), (x, *layer.parameters()), allow_unused=True, materialize_grads=True
+    )
+    return [tensor.detach().cpu() for tensor in (y, gx, *found)]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@cases(
+    {f"batch normalisation, {n}": (nn.BatchNorm2d, (2,), c) for n, c in NORMS.items()}
+    | {f"of features, {n}": (nn.BatchNorm1d, (2,), c) for n, c in NORMS.items()}
+    | {f"convolution, {n}": (nn.Conv2d, (), c) for n, c in CONVOLUTIONS.items()}
+    | {f"pooling, {n}": (copy.deepcopy, (c,), {}) for n, c in POOLS.items()}
+)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_cuda_gives_the_second_derivatives_of_the_cpu(case, layout):
+    make, given, settings = case
+    if make is nn.BatchNorm1d and layout == torch.channels_last:
+        pytest.skip("features have one layout")
+    settings = dict(settings)
+    training = settings.pop("training", True)
+    if make is nn.Conv2d:
+        settings = {"in_channels": 2, "out_channels": 4, **settings}
+    layer = in_general_position(make(*given, **settings).double().train(training))
+    shape = (5, 2) if make is nn.BatchNorm1d else (2, settings.get("in_channels", 2), 6, 5)
+    x = randn(*shape)
+    if len(shape) == 4:
+        x = x.contiguous(memory_format=layout)
+    there, here = (second_derivatives(layer, x, device) for device in ("cuda", "cpu"))
+    for got, expected in zip(there, here, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-11)
+
+
 @cases(ACTIVATIONS)
 def test_activation(case):
     check_layer(case, randn(3, 7))

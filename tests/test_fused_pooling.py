@@ -35,7 +35,8 @@ def random(*shape, seed=0, dtype=torch.float32):
 def by_sorting(maps, k):
     """Return the two means of each map; of equal values the first ones count."""
     values = maps.double().flatten(2)
-    ordered = values.sort(dim=2, descending=True, stable=True).values
+    # On CUDA a NaN whose sign bit is set may be sorted last.
+    ordered = values.cpu().sort(dim=2, descending=True, stable=True).values.to(values.device)
     return ordered[:, :, :k].mean(2), values.abs().mean(2)
 
 

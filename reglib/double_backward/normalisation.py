@@ -99,7 +99,10 @@ class ScaleShift(Function):
             gs = _channel_sum(gy * x) if need[1] else None
             return gx, gs, _channel_sum(gy) if need[2] else None
         zeros, ones = torch.zeros_like(s), torch.ones_like(s)
-        return aten.native_batch_norm_backward(gy, x, s, zeros, ones, None, None, False, 0.0, need)
+        # CUDA asks for statistics of the batch here, too, and makes up for empty ones.
+        exact = torch.promote_types(s.dtype, torch.float32)
+        saved = [s.new_empty(0, dtype=exact) if s.is_cuda else None] * 2
+        return aten.native_batch_norm_backward(gy, x, s, zeros, ones, *saved, False, 0.0, need)
 
 
 def scale_and_shift(
@@ -118,6 +121,8 @@ def _backward(
     """Return G gy and, of each channel, the sums of gy times normalised x and of gy."""
     if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
         gy = gy.contiguous(memory_format=torch.channels_last)  # mixed layouts are slow
+    if w is None and need[1]:
+        w = torch.ones_like(rstd)  # without a weight CUDA gives no gradient by it
     return aten.native_batch_norm_backward(gy, x, w, None, None, mean, rstd, True, eps, need)
 
 

@@ -17,7 +17,8 @@ from benchmarks import tables as benchmarks
 from reglib.regularizers import finite_difference_penalty, input_gradient_penalty
 from suite import metrics, notebooks, plots
 from suite.data import load_data
-from suite.errors import UsageError
+from suite.data.synthetic import clutter
+from suite.errors import DataMissing, UsageError
 from suite.evidence.claims import load_claims
 from suite.evidence.results import load_results
 from suite.evidence.statistics import Interval, mean_interval
@@ -520,6 +521,91 @@ def test_what_is_said_of_leakage_is_so():
     assert "like cost ({:.1f} and {:.1f} points)".format(*costs) in text
     verdicts = kept.verdicts.set_index("claim")["verdict"]
     assert set(verdicts.filter(like="leaks")) == {"holds"}
+
+
+def test_what_is_said_of_marked_objects_is_so():
+    values = notebooks.resolve("side_by_side", "workstation", {})
+    panels = {p.data: p for p in paper.panels(notebooks.all_parameters("side_by_side", values))}
+    p, kept = panels["article_canvas"], load_results("side_by_side", "workstation")
+    shown = tables.of_panel(kept.frame, p)
+    cells = shown.cells.set_index(["measure", "method"])
+    text = notebooks.source("side_by_side").read_text()
+    on_object, swapped = cells.loc["on_object"], cells.loc["swapped"]
+    names = ["finite_difference", "density", "adversarial", "cure"]
+    assert set(on_object.index[on_object["stands"].astype(bool)]) == {*names}
+    said = "logit {:.2f}, {:.2f}, {:.2f} and {:.2f} lie on the article, and {:.2f} without a method"
+    assert said.format(*on_object.loc[names, "mean"], on_object["base"].iloc[0]) in text
+    assert (swapped["difference"] < 0).all()
+    assert f"accurate than none is ({swapped['base'].iloc[0]:.2f}): finite" in text
+    assert [*swapped.index[swapped["stands"].astype(bool)]] == ["finite_difference"]
+
+    def ends(cell, sign=1):
+        pair = ["low", "high"] if sign > 0 else ["high", "low"]
+        return interval_text(Interval(*(sign * cell[["difference", *pair]].astype(float))), ".3f")
+
+    density, near = (ends(swapped.loc[m], -1) for m in ("density", "finite_difference"))
+    assert f"differences lose {near}, which stands, and density {density}, each more" in text
+    wide = shown.rows[shown.rows["chosen"].astype(bool)].pivot_table(
+        "value", ["metric", "method"], "seed"
+    )
+    beyond = wide.loc["swapped"] - wide.loc["accuracy"]  # "more than it loses of clean accuracy"
+    for method in ("finite_difference", "density", "l1", "adversarial"):
+        assert mean_interval((beyond.loc[method] - beyond.loc["none"]).to_numpy()).high < 0
+    top, gradient = (ends(on_object.loc[m]) for m in ("top_gap", "input_gradient"))
+    assert f"those of Top-GAP ({top}) and of the input gradient ({gradient}) without" in text
+    attacked, l1 = (ends(swapped.loc[m], -1) for m in ("adversarial", "l1"))
+    assert f"Before Holm PGD training ({attacked}), L1 ({l1}), noise and landscape curv" in text
+    beside = {"density", "finite_difference", "adversarial", "l1", "noise", "curvature"}
+    assert {*swapped.index[swapped["high"] < 0]} == beside
+    spread = wide.loc[("on_object", "curvature")]
+    assert f"networks have from {spread.min():.2f} to {spread.max():.2f} on the article" in text
+    verdicts = kept.verdicts.set_index("claim")["verdict"]
+    assert verdicts.filter(like="on-marked-objects").tolist() == ["holds"] * 4
+    assert verdicts["density-relies-less-on-backgrounds"] == "opposite"
+    assert (p.n_train, p.epochs, p.n_few, len(p.seeds)) == (6_000, 4, 300, 4)
+
+
+def test_chance_is_the_part_of_a_canvas_that_the_article_covers():
+    try:
+        articles = load_data("fashion_mnist").test
+    except DataMissing as missing:
+        pytest.skip(str(missing))
+    masks = clutter(articles, seed=1, swapped=False, opaque=True)[0].masks
+    assert masks is not None
+    text = notebooks.source("side_by_side").read_text()
+    assert f"the same everywhere has {masks[:300].float().mean().item():.2f}." in text
+
+
+def test_what_is_said_of_strengths_for_marked_objects_is_so():
+    kept, text = load_results("side_by_side", "workstation"), notebooks.source("side_by_side")
+    rows = kept.frame[kept.frame["data"] == "article_canvas"]
+    measured = dict.fromkeys(("accuracy", "on_object", "swapped"), MEASURES["accuracy"])
+    cells = tables.compared(rows, measured).set_index(["measure", "method"])
+    text = text.read_text()
+    cost = -100 * cells.loc["accuracy", "difference"]
+    dear = ["l1", "density", "finite_difference", "curvature"]
+    assert {*cost.index[cost > 1]} == {*dear}
+    said = "L1 {:.1f}, density {:.1f}, finite differences {:.1f} and landscape curvature {:.1f})"
+    assert said.format(*cost[dear]) in text
+    lost = 100 * tables.lost(rows).set_index(["method", "strength"])["lost"]
+    chosen = cells.loc["accuracy", "strength"].astype(float)
+    assert f"had lost {max(lost[m, chosen[m]] for m in dear):.1f} points at most" in text
+    assert "CURE cost {:.1f} and {:.1f}.".format(*cost[["adversarial", "cure"]]) in text
+    swept = rows[~rows["chosen"].astype(bool)].pivot_table(
+        "value", ["method", "strength"], "metric"
+    )
+    gradients = ["input_gradient", "finite_difference", "logit_gradient", "density"]
+    for method in [*gradients, "cure", "adversarial"]:
+        weak, strong = swept.loc[method].sort_index()[["on_object", "swapped"]].to_numpy()
+        assert strong[0] > weak[0]
+        assert strong[1] < weak[1]
+    attacked = swept.loc[("adversarial", 0.016), ["on_object", "swapped"]]
+    assert "(PGD training at 0.016: {:.2f} and {:.2f})".format(*attacked) in text
+    pairs = [("density", 0.01), ("finite_difference", 0.003)]
+    assert [chosen[m] / s for m, s in pairs] == pytest.approx([10, 10])
+    assert [f"{swept.loc[pair, 'on_object']:.2f}" for pair in pairs] == ["0.28"] * 2
+    ends = swept.loc[[*pairs, ("none", 0.0)], "swapped"]
+    assert "method ({:.3f} and {:.3f}, without {:.3f})".format(*ends) in text
 
 
 def test_the_program_has_the_strength_that_the_guide_names():

@@ -46,7 +46,8 @@ class BatchNormTraining(Function):
         need_x, need_w, need_b = _wanted_of(ctx, x, w, b)
         if not torch.is_grad_enabled():
             need = [need_x, need_w, need_b]
-            return *_backward(gy, x, w, mean, rstd, ctx.eps, need), None, None
+            found = _backward(gy, x, w, mean, rstd, ctx.eps, need)
+            return *(g if needed else None for g, needed in zip(found, need)), None, None
         if need_w or need_b:
             return *_all_gradients(gy, x, w, b, ctx.eps), None, None
         gx = BatchNormInput.apply(gy, x, w, mean, rstd, ctx.eps) if need_x else None
@@ -102,7 +103,8 @@ class ScaleShift(Function):
         # CUDA asks for statistics of the batch here, too, and makes up for empty ones.
         exact = torch.promote_types(s.dtype, torch.float32)
         saved = [s.new_empty(0, dtype=exact) if s.is_cuda else None] * 2
-        return aten.native_batch_norm_backward(gy, x, s, zeros, ones, *saved, False, 0.0, need)
+        found = aten.native_batch_norm_backward(gy, x, s, zeros, ones, *saved, False, 0.0, need)
+        return tuple(g if needed else None for g, needed in zip(found, need))
 
 
 def scale_and_shift(

@@ -21,8 +21,8 @@ from suite.units import Training
 
 # Images of at most so many bytes are kept on the device; of more, each batch is brought there.
 RESIDENT_BYTES = 2**32
-# What training takes by the kind of device: the faster of the two where that was measured
-# (`benchmarks/results`). On CUDA it never was, so it is stock there.
+# What training takes by the kind of device: the faster of the two (`benchmarks/results`). On CUDA
+# that is stock: a step with a ResNet-18 took 3.7 plain ones so and 4.5 the fast way, on an H200.
 DEFAULT = {"cpu": "fast", "cuda": "stock"}
 
 

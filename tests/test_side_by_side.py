@@ -21,14 +21,15 @@ from suite.data.synthetic import clutter
 from suite.errors import DataMissing, UsageError
 from suite.evidence.claims import load_claims
 from suite.evidence.results import load_results
-from suite.evidence.statistics import Interval, mean_interval
+from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
 from suite.papers import side_by_side as paper
 from suite.papers import side_by_side_measures as own
 from suite.papers import side_by_side_tables as tables
 from suite.papers.measure import METRICS
-from suite.paths import NOTEBOOKS
+from suite.paths import NOTEBOOKS, ROOT
 from suite.training.augmentation import with_noise
+from suite.training.penalties import terms
 from suite.units import Measurement
 
 PARAMETERS = notebooks.all_parameters(
@@ -523,6 +524,12 @@ def test_what_is_said_of_leakage_is_so():
     assert set(verdicts.filter(like="leaks")) == {"holds"}
 
 
+def ends(values, sign: int = 1, form: str = ".3f") -> str:
+    """Write the difference of a cell, or an interval, with its ends; with the other sign, if -1."""
+    middle, *both = (sign * float(x) for x in values)
+    return interval_text(Interval(middle, *sorted(both)), form)
+
+
 def test_what_is_said_of_marked_objects_is_so():
     values = notebooks.resolve("side_by_side", "workstation", {})
     panels = {p.data: p for p in paper.panels(notebooks.all_parameters("side_by_side", values))}
@@ -538,12 +545,9 @@ def test_what_is_said_of_marked_objects_is_so():
     assert (swapped["difference"] < 0).all()
     assert f"accurate than none is ({swapped['base'].iloc[0]:.2f}): finite" in text
     assert [*swapped.index[swapped["stands"].astype(bool)]] == ["finite_difference"]
-
-    def ends(cell, sign=1):
-        pair = ["low", "high"] if sign > 0 else ["high", "low"]
-        return interval_text(Interval(*(sign * cell[["difference", *pair]].astype(float))), ".3f")
-
-    density, near = (ends(swapped.loc[m], -1) for m in ("density", "finite_difference"))
+    density, near = (
+        ends(swapped.loc[m, tables.ENDS], -1) for m in ("density", "finite_difference")
+    )
     assert f"differences lose {near}, which stands, and density {density}, each more" in text
     wide = shown.rows[shown.rows["chosen"].astype(bool)].pivot_table(
         "value", ["metric", "method"], "seed"
@@ -551,9 +555,9 @@ def test_what_is_said_of_marked_objects_is_so():
     beyond = wide.loc["swapped"] - wide.loc["accuracy"]  # "more than it loses of clean accuracy"
     for method in ("finite_difference", "density", "l1", "adversarial"):
         assert mean_interval((beyond.loc[method] - beyond.loc["none"]).to_numpy()).high < 0
-    top, gradient = (ends(on_object.loc[m]) for m in ("top_gap", "input_gradient"))
+    top, gradient = (ends(on_object.loc[m, tables.ENDS]) for m in ("top_gap", "input_gradient"))
     assert f"those of Top-GAP ({top}) and of the input gradient ({gradient}) without" in text
-    attacked, l1 = (ends(swapped.loc[m], -1) for m in ("adversarial", "l1"))
+    attacked, l1 = (ends(swapped.loc[m, tables.ENDS], -1) for m in ("adversarial", "l1"))
     assert f"Before Holm PGD training ({attacked}), L1 ({l1}), noise and landscape curv" in text
     beside = {"density", "finite_difference", "adversarial", "l1", "noise", "curvature"}
     assert {*swapped.index[swapped["high"] < 0]} == beside
@@ -606,6 +610,124 @@ def test_what_is_said_of_strengths_for_marked_objects_is_so():
     assert [f"{swept.loc[pair, 'on_object']:.2f}" for pair in pairs] == ["0.28"] * 2
     ends = swept.loc[[*pairs, ("none", 0.0)], "swapped"]
     assert "method ({:.3f} and {:.3f}, without {:.3f})".format(*ends) in text
+
+
+def fine_tuned() -> tuple[tables.Panel, pd.DataFrame, str]:
+    """Return the panel of the network that is fine-tuned, its cells, and the text of the page."""
+    values = notebooks.resolve("side_by_side", "workstation", {})
+    everything = paper.panels(notebooks.all_parameters("side_by_side", values))
+    (tuned,) = filter(paper.is_fine_tuned, everything)
+    shown = tables.of_panel(load_results("side_by_side", "workstation").frame, tuned)
+    cells = shown.cells.set_index(["measure", "method"])
+    return shown, cells, notebooks.source("side_by_side").read_text()
+
+
+def test_what_is_said_of_both_halves_of_the_test_images_is_so():
+    shown, cells, text = fine_tuned()
+    rows = shown.rows[shown.rows["chosen"].astype(bool)]
+    other = rows[rows["metric"] == "choice"].pivot_table("value", "seed", "method")
+    gaps = other.rsub(other["none"], axis=0).drop(columns="none")
+    costs = {method: mean_interval(100 * gaps[method])[:3] for method in gaps}
+    here = -100 * cells.loc["accuracy", "difference"].astype(float)
+    assert len(costs) == 10
+    assert all(cost[0] > here[method] for method, cost in costs.items())  # "kinder to all ten"
+    named = ["input_gradient", "finite_difference", "cure", "noise", "adversarial"]
+    said = (
+        "the same six networks lose {} points with the input gradient ({:.2f} on the half that is "
+        "shown), {} with finite differences ({:.2f}), {} with CURE ({:.2f}), {} with noise ({:.2f})"
+        ", {} with PGD training ({:.2f}), and gain {} with L1 ({:.2f})."
+    )
+    parts = [part for m in named for part in (ends(costs[m], form=".2f"), here[m])]
+    assert said.format(*parts, ends(costs["l1"], -1, ".2f"), -here["l1"]) in text
+    assert f"at 0.01 six networks lose {costs['input_gradient'][0]:.2f} points on the half" in text
+    first = (ROOT / "book" / "index.md").read_text()
+    lost = [ends(costs[m], form=".2f") for m in ("finite_difference", "input_gradient")]
+    assert f"half of the test images alone ({lost[0]} points)" in first
+    assert f"points ({lost[1]} on the other half of the test images): open." in first
+
+
+def test_what_is_said_to_be_open_of_the_fine_tuned_network_is_so():
+    shown, cells, text = fine_tuned()
+    rows = shown.rows[(shown.rows["metric"] == "attacked") & shown.rows["chosen"].astype(bool)]
+    wide = rows.pivot_table("value", "seed", "method")
+    logit, noise = (cells.loc[("attacked", m)] for m in ("logit_gradient", "noise"))
+    said = f"label's logit ({ends(logit[tables.ENDS])}, p = {logit['p']:.3f}); of marginal density"
+    assert said in text
+    assert not logit["stands"]
+    next_three = mean_interval((wide["input_gradient"] - wide["none"]).loc[4:])
+    assert f"next three alone give {ends(next_three[:3])}." in text
+    assert cells.loc[("attacked", "input_gradient"), "difference"] < paper.SMALLEST["attacked"]
+    p = t_test_p(wide["finite_difference"] - wide["input_gradient"])
+    assert f"at 0.01 (p = {p:.2f}). No claim was written" in text
+    tested = [claim["test"]["settings"] for claim in load_claims("side_by_side")]
+    pairs = [{s["first"], s["second"]} for s in tested]
+    assert {"finite_difference", "input_gradient"} not in pairs
+    small = load_results("side_by_side", "workstation").frame.query("data == 'fashion_mnist'")
+    there = tables.compared(small, {"attacked": MEASURES["attacked"]}).set_index("method")
+    helps = there.loc["noise"]
+    assert helps["stands"]
+    strengths = [f"at {cell['strength']:g}" for cell in (noise, helps)]
+    assert f"here ({ends(noise[tables.ENDS])}, {strengths[0]}), though" in text
+    assert f"small network ({helps['difference']:.3f}, {strengths[1]})." in text
+    verdicts = load_results("side_by_side", "workstation").verdicts.set_index("claim")["verdict"]
+    assert verdicts["fine-tuned-noise-resists-attacks"] == "no such effect"
+    strongest = shown.rows.groupby("method")["strength"].max()
+    for method in ("density", "logit_gradient", "target", "curvature"):
+        assert cells.loc[("accuracy", method), "strength"] == strongest[method]
+        assert cells.loc[("accuracy", method), "high"] > 0
+    assert set(strongest[["density", "logit_gradient"]]) == {0.03}
+
+
+def test_what_is_said_of_l1_and_of_steady_maps_of_the_fine_tuned_network_is_so():
+    _, cells, text = fine_tuned()
+    errors = cells.loc["calibration", "mean"][["l1", "cure"]]
+    assert "their calibration errors of {:.2f} and {:.2f} show".format(*errors) in text
+    put_in, share = cells.loc[("insertion", "l1")], cells.loc[("pointing", "l1")]
+    assert put_in["stands"]
+    assert share["stands"]
+    falls = ends(put_in[tables.ENDS], -1, ".2f")
+    said = f"with L1 by {falls} ({put_in['base']:.2f} to {put_in['mean']:.2f}), and its share on "
+    said += f"one image of four rises ({share['base']:.3f} to {share['mean']:.3f}, of ten images)."
+    assert said in text
+    plain = cells.loc[("sensitivity", "l1"), "base"]
+    assert f"max-sensitivity without a method is {plain:.2f} already." in text
+    assert plain > 2**0.5
+    assert not cells.loc[["sensitivity", "change", "lipschitz"], "stands"].any()
+    values = notebooks.resolve("side_by_side", "workstation", {})
+    everything = paper.panels(notebooks.all_parameters("side_by_side", values))
+    (tuned,) = filter(paper.is_fine_tuned, everything)
+    assert (tuned.n_few, tuned.noise_std) == (10, 0.05)
+    (term,) = terms({"input_gradient": {"strength": 1.0, "warm_up": tuned.warm_up}})
+    n_steps = tuned.n_train // tuned.batch_size
+    rise = [term.strength_in(step) for step in range(1, n_steps + 1)]
+    rates = [1 + np.cos(np.pi * step / n_steps) for step in range(n_steps)]
+    assert (
+        f"first {tuned.warm_up} of {n_steps} steps. So penalties act at {np.mean(rise):.2f}" in text
+    )
+    assert f"({np.average(rise, weights=rates):.2f} if steps are weighted" in text
+    attacked = paper.training(tuned, paper.Network("adversarial", 0.002, 1, True))
+    assert "warm_up" not in attacked.penalties["adversarial"]
+    profile = (NOTEBOOKS / "profiles" / "side_by_side" / "workstation.yml").read_text()
+    assert f"acts at {np.mean(rise):.2f} of it on average" in profile
+
+
+def test_what_is_said_of_all_claims_after_holm_is_so():
+    tier = {claim["id"]: claim["tier"] for claim in load_claims("side_by_side")}
+    tested = load_results("side_by_side", "workstation").verdicts.dropna(subset="p")
+    tested = tested[tested["claim"].map(tier) == "ours"].set_index("claim")
+    adjusted = pd.Series(holm(tested["p"].tolist()), tested.index)
+    fine = ["pgd-training-resists-more", "l1-resists-attacks", "cure-resists-attacks"]
+    standing = {f"fine-tuned-{name}" for name in [*fine, "input-gradient-keeps-calibration"]}
+    standing |= {"density-leaks-less-than-input-gradient", "input-gradient-leaks-less"}
+    standing |= {"pgd-training-leaks-less", "density-on-marked-objects"}
+    standing |= {"pgd-training-on-marked-objects"}
+    assert {*adjusted.index[adjusted < 0.05]} == standing
+    text = notebooks.source("side_by_side").read_text()
+    assert f"{len(tested)} tested claims of the tier *ours*, nine would stand." in text
+    rest = adjusted[(tested["p"] < 0.05) & (adjusted >= 0.05)]
+    assert len(rest) == 10  # "Ten more have p below 0.05"
+    assert rest.idxmin() == "fine-tuned-finite-differences-resist-attacks"
+    assert f"finite differences, fine-tuned ({rest.min():.3f})." in text
 
 
 def test_the_program_has_the_strength_that_the_guide_names():

@@ -8,6 +8,8 @@ from benchmarks import tables
 from benchmarks.__main__ import merged
 from benchmarks.architectures import gradient
 from benchmarks.training_step import COMPLAINTS
+from suite.paths import ROOT
+from suite.training.loop import DEFAULT
 from tests.double_backward import small
 
 
@@ -137,3 +139,18 @@ def test_forms_of_the_density_stand_over_the_plain_step_and_by_classes():
     ]
     with pytest.raises(ValueError, match="expected marginal density; run 'make bench'"):
         tables.density_forms({"rows": []})
+
+
+def test_what_is_said_of_fast_layers_on_cuda_was_measured():
+    results = tables.measured("cuda")
+    assert results is not None
+    assert results["device"] == "NVIDIA H200"
+    times = {row["case"]: row["value"] for row in results["rows"]}
+    ends = [f": as a user has it, {way} / plain" for way in ("stock", "fast")]
+    networks = [case.removesuffix(ends[0]) for case in times if case.endswith(ends[0])]
+    slower = [name for name in networks if times[name + ends[0]] < times[name + ends[1]]]
+    assert (len(slower), len(networks)) == (4, 5)
+    assert DEFAULT["cuda"] == "stock"
+    said = "on an H200 stock autograd was the faster one for four of five networks."
+    for page in ("README.md", "book/use_in_your_training.md"):
+        assert said in (ROOT / page).read_text()

@@ -100,6 +100,7 @@ def fast_double_backward(model: nn.Module) -> Any:
     network in channels-last layout, and come back contiguous. Functions that are not known to do
     the same in both layouts get contiguous images, and a network with forward hooks keeps its
     layout; a module that keeps feature maps for itself may find them in channels-last.
+    On CUDA measure first: stock autograd was faster on an H200, for four of five networks.
 
     Args:
         model: any network in Python. It can be used by itself as before.

@@ -49,7 +49,7 @@ robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
 keep_images=True n_images scale=1.0 seed=0 source=None
 saliency_maps: data=None n_images saliency
 second_order_distance: n_images
-share_on_object: n_images saliency='logit_gradient'
+share_on_object: beyond_others=False n_images saliency='logit_gradient'
 shifted_accuracy: n_images=None pixels
 top_k_accuracy: k=5 n_images=None
 training_steps: batch_size=128 form n_steps strength tolerance=2.0

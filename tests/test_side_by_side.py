@@ -786,6 +786,10 @@ def test_the_share_on_the_object_is_that_of_the_map_under_its_mask():
     expected = (weights * masks[:4].flatten(1)).sum(1) / weights.sum(1)
     found = own.share_on_object(subject, n_images=4).per_image
     torch.testing.assert_close(found, expected.double())
+    other = (weights[1] * masks[3].flatten()).sum() / weights[1].sum()  # the class of image 1
+    beyond = own.share_on_object(subject, n_images=4, beyond_others=True).per_image
+    torch.testing.assert_close(beyond[1], (expected[1] - other).double())
+    assert beyond[[0, 2]].isnan().all()  # alone in their classes
     split.masks = None
     with pytest.raises(UsageError, match="share_on_object: expected a data set with masks, got"):
         own.share_on_object(subject, n_images=4)

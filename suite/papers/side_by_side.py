@@ -52,7 +52,8 @@ ROUNDING = 1e-9
 SMALLEST = {"accuracy": 0.01, "calibration": 0.01, "corrupted": 0.01, "shifted": 0.01}
 SMALLEST |= {"attacked": 0.05, "faithful": 0.05, "formula": 0.05, "insertion": 0.01}
 FACTOR = 1.1
-SMALLEST |= {"pointing": 0.02, "on_object": 0.02, "swapped": 0.01, "entropy": math.log(FACTOR)}
+SMALLEST |= {"pointing": 0.02, "on_object": 0.02, "beyond": 0.02, "swapped": 0.01}
+SMALLEST |= {"entropy": math.log(FACTOR)}
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
 # Keys of a panel that are not fields of a training: `warm_up` is that of every penalty, `measured`
@@ -71,7 +72,7 @@ OF_PANEL = {
 OF_PANEL |= {"seeds", "n_few", "n_least", "n_attacked", "auto_steps", "n_queries", "n_corrupted"}
 OF_PANEL |= {"n_landscape", "block", "patch", "n_shifted", "n_targets", "only"}
 # Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
-ASKED_FOR = {"leakage", "leakage_share", "on_object", "swapped"}
+ASKED_FOR = {"leakage", "leakage_share", "on_object", "beyond", "swapped"}
 REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
@@ -186,6 +187,13 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
             few | {"relative": True},
         ),
         "on_object": ("share on the object", 1, "top_gap", "share_on_object", few | gradient),
+        "beyond": (
+            "share beyond other objects'",
+            1,
+            "top_gap",
+            "share_on_object",
+            few | gradient | {"beyond_others": True},
+        ),
         "swapped": (
             "accuracy, backgrounds swapped",
             1,

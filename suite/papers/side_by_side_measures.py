@@ -111,20 +111,31 @@ def image_grids(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def share_on_object(
-    subject: EvaluatedModel, *, n_images: int, saliency: str = "logit_gradient"
+    subject: EvaluatedModel,
+    *,
+    n_images: int,
+    saliency: str = "logit_gradient",
+    beyond_others: bool = False,
 ) -> Result:
     """Share of the absolute saliency of the label that lies on the object, as its mask marks it.
 
-    Chance, that of a map that is the same everywhere, is the share of the image that it covers.
+    A map that is the same everywhere has the share of the image that the object covers, one that
+    marks the middle has more where objects stand there. With `beyond_others` the mean share that
+    the same map has on the objects of all other images of its class is taken away, so any map that
+    does not look at its image has 0 on average; NaN where no other image has the class.
 
     Raises:
         UsageError: data without masks, or with some of another size than the images.
     """
     masks = object_masks(subject.data, subject.unit.data, "share_on_object")[:n_images]
     images, labels = subject.test_images(n_images)
-    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels).abs().sum(1)
-    on_object = (maps * masks.to(maps)).flatten(1).sum(1)
-    return Result((on_object / maps.flatten(1).sum(1)).double())
+    maps = metrics.saliency_maps(subject.folded, saliency)(images, labels).abs().sum(1).flatten(1)
+    shares = maps / maps.sum(1, keepdim=True) @ masks.to(maps).flatten(1).T  # of map i on mask j
+    own = shares.diagonal()
+    if beyond_others:
+        same = (labels == labels[:, None]).to(shares).fill_diagonal_(0)
+        own = own - (shares * same).sum(1) / same.sum(1)
+    return Result(own.double())
 
 
 def second_order_distance(subject: EvaluatedModel, *, n_images: int) -> Result:

@@ -618,7 +618,7 @@ def test_what_the_first_page_and_the_readme_say_of_side_by_side_is_what_was_kept
     assert taken["higher accuracy, attacked"].startswith("PGD training")
     assert taken["lower max-sensitivity"].startswith("SoftPlus")
     assert ": −0.39 [" in tables.price(rows, "adversarial", "input_gradient")
-    assert "the landscape target is ten times as strong here" in source("side_by_side").read_text()
+    assert "the landscape target is ten times as strong as on" in source("side_by_side").read_text()
     target = [p["panels"][n]["chosen"]["target"] for n in (0, 1)]
     assert target[1] == 10 * target[0]
     chosen = rows.query("metric == 'choice' and chosen").pivot(

@@ -385,7 +385,11 @@ def test_what_the_top_of_the_page_says_of_methods_is_what_was_kept():
     assert points["input_gradient"] == pytest.approx(-0.5, abs=0.05)
     assert f"finite differences (no cost seen, {steps['finite_difference']:.1f} times)" in text
     assert cells.loc[("accuracy", "finite_difference"), "high"] > 0
-    for method in ("input_gradient", "finite_difference", "noise"):  # "about six tenths"
+    tenths, error = -10 * points["top_gap"], cells.loc[("calibration", "top_gap")]
+    said = "of a point, {:.1f} times, but a calibration error of {:.3f} in place of {:.3f})"
+    assert said.format(steps["top_gap"], error["mean"], error["base"]) in text
+    assert tenths == pytest.approx(6, abs=0.5)
+    for method in ("input_gradient", "finite_difference", "noise", "top_gap"):  # "six tenths"
         ratio = cells.loc[("attacked", method), "difference"] / attacked["difference"]
         assert ratio == pytest.approx(0.6, abs=0.07)
     shares = cells.loc["pointing", "mean"]
@@ -554,7 +558,7 @@ def test_what_is_said_of_marked_objects_is_so():
     assert all(0.62 < more[name] < 0.72 for name in names)  # "two thirds of it"
     gain = ends(beyond.loc["top_gap", tables.ENDS])
     assert f"beyond them it has {gain} more than without a method" in text
-    assert f"a gain in accuracy was seen with no method ({swapped['base'].iloc[0]:.2f} " in text
+    assert f"the twelve methods was seen to raise accuracy ({swapped['base'].iloc[0]:.2f} " in text
     assert (swapped["low"] <= 0).all()
     assert {*swapped.index[swapped["high"] >= 0.01]} == {"top_gap", "softplus", "target"}
     assert [*swapped.index[swapped["stands"].astype(bool)]] == ["finite_difference"]
@@ -579,7 +583,7 @@ def test_what_is_said_of_marked_objects_is_so():
     assert f"has {ends(other[['estimate', 'low', 'high']], form='.4f')} for its method" in text
     assert other["n"] == 12
     top, gradient = (ends(on_object.loc[m, tables.ENDS]) for m in ("top_gap", "input_gradient"))
-    assert f"those of Top-GAP ({top}) and of the input gradient ({gradient}) without" in text
+    assert f"those of Top-GAP ({top}) and of the input gradient ({gradient}) do not" in text
     attacked, l1 = (ends(swapped.loc[m, tables.ENDS], -1) for m in ("adversarial", "l1"))
     assert f"Before Holm PGD training ({attacked}), L1 ({l1}), noise and landscape curv" in text
     beside = {"density", "finite_difference", "adversarial", "l1", "noise", "curvature"}
@@ -653,6 +657,14 @@ def fine_tuned() -> tuple[tables.Panel, pd.DataFrame, str]:
     return shown, cells, notebooks.source("side_by_side").read_text()
 
 
+def test_what_the_lead_on_the_fine_tuned_network_says_of_accuracy_and_calibration_is_so():
+    _, cells, text = fine_tuned()
+    plain = cells.loc[("accuracy", "adversarial"), "base"]
+    assert f"weights of ImageNet, {plain:.3f} accurate without a method" in text
+    error = cells.loc[("calibration", "adversarial"), ["base", "mean"]]
+    assert "PGD training its calibration error rises from {:.3f} to {:.3f}.".format(*error) in text
+
+
 def test_what_is_said_of_both_halves_of_the_test_images_is_so():
     shown, cells, text = fine_tuned()
     rows = shown.rows[shown.rows["chosen"].astype(bool)]
@@ -682,7 +694,9 @@ def test_what_is_said_to_be_open_of_the_fine_tuned_network_is_so():
     rows = shown.rows[(shown.rows["metric"] == "attacked") & shown.rows["chosen"].astype(bool)]
     wide = rows.pivot_table("value", "seed", "method")
     logit, noise = (cells.loc[("attacked", m)] for m in ("logit_gradient", "noise"))
-    said = f"label's logit ({ends(logit[tables.ENDS])}, p = {logit['p']:.3f}); of marginal density"
+    both = cells.loc["attacked"].loc[["logit_gradient", "input_gradient"], "p"].map("{:.3f}".format)
+    (p,) = set(both)
+    said = f"label's logit ({ends(logit[tables.ENDS])}; p = {p} of either); of marginal density"
     assert said in text
     assert not logit["stands"]
     next_three = mean_interval((wide["input_gradient"] - wide["none"]).loc[4:])
@@ -754,7 +768,8 @@ def test_what_is_said_of_all_claims_after_holm_is_so():
     standing |= {"pgd-training-on-marked-objects"}
     assert {*adjusted.index[adjusted < 0.05]} == standing
     text = notebooks.source("side_by_side").read_text()
-    assert f"{len(tested)} tested claims of the tier *ours*, nine would stand." in text
+    assert f"{len(tested)} tested claims of the tier *ours* (this book's own, not" in text
+    assert "a paper's), nine would stand." in text
     rest = adjusted[(tested["p"] < 0.05) & (adjusted >= 0.05)]
     assert len(rest) == 10  # "Ten more have p below 0.05"
     assert rest.idxmin() == "fine-tuned-finite-differences-resist-attacks"

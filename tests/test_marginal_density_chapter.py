@@ -937,6 +937,55 @@ def test_what_is_said_of_the_fine_tuned_network_is_what_was_kept():
     assert [*strong] == re.findall(r"without one, and ([\d.]+) with either at λ = 1\.", PAGE)
 
 
+def test_what_is_said_of_cifar_10_is_what_was_kept():
+    kept = load_results(CHAPTER, "workstation")
+    verdicts = (
+        kept.verdicts.query("data == 'cifar10-jpeg'")
+        .set_index("claim")
+        .filter(like="cifar-", axis=0)
+    )
+    text = {
+        claim: interval_text(Interval(*row[["estimate", "low", "high"]].astype(float)), ".3f")
+        for claim, row in verdicts.iterrows()
+    }
+    names = [
+        "cifar-above-input-gradient",
+        "cifar-above-input-gradient-under-auto-pgd",
+        "cifar-gradient-steadier-than-with-input-gradient",
+        "cifar-other-logits-flatter-than-with-input-gradient",
+    ]
+    nothing = "no such effect"
+    assert verdicts.loc[names, "verdict"].tolist() == [nothing, "open", nothing, "open"]
+    pgd, auto, noise, others = (text[name] for name in names)
+    said = f"differs by {pgd}, where the paper has +0.122 on CIFAR-100."
+    index = (ROOT / "book" / "index.md").read_text()
+    assert said in PAGE
+    assert index.count(f"{pgd}; published +0.122 on CIFAR-100") == 2
+    assert f"either is ahead is open ({auto}), and so is" in PAGE
+    assert f"smaller with density ({others} times); under noise" in PAGE
+    assert f"gradients change alike ({noise} times)" in PAGE
+    (claim,) = [c for c in load_claims(CHAPTER) if c["id"] == names[0]]
+    assert published_effect(claim) / 2 > verdicts.loc[names[0], "high"]  # "half of the published"
+    frame = kept.frame.query("data == 'cifar10-jpeg'")
+    mean = frame[frame["panel"] == "strength"].groupby(["metric", "method", "strength"])["value"]
+    mean = mean.mean()
+    left = (mean["pgd_l2"] + mean["pgd_linf"]) / 2
+    plain, density, older = ("standard", 0.0), ("density", 0.1), ("input_gradient", 0.1)
+    clean = mean["accuracy"]
+    assert clean[plain] > 0.75
+    assert f"each have {clean[plain]:.3f} clean accuracy" in PAGE
+    assert f"takes it to {clean[density]:.3f} and what PGD-20 leaves (mean" in PAGE
+    ends = f"norms) from {left[plain]:.3f} to {left[density]:.3f}, the input"
+    assert f"{ends} gradient to {clean[older]:.3f} and {left[older]:.3f}." in PAGE
+    said = "(PGD-20 leaves {:.3f} and {:.3f} at λ = 0.1, {:.3f} without a penalty)"
+    assert said.format(left[density], left[older], left[plain]) in index
+    weak = 100 * (clean[plain] - clean[[("density", 0.01), ("input_gradient", 0.01)]])
+    assert weak.between(0.125, 0.375).all()  # "a quarter of a point"
+    equal = frame.query("panel == 'equal' and metric == 'accuracy'")
+    assert f"equal accuracy, {equal['value'].mean():.3f} (one to four points" in PAGE
+    assert (equal["n"].max(), equal["seed"].nunique()) == (4, 4)
+
+
 def test_what_is_said_of_the_worst_group_is_what_was_kept():
     rows = load_results(CHAPTER, "workstation").verdicts.query("data == 'texturedmnist'")
     rows = rows.set_index("claim")

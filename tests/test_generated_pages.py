@@ -100,7 +100,7 @@ def test_summary_counts_the_claims_of_each_tier(executed):
 def test_status_page_names_the_data_of_all_panels(executed):
     page = pages.status_page()
     row = next(line for line in page.splitlines() if "| marginal density | workstation |" in line)
-    photographs = "`resized:imagenette160:96`, `cifar10-jpeg`"
+    photographs = "`cifar10-jpeg`, `resized:imagenette160:96`"
     assert f"`blockmnist`, {photographs}, `texturedmnist`, `texturedmnist-1pct`" in row
 
 

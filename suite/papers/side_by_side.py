@@ -110,6 +110,7 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
     auto |= {"n_targets": p.n_targets} if p.n_targets else {}
     faith = few | gradient | {"patch": p.patch}
     noisy = few | gradient | {"n_samples": p.n_samples}
+    others = few | gradient | {"beyond_others": True}
     curve = few | {"saliency": "integrated_gradients", "n_steps": 28}
     flat = {"part": "block_tv", "block": p.block, "n_images": p.n_landscape}
     regular, density, high = "gradient_regularisation", "marginal_density", "high_order_saliency"
@@ -187,13 +188,7 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
             few | {"relative": True},
         ),
         "on_object": ("share on the object", 1, "top_gap", "share_on_object", few | gradient),
-        "beyond": (
-            "share beyond other objects'",
-            1,
-            "top_gap",
-            "share_on_object",
-            few | gradient | {"beyond_others": True},
-        ),
+        "beyond": ("beyond other objects'", 1, "top_gap", "share_on_object", others),
         "swapped": (
             "accuracy, backgrounds swapped",
             1,

@@ -386,7 +386,7 @@ def test_what_the_top_of_the_page_says_of_methods_is_what_was_kept():
     assert f"finite differences (no cost seen, {steps['finite_difference']:.1f} times)" in text
     assert cells.loc[("accuracy", "finite_difference"), "high"] > 0
     tenths, error = -10 * points["top_gap"], cells.loc[("calibration", "top_gap")]
-    said = "of a point, {:.1f} times, but a calibration error of {:.3f} in place of {:.3f})"
+    said = "of a point, {:.1f} times, calibration error {:.3f}, not {:.3f})"
     assert said.format(steps["top_gap"], error["mean"], error["base"]) in text
     assert tenths == pytest.approx(6, abs=0.5)
     for method in ("input_gradient", "finite_difference", "noise", "top_gap"):  # "six tenths"

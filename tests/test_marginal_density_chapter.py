@@ -95,6 +95,7 @@ def test_networks_other_than_the_first_have_the_methods_of_table_3():
         ("hessian", {"input_hessian": {"strength": 0.2, "of": "logit"}}),
         ("score_matching", {"score_matching": {"strength": 0.2, "trace": "taylor"}}),
         ("input_gradient", {"logit_gradient": {"strength": 0.2}}),
+        ("loss_gradient", {"input_gradient": {"strength": 0.2}}),
         ("density", {"marginal_density": {"strength": 0.2}}),
         ("group_dro_density", {"marginal_density": {"strength": 0.2}}),
         ("density_naive", {"marginal_density": {"strength": 0.2, "implementation": "naive"}}),
@@ -415,6 +416,36 @@ def test_each_seed_is_compared_on_its_own_curves():
     assert wide.loc[1].to_numpy() == pytest.approx(wide.loc[0].to_numpy() / 2)
     assert found["against"].eq("input_gradient").all()
     assert found["panel"].eq("equal").all()
+
+
+class TestLongSweep:
+    """A second sweep of the same data and network, told apart by its part."""
+
+    def test_step_sizes_are_quantities_of_their_own(self):
+        sweep = parameters()["sweeps"][0] | {
+            "part": "long",
+            "metrics": ["accuracy", "pgd_l2"],
+            "other_strengths": {"loss_gradient": [0.1]},
+        }
+        readings = [{"norm": "l2", "epsilon": 1.0, "step_size": size} for size in (0.2, 0.01)]
+        rows = rows_of("long", sweeps=[sweep], pgd=readings)
+        measured = {labels["metric"] for labels, _ in rows}
+        assert measured == {"accuracy", "pgd_l2_0.2", "pgd_l2_0.01"}
+        assert methods(rows) == {"standard", "density", "input_gradient", "loss_gradient"}
+        assert {
+            unit.training.penalties["input_gradient"]["strength"]
+            for labels, unit in rows
+            if labels["method"] == "loss_gradient"
+        } == {0.1}
+        assert not rows_of("strength", sweeps=[sweep], pgd=readings)
+
+    def test_sweeps_are_compared_each_on_its_own(self):
+        half = {key: (accuracy, leakage / 2) for key, (accuracy, leakage) in CURVES.items()}
+        both = pd.concat([swept(), swept(half).assign(panel="long")])
+        wide = at_equal_accuracy(both).query("metric == 'leakage'")
+        wide = wide.pivot(index="panel", columns="method", values="value")
+        assert set(wide.index) == {"equal", "long_equal"}
+        assert wide.loc["long_equal"].to_numpy() == pytest.approx(wide.loc["equal"].to_numpy() / 2)
 
 
 def test_what_the_deviations_say_of_score_matching_is_what_was_kept():

@@ -44,15 +44,20 @@ READS_IMAGES = False
 # Parameters of the notebook of which a sweep may have its own.
 OF_SWEEP = {"strengths", "other_strengths", "sweep_seeds", "few_seeds", "pgd", "battery_linf"}
 OF_SWEEP |= {"auto_steps", "n_battery", "n_images", "n_curves"}
+# What a sweep may say of its rows: the part that they are of, and which metrics it measures.
+OF_ROWS = {"part", "metrics"}
 # What a panel says besides the fields of its trainings.
-OF_PANEL = {"foreign", "strength", "warm_up", "seeds", "left_out"} | OF_SWEEP
+OF_PANEL = {"foreign", "strength", "warm_up", "seeds", "left_out"} | OF_SWEEP | OF_ROWS
 # Parts in which each method has the strength of the experiment.
-SWEPT = ("strength", "group_sweep")
+SWEPT = ("strength", "long", "group_sweep")
+# Sweeps, each with the part that compares penalties at equal clean accuracy.
+EQUAL = {"strength": "equal", "long": "long_equal"}
 # Clean accuracy below that of standard training at which methods are compared.
 LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
 ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
+SHARES |= {"pgd_l2_0.2", "pgd_l2_0.01"}
 SHARES |= {"cosine_gradient"}
 
 
@@ -136,6 +141,7 @@ class Design:
             "score_matching": {"score_matching": {"strength": strength, "trace": "taylor"}},
             "cure": {"cure": {"strength": strength} | radii},
             "input_gradient": {"logit_gradient": {"strength": strength}},
+            "loss_gradient": {"input_gradient": {"strength": strength}},
         }
         return penalties.get(method, {})
 
@@ -222,7 +228,7 @@ class Design:
     def _of_strengths(self, panel: Panel) -> Iterator[Experiment]:
         """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
         p, n = self.p, self.p.n_images
-        blocks = panel["data"].startswith("blockmnist")
+        part, blocks = panel.get("part", SWEPT[0]), panel["data"].startswith("blockmnist")
         noise = {"n_images": n, "noise_std": p.noise_levels[-1]}
         wanted = [
             _wanted("accuracy"),
@@ -235,14 +241,20 @@ class Design:
             _wanted("gradient_change", **noise),
             _wanted("gradient_change", "absolute_change", **noise, relative=False),
         ]
+        wanted = [
+            w for w in wanted if w.labels["metric"] in panel.get("metrics", [w.labels["metric"]])
+        ]
+        for each in wanted:
+            if part == "long" and "step_size" in each.labels:
+                each.labels["metric"] += f"_{each.labels['step_size']:g}"  # a quantity a step size
         seeds = {"seeds": p.sweep_seeds}
-        yield Experiment("strength", panel, ["standard"], wanted, 0.0, **seeds)
+        yield Experiment(part, panel, ["standard"], wanted, 0.0, **seeds)
         for strength in p.strengths:
             methods = ["density", "input_gradient"]
-            yield Experiment("strength", panel, methods, wanted, strength, **seeds)
+            yield Experiment(part, panel, methods, wanted, strength, **seeds)
         for method, strengths in p.other_strengths.items():
             for strength in strengths:
-                yield Experiment("strength", panel, [method], wanted, strength, seeds=p.few_seeds)
+                yield Experiment(part, panel, [method], wanted, strength, seeds=p.few_seeds)
 
     def _of_norms(self, panel: Panel) -> Iterator[Experiment]:
         p, n = self.p, panel.get("n_images", self.p.n_images)
@@ -439,16 +451,16 @@ def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> p
     that lie between measured strengths of both methods.
 
     Args:
-        rows: of the part "strength" among others.
+        rows: of the sweeps, the keys of `EQUAL`, among others.
         losses: of clean accuracy, against standard training.
 
     Returns:
-        Rows of the part "equal": `method`, and `against`, the penalty that density is compared
-        with there.
+        Rows of the parts that are the values of `EQUAL`: `method`, and `against`, the penalty that
+        density is compared with there.
     """
-    rows = rows[(rows["panel"] == "strength") & (rows["status"] == "done")]
+    rows = rows[rows["panel"].isin(list(EQUAL)) & (rows["status"] == "done")]
     found = []
-    for (data, network, seed), part in rows.groupby(["data", "network", "seed"]):
+    for (name, data, network, seed), part in rows.groupby(["panel", "data", "network", "seed"]):
         curves = _curves(part)
         for other in sorted(curves.keys() - {"density"}):
             pair = [curves[name] for name in ("density", other) if name in curves]
@@ -457,7 +469,7 @@ def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> p
             common_losses = [loss for loss in losses if first <= loss <= reached]
             if len(pair) < 2 or not common_losses:
                 continue
-            common = {"panel": "equal", "data": data, "network": network, "seed": seed}
+            common = {"panel": EQUAL[name], "data": data, "network": network, "seed": seed}
             common |= {"against": other, "n": len(common_losses), "status": "done"}
             for method, curve in zip(("density", other), pair, strict=True):
                 means = {

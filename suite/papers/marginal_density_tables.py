@@ -25,6 +25,7 @@ TITLES = {
     "group_dro": "Group DRO",
     "score_matching": "score matching",
     "input_gradient": "input gradient",
+    "loss_gradient": "gradient of the loss",
     "cure": "CURE",
     "density": "density",
     "density_stable": "density, stable",

@@ -14,6 +14,7 @@ from suite.evidence.report import origin, readable, section_verdicts, verdict_ta
 from suite.evidence.results import Results, judged, load_results, save_tables
 from suite.evidence.scale import trainings_of
 from suite.evidence.tables import sentences
+from suite.paths import with_whole_paths
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
@@ -43,7 +44,8 @@ class Chapter:
     def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
         plots.set_style()
         self.name = name
-        self.parameters = {key: namespace[key] for key in notebooks.parameters(name)}
+        given = {key: namespace[key] for key in notebooks.parameters(name)}
+        self.parameters = with_whole_paths(given)
         self.profile = self.parameters["profile"]
         self.claims = load_claims(name)
         self.published = load_published(name)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from suite.errors import RunFailed, UsageError, expected, unknown
-from suite.paths import NOTEBOOKS, executed_folder
+from suite.paths import NOTEBOOKS, ROOT, executed_folder, with_whole_paths
 
 PROFILES = ("smoke", "laptop", "desktop", "workstation", "paper")
 START_ATTEMPTS = 3
@@ -60,12 +60,16 @@ def parameters(chapter: str) -> dict[str, Parameter]:
 
 
 def profiles(chapter: str) -> dict[str, dict[str, Any]]:
-    """Read the profiles of a chapter: the parameters that each one sets."""
+    """Read the profiles of a chapter: the parameters that each one sets.
+
+    Folders of own images are relative to the folder of the project.
+    """
     import yaml
 
     files = {file.stem: file for file in (NOTEBOOKS / "profiles" / chapter).glob("*.yml")}
     names = [name for name in dict.fromkeys([*PROFILES, *sorted(files)]) if name in files]
-    return {name: yaml.safe_load(files[name].read_text()) for name in names}
+    values = {name: yaml.safe_load(files[name].read_text()) for name in names}
+    return {name: with_whole_paths(of_profile, ROOT) for name, of_profile in values.items()}
 
 
 def resolve(chapter: str, profile: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +100,7 @@ def resolve_all(
         if profile not in by_profile:
             raise unknown("profile", profile, by_profile)
         changed = {name: value for name, value in changes.items() if name in entries}
-        resolved[chapter] = {**by_profile[profile], **changed}
+        resolved[chapter] = with_whole_paths({**by_profile[profile], **changed})
         for name, value in resolved[chapter].items():
             _check(chapter, name, value, entries)
     return resolved

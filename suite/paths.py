@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -21,3 +22,23 @@ def data_folder() -> Path:
 def executed_folder() -> Path:
     """Folder of executed chapters and their results: `REGLIB_EXECUTED`, else `book/executed`."""
     return Path(os.environ.get("REGLIB_EXECUTED") or ROOT / "book" / "executed").expanduser()
+
+
+def with_whole_paths(value: Any, base: Path | None = None) -> Any:
+    """Return parameters in which each folder of own images has its whole path.
+
+    A path is relative to `base`, or to where the command was started: a kernel starts elsewhere.
+
+    >>> with_whole_paths([{"data": "mnist"}, "resized:imagefolder:/my/photos:32"])
+    [{'data': 'mnist'}, 'resized:imagefolder:/my/photos:32']
+    """
+    if isinstance(value, dict):
+        return {name: with_whole_paths(part, base) for name, part in value.items()}
+    if isinstance(value, list):
+        return [with_whole_paths(part, base) for part in value]
+    if not isinstance(value, str):
+        return value
+    before, kind, path = value.partition("imagefolder:")
+    if before not in ("", "resized:") or not path:
+        return value
+    return f"{before}{kind}{(base or Path.cwd()) / os.path.expanduser(path)}"

@@ -1,6 +1,9 @@
-"""ImageNet with its variants and the wood set, from small copies laid out as the real ones."""
+"""ImageNet from small copies laid out as the real one, and folders of images of one's own."""
 
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +13,10 @@ from PIL import Image
 from suite import data
 from suite.data import image_folders, image_shape, load_data, source
 from suite.errors import DataMissing, UsageError
+from suite.runs import compute
+from suite.units import Training
 
 WORDNET = ("n01440764", "n01443537", "n02102040", "n15075141")
-FOLDERS = {
-    "imagenet_sketch": "sketch",
-    "imagenet_c:gaussian_noise:1": "imagenet-c/gaussian_noise/1",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -52,16 +53,6 @@ def test_imagenet_goes_round_its_classes(root: Path) -> None:
     assert loaded.test.labels.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_variants_of_imagenet_are_to_test_only(root: Path, name: str) -> None:
-    write(root / FOLDERS[name], 2, size=(224, 224))
-    loaded = load_data(name)
-    assert loaded.shape == image_shape(name) == (3, 224, 224)
-    assert len(loaded.train.images) == 0
-    assert not source(name).to_train
-    assert loaded.test.labels.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
-
-
 def test_names_of_imagenet_are_a_thousand() -> None:
     from suite.data import class_names
 
@@ -70,15 +61,12 @@ def test_names_of_imagenet_are_a_thousand() -> None:
     assert (names[0], names[1], names[999]) == ("tench", "goldfish", "toilet tissue")
 
 
-@pytest.mark.parametrize("name", ["imagenet", *FOLDERS])
-def test_a_class_that_is_not_there_is_told(root: Path, name: str) -> None:
+def test_a_class_that_is_not_there_is_told(root: Path) -> None:
     write_imagenet(root)
-    for folder in FOLDERS.values():
-        write(root / folder, 1)
     for path in root.rglob("n02102040"):
         path.rename(path.parent.parent / f"{path.parent.name} without")
     with pytest.raises(UsageError, match=r"expected 4 folders nXXXXXXXX, .* got 3"):
-        load_data(name)
+        load_data("imagenet")
 
 
 def test_other_classes_to_test_are_told(root: Path) -> None:
@@ -89,91 +77,204 @@ def test_other_classes_to_test_are_told(root: Path) -> None:
         load_data("imagenet")
 
 
-@pytest.mark.parametrize(
-    ("name", "where", "how"),
-    [
-        ("imagenet", "imagenet/train", "ILSVRC2012_img_train.tar"),
-        ("imagenet_sketch", "sketch", "github.com/HaohanWang/ImageNet-Sketch"),
-        ("imagenet_c:fog:3", "imagenet-c/fog/3", "zenodo.org/records/2235448"),
-        ("wood", "wood/train", "10.1093/mam/ozae038"),
-    ],
-)
-def test_what_is_missing_is_told_with_where_to_get_it(
-    root: Path, name: str, where: str, how: str
-) -> None:
-    with pytest.raises(
-        DataMissing, match=f"{name!r} is not at {root / where} .*To get it: .*{how}"
-    ):
-        load_data(name)
-
-
-def test_a_class_without_images_is_missing_data(root: Path) -> None:
-    write_imagenet(root)
-    for path in (root / "imagenet" / "train" / "n01440764").iterdir():
-        path.unlink()
-    with pytest.raises(DataMissing, match="n01440764"):
+def test_what_is_missing_is_told_with_where_to_get_it(root: Path) -> None:
+    where, how = root / "imagenet" / "train", "ILSVRC2012_img_train.tar"
+    with pytest.raises(DataMissing, match=f"'imagenet' is not at {where} .*To get it: .*{how}"):
         load_data("imagenet")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("imagenet_c", "unknown corruption of imagenet_c:CORRUPTION:LEVEL ''"),
-        ("imagenet_c:fogg:1", "unknown corruption .* 'fogg': did you mean 'fog'"),
-        ("imagenet_c:fog", "imagenet_c:fog:LEVEL: expected a level of 1 to 5, got ''"),
-        ("imagenet_c:fog:6", "imagenet_c:fog:LEVEL: expected a level of 1 to 5, got '6'"),
-        ("imagenet_d", "unknown data set 'imagenet_d': did you mean 'imagenet"),
-    ],
-)
-def test_an_unknown_corruption_or_level_is_told(name: str, message: str) -> None:
-    for ask in (source, image_shape, load_data):
-        with pytest.raises(UsageError, match=message):
-            ask(name)
+def test_a_class_without_images_is_told(root: Path) -> None:
+    write_imagenet(root)
+    for path in (root / "imagenet" / "train" / "n01440764").iterdir():
+        path.unlink()
+    with pytest.raises(UsageError, match=r"train: expected images .* got none in n01440764;"):
+        load_data("imagenet")
 
 
-def write_wood(root: Path, *, size: tuple[int, int] = (2400, 1600), ending: str = "png") -> Path:
-    """Write large images, dark on the left, whose middle is marked; they differ in shape."""
-    for part in ("train", "test"):
-        for grey, kind in ((40, "Betula"), (200, "Populus")):
-            path = root / "wood" / part / kind / f"slide 1.{ending}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            width, height = size if kind == "Betula" else size[::-1]
-            pixels = np.full((height, width), grey, dtype=np.uint8)
-            pixels[height // 2 - 200 : height // 2 + 200, width // 2 - 200 : width // 2 + 200] = 120
-            Image.fromarray(pixels).save(path)
-    return root / "wood"
+def mark_middles(root: Path, ending: str = "png") -> Path:
+    """Put a large image of each of two shapes, whose middle is marked, in place of the others."""
+    write_imagenet(root)
+    folder = root / "imagenet" / "train"
+    for grey, name, (width, height) in (
+        (40, WORDNET[0], (2400, 1600)),
+        (200, WORDNET[1], (1600, 2400)),
+    ):
+        pixels = np.full((height, width), grey, dtype=np.uint8)
+        pixels[height // 2 - 200 : height // 2 + 200, width // 2 - 200 : width // 2 + 200] = 120
+        Image.fromarray(pixels).save(folder / name / f"{name}.{ending}")
+        (folder / name / f"{name}_0.JPEG").unlink()
+    return folder
 
 
 @pytest.mark.parametrize("ending", ["png", "tif"])
-def test_large_images_of_wood_are_resized(root: Path, ending: str) -> None:
-    write_wood(root, ending=ending)
-    loaded = load_data("wood")
-    assert loaded.shape == image_shape("wood") == (3, 224, 224)
-    assert loaded.classes == ("Betula", "Populus")
+def test_large_images_are_resized(root: Path, ending: str) -> None:
+    mark_middles(root, ending)
+    images = load_data("imagenet").train.images
     # 400 of 1,600 pixels are 64 of 256, whatever the longer side is.
-    for image, grey in zip(loaded.train.images[:, 0].int(), (40, 200)):
+    for row, grey in ((0, 40), (1, 200)):
+        image = images[row, 0].int()
         assert ((image - 120).abs() < 3).sum().item() == pytest.approx(64 * 64, rel=0.1)
         assert (image[112, 84:140] - 120).abs().max() < 3
         assert image[0, 0] == image[-1, -1] == grey
 
 
-def test_wood_of_sixteen_bits_is_refused(root: Path) -> None:
-    folder = write_wood(root)
-    path = folder / "test" / "Betula" / "slide 1.png"
+def test_sixteen_bits_are_refused(root: Path) -> None:
+    path = mark_middles(root) / WORDNET[0] / f"{WORDNET[0]}.png"
     Image.fromarray(np.full((300, 300), 1000, dtype=np.uint16)).save(path)
     with pytest.raises(UsageError, match=f"{path}: expected 8 bits a channel, got mode I"):
-        load_data("wood")
+        load_data("imagenet")
 
 
 def test_an_image_of_too_many_pixels_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_wood(root)
+    write_imagenet(root)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(UsageError, match=f"{folder}/t.*: not a readable image .*exceeds limit"):
-        load_data("wood")
+    with pytest.raises(UsageError, match=f"{root}.*: not a readable image .*exceeds limit"):
+        load_data("imagenet")
 
 
-def test_wood_of_other_kinds_to_test_is_told(root: Path) -> None:
-    folder = write_wood(root)
-    (folder / "test" / "Betula").rename(folder / "test" / "Acer")
-    with pytest.raises(UsageError, match=r"wood: expected the same classes .*Acer.*Betula"):
-        load_data("wood")
+def save(path: Path, *, size: tuple[int, int] = (8, 8), **options: Any) -> Path:
+    """Write an image, black in its left and white in its right half."""
+    pixels = np.zeros((size[1], size[0], 3), np.uint8)
+    pixels[:, size[0] // 2 :] = 255
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Write two images to train on and one to test of each of two classes."""
+    for part, count in (("train", 2), ("test", 1)):
+        for name in ("cat", "dog"):
+            for number in range(count):
+                save(tmp_path / "photos" / part / name / f"{number}.png")
+    return tmp_path / "photos"
+
+
+class TestOwnImages:
+    @pytest.mark.parametrize("name", [".ipynb_checkpoints", "__MACOSX", ".hidden"])
+    def test_hidden_folder_is_no_class(self, photos: Path, name: str) -> None:
+        plain = load_data(f"imagefolder:{photos}").fingerprint
+        data.loading._load.cache_clear()
+        for part in ("train", "test"):
+            save(photos / part / name / "0.png")
+            save(photos / part / "cat" / name / "0-checkpoint.png")
+            (photos / part / "cat" / "._0.png").write_bytes(b"of macOS")
+        loaded = load_data(f"imagefolder:{photos}")
+        assert loaded.classes == ("cat", "dog")
+        assert loaded.fingerprint == plain
+
+    def test_hidden_photograph_is_not_shown(self, tmp_path: Path) -> None:
+        save(tmp_path / "own" / "1.png")
+        save(tmp_path / "own" / ".ipynb_checkpoints" / "1-checkpoint.png")
+        assert len(load_data(f"imagefolder:{tmp_path / 'own'}").test.images) == 1
+
+    def test_photograph_on_its_side_is_turned(self, photos: Path) -> None:
+        for path in photos.rglob("*.png"):
+            save(path.with_suffix(".jpg"), size=(8, 16))
+            path.unlink()
+        # Its file is 16 wide and 8 high, to be turned by 90 degrees clockwise: left becomes top.
+        save(photos / "train" / "cat" / "0.jpg", size=(16, 8), exif=turned(6))
+        save(photos / "train" / "dog" / "0.jpg", size=(8, 16), exif=turned(3))
+        images = load_data(f"imagefolder:{photos}").train.images.int()
+        assert images[0, 0, 2].max() < 50
+        assert images[0, 0, -3].min() > 200
+        assert images[1, 0, :, 1].min() > 200
+        assert images[1, 0, :, -2].max() < 50
+        assert images[2, 0, :, 1].max() < 50
+
+    @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+    def test_transparent_pixel_is_white(self, photos: Path, mode: str) -> None:
+        picture = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+        picture.paste((0, 0, 0, 255), (0, 0, 4, 8))
+        if mode == "P":
+            picture.quantize().save(photos / "train" / "cat" / "0.png")
+        else:
+            picture.convert(mode).save(photos / "train" / "cat" / "0.png")
+        image = load_data(f"imagefolder:{photos}").train.images[0]
+        assert image[:, :, :4].max() == 0
+        assert image[:, :, 4:].min() == 255
+
+    def test_what_is_left_out_is_counted_once(
+        self, photos: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folder = photos / "train" / "dog"
+        for name in ("a.gif", "b.GIF", "c.heic", ".DS_Store"):
+            (folder / name).write_bytes(b"x")
+        (photos / "test" / "cat" / "notes").write_bytes(b"x")
+        for _ in range(2):
+            data.loading._load.cache_clear()
+            assert len(load_data(f"imagefolder:{photos}").train.images) == 4
+        train, test = capsys.readouterr().err.splitlines()
+        assert (
+            f"{photos / 'train'}: 3 files are left out (2 .gif, 1 .heic), the first {folder}/a"
+            in (train)
+        )
+        assert "images end in .bmp, .jpeg, .jpg, " in train
+        assert f"{photos / 'test'}: 1 file is left out (1 no ending)" in test
+
+    def test_left_out_photographs_are_counted(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        save(tmp_path / "own" / "1.png")
+        (tmp_path / "own" / "2.heic").write_bytes(b"x")
+        load_data(f"imagefolder:{tmp_path / 'own'}")
+        assert "1 file is left out (1 .heic)" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("shown", [False, True])
+    def test_unreadable_images_are_counted_and_named(self, photos: Path, shown: bool) -> None:
+        folder = photos / "train"
+        (folder / "cat" / "1.png").write_bytes(b"")
+        (folder / "dog" / "0.png").write_bytes(b"no image")
+        Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(folder / "dog" / "1.png")
+        name = folder if shown else photos
+        first = f"^{folder}/cat/1.png: not a readable image .*"
+        with pytest.raises(UsageError, match=first + "; 3 images cannot be used: 1.png, 0.png, 1"):
+            load_data(f"imagefolder:{name}")
+
+    @pytest.mark.parametrize("names", [("Train", "Test"), ("training", "validation")])
+    def test_other_names_of_parts_are_told(self, photos: Path, names: tuple[str, str]) -> None:
+        for old, new in zip(("train", "test"), names):
+            (photos / old).rename(photos / new)
+        there = ", ".join(sorted(names))
+        message = (
+            f"is not at {photos}/train .there is no such folder; there are {there}..*/test/CLASS"
+        )
+        with pytest.raises(DataMissing, match=message):
+            load_data(f"imagefolder:{photos}")
+
+    def test_classes_without_train_say_how_to_train(self, photos: Path) -> None:
+        folder = photos / "train"
+        name = f"imagefolder:{folder}"
+        assert len(load_data(name).test.images) == 4  # photographs may lie in folders of any name
+        assert f"or to train put images into {folder}/train/CLASS/" in source(name).how_to_get
+        unit = Training(data=name, network="resnet", epochs=1, learning_rate=0.1, seed=0)
+        with pytest.raises(UsageError, match=r"to train on are laid out as FOLDER/train/CLASS/\*"):
+            compute([unit])
+
+    def test_two_spellings_of_an_accent_are_told(self, photos: Path) -> None:
+        for part, form in (("train", "NFC"), ("test", "NFD")):
+            folder = photos / part / "cat"
+            folder.rename(folder.with_name(unicodedata.normalize(form, "café")))
+        message = (
+            r"got \['cafe\\u0301', 'caf\\xe9'\]: an accent is one character or two; rename one"
+        )
+        with pytest.raises(UsageError, match=message):
+            load_data(f"imagefolder:{photos}")
+
+    @pytest.mark.parametrize("ask", [source, load_data, image_shape])
+    def test_empty_path_is_refused(self, ask: Callable[[str], object]) -> None:
+        with pytest.raises(UsageError, match=r"expected a folder, such as imagefolder:photos"):
+            ask("imagefolder:")
+
+    def test_home_of_nobody_is_a_folder_that_is_not_there(self) -> None:
+        with pytest.raises(
+            DataMissing, match=r"~nobody-of-this-name/photos/train .there is no such"
+        ):
+            load_data("imagefolder:~nobody-of-this-name/photos")

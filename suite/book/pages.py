@@ -12,7 +12,7 @@ import yaml
 
 from suite import notebooks
 from suite.book import agreement, benchmarks
-from suite.data import FAMILIES, SOURCES
+from suite.data import SOURCES
 from suite.errors import UsageError
 from suite.evidence import headlines
 from suite.evidence.claims import TIERS, load_claims, on_printed_numbers
@@ -250,8 +250,7 @@ def status_page() -> str:
         for chapter in notebooks.chapters()
         for profile, settings in notebooks.profiles(chapter).items()
     ]
-    data = {**SOURCES, **FAMILIES}
-    return _page("status", runs=runs, profiles=profiles, data=data, weights=PRETRAINED)
+    return _page("status", runs=runs, profiles=profiles, data=SOURCES, weights=PRETRAINED)
 
 
 def _run(provenance: Mapping[str, Any]) -> list[str]:

@@ -26,8 +26,10 @@ def _opened(path: str | Path) -> Iterator[Image.Image]:
         raise UsageError(f"{path}: not a readable image ({error})") from error
 
 
-def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = False) -> Image.Image:
+def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = True) -> Image.Image:
     """Read an image; `upright` turns a photograph that its file says lies on its side.
+
+    What is transparent lies on white, except in a mask (mode "L").
 
     Raises:
         UsageError: not an image that can be read, or one of more than 8 bits a channel.
@@ -35,7 +37,11 @@ def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = False) ->
     with _opened(path) as image:
         if image.mode.startswith(("I", "F")):
             raise UsageError(f"{path}: expected 8 bits a channel, got mode {image.mode}")
-        return (ImageOps.exif_transpose(image) if upright else image).convert(mode)
+        turned = ImageOps.exif_transpose(image) if upright else image
+        if mode == "RGB" and turned.has_transparency_data:
+            white = Image.new("RGBA", turned.size, "white")
+            turned = Image.alpha_composite(white, turned.convert("RGBA"))
+        return turned.convert(mode)
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -49,7 +55,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def read_image(path: str | Path) -> Tensor:
-    """Read an image as uint8 (3, H, W)."""
+    """Read an image as uint8 (3, H, W), upright."""
     return v2.functional.pil_to_tensor(open_image(path))
 
 

@@ -1,23 +1,29 @@
-"""Images in folders: own ones, Imagenette, ImageNet with its variants, wood, single photographs."""
+"""Images in folders: own ones, Imagenette, ImageNet, single photographs."""
 
+import functools
+import multiprocessing
+import os
+import sys
+import unicodedata
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchvision import datasets
 from torchvision.models import ResNet50_Weights
 from torchvision.transforms import v2
 
 from suite.data import image_cache
 from suite.data.files import read_image, read_photograph
 from suite.data.splits import Missing, Read, Split, interleave_classes, test_only
-from suite.errors import expected
+from suite.errors import UsageError, expected
 
-ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
+ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FEW = 9  # names that a message has at most
 
 
 class _Listed(NamedTuple):
@@ -33,14 +39,64 @@ def class_names() -> tuple[str, ...]:
     return tuple(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
 
 
+def _is_hidden(name: str) -> bool:
+    """Whether a name is one that programs leave behind, such as .ipynb_checkpoints or ._1.png."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def folders_in(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted, without hidden ones."""
+    there = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path.name for path in there if path.is_dir() and not _is_hidden(path.name))
+
+
+def _images_below(folder: Path, others: list[Path]) -> list[Path]:
+    """Return all image files below a folder, sorted, and add to `others` what has another ending.
+
+    Hidden files and folders are left aside.
+    """
+    images = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not _is_hidden(name))
+        files = [Path(place, name) for name in sorted(names) if not _is_hidden(name)]
+        images += [file for file in files if file.suffix.lower() in ENDINGS]
+        others += [file for file in files if file.suffix.lower() not in ENDINGS]
+    return images
+
+
+def _say_what_is_left_out(folder: Path, others: Sequence[Path]) -> None:
+    if others:
+        endings = Counter(path.suffix.lower() or "no ending" for path in others)
+        counts = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items()))
+        files = f"file{'s are' if len(others) > 1 else ' is'} left out"
+        _say_once(
+            f"{folder}: {len(others)} {files} ({counts}), the first {others[0]}; images end in "
+            + ", ".join(ENDINGS)
+        )
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    if multiprocessing.parent_process() is None:  # workers read what was read before them
+        print(message, file=sys.stderr)
+
+
 def _listed(folder: Path) -> _Listed:
     if not folder.is_dir():
-        raise Missing(folder, "there is no such folder")
-    try:
-        images = datasets.ImageFolder(str(folder))
-    except FileNotFoundError as error:
-        raise Missing(folder, error) from error
-    return _Listed([Path(path) for path, _ in images.samples], images.targets, images.classes)
+        there = ", ".join(folders_in(folder.parent)[:FEW])
+        raise Missing(folder, "there is no such folder" + (f"; there are {there}" if there else ""))
+    classes = folders_in(folder)
+    others: list[Path] = []
+    if not classes:
+        raise Missing(folder, "there are no folders of classes in it")
+    images = [_images_below(folder / name, others) for name in classes]
+    _say_what_is_left_out(folder, others)
+    if empty := [name for name, of_class in zip(classes, images) if not of_class]:
+        among = f"images in each folder of a class ({', '.join(ENDINGS)})"
+        got = f"none in {', '.join(empty[:FEW])}; remove what is no class"
+        raise expected(f"{folder}", among, got)
+    labels = [label for label, of_class in enumerate(images) for _ in of_class]
+    return _Listed([path for of_class in images for path in of_class], labels, classes)
 
 
 def _of_imagenet(folder: Path) -> _Listed:
@@ -58,8 +114,10 @@ def _parts(
     """List the images to train on and those to test, which must be of the same classes."""
     parts = list_part(folder / "train"), list_part(folder / test)
     if differ := sorted(set(parts[0].classes) ^ set(parts[1].classes)):
-        same = f"the same classes in train and {test}"
-        raise expected(f"{folder}", same, f"{differ[:9]} in one of them only")
+        got = f"{differ[:FEW]} in one of them only"
+        if len({unicodedata.normalize("NFC", name) for name in differ}) < len(differ):
+            got = f"{differ[:FEW]!a}: an accent is one character or two; rename one of them"
+        raise expected(f"{folder}", f"the same classes in train and {test}", got)
     if len(parts[0].classes) < 2:
         raise expected(
             f"{folder / 'train'}", "two classes or more, a folder each", parts[0].classes
@@ -68,21 +126,28 @@ def _parts(
 
 
 def read_image_folder(
-    root: Path, *, folder: str | Path, read: Callable[[Path], Tensor] = read_image
+    root: Path,
+    *,
+    folder: str | Path,
+    test: str = "test",
+    read: Callable[[Path], Tensor] = read_image,
 ) -> Read:
-    """Read FOLDER/{train,test}/CLASS/*; every image must have the size of the first."""
+    """Read FOLDER/{train,TEST}/CLASS/*; every image must have the size of the first.
+
+    Where there is no folder TEST, one that is called `val` takes its place.
+    """
     folder = root / folder
-    parts = _parts(folder, "test" if (folder / "test").is_dir() else "val")
+    there = folders_in(folder)
+    parts = _parts(folder, "val" if test not in there and "val" in there else test)
     first = read(parts[0].paths[0])
-    train, test = (_read_all(part, read, first) for part in parts)
-    return train, test, parts[0].classes
+    train, test_part = (_read_all(part, read, first) for part in parts)
+    return train, test_part, parts[0].classes
 
 
 def _read_all(part: _Listed, read: Callable[[Path], Tensor], first: Tensor) -> Split:
-    images = []
-    for path in part.paths:
-        images.append(read(path))
-        size, wanted = (f"{x.shape[1]} x {x.shape[2]}" for x in (images[-1], first))
+    images = _read_each(part.paths, read)
+    for path, image in zip(part.paths, images):
+        size, wanted = (f"{x.shape[1]} x {x.shape[2]}" for x in (image, first))
         if size != wanted:
             advice = "resize or crop your images to one size"
             what = f"{wanted} pixels as in the first image"
@@ -91,11 +156,31 @@ def _read_all(part: _Listed, read: Callable[[Path], Tensor], first: Tensor) -> S
     return Split(torch.stack(images), labels).part(interleave_classes(labels))
 
 
+def _read_each(paths: Iterable[Path], read: Callable[[Path], Tensor]) -> list[Tensor]:
+    """Read images.
+
+    Raises:
+        UsageError: images that cannot be used, counted and named.
+    """
+    images, errors = [], {}
+    for path in paths:
+        try:
+            images.append(read(path))
+        except UsageError as error:
+            errors[path] = str(error)
+    if errors:
+        names = ", ".join(path.name for path in [*errors][:FEW])
+        all_of_them = f"; {len(errors)} images cannot be used: {names}" if len(errors) > 1 else ""
+        raise UsageError(next(iter(errors.values())) + all_of_them)
+    return images
+
+
 def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
     """Read Imagenette, cropped to squares."""
     train, test, folders = read_image_folder(
         root,
         folder=folder,
+        test="val",
         read=lambda path: v2.functional.center_crop(read_image(path), [side, side]),
     )
     with warnings.catch_warnings():
@@ -106,30 +191,16 @@ def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
     return train, test, [names.get(name, name) for name in folders]
 
 
-def _cut(root: Path, part: _Listed) -> Split:
-    return image_cache.read_photographs(root, part.paths, part.labels)
-
-
-def read_photograph_folder(
-    root: Path, *, folder: str, test: str = "test", of_imagenet: bool = False
-) -> Read:
-    """Read FOLDER/{train,TEST}/CLASS/* with images of any size, and cut them to 224 x 224.
-
-    Of ImageNet 2012 :cite:p:`deng2009` the validation set is to test.
-    """
-    train, part = _parts(root / folder, test, _of_imagenet if of_imagenet else _listed)
-    classes = class_names() if of_imagenet else train.classes
-    return _cut(root, train), _cut(root, part), classes
-
-
-def read_shifted_imagenet(root: Path, *, folder: str) -> Read:
-    """Read images of the classes of ImageNet to test with, such as ImageNet-Sketch."""
-    return test_only(_cut(root, _of_imagenet(root / folder)), class_names())
+def read_imagenet(root: Path) -> Read:
+    """Read ImageNet 2012 :cite:p:`deng2009`, cut to 224 x 224; its validation set is to test."""
+    parts = _parts(root / "imagenet", "val", _of_imagenet)
+    train, test = (image_cache.read_photographs(root, part.paths, part.labels) for part in parts)
+    return train, test, class_names()
 
 
 def _shown(files: Sequence[Path], labels: Sequence[int], classes: Sequence[str]) -> Read:
     """Read photographs into memory, for networks to be shown."""
-    images = torch.stack([read_photograph(file) for file in files])
+    images = torch.stack(_read_each(files, read_photograph))
     return test_only(Split(images, torch.tensor(labels)), classes)
 
 
@@ -178,8 +249,10 @@ def read_own(root: Path, *, folder: Path) -> Read:
 
 
 def _photographs_in(folder: Path) -> list[Path]:
-    """Return all image files below a folder, sorted."""
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
+    others: list[Path] = []
+    files = _images_below(folder, others)
+    _say_what_is_left_out(folder, others)
     if not files:
-        raise Missing(folder, f"there are no photographs below {folder}")
+        endings = ", ".join(ENDINGS)
+        raise Missing(folder, f"there are no photographs below {folder}, which end in {endings}")
     return files

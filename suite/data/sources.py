@@ -1,7 +1,7 @@
 """The data sets by name: `sources.yml` says what each is, how it is read and how to get it."""
 
 import dataclasses
-import json
+import os
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,17 +11,13 @@ from typing import Any
 import yaml
 
 from suite.data.files import SIZE
+from suite.data.image_folders import folders_in
 from suite.data.splits import Damaged, Missing, Read
-from suite.errors import DataMissing, UsageError, expected, unknown
+from suite.errors import DataMissing, UsageError, unknown
 from suite.paths import data_folder
 
-# The corruptions of ImageNet-C, in the groups of its authors.
-CORRUPTIONS = {
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
-    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    "weather": ("snow", "frost", "fog", "brightness"),
-    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-}
+# Names of folders, in small letters, by which own images are to be trained on, not only shown.
+PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 
 
 @dataclass(frozen=True)
@@ -44,34 +40,33 @@ def source(name: str) -> Source:
     """Return the entry of `SOURCES` for a name, or make that of one with a colon.
 
     `imagefolder:PATH` is a folder of own images, `resized:NAME:SIZE` another data set as RGB of
-    SIZE x SIZE pixels, `imagenet_c:CORRUPTION:LEVEL` a corrupted validation set.
+    SIZE x SIZE pixels.
 
     Raises:
-        UsageError: unknown name, corruption or level.
+        UsageError: unknown name, or one with a colon that is not complete.
     """
     kind, colon, rest = name.partition(":")
-    if kind == "imagenet_c":
-        return _imagenet_c(rest)
     if kind == "resized" and colon:
         return _resized(name, *rest.rpartition(":")[::2])
     if kind == "imagefolder" and colon:
-        return _own(Path(rest).expanduser().absolute(), rest)
+        return _own(rest)
     if name not in SOURCES:
-        families = [*FAMILIES, "imagefolder:PATH", "resized:NAME:SIZE"]
-        raise unknown("data set", name, [*SOURCES, *families])
+        raise unknown("data set", name, [*SOURCES, "imagefolder:PATH", "resized:NAME:SIZE"])
     return SOURCES[name]
 
 
 def title(name: str) -> str:
     """Return the name of a data set as figures show it, and the pixels of a side of a resized one.
 
-    >>> title("resized:fashion_mnist:32"), title("imagenet_c")
-    ('Fashion-MNIST (32 px)', 'ImageNet-C')
+    >>> title("resized:fashion_mnist:32"), title("imagenet_c"), title("imagefolder:/my/photos")
+    ('Fashion-MNIST (32 px)', 'ImageNet-C', 'photos')
     """
     if name.startswith("resized:"):
         name, _, size = name.removeprefix("resized:").rpartition(":")
         return f"{title(name)} ({size} px)"
-    return {key.partition(":")[0]: of.title for key, of in _ENTRIES.items()}.get(name) or name
+    if name.startswith("imagefolder:"):
+        return Path(name.removeprefix("imagefolder:")).name
+    return (SOURCES[name].title if name in SOURCES else ONLY_IN_PAPERS.get(name)) or name
 
 
 def read_source(name: str, root: Path) -> Read:
@@ -114,14 +109,21 @@ def _reader(function: str, *, of: str = "", **settings: Any) -> Callable[[Path],
     return read
 
 
-def _own(folder: Path, path: str) -> Source:
+def _own(path: str) -> Source:
     """Make the source of own images: to train on, or photographs that are only shown."""
-    if folder.is_dir() and not any((folder / part).is_dir() for part in ("train", "test", "val")):
+    if not path:
+        raise UsageError("data set 'imagefolder:': expected a folder, such as imagefolder:photos")
+    folder = Path(os.path.expanduser(path)).absolute()
+    how = f"put images into {path}/train/CLASS/ and {path}/test/CLASS/ (or val)"
+    if folder.is_dir() and not PARTS & {name.lower() for name in folders_in(folder)}:
         read = _reader("image_folders.read_own", folder=folder)
-        about, how = f"own photographs below {path}", f"put images into {path}"
+        about, how = (
+            f"own photographs below {path}",
+            f"put photographs into {path}, or to train {how}",
+        )
         return Source(read, about, "your own", how, (3, SIZE, SIZE), to_train=False)
     read = _reader("image_folders.read_image_folder", folder=folder)
-    return Source(read, f"own images in {path}", "your own", f"put images into {path}/train/CLASS/")
+    return Source(read, f"own images in {path}", "your own", how)
 
 
 def _resized(name: str, other: str, side: str) -> Source:
@@ -136,25 +138,13 @@ def _resized(name: str, other: str, side: str) -> Source:
     return dataclasses.replace(entry, read=read, about=about, shape=(3, size, size))
 
 
-def _imagenet_c(which: str) -> Source:
-    """Return ImageNet-C by CORRUPTION:LEVEL :cite:p:`hendrycks2019`."""
-    corruption, _, level = which.partition(":")
-    names = [name for group in CORRUPTIONS.values() for name in group]
-    if corruption not in names:
-        raise unknown("corruption of imagenet_c:CORRUPTION:LEVEL", corruption, names)
-    if level not in ("1", "2", "3", "4", "5"):
-        raise expected(f"imagenet_c:{corruption}:LEVEL", "a level of 1 to 5", repr(level))
-    family = json.dumps(_DESCRIBED["imagenet_c:CORRUPTION:LEVEL"])
-    return _entry(json.loads(family.replace("CORRUPTION", corruption).replace("LEVEL", level)))
-
-
 def _entry(described: dict[str, Any]) -> Source:
     read, shape = _reader(**described["read"]), tuple(described["shape"])
     return Source(**{**described, "read": read, "shape": shape})
 
 
 _DESCRIBED = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text())
-_ENTRIES = {name: _entry(described) for name, described in _DESCRIBED.items()}
-# A family is a name that stands for many data sets, each of which `source` makes.
-SOURCES = {name: entry for name, entry in _ENTRIES.items() if ":" not in name}
-FAMILIES = {name: entry for name, entry in _ENTRIES.items() if ":" in name}
+# Data sets that claims name and nothing here reads, with their titles.
+ONLY_IN_PAPERS = {"coco": "COCO", "imagenet_c": "ImageNet-C", "oxford_pet": "Oxford-IIIT Pet"}
+ONLY_IN_PAPERS |= {"wood": "wood fibres"}
+SOURCES = {name: _entry(described) for name, described in _DESCRIBED.items()}

@@ -1,6 +1,5 @@
 """Judging networks, their saliency maps and class maps: one value for each image."""
 
-from suite.data import CORRUPTIONS
 from suite.metrics.activation import maximise_activation
 from suite.metrics.chunks import CHUNK_BYTES
 from suite.metrics.class_maps import (
@@ -11,8 +10,8 @@ from suite.metrics.class_maps import (
     mask_iou_beyond_others,
 )
 from suite.metrics.complexity import entropy
+from suite.metrics.corruptions import CORRUPTIONS, corrupted, probability_ratio
 from suite.metrics.corruptions import SMALLEST as SMALLEST_CORRUPTED
-from suite.metrics.corruptions import corrupted, probability_ratio
 from suite.metrics.curves import (
     ablation_curve,
     area_under_curve,

@@ -7,9 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.data import CORRUPTIONS
 from suite.errors import UsageError, unknown
 
+# The corruptions of ImageNet-C, in the groups of its authors.
+CORRUPTIONS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
 SEEDED = ("impulse_noise", "glass_blur")  # these draw from a seed of their own
 
 SMALLEST = 32  # pixels a side that the package takes

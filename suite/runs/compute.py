@@ -154,7 +154,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
         if n_train == 0:
             raise UsageError(
                 f"data set {network.data!r}: expected images to train on, it has none; "
-                "it can only be shown to a Pretrained"
+                "it can only be shown to a Pretrained. Images of your own to train on are laid out "
+                "as FOLDER/train/CLASS/* and FOLDER/test/CLASS/*"
             )
         if network.n_train is not None and network.n_train > n_train:
             most = f"at most {n_train} for the training split of {network.data!r}"

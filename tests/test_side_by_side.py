@@ -37,6 +37,7 @@ PARAMETERS = notebooks.all_parameters(
 )
 PANEL = paper.panels(PARAMETERS)[0]
 MEASURES = paper.measures(PANEL)
+OTHERS = {"activation_l1", "input_hessian", "score_matching"}  # penalties without a name here
 
 
 @pytest.fixture
@@ -165,7 +166,17 @@ def test_each_method_differs_from_none_in_its_own_way_alone():
         assert bool(unit.penalties) == (method not in ("softplus", "noise")), method
         assert (unit.input_noise > 0) == (method == "noise")
         assert (unit.epochs, unit.learning_rate) == (plain.epochs, plain.learning_rate)
-    assert {"none", *PANEL.strengths} == set(paper.METHODS)
+    assert {"none", *PANEL.strengths} == set(paper.METHODS) - OTHERS
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_any_other_penalty_is_a_method(name):
+    unit = paper.training(PANEL, paper.Network(name, 0.1, 0, True))
+    assert unit.penalties == {name: {"strength": 0.1}}
+    values = {("none", 0.0): [0.5, 0.6, 0.7], (name, 0.1): [0.6, 0.7, 0.9]}
+    cells = tables.compared(rows(values, "attacked", chosen=True), MEASURES)
+    assert list(cells["method"]) == [name]
+    assert tables.SHORT[name] == name.replace("_", " ")
 
 
 def test_strengths_of_softplus_and_pgd_training_are_sharpness_and_radius():

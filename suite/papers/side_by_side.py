@@ -10,6 +10,7 @@ import pandas as pd
 
 from suite.errors import expected, unknown
 from suite.store import Reader
+from suite.training import penalties
 from suite.units import POSITIVE, Measurement, Training, Unit, require
 
 Settings = dict[str, Any]
@@ -42,6 +43,10 @@ PENALTIES = {
     "l1": "class_map_l1",
     "top_gap": "class_map_l1",
 }
+# Any other penalty is a method of its own name.
+_OTHERS = penalties.PENALTIES.keys() - METHODS.keys() - {*PENALTIES.values()}
+PENALTIES |= {name: name for name in sorted(_OTHERS)}
+METHODS |= {name: name.replace("_", " ") for name in sorted(_OTHERS)}
 CURE_RADIUS = 1.5  # in the last epoch; it rises from the first on
 PGD_STEPS = 3
 # Clean accuracy that a method may cost, on the images that strengths are chosen on.
@@ -288,15 +293,15 @@ def training(p: SimpleNamespace, network: Network) -> Training:
         options |= {"softplus": 1 / strength}
     if method == "noise":
         fields["input_noise"] = strength
-    penalties: Settings = {}
+    terms: Settings = {}
     if method in PENALTIES:
         own: Settings = {"radius": cure_radii(p.epochs)} if method == "cure" else {}
         own |= {"warm_up": p.warm_up} if p.warm_up else {}
-        penalties = {PENALTIES[method]: {"strength": strength} | own}
+        terms = {PENALTIES[method]: {"strength": strength} | own}
     if method == "adversarial":
         attack = {"epsilon": strength, "step_size": strength / 2, "n_steps": PGD_STEPS}
-        penalties = {"adversarial": {"strength": 0.5, "random_start": True} | attack}
-    return Training(**fields, network_options=options, penalties=penalties, seed=network.seed)
+        terms = {"adversarial": {"strength": 0.5, "random_start": True} | attack}
+    return Training(**fields, network_options=options, penalties=terms, seed=network.seed)
 
 
 def cure_radii(epochs: int) -> list[float]:

@@ -30,19 +30,13 @@ PAID = ("accuracy",)
 NOTHING = "none: no gain that matters was established"
 WITHIN = 0.05  # of clean accuracy, for settings whose ranks are compared
 DRAWS = 1000
-SHORT = {
+SHORT = {name: title for name, title in METHODS.items() if name != "none"}
+SHORT |= {
     "input_gradient": "input gradient",
     "finite_difference": "finite differences",
     "logit_gradient": "label's logit",
-    "density": "marginal density",
-    "cure": "CURE",
-    "target": "landscape target",
-    "curvature": "landscape curvature",
-    "l1": "L1 on class maps",
-    "top_gap": "Top-GAP with L1",
     "softplus": "SoftPlus",
     "noise": "noise",
-    "adversarial": "PGD training",
 }
 
 

@@ -102,11 +102,30 @@ def _convolution_backward(
 ) -> Sequence[Tensor]:
     stride, padding, dilation, groups = geometry
     bias = [w.shape[0]] if mask[2] else None
+    if mask[1] and is_unsafe(w, stride):
+        gy, x, w = map(standard_layout, (gy, x, w))
     gx, gw, gb = aten.convolution_backward(
         gy, x, w, bias, stride, padding, dilation, False, [0, 0], groups, mask
     )
     # Of channels-last images the kernel gives a channels-last weight gradient.
     return gx, gw.contiguous() if mask[1] and w.is_contiguous() else gw, gb
+
+
+def is_unsafe(weight: Tensor, stride: Sequence[int]) -> bool:
+    """Whether oneDNN may get the weight gradient of channels-last images wrong on some CPUs.
+
+    Without AVX-512, oneDNN 3.13 (torch 2.15) takes a stride of a 1 x 1 kernel by copying blocks of
+    8 channels; of fewer it reads and writes beyond its buffers. On one thread the process dies, on
+    two the gradient is wrong. In other layouts it is right. Of a transposed convolution, whose
+    output takes the part of the input, the shape of the weight says the same.
+    """
+    few = weight.ndim == 4 and weight.shape[1] < 8 and weight.shape[2:] == (1, 1)
+    return few and max(stride) > 1 and weight.device.type == "cpu"
+
+
+def standard_layout(x: Tensor) -> Tensor:
+    """Return a contiguous copy; of one channel, `contiguous` would leave channels-last strides."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _by_flipped_kernel(w: Tensor, geometry: Geometry) -> bool:

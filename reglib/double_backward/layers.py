@@ -25,8 +25,10 @@ from reglib.double_backward.functions import (
     Map,
     Piecewise,
     gate,
+    is_unsafe,
     max_pool_of_pairs,
     max_pool_of_pairs_with_indices,
+    standard_layout,
 )
 from reglib.double_backward.normalisation import BatchNormTraining, ScaleShift, scale_and_shift
 
@@ -55,7 +57,7 @@ class FastLayers(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         handler = HANDLERS.get(func)
-        result = NotImplemented
+        result: Any = NotImplemented
         values = (*args, *kwargs.values())
         if handler is not None and _ordinary(next(iter(values), None)):
             given = args
@@ -69,7 +71,7 @@ class FastLayers(TorchFunctionMode):
             if laid_out and func not in layout.SAME_IN_ANY_LAYOUT:
                 layout.make_contiguous(values)
                 self.lays_out = laid_out = False
-            result = func(*args, **kwargs)
+            result = PROTECTED.get(func, func)(*args, **kwargs)
             result = layout.marked(result) if laid_out else result
         if self.calls is not None and isinstance(result, Tensor) and result.grad_fn is not None:
             self.calls["fast" if ours else "stock"][resolve_name(func) or repr(func)] += 1
@@ -124,6 +126,21 @@ def _conv2d_rule(
         padding = [r // 2 for r in reach] if padding == "same" else 0
     geometry = Geometry(_pair(stride), _pair(padding), dilation, groups)
     return Convolution.apply(*_autocast(input, weight, bias), geometry)
+
+
+def _protected(
+    function: Callable[..., Tensor],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    """Convolve by stock autograd, in a layout that oneDNN differentiates right."""
+    if is_unsafe(weight, _pair(stride)):
+        input, weight = standard_layout(input), standard_layout(weight)
+    return function(input, weight, bias, stride, *args, **kwargs)
 
 
 def _batch_norm_rule(
@@ -328,3 +345,4 @@ HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.avg_pool2d: _avg_pool2d_rule,
     F.adaptive_avg_pool2d: _adaptive_avg_pool2d_rule,
 }
+PROTECTED = {f: partial(_protected, f) for f in (F.conv2d, F.conv_transpose2d)}

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reglib.double_backward import evaluation_mode, fast_double_backward
+from reglib.double_backward.functions import is_unsafe
 from reglib.regularizers import balancing_weights, group_dro
 from suite.data import ImageData, to_float
 from suite.errors import expected, unknown
@@ -115,10 +116,12 @@ def memory_format(
 ) -> torch.memory_format:
     """Choose the layout that is faster: channels-last on the CPU.
 
-    The double backward pass of stock batch normalisation is slow in that layout.
+    The double backward pass of stock batch normalisation is slow in that layout, and oneDNN gets
+    some weight gradients wrong there.
     """
     batch_norm = any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
-    fast = device.type == "cpu" and not (stock_penalties and batch_norm)
+    bad = any(is_unsafe(m.weight, m.stride) for m in network.modules() if isinstance(m, nn.Conv2d))
+    fast = device.type == "cpu" and not (stock_penalties and batch_norm) and not bad
     return torch.channels_last if fast else torch.contiguous_format
 
 

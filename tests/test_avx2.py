@@ -1,0 +1,25 @@
+"""Gradients are right on CPUs without AVX-512, where oneDNN's are not in one layout.
+
+The variable takes AVX-512 from oneDNN where the CPU has it.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from suite.paths import ROOT
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_gradients_are_those_in_float64(threads):
+    # Threads that wait give way to others: no test is to take longer where these are many.
+    settings = {"ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_WAIT_POLICY": "passive"}
+    variables = os.environ | settings | {"OMP_NUM_THREADS": threads}
+    command = [sys.executable, "-m", "tests.avx2_gradients", threads]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert len(rows) > 100
+    assert [row for row in rows if not float(row[0]) < 500] == []

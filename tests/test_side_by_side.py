@@ -426,7 +426,7 @@ def test_a_method_that_costs_too_much_at_each_strength_is_named():
 
 
 def test_measures_that_rank_alike_or_the_other_way_round_are_named():
-    names = [name for name in paper.METHODS if name not in ("none", "cure")]
+    names = [name for name in paper.METHODS if name not in {"none", "cure"} | OTHERS]
     base = {(name, float(s)): [2.0 * n + s] for n, name in enumerate(names) for s in (1, 2)}
     base = {("none", 0.0): [0.0], **base, ("cure", 1.0): [99.0]}
     turned = {key: [-v for v in of] for key, of in base.items()}

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -52,6 +53,59 @@ def test_each_network_has_a_seed_of_its_own_and_maps_are_of_the_nearest_alphas()
 def test_a_panel_has_the_keys_that_are_needed_and_no_others(panel):
     with pytest.raises(UsageError, match="panels: expected"):
         paper.trainings(PARAMETERS, panel)
+
+
+class TestPairedPanel:
+    PANEL = {
+        **PANEL,
+        "epochs": 2,
+        "paired_alphas": [1e2, 1e6, 1e7],
+        "repetitions": 2,
+        "map_alphas": [],
+    }
+    PANEL.pop("n_alphas")
+    PARAMETERS = PARAMETERS | {"panels": [PARAMETERS["panels"][0], PANEL]}
+
+    def test_each_seed_goes_through_all_alphas(self):
+        trained = paper.trainings(PARAMETERS, self.PANEL)
+        assert [*trained] == [(alpha, seed) for seed in (0, 1) for alpha in (1e2, 1e6, 1e7)]
+        assert [unit.seed for unit in trained.values()] == [0, 0, 0, 1, 1, 1]
+
+    def test_maps_are_signed_absolute_and_deeplift_on_both_scores(self):
+        training = paper.trainings(PARAMETERS, self.PANEL)[1e2, 0]
+        units = paper.measurements(PARAMETERS, self.PANEL, training)
+        faithful = [u.settings for u in units if u.metric == "faithfulness_estimate"]
+        kinds = {(s["saliency"], s["score"]) for s in faithful}
+        maps = ("logit_gradient", "absolute_gradient", "deeplift")
+        assert kinds == {(name, score) for name in maps for score in ("confidence", "logit")}
+        assert len(faithful) == 6
+        assert {u.metric for u in units} == paper.PAIRED.keys() - {"training_loss"}
+
+    def test_its_rows_have_names_and_cut_off_of_their_own(self):
+        units = paper.units(self.PARAMETERS)
+        fields = {"data": "mnist5k", "network": "lenet5", "status": "done", "patch": np.nan}
+        table = pd.DataFrame(
+            [fields | {"metric": getattr(u, "metric", "training_loss"), "key": "k"} for u in units]
+        )
+        table = table.assign(value=0.9, normalised=np.nan)
+        of_pair = [getattr(u, "training", u) in self.paired() for u in units]
+        strongest = [getattr(u, "training", u) in self.paired(1e7) for u in units]
+        table.loc[np.array(strongest), "value"] = 0.1
+        computed, _ = paper.collect(self.PARAMETERS, table, Nothing())
+        own = computed["metric"].isin(paper.PAIRED.values())
+        assert own.sum() == sum(of_pair)
+        assert set(computed.loc[own, "t_alpha"]) == {1e7}
+        assert set(computed.loc[~own, "t_alpha"]) == {math.inf}
+        assert set(computed.loc[own, "place"]) == {"plateau", "before", "past"}
+
+    def paired(self, alpha=None):
+        trained = paper.trainings(PARAMETERS, self.PANEL)
+        return [unit for (own, _), unit in trained.items() if alpha in (None, own)]
+
+
+class Nothing:
+    def read_tensors(self, key):
+        return None
 
 
 def rows(accuracies):

@@ -78,10 +78,20 @@ def test_map_of_an_image_does_not_depend_on_the_batch(method, network, images):
         torch.testing.assert_close(together[b : b + 1], alone, rtol=1e-9, atol=1e-12)
 
 
+def test_the_absolute_gradient_has_no_sign(network, images):
+    found = SALIENCIES["absolute_gradient"](network, images, CLASS_INDEX)
+    gradient = logit_gradient(network, images, CLASS_INDEX)
+    assert (gradient < 0).any()
+    torch.testing.assert_close(found, gradient * gradient.sign())
+
+
+UNCHECKED = ("logit_gradient", "absolute_gradient", "smooth_grad", "deeplift")
+
+
 @pytest.mark.parametrize("name", SALIENCIES)
 @pytest.mark.parametrize("training", [False, True])
 def test_model_and_images_are_left_as_they_were(name, training, images):
-    refused = training and name not in ("logit_gradient", "smooth_grad", "deeplift")
+    refused = training and name not in UNCHECKED
     network = build_network("lenet5", (2, 12, 12), 5, options={}, seed=1).double().train(training)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     kept = images.clone()

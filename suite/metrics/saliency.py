@@ -257,6 +257,7 @@ def _sparse(method: Callable[..., Interpretation]) -> Callable[[SurrogateLoss], 
 
 SALIENCIES: dict[str, Saliency] = {
     "logit_gradient": logit_gradient,
+    "absolute_gradient": lambda *given: logit_gradient(*given).abs(),
     "deeplift": deeplift,
     "smooth_grad": lambda model, images, class_index: smooth_grad(
         model, images, class_index, generator=_noise(images), method=logit_gradient

@@ -26,10 +26,15 @@ FIELDS = {field.name for field in dataclasses.fields(Training)}
 # Keys of a panel that are not fields of a training. A second panel of one data set and network,
 # with alphas between those of the first, needs seeds that start after them.
 OF_PANEL = {"n_alphas", "alpha_min", "alpha_max", "map_alphas", "maps_of", "patch"}
-OF_PANEL |= {"n_images", "n_samples", "first_seed"}
+OF_PANEL |= {"n_images", "n_samples", "first_seed", "paired_alphas", "repetitions"}
 REQUIRED = {"data", "network", "epochs", "n_alphas"}
 SALIENCIES = ("logit_gradient", "deeplift")
 READS_IMAGES = False  # values of single images are not kept
+# Metrics of networks of which each seed goes through all alphas, "paired_alphas", by another name:
+# nothing that is said of networks with a seed each mixes with them.
+PAIRED = {"training_loss": "paired_training_loss", "accuracy": "paired_accuracy"}
+PAIRED |= {"faithfulness_estimate": "paired_faithfulness_estimate", "entropy": "paired_entropy"}
+PAIRED |= {"max_sensitivity": "paired_max_sensitivity"}
 # What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.
 SCORES = ("confidence", "logit")
 
@@ -46,7 +51,9 @@ def strength(alpha: float, data: str, batch_size: int) -> float:
 
 
 def alphas(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> list[float]:
-    """Return the values of alpha of a panel; its own range goes before the common one."""
+    """Return the values of alpha of a panel; its own go before the common range."""
+    if "paired_alphas" in panel:
+        return [*map(float, panel["paired_alphas"])]
     low, high = (panel.get(name, parameters[name]) for name in ("alpha_min", "alpha_max"))
     return log_spaced(low, high, panel["n_alphas"])
 
@@ -56,8 +63,9 @@ def trainings(
 ) -> dict[tuple[float, int], Training]:
     """Return the trainings of a panel by alpha and repetition, each with a seed of its own.
 
-    Networks that shared a seed would start from the same weights and see the same batches: what
-    they have in common by chance would look like a level, or hide a trend.
+    With "paired_alphas" a repetition has one seed, and what is compared are alphas within it.
+    Otherwise networks that shared a seed would start from the same weights and see the same
+    batches: what they have in common by chance would look like a level, or hide a trend.
 
     Raises:
         UsageError: a key of the panel that is not known, or one that is missing.
@@ -66,7 +74,8 @@ def trainings(
         raise UsageError(
             f"panels: expected keys among {sorted(FIELDS | OF_PANEL)}, got {unexpected}"
         )
-    if missing := REQUIRED - panel.keys():
+    paired = "paired_alphas" in panel
+    if missing := REQUIRED - panel.keys() - ({"n_alphas"} if paired else set()):
         raise UsageError(f"panels: expected a value for {sorted(missing)} in {dict(panel)}")
     p = SimpleNamespace(**parameters)
     grey = image_shape(panel["data"])[0] == 1
@@ -78,12 +87,12 @@ def trainings(
     fields |= {"pixel_range": tuple(fields["pixel_range"])}
     fields = {"batch_size": p.batch_size} | fields
     found, first = {}, panel.get("first_seed", 0)
-    for repetition in range(p.repetitions):
+    for repetition in range(panel.get("repetitions", p.repetitions)):
         for number, alpha in enumerate(alphas(parameters, panel), start=first):
             of_mean = strength(alpha, panel["data"], fields["batch_size"])
             found[alpha, repetition] = Training(
                 **fields,
-                seed=number + repetition * panel["n_alphas"],
+                seed=repetition if paired else number + repetition * panel["n_alphas"],
                 penalties={"input_gradient": {"strength": of_mean}},
             )
     return found
@@ -94,12 +103,14 @@ def measurements(
 ) -> list[Measurement]:
     """Return what is measured of a network: accuracy, and metrics of two kinds of map.
 
-    Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels.
+    Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels. Paired
+    networks have the absolute gradient as a third kind of map, and what has a name in `PAIRED`.
     """
     own = {name: panel[name] for name in OF_PANEL & panel.keys()}
     p = SimpleNamespace(**{**parameters, **own})
     wanted: list[tuple[str, dict[str, Any]]] = [("accuracy", {})]
-    for saliency in SALIENCIES:
+    paired = "paired_alphas" in panel
+    for saliency in (*SALIENCIES, "absolute_gradient") if paired else SALIENCIES:
         common = {"saliency": saliency, "n_images": p.n_images}
         noisy = common | {"n_samples": p.n_samples}
         for squares in ({}, {"patch": p.patch}):
@@ -108,7 +119,8 @@ def measurements(
             ]
         wanted += [("local_lipschitz_estimate", noisy | way) for way in ({}, {"normalised": True})]
         wanted += [("max_sensitivity", noisy), ("entropy", common)]
-    return [Measurement(training=training, metric=m, settings=s) for m, s in wanted]
+    kept = [(m, s) for m, s in wanted if not paired or (m in PAIRED and "patch" not in s)]
+    return [Measurement(training=training, metric=m, settings=s) for m, s in kept]
 
 
 def maps(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> dict[str, Measurement]:
@@ -135,13 +147,15 @@ def maps(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> dict[str, M
     }
 
 
-def _measured(parameters: Mapping[str, Any]) -> list[tuple[float, Unit]]:
-    """Return every training and what is measured of it, with its alpha."""
-    pairs: list[tuple[float, Unit]] = []
+def _measured(parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], Unit]]:
+    """Return every training and what is measured of it, with its alpha and whether it is paired."""
+    pairs: list[tuple[dict[str, Any], Unit]] = []
     for panel in parameters["panels"]:
         for (alpha, _), training in trainings(parameters, panel).items():
-            pairs.append((alpha, training))
-            pairs += [(alpha, unit) for unit in measurements(parameters, panel, training)]
+            every = [training, *measurements(parameters, panel, training)]
+            pairs += [
+                ({"alpha": alpha, "paired": "paired_alphas" in panel}, unit) for unit in every
+            ]
     return pairs
 
 
@@ -162,12 +176,13 @@ def collect(
     parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
-    alpha_of_row = [alpha for alpha, _ in _measured(parameters)]
-    rows = computed.iloc[: len(alpha_of_row)].assign(alpha=alpha_of_row)
+    labels = pd.DataFrame([labels for labels, _ in _measured(parameters)])
+    rows = computed.iloc[: len(labels)].assign(**labels)
     squares, normalised = rows["patch"].notna(), rows["normalised"].notna()
     rows = rows.assign(changed=np.where(squares, "squares", "pixels"), normalised=normalised)
-    panels = rows.groupby(["data", "network"], sort=False)
+    panels = rows.groupby(["data", "network", "paired"], sort=False)
     rows = pd.concat([with_threshold(panel) for _, panel in panels])
+    rows["metric"] = rows["metric"].mask(rows.pop("paired"), rows["metric"].replace(PAIRED))
     arrays = {
         f"{name}|{part}": tensor.numpy()
         for name, key in zip(_drawn(parameters), computed["key"].iloc[len(rows) :], strict=True)
@@ -214,11 +229,8 @@ def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 # What takes the place of data sets of the paper that are not at hand.
-STAND_INS = {
-    "mnist": "mnist5k",
-    "cifar10": "cifar10-jpeg",
-    "imagenette320": "resized:imagenette160:64",
-}
+STAND_INS = {"mnist": "mnist5k", "cifar10": "cifar10-jpeg"}
+STAND_INS |= {"imagenette320": "resized:imagenette160:64"}
 
 
 def select(
@@ -240,9 +252,8 @@ def faithfulness(
         score: "confidence" or "logit".
         changed: "pixels" or "squares".
     """
-    rows = select(table, "faithfulness_estimate", saliency)
-    rows = tables.select(rows, score=score, changed=changed)
-    return rows.assign(value=-rows["value"])
+    rows = select(table.assign(value=-table["value"]), "faithfulness_estimate", saliency)
+    return tables.select(rows, score=score, changed=changed)
 
 
 MAP_NAMES = {"logit_gradient": "input gradient", "deeplift": "DeepLIFT"}
@@ -310,25 +321,27 @@ def readings(table: pd.DataFrame) -> pd.DataFrame:
         by_squares = faithfulness(kept, saliency, score=score, changed="squares")
         found = faithfulness(kept, saliency, score=score)
         for panel, part in found.groupby(PANEL, sort=False):
-            defined = part[part["value"].notna()]
+            defined = part.dropna(subset="value")
             if len(defined) < 4:
                 continue
-            squares = tables.select(by_squares, **dict(zip(PANEL, panel)))
-            squares = squares[squares["value"].notna()]
+            squares = tables.select(by_squares, **dict(zip(PANEL, panel))).dropna(subset="value")
             x = defined["alpha"], defined["value"]
-            row = {
-                "on": panel_name(panel),
-                "map": MAP_NAMES[saliency],
-                "score": score,
-                "ρ, pixels": interval_text(correlation(*x), "+.2f"),
-                "ρ, squares": interval_text(
-                    correlation(squares["alpha"], squares["value"]), "+.2f"
-                ),
-                "Pearson, pixels": interval_text(pearson_interval(np.log10(x[0]), x[1]), "+.2f"),
-                "networks": len(defined),
-                "images": int(part["n"].min()),
-            }
-            rows.append(row)
+            rows.append(
+                {
+                    "on": panel_name(panel),
+                    "map": MAP_NAMES[saliency],
+                    "score": score,
+                    "ρ, pixels": interval_text(correlation(*x), "+.2f"),
+                    "ρ, squares": interval_text(
+                        correlation(squares["alpha"], squares["value"]), "+.2f"
+                    ),
+                    "Pearson, pixels": interval_text(
+                        pearson_interval(np.log10(x[0]), x[1]), "+.2f"
+                    ),
+                    "networks": len(defined),
+                    "images": int(part["n"].min()),
+                }
+            )
     return pd.DataFrame(rows)
 
 

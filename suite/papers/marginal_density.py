@@ -22,18 +22,11 @@ TABLE_1 = [*TABLE_3, "at_fgsm", "at_pgd", "softplus", "hessian"]
 PHOTOS = [*TABLE_6, "cure"]
 ATTACKED = ["standard", "at_pgd", "input_gradient", "density"]
 FORMS_TRAINED = ("naive", "stable", "efficient")
-SCORES = {
-    "ood_auroc": "log_density",
-    "ood_logit_auroc": "logit",
-    "ood_probability_auroc": "max_probability",
-}
+SCORES = {"ood_auroc": "log_density", "ood_logit_auroc": "logit"}
+SCORES |= {"ood_probability_auroc": "max_probability"}
 # Ratios to the standard network, by what they divide.
-RATIOS = {
-    "leakage": "leakage_ratio",
-    "whole": "whole_ratio",
-    "shift": "shift_ratio",
-    "centred": "centred_ratio",
-}
+RATIOS = {"leakage": "leakage_ratio", "whole": "whole_ratio"}
+RATIOS |= {"shift": "shift_ratio", "centred": "centred_ratio"}
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 # Settings of metrics that are columns too, by the names of these.
 LABELS = {"noise_std": "noise_std", "epsilon": "epsilon", "data": "foreign", "form": "form"}
@@ -44,10 +37,9 @@ READS_IMAGES = False
 # Parameters of the notebook of which a sweep may have its own.
 OF_SWEEP = {"strengths", "other_strengths", "sweep_seeds", "few_seeds", "pgd", "battery_linf"}
 OF_SWEEP |= {"auto_steps", "n_battery", "n_images", "n_curves"}
-# What a sweep may say of its rows: the part that they are of, and which metrics it measures.
-OF_ROWS = {"part", "metrics"}
-# What a panel says besides the fields of its trainings.
-OF_PANEL = {"foreign", "strength", "warm_up", "seeds", "left_out"} | OF_SWEEP | OF_ROWS
+# What a panel says besides the fields of its trainings; a sweep may be a part of its own, and have
+# some of the metrics only.
+OF_PANEL = {"foreign", "strength", "warm_up", "seeds", "left_out", "part", "metrics"} | OF_SWEEP
 # Parts in which each method has the strength of the experiment.
 SWEPT = ("strength", "long", "group_sweep")
 # Sweeps, each with the part that compares penalties at equal clean accuracy.
@@ -57,8 +49,7 @@ LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
 ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
-SHARES |= {"pgd_l2_0.2", "pgd_l2_0.01"}
-SHARES |= {"cosine_gradient"}
+SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01"}
 
 
 Panel = Mapping[str, Any]
@@ -241,17 +232,14 @@ class Design:
             _wanted("gradient_change", **noise),
             _wanted("gradient_change", "absolute_change", **noise, relative=False),
         ]
-        wanted = [
-            w for w in wanted if w.labels["metric"] in panel.get("metrics", [w.labels["metric"]])
-        ]
-        for each in wanted:
-            if part == "long" and "step_size" in each.labels:
-                each.labels["metric"] += f"_{each.labels['step_size']:g}"  # a quantity a step size
-        seeds = {"seeds": p.sweep_seeds}
-        yield Experiment(part, panel, ["standard"], wanted, 0.0, **seeds)
+        only = panel.get("metrics", [])
+        wanted = [each for each in wanted if not only or each.labels["metric"] in only]
+        for labels in (each.labels for each in wanted if part == "long"):
+            labels["metric"] += f"_{labels['step_size']:g}" if "step_size" in labels else ""
+        both, seeds = ["density", "input_gradient"], p.sweep_seeds
+        yield Experiment(part, panel, ["standard"], wanted, 0.0, seeds=seeds)
         for strength in p.strengths:
-            methods = ["density", "input_gradient"]
-            yield Experiment(part, panel, methods, wanted, strength, **seeds)
+            yield Experiment(part, panel, both, wanted, strength, seeds=seeds)
         for method, strengths in p.other_strengths.items():
             for strength in strengths:
                 yield Experiment(part, panel, [method], wanted, strength, seeds=p.few_seeds)
@@ -261,16 +249,14 @@ class Design:
         plain = [_wanted("accuracy"), *self._leakage(n), self._pgd_20(**p.pgd[0], n=n)]
         for strength in p.norm_strengths:
             for norm in (2.0, *p.norms):
-                seeds = {"seeds": p.few_seeds}
-                yield Experiment("norms", panel, ["density"], plain, strength, norm, **seeds)
+                yield Experiment("norms", panel, ["density"], plain, strength, norm, p.few_seeds)
 
     def _of_steps(self) -> Iterator[Experiment]:
         """Yield Figure 2: what each form gives in the steps of a training."""
         settings = {"n_steps": self.p.n_training_steps, "strength": self.p.steps_strength}
         wanted = [_wanted("training_steps", form=form, **settings) for form in FORMS_TRAINED]
         for panel in self.p.step_panels:
-            seeds = {"seeds": self.p.few_seeds}
-            yield Experiment("training", panel, ["standard"], wanted, 0.0, **seeds)
+            yield Experiment("training", panel, ["standard"], wanted, 0.0, seeds=self.p.few_seeds)
 
     def _of_groups(self) -> Iterator[Experiment]:
         strength = self.p.group_strength
@@ -472,14 +458,9 @@ def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> p
             common = {"panel": EQUAL[name], "data": data, "network": network, "seed": seed}
             common |= {"against": other, "n": len(common_losses), "status": "done"}
             for method, curve in zip(("density", other), pair, strict=True):
-                means = {
-                    metric: _mean_at(common_losses, curve[metric], metric)
-                    for metric in curve.columns
-                }
-                found += [
-                    common | {"method": method, "metric": metric, "value": value}
-                    for metric, value in means.items()
-                ]
+                for metric in curve.columns:
+                    value = _mean_at(common_losses, curve[metric], metric)
+                    found.append(common | {"method": method, "metric": metric, "value": value})
     return pd.DataFrame(found)
 
 

@@ -152,7 +152,7 @@ def _measured(parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], Unit]
     pairs: list[tuple[dict[str, Any], Unit]] = []
     for panel in parameters["panels"]:
         for (alpha, _), training in trainings(parameters, panel).items():
-            every = [training, *measurements(parameters, panel, training)]
+            every: list[Unit] = [training, *measurements(parameters, panel, training)]
             pairs += [
                 ({"alpha": alpha, "paired": "paired_alphas" in panel}, unit) for unit in every
             ]

@@ -455,7 +455,7 @@ def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> p
             common_losses = [loss for loss in losses if first <= loss <= reached]
             if len(pair) < 2 or not common_losses:
                 continue
-            common = {"panel": EQUAL[name], "data": data, "network": network, "seed": seed}
+            common = {"panel": EQUAL[str(name)], "data": data, "network": network, "seed": seed}
             common |= {"against": other, "n": len(common_losses), "status": "done"}
             for method, curve in zip(("density", other), pair, strict=True):
                 for metric in curve.columns:

@@ -29,11 +29,12 @@ from reglib.saliency import cafo, caso, surrogate_loss
 from reglib.top_gap import TopGAP, TopGAPNet, class_map_l1, top_gap_and_l1
 
 __version__ = "0.1.0"
-__all__ = (
-    "TopGAP TopGAPNet activation_l1 adversarial_penalty cafo caso class_map_l1 closed_form_hessian "
-    "cure_penalty curvature_penalty data_smoothness evaluation_mode fast_double_backward "
-    "finite_difference_penalty group_dro "
-    "hessian_eigenpairs importance_landscape input_gradient_penalty input_hessian_penalty "
-    "logit_gradient_penalty marginal_density_penalty score_matching_penalty surrogate_loss "
-    "target_penalty top_gap_and_l1 total_variation"
-).split()
+__all__ = [
+    "TopGAP", "TopGAPNet", "activation_l1", "adversarial_penalty", "cafo", "caso",
+    "class_map_l1", "closed_form_hessian", "cure_penalty", "curvature_penalty",
+    "data_smoothness", "evaluation_mode", "fast_double_backward", "finite_difference_penalty",
+    "group_dro", "hessian_eigenpairs", "importance_landscape", "input_gradient_penalty",
+    "input_hessian_penalty", "logit_gradient_penalty", "marginal_density_penalty",
+    "score_matching_penalty", "surrogate_loss", "target_penalty", "top_gap_and_l1",
+    "total_variation",
+]  # fmt: skip

@@ -1,6 +1,6 @@
 """Input checks: of names, and of networks, images and labels before a derivative is taken."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,6 +17,25 @@ DROPOUTS: set[Any] = {
     for name in f"{_DROPOUTS} feature_alpha_dropout".split()
     if hasattr(module, name)
 }
+
+HINTS = {
+    "generator": "; torch.Generator(device).manual_seed(0) makes one",
+    "images": "; of a loader of pairs give the images alone, (images for images, _ in loader)",
+    "logits": "; take the logits out of what the network returns",
+    "output of model": "; give a module that calls the network and returns its logits alone",
+}
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raise a ValueError unless a value is a tensor, a module or a generator.
+
+    >>> check_type("labels", [1, 0], Tensor)
+    Traceback (most recent call last):
+    ValueError: labels: expected a PyTorch Tensor, got list
+    """
+    if not isinstance(value, kind):
+        got = f"got {type(value).__name__}{HINTS.get(name, '')}"
+        raise ValueError(f"{name}: expected a PyTorch {kind.__name__}, {got}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
@@ -39,6 +58,7 @@ def check_positive(**values: float) -> None:
 
 def check_network(model: nn.Module) -> None:
     """Raise a ValueError that names a module in training mode or that couples the samples."""
+    check_type("model", model, nn.Module)
     for name, module in model.named_modules():
         kind = f"{type(module).__name__} {name!r}" if name else type(module).__name__
         if module.training:
@@ -55,6 +75,7 @@ def check_network(model: nn.Module) -> None:
 
 def check_images(images: Tensor) -> None:
     """Raise a ValueError unless `images` is a batch of finite floating-point values."""
+    check_type("images", images, Tensor)
     if not images.is_floating_point():
         raise ValueError(
             f"images: expected floating-point values as the network was trained on, "
@@ -76,6 +97,7 @@ def check_logits(logits: Tensor, n_images: int) -> None:
 
 def check_logits_shape(logits: Tensor, n_images: int, *, least: int = 1) -> None:
     """Raise a ValueError unless there is a row of logits, of `least` classes, for each image."""
+    check_type("output of model", logits, Tensor)
     if logits.ndim != 2 or len(logits) != n_images or logits.shape[1] < least:
         more = f" with at least {least} classes" if least > 1 else ""
         shape = f"({n_images}, classes){more}, got {tuple(logits.shape)}"
@@ -84,6 +106,8 @@ def check_logits_shape(logits: Tensor, n_images: int, *, least: int = 1) -> None
 
 def check_labels(labels: Tensor, logits: Tensor) -> None:
     """Raise a ValueError unless `labels` holds a class of the network for each image."""
+    check_type("logits", logits, Tensor)
+    check_type("labels", labels, Tensor)
     check_indices("labels", labels, *logits.shape)
 
 
@@ -117,9 +141,7 @@ def check_finite(name: str, values: Tensor, hint: str = "") -> None:
 class NoDropout(TorchFunctionMode):
     """Refuse dropout that is active whatever the mode of the network."""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in DROPOUTS:
             given = dict(zip(("p", "training"), args[1:3], strict=False)) | kwargs

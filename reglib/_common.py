@@ -1,8 +1,14 @@
 """What several modules do with batches and networks."""
 
+import copy
+from typing import Any
+
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn, randn
 from torch.func import functional_call
-from torch.nn.functional import normalize
+from torch.overrides import TorchFunctionMode
+
+from reglib._checks import check_type
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
@@ -12,18 +18,46 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
 
 def unit_length(values: Tensor) -> Tensor:
     """Scale each sample to a Euclidean norm of one; zeros stay zeros."""
-    return normalize(values.flatten(1), dim=1).view_as(values)
+    return F.normalize(values.flatten(1), dim=1).view_as(values)
 
 
 def normal_noise(like: Tensor, generator: Generator) -> Tensor:
     """Draw standard normal numbers of the shape, type and device of a tensor."""
+    check_type("generator", generator, Generator)
     return randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
-def forward_keeping_statistics(model: nn.Module, inputs: Tensor) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: str = "none") -> Tensor:
+    """Compute the cross-entropy of tensors, or raise a ValueError that names what is none."""
+    check_type("logits", logits, Tensor)
+    check_type("labels", labels, Tensor)
+    return F.cross_entropy(logits, labels, reduction=reduction)
+
+
+def forward_again(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return the logits of other inputs, in the mode that the network is in.
 
     Batch normalisation in training mode normalises by the statistics of `inputs`, and leaves the
     running ones to the forward pass of the step.
     """
-    return functional_call(model, {k: v.clone() for k, v in model.named_buffers()}, (inputs,))
+    check_type("model", model, nn.Module)
+    whole = nn.Sequential(model)  # `functional_call` refuses nn.DataParallel as it is
+    buffers = {name: buffer.clone() for name, buffer in whole.named_buffers()}
+    logits: Tensor = functional_call(whole, buffers, (inputs,))
+    check_type("output of model", logits, Tensor)
+    return logits
+
+
+class _Copying(TorchFunctionMode):
+    """Let `copy.deepcopy` copy tensors that were computed, which a network may keep."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
+
+
+def copied(model: Any) -> Any:
+    """Copy a network, and features that it keeps of a forward pass without their graph."""
+    with _Copying():
+        return copy.deepcopy(model)

@@ -37,6 +37,11 @@ def is_batched(tensor: Tensor) -> bool:
     return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
+def is_traced() -> bool:
+    """Whether `torch.jit.trace` is under way, where sizes are tensors."""
+    return torch._C._get_tracing_state() is not None
+
+
 def is_hooked_between(first: nn.Module, second: nn.Module) -> bool:
     """Whether a hook sees what `first` hands on to `second`."""
     return bool(first._forward_hooks or second._forward_pre_hooks)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from reglib._checks import check_type
+
 Map = Callable[[Tensor], Tensor]
 
 
@@ -35,6 +37,7 @@ def input_gradient(
     >>> input_gradient(x.square(), x)
     tensor([2., 4.])
     """
+    check_type("inputs", inputs, Tensor)
     if not inputs.requires_grad:
         raise ValueError(
             "inputs: expected a tensor that requires a gradient, got requires_grad=False; "
@@ -43,7 +46,8 @@ def input_gradient(
     if not outputs.requires_grad:
         raise ValueError(
             "outputs: expected values computed from inputs with gradients enabled, got a tensor "
-            "without a graph; was the forward pass made under torch.no_grad()?"
+            "without a graph; was the forward pass made under torch.no_grad() or "
+            "inference_mode(), or before inputs.requires_grad_()?"
         )
     (gradient,) = torch.autograd.grad(
         outputs.sum(),
@@ -53,7 +57,10 @@ def input_gradient(
         allow_unused=True,
     )
     if gradient is None:
-        raise ValueError("outputs: expected values that depend on inputs, got independent ones")
+        raise ValueError(
+            "outputs: expected values that depend on inputs, got independent ones; call "
+            "inputs.requires_grad_() before the forward pass, in which nothing may detach them"
+        )
     return gradient
 
 

@@ -6,12 +6,14 @@ classes. The penalties say how far a landscape is from flat, or from the smoothn
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from reglib._checks import check_images, check_logits_shape, check_network
+from reglib._checks import check_images, check_logits_shape, check_network, check_type
 from reglib.autodiff import Map, input_gradient, linearise
 from reglib.double_backward.folding import Evaluation
 
@@ -53,6 +55,7 @@ def sample_classes(logits: Tensor, generator: torch.Generator) -> Tensor:
     Returns:
         Class indices, (B,). Logits that are not finite give some class, and no error.
     """
+    check_type("generator", generator, Generator)
     uniform = torch.rand(len(logits), 1, generator=generator, device=generator.device)
     below = logits.float().softmax(1).cumsum(1)[:, :-1] < uniform.to(logits.device)
     return below.sum(1)
@@ -90,8 +93,7 @@ def importance_landscape(
     _check(model, images)
     inputs = images.detach().requires_grad_()
     with torch.enable_grad():
-        logits = model(inputs)
-        check_logits_shape(logits, len(images))
+        logits = _logits(model, inputs)
         classes = sample_classes(logits.detach(), generator)
         gradient = input_gradient(
             logits.gather(1, classes[:, None]), inputs, create_graph=create_graph
@@ -129,8 +131,7 @@ def expected_squared_gradients(
     total, count = torch.zeros(()), 0
     for images in batches:
         _check(model, images)
-        at = linearise(model, images)
-        check_logits_shape(at.outputs, len(images))
+        at = linearise(partial(_logits, model), images)
         for classes, weights in _weighted_classes(at.outputs, generator):
             squares = at.pull(classes.to(at.outputs.dtype)).double().square()
             total = total.to(squares) + (squares * weights.view(-1, 1, 1, 1)).sum(0)
@@ -194,7 +195,7 @@ def laplacian(maps: Tensor, *, kernel_width: int = 3) -> Tensor:
             [ 1., -8.,  1.],
             [ 1.,  1.,  1.]])
     """
-    if not isinstance(kernel_width, int) or kernel_width < 3 or kernel_width % 2 == 0:
+    if not isinstance(kernel_width, Integral) or kernel_width < 3 or kernel_width % 2 == 0:
         raise ValueError(f"kernel_width: expected an odd number from 3 up, got {kernel_width!r}")
     height, width = maps.shape[-2:]
     if min(height, width) < kernel_width:
@@ -261,9 +262,7 @@ def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
             f"got {tuple(target.shape)}"
         )
     if not target.any():
-        raise ValueError(
-            "target: expected a map with a mean square of about one, got zeros everywhere"
-        )
+        raise ValueError("target: expected a map that is not flat, got zeros everywhere")
     return (landscape - target).square().mean((-2, -1))
 
 
@@ -292,6 +291,7 @@ def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tens
     total: Tensor | None = None
     count = 0
     for images in batches:
+        _check_shape(images)
         edges = laplacian(images.double(), kernel_width=kernel_width)
         # A mean of equal values may differ from them by rounding, which is no edge.
         floor = 1e-12 * images.double().abs().amax((1, 2, 3), keepdim=True)
@@ -349,6 +349,17 @@ def _without_scale(values: Tensor, dim: tuple[int, ...]) -> Tensor:
 def _check(model: Map, images: Tensor) -> None:
     if isinstance(model, nn.Module) and not isinstance(model, Evaluation):
         check_network(model)
+    _check_shape(images)
+    check_images(images)
+
+
+def _check_shape(images: Tensor) -> None:
+    check_type("images", images, Tensor)
     if images.ndim != 4:
         raise ValueError(f"images: expected shape (B, C, H, W), got {tuple(images.shape)}")
-    check_images(images)
+
+
+def _logits(model: Map, images: Tensor) -> Tensor:
+    logits = model(images)
+    check_logits_shape(logits, len(images))
+    return logits

@@ -150,12 +150,12 @@ def test_hessian_product_of_a_constant_gradient_is_zero():
 @pytest.mark.parametrize(
     ("function", "settings", "text"),
     [
-        (input_hessian_penalty, {"n_samples": 0}, "n_samples: expected at least one, got 0"),
+        (input_hessian_penalty, {"n_samples": 0}, "n_samples: expected a positive number, got 0"),
         (input_hessian_penalty, {"of": "logits"}, "of: expected loss or logit, got 'logits'"),
         (cure_penalty, {"radius": 0.0}, "radius: expected a positive length, .* got 0.0"),
         (cure_penalty, {"radius": [0.1, 0]}, r"radius: .* or some of them, got \[0.1, 0\]"),
         (cure_penalty, {"radius": []}, r"radius: expected a positive length, .* got \[\]"),
-        (score_matching_penalty, {"n_samples": 0}, "n_samples: expected at least one, got 0"),
+        (score_matching_penalty, {"n_samples": 0}, "n_samples: expected a positive number, got 0"),
         (score_matching_penalty, {"noise_std": 0}, "noise_std: expected a positive number, got 0"),
     ],
 )

@@ -554,5 +554,5 @@ def test_networks_and_labels_that_are_refused(images):
         surrogate_loss(copy.deepcopy(MODEL).train(), images, LABELS)
     with pytest.raises(ValueError, match="labels: expected indices from 0 to 3, got 4"):
         surrogate_loss(MODEL, images, LABELS + 1)
-    with pytest.raises(ValueError, match="n_samples: expected at least one, got 0"):
+    with pytest.raises(ValueError, match="n_samples: expected a positive number, got 0"):
         smooth_surrogate_loss(MODEL, images, LABELS, generator=torch.Generator(), n_samples=0)

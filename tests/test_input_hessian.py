@@ -389,5 +389,5 @@ def test_settings_of_lanczos_out_of_range_are_refused(images, options, message):
 def test_settings_of_the_decomposition_out_of_range_are_refused(images):
     with pytest.raises(ValueError, match=r"n_vectors: expected 0 to 4 \(classes\), got 5"):
         decomposition(PIECEWISE["ReLU"], images, n_vectors=5)
-    with pytest.raises(ValueError, match="chunk: expected at least one class at a time, got 0"):
+    with pytest.raises(ValueError, match="chunk: expected a positive number, got 0"):
         decomposition(PIECEWISE["ReLU"], images, chunk=0)

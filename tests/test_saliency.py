@@ -262,7 +262,7 @@ def test_methods_leave_everything_as_it_was_and_refuse_training_mode(method, net
 def test_settings_out_of_range_are_refused(network, images):
     generator = torch.Generator()
     for options, message in (
-        ({"n_samples": 0}, "n_samples: expected at least one, got 0"),
+        ({"n_samples": 0}, "n_samples: expected a positive number, got 0"),
         ({"noise_level": -0.1}, "noise_level: expected a number from 0 up, got -0.1"),
     ):
         with pytest.raises(ValueError, match=message):

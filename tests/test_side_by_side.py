@@ -78,7 +78,7 @@ def test_finite_differences_hold_the_direction_constant(smooth):
 
 def test_a_step_of_no_length_is_refused(smooth):
     x = torch.zeros(1, 6, dtype=torch.float64, requires_grad=True)
-    with pytest.raises(ValueError, match="step: expected a positive length, got 0"):
+    with pytest.raises(ValueError, match="step: expected a positive number, got 0"):
         finite_difference_penalty(smooth, smooth(x), torch.tensor([0]), x, step=0)
 
 

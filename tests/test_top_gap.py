@@ -1,6 +1,12 @@
 """Pooling against torch.topk, the network against Table 1 and unmodified networks."""
 
 import copy
+import io
+import os
+import pickle
+import subprocess
+import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torchvision import models
 
-from reglib.double_backward import fast_double_backward, folded_copy
-from reglib.top_gap import TopGAP, TopGAPNet, feature_maps, scaled_maps, top_gap
+from reglib.double_backward import evaluation_mode, fast_double_backward, folded_copy
+from reglib.top_gap import TopGAP, TopGAPNet, feature_maps, scaled_maps, top_gap, top_gap_and_l1
 from suite.networks import ResNet
+from suite.paths import ROOT
 
 
 def random(*shape, seed=0, dtype=torch.float64):
@@ -130,7 +138,21 @@ def test_maps_and_nan_are_left_as_they_are():
     assert top_gap(maps, k=3).isnan().tolist() == [[False, True], [False, False]]
 
 
-@pytest.mark.parametrize("k", [0, -3, 0.0, -0.5, 1.5, float("nan"), True, "4"])
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64, Fraction])
+def test_k_may_be_a_number_of_numpy(kind):
+    k, same = (kind(3), 3) if issubclass(kind, np.integer) else (kind(1) / 2, 0.5)
+    maps = random(2, 3, 5, 6)
+    expected = top_gap(maps, k=same)
+    assert torch.equal(top_gap(maps, k=k), expected)
+    assert torch.equal(top_gap_and_l1(maps, k=k).logits, expected)
+    layer = TopGAP(k)
+    assert torch.equal(layer(maps), expected)
+    assert (type(layer.k), layer.k) == (type(same), same)
+
+
+@pytest.mark.parametrize(
+    "k", [0, -3, 0.0, -0.5, 1.5, float("nan"), True, "4", np.int64(0), np.float32(2), np.True_]
+)
 def test_k_out_of_range_is_refused_at_once(k):
     with pytest.raises(ValueError, match=r"k: expected a number of locations.*got "):
         TopGAP(k)
@@ -286,6 +308,10 @@ def test_backbones_that_cannot_be_used_are_refused():
     lenet = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
     with pytest.raises(ValueError, match=r"cannot be run on an image of shape \(1, 9, 9\)"):
         TopGAPNet(lenet, 3, k=1, image_size=9)
+    for build in (feature_maps, lambda net, **size: TopGAPNet(net, 3, k=1, **size)):
+        vit = timm.create_model("vit_tiny_patch16_224")  # asserts the size of its images
+        with pytest.raises(ValueError, match=r"shape \(3, 96, 96\) .*; give the image_size that"):
+            build(vit, image_size=96)
     with pytest.raises(ValueError, match=r"n_maps: expected 1 to 3, .*'3' 16 x 16.*got 4"):
         small(n_maps=4)
 
@@ -369,6 +395,75 @@ def test_an_exported_network_takes_any_batch():
     exported = torch.export.export(network, (images(),), dynamic_shapes={"images": {0: batch}})
     x = random(5, 2, 16, 16, seed=3, dtype=torch.float32)
     torch.testing.assert_close(exported.module()(x), network(x))
+
+
+def test_a_backbone_of_any_type_is_taken():
+    backbone = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2))
+    for dtype in (torch.float64, torch.bfloat16):
+        network = TopGAPNet(backbone.to(dtype), 5, k=3, width=8, image_size=16).to(dtype)
+        assert network(images().to(dtype)).dtype == dtype
+
+
+HOLDERS = {
+    "network": lambda network: network,
+    "fast view": fast_double_backward,
+    "evaluation view": evaluation_mode,
+    "moving average": AveragedModel,
+    "part of a network": lambda network: nn.Sequential(nn.Identity(), network),
+}
+LOADING = """
+import sys, torch
+x, expected, holder = torch.load(sys.argv[1], weights_only=False)
+assert torch.equal(holder(x), expected)
+print(type(holder).__name__, holder.training)
+"""
+
+
+class TestSavedWhole:
+    @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+    @pytest.mark.parametrize("options", [{"k": 7}, {"fpn": False}], ids=str)
+    def test_gives_the_same(self, hold, options):
+        holder = hold(small(**options).train("k" in options))
+        file = io.BytesIO()
+        torch.save(holder, file)
+        file.seek(0)
+        for loaded in (torch.load(file, weights_only=False), pickle.loads(pickle.dumps(holder))):
+            assert type(loaded).__name__ == type(holder).__name__
+            modes = [[m.training for m in model.modules()] for model in (loaded, holder)]
+            assert modes[0] == modes[1]
+            assert loaded.state_dict().keys() == holder.state_dict().keys()
+            assert torch.equal(loaded(images()), copy.deepcopy(holder)(images()))
+
+    def test_trains_on(self):
+        network = small().train()
+        loaded = pickle.loads(pickle.dumps(network))
+        gradients = []
+        for model in (network, loaded, copy.deepcopy(loaded)):
+            model(images()).square().sum().backward()
+            gradients.append([p.grad for p in model.parameters()])
+        for found in gradients[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(gradients[0], found, strict=True))
+
+    def test_loads_in_another_process(self, tmp_path):
+        holder, file = evaluation_mode(small()), tmp_path / "network.pt"
+        torch.save((images(), holder(images()), holder), file)
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", LOADING, file], capture_output=True, text=True, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == ["EvaluationTopGAPNet", "False"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # the size of the maps is fixed
+@pytest.mark.parametrize("k", [0.5, 1.0, 7, 64], ids=str)
+def test_a_traced_network_is_saved_and_takes_any_batch(k):
+    network, file = small(k), io.BytesIO()
+    torch.jit.save(torch.jit.trace(network, images()), file)
+    file.seek(0)
+    x = random(5, 2, 16, 16, seed=3, dtype=torch.float32)
+    torch.testing.assert_close(torch.jit.load(file)(x), network(x))
 
 
 def test_weights_go_through_safetensors(tmp_path):

@@ -56,6 +56,19 @@ def test_checkpointing_hooks_saved_tensors():
     assert hooked == [True]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
+def test_traces_are_seen():
+    traced = []
+
+    def function(x):
+        traced.append(private.is_traced())
+        return 2 * x
+
+    function(torch.ones(1))
+    torch.jit.trace(function, torch.ones(1), check_trace=False)
+    assert traced == [False, True]
+
+
 def test_transforms_are_seen():
     transformed = []
 

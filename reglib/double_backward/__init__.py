@@ -15,6 +15,7 @@ from reglib.double_backward.folding import Folding, evaluation_mode, folded_copy
 from reglib.double_backward.layers import HANDLERS
 from reglib.double_backward.modules import Calls, calls_of, fast_double_backward
 
-__all__ = (
-    "fast_double_backward calls_of Calls evaluation_mode folded_copy folding_of Folding HANDLERS"
-).split()
+__all__ = [
+    "HANDLERS", "Calls", "Folding", "calls_of", "evaluation_mode", "fast_double_backward",
+    "folded_copy", "folding_of",
+]  # fmt: skip

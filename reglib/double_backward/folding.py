@@ -1,6 +1,5 @@
 """Networks in evaluation mode with batch normalisation folded into the convolution before it."""
 
-import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from reglib._common import copied
 from reglib._torch_private import (
     BatchNorm,
     is_hooked_before,
@@ -95,7 +95,7 @@ def folded_copy(model: nn.Module) -> Any:
         ValueError: as `evaluation_mode`.
     """
     folded = folding_of(model).folded
-    model = copy.deepcopy(viewed(model)).eval().requires_grad_(False)
+    model = copied(viewed(model)).eval().requires_grad_(False)
     for norm_name, conv_name in folded.items():
         norm: Any = model.get_submodule(norm_name)
         conv: Any = model.get_submodule(conv_name)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
+from reglib._common import copied
 from reglib._torch_private import is_hooked_between
 from reglib.double_backward.layers import FastLayers
 from reglib.double_backward.layout import make_contiguous
@@ -138,5 +139,5 @@ def calls_of(model: nn.Module, *inputs: Any) -> Calls:
     check(model)
     calls = Calls(Counter(), Counter())
     with FastLayers(calls._asdict()), torch.enable_grad():
-        copy.deepcopy(viewed(model))(*inputs)
+        copied(viewed(model))(*inputs)
     return calls

@@ -29,7 +29,7 @@ from reglib.input_hessian.products import (
     true_hessian,
 )
 
-__all__ = (
-    "closed_form_hessian true_hessian input_hessian InputHessian hessian_eigenpairs Eigenpairs "
-    "leading_eigenpairs random_start decomposition Decomposition"
-).split()
+__all__ = [
+    "Decomposition", "Eigenpairs", "InputHessian", "closed_form_hessian", "decomposition",
+    "hessian_eigenpairs", "input_hessian", "leading_eigenpairs", "random_start", "true_hessian",
+]  # fmt: skip

@@ -5,7 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from reglib._checks import check_finite, check_images, check_positive
 from reglib.autodiff import Linearisation
+from reglib.input_hessian.lanczos import eigh
 from reglib.input_hessian.products import linearisation_of
 
 
@@ -63,23 +65,21 @@ def decomposition(
     Source: appendix C of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order loss
     approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`.
     """
+    check_images(images)
     if chunk is None:
         chunk = 4 if images.device.type == "cpu" else 32
-    if chunk < 1:
-        raise ValueError(f"chunk: expected at least one class at a time, got {chunk}")
+    check_positive(chunk=chunk)
     results = []
     for image in images.split(1):
-        copies = image.repeat(chunk, *[1] * (image.ndim - 1))
-        if image.ndim == 4 and image.is_contiguous(memory_format=torch.channels_last):
-            copies = copies.contiguous(memory_format=torch.channels_last)
-        at = linearisation_of(model, copies)
+        at = linearisation_of(model, torch.cat([image] * chunk))
         classes = at.outputs.shape[1]
         n = classes if n_vectors is None else n_vectors
         if not 0 <= n <= classes:
             raise ValueError(f"n_vectors: expected 0 to {classes} (classes), got {n}")
         results.append(_decompose(at, image, n, keep_jacobian))
-    values, vectors = zip(*results, strict=True)
-    return Decomposition(torch.stack(values), torch.stack(vectors))
+    values, vectors = (torch.stack(parts) for parts in zip(*results, strict=True))
+    check_finite("eigenvalues", values)
+    return Decomposition(values, vectors)
 
 
 def _decompose(
@@ -88,11 +88,11 @@ def _decompose(
     logits = at.outputs
     identity = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)
     rows = _pull_all(at, image, identity) if keep else None
-    gram = _gram_by_products(at, identity) if rows is None else _times_itself(rows.flatten(1))
+    gram = _gram_by_products(at, identity) if rows is None else rows.flatten(1) @ rows.flatten(1).T
     p = logits[0].double().softmax(0)
     root = p.sqrt()
     inner = _factor_adjoint(p, root, _factor_adjoint(p, root, gram.double()).T)
-    values, v = torch.linalg.eigh((inner + inner.T) / 2)
+    (values,), (v,), _ = eigh((inner + inner.T)[None] / 2)
     values, v = values.flip(0).clamp_min(0), v.flip(1)[:, :n_vectors].T  # (n, c)
     sigma = values[:n_vectors, None].sqrt()
     null = sigma.square() <= len(p) * torch.finfo(logits.dtype).eps * values[0]
@@ -123,14 +123,6 @@ def _pull_all(at: Linearisation, image: Tensor, u: Tensor) -> Tensor:
         part = u[start : start + chunk]
         rows[start : start + chunk] = at.pull(_filled(part, chunk))[: len(part)]
     return rows
-
-
-def _times_itself(rows: Tensor, block: int = 128) -> Tensor:
-    """Multiply (c, d) by its transpose, by blocks: half of the result is the mirror image."""
-    lower = rows.new_zeros(len(rows), len(rows))
-    for end in range(block, len(rows) + block, block):
-        lower[end - block : end, :end] = rows[end - block : end] @ rows[:end].T
-    return lower.tril() + lower.tril(-1).T
 
 
 def _filled(u: Tensor, n: int) -> Tensor:

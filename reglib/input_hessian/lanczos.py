@@ -21,7 +21,8 @@ class Eigenpairs(NamedTuple):
             seen, (B, k). Some eigenvalue is at most so far away from :math:`\theta`, relatively;
             one that stands apart is much closer, by the square of the residual over the gap.
         products: Hessian-vector products until an image was done, (B,).
-        converged: whether all k residuals are within the tolerance, (B,).
+        converged: whether all k residuals are within the tolerance, (B,); never where a product is
+            infinite or NaN.
     """
 
     values: Tensor
@@ -99,29 +100,28 @@ def leading_eigenpairs(
     Raises:
         ValueError: an argument is out of its range.
     """
-    shape, size = start.shape, start[0].numel()
+    shape, size = start.shape, start.shape[1:].numel()
     _check(k, tolerance, max_products, size)
     generator = torch.Generator().manual_seed(seed)
     steps = min(max_products, size)
     pairs = _nothing_yet(len(start), steps, k, start.device)
     basis: list[Tensor] = []
-    diagonal: list[Tensor] = []
-    couplings: list[Tensor] = []
+    tridiagonal = start.new_zeros(len(start), steps + 1, steps + 1, dtype=torch.float64)
     q, _ = _unit(start.flatten(1), start.new_zeros(len(start)), basis, generator)
     for m in range(1, steps + 1):
         basis.append(q)
         w = product(q.view(shape)).flatten(1)
-        diagonal.append((q.double() * w.double()).sum(1))
+        tridiagonal[:, m - 1, m - 1] = (q.double() * w.double()).sum(1)
         w = _orthogonal(w, basis)
-        theta, s = torch.linalg.eigh(_tridiagonal(diagonal, couplings))
+        theta, s, broken = eigh(tridiagonal[:, :m, :m])
         scale = theta.abs().amax(1)
         beta = w.norm(dim=1).double()
         if m >= k:
             _record(pairs, theta, s, beta if m < size else 0 * beta, scale, tolerance)
-            if pairs.converged.all():
+            if (pairs.converged | broken).all():
                 break
         q, kept = _unit(w, 10 * torch.finfo(w.dtype).eps * scale, basis, generator)
-        couplings.append(torch.where(kept, beta, 0))
+        tridiagonal[:, m, m - 1] = torch.where(kept, beta, 0 * beta)
     vectors = sum(
         q[:, None] * c[:, :, None].to(q.dtype)
         for q, c in zip(basis, pairs.vectors.unbind(1), strict=False)
@@ -143,7 +143,7 @@ def _record(
     k, m = pairs.values.shape[1], theta.shape[1]
     theta, s = theta.flip(1)[:, :k], s.flip(2)[:, :, :k]
     residual = beta[:, None] * s[:, -1].abs()
-    residual = torch.where(residual > 0, residual / scale[:, None], 0)
+    residual = torch.where(residual == 0, 0 * scale[:, None], residual / scale[:, None])
     open_ = ~pairs.converged
     pairs.values[open_] = theta[open_]
     pairs.vectors[open_, :m] = s[open_]
@@ -152,12 +152,12 @@ def _record(
     pairs.converged[open_] = (residual <= tolerance).all(1)[open_]
 
 
-def _tridiagonal(diagonal: list[Tensor], couplings: list[Tensor]) -> Tensor:
-    matrix = torch.diag_embed(torch.stack(diagonal, 1))
-    if couplings:
-        beside = torch.stack(couplings, 1)
-        matrix = matrix + torch.diag_embed(beside, 1) + torch.diag_embed(beside, -1)
-    return matrix
+def eigh(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Decompose symmetric matrices (B, m, m) by their lower halves; NaN where one is not finite."""
+    broken = ~matrices.isfinite().flatten(1).all(1)
+    theta, s = torch.linalg.eigh(torch.where(broken[:, None, None], 0, matrices))
+    nan = torch.where(broken, torch.nan, 0.0)[:, None]
+    return theta + nan, s + nan[:, None], broken
 
 
 def _orthogonal(w: Tensor, basis: list[Tensor]) -> Tensor:

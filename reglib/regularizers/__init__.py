@@ -18,9 +18,9 @@ from reglib.regularizers.gradients import (
 )
 from reglib.regularizers.groups import GroupDRO, balancing_weights, group_dro
 
-__all__ = (
-    "input_gradient_penalty finite_difference_penalty logit_gradient_penalty "
-    "marginal_density_penalty input_hessian_penalty "
-    "cure_penalty score_matching_penalty adversarial_penalty adversarial_examples activation_l1 "
-    "group_dro GroupDRO balancing_weights"
-).split()
+__all__ = [
+    "GroupDRO", "activation_l1", "adversarial_examples", "adversarial_penalty",
+    "balancing_weights", "cure_penalty", "finite_difference_penalty", "group_dro",
+    "input_gradient_penalty", "input_hessian_penalty", "logit_gradient_penalty",
+    "marginal_density_penalty", "score_matching_penalty",
+]  # fmt: skip

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from reglib._checks import check_choice
 
-LAYERS = ("last", "all")
-
 
 def activation_l1(activations: Sequence[Tensor], *, layers: str = "last") -> Tensor:
     r"""Compute the mean absolute value of activations.
@@ -34,9 +32,9 @@ def activation_l1(activations: Sequence[Tensor], *, layers: str = "last") -> Ten
     >>> activation_l1([torch.tensor([[4.0, 4.0]]), torch.tensor([[1.0, -3.0]])])
     tensor([2.])
     """
-    check_choice("layers", layers, LAYERS)
+    check_choice("layers", layers, ("last", "all"))
     if not activations:
         raise ValueError("activations: expected the outputs of at least one layer, got none")
     chosen = activations[-1:] if layers == "last" else activations
-    norms = [torch.linalg.vector_norm(x.flatten(1), 1, dim=1) / x[0].numel() for x in chosen]
+    norms = [torch.linalg.vector_norm(x.flatten(1), 1, 1) / x.shape[1:].numel() for x in chosen]
     return torch.stack(norms).sum(0)

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from reglib._checks import check_choice, check_positive
-from reglib._common import forward_keeping_statistics, normal_noise, per_sample, unit_length
+from reglib._checks import check_choice, check_positive, check_type
+from reglib._common import cross_entropy, forward_again, normal_noise, per_sample, unit_length
 from reglib.autodiff import input_gradient
-
-NORMS = ("linf", "l2")
 
 
 def adversarial_examples(
@@ -25,7 +22,7 @@ def adversarial_examples(
     norm: str = "linf",
     random_start: bool = True,
     pixel_range: Sequence[float] = (0.0, 1.0),
-    generator: torch.Generator,
+    generator: Generator,
 ) -> Tensor:
     r"""Raise the loss within a ball around each image by projected gradient ascent (PGD).
 
@@ -59,8 +56,9 @@ def adversarial_examples(
     :cite:p:`madry2018`; FGSM: Goodfellow, Shlens and Szegedy, "Explaining and harnessing
     adversarial examples" (2015) :cite:p:`goodfellow2015`.
     """
-    check_choice("norm", norm, NORMS)
+    check_choice("norm", norm, ("linf", "l2"))
     check_positive(epsilon=epsilon, step_size=step_size, n_steps=n_steps)
+    check_type("images", images, Tensor)
     clean = images.detach()
     low, high = pixel_range
     moved = clean
@@ -68,8 +66,9 @@ def adversarial_examples(
         moved = (clean + epsilon * _random_point(clean, norm, generator)).clamp(low, high)
     for _ in range(n_steps):
         x = moved.detach().requires_grad_()
-        loss = F.cross_entropy(forward_keeping_statistics(model, x), labels, reduction="sum")
-        gradient = input_gradient(loss, x)
+        with torch.enable_grad():
+            loss = cross_entropy(forward_again(model, x), labels, reduction="sum")
+            gradient = input_gradient(loss, x)
         direction = gradient.sign() if norm == "linf" else unit_length(gradient)
         moved = _project(x.detach() + step_size * direction - clean, epsilon, norm) + clean
         moved = moved.clamp(low, high)
@@ -88,7 +87,7 @@ def adversarial_penalty(
     norm: str = "linf",
     random_start: bool = False,
     pixel_range: Sequence[float] = (0.0, 1.0),
-    generator: torch.Generator,
+    generator: Generator,
 ) -> Tensor:
     r"""Compute how much more an adversarial example costs than its image.
 
@@ -128,14 +127,13 @@ def adversarial_penalty(
         pixel_range=pixel_range,
         generator=generator,
     )
-    attacked = F.cross_entropy(
-        forward_keeping_statistics(model, examples), labels, reduction="none"
-    )
-    return attacked - F.cross_entropy(logits, labels, reduction="none")
+    attacked = cross_entropy(forward_again(model, examples), labels)
+    return attacked - cross_entropy(logits, labels)
 
 
-def _random_point(like: Tensor, norm: str, generator: torch.Generator) -> Tensor:
+def _random_point(like: Tensor, norm: str, generator: Generator) -> Tensor:
     """Draw a point of the unit ball for each image."""
+    check_type("generator", generator, Generator)
     options: dict[str, Any] = {"generator": generator, "device": like.device, "dtype": like.dtype}
     if norm == "linf":
         return 2 * torch.rand(like.shape, **options) - 1

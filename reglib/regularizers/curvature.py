@@ -1,17 +1,15 @@
 """Penalties on how the input gradient of a loss or of a logit changes with the input."""
 
 from collections.abc import Iterator, Sequence
+from numbers import Real
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from reglib._checks import check_choice, check_labels, check_positive
-from reglib._common import forward_keeping_statistics, normal_noise, unit_length
+from reglib._common import cross_entropy, forward_again, normal_noise, unit_length
 from reglib.autodiff import hessian_product, input_gradient
-
-TRACES = ("hutchinson", "taylor")
-BENT = ("loss", "logit")
 
 
 def input_hessian_penalty(
@@ -57,10 +55,10 @@ def input_hessian_penalty(
     and Mian, "Regulating model reliance on non-robust features by smoothing input marginal density"
     (2024) :cite:p:`yang2024`.
     """
-    check_choice("of", of, BENT)
+    check_choice("of", of, ("loss", "logit"))
     check_labels(labels, logits)
     if of == "loss":
-        bent = F.cross_entropy(logits, labels, reduction="sum")
+        bent = cross_entropy(logits, labels, reduction="sum")
     else:
         bent = logits.gather(1, labels[:, None]).sum()
     gradient = input_gradient(bent, inputs, create_graph=True)
@@ -107,15 +105,15 @@ def cure_penalty(
     regularization, and vice versa" (2019) :cite:p:`moosavi2019`, without their factor :math:`1 /
     h^2`, which the strength holds. They raise the radius from 0 to 1.5 in the first five epochs.
     """
-    schedule = [radius] if isinstance(radius, int | float) else radius
+    schedule: Any = [radius] if isinstance(radius, Real) else radius
     if not schedule or not all(h > 0 for h in schedule):
         raise ValueError(f"radius: expected a positive length, or some of them, got {radius}")
     h = schedule[min(epoch, len(schedule) - 1)]
-    loss = F.cross_entropy(logits, labels, reduction="sum")
+    loss = cross_entropy(logits, labels, reduction="sum")
     here = input_gradient(loss, inputs, create_graph=True)
     z = unit_length(here.detach().sign())
     moved = (inputs.detach() + h * z).requires_grad_()
-    loss = F.cross_entropy(forward_keeping_statistics(model, moved), labels, reduction="sum")
+    loss = cross_entropy(forward_again(model, moved), labels, reduction="sum")
     there = input_gradient(loss, moved, create_graph=True)
     return (there - here).square().flatten(1).sum(1)
 
@@ -173,7 +171,7 @@ def score_matching_penalty(
     model interpretability" (2021) :cite:p:`srinivas2021`; their program takes "taylor", 10 samples
     of 0.01.
     """
-    check_choice("trace", trace, TRACES)
+    check_choice("trace", trace, ("hutchinson", "taylor"))
     check_positive(noise_std=noise_std)
     check_labels(labels, logits)
     logit = logits.gather(1, labels[:, None])[:, 0]
@@ -184,7 +182,7 @@ def score_matching_penalty(
             product = hessian_product(gradient, inputs, v, create_graph=True)
             traces.append((v * product).flatten(1).sum(1))
         else:
-            moved = forward_keeping_statistics(model, inputs.detach() + noise_std * v)
+            moved = forward_again(model, inputs.detach() + noise_std * v)
             change = moved.gather(1, labels[:, None])[:, 0] - logit
             traces.append(2 / noise_std**2 * change)
     t = torch.stack(traces).mean(0)
@@ -199,8 +197,7 @@ def _draws(
     Raises:
         ValueError: `n_samples` is not positive.
     """
-    if n_samples < 1:
-        raise ValueError(f"n_samples: expected at least one, got {n_samples}")
+    check_positive(n_samples=n_samples)
     for _ in range(n_samples):
         normal = normal_noise(inputs, generator)
         yield torch.where(normal < 0, -1.0, 1.0).to(inputs.dtype) if signs else normal

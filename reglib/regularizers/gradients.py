@@ -1,14 +1,11 @@
 """Penalties on the input gradient of the loss, of a logit, or of a density that logits imply."""
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from reglib._checks import check_choice, check_labels
-from reglib._common import forward_keeping_statistics, unit_length
+from reglib._checks import check_choice, check_labels, check_positive, check_type
+from reglib._common import cross_entropy, forward_again, unit_length
 from reglib.autodiff import input_gradient
-
-IMPLEMENTATIONS = ("naive", "stable", "efficient")
 
 
 def input_gradient_penalty(logits: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
@@ -42,7 +39,7 @@ def input_gradient_penalty(logits: Tensor, labels: Tensor, inputs: Tensor) -> Te
     >>> input_gradient_penalty(logits, torch.tensor([0]), x)  # gradient (-1, 0)
     tensor([1.], grad_fn=<SumBackward1>)
     """
-    loss = F.cross_entropy(logits, labels, reduction="sum")
+    loss = cross_entropy(logits, labels, reduction="sum")
     gradient = input_gradient(loss, inputs, create_graph=True)
     return gradient.square().flatten(1).sum(1)
 
@@ -51,7 +48,7 @@ def marginal_density_penalty(
     logits: Tensor,
     inputs: Tensor,
     *,
-    generator: torch.Generator,
+    generator: Generator,
     implementation: str = "efficient",
     p: float = 2.0,
 ) -> Tensor:
@@ -101,11 +98,13 @@ def marginal_density_penalty(
     >>> marginal_density_penalty(logits, x, generator=torch.Generator())  # gradient (1, 0)
     tensor([1.], grad_fn=<LinalgVectorNormBackward0>)
     """
+    check_type("logits", logits, Tensor)
+    check_type("generator", generator, Generator)
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise ValueError(
             f"logits: expected (B, classes) with at least two classes, got {tuple(logits.shape)}"
         )
-    check_choice("implementation", implementation, IMPLEMENTATIONS)
+    check_choice("implementation", implementation, ("naive", "stable", "efficient"))
     if implementation == "naive":
         partition = logits.exp().sum(1)
         _check_exponentials(logits, partition)
@@ -190,12 +189,11 @@ def finite_difference_penalty(
     >>> bool((penalty - 1).abs() < 0.02)  # the gradient is (-1, 0)
     True
     """
-    if not step > 0:
-        raise ValueError(f"step: expected a positive length, got {step}")
-    here = F.cross_entropy(logits, labels, reduction="none")
+    check_positive(step=step)
+    here = cross_entropy(logits, labels)
     direction = unit_length(input_gradient(here, inputs, keep_graph=True))
-    moved = forward_keeping_statistics(model, inputs.detach() + step * direction)
-    there = F.cross_entropy(moved, labels, reduction="none")
+    moved = forward_again(model, inputs.detach() + step * direction)
+    there = cross_entropy(moved, labels)
     return ((there - here) / step).square()
 
 

@@ -5,7 +5,7 @@ from reglib.saliency.proximal import Settings
 from reglib.saliency.sparsity import Choice, choose_lambda1
 from reglib.saliency.surrogate import SurrogateLoss, smooth_surrogate_loss, surrogate_loss
 
-__all__ = (
-    "surrogate_loss smooth_surrogate_loss SurrogateLoss cafo caso Interpretation Settings "
-    "choose_lambda1 Choice"
-).split()
+__all__ = [
+    "Choice", "Interpretation", "Settings", "SurrogateLoss", "cafo", "caso", "choose_lambda1",
+    "smooth_surrogate_loss", "surrogate_loss",
+]  # fmt: skip

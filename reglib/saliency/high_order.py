@@ -45,8 +45,9 @@ class Interpretation(NamedTuple):
         loss_change: what the surrogate says that the loss changes by; CAFO's has no curvature.
         residual: norm of the smallest subgradient, over the norm of the gradient.
         iterations: of the solver; zero where the solution is known.
-        converged: whether the residual is within the tolerance. CAFO is exact.
-        sparsity: share of the values of the map that are exactly zero; 1 is an empty map.
+        converged: whether the residual is within the tolerance. CAFO is exact where it is finite.
+        sparsity: share of the values of the map that are exactly zero; 1 is an empty map. NaN where
+            the change of the loss is not finite, so that no range of sparsity has it.
     """
 
     maps: Tensor
@@ -213,6 +214,6 @@ def _interpretation(
         solution.residual,
         solution.iterations,
         solution.converged,
-        (point == 0).to(point.dtype).mean(1),
+        (point == 0).to(point.dtype).mean(1) + 0 * change,
     )
     return Interpretation(point.view(*lead, *images[1:]), *(value.view(lead) for value in values))

@@ -70,7 +70,7 @@ class Solution(NamedTuple):
         residual: norm of the smallest subgradient there, over the norm of g, (B,). The distance to
             the maximum is at most :math:`\|g\|_2 \, r / (2 \lambda_2 - L)`.
         iterations: (B,).
-        converged: whether the residual is within the tolerance, (B,).
+        converged: whether the residual is within the tolerance, (B,); never infinity or NaN.
     """
 
     point: Tensor
@@ -198,4 +198,4 @@ def solve_first_order(problem: Problem) -> Solution:
     hessian_point = torch.zeros_like(point)
     residual = problem.residual(point, hessian_point)
     iterations = torch.zeros(len(point), dtype=torch.int64, device=point.device)
-    return Solution(point, hessian_point, residual, iterations, iterations == 0)
+    return Solution(point, hessian_point, residual, iterations, residual.isfinite())

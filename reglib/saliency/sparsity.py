@@ -12,8 +12,6 @@ from reglib._common import per_sample
 from reglib.saliency.high_order import Interpretation, caso
 from reglib.saliency.surrogate import SurrogateLoss
 
-SPARSITY = (0.75, 1.0)
-
 
 class Choice(NamedTuple):
     """The interpretation of each image whose sparsity is in a range.
@@ -37,7 +35,7 @@ def choose_lambda1(
     method: Callable[..., Interpretation] = caso,
     start: float = 1e-5,
     factor: float = 10.0,
-    sparsity: tuple[float, float] = SPARSITY,
+    sparsity: tuple[float, float] = (0.75, 1.0),
     max_rounds: int = 30,
     **options: Any,
 ) -> Choice:

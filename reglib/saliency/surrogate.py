@@ -2,12 +2,12 @@ r"""The loss of an image around it, to second order, perhaps averaged over noise
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from reglib._checks import check_network
+from reglib._checks import check_finite, check_network, check_positive
 from reglib._common import normal_noise, per_sample
 from reglib.autodiff import Map
 from reglib.double_backward import folding_of
@@ -49,7 +49,7 @@ def surrogate_loss(
 
     Raises:
         ValueError: the network is in training mode or has active dropout, or images, logits or
-            labels are not as said.
+            labels are not as said; a gradient is infinite or NaN.
 
     Warns:
         RuntimeWarning: the largest eigenvalue did not converge.
@@ -109,8 +109,7 @@ def noisy_copies(
     Raises:
         ValueError: `n_samples` is not positive or `noise_level` is negative.
     """
-    if n_samples < 1:
-        raise ValueError(f"n_samples: expected at least one, got {n_samples}")
+    check_positive(n_samples=n_samples)
     if not noise_level >= 0:
         raise ValueError(f"noise_level: expected a number from 0 up, got {noise_level}")
     flat = images.flatten(1)
@@ -133,16 +132,13 @@ def _average(
         input_hessian(model, images, labels, closed_form=closed_form) for images in copies
     ]
     n = len(hessians)
-    gradient, start = hessians[0].gradient(labels) / n, random_start(hessians[0]) / n
-    for hessian in hessians[1:]:
-        gradient += hessian.gradient(labels) / n
-        start += random_start(hessian) / n
+    gradient: Any = sum(hessian.gradient(labels) / n for hessian in hessians)
+    start: Any = sum(random_start(hessian) / n for hessian in hessians)
 
-    def product(v: Tensor) -> Tensor:
-        total = hessians[0].product(v)
-        for hessian in hessians[1:]:
-            total = total + hessian.product(v)
-        return total / n
+    check_finite("gradient", gradient)
+
+    def product(v: Tensor) -> Any:
+        return sum(hessian.product(v) for hessian in hessians) / n
 
     pairs = leading_eigenpairs(product, start, tolerance=tolerance)
     warn_unless_converged("the largest eigenvalue", pairs.converged, pairs.residual[:, 0])

@@ -15,7 +15,7 @@ from reglib.top_gap.backbones import FeatureMap, feature_maps
 from reglib.top_gap.network import TopGAPNet, scaled_maps
 from reglib.top_gap.pooling import Pooled, TopGAP, class_map_l1, top_gap, top_gap_and_l1
 
-__all__ = (
-    "TopGAPNet TopGAP top_gap class_map_l1 top_gap_and_l1 Pooled scaled_maps feature_maps "
-    "FeatureMap"
-).split()
+__all__ = [
+    "FeatureMap", "Pooled", "TopGAP", "TopGAPNet", "class_map_l1", "feature_maps",
+    "scaled_maps", "top_gap", "top_gap_and_l1",
+]  # fmt: skip

@@ -1,6 +1,5 @@
 """The feature maps of a convolutional network, found by running it on the shape of an image."""
 
-import copy
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -8,6 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
+
+from reglib._checks import check_type
+from reglib._common import copied
 
 
 class FeatureMap(NamedTuple):
@@ -128,7 +130,8 @@ def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
 
 def _shapes(model: nn.Module, image_size: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the feature maps of all modules by name, in order of execution."""
-    probe = copy.deepcopy(model).to("meta").eval()
+    check_type("backbone", model, nn.Module)
+    probe = copied(model).to("meta").eval()
     first = next((m for m in probe.modules() if isinstance(m, nn.Conv2d)), None)
     if first is None:
         raise ValueError(
@@ -143,11 +146,11 @@ def _shapes(model: nn.Module, image_size: int) -> dict[str, tuple[int, ...]]:
 
     for name, module in probe.named_modules():
         module.register_forward_hook(partial(record, name))
-    image = torch.zeros(1, first.in_channels, image_size, image_size, device="meta")
+    image = first.weight.new_zeros(1, first.in_channels, image_size, image_size)
     try:
         with torch.no_grad():
             probe(image)
-    except RuntimeError as error:
+    except Exception as error:
         raise ValueError(
             f"backbone: {type(model).__name__} cannot be run on an image of shape "
             f"{tuple(image.shape[1:])} ({error}); give the image_size that it is "
@@ -216,13 +219,16 @@ def extractor(model: nn.Module, names: Sequence[str]) -> fx.GraphModule:
     Raises:
         ValueError: `torch.fx` cannot trace the network.
     """
-    model = copy.deepcopy(model).eval()
+    model = copied(model).eval()
     tracer = _Tracer(names)
     try:
         tracer.trace(model)
     except _Complete:
-        tracer.graph.output([tracer.outputs[name] for name in names])
-        graph = fx.GraphModule(model, tracer.graph)
+        # A graph that knows nothing of its tracer, whose arguments a pickle would have to keep.
+        plain, nodes = fx.Graph(), dict[fx.Node, fx.Node]()
+        plain.graph_copy(tracer.graph, nodes)
+        plain.output([nodes[tracer.outputs[name]] for name in names])
+        graph = fx.GraphModule(model, plain)
         graph.graph.eliminate_dead_code()
         graph.delete_all_unused_submodules()
         graph.recompile()

@@ -1,11 +1,12 @@
 """Pooling of the largest values of each class map, and the L1 penalty on the maps."""
 
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
-from reglib._torch_private import is_transformed
+from reglib._torch_private import is_traced, is_transformed
 from reglib.top_gap import blocks, fused
 
 
@@ -37,7 +38,7 @@ def top_gap(maps: Tensor, *, k: int | float) -> Tensor:
     tensor([[3.]])
     """
     count = _count(k, maps)
-    if count == maps.shape[2] * maps.shape[3]:
+    if count == _locations(maps):
         return maps.mean((2, 3))
     if can_fuse(maps):
         return fused.fused_means(maps, count)[0]
@@ -79,7 +80,7 @@ def top_gap_and_l1(maps: Tensor, *, k: int | float) -> Pooled:
     count = _count(k, maps)
     if can_fuse(maps):
         logits, sizes = fused.fused_means(maps, count)
-    elif can_block(maps) and count < maps.shape[2] * maps.shape[3]:
+    elif can_block(maps) and count < _locations(maps):
         logits, sizes = blocks.means_by_blocks(maps, count)
     else:
         return Pooled(top_gap(maps, k=count), class_map_l1(maps))
@@ -99,8 +100,7 @@ class TopGAP(nn.Module):
 
     def __init__(self, k: int | float) -> None:
         super().__init__()
-        _check_k(k)
-        self.k = k
+        self.k = _checked(k)
 
     def forward(self, maps: Tensor, pooled: list[Pooled] | None = None) -> Tensor:
         """Pool; a hook may give a list, which `top_gap_and_l1` of the maps is put into."""
@@ -134,20 +134,21 @@ def class_map_l1(maps: Tensor) -> Tensor:
     >>> class_map_l1(torch.tensor([[[[1.0, -3.0]]]]))
     tensor([2.])
     """
-    return torch.linalg.vector_norm(maps, 1, dim=(1, 2, 3)) / maps[0].numel()
+    return torch.linalg.vector_norm(maps, 1, dim=(1, 2, 3)) / maps.shape[1:].numel()
 
 
-def _check_k(k: int | float, locations: int | None = None) -> None:
+def _checked(k: int | float, locations: int | None = None) -> int | float:
+    """Return k as a number of Python, or raise a ValueError."""
     top = f" to {locations}, the locations of a map" if locations else " or more"
-    if isinstance(k, int) and not isinstance(k, bool):
-        fine = k >= 1 and (locations is None or k <= locations)
-    else:
-        fine = isinstance(k, float) and 0 < k <= 1
-    if not fine:
-        raise ValueError(
-            f"k: expected a number of locations, an integer from 1{top}, or a fraction of them, a "
-            f"float above 0 and up to 1.0; got {k!r}"
-        )
+    if isinstance(k, Integral) and not isinstance(k, bool):
+        if 1 <= k <= (locations or k):
+            return int(k)
+    elif isinstance(k, Real) and not isinstance(k, bool) and 0 < k <= 1:
+        return float(k)
+    raise ValueError(
+        f"k: expected a number of locations, an integer from 1{top}, or a fraction of them, a "
+        f"float above 0 and up to 1.0; got {k!r}"
+    )
 
 
 def _count(k: int | float, maps: Tensor) -> int:
@@ -155,9 +156,13 @@ def _count(k: int | float, maps: Tensor) -> int:
         raise ValueError(
             f"maps: expected class maps (B, classes, h, w), got shape {tuple(maps.shape)}"
         )
+    k = _checked(k, _locations(maps))
+    return k if isinstance(k, int) else max(1, round(k * _locations(maps)))
+
+
+def _locations(maps: Tensor) -> int:
     locations = maps.shape[2] * maps.shape[3]
-    _check_k(k, locations)
-    return k if isinstance(k, int) else max(1, round(k * locations))
+    return int(locations) if is_traced() else locations
 
 
 def can_fuse(maps: Tensor) -> bool:
@@ -181,7 +186,7 @@ def _is_plain(maps: Tensor) -> bool:
     """Whether a tensor has values that code beside PyTorch can read: no symbol, no transform."""
     return (
         type(maps) in (Tensor, nn.Parameter)
+        and not (torch.compiler.is_compiling() or is_traced())
         and maps.numel() > 0
-        and not torch.compiler.is_compiling()
         and not is_transformed()
     )

@@ -1,0 +1,168 @@
+"""Copies of networks, and second calls that leave running statistics as they are."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from reglib import (
+    TopGAPNet,
+    adversarial_penalty,
+    cure_penalty,
+    finite_difference_penalty,
+    score_matching_penalty,
+)
+from reglib._common import copied, forward_again
+from reglib.double_backward import calls_of, evaluation_mode, fast_double_backward, folded_copy
+from reglib.regularizers import adversarial_examples
+
+LABELS = torch.tensor([0, 2, 1])
+FGSM = {"epsilon": 0.1, "step_size": 0.1}
+
+
+def layers():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Flatten(), nn.Linear(64, 3)
+    ).double()
+
+
+def images():
+    return torch.rand(3, 2, 6, 6, generator=torch.Generator().manual_seed(1)).double()
+
+
+def generator():
+    return torch.Generator().manual_seed(2)
+
+
+class Keeping(nn.Module):
+    """A network that keeps what it computed: as an attribute, in a list, and in a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = layers()
+        self.features, self.seen, self.named = None, [], {}
+
+    def forward(self, x):
+        self.features = self.layers[:3](x)
+        self.seen.append(self.features)
+        self.named["features"] = self.features
+        return self.layers[3:](self.features)
+
+
+class TestCopied:
+    def test_networks_that_keep_features_are_copied(self):
+        network = Keeping()
+        expected = network(images())
+        with pytest.raises(RuntimeError, match="graph leaves"):
+            copy.deepcopy(network)
+        copy_ = copied(network)
+        for kept in (copy_.features, copy_.seen[0], copy_.named["features"]):
+            assert torch.equal(kept, network.features)
+            assert not kept.requires_grad
+            assert kept.data_ptr() != network.features.data_ptr()
+        assert torch.equal(copy_(images()), expected)
+        assert network.features.requires_grad
+
+    def test_parameters_are_as_in_a_deep_copy(self):
+        network = layers()
+        network[4].bias.requires_grad_(False)
+        network[4].weight = network[4].weight  # shared names stay shared
+        both = nn.ModuleList([network, network[0]])
+        copy_ = copied(both)
+        assert copy_[0][0] is copy_[1]
+        for old, new in zip(both.parameters(), copy_.parameters(), strict=True):
+            assert type(new) is nn.Parameter
+            assert torch.equal(old, new)
+            assert old.requires_grad == new.requires_grad
+            assert old.data_ptr() != new.data_ptr()
+
+    def test_all_that_copies_takes_networks_that_keep_features(self):
+        network = Keeping().eval()
+        expected = network(images())
+        calls = calls_of(network, images().requires_grad_())
+        assert sum(calls.fast.values()) > 0
+        network(images())
+        torch.testing.assert_close(folded_copy(network)(images()), expected.detach())
+
+    def test_a_backbone_may_keep_features(self):
+        class Backbone(nn.Sequential):
+            def forward(self, x):
+                self.features = super().forward(x)
+                return self.features
+
+        torch.manual_seed(0)
+        backbone = Backbone(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2)).double()
+        before = TopGAPNet(backbone, 5, k=3, width=8, image_size=16).double()
+        backbone(images())
+        after = TopGAPNet(backbone, 5, k=3, width=8, image_size=16).double()
+        after.load_state_dict(before.state_dict())
+        x = torch.rand(2, 2, 16, 16).double()
+        assert torch.equal(after(x), before(x))
+
+
+PENALTIES = {
+    "adversarial": lambda model, *step: adversarial_penalty(
+        model, *step, **FGSM, n_steps=2, generator=generator()
+    ),
+    "cure": cure_penalty,
+    "finite_difference": finite_difference_penalty,
+    "score_matching": lambda model, *step: score_matching_penalty(
+        model, *step, trace="taylor", generator=generator()
+    ),
+}
+WRAPPERS = {
+    "itself": nn.DataParallel,
+    "a part of it": lambda model: nn.Sequential(nn.DataParallel(model[:3]), model[3:]),
+    "a view of it": lambda model: nn.DataParallel(fast_double_backward(model)),
+}
+
+
+class TestDataParallel:
+    @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+    @pytest.mark.parametrize("penalty", PENALTIES.values(), ids=PENALTIES)
+    def test_penalties_are_those_of_the_network(self, penalty, wrap):
+        def step(model):
+            x = images().requires_grad_()
+            logits = model(x)
+            statistics = {name: b.clone() for name, b in model.named_buffers()}
+            values = penalty(model, logits, LABELS, x)
+            assert all(torch.equal(b, statistics[name]) for name, b in model.named_buffers())
+            return values, torch.autograd.grad(values.sum(), list(model.parameters()))
+
+        (values, gradients), (expected, by_hand) = step(wrap(layers())), step(layers())
+        torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
+        torch.testing.assert_close(gradients, by_hand, rtol=1e-8, atol=1e-12)
+
+    def test_statistics_that_two_layers_share_are_kept(self):
+        network = layers()
+        network.add_module("again", nn.Identity())
+        network.again.register_buffer("mean", network[1].running_mean)
+        before = network[1].running_mean.clone()
+        forward_again(nn.DataParallel(network), images())
+        assert network.again.mean is network[1].running_mean
+        assert torch.equal(network[1].running_mean, before)
+
+
+class TestAdversarialExamples:
+    def settings(self):
+        return FGSM | {"n_steps": 2, "generator": generator()}
+
+    def test_are_the_same_in_an_evaluation_loop(self):
+        network = layers().eval()
+        expected = adversarial_examples(network, images(), LABELS, **self.settings())
+        for model in (network, evaluation_mode(network.train())):
+            with torch.no_grad():
+                found = adversarial_examples(network.eval(), images(), LABELS, **self.settings())
+                logits = model(images())
+                penalty = adversarial_penalty(
+                    network, logits, LABELS, images(), **self.settings(), random_start=True
+                )
+            torch.testing.assert_close(found, expected)
+            assert not found.requires_grad
+            assert (penalty > 0).all()
+
+    def test_inference_mode_is_named(self):
+        with torch.inference_mode(), pytest.raises(ValueError, match=r"or inference_mode\(\)"):
+            adversarial_examples(layers().eval(), images(), LABELS, **self.settings())

@@ -1,0 +1,186 @@
+"""Infinity and NaN never count as converged, and the other images of a batch keep their results."""
+
+import pytest
+import torch
+from torch import nn
+
+from reglib.input_hessian import (
+    InputHessian,
+    closed_form_hessian,
+    decomposition,
+    hessian_eigenpairs,
+    leading_eigenpairs,
+    true_hessian,
+)
+from reglib.saliency import (
+    Settings,
+    SurrogateLoss,
+    cafo,
+    caso,
+    choose_lambda1,
+    smooth_surrogate_loss,
+    surrogate_loss,
+)
+
+BROKEN = [torch.nan, torch.inf, -torch.inf]
+LABELS = torch.tensor([0, 1])
+
+
+class Root(nn.Module):
+    """Logits with an infinite slope where a pixel is zero."""
+
+    def forward(self, x):
+        return x.flatten(1).abs().sqrt()
+
+
+IMAGES = torch.tensor([0.5, 0.2, 0.1, 0.0]).view(2, 1, 1, 2)  # the slope is infinite in the second
+
+
+def diagonal(values):
+    """Return products by diagonal matrices, a row for each image, in float64."""
+    return lambda v: torch.as_tensor(values, dtype=v.dtype) * v
+
+
+def check_first_alone_converged(found, expected):
+    assert found.converged.tolist() == [True, False]
+    torch.testing.assert_close(found.values[:1], expected.values)
+    vectors = [pairs.vectors[0].flatten(1) for pairs in (found, expected)]
+    cosines = (vectors[0] * vectors[1]).sum(1).abs()
+    torch.testing.assert_close(cosines, torch.ones_like(cosines))
+    assert found.values[1].isnan().all()
+    assert not found.residual[1].isfinite().any()
+
+
+class TestEigenpairs:
+    @pytest.mark.parametrize("make", [closed_form_hessian, lambda m, x: true_hessian(m, x, LABELS)])
+    @pytest.mark.parametrize("k", [1, 2])
+    def test_of_an_infinite_slope_have_not_converged(self, make, k):
+        hessian = make(Root().eval(), IMAGES)
+        found = hessian_eigenpairs(hessian, k=k)
+        alone = closed_form_hessian(Root().eval(), IMAGES[:1])
+        if make is closed_form_hessian:
+            check_first_alone_converged(found, hessian_eigenpairs(alone, k=k))
+        assert found.converged.tolist() == [True, False]
+        assert not found.residual[1].isfinite().any()
+
+    @pytest.mark.parametrize("broken", BROKEN)
+    @pytest.mark.parametrize("position", [0, 3])
+    def test_of_broken_products_have_not_converged(self, broken, position):
+        values = torch.tensor([[4.0, 3.0, 2.0, 1.0]] * 2).double()
+        start = torch.ones(2, 4).double()
+        expected = leading_eigenpairs(diagonal(values[:1]), start[:1], tolerance=1e-9)
+        values[1, position] = broken
+        found = leading_eigenpairs(diagonal(values), start, tolerance=1e-9)
+        check_first_alone_converged(found, expected)
+
+    def test_of_products_that_break_late_have_not_converged(self):
+        products = []
+
+        def product(v):
+            products.append(v)
+            result = torch.arange(8.0).double() * v
+            return result if len(products) < 4 else result * torch.tensor([[1.0], [torch.nan]])
+
+        start = torch.ones(2, 8).double()
+        found = leading_eigenpairs(product, start, tolerance=1e-12)
+        assert found.converged.tolist() == [True, False]
+        torch.testing.assert_close(found.values[0], torch.tensor([7.0]).double())
+
+    def test_that_had_converged_stay(self):
+        products = []
+
+        def product(v):
+            products.append(v)
+            result = torch.tensor([[5.0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6]]).double() * v
+            return result if len(products) < 3 else result * torch.tensor([[torch.nan], [1.0]])
+
+        start = torch.eye(6)[[0, 0]].double()
+        start[1] = 1
+        found = leading_eigenpairs(product, start)
+        assert found.converged.all()
+        torch.testing.assert_close(found.values, torch.tensor([[5.0], [6.0]]).double())
+
+    def test_of_products_that_overflow_have_not_converged(self):
+        values = torch.tensor([[4.0, 3.0, 2.0, 1.0], [4e25, 3e25, 2e25, 1e25]])
+        found = leading_eigenpairs(diagonal(values), torch.ones(2, 4))
+        assert found.converged.tolist() == [True, False]
+
+    def test_no_product_is_made_once_all_are_broken(self):
+        made = []
+        found = leading_eigenpairs(lambda v: made.append(1) or torch.nan * v, torch.ones(2, 50))
+        assert not found.converged.any()
+        assert len(made) == 1
+
+
+class TestDecomposition:
+    def test_of_an_infinite_slope_is_refused(self):
+        with pytest.raises(ValueError, match=r"eigenvalues: expected finite .* for image 1;"):
+            decomposition(Root().eval(), IMAGES)
+
+    def test_of_the_others_is_fine(self):
+        pairs = hessian_eigenpairs(closed_form_hessian(Root().eval(), IMAGES[:1]))
+        exact = decomposition(Root().eval(), IMAGES[:1])
+        torch.testing.assert_close(exact.values[:, :1], pairs.values, rtol=1e-5, atol=0)
+
+
+class TestSurrogateLoss:
+    def test_with_an_infinite_slope_is_refused(self):
+        with pytest.raises(ValueError, match=r"gradient: expected finite .* for image 1;"):
+            surrogate_loss(Root().eval(), IMAGES, LABELS)
+        options = {"generator": torch.Generator(), "noise_level": 0.0, "n_samples": 2}
+        with pytest.raises(ValueError, match=r"gradient: expected finite .* for image 1;"):
+            smooth_surrogate_loss(Root().eval(), IMAGES, LABELS, **options)
+
+    def test_whose_products_break_warns(self, monkeypatch):
+        def broken(model, images, labels, *, closed_form):
+            logits = torch.zeros(2, 2)
+            return InputHessian(logits, lambda v: v * torch.nan, lambda u: u.view(2, 1, 1, 2))
+
+        monkeypatch.setattr("reglib.saliency.surrogate.input_hessian", broken)
+        with pytest.warns(RuntimeWarning, match="largest eigenvalue did not converge for 2 of 2"):
+            surrogate_loss(Root().eval(), IMAGES, LABELS, closed_form=True)
+
+
+def loss(gradient, curvature):
+    gradient = torch.as_tensor(gradient).view(2, 1, 1, 2)
+    return SurrogateLoss(gradient, lambda v: curvature.view(2, 1, 1, 1) * v, torch.ones(2).double())
+
+
+FINE = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
+LATE = Settings(max_iterations=5)
+
+
+@pytest.mark.filterwarnings("ignore:CASO did not converge:RuntimeWarning")
+class TestInterpretation:
+    @pytest.mark.parametrize("lambda1", [0.0, 0.1], ids=["conjugate gradients", "FISTA"])
+    @pytest.mark.parametrize("broken", BROKEN)
+    @pytest.mark.parametrize("where", ["gradient", "curvature"])
+    def test_caso_has_not_converged(self, lambda1, broken, where):
+        gradient, curvature = FINE.clone(), torch.ones(2)
+        (gradient[1:, 0] if where == "gradient" else curvature[1:])[:] = broken
+        found = caso(loss(gradient, curvature), lambda1=lambda1)
+        expected = caso(loss(FINE, torch.ones(2)), lambda1=lambda1)
+        assert found.converged.tolist() == [True, False]
+        assert not found.residual[1].isfinite()
+        torch.testing.assert_close(found.maps[0], expected.maps[0])
+
+    @pytest.mark.parametrize("lambda1", [0.0, 0.1], ids=["conjugate gradients", "FISTA"])
+    def test_caso_of_a_gradient_whose_norm_overflows_has_not_converged(self, lambda1):
+        found = caso(loss(FINE * torch.tensor([[1.0], [1e30]]), torch.ones(2)), lambda1=lambda1)
+        assert found.converged.tolist() == [True, False]
+
+    @pytest.mark.parametrize("broken", BROKEN)
+    def test_cafo_has_not_converged(self, broken):
+        gradient = FINE.clone()
+        gradient[1, 0] = broken
+        found = cafo(loss(gradient, torch.ones(2)), lambda1=0.1)
+        assert found.converged.tolist() == [True, False]
+        assert cafo(loss(FINE, torch.ones(2)), lambda1=0.1).converged.all()
+
+    def test_a_broken_map_is_not_chosen(self):
+        curvature = torch.tensor([1.0, torch.nan])
+        found = choose_lambda1(loss(FINE, curvature), sparsity=(0.0, 1.0), max_rounds=2)
+        assert found.found.tolist() == [True, False]
+        assert found.interpretation.maps[0].isfinite().all()
+        expected = choose_lambda1(loss(FINE, torch.ones(2)), sparsity=(0.0, 1.0))
+        assert torch.equal(found.interpretation.maps[0], expected.interpretation.maps[0])

@@ -19,6 +19,7 @@ DROPOUTS: set[Any] = {
 }
 
 HINTS = {
+    "groups": "; leave out samples without a group",
     "generator": "; torch.Generator(device).manual_seed(0) makes one",
     "images": "; of a loader of pairs give the images alone, (images for images, _ in loader)",
     "logits": "; take the logits out of what the network returns",
@@ -77,10 +78,7 @@ def check_images(images: Tensor) -> None:
     """Raise a ValueError unless `images` is a batch of finite floating-point values."""
     check_type("images", images, Tensor)
     if not images.is_floating_point():
-        raise ValueError(
-            f"images: expected floating-point values as the network was trained on, "
-            f"got {images.dtype}"
-        )
+        raise ValueError(f"images: expected floating-point values, got {images.dtype}")
     if images.ndim < 2 or images.numel() == 0:
         raise ValueError(
             f"images: expected a batch (B, C, H, W) of at least one image, got shape "
@@ -91,30 +89,28 @@ def check_images(images: Tensor) -> None:
 
 def check_logits(logits: Tensor, n_images: int) -> None:
     """Raise a ValueError unless there is a row of at least two finite logits for each image."""
-    check_logits_shape(logits, n_images, least=2)
-    check_finite("logits", logits)
+    check_finite("logits", check_logits_shape(logits, n_images, least=2))
 
 
-def check_logits_shape(logits: Tensor, n_images: int, *, least: int = 1) -> None:
-    """Raise a ValueError unless there is a row of logits, of `least` classes, for each image."""
+def check_logits_shape(logits: Tensor, n_images: int, *, least: int = 1) -> Tensor:
+    """Return logits, or raise a ValueError unless each image has a row of `least` classes."""
     check_type("output of model", logits, Tensor)
     if logits.ndim != 2 or len(logits) != n_images or logits.shape[1] < least:
         more = f" with at least {least} classes" if least > 1 else ""
         shape = f"({n_images}, classes){more}, got {tuple(logits.shape)}"
         raise ValueError(f"model: expected logits of shape {shape}")
+    return logits
 
 
 def check_labels(labels: Tensor, logits: Tensor) -> None:
     """Raise a ValueError unless `labels` holds a class of the network for each image."""
     check_type("logits", logits, Tensor)
-    check_type("labels", labels, Tensor)
     check_indices("labels", labels, *logits.shape)
 
 
-def check_indices(
-    name: str, indices: Tensor, n_samples: int, n_kinds: int, *, hint: str = ""
-) -> None:
+def check_indices(name: str, indices: Tensor, n_samples: int, n_kinds: int) -> None:
     """Raise a ValueError unless there is an index below `n_kinds` for each sample."""
+    check_type(name, indices, Tensor)
     if indices.dtype != torch.int64 or indices.shape != (n_samples,):
         raise ValueError(
             f"{name}: expected integers (torch.int64) of shape ({n_samples},), one for each "
@@ -122,9 +118,8 @@ def check_indices(
         )
     outside = indices[(indices < 0) | (indices >= n_kinds)]
     if len(outside):
-        raise ValueError(
-            f"{name}: expected indices from 0 to {n_kinds - 1}, got {int(outside[0])}{hint}"
-        )
+        got = f"got {int(outside[0])}{HINTS.get(name, '')}"
+        raise ValueError(f"{name}: expected indices from 0 to {n_kinds - 1}, {got}")
 
 
 def check_finite(name: str, values: Tensor, hint: str = "") -> None:

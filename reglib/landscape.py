@@ -6,7 +6,6 @@ classes. The penalties say how far a landscape is from flat, or from the smoothn
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import partial
 from numbers import Integral
 
 import torch
@@ -93,7 +92,7 @@ def importance_landscape(
     _check(model, images)
     inputs = images.detach().requires_grad_()
     with torch.enable_grad():
-        logits = _logits(model, inputs)
+        logits = check_logits_shape(model(inputs), len(images))
         classes = sample_classes(logits.detach(), generator)
         gradient = input_gradient(
             logits.gather(1, classes[:, None]), inputs, create_graph=create_graph
@@ -131,7 +130,7 @@ def expected_squared_gradients(
     total, count = torch.zeros(()), 0
     for images in batches:
         _check(model, images)
-        at = linearise(partial(_logits, model), images)
+        at = linearise(lambda x: check_logits_shape(model(x), len(x)), images)
         for classes, weights in _weighted_classes(at.outputs, generator):
             squares = at.pull(classes.to(at.outputs.dtype)).double().square()
             total = total.to(squares) + (squares * weights.view(-1, 1, 1, 1)).sum(0)
@@ -299,10 +298,8 @@ def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tens
         maps = scaled_norm(edges)
         count += int(edges.flatten(1).any(1).sum())
         if total is not None and total.shape != maps.shape[1:]:
-            raise ValueError(
-                f"batches: expected images of {tuple(total.shape)} pixels as in the first batch, "
-                f"got {tuple(maps.shape[1:])}"
-            )
+            sizes = f"{tuple(total.shape)} and {tuple(maps.shape[1:])}"
+            raise ValueError(f"batches: expected images of one size, got {sizes} pixels")
         total = maps.sum(0) if total is None else total + maps.sum(0)
     if total is None or count == 0:
         raise ValueError("batches: expected an image that has an edge, got none")
@@ -334,9 +331,7 @@ def total_variation(landscape: Tensor) -> Tensor:
     differences = [landscape.diff(dim=dim).flatten(-2) for dim in (-2, -1)]
     pairs = torch.cat(differences, -1)
     if pairs.shape[-1] == 0:
-        raise ValueError(
-            f"landscape: expected at least two positions, got shape {tuple(landscape.shape)}"
-        )
+        raise ValueError(f"landscape: expected two positions or more, got {tuple(landscape.shape)}")
     return pairs.square().mean(-1)
 
 
@@ -357,9 +352,3 @@ def _check_shape(images: Tensor) -> None:
     check_type("images", images, Tensor)
     if images.ndim != 4:
         raise ValueError(f"images: expected shape (B, C, H, W), got {tuple(images.shape)}")
-
-
-def _logits(model: Map, images: Tensor) -> Tensor:
-    logits = model(images)
-    check_logits_shape(logits, len(images))
-    return logits

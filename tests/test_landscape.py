@@ -324,7 +324,7 @@ class TestDataSmoothness:
         for batches in ([], [torch.full((1, *SHAPE), 0.7).double()]):
             with pytest.raises(ValueError, match="expected an image that has an edge, got none"):
                 data_smoothness(batches)
-        with pytest.raises(ValueError, match=r"of \(6, 7\) pixels .* got \(6, 6\)"):
+        with pytest.raises(ValueError, match=r"of one size, got \(6, 7\) and \(6, 6\) pixels"):
             data_smoothness([randn(1, *SHAPE), randn(1, 2, 6, 6)])
 
 
@@ -338,5 +338,5 @@ class TestTotalVariation:
         torch.testing.assert_close(found, torch.tensor(expected))
 
     def test_of_a_single_place_is_refused(self):
-        with pytest.raises(ValueError, match=r"at least two positions, got shape \(1, 1\)"):
+        with pytest.raises(ValueError, match=r"two positions or more, got \(1, 1\)"):
             total_variation(torch.ones(1, 1))

@@ -217,8 +217,6 @@ def _check_exponentials(logits: Tensor, partition: Tensor) -> None:
     if wrong.any():
         low, high = logits[wrong].amin(), logits[wrong].amax()
         raise ValueError(
-            f"logits: expected sums of exponentials from {info.tiny / info.eps:.0e} to "
-            f"{info.max * info.eps:.0e}, which {partition.dtype} can differentiate, got logits "
-            f"from {low:.4g} to {high:.4g} in {int(wrong.sum())} samples, whose exponentials "
-            'overflow or vanish; take implementation="stable" or "efficient"'
+            f"logits: expected sums of exponentials that {partition.dtype} can differentiate, got "
+            f'logits from {low:.4g} to {high:.4g}; take implementation="stable" or "efficient"'
         )

@@ -45,7 +45,7 @@ def group_dro(losses: Tensor, groups: Tensor, weights: Tensor, *, step_size: flo
     tensor(2.)
     """
     check_positive(step_size=step_size)
-    check_groups(groups, len(losses), len(weights))
+    check_indices("groups", groups, len(losses), len(weights))
     sums = torch.zeros_like(weights, dtype=losses.dtype).index_add(0, groups, losses)
     means = sums / groups.bincount(minlength=len(weights)).clamp_min(1)
     weights = (weights.log() + step_size * means.detach()).softmax(0)
@@ -74,15 +74,9 @@ def balancing_weights(groups: Tensor, n_groups: int) -> Tensor:
     return (len(groups) / (n_groups * counts))[groups]
 
 
-def check_groups(groups: Tensor, n_samples: int, n_groups: int) -> None:
-    """Raise a ValueError unless each sample has a group."""
-    hint = "; leave out samples without a group"
-    check_indices("groups", groups, n_samples, n_groups, hint=hint)
-
-
 def count_groups(groups: Tensor, n_samples: int, n_groups: int) -> Tensor:
     """Return the number of samples of each group, or raise a ValueError where it has none."""
-    check_groups(groups, n_samples, n_groups)
+    check_indices("groups", groups, n_samples, n_groups)
     counts = groups.bincount(minlength=n_groups)
     empty = (counts == 0).nonzero()[:, 0].tolist()
     if empty:

@@ -54,6 +54,12 @@ class Chapter:
         self.results: list[Results] = []
         self.table = self.decided = pd.DataFrame()
 
+    @property
+    def shown(self) -> str:
+        """The profile that a page of one profile shows: the largest, or one of the user's own."""
+        largest = str(self.table["profile"].iloc[-1])
+        return largest if self.profile in notebooks.PROFILES else self.profile
+
     def show_claims(self, *kinds: str) -> None:
         """Show the quotations, and what the paper has of some kinds: "tables", "figures"."""
         tables = [pd.DataFrame(self.claims)[["tier", "says", "quote", "where", "published"]]]

@@ -64,18 +64,10 @@ FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", 
 # Keys of a panel that are not fields of a training: `warm_up` is that of every penalty, `measured`
 # says whether networks that choose strengths get more than their accuracy, `only` names measures
 # where not all are taken, and the others are those of the chapter, for this panel alone.
-OF_PANEL = {
-    "strengths",
-    "chosen",
-    "top_gap",
-    "epsilon",
-    "shift",
-    "warm_up",
-    "measured",
-    "n_shifted",
-}
-OF_PANEL |= {"seeds", "n_few", "n_least", "n_attacked", "auto_steps", "n_queries", "n_corrupted"}
-OF_PANEL |= {"n_landscape", "block", "patch", "n_shifted", "n_targets", "only"}
+OF_PANEL = set(
+    """strengths chosen top_gap epsilon shift warm_up measured n_shifted seeds n_few n_least
+n_attacked auto_steps n_queries n_corrupted n_landscape block patch n_targets only""".split()
+)
 # Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
 ASKED_FOR = {"leakage", "leakage_share", "on_object", "beyond", "swapped"}
 REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
@@ -108,99 +100,50 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
         UsageError: `only` names a measure that is not known.
     """
     few, gradient = {"n_images": p.n_few}, {"saliency": "logit_gradient"}
-    attack = {"attack": "auto_attack", "epsilon": p.epsilon, "n_images": p.n_attacked}
-    attack |= {"counts": "correct", "keep_images": False}
-    parts = ["apgd-ce", "apgd-t", "square"]
-    auto = {"parts": parts, "steps": p.auto_steps, "queries": p.n_queries}
+    auto = {"parts": ["apgd-ce", "apgd-t", "square"], "steps": p.auto_steps, "queries": p.n_queries}
     auto |= {"n_targets": p.n_targets} if p.n_targets else {}
-    faith = few | gradient | {"patch": p.patch}
-    noisy = few | gradient | {"n_samples": p.n_samples}
-    others = few | gradient | {"beyond_others": True}
+    attack = {"attack": "auto_attack", "epsilon": p.epsilon, "n_images": p.n_attacked}
+    attack |= {"counts": "correct", "keep_images": False, "attack_settings": auto}
+    corrupted = {"level": p.level, "n_images": p.n_corrupted}
+    shifted = {"pixels": p.shift} | ({"n_images": p.n_shifted} if p.n_shifted else {})
+    maps = few | gradient
+    faith, noisy = maps | {"patch": p.patch}, maps | {"n_samples": p.n_samples}
     curve = few | {"saliency": "integrated_gradients", "n_steps": 28}
+    noise, least = few | {"noise_std": p.noise_std}, {"n_images": p.n_least}
     flat = {"part": "block_tv", "block": p.block, "n_images": p.n_landscape}
     regular, density, high = "gradient_regularisation", "marginal_density", "high_order_saliency"
+    faithful, leakage, on = "faithfulness_estimate", "feature_leakage", "share_on_object"
+    lipschitz, normalised = "local_lipschitz_estimate", noisy | {"normalised": True}
+    swapped = {"data": f"{p.data}_swapped"}
+    # A linear network with its gradient as the map has a faithfulness of about -0.5 on dark images.
     found = {
         "accuracy": ("clean accuracy", 1, "all", "accuracy", {"half": 1}),
         "calibration": ("calibration error", -1, "all", "calibration_error", {}),
-        "attacked": (
-            "accuracy, attacked",
-            1,
-            "all",
-            "robust_accuracy",
-            attack | {"attack_settings": auto},
-        ),
-        "corrupted": (
-            "accuracy, corruptions",
-            1,
-            "all",
-            "corrupted_accuracy",
-            {"level": p.level, "n_images": p.n_corrupted},
-        ),
-        "shifted": (
-            "accuracy, off centre",
-            1,
-            "pilcro",
-            "shifted_accuracy",
-            {"pixels": p.shift} | ({"n_images": p.n_shifted} if p.n_shifted else {}),
-        ),
-        "faithful": (
-            "Faithfulness (Quantus)",
-            0,  # a linear network with its gradient as the map has about -0.5 on dark images
-            regular,
-            "faithfulness_estimate",
-            faith | {"score": "logit"},
-        ),
+        "attacked": ("accuracy, attacked", 1, "all", "robust_accuracy", attack),
+        "corrupted": ("accuracy, corruptions", 1, "all", "corrupted_accuracy", corrupted),
+        "shifted": ("accuracy, off centre", 1, "pilcro", "shifted_accuracy", shifted),
+        "faithful": ("Faithfulness (Quantus)", 0, regular, faithful, faith | {"score": "logit"}),
         "formula": (
             "Faithfulness (formula)",
             0,
             regular,
-            "faithfulness_estimate",
+            faithful,
             faith | {"score": "confidence"},
         ),
-        "lipschitz": (
-            "normalised Lipschitz estimate",
-            -1,
-            regular,
-            "local_lipschitz_estimate",
-            noisy | {"normalised": True},
-        ),
+        "lipschitz": ("normalised Lipschitz estimate", -1, regular, lipschitz, normalised),
         "sensitivity": ("max-sensitivity", -1, regular, "max_sensitivity", noisy),
-        "entropy": ("entropy of the map", -1, regular, "entropy", few | gradient),
+        "entropy": ("entropy of the map", -1, regular, "entropy", maps),
         "insertion": ("insertion", 1, density, "insertion_auc", curve),
-        "change": (
-            "change of the gradient by noise",
-            -1,
-            density,
-            "gradient_change",
-            few | {"noise_std": p.noise_std},
-        ),
-        "share": ("share of the first eigenvalue", 0, high, "exact_share", {"n_images": p.n_least}),
-        "distance": (
-            "distance of CASO from CAFO",
-            0,
-            high,
-            "second_order_distance",
-            {"n_images": p.n_least},
-        ),
+        "change": ("change of the gradient by noise", -1, density, "gradient_change", noise),
+        "share": ("share of the first eigenvalue", 0, high, "exact_share", least),
+        "distance": ("distance of CASO from CAFO", 0, high, "second_order_distance", least),
         "flatness": ("unevenness of the landscape", -1, "pilcro", "flatness", flat),
-        "pointing": ("share on one image of four", 1, "top_gap", "grid_pointing", few | gradient),
-        "leakage": ("leakage into the null block", -1, density, "feature_leakage", few),
-        "leakage_share": (
-            "share of leakage",
-            -1,
-            density,
-            "feature_leakage",
-            few | {"relative": True},
-        ),
-        "on_object": ("share on the object", 1, "top_gap", "share_on_object", few | gradient),
-        "beyond": ("beyond other objects'", 1, "top_gap", "share_on_object", others),
-        "swapped": (
-            "accuracy, backgrounds swapped",
-            1,
-            "top_gap",
-            "accuracy",
-            {"data": f"{p.data}_swapped"},
-        ),
+        "pointing": ("share on one image of four", 1, "top_gap", "grid_pointing", maps),
+        "leakage": ("leakage into the null block", -1, density, leakage, few),
+        "leakage_share": ("share of leakage", -1, density, leakage, few | {"relative": True}),
+        "on_object": ("share on the object", 1, "top_gap", on, maps),
+        "beyond": ("beyond other objects'", 1, "top_gap", on, maps | {"beyond_others": True}),
+        "swapped": ("accuracy, backgrounds swapped", 1, "top_gap", "accuracy", swapped),
     }
     for name in p.only or ():
         if name not in found:

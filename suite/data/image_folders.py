@@ -23,6 +23,7 @@ from suite.data.splits import Missing, Read, Split, interleave_classes, test_onl
 from suite.errors import UsageError, expected
 
 ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+IMAGES = ", ".join(ENDINGS)
 FEW = 9  # names that a message has at most
 
 
@@ -50,49 +51,40 @@ def folders_in(folder: Path) -> list[str]:
     return sorted(path.name for path in there if path.is_dir() and not _is_hidden(path.name))
 
 
-def _images_below(folder: Path, others: list[Path]) -> list[Path]:
-    """Return all image files below a folder, sorted, and add to `others` what has another ending.
+def _images_below(root: Path, folders: Sequence[str]) -> list[list[Path]]:
+    """Return the image files below each of some folders, sorted, without hidden ones.
 
-    Hidden files and folders are left aside.
+    What has another ending is counted and said, once and not by each worker.
     """
-    images = []
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not _is_hidden(name))
-        files = [Path(place, name) for name in sorted(names) if not _is_hidden(name)]
-        images += [file for file in files if file.suffix.lower() in ENDINGS]
-        others += [file for file in files if file.suffix.lower() not in ENDINGS]
-    return images
-
-
-def _say_what_is_left_out(folder: Path, others: Sequence[Path]) -> None:
-    if others:
-        endings = Counter(path.suffix.lower() or "no ending" for path in others)
-        counts = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items()))
-        files = f"file{'s are' if len(others) > 1 else ' is'} left out"
-        _say_once(
-            f"{folder}: {len(others)} {files} ({counts}), the first {others[0]}; images end in "
-            + ", ".join(ENDINGS)
-        )
+    found: list[list[Path]] = []
+    others: list[Path] = []
+    for folder in folders:
+        found.append([])
+        for place, below, names in os.walk(root / folder, followlinks=True):
+            below[:] = sorted(name for name in below if not _is_hidden(name))
+            for file in (Path(place, name) for name in sorted(names) if not _is_hidden(name)):
+                (found[-1] if file.suffix.lower() in ENDINGS else others).append(file)
+    endings = Counter(file.suffix.lower() or "no ending" for file in others)
+    counts = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items()))
+    if others and multiprocessing.parent_process() is None:
+        _say_once(f"{root}: left out {counts}, the first {others[0]}; images end in {IMAGES}")
+    return found
 
 
 @functools.cache
 def _say_once(message: str) -> None:
-    if multiprocessing.parent_process() is None:  # workers read what was read before them
-        print(message, file=sys.stderr)
+    print(message, file=sys.stderr)
 
 
 def _listed(folder: Path) -> _Listed:
     if not folder.is_dir():
         there = ", ".join(folders_in(folder.parent)[:FEW])
         raise Missing(folder, "there is no such folder" + (f"; there are {there}" if there else ""))
-    classes = folders_in(folder)
-    others: list[Path] = []
-    if not classes:
+    if not (classes := folders_in(folder)):
         raise Missing(folder, "there are no folders of classes in it")
-    images = [_images_below(folder / name, others) for name in classes]
-    _say_what_is_left_out(folder, others)
+    images = _images_below(folder, classes)
     if empty := [name for name, of_class in zip(classes, images) if not of_class]:
-        among = f"images in each folder of a class ({', '.join(ENDINGS)})"
+        among = f"images in each folder of a class ({IMAGES})"
         got = f"none in {', '.join(empty[:FEW])}; remove what is no class"
         raise expected(f"{folder}", among, got)
     labels = [label for label, of_class in enumerate(images) for _ in of_class]
@@ -169,9 +161,9 @@ def _read_each(paths: Iterable[Path], read: Callable[[Path], Tensor]) -> list[Te
         except UsageError as error:
             errors[path] = str(error)
     if errors:
-        names = ", ".join(path.name for path in [*errors][:FEW])
-        all_of_them = f"; {len(errors)} images cannot be used: {names}" if len(errors) > 1 else ""
-        raise UsageError(next(iter(errors.values())) + all_of_them)
+        first, names = next(iter(errors.values())), [path.name for path in errors]
+        them = f"; {len(errors)} images cannot be used: {', '.join(names[:FEW])}"
+        raise UsageError(first + (them if len(errors) > 1 else ""))
     return images
 
 
@@ -249,10 +241,7 @@ def read_own(root: Path, *, folder: Path) -> Read:
 
 
 def _photographs_in(folder: Path) -> list[Path]:
-    others: list[Path] = []
-    files = _images_below(folder, others)
-    _say_what_is_left_out(folder, others)
+    [files] = _images_below(folder, [""])
     if not files:
-        endings = ", ".join(ENDINGS)
-        raise Missing(folder, f"there are no photographs below {folder}, which end in {endings}")
+        raise Missing(folder, f"there are no photographs below {folder}; they end in {IMAGES}")
     return files

@@ -45,11 +45,12 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
     """Read a data set.
 
     Args:
-        name: a key of `SOURCES`, `imagenet_c:CORRUPTION:LEVEL`, `resized:NAME:SIZE` for the images
-            of another data set as RGB of SIZE x SIZE pixels, or `imagefolder:PATH` for images of
-            your own, laid out as `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for
-            `test`), of one size; without these folders, photographs of any size to show to a
-            network for ImageNet.
+        name: a key of `SOURCES`, `resized:NAME:SIZE` for the images of another data set as RGB of
+            SIZE x SIZE pixels, or `imagefolder:PATH` for images of your own, laid out as
+            `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for `test`), of one size; without
+            these folders, photographs of any size to show to a network for ImageNet. They are
+            turned as their files say, what is transparent lies on white, and hidden files and
+            folders are left aside.
         root: folder of downloaded data; default: see `suite.paths.data_folder`.
 
     Raises:

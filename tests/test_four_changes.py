@@ -1,0 +1,134 @@
+"""The four changes that the page "Map of the project" shows, made as a user makes them."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from suite.paths import KEPT_RESULTS, ROOT
+
+PAGE = (ROOT / "book" / "layout.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("(four-changes)=")[2].partition("\n## To add")[0]
+CHANGES = dict(re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", SECTION, re.MULTILINE | re.DOTALL))
+BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(change: str) -> dict[str, str]:
+    """Return the blocks of a change by their language."""
+    return {name: textwrap.dedent(text) for name, text in BLOCK.findall(CHANGES[change])}
+
+
+class Checkout:
+    """A copy of the project in which commands run as a user runs them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("reglib", "suite", "notebooks"):
+            shutil.copytree(
+                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        (folder / "results").symlink_to(KEPT_RESULTS)
+        self.results = folder / "book" / "executed" / "results"
+
+    def run(self, command: str) -> str:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        own = {"PATH": path, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
+        own["REGLIB_STORE"] = str(self.folder / "store")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("REGLIB_")}
+        done = subprocess.run(
+            ["bash", "-ec", command],
+            cwd=self.folder,
+            env=kept | own,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def write_profile(self, change: str, *, seeds: str = "seeds: [1, 2]") -> None:
+        [name] = set(re.findall(r"`(notebooks/profiles/\S+\.yml)`", CHANGES[change]))
+        profile = blocks(change)["yaml"].replace("seeds: [1, 2]", seeds)
+        (self.folder / name).write_text(profile, encoding="utf-8")
+
+    def console(self, change: str) -> str:
+        return blocks(change)["console"].removeprefix("$ ")
+
+    def table(self, run: str, chapter: str) -> pd.DataFrame:
+        return pd.read_csv(self.results / run / f"{chapter}.csv")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path / "project")
+
+
+def test_changes_take_three_steps_at_most() -> None:
+    assert len(CHANGES) == 4
+    for name, text in CHANGES.items():
+        steps = re.findall(r"^(\d)\. ", text, re.MULTILINE)
+        assert steps == [str(n) for n in range(1, len(steps) + 1)], name
+        assert 1 <= len(steps) <= 3, name
+
+
+def test_penalty_is_compared(checkout: Checkout) -> None:
+    change = "A penalty of your own, beside the others"
+    with (checkout.folder / "suite" / "training" / "penalties.py").open("a") as file:
+        file.write("\n\n" + blocks(change)["python"])
+    checkout.write_profile(change, seeds="seeds: [1]")  # half of the time
+    page = checkout.run(checkout.console(change)).strip().partition(": ")[2]
+    rows = checkout.table("mine", "side_by_side")
+    assert set(rows["method"]) == {"none", "input_gradient", "logit_power"}
+    chosen = rows[rows["chosen"]]
+    assert (chosen.groupby("method")["metric"].nunique() == chosen["metric"].nunique()).all()
+    assert "logit power" in Path(page).read_text(encoding="utf-8")
+
+
+def test_images_of_ones_own_are_run(checkout: Checkout) -> None:
+    change = "A chapter on images of your own"
+    random = np.random.default_rng(0)
+    for part, count in (("train", 12), ("test", 4)):
+        for name in ("a cat", "ähre"):
+            for number in range(count):
+                path = checkout.folder / "photos" / part / name / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(random.integers(0, 256, (16, 16, 3), np.uint8)).save(path)
+    checkout.write_profile(change)
+    checkout.run(checkout.console(change))
+    rows = checkout.table("photos", "gradient_regularisation")
+    assert set(rows["data"]) == {f"imagefolder:{checkout.folder}/photos"}
+    assert rows["alpha"].nunique() == 2
+
+
+def picture(output: nbformat.NotebookNode) -> str:
+    return "".join(output.get("data", {}).get("image/svg+xml", ""))
+
+
+def test_figure_is_drawn_anew(checkout: Checkout) -> None:
+    change = "Another figure"
+    [name] = re.findall(r"here in `(notebooks/\w+\.ipynb)`", CHANGES[change])
+    notebook = nbformat.read(checkout.folder / name, as_version=4)
+    old, new = 'x_label="top probability"', 'x_label="confidence of the network"'
+    changed = [cell for cell in notebook.cells if old in cell.source]
+    assert changed
+    for cell in changed:
+        cell.source = cell.source.replace(old, new)
+    nbformat.write(notebook, checkout.folder / name)
+    run, build = (textwrap.dedent(text) for _, text in BLOCK.findall(CHANGES[change]))
+    assert build == "$ python -m suite book\n"  # which takes minutes; the tests of the book run it
+    page = checkout.run(run.removeprefix("$ ")).strip().partition(": ")[2]
+    cells = nbformat.read(page, as_version=4).cells
+    drawn = [cell for cell in cells if cell.cell_type == "code" and new in cell.source]
+    assert len(drawn) == len(changed)
+    for cell in drawn:
+        assert any("confidence of the network" in picture(output) for output in cell.outputs)
+    assert not list((checkout.folder / "store").rglob("*.json")), "what is kept was read"

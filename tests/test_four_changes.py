@@ -109,6 +109,20 @@ def test_images_of_ones_own_are_run(checkout: Checkout) -> None:
     assert rows["alpha"].nunique() == 2
 
 
+def test_runs_of_papermill_make_one_table(checkout: Checkout) -> None:
+    change = "Six runs, and one table"
+    console = checkout.console(change)
+    assert re.search(r"in 16 32 64;.* in 1e6 1e8;", console)
+    checkout.run(console.replace("16 32 64", "32 64").replace("1e6 1e8", "1e6"))
+    program = checkout.folder / "join.py"
+    program.write_text(blocks(change)["python"])
+    table = checkout.run(f"python {program}")
+    for run, size in (("size-32-1e6", 32), ("size-64-1e6", 64)):
+        rows = checkout.table(run, "gradient_regularisation")
+        assert set(rows["batch_size"]) == {size}
+        assert run in table
+
+
 def picture(output: nbformat.NotebookNode) -> str:
     return "".join(output.get("data", {}).get("image/svg+xml", ""))
 

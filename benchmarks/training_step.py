@@ -241,4 +241,6 @@ def step(case: Case, device: torch.device, technique: str) -> Callable[[], None]
     if natural:
         differentiate = natural_step
     model = prepare(batch.network)
+    if natural and name == "fast":
+        model = fast_double_backward(batch.network, channels_last=True)
     return lambda: differentiate(batch, model)

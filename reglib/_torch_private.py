@@ -33,8 +33,9 @@ def is_transformed() -> bool:
 
 
 def is_batched(tensor: Tensor) -> bool:
-    """Whether a tensor stands for many, as in `torch.autograd.grad` with `is_grads_batched`."""
-    return torch._C._functorch.is_legacy_batchedtensor(tensor)
+    """Whether a tensor stands for many: under `is_grads_batched`, or under `torch.vmap`."""
+    functorch = torch._C._functorch
+    return functorch.is_legacy_batchedtensor(tensor) or functorch.is_batchedtensor(tensor)
 
 
 def is_traced() -> bool:
@@ -44,7 +45,9 @@ def is_traced() -> bool:
 
 def is_hooked_between(first: nn.Module, second: nn.Module) -> bool:
     """Whether a hook sees what `first` hands on to `second`."""
-    return bool(first._forward_hooks or second._forward_pre_hooks)
+    everywhere = nn.modules.module
+    of_all = everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks
+    return bool(first._forward_hooks or second._forward_pre_hooks or of_all)
 
 
 def is_hooked_before(module: nn.Module) -> bool:

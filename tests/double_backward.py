@@ -116,11 +116,11 @@ def step(model, x, labels, *, seed=0):
     return {"loss": loss.detach(), "penalty": penalty.detach()}, gradients
 
 
-def assert_same_step(model, x, labels, *, tolerance=1e-12):
+def assert_same_step(model, x, labels, *, tolerance=1e-12, channels_last=False):
     """Compare a step with stock autograd, running statistics included."""
     stock = copy.deepcopy(model)
     wanted, wanted_gradients = step(stock, x, labels)
-    got, gradients = step(fast_double_backward(model), x, labels)
+    got, gradients = step(fast_double_backward(model, channels_last=channels_last), x, labels)
     for name in wanted:
         torch.testing.assert_close(got[name], wanted[name], rtol=tolerance, atol=tolerance)
     size = max(float(g.norm()) for g in wanted_gradients)

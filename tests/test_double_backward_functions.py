@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from reglib.double_backward import fast_double_backward
@@ -206,3 +207,32 @@ def test_derivatives_of_batch_norm_under_a_curved_head(order, coupling):
         results.append([value, *torch.autograd.grad(value, by)])
     for wanted, got in zip(*results):
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("padding", "stride"), [("same", 2), ("same", (1, 2)), ("foo", 1)])
+def test_words_that_stock_pytorch_refuses_for_a_padding_are_refused(padding, stride):
+    class Convolves(nn.Module):
+        def forward(self, x):
+            return F.conv2d(x, x.new_ones(1, 1, 3, 3), stride=stride, padding=padding)
+
+    x = randn(1, 1, 6, 6).requires_grad_()
+    with pytest.raises(RuntimeError) as stock:
+        Convolves()(x)
+    with pytest.raises(RuntimeError) as fast:
+        fast_double_backward(Convolves())(x)
+    assert str(fast.value) == str(stock.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("count", [1, 9, 36])
+def test_pooled_pixels_that_are_not_finite_have_the_gradient_of_stock_autograd(value, count):
+    x = randn(4, 3, 6, 6)
+    generator = torch.Generator().manual_seed(0)
+    for image in x.flatten(2).flatten(0, 1):
+        image[torch.randperm(36, generator=generator)[:count]] = value
+    x.requires_grad_()
+    gradients = []
+    for pool in (nn.MaxPool2d(2), fast_double_backward(nn.MaxPool2d(2))):
+        weights = torch.arange(1.0, 10).view(3, 3)
+        gradients += torch.autograd.grad((pool(x) * weights).sum(), x, torch.ones(()).double())
+    assert torch.equal(*gradients)

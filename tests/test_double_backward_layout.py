@@ -1,11 +1,14 @@
 """Contiguous images go through a view in channels-last layout, and nobody who looks can tell."""
 
 import copy
+import pickle
+import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from reglib.double_backward import fast_double_backward, layout
 from tests.double_backward import CLASSES, assert_same_step, cases, in_general_position, randn
@@ -71,11 +74,11 @@ FUNCTIONS = {
 
 @cases(FUNCTIONS)
 def test_whatever_is_done_inside_is_as_in_the_network_itself(case):
-    assert_same_step(Around(case).double(), randn(3, 3, 6, 6), LABELS)
+    assert_same_step(Around(case).double(), randn(3, 3, 6, 6), LABELS, channels_last=True)
 
 
 def test_a_tensor_in_a_list_is_found():
-    assert_same_step(Around(both, width=32).double(), randn(3, 3, 6, 6), LABELS)
+    assert_same_step(Around(both, width=32).double(), randn(3, 3, 6, 6), LABELS, channels_last=True)
 
 
 def test_many_channels_are_convolved_as_they_were():
@@ -88,7 +91,7 @@ def test_many_channels_are_convolved_as_they_were():
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
     )
-    assert_same_step(model.double(), randn(3, 3, 6, 6), LABELS)
+    assert_same_step(model.double(), randn(3, 3, 6, 6), LABELS, channels_last=True)
 
 
 class Kept(nn.Module):
@@ -106,7 +109,7 @@ class Kept(nn.Module):
 def test_images_are_laid_out_inside_and_handed_back_contiguous():
     model = Kept()
     x = torch.rand(2, 3, 6, 6, requires_grad=True)
-    (maps,) = fast_double_backward(model)(x)["maps"]
+    (maps,) = fast_double_backward(model, channels_last=True)(x)["maps"]
     assert model.kept.is_contiguous(memory_format=torch.channels_last)
     assert maps.is_contiguous()
     (gradient,) = torch.autograd.grad(maps.square().sum(), x, create_graph=True)
@@ -114,6 +117,53 @@ def test_images_are_laid_out_inside_and_handed_back_contiguous():
     gradients = torch.autograd.grad(gradient.square().sum(), model.parameters(), allow_unused=True)
     assert gradients[0].is_contiguous()
     torch.testing.assert_close(maps[:, 16:], copy.deepcopy(model.conv)(x).tanh())
+
+
+class Output:
+    def __init__(self, features):
+        self.features = features
+
+
+def flat(x: torch.Tensor) -> torch.Tensor:
+    """Flatten where no mode of Python sees it, as an extension in C++ would."""
+    return x.view(x.size(0), -1)
+
+
+class Leaks(nn.Module):
+    """Gives feature maps to what a view does not see."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # it is deprecated, and in use
+            self.scripted = torch.jit.script(flat)
+
+    def forward(self, x):
+        self.kept = self.conv(x)
+        self.scripted(self.kept)
+        return Output(self.kept), (part for part in [self.kept])
+
+
+class TestByDefault:
+    def test_nothing_is_laid_out(self):
+        model = Leaks()
+        output, parts = fast_double_backward(model)(torch.rand(2, 3, 6, 6))
+        for features in (output.features, model.kept, *parts):
+            assert features.stride() == (16 * 16, 16, 4, 1)
+
+    def test_with_channels_last_scripted_functions_may_find_it(self):
+        with pytest.raises(RuntimeError, match="view size is not compatible"):
+            fast_double_backward(Leaks(), channels_last=True)(torch.rand(2, 3, 6, 6))
+
+    def test_copies_keep_the_choice(self):
+        for view in (
+            fast_double_backward(Kept()),
+            fast_double_backward(Kept(), channels_last=True),
+        ):
+            assert type(copy.deepcopy(view)).__mro__[1] is type(view).__mro__[1]
+            copied = pickle.loads(pickle.dumps(view))
+            assert type(copied).__mro__[1] is type(view).__mro__[1]
 
 
 class Keep(nn.Module):
@@ -127,15 +177,17 @@ class Keep(nn.Module):
 @pytest.mark.parametrize(("channels", "laid_out"), [(256, True), (257, False)])
 def test_images_of_very_many_channels_are_not_laid_out(channels, laid_out):
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, channels, 1), Keep(), nn.ReLU())
-    assert fast_double_backward(model)(torch.rand(2, 3, 6, 6)).is_contiguous()
+    assert fast_double_backward(model, channels_last=True)(torch.rand(2, 3, 6, 6)).is_contiguous()
     assert model[2].kept.is_contiguous() != laid_out
 
 
-def test_hooks_see_contiguous_images():
+@pytest.mark.parametrize("of_all", [True, False])
+def test_hooks_see_contiguous_images(of_all, request):
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU())
     seen = []
-    model[0].register_forward_hook(lambda module, given, out: seen.append(out))
-    fast_double_backward(model)(torch.rand(2, 3, 6, 6))
+    register = register_module_forward_hook if of_all else model[0].register_forward_hook
+    request.addfinalizer(register(lambda module, given, out: seen.append(out)).remove)
+    fast_double_backward(model, channels_last=True)(torch.rand(2, 3, 6, 6))
     assert seen[0].is_contiguous()
 
 
@@ -146,7 +198,7 @@ def test_a_network_in_channels_last_stays_so(where):
         x = x.contiguous(memory_format=torch.channels_last)
     else:
         model = model.to(memory_format=torch.channels_last)
-    y = fast_double_backward(model)(x)
+    y = fast_double_backward(model, channels_last=True)(x)
     assert y.is_contiguous(memory_format=torch.channels_last)
     assert not vars(y)
 
@@ -154,7 +206,7 @@ def test_a_network_in_channels_last_stays_so(where):
 def test_few_pixels_are_not_laid_out(monkeypatch):
     monkeypatch.setattr(layout, "LEAST_PIXELS", 2 * 64)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), Keep(), nn.Conv2d(16, 16, 1), Keep(), nn.ReLU())
-    assert fast_double_backward(model)(torch.rand(2, 3, 8, 8)).is_contiguous()
+    assert fast_double_backward(model, channels_last=True)(torch.rand(2, 3, 8, 8)).is_contiguous()
     assert not model[1].kept.is_contiguous()
     assert model[3].kept.is_contiguous()
 
@@ -175,7 +227,7 @@ class Watched(nn.Module):
 def test_the_output_of_a_batch_normalisation_before_relu_can_be_differentiated_by():
     model = in_general_position(Watched().double())
     results = []
-    for other in (copy.deepcopy(model), fast_double_backward(model)):
+    for other in (copy.deepcopy(model), fast_double_backward(model, channels_last=True)):
         loss = other(randn(3, 3, 6, 6).requires_grad_()).square().sum()
         (by_norm,) = torch.autograd.grad(loss, other.normalised, create_graph=True)
         results.append([by_norm, *torch.autograd.grad(by_norm.square().sum(), other.head.weight)])
@@ -185,4 +237,4 @@ def test_the_output_of_a_batch_normalisation_before_relu_can_be_differentiated_b
 def test_a_hook_may_replace_the_output_of_a_batch_normalisation():
     model = in_general_position(Watched().double())
     model.norm.register_forward_hook(lambda module, given, out: 2 * out + out.square())
-    assert_same_step(model, randn(3, 3, 6, 6), LABELS)
+    assert_same_step(model, randn(3, 3, 6, 6), LABELS, channels_last=True)

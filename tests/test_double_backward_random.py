@@ -143,9 +143,9 @@ def test_a_step_is_that_of_stock_autograd(drawn, penalty, order):
     if order == "channels-last":
         model = model.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
-    least = {"FEW": 1, "LEAST_PIXELS": 0} if order == "laid out in the view" else {}
-    with mock.patch.multiple(layout, **(least or {"FEW": layout.FEW})):
-        found = step(fast_double_backward(model), x, labels, penalty)
+    inside = order == "laid out in the view"
+    with mock.patch.multiple(layout, FEW=1, LEAST_PIXELS=0):
+        found = step(fast_double_backward(model, channels_last=inside), x, labels, penalty)
     assert distance(found, wanted) < 1e-11
 
 

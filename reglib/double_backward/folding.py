@@ -128,6 +128,8 @@ class Evaluation(View):
     _reglib_folded: Mapping[str, str] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(Evaluation.__call__)(self, *args, **kwargs)
         switched = any(module.training for module in self.modules())
         with in_evaluation_mode(self), _FoldedLayers(self, self._reglib_folded, switched):
             return super().__call__(*args, **kwargs)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from reglib._torch_private import aten, will_run
+from reglib._torch_private import aten, is_batched, is_transformed, will_run
 
 Map = Callable[..., Tensor]
 
@@ -29,6 +29,29 @@ def wanted(ctx: Any) -> list[bool]:
     return [node is not None and will_run(node) for node, _ in ctx.next_functions]
 
 
+def is_channels_last(x: Tensor) -> bool:
+    """Whether images lie in memory pixel by pixel, with their channels side by side."""
+    ordinary = x.ndim == 4 and not is_batched(x)
+    return ordinary and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def to_channels_last(x: Tensor) -> Tensor:
+    """Bring images into channels-last layout; batched gradients, which have none, stay."""
+    return x if is_batched(x) else x.contiguous(memory_format=torch.channels_last)
+
+
+class Exact(Function):
+    """A function whose `values` can be differentiated by stock autograd, too."""
+
+    values: Callable[..., Any]
+
+    @classmethod
+    def of(cls, *args: Any) -> Any:
+        """Apply the function; of batched gradients it would record nothing, but its values do."""
+        batched = any(isinstance(value, Tensor) and is_batched(value) for value in args)
+        return cls.values(*args) if batched or is_transformed() else cls.apply(*args)
+
+
 class Geometry(NamedTuple):
     """Stride, padding, dilation (a pair each) and groups of a convolution."""
 
@@ -38,62 +61,71 @@ class Geometry(NamedTuple):
     groups: int
 
 
-class Convolution(Function):
+class Convolution(Exact):
     """y = x * w + b."""
+
+    @staticmethod
+    def values(x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Tensor:
+        return torch.conv2d(x, w, b, *geometry)
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Tensor:
         ctx.save_for_backward(x, w)
         ctx.geometry = geometry
-        return torch.conv2d(x, w, b, *geometry)
+        return Convolution.values(x, w, b, geometry)
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         need_x, need_w, need_b = [*wanted(ctx), False][:3]
         if torch.is_grad_enabled():
-            gx = ConvolutionInput.apply(gy, w, x.detach(), ctx.geometry) if need_x else None
-            gw = ConvolutionWeight.apply(gy, x, w.detach(), ctx.geometry) if need_w else None
+            gx = ConvolutionInput.of(gy, w, x.detach(), ctx.geometry) if need_x else None
+            gw = ConvolutionWeight.of(gy, x, w.detach(), ctx.geometry) if need_w else None
             return gx, gw, gy.sum((0, 2, 3)) if need_b else None, None
-        by_input = need_x and _by_flipped_kernel(w, ctx.geometry)
-        mask = [need_x and not by_input, need_w, need_b]
-        gx, gw, gb = _convolution_backward(gy, x, w, ctx.geometry, mask)
-        return _input_gradient(gy, w, x, ctx.geometry) if by_input else gx, gw, gb, None
+        return *_convolution_backward(gy, x, w, ctx.geometry, [need_x, need_w, need_b]), None
 
 
-class ConvolutionInput(Function):
+class ConvolutionInput(Exact):
     """The input gradient of a convolution: linear in gy and in w. Of x it takes the shape."""
+
+    @staticmethod
+    def values(gy: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
+        return _convolution_backward(gy, x, w, geometry, [True, False, False])[0]
 
     @staticmethod
     def forward(ctx: Any, gy: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
         ctx.save_for_backward(gy, w)
         ctx.geometry = geometry
-        return _input_gradient(gy, w, x, geometry)
+        return ConvolutionInput.values(gy, w, x, geometry)
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
         gy, w = ctx.saved_tensors
         need_gy, need_w = wanted(ctx)[:2]
-        by_gy = Convolution.apply(u, w, None, ctx.geometry) if need_gy else None
-        by_w = ConvolutionWeight.apply(gy, u, w.detach(), ctx.geometry) if need_w else None
+        by_gy = Convolution.of(u, w, None, ctx.geometry) if need_gy else None
+        by_w = ConvolutionWeight.of(gy, u, w.detach(), ctx.geometry) if need_w else None
         return by_gy, by_w, None, None
 
 
-class ConvolutionWeight(Function):
+class ConvolutionWeight(Exact):
     """The weight gradient of a convolution: linear in gy and in x. Of w it takes the shape."""
+
+    @staticmethod
+    def values(gy: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+        return _convolution_backward(gy, x, w, geometry, [False, True, False])[1]
 
     @staticmethod
     def forward(ctx: Any, gy: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
         ctx.save_for_backward(gy, x)
         ctx.geometry = geometry
-        return _convolution_backward(gy, x, w, geometry, [False, True, False])[1]
+        return ConvolutionWeight.values(gy, x, w, geometry)
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
         gy, x = ctx.saved_tensors
         need_gy, need_x = wanted(ctx)[:2]
-        by_gy = Convolution.apply(x, u, None, ctx.geometry) if need_gy else None
-        by_x = ConvolutionInput.apply(gy, u, x.detach(), ctx.geometry) if need_x else None
+        by_gy = Convolution.of(x, u, None, ctx.geometry) if need_gy else None
+        by_x = ConvolutionInput.of(gy, u, x.detach(), ctx.geometry) if need_x else None
         return by_gy, by_x, None, None
 
 
@@ -128,28 +160,12 @@ def standard_layout(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _by_flipped_kernel(w: Tensor, geometry: Geometry) -> bool:
-    """Whether the input gradient is faster as a convolution with the kernel turned by 180 degrees.
-
-    On the CPU it is for images of one channel, where the ordinary kernel has nothing to vectorise.
-    """
-    plain = geometry.stride == (1, 1) and geometry.groups == 1 and w.shape[1] == 1
-    reach = [d * (k - 1) for d, k in zip(geometry.dilation, w.shape[2:], strict=True)]
-    inside = all(p <= r for p, r in zip(geometry.padding, reach, strict=True))
-    return plain and inside and w.device.type == "cpu"
-
-
-def _input_gradient(gy: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
-    if _by_flipped_kernel(w, geometry):
-        turned = w.flip(2, 3).transpose(0, 1).contiguous()
-        reach = [d * (k - 1) for d, k in zip(geometry.dilation, w.shape[2:], strict=True)]
-        padding = [r - p for r, p in zip(reach, geometry.padding, strict=True)]
-        return torch.conv2d(gy, turned, None, 1, padding, geometry.dilation)
-    return _convolution_backward(gy, x, w, geometry, [True, False, False])[0]
-
-
-class LinearMap(Function):
+class LinearMap(Exact):
     """y = L v, with tensors and settings that define L and its adjoint."""
+
+    @staticmethod
+    def values(v: Tensor, forward: Map, adjoint: Map, *tensors: Tensor) -> Tensor:
+        return forward(v, *tensors)
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, forward: Map, adjoint: Map, *tensors: Tensor) -> Tensor:
@@ -160,7 +176,7 @@ class LinearMap(Function):
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        return LinearMap.apply(u, *ctx.maps, *tensors), None, None, *[None for _ in tensors]
+        return LinearMap.of(u, *ctx.maps, *tensors), None, None, *[None for _ in tensors]
 
 
 class Piecewise(Function):
@@ -188,7 +204,7 @@ class Piecewise(Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         tensors = [tensor.detach() for tensor in ctx.saved_tensors]
-        return LinearMap.apply(gy, *ctx.maps, *tensors), None, None, None
+        return LinearMap.of(gy, *ctx.maps, *tensors), None, None, None
 
 
 def gate(kernel: Any, *settings: float | bool) -> Map:
@@ -228,4 +244,6 @@ def max_pool_of_pairs_with_indices(x: Tensor, *settings: Any) -> tuple[Tensor, T
     row_starts = torch.arange(0, height // 2, device=x.device)[:, None] * (2 * width)
     first = row_starts + torch.arange(0, width // 2, device=x.device) * 2
     y = torch.maximum(upper, lower)
+    if not y.sum().isfinite():  # of NaN, which no comparison finds, the kernel takes the last
+        return aten.max_pool2d_with_indices(x, *settings)
     return y, column.add_(below, alpha=width).long().add_(first)

@@ -85,6 +85,7 @@ def _ordinary(x: Any) -> bool:
         and x.is_floating_point()
         and not saved_tensors_are_hooked()
         and not is_transformed()
+        and not torch.compiler.is_compiling()
     )
 
 
@@ -115,15 +116,16 @@ def _conv2d_rule(
     dilation: Pair = 1,
     groups: int = 1,
 ) -> Ruled:
-    """Convolve; stock autograd keeps a padding of "same" that is not symmetric."""
+    """Convolve; stock autograd keeps words for a padding that is not symmetric, or refused."""
     if input.ndim != 4 or not _differentiable(input, weight, bias):
         return NotImplemented
     dilation = _pair(dilation)
     if isinstance(padding, str):
-        reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        if padding == "same" and any(r % 2 for r in reach):
+        same = padding == "same" and _pair(stride) == (1, 1)
+        reach = [same * d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        if any(r % 2 for r in reach) or not (same or padding == "valid"):
             return NotImplemented
-        padding = [r // 2 for r in reach] if padding == "same" else 0
+        padding = [r // 2 for r in reach]
     geometry = Geometry(_pair(stride), _pair(padding), dilation, groups)
     return Convolution.apply(*_autocast(input, weight, bias), geometry)
 
@@ -284,7 +286,8 @@ def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[A
         return backward(gy, x, *settings, indices)
 
     def push(u: Tensor, x: Tensor, indices: Tensor) -> Tensor:
-        return u.flatten(2).gather(2, indices.flatten(2)).view(indices.shape)
+        flat = u.reshape(*u.shape[:2], -1)
+        return flat.gather(2, indices.flatten(2)).view(indices.shape)
 
     return Piecewise.apply(x, evaluate, pull, push)
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reglib.double_backward.functions import LinearMap
+from reglib.double_backward.functions import LinearMap, is_channels_last, to_channels_last
 
 # Where channels-last convolutions are faster: between these numbers of channels, and from this
 # number of pixels in a batch on, which makes up for changing the layout of the weights each time.
@@ -38,16 +38,6 @@ SAME_IN_ANY_LAYOUT: set[Callable[..., Any]] = {
 }
 
 
-def is_channels_last(x: Tensor) -> bool:
-    """Whether images lie in memory pixel by pixel, with their channels side by side."""
-    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
-
-
-def to_channels_last(x: Tensor) -> Tensor:
-    """Bring images into channels-last layout."""
-    return x.contiguous(memory_format=torch.channels_last)
-
-
 def for_convolution(x: Tensor, weight: Tensor) -> Tensor:
     """Return images in the faster layout, if they are contiguous or were laid out here."""
     if x.ndim != 4 or x.device.type != "cpu" or not weight.is_contiguous():
@@ -56,9 +46,9 @@ def for_convolution(x: Tensor, weight: Tensor) -> Tensor:
     fits = (images or x.shape[1] >= FEW) and FEW <= weight.shape[0] <= MANY
     fits = fits and x.shape[0] * x.shape[2] * x.shape[3] >= LEAST_PIXELS
     if fits and x.is_contiguous() and not is_channels_last(x):
-        return marked(LinearMap.apply(x, to_channels_last, Tensor.contiguous))
+        return marked(LinearMap.of(x, to_channels_last, Tensor.contiguous))
     if hasattr(x, MARK) and not fits:
-        y: Tensor = LinearMap.apply(x, Tensor.contiguous, to_channels_last)
+        y: Tensor = LinearMap.of(x, Tensor.contiguous, to_channels_last)
         return y
     return x
 

@@ -3,6 +3,7 @@
 import copy
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -76,16 +77,24 @@ def check(model: object) -> None:
 class Fast(View):
     """A view that calls exact autograd functions of ours."""
 
+    _reglib_lays_out = False
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # What hooks keep beyond the call is to be laid out as without.
         hooked = any(is_hooked_between(module, module) for module in self.modules())
-        with FastLayers(lays_out=not hooked):
+        with FastLayers(lays_out=self._reglib_lays_out and not hooked):
             result = super().__call__(*args, **kwargs)
         make_contiguous([result])
         return result
 
 
-def fast_double_backward(model: nn.Module) -> Any:
+class LaidOut(Fast):
+    """The same, which leads images through in channels-last layout."""
+
+    _reglib_lays_out = True
+
+
+def fast_double_backward(model: nn.Module, *, channels_last: bool = False) -> Any:
     r"""Return a view of a network that computes the same, and whose gradients differentiate faster.
 
     The view *is* the network as far as its state goes: parameters, buffers, submodules, hooks,
@@ -97,14 +106,20 @@ def fast_double_backward(model: nn.Module) -> Any:
     (`torch.func`), forward-mode differentiation, activation checkpointing and complex tensors get
     stock functions.
 
-    Nothing else is to be done for speed. On the CPU contiguous images go through a contiguous
-    network in channels-last layout, and come back contiguous. Functions that are not known to do
-    the same in both layouts get contiguous images, and a network with forward hooks keeps its
-    layout; a module that keeps feature maps for itself may find them in channels-last.
-    On CUDA measure first: stock autograd was faster on an H200, for four of five networks.
+    It pays where convolutions, batch normalisation, ReLU and its relatives and pooling take most of
+    the time. Where normalisation by groups, SiLU or small linear layers do, it gains nothing, and a
+    network of a few milliseconds loses. On CUDA measure first: stock autograd was faster on an
+    H200, for four of five networks.
 
     Args:
         model: any network in Python. It can be used by itself as before.
+        channels_last: whether to lead contiguous images through a contiguous network in
+            channels-last layout, which convolutions on a CPU with AVX-512 take faster. Functions of
+            PyTorch that are not known to do the same in both layouts get contiguous images, and so
+            does the caller; a network with forward hooks keeps its layout. What PyTorch does not
+            tell of may find channels-last images: TorchScript, extensions in C++, a module that
+            keeps feature maps. Without it the layout is that of the network and the images, and
+            `model.to(memory_format=torch.channels_last)` is faster where you can do that.
 
     Returns:
         A module of a subclass of the class of `model`. Copies and pickles of it are again views.
@@ -113,10 +128,12 @@ def fast_double_backward(model: nn.Module) -> Any:
         ValueError: TorchScript or quantised modules, or a lazy module that was never called.
     """
     check(model)
-    return model if isinstance(model, View) else view_of(model, Fast)
+    kind = LaidOut if channels_last else Fast
+    return model if isinstance(model, View) else view_of(model, kind)
 
 
 Fast._reglib_make_view = fast_double_backward
+LaidOut._reglib_make_view = partial(fast_double_backward, channels_last=True)
 
 
 class Calls(NamedTuple):

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from reglib._torch_private import aten
-from reglib.double_backward.functions import wanted
+from reglib._torch_private import aten, is_batched
+from reglib.double_backward.functions import Exact, is_channels_last, to_channels_last, wanted
 
 Mask = list[bool]
 Running = tuple[Tensor | None, Tensor | None, float]  # mean, variance, momentum
@@ -50,12 +50,18 @@ class BatchNormTraining(Function):
             return *(g if needed else None for g, needed in zip(found, need)), None, None
         if need_w or need_b:
             return *_all_gradients(gy, x, w, b, ctx.eps), None, None
-        gx = BatchNormInput.apply(gy, x, w, mean, rstd, ctx.eps) if need_x else None
+        gx = BatchNormInput.of(gy, x, w, mean, rstd, ctx.eps) if need_x else None
         return gx, *[None] * 4
 
 
-class BatchNormInput(Function):
+class BatchNormInput(Exact):
     """The input gradient G gy of batch normalisation in training mode."""
+
+    @staticmethod
+    def values(
+        gy: Tensor, x: Tensor, w: Tensor | None, mean: Tensor, rstd: Tensor, eps: float
+    ) -> Tensor:
+        return _backward(gy, x, w, mean, rstd, eps, [True, False, False])[0]
 
     @staticmethod
     def forward(
@@ -82,21 +88,25 @@ class BatchNormInput(Function):
         return gu, by_x, None if w is None else by_w, None, None, None
 
 
-class ScaleShift(Function):
+class ScaleShift(Exact):
     """y = x s + t with one s and one t for each channel; linear in x and in s."""
+
+    @staticmethod
+    def values(x: Tensor, s: Tensor, t: Tensor | None) -> Tensor:
+        zeros, ones = torch.zeros_like(s), torch.ones_like(s)
+        return torch.batch_norm(x, s, t, zeros, ones, False, 0.0, 0.0, False)
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, s: Tensor, t: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, s)
-        zeros, ones = torch.zeros_like(s), torch.ones_like(s)
-        return torch.batch_norm(x, s, t, zeros, ones, False, 0.0, 0.0, False)
+        return ScaleShift.values(x, s, t)
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, s = ctx.saved_tensors
         need = [*wanted(ctx), False][:3]
-        if torch.is_grad_enabled():
-            gx = ScaleShift.apply(gy, s, None) if need[0] else None
+        if torch.is_grad_enabled() or is_batched(gy):
+            gx = ScaleShift.of(gy, s, None) if need[0] else None
             gs = _channel_sum(gy * x) if need[1] else None
             return gx, gs, _channel_sum(gy) if need[2] else None
         zeros, ones = torch.zeros_like(s), torch.ones_like(s)
@@ -121,8 +131,7 @@ def _backward(
     gy: Tensor, x: Tensor, w: Tensor | None, mean: Tensor, rstd: Tensor, eps: float, need: Mask
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return G gy and, of each channel, the sums of gy times normalised x and of gy."""
-    if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
-        gy = gy.contiguous(memory_format=torch.channels_last)  # mixed layouts are slow
+    gy = to_channels_last(gy) if is_channels_last(x) else gy  # mixed layouts are slow
     if w is None and need[1]:
         w = torch.ones_like(rstd)  # without a weight CUDA gives no gradient by it
     return aten.native_batch_norm_backward(gy, x, w, None, None, mean, rstd, True, eps, need)

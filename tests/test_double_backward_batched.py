@@ -1,0 +1,120 @@
+"""Gradients for many vectors at once, through views, are those of stock autograd."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.functional import jacobian
+
+from reglib.double_backward import evaluation_mode, fast_double_backward
+from tests.double_backward import cases, in_general_position, randn
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+LAYERS = {
+    "linear": [nn.Flatten(), nn.Linear(192, 16)],
+    "convolution": [nn.Conv2d(3, 16, 3)],
+    "strided": [nn.Conv2d(3, 16, 1, 2)],
+    "groups": [nn.Conv2d(3, 6, 3, groups=3)],
+    "norm": [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)],
+    "norm without weight": [nn.BatchNorm2d(3, affine=False)],
+    "frozen norm": [nn.BatchNorm2d(3).requires_grad_(False)],
+    "norm in evaluation mode": [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4).eval()],
+    "norm of vectors": [nn.Flatten(), nn.BatchNorm1d(192)],
+    "relu": [nn.Conv2d(3, 4, 3), nn.ReLU()],
+    "leaky relu": [nn.Conv2d(3, 4, 3), nn.LeakyReLU(0.2)],
+    "hardtanh": [nn.Conv2d(3, 4, 3), nn.Hardtanh(-0.5, 0.7)],
+    "max pooling": [nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)],
+    "overlapping max pooling": [nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 1)],
+    "adaptive max pooling": [nn.Conv2d(3, 4, 3), nn.AdaptiveMaxPool2d((3, 2))],
+    "average pooling": [nn.Conv2d(3, 4, 3), nn.AvgPool2d(2)],
+    "adaptive average pooling": [nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d((3, 2))],
+    "where the layout ends": [nn.Conv2d(3, 16, 3), nn.MaxPool2d(3), nn.Conv2d(16, 16, 2)],
+}
+VIEWS = {
+    "training": fast_double_backward,
+    "laid out": lambda model: fast_double_backward(model, channels_last=True),
+    "evaluation": evaluation_mode,
+}
+
+
+def network(layers):
+    """Return a network whose second derivatives are nowhere zero, and its images."""
+    torch.manual_seed(0)
+    x = randn(3, 3, 8, 8)
+    model = nn.Sequential(*copy.deepcopy(layers), nn.Flatten(), nn.LazyLinear(4), nn.Softplus())
+    model.double()(x)
+    return in_general_position(model), x.requires_grad_()
+
+
+def vectors():
+    return randn(5, 3, 4, seed=2)
+
+
+def by_engine(y, x, *, create_graph):
+    (result,) = torch.autograd.grad(
+        y, x, vectors(), is_grads_batched=True, create_graph=create_graph, retain_graph=True
+    )
+    return result
+
+
+def by_vmap(y, x, *, create_graph):
+    def product(vector):
+        return torch.autograd.grad(y, x, vector, create_graph=create_graph, retain_graph=True)[0]
+
+    return torch.vmap(product)(vectors())
+
+
+def by_loop(y, x, *, create_graph):
+    products = [
+        torch.autograd.grad(y, x, v, create_graph=create_graph, retain_graph=True)
+        for v in vectors()
+    ]
+    return torch.stack([product for (product,) in products])
+
+
+WAYS = {"engine": by_engine, "vmap": by_vmap}
+
+
+def gradients(call, model, x, differentiate):
+    """Return products with vectors, and the gradients of their squares by all parameters."""
+    plain = differentiate(call(x), x, create_graph=False)
+    products = differentiate(call(x), x, create_graph=True)
+    loss = products.pow(3).sum()
+    by = [x, *(p for p in model.parameters() if p.requires_grad)]
+    found = torch.autograd.grad(loss, by, allow_unused=True, materialize_grads=True)
+    return [plain, products.detach(), *found]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("way", WAYS)
+@cases(LAYERS)
+def test_products_with_many_vectors(case, way, view):
+    model, x = network(case)
+    stock = copy.deepcopy(model)
+    stock = stock.eval() if view == "evaluation" else stock
+    got = gradients(VIEWS[view](model), model, x, WAYS[way])
+    for a, b in zip(got, gradients(stock, stock, x, by_loop), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@cases(LAYERS)
+def test_second_derivatives_for_many_vectors(case):
+    model, x = network(case)
+    fast = fast_double_backward(copy.deepcopy(model))
+
+    def gradient(call):
+        (g,) = torch.autograd.grad(call(x).pow(3).sum(), x, create_graph=True)
+        return g
+
+    v = randn(4, *x.shape)
+    (got,) = torch.autograd.grad(gradient(fast), x, v, is_grads_batched=True)
+    wanted = [torch.autograd.grad(gradient(model), x, u)[0] for u in v]
+    torch.testing.assert_close(got, torch.stack(wanted), rtol=1e-9, atol=1e-9)
+
+
+def test_vectorised_jacobian():
+    model, x = network(LAYERS["where the layout ends"])
+    fast = fast_double_backward(model, channels_last=True)
+    torch.testing.assert_close(jacobian(fast, x, vectorize=True), jacobian(model, x))

@@ -1,0 +1,67 @@
+"""Networks, views and parts of both that are compiled have the second order of stock autograd."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from reglib.double_backward import evaluation_mode, fast_double_backward
+from tests.double_backward import in_general_position, randn, step
+
+LABELS = torch.tensor([0, 3, 1])
+
+
+def compiled(target):
+    return torch.compile(target, backend="eager")
+
+
+class Rectified(nn.Module):
+    """Calls a compiled function."""
+
+    def __init__(self):
+        super().__init__()
+        self.function = compiled(nn.functional.leaky_relu)
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def network():
+    layers = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), Rectified()
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 5)).double()
+    return in_general_position(model)
+
+
+def with_compiled_layers(model):
+    model[0] = compiled(model[0])
+    model[1].compile(backend="eager")
+    model[2].compile(backend="eager")
+    return model
+
+
+VIEWS = {
+    "training": fast_double_backward,
+    "laid out": lambda model: fast_double_backward(model, channels_last=True),
+    "evaluation": evaluation_mode,
+}
+COMPILED = {
+    "around": lambda view, model: compiled(view(model)),
+    "inside": lambda view, model: view(compiled(model)),
+    "layers": lambda view, model: view(with_compiled_layers(model)),
+    "a function": lambda view, model: view(model),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("place", COMPILED)
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_are_those_of_stock_autograd(place, view):
+    model, x = network(), randn(3, 3, 6, 6)
+    stock = copy.deepcopy(model)
+    stock = stock.eval() if view == "evaluation" else stock
+    stock[4] = nn.LeakyReLU()
+    torch.compiler.reset()
+    call = COMPILED[place](VIEWS[view], model)
+    for a, b in zip(step(call, x, LABELS)[1], step(stock, x, LABELS)[1], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

@@ -18,7 +18,8 @@ def test_gradients_are_those_in_float64(threads):
     settings = {"ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_WAIT_POLICY": "passive"}
     variables = os.environ | settings | {"OMP_NUM_THREADS": threads}
     command = [sys.executable, "-m", "tests.avx2_gradients", threads]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    how = {"capture_output": True, "text": True, "timeout": 300}  # it may hang, too
+    done = subprocess.run(command, cwd=ROOT, env=variables, **how)
     assert done.returncode == 0, done.stdout[-300:] + done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert len(rows) > 100

@@ -131,18 +131,12 @@ def _conv2d_rule(
 
 
 def _protected(
-    function: Callable[..., Tensor],
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Pair = 1,
-    *args: Any,
-    **kwargs: Any,
+    f: Map, input: Any, weight: Any, bias: Any = None, stride: Any = 1, *rest: Any, **more: Any
 ) -> Tensor:
     """Convolve by stock autograd, in a layout that oneDNN differentiates right."""
     if is_unsafe(weight, _pair(stride)):
         input, weight = standard_layout(input), standard_layout(weight)
-    return function(input, weight, bias, stride, *args, **kwargs)
+    return f(input, weight, bias, stride, *rest, **more)
 
 
 def _batch_norm_rule(

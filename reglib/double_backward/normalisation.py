@@ -58,9 +58,7 @@ class BatchNormInput(Exact):
     """The input gradient G gy of batch normalisation in training mode."""
 
     @staticmethod
-    def values(
-        gy: Tensor, x: Tensor, w: Tensor | None, mean: Tensor, rstd: Tensor, eps: float
-    ) -> Tensor:
+    def values(gy: Tensor, x: Tensor, w: Any, mean: Tensor, rstd: Tensor, eps: float) -> Tensor:
         return _backward(gy, x, w, mean, rstd, eps, [True, False, False])[0]
 
     @staticmethod

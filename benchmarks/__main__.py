@@ -104,7 +104,7 @@ def merged(file: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> dic
     """
     if not file.exists():
         return {**about, "rows": dated(about, rows)}
-    before = json.loads(file.read_text())
+    before = json.loads(file.read_text(encoding="utf-8"))
     for name in ("device", "threads", "system", "versions"):
         if before[name] != about[name]:
             raise SystemExit(
@@ -144,7 +144,7 @@ def line(row: Row) -> str:
 def _write(name: str, contents: dict[str, Any]) -> None:
     path = RESULTS / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(contents, indent=1) + "\n")
+    path.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
 
 
 def _circumstances(device: str, load: float) -> dict[str, Any]:

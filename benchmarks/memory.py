@@ -127,13 +127,13 @@ def measure_step(name: str, way: str) -> float:
 
 def reset_peak() -> float:
     """Forget the largest memory of this process so far; return the present one in MiB."""
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return peak()
 
 
 def peak() -> float:
     """Return the largest resident memory since the last reset in MiB (on Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
     return int(kibibytes) / 1024
 

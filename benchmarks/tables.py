@@ -16,7 +16,7 @@ COMPLAINTS = {"Three convolutions, batch 128": 3076, "PreAct-ResNet-18, batch 12
 def measured(name: str) -> dict[str, Any] | None:
     """Read what was measured on a device (cpu, cuda), or of architectures; None if nothing was."""
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def heading(results: Mapping[str, Any]) -> str:

@@ -14,7 +14,6 @@ from suite.evidence.report import origin, readable, section_verdicts, verdict_ta
 from suite.evidence.results import Results, judged, load_results, save_tables
 from suite.evidence.scale import trainings_of
 from suite.evidence.tables import sentences
-from suite.paths import with_whole_paths
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
@@ -35,7 +34,7 @@ class Chapter:
         namespace: where the parameters of the notebook are, by name: its `globals()`.
 
     Attributes:
-        parameters, profile: of this run.
+        parameters, profile: of this run; the latter is its name, which says what differs from one.
         claims, published: what the paper claims and prints.
         table: rows of this run and of the kept larger runs; `decided` are their verdicts.
         results: of this run, then of the kept larger runs.
@@ -44,9 +43,10 @@ class Chapter:
     def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
         plots.set_style()
         self.name = name
-        given = {key: namespace[key] for key in notebooks.parameters(name)}
-        self.parameters = with_whole_paths(given)
+        self.parameters = notebooks.of_notebook(name, namespace)
         self.profile = self.parameters["profile"]
+        if told := notebooks.notice(name, self.parameters):
+            display(Markdown(told))
         self.claims = load_claims(name)
         self.published = load_published(name)
         self.local, self.kept = Store(), kept_layer()
@@ -88,7 +88,7 @@ class Chapter:
     def run(self) -> None:
         """Compute what store and kept results lack, judge the claims, and save the results."""
         paper = notebooks.paper(self.name)
-        units = paper.units(self.parameters)
+        units = notebooks.units_of(self.name, self.parameters)
         self.computed = compute(units, store=self.local, kept=self.kept)
         rows, arrays = paper.collect(self.parameters, self.computed, self.store)
         keys = self.computed["key"]

@@ -4,6 +4,8 @@ import ast
 import contextlib
 import functools
 import http.server
+import io
+import json
 import os
 import sys
 import traceback
@@ -16,18 +18,19 @@ import click
 
 from suite import notebooks
 from suite.errors import RunFailed, UsageError, expected
-from suite.paths import NOTEBOOKS, ROOT
+from suite.paths import NOTEBOOKS, ROOT, read_yaml
 
 CHAPTERS = click.argument("chapters", nargs=-1, metavar="[CHAPTER]...")
-HTML = click.option(
-    "--html", type=click.Path(path_type=Path), default=ROOT / "_build" / "html", show_default=True
-)
+HTML = click.option("--html", type=click.Path(path_type=Path), default=Path("_build/html"))
 
 
 @click.group()
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def app(debug: bool) -> None:
     """Run the chapters of the book, and see what came out."""
+    for file in notebooks.strays():
+        where = f"notebooks/profiles/{file.stem}"
+        click.echo(f"notebooks/{file.name} is no chapter: no profile in {where}", err=True)
 
 
 @app.command("list")
@@ -35,7 +38,7 @@ def list_chapters() -> None:
     """List chapters, their profiles, and their parameters with type, default and meaning."""
     for chapter in notebooks.chapters():
         click.echo(f"{chapter}\n  profiles: {', '.join(notebooks.profiles(chapter))}")
-        for name, (default, meaning) in notebooks.parameters(chapter).items():
+        for name, (default, meaning, _) in notebooks.parameters(chapter).items():
             click.echo(f"  {name}: {type(default).__name__} = {default!r}\n      {meaning}")
 
 
@@ -48,7 +51,7 @@ def list_chapters() -> None:
 @click.option("--device", help="auto, cpu or cuda.")
 @click.option("--dask", help="Address of a Dask scheduler.")
 @click.option("--double-backward", help="fast or stock; default: the faster one of the device.")
-@click.option("--fresh", is_flag=True, help="Ignore kept results: compute what is not stored here.")
+@click.option("--fresh", is_flag=True, help="Ignore kept results: compute everything here.")
 @click.option("--force", is_flag=True, help="Compute again what is stored here.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def run(
@@ -65,25 +68,29 @@ def run(
 
     CHAPTER is a name of `list`; without one, all run.
     """
-    from suite.runs import Resources, compute
+    names = chapters or notebooks.chapters()
+    values = notebooks.resolve_all(names, profile, _changes(file, parameter))
+    from suite.runs import Resources, compute  # after the checks: this takes seconds
     from suite.runs.executors import cores
 
-    names = chapters or notebooks.chapters()
-    changes = {**_from_file(file), **{name: _literal(value) for name, value in parameter}}
-    values = notebooks.resolve_all(names, profile, changes)
     given = {name: value for name, value in resources.items() if value is not None}
     Resources(**given)  # refuses what cannot be, before any work
     os.environ |= {"REGLIB_FRESH": "1"} if fresh else {}
     if dry_run:
         for name in names:
-            click.echo(f"{name}, profile {profile}: {_plan(name, values[name], {}, force=force)}")
+            click.echo(f"{name}, run {values[name]['profile']}: {_plan(name, values[name])}")
         return
     os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
     # All that is missing is computed on all cores; then chapters, which only show, go side by side.
-    # What fails is said at once, and not computed a second time by the chapter.
     todo = [unit for name in names for unit in notebooks.units_of(name, values[name])]
-    compute(todo, force=force)
-    failures = _execute(names, values, cores())
+    try:
+        compute(todo, force=force)
+        at_once = cores()
+    except RunFailed:
+        if force:  # what failed may be stored from before: no page may show it as new
+            raise
+        at_once = 1  # the chapter whose units fail says so
+    failures = _execute(names, values, at_once)
     if failures:
         raise RunFailed("\n\n".join(map(str, failures))) from failures[0]
 
@@ -94,7 +101,7 @@ def _execute(
     """Execute chapters, so many side by side; return what failed."""
 
     def one(name: str) -> RunFailed | None:
-        click.echo(f"{name}, profile {values[name]['profile']}", err=True)
+        click.echo(f"{name}, run {values[name]['profile']}", err=True)
         try:
             click.echo(f"{name}: {notebooks.run(name, values[name], bar=at_once == 1)}")
         except RunFailed as error:
@@ -117,37 +124,37 @@ def _execute(
 @click.option("-p", "parameter", nargs=2, multiple=True, metavar="NAME VALUE", help="A parameter.")
 @click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of parameters.")
 @click.option("--store", "more", type=Path, multiple=True, help="A further store, of a part.")
+@click.option("--with-changes", is_flag=True, help="Also units of a tree with changes.")
 def keep(
     chapter: str,
     profile: str,
     parameter: tuple[tuple[str, str], ...],
     file: Path | None,
     more: tuple[Path, ...],
+    with_changes: bool,
 ) -> None:
     """Move a finished run into the results of the project.
 
     Parts that were computed in other stores, or are kept already, are merged.
     """
+    values = notebooks.resolve(chapter, profile, _changes(file, parameter))
     from suite.runs import Store
     from suite.runs.keep import keep
 
-    changes = {**_from_file(file), **{name: _literal(value) for name, value in parameter}}
-    values = notebooks.all_parameters(chapter, notebooks.resolve(chapter, profile, changes))
     if absent := [folder for folder in more if not folder.is_dir()]:
         raise expected("--store", "a folder of results", absent[0])
     stores = [Store(), *map(Store, more)]
     units = notebooks.units_of(chapter, values)
     paper = notebooks.paper(chapter)
-    click.echo(keep(chapter, values, units, paper, stores=stores))
+    click.echo(keep(chapter, values, units, paper, stores=stores, with_changes=with_changes))
 
 
 @app.command()
 def status() -> None:
     """Say for each chapter and profile how many units are stored, and the seconds spent."""
-    shared: dict[str, Any] = {}  # what is read once for all
     for name in notebooks.chapters():
-        for profile, values in notebooks.profiles(name).items():
-            click.echo(f"{name}, {profile}: {_plan(name, values, shared)}")
+        for profile in notebooks.profiles(name):
+            click.echo(f"{name}, {profile}: {_plan(name, notebooks.resolve(name, profile, {}))}")
 
 
 @app.command()
@@ -175,7 +182,7 @@ def report(as_json: bool) -> None:
     """Print the verdicts of the latest runs and of the kept results."""
     from suite.evidence.report import all_verdicts
 
-    verdicts = all_verdicts()
+    verdicts = all_verdicts(every=True)
     if as_json:
         click.echo(verdicts.to_json(orient="records", indent=1))
     elif verdicts.empty:
@@ -186,61 +193,47 @@ def report(as_json: bool) -> None:
 
 @app.command()
 @HTML
-@click.option("--port", default=8000, type=click.IntRange(0, 65535), help="Port on 127.0.0.1.")
+@click.option("--port", default=8000, help="Port on 127.0.0.1.")
 def serve(html: Path, port: int) -> None:
     """Serve the built book on 127.0.0.1, where its search finds full texts."""
     if not (html / "index.html").exists():
         raise UsageError(f"{html}: expected a built book; run 'make book' first")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(html))
-    try:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except OSError as error:
-        raise UsageError(
-            f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): choose another with "
-            "--port, or 0 for a free one"
-        ) from error
-    with server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         click.echo(f"http://127.0.0.1:{server.server_port}  (Ctrl-C ends it)")
         server.serve_forever()
 
 
-def _plan(
-    name: str, values: Mapping[str, Any], shared: dict[str, Any], *, force: bool = False
-) -> str:
+def _plan(name: str, values: Mapping[str, Any]) -> str:
+    from suite.evidence.results import load_provenance
     from suite.runs import Store, kept_layer
     from suite.runs.plan import plan
 
     units = notebooks.units_of(name, values)
     if not units:
         return "no units: it runs anew each time"
-    if not shared:
-        shared |= {"kept": kept_layer(), "looked": {}}
-    return str(plan(units, Store(), force=force, **shared))
+    profile = values["profile"].partition("+")[0]
+    typical = load_provenance(name, profile).get("median_seconds")
+    return str(plan(units, Store(), kept_layer(), typical=typical))
 
 
-def _from_file(file: Path | None) -> dict[str, Any]:
-    import yaml
-
-    if file is None:
-        return {}
-    try:
-        values = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{file}: not a readable YAML file ({error})") from error
-    if not isinstance(values, dict):
-        raise expected(str(file), "'name: value' lines", type(values).__name__)
-    return values
+def _changes(file: Path | None, parameter: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    return (read_yaml(file) if file else {}) | {name: _literal(value) for name, value in parameter}
 
 
 def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    """Read a value as Python writes it, or as JSON does; else it is text."""
+    for read in (ast.literal_eval, json.loads):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError):
+            return read(text)
+    return text
 
 
 def main() -> None:
     """Run the command; exit with 2 for a usage error and 1 for a failure."""
+    for stream in (sys.stdout, sys.stderr):  # of any encoding; pages hold Greek letters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     debug = "--debug" in sys.argv
     try:
         sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))

@@ -1,7 +1,6 @@
 """The errors that a user can cause, and how to name what was probably meant."""
 
 import difflib
-import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -44,7 +43,19 @@ def expected(name: str, what: str, got: object) -> UsageError:
     return UsageError(f"{name}: expected {what}, got {got}")
 
 
-_signature = functools.lru_cache(inspect.signature)
+def check_keys(
+    kind: str, values: Mapping[str, Any], known: Iterable[str], required: Iterable[str] = ()
+) -> None:
+    """Check the keys of a panel, or of what else is described by a mapping.
+
+    Raises:
+        UsageError: one that is not known, with the nearest ones, or one that is missing.
+    """
+    for key in values:
+        if key not in (known := {*known}):
+            raise unknown(f"key of {kind}", key, known)
+    if missing := sorted({*required} - values.keys()):
+        raise expected(kind, f"a value for {', '.join(missing)}", dict(values))
 
 
 def check_call(
@@ -71,7 +82,7 @@ def check_call(
     """
     if name not in choices:
         raise unknown(kind, name, choices)
-    parameters = _signature(choices[name]).parameters.values()
+    parameters = inspect.signature(choices[name]).parameters.values()
     signature = inspect.Signature([p for p in parameters if p.name not in given])
     for setting in settings:
         if setting not in {*also, *signature.parameters}:

@@ -1,12 +1,21 @@
-"""Where things lie. Three folders can be moved by environment variables."""
+"""Where things lie, what may name a folder, and how files that people write are read.
+
+Three folders can be moved by environment variables.
+"""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
+
+import yaml
+
+from suite.errors import UsageError, expected
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 KEPT_RESULTS = ROOT / "results"
+LONGEST_NAME = 120
 
 
 def store_folder() -> Path:
@@ -17,14 +26,6 @@ def store_folder() -> Path:
 def data_folder() -> Path:
     """Folder of downloaded data sets: `REGLIB_DATA`, else `.reglib/data` in the project."""
     return Path(os.environ.get("REGLIB_DATA") or ROOT / ".reglib" / "data").expanduser()
-
-
-def moved_by(path: Path) -> str:
-    """Say which variable moves a file or folder, for a message; "" where none does."""
-    folders = {"STORE": store_folder(), "EXECUTED": executed_folder(), "DATA": data_folder()}
-    path = path.absolute()
-    inside = [name for name, folder in folders.items() if path.is_relative_to(folder.absolute())]
-    return f" or set REGLIB_{inside[0]} to another folder" if inside else ""
 
 
 def executed_folder() -> Path:
@@ -50,3 +51,70 @@ def with_whole_paths(value: Any, base: Path | None = None) -> Any:
     if before not in ("", "resized:") or not path:
         return value
     return f"{before}{kind}{(base or Path.cwd()) / os.path.expanduser(path)}"
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a run, which names a folder, as it is.
+
+    Raises:
+        UsageError: it could lead out of its folder, or is too long for one.
+
+    >>> checked_name("workstation+n_images=64")
+    'workstation+n_images=64'
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*", name) or len(name) > LONGEST_NAME:
+        what = f"a letter or digit, then letters, digits and -_.+= ({LONGEST_NAME} at most)"
+        raise expected("profile, the name of a run", what, repr(name))
+    return name
+
+
+# How plain text must be written to be of the type that YAML 1.1 gives it, and what to do.
+_PLAIN = {
+    "bool": (r"(?i:true|false)", "true or false; a word in quotes"),
+    "int": (r"[-+]?(0|[1-9][0-9_]*)", "a decimal number; text in quotes"),
+    "float": (r"[-+]?[0-9_.]+([eE][-+][0-9]+)?", "a finite decimal number; text in quotes"),
+    "str": (r"(?![-+]?[0-9.]+[eE][-+]?[0-9]+$)(?s:.*)", "a number as 1.0e+3; text in quotes"),
+}
+
+
+class _Strict(yaml.SafeLoader):
+    """YAML without its traps: each name once, numbers and words that are what they look like."""
+
+    def compose_scalar_node(self, anchor: Any) -> Any:
+        node = super().compose_scalar_node(anchor)
+        pattern, what = _PLAIN.get(node.tag.rpartition(":")[2], (".*", ""))
+        if not node.style and not re.fullmatch(pattern, node.value):
+            problem = f"expected {what}, got {node.value}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        keys = [key for key, _ in node.value]
+        for place, key in enumerate(keys):
+            if any(key.value == other.value for other in keys[:place]):
+                problem = f"expected each name once, got {key.value!r} again"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+        return node
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Read a file of `name: value` lines, strictly.
+
+    Raises:
+        UsageError: it cannot be read, is not in UTF-8 or not such a file, has a name twice, or a
+            value that YAML takes for another than it looks like; with file and line.
+    """
+    try:
+        values = yaml.load(file.read_text(encoding="utf-8-sig"), _Strict)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        mark, why = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
+        at = f", line {mark.line + 1}" if mark else ""
+        if isinstance(error, UnicodeDecodeError):
+            at = f", line {len(error.object[: error.start].splitlines()) or 1}"
+            why = "expected UTF-8, got another encoding: save it as UTF-8"
+        raise UsageError(f"{file}{at}: not a readable YAML file ({why})") from error
+    if not isinstance(values, dict):
+        got = "an empty file" if values is None else f"a {type(values).__name__}"
+        raise expected(str(file), "'name: value' lines", got)
+    return values

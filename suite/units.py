@@ -6,7 +6,6 @@ takes a new number in `VERSIONS`.
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
 import math
@@ -16,6 +15,7 @@ from typing import Any
 
 from suite.errors import expected
 
+Values = Mapping[str, Any]  # parameters, or settings, by name
 VERSIONS = {"training": 1, "pretrained": 2, "measurement": 2}
 
 # What a field must be, in words, and the predicate that says so; the metadata of the field.
@@ -45,21 +45,6 @@ class _Checked:
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
             if spec.metadata:
                 require(spec.name, getattr(self, spec.name), spec.metadata)
-
-    @functools.cached_property
-    def identity(self) -> Mapping[str, Any]:
-        """The fields that differ from their defaults, as JSON values; made once."""
-        kind = type(self).__name__.lower()
-        result: dict[str, Any] = {"unit": kind, "version": VERSIONS[kind]}
-        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, factory = getattr(self, spec.name), spec.default_factory
-            if value != (spec.default if factory is dataclasses.MISSING else factory()):
-                if isinstance(value, _Checked):
-                    value = value.identity
-                elif isinstance(value, Mapping | Sequence) and not isinstance(value, str):
-                    value = json.loads(json.dumps(value))
-                result[spec.name] = value
-        return result
 
 
 def is_integer(value: Any) -> bool:
@@ -203,6 +188,9 @@ class Training(_Checked):
         object.__setattr__(self, "decay_epochs", tuple(self.decay_epochs))
 
 
+FIELDS = {spec.name for spec in dataclasses.fields(Training)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pretrained(_Checked):
     """A pretrained network, and the images that it is shown.
@@ -243,7 +231,14 @@ Unit = Network | Measurement
 
 def identity(unit: Unit) -> dict[str, Any]:
     """Return the fields of a unit that differ from their defaults, as JSON values."""
-    return dict(unit.identity)
+    kind = type(unit).__name__.lower()
+    result: dict[str, Any] = {"unit": kind, "version": VERSIONS[kind]}
+    for spec in dataclasses.fields(unit):
+        value = getattr(unit, spec.name)
+        factory = spec.default_factory
+        if value != (spec.default if factory is dataclasses.MISSING else factory()):
+            result[spec.name] = identity(value) if isinstance(value, Network) else value
+    return json.loads(json.dumps(result))
 
 
 def from_identity(values: Mapping[str, Any]) -> Unit:
@@ -270,7 +265,7 @@ def key(unit: Unit, fingerprints: Mapping[str, str]) -> str:
     >>> key(unit, {"d": "1"}) == key(unit, {"d": "2"})
     False
     """
-    contents = {"unit": unit.identity, "data": [fingerprints[name] for name in data_names(unit)]}
+    contents = {"unit": identity(unit), "data": [fingerprints[name] for name in data_names(unit)]}
     text = json.dumps(contents, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -292,8 +287,7 @@ def log_spaced(low: float, high: float, count: int) -> list[float]:
     >>> log_spaced(1, 100, 3)
     [1.0, 10.0, 100.0]
     """
-    numbers = all(isinstance(end, int | float) for end in (low, high))
-    if not numbers or not 0 < low <= high < math.inf:
+    if not 0 < low <= high < math.inf:
         raise expected("range", "finite numbers 0 < low <= high", f"{low!r} to {high!r}")
     if count < 1:
         raise expected("range", "at least one number", count)

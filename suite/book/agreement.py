@@ -48,7 +48,7 @@ def compared(store: Store, kept: Kept) -> list[Compared]:
         values = agreement.compare(archive, store, *others)
         if values.empty or not stem.with_suffix(".provenance.json").exists():
             continue
-        here = json.loads(stem.with_suffix(".provenance.json").read_text())
+        here = json.loads(stem.with_suffix(".provenance.json").read_text(encoding="utf-8"))
         if not here.get("here"):
             continue
         verdicts = path.with_suffix(".verdicts.csv"), stem.with_suffix(".verdicts.csv")

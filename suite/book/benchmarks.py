@@ -30,7 +30,7 @@ def contents(folder: Path) -> dict[str, Any]:
     files = sorted((ROOT / "benchmarks" / "results").glob("c*.json"))  # cpu, cuda
     machines = []
     for file in files:
-        name, machine = file.stem, json.loads(file.read_text())
+        name, machine = file.stem, json.loads(file.read_text(encoding="utf-8"))
         tables: dict[str, list[list[str]]] = {}
         dates: dict[str, str] = {}
         for row in machine["rows"]:

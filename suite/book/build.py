@@ -83,7 +83,7 @@ def jupyter_book(source: Path, output: Path, *options: str) -> None:
     """
     command = [sys.executable, "-c", JUPYTER_BOOK, "build", str(source), "--all", *options]
     command += ["--path-output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise RunFailed("jupyter-book failed:\n" + "\n".join(lines[-40:]))
@@ -121,7 +121,9 @@ def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
     with tempfile.TemporaryDirectory() as profile:
         command = [chromium, *FLAGS, f"--user-data-dir={profile}", "--no-pdf-header-footer"]
         command += ["--virtual-time-budget=30000", f"--print-to-pdf={target}"]
-        done = subprocess.run([*command, page.resolve().as_uri()], capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, page.resolve().as_uri()], capture_output=True, encoding="utf-8"
+        )
     if not target.exists():
         print(f"No PDF was made: {chromium} failed: {done.stderr.strip()[-300:]}")
         return None

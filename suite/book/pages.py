@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from suite import notebooks
 from suite.book import agreement, benchmarks
@@ -22,7 +21,7 @@ from suite.evidence.report import all_verdicts, best_profile, with_claims
 from suite.evidence.results import load_results, save_tables
 from suite.evidence.rules import CANNOT, MARGINS, NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
-from suite.paths import KEPT_RESULTS, ROOT, executed_folder
+from suite.paths import KEPT_RESULTS, ROOT, executed_folder, read_yaml
 from suite.store import Kept, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -36,16 +35,20 @@ def write_pages(folder: Path) -> None:
     verdicts = all_verdicts()
     rows = headline_rows(verdicts)
     draw_headlines(rows.assign(link=headline_links(rows)), folder / PICTURE)
-    (folder / INLINE).write_text(inline(folder / PICTURE))
     ours = rows["chapter"].isin(["side_by_side"])
     tallies = headlines.tally(rows[~ours], "the papers’ "), headlines.tally(rows[ours], "our ")
-    (folder / "tally.md").write_text(" ".join(tallies) + "\n")
-    (folder / "results.md").write_text(headline_table(rows, linked=True))
-    (folder / "evidence.md").write_text(evidence_page(verdicts, folder))
-    (folder / "power.md").write_text(_page("power", rows=power_rows(verdicts, chapter_name)))
-    (folder / "status.md").write_text(status_page())
-    (folder / "benchmarks.md").write_text(_page("benchmarks", **benchmarks.contents(folder)))
-    (folder / "agreement.md").write_text(agreement_page(folder))
+    pages = {
+        INLINE: inline(folder / PICTURE),
+        "tally.md": " ".join(tallies) + "\n",
+        "results.md": headline_table(rows, linked=True),
+        "evidence.md": evidence_page(verdicts, folder),
+        "power.md": _page("power", rows=power_rows(verdicts, chapter_name)),
+        "status.md": status_page(),
+        "benchmarks.md": _page("benchmarks", **benchmarks.contents(folder)),
+        "agreement.md": agreement_page(folder),
+    }
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def agreement_page(folder: Path) -> str:
@@ -109,7 +112,7 @@ def headline_links(rows: pd.DataFrame) -> list[str]:
 
 def inline(file: Path) -> str:
     """Return a picture as an element of a page; it scrolls where the page is narrow."""
-    svg = file.read_text()
+    svg = file.read_text(encoding="utf-8")
     label = f'role="img" aria-label="{ALT}" style="width: 100%; min-width: 640px; height: auto"'
     svg = re.sub(r'width="\S+pt" height="\S+pt"', label, svg[svg.index("<svg ") :], count=1)
     return f'<div style="overflow-x: auto">\n{svg}</div>\n'
@@ -146,20 +149,20 @@ def judge_kept(readme: Path) -> list[Path]:
         files.append(save_tables(path.stem, path.parent.name, results, KEPT_RESULTS))
     rows = headline_rows(all_verdicts(kept_only=True))
     draw_headlines(rows, KEPT_RESULTS / PICTURE)
-    before, start, rest = readme.read_text().partition("<!-- headlines:start -->\n")
+    before, start, rest = readme.read_text(encoding="utf-8").partition("<!-- headlines:start -->\n")
     _, end, after = rest.partition("<!-- headlines:end -->")
     if not (start and end):
         raise UsageError(
             f"{readme.name}: expected <!-- headlines:start --> and :end, each on a line"
         )
     table = headline_table(rows, linked=False)
-    readme.write_text(f"{before}{start}{table}\n{end}{after}")
+    readme.write_text(f"{before}{start}{table}\n{end}{after}", encoding="utf-8")
     return [*files, KEPT_RESULTS / PICTURE, readme]
 
 
 def with_evidence() -> list[str]:
     """Return the chapters that have claims, in the order of the book."""
-    parts = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())["parts"]
+    parts = read_yaml(ROOT / "book" / "_toc.yml")["parts"]
     pages = [Path(entry["file"]).name for part in parts for entry in part["chapters"]]
     chapters = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
     return sorted(chapters, key=pages.index)
@@ -243,7 +246,7 @@ def status_page() -> str:
         for kind, folder in (("here", executed_folder() / "results"), ("kept", KEPT_RESULTS))
         for file in sorted(folder.glob("*/*.provenance.json"))
         # A run that computed nothing here shows what is kept.
-        if (provenance := json.loads(file.read_text())).get("here") != 0
+        if (provenance := json.loads(file.read_text(encoding="utf-8"))).get("here") != 0
     ]
     profiles = [
         [_words(chapter), profile, ", ".join(_data_of(notebooks.all_parameters(chapter, settings)))]

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from suite.data.files import SIZE
 from suite.data.image_folders import folders_in
 from suite.data.splits import Damaged, Missing, Read
 from suite.errors import DataMissing, UsageError, unknown
-from suite.paths import data_folder
+from suite.paths import data_folder, read_yaml
 
 # Names of folders, in small letters, by which own images are to be trained on, not only shown.
 PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
@@ -143,7 +141,7 @@ def _entry(described: dict[str, Any]) -> Source:
     return Source(**{**described, "read": read, "shape": shape})
 
 
-_DESCRIBED = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text())
+_DESCRIBED = read_yaml(Path(__file__).with_suffix(".yml"))
 # Data sets that claims name and nothing here reads, with their titles.
 ONLY_IN_PAPERS = {"coco": "COCO", "imagenet_c": "ImageNet-C", "oxford_pet": "Oxford-IIIT Pet"}
 ONLY_IN_PAPERS |= {"wood": "wood fibres"}

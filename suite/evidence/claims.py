@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from suite.errors import UsageError, expected
 from suite.evidence.rules import (
@@ -25,7 +24,7 @@ from suite.evidence.rules import (
 )
 from suite.evidence.statistics import Interval, correlation, holm
 from suite.evidence.tables import select
-from suite.paths import KEPT_RESULTS, NOTEBOOKS
+from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
 
 TIERS = ("headline", "supporting", "ours")
 UNITS = (*UNIT_COLUMNS, "timing")
@@ -48,7 +47,7 @@ def load_claims(chapter: str) -> list[dict[str, Any]]:
     file = NOTEBOOKS / "claims" / f"{chapter}.yml"
     if not file.exists():
         return []
-    claims = yaml.safe_load(file.read_text())["claims"]
+    claims = read_yaml(file)["claims"]
     check_claims(claims, file.name, _columns(chapter))
     return claims
 
@@ -63,7 +62,7 @@ def load_words(chapter: str) -> dict[str, Any]:
         UsageError: advice for a claim or a word that there is not.
     """
     file = NOTEBOOKS / "claims" / f"{chapter}.yml"
-    words = yaml.safe_load(file.read_text()) if file.exists() else {}
+    words = read_yaml(file) if file.exists() else {}
     check_advice(words.get("advice", []), load_claims(chapter), file.name)
     return {"names": {}, "advice": [], "scale": ""} | {
         name: words[name] for name in ("names", "advice", "scale") if name in words
@@ -93,7 +92,7 @@ def check_advice(advice: Sequence[Mapping[str, Any]], claims: Sequence[Claim], f
 @functools.cache
 def load_published(chapter: str) -> dict[str, Any]:
     """Read what the paper published from `notebooks/published`."""
-    return yaml.safe_load((NOTEBOOKS / "published" / f"{chapter}.yml").read_text())
+    return read_yaml(NOTEBOOKS / "published" / f"{chapter}.yml")
 
 
 def _columns(chapter: str) -> set[str]:

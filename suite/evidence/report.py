@@ -23,19 +23,22 @@ PROFILES = ("paper", "workstation", "desktop", "laptop")  # the best first
 AGAIN = {"laptop": "; `make rerun` does so here", "desktop": "; `make rerun` does a part here"}
 
 
-def all_verdicts(*, kept_only: bool = False) -> pd.DataFrame:
+def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFrame:
     """Collect the verdicts of the latest runs, which go before, and of the kept results.
 
     The profile `smoke` is left out: its results are not evidence.
 
     Args:
         kept_only: leave out the latest runs.
+        every: also runs that are of none of `PROFILES`, which pages do not take for evidence.
     """
     tables = [pd.DataFrame(columns=VERDICT_COLUMNS)]
     for folder in (KEPT_RESULTS,) if kept_only else (executed_folder() / "results", KEPT_RESULTS):
         for file in sorted(folder.glob("*/*.verdicts.csv")):
             chapter = file.name.partition(".")[0]
-            if (NOTEBOOKS / f"{chapter}.ipynb").exists() and file.parent.name != "smoke":
+            run = file.parent.name
+            shown = run.partition("+")[0] != "smoke" if every else run in PROFILES
+            if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown:
                 texts: dict[Any, Any] = dict.fromkeys(("detail", "statistic"), str)
                 table = pd.read_csv(file, dtype=texts).assign(chapter=chapter)[VERDICT_COLUMNS]
                 tables.append(table.fillna(dict.fromkeys(texts, "")))

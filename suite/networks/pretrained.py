@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import yaml
 from torch import Tensor, nn
 
 from reglib.top_gap.backbones import Normalise
 from suite.errors import DataMissing, expected, unknown
-from suite.paths import data_folder
+from suite.paths import data_folder, read_yaml
 
 RGB = Sequence[float]
 
@@ -183,7 +182,7 @@ def _builder(function: str, **settings: Any) -> Callable[[], nn.Module]:
     return lambda: pkgutil.resolve_name(function)(**settings)
 
 
-_DESCRIBED = yaml.safe_load(Path(__file__).with_name("networks.yml").read_text())
+_DESCRIBED = read_yaml(Path(__file__).with_name("networks.yml"))
 PRETRAINED = {
     name: Weights(**{**about, "build": _builder(**about["build"])})
     for name, about in _DESCRIBED.items()

@@ -1,6 +1,5 @@
 """Gradient regularisation: networks of many strengths, each with its own seed; four metrics."""
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from suite.data import image_shape
-from suite.errors import UsageError
+from suite.errors import check_keys
 from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
 from suite.evidence.results import Results
 from suite.evidence.statistics import correlation, pearson_interval
 from suite.evidence.tables import interval_text
 from suite.store import Reader
-from suite.units import Measurement, Training, Unit, log_spaced
+from suite.units import FIELDS, Measurement, Training, Unit, log_spaced
 
-FIELDS = {field.name for field in dataclasses.fields(Training)}
+Settings = Mapping[str, Any]
 # Keys of a panel that are not fields of a training. A second panel of one data set and network,
 # with alphas between those of the first, needs seeds that start after them.
 OF_PANEL = {"n_alphas", "alpha_min", "alpha_max", "map_alphas", "maps_of", "patch"}
@@ -50,7 +49,7 @@ def strength(alpha: float, data: str, batch_size: int) -> float:
     return alpha / (batch_size**2 * math.prod(image_shape(data)))
 
 
-def alphas(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> list[float]:
+def alphas(parameters: Settings, panel: Settings) -> list[float]:
     """Return the values of alpha of a panel; its own go before the common range."""
     if "paired_alphas" in panel:
         return [*map(float, panel["paired_alphas"])]
@@ -58,9 +57,7 @@ def alphas(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> list[floa
     return log_spaced(low, high, panel["n_alphas"])
 
 
-def trainings(
-    parameters: Mapping[str, Any], panel: Mapping[str, Any]
-) -> dict[tuple[float, int], Training]:
+def trainings(parameters: Settings, panel: Settings) -> dict[tuple[float, int], Training]:
     """Return the trainings of a panel by alpha and repetition, each with a seed of its own.
 
     With "paired_alphas" a repetition has one seed, and what is compared are alphas within it.
@@ -70,13 +67,8 @@ def trainings(
     Raises:
         UsageError: a key of the panel that is not known, or one that is missing.
     """
-    if unexpected := panel.keys() - FIELDS - OF_PANEL:
-        raise UsageError(
-            f"panels: expected keys among {sorted(FIELDS | OF_PANEL)}, got {unexpected}"
-        )
     paired = "paired_alphas" in panel
-    if missing := REQUIRED - panel.keys() - ({"n_alphas"} if paired else set()):
-        raise UsageError(f"panels: expected a value for {sorted(missing)} in {dict(panel)}")
+    check_keys("panels", panel, FIELDS | OF_PANEL, REQUIRED - ({"n_alphas"} if paired else set()))
     p = SimpleNamespace(**parameters)
     grey = image_shape(panel["data"])[0] == 1
     fields: dict[str, Any] = {
@@ -98,9 +90,7 @@ def trainings(
     return found
 
 
-def measurements(
-    parameters: Mapping[str, Any], panel: Mapping[str, Any], training: Training
-) -> list[Measurement]:
+def measurements(parameters: Settings, panel: Settings, training: Training) -> list[Measurement]:
     """Return what is measured of a network: accuracy, and metrics of two kinds of map.
 
     Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels. Paired
@@ -114,16 +104,14 @@ def measurements(
         common = {"saliency": saliency, "n_images": p.n_images}
         noisy = common | {"n_samples": p.n_samples}
         for squares in ({}, {"patch": p.patch}):
-            wanted += [
-                ("faithfulness_estimate", common | {"score": score} | squares) for score in SCORES
-            ]
+            wanted += [("faithfulness_estimate", common | {"score": s} | squares) for s in SCORES]
         wanted += [("local_lipschitz_estimate", noisy | way) for way in ({}, {"normalised": True})]
         wanted += [("max_sensitivity", noisy), ("entropy", common)]
     kept = [(m, s) for m, s in wanted if not paired or (m in PAIRED and "patch" not in s)]
     return [Measurement(training=training, metric=m, settings=s) for m, s in kept]
 
 
-def maps(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> dict[str, Measurement]:
+def maps(parameters: Settings, panel: Settings) -> dict[str, Measurement]:
     """Return the measurements that keep maps, by the start of the names of their arrays.
 
     They are of the first repetition, at the values of alpha nearest to `map_alphas`.
@@ -147,33 +135,29 @@ def maps(parameters: Mapping[str, Any], panel: Mapping[str, Any]) -> dict[str, M
     }
 
 
-def _measured(parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], Unit]]:
+def _measured(parameters: Settings) -> list[tuple[dict[str, Any], Unit]]:
     """Return every training and what is measured of it, with its alpha and whether it is paired."""
     pairs: list[tuple[dict[str, Any], Unit]] = []
     for panel in parameters["panels"]:
         for (alpha, _), training in trainings(parameters, panel).items():
             every: list[Unit] = [training, *measurements(parameters, panel, training)]
-            pairs += [
-                ({"alpha": alpha, "paired": "paired_alphas" in panel}, unit) for unit in every
-            ]
+            pairs += [({"alpha": alpha, "paired": "paired_alphas" in panel}, u) for u in every]
     return pairs
 
 
-def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
+def _drawn(parameters: Settings) -> dict[str, Measurement]:
     return {
-        name: unit
-        for panel in parameters["panels"]
-        for name, unit in maps(parameters, panel).items()
+        n: unit for panel in parameters["panels"] for n, unit in maps(parameters, panel).items()
     }
 
 
-def units(parameters: Mapping[str, Any]) -> list[Unit]:
+def units(parameters: Settings) -> list[Unit]:
     """Return the units of the chapter."""
     return [*(unit for _, unit in _measured(parameters)), *_drawn(parameters).values()]
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
+    parameters: Settings, computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
     labels = pd.DataFrame([labels for labels, _ in _measured(parameters)])
@@ -196,7 +180,7 @@ def without_photographs(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n: t for n, t in tensors.items() if n != "images" or t.shape[1] == 1}
 
 
-def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def kept_tensors(parameters: Settings, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what `collect` reads of the tensors of a unit."""
     return without_photographs(tensors)
 
@@ -345,7 +329,7 @@ def readings(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def combinations(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
+def combinations(published: Settings, table: pd.DataFrame) -> pd.DataFrame:
     """Return which combinations of data and network of the paper were run."""
     have = set(zip(table["data"], table["network"], strict=True))
     rows = []
@@ -383,8 +367,6 @@ def all_maps(results: Sequence[Results]) -> Iterator[tuple[str, Drawn]]:
             data, network, shown = start.split("|")
             trained = f"{name_of(network)} trained on {name_of(data)}"
             first = by_alpha[min(by_alpha)]
-            maps = {
-                f"α = {alpha:.3g}": arrays[f"{by_alpha[alpha]}maps"] for alpha in sorted(by_alpha)
-            }
+            maps = {f"α = {a:.3g}": arrays[f"{by_alpha[a]}maps"] for a in sorted(by_alpha)}
             titles = [f"label {label}" for label in arrays[f"{first}labels"]]
             yield f"{name_of(shown)}: {trained}", Drawn(arrays.get(f"{first}images"), maps, titles)

@@ -261,10 +261,8 @@ def on_object(
             none = torch.full((1, len(saliencies)), torch.nan, dtype=torch.float64)
             shares.append(none.to(confidence))
             continue
-        sizes = [
-            m.abs().sum((0, 1)).double()
-            for m in maps_of(subject.folded, canvas, predicted, saliencies)
-        ]
+        maps = maps_of(subject.folded, canvas, predicted, saliencies)
+        sizes = [one.abs().sum((0, 1)).double() for one in maps]
         shares.append(torch.stack([s[area].sum() / s.sum() for s in sizes])[None])
     return Result(torch.cat(values), {"share": torch.cat(shares)})
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suite.errors import RunFailed, expected
+from suite.errors import RunFailed, check_keys, expected
+from suite.metrics import SALIENCIES
 from suite.papers import second_order
+from suite.papers.group_features import CLIPPED
 from suite.store import Reader
-from suite.units import Measurement, Pretrained, Training, Unit, training_of
+from suite.units import Measurement, Network, Pretrained, Training, Unit, training_of
 
 ALL = "all"  # of the classes of a network
 N_COMPARED = 6  # photographs in the comparison of methods
@@ -35,12 +37,10 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
     network = Pretrained(data=p.images, network=p.network)
     smooth = Pretrained(data=p.images, network=p.curved_network)
 
-    def one(of: Pretrained | Training, metric: str, **settings: Any) -> list[Unit]:
+    def one(of: Network, metric: str, **settings: Any) -> list[Unit]:
         return [Measurement(training=of, metric=metric, settings=settings)]
 
-    def spread(
-        of: Pretrained | Training, metric: str, n: int, size: int, **more: Any
-    ) -> list[Unit]:
+    def spread(of: Network, metric: str, n: int, size: int, **more: Any) -> list[Unit]:
         """Return the units that measure `n` photographs, spread over all, `size` in each."""
         step = p.n_images // max(n, 1)
         where = [(min(size, n - start), start * step) for start in range(0, n, size)]
@@ -55,15 +55,11 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
         step = -(-p.n_images // p.chunk)
         sizes = [len(range(first, p.n_images, step)) for first in range(min(step, p.n_images))]
         ends = list(itertools.accumulate(sizes))
-        where = [
-            (min(size, n - end + size), first) for first, (size, end) in enumerate(zip(sizes, ends))
-        ]
-        each = (
-            {"n_images": count, "first": first, "step": step} for count, first in where if count > 0
-        )
+        counts = [min(size, n - end + size) for size, end in zip(sizes, ends)]
+        each = [{"n_images": c, "first": i, "step": step} for i, c in enumerate(counts) if c > 0]
         return [unit for settings in each for unit in one(of, metric, **settings, **more)]
 
-    def in_turn(of: Pretrained | Training, metric: str, n: int, **more: Any) -> list[Unit]:
+    def in_turn(of: Network, metric: str, n: int, **more: Any) -> list[Unit]:
         """Return the units that measure the first `n` photographs."""
         where = [(min(p.chunk, n - first), first) for first in range(0, n, p.chunk)]
         each = ({"n_images": count, "first": first} for count, first in where)
@@ -85,57 +81,48 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
 
     further = [_shown(other) for other in p.others]
     pairs = [Training(**{**twin, "seed": 0}) for twin in p.twins]
-    if not min(p.margins) > 0 or second_order.MARGIN not in p.margins:
-        what = (
-            "numbers above 0, by which λ₂ exceeds L / 2 (else CASO is not concave), with 10 among"
-        )
-        raise expected("parameter margins", what, p.margins)
+    if second_order.MARGIN not in p.margins:  # by which λ₂ exceeds L / 2: CASO is concave
+        raise expected("parameter margins", f"{second_order.MARGIN:g} among them", p.margins)
     standard = list(p.margins) == list(second_order.MARGINS)
     margins: dict[str, Any] = {} if standard else {"margins": p.margins}
+
+    def every(units: Iterable[list[Unit]]) -> list[Unit]:
+        return [*itertools.chain.from_iterable(units)]
+
+    def order(take: Callable[..., list[Unit]], of: Network, *n: int) -> list[Unit]:
+        return take(of, "high_order", *n, **margins)
+
+    error, several = "closed_form_error", min(p.n_closed, 10)
+    few = [margins | {"n_classes": count} for count in p.class_counts]
+    scenes = [(p.objects, p.network, scene, p.object_saliencies) for scene in SCENES]
     return {
-        "spectra": dealt(network, "high_order", p.n_order, **margins),
-        "others": [
-            u
-            for of, n in further
-            for u in (
-                dealt(of, "high_order", n, **margins)
-                if of.data == p.images
-                else in_turn(of, "high_order", n, **margins)
-            )
-        ],
-        "few": [
-            unit
-            for c in p.class_counts
-            for unit in dealt(network, "high_order", p.n_few, n_classes=c, **margins)
-        ],
-        "smooth": spread(smooth, "high_order", p.n_curved, 2, **margins),
-        "twins": [u for of in pairs for u in in_turn(of, "high_order", p.n_twins, **margins)],
-        "accuracy": [u for of in pairs for u in one(of, "accuracy")],
+        "spectra": order(dealt, network, p.n_order),
+        "others": every(
+            order(dealt if of.data == p.images else in_turn, of, n) for of, n in further
+        ),
+        "few": every(dealt(network, "high_order", p.n_few, **more) for more in few),
+        "smooth": order(spread, smooth, p.n_curved, 2),
+        "twins": every(order(in_turn, of, p.n_twins) for of in pairs),
+        "accuracy": every(one(of, "accuracy") for of in pairs),
         "exact": spread(network, "exact_share", p.n_exact, 1),
         "errors": [
-            *(
-                u
-                for of in (network, smooth)
-                for u in spread(of, "closed_form_error", p.n_closed, 10)
-            ),
-            *(
-                u
-                for of, _ in further
-                for u in in_turn(of, "closed_form_error", min(p.n_closed, 10))
-            ),
-            *(u for of in pairs for u in in_turn(of, "closed_form_error", min(p.n_twins, 10))),
+            *every(spread(of, error, p.n_closed, 10) for of in (network, smooth)),
+            *every(in_turn(of, error, several) for of, _ in further),
+            *every(in_turn(of, error, min(p.n_twins, 10)) for of in pairs),
         ],
         "pair": one(network, "first_and_second_order", n_images=p.n_images),
         "sweep": one(network, "lambda1_sweep", n_images=p.n_images, image=p.sweep_image),
         "quality": quality(p.saliencies, p.n_quality),
         "quality_of_smooth": quality(p.smooth_saliencies, p.n_smooth),
         "objective": spread(network, "group_objective", p.n_quality, 2),
-        "objects": [
-            unit
-            for scene in SCENES
-            for unit in _evenly(p.objects, p.network, scene, p.object_saliencies, p.n_objects)
-        ],
+        "objects": every(_evenly(*scene, p.n_objects) for scene in scenes),
     }
+
+
+def choices(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names that lists of parameters may hold."""
+    known = [*SALIENCIES, *(f"{CLIPPED}{name}" for name in SALIENCIES)]
+    return dict.fromkeys(("saliencies", "smooth_saliencies", "object_saliencies"), known)
 
 
 def _shown(other: Mapping[str, Any]) -> tuple[Pretrained, int]:
@@ -144,9 +131,7 @@ def _shown(other: Mapping[str, Any]) -> tuple[Pretrained, int]:
     Raises:
         UsageError: it has not the three entries.
     """
-    if set(other) != {"data", "network", "n_images"}:
-        what = "data, network and n_images for each network"
-        raise expected("parameter others", what, f"{', '.join(other) or 'nothing'}")
+    check_keys("others", other, *[("data", "network", "n_images")] * 2)
     return Pretrained(data=other["data"], network=other["network"]), other["n_images"]
 
 
@@ -155,10 +140,7 @@ def _evenly(data: str, network: str, scene: str, saliencies: list[str], n: int) 
     of, size = Pretrained(data=data, network=network), 4
     settings = {"scene": scene, "saliencies": saliencies}
     where = [{"n_images": min(size, n - first), "first": first} for first in range(0, n, size)]
-    return [
-        Measurement(training=of, metric="on_object", settings={**settings, **each})
-        for each in where
-    ]
+    return [Measurement(training=of, metric="on_object", settings=settings | w) for w in where]
 
 
 def units(parameters: Mapping[str, Any]) -> list[Unit]:
@@ -208,7 +190,7 @@ def _rows(unit: Unit, key: str, store: Reader) -> pd.DataFrame:
     return pd.DataFrame(columns).assign(**named, **settings)
 
 
-def network_name(of: Pretrained | Training) -> str:
+def network_name(of: Network) -> str:
     """Return the name of a network, with its activation where that is not ReLU."""
     options = of.network_options if isinstance(of, Training) else {}
     return "_".join([of.network, *([options["activation"]] if "activation" in options else [])])
@@ -360,21 +342,17 @@ def _of_groups(tables: dict[str, pd.DataFrame]) -> list[pd.DataFrame]:
         table = tables[group]
         for name in QUALITY:
             found = [str(c) for c in table if str(c).startswith(f"{name}_")]
-            parts += [
-                _melted(table, column, name, saliency=column.removeprefix(f"{name}_"))
-                for column in found
-            ]
+            parts += [_melted(table, c, name, saliency=c.removeprefix(f"{name}_")) for c in found]
     if len(tables["objective"]):
         objective = tables["objective"].rename(columns={"value": "true_caso"})
         parts += [_melted(objective, f"true_{n}", "group_loss", saliency=n) for n in OBJECTIVE]
         parts += [_melted(objective, name) for name in ("ten_cosine", "ten_norm")]
     objects = tables["objects"]
-    shares = [c for c in objects if str(c).startswith("share_") and objects[c].notna().any()]
+    shares = [str(c) for c in objects if str(c)[:6] == "share_" and objects[c].notna().any()]
     for scene in SCENES if shares else ():
         table = objects[objects["scene"] == scene]
         parts += [
-            _melted(table, str(c), f"on_{scene}", saliency=str(c).removeprefix("share_"))
-            for c in shares
+            _melted(table, c, f"on_{scene}", saliency=c.removeprefix("share_")) for c in shares
         ]
     return [part for part in parts if len(part)]
 

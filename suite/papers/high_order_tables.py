@@ -111,9 +111,7 @@ def what_was_measured(results: Sequence[Results]) -> Any:
             right = right[(right["data"] == data) & (right["network"] == network)]
             line["classified right"] = f"{right['value'].mean():.0%}" if len(right) else "–"
             line["top probability, quartiles"] = _quartiles(part["confidence"])
-            lines.append(
-                line | {words: f"{(part['sure'] == sure).sum()}" for sure, words in ENDS.items()}
-            )
+            lines.append(line | {w: f"{(part['sure'] == sure).sum()}" for sure, w in ENDS.items()})
     return pd.DataFrame(lines).style.hide()
 
 

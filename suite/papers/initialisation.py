@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -108,18 +109,10 @@ def squared_gradients_and_paths(n_draws: int, n_seeds: int) -> tuple[pd.DataFram
     ones = nn.init.ones_
     copies = math.gcd(n_draws, COPIES)
     kinds: dict[str, tuple[Callable[[], nn.Module], nn.Module, tuple[int, ...]]] = {
-        "convolutions": (
-            lambda: convolutions(False, copies=copies),
-            convolutions(False, ones),
-            (1, 15),
-        ),
-        "convolutions with ReLU": (
-            lambda: convolutions(True, copies=copies),
-            convolutions(True, ones),
-            (1, 15),
-        ),
-        "resnet": (small_resnet, small_resnet(226070103), (1, 32, 32)),
+        name: (partial(convolutions, relu, copies=copies), convolutions(relu, ones), (1, 15))
+        for name, relu in {"convolutions": False, "convolutions with ReLU": True}.items()
     }
+    kinds["resnet"] = (small_resnet, small_resnet(226070103), (1, 32, 32))
     generator = torch.Generator().manual_seed(0)
     rows: list[dict[str, Any]] = []
     arrays: dict[str, Any] = {}

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from suite.errors import check_keys
 from suite.papers.marginal_density_measures import SHIFTS
 from suite.store import Reader
-from suite.units import Measurement, Training, Unit, identity
+from suite.units import FIELDS, Measurement, Training, Unit, Values, identity
 
 TABLE_3 = ["standard", "input_gradient", "density"]
 TABLE_6 = ["standard", "score_matching", "input_gradient", "density"]
@@ -40,6 +41,8 @@ OF_SWEEP |= {"auto_steps", "n_battery", "n_images", "n_curves"}
 # What a panel says besides the fields of its trainings; a sweep may be a part of its own, and have
 # some of the metrics only.
 OF_PANEL = {"foreign", "strength", "warm_up", "seeds", "left_out", "part", "metrics"} | OF_SWEEP
+PANELS = ["block_panels", "sweeps", "step_panels", "group_panels", "group_sweeps"]
+PANELS += ["photo_panels", "ascent_panels"]
 # Parts in which each method has the strength of the experiment.
 SWEPT = ("strength", "long", "group_sweep")
 # Sweeps, each with the part that compares penalties at equal clean accuracy.
@@ -50,9 +53,6 @@ ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
 SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01"}
-
-
-Panel = Mapping[str, Any]
 
 
 class Wanted(NamedTuple):
@@ -71,12 +71,19 @@ class Experiment(NamedTuple):
     """
 
     part: str
-    panel: Panel
+    panel: Values
     methods: Sequence[str]
     wanted: Sequence[Wanted]
     strength: float
     norm: float = 2.0
     seeds: Sequence[int] | None = None
+
+
+def choices(parameters: Values) -> dict[str, list[str]]:
+    """Return the names that lists, and keys, of parameters may be."""
+    others = ["softplus", "hessian", "score_matching", "cure"]  # of strengths of their own
+    methods = [*TABLE_1, *TABLE_2, *PHOTOS, *(f"density_{form}" for form in FORMS_TRAINED)]
+    return {"others": others, "other_strengths": others, "left_out": [*dict.fromkeys(methods)]}
 
 
 class Design:
@@ -86,13 +93,16 @@ class Design:
         parameters: of the notebook, by name.
     """
 
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, parameters: Values) -> None:
         self.p = SimpleNamespace(**parameters)
+        for name in PANELS:
+            for panel in parameters[name]:
+                check_keys(name, panel, FIELDS | OF_PANEL, ("data", "network", "epochs"))
         self.rows = list(self._rows())
         self.pictures = dict(self._pictures())
 
     def training(
-        self, panel: Panel, method: str, seed: int, strength: float, norm: float = 2.0
+        self, panel: Values, method: str, seed: int, strength: float, norm: float = 2.0
     ) -> Training:
         """Return the training of a method with a strength: the β of the activations for SoftPlus.
 
@@ -158,7 +168,7 @@ class Design:
         settings = {"parts": list(parts), "steps": self.p.auto_steps, "queries": self.p.n_queries}
         return self._attack(norm, epsilon, "auto_attack", title, n, **settings)
 
-    def _masking(self, panel: Panel) -> Iterator[Experiment]:
+    def _masking(self, panel: Values) -> Iterator[Experiment]:
         """Yield attacks that fail in other ways than PGD-20 does, and PGD at several radii."""
         p, n = self.p, self.p.n_battery
         crossing = {"steps": 20, "relative_step": 0.1}
@@ -216,7 +226,7 @@ class Design:
             yield from design._of_strengths(panel)
         yield from self._of_norms(self.p.sweeps[0])
 
-    def _of_strengths(self, panel: Panel) -> Iterator[Experiment]:
+    def _of_strengths(self, panel: Values) -> Iterator[Experiment]:
         """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
         p, n = self.p, self.p.n_images
         part, blocks = panel.get("part", SWEPT[0]), panel["data"].startswith("blockmnist")
@@ -244,7 +254,7 @@ class Design:
             for strength in strengths:
                 yield Experiment(part, panel, [method], wanted, strength, seeds=p.few_seeds)
 
-    def _of_norms(self, panel: Panel) -> Iterator[Experiment]:
+    def _of_norms(self, panel: Values) -> Iterator[Experiment]:
         p, n = self.p, panel.get("n_images", self.p.n_images)
         plain = [_wanted("accuracy"), *self._leakage(n), self._pgd_20(**p.pgd[0], n=n)]
         for strength in p.norm_strengths:
@@ -311,7 +321,7 @@ class Design:
             for noise in self.p.noise_levels:
                 yield _wanted(metric, n_images=n, noise_std=noise)
 
-    def _detection(self, panel: Panel) -> list[Wanted]:
+    def _detection(self, panel: Values) -> list[Wanted]:
         """Return the measurements that detect out-of-distribution images."""
         n = {"n_images": self.p.n_foreign}
         return [
@@ -334,7 +344,7 @@ class Design:
                         unit = Measurement(training=training, metric=metric, settings=settings)
                         yield common | labels, unit
 
-    def _kept(self, panel: Panel, methods: Sequence[str]) -> list[str]:
+    def _kept(self, panel: Values, methods: Sequence[str]) -> list[str]:
         of_blocks = any(panel is other for other in self.p.block_panels)
         left_out = panel.get("left_out", self.p.left_out if of_blocks else ())
         return [method for method in methods if method not in left_out]
@@ -367,7 +377,7 @@ class Design:
                 yield f"{name}|{method}", unit
 
 
-def _strength(panel: Panel, p: SimpleNamespace) -> float:
+def _strength(panel: Values, p: SimpleNamespace) -> float:
     return panel.get("strength", p.strength)
 
 
@@ -376,7 +386,7 @@ def _wanted(metric: str, title: str | None = None, **settings: Any) -> Wanted:
     return Wanted({"metric": title or metric} | labels, metric, settings)
 
 
-def units(parameters: Mapping[str, Any]) -> list[Unit]:
+def units(parameters: Values) -> list[Unit]:
     """Return the units of the chapter: what is measured and drawn, and the trainings."""
     design = Design(parameters)
     measured = [unit for _, unit in design.rows] + [*design.pictures.values()]
@@ -385,7 +395,7 @@ def units(parameters: Mapping[str, Any]) -> list[Unit]:
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
+    parameters: Values, computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a value, also as ratios to the standard network, and what figures draw."""
     design = Design(parameters)
@@ -402,7 +412,7 @@ def collect(
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays
 
 
-def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what `collect` reads of the tensors of a unit: of curves their mean over images."""
     means = {name: t.mean(0, keepdim=True) for name, t in tensors.items() if name == "curves"}
     return {**tensors, **means}

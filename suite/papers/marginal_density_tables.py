@@ -38,13 +38,8 @@ TITLES = {
 NORMS = {"l2": "L2", "linf": "L∞"}
 SURE = (0.0, 0.5, 0.9, 0.99, 1.0)  # probabilities of the label that tell how sure a network is
 DETECTORS = {"logit": "one logit", "density": "log density"}
-ATTACKS = {
-    "fgsm": "FGSM",
-    "pgd": "PGD-20",
-    "longer": "PGD-100",
-    "square": "Square",
-    "auto": "AutoAttack",
-}
+ATTACKS = {"fgsm": "FGSM", "pgd": "PGD-20", "longer": "PGD-100", "square": "Square"}
+ATTACKS |= {"auto": "AutoAttack"}
 # What methods are compared by at equal clean accuracy, and what the axis says of it.
 COMPARED = {
     "leakage": "leakage",

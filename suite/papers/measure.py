@@ -14,7 +14,7 @@ from suite.papers import marginal_density_measures as density_measures
 from suite.papers import pilcro_measures as landscape_measures
 from suite.papers.binding import of_subject
 from suite.training.evaluated import EvaluatedModel, Result
-from suite.units import COUNT, Measurement, require
+from suite.units import COUNT, POSITIVE, Measurement, require
 
 
 def accuracy(
@@ -70,9 +70,10 @@ CHOICES: dict[str, Collection[str]] = {
     "shift": density_measures.SHIFTS,
 }
 COUNTS = (
-    "block k n_baselines n_bins n_classes n_draws n_images n_rounds n_samples "
-    "n_steps patch pixels step stride"
+    "block k n_baselines n_bins n_classes n_draws n_images n_rounds n_samples n_targets "
+    "n_steps patch pixels queries restarts step steps stride"
 ).split()
+SIZES = "epsilon noise_std relative_step scale".split()
 # What takes only the images of the data that it is shown: these may have any number of classes.
 WITHOUT_LABELS = ("ood_auroc",)
 
@@ -102,9 +103,11 @@ def check(unit: Measurement) -> None:
             raise unknown(name, chosen, known)
     if unit.metric == "robust_accuracy":
         top_gap_measures.check_attack(**unit.settings)
-    for name in COUNTS:
-        if unit.settings.get(name) is not None:
-            require(name, unit.settings[name], COUNT)
+    given = {**unit.settings, **(unit.settings.get("attack_settings") or {})}
+    for names, rule in ((COUNTS, COUNT), (SIZES, POSITIVE)):
+        for name in names:
+            if given.get(name) is not None:
+                require(name, given[name], rule)
 
 
 def measure(subject: EvaluatedModel, unit: Measurement) -> Result:

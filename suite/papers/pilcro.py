@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,9 +12,10 @@ from torch import Tensor
 from reglib import data_smoothness
 from suite import metrics
 from suite.data import image_shape, load_data
+from suite.errors import check_keys, expected
 from suite.papers.initialisation import squared_gradients_and_paths
 from suite.store import Reader
-from suite.units import Measurement, Network, Pretrained, Training, Unit, identity
+from suite.units import FIELDS, Measurement, Network, Pretrained, Training, Unit, Values, identity
 
 # Keys of a panel that stand for parameters of the chapter, and further ones that are not fields of
 # a training; "shift": pixels by which so many test images are moved off their centre, "warm_up":
@@ -58,14 +59,12 @@ class Planned(NamedTuple):
     unit: Unit
 
 
-def label(panel: Mapping[str, Any]) -> str:
+def label(panel: Values) -> str:
     """Return the name of data and cropping: in tables, RC+ stands as data of its own."""
     return panel["data"] + ("-cropped" if panel.get("crop_padding") else "")
 
 
-def training(
-    p: SimpleNamespace, panel: Mapping[str, Any], model: str, seed: int, **changes: Any
-) -> Training:
+def training(p: SimpleNamespace, panel: Values, model: str, seed: int, **changes: Any) -> Training:
     """Return a training of a panel; a model is "none", or a penalty and its alpha."""
     penalty, _, alpha = model.partition(" ")
     settings = {"strength": float(alpha or 0), "every": p.interval}
@@ -123,7 +122,7 @@ def _robust(p: SimpleNamespace, network: Training, other: Training | None) -> It
         yield Measurement(training=network, metric="ablation_auc", settings=ablation)
 
 
-def _of_panel(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[Planned]:
+def _of_panel(p: SimpleNamespace, panel: Values) -> Iterator[Planned]:
     """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
     own = {name: panel[name] for name in (*INSTEAD, *FURTHER) if name in panel}
     p = SimpleNamespace(**{**FURTHER, **vars(p), **own})
@@ -162,8 +161,22 @@ def _of_panel(p: SimpleNamespace, panel: Mapping[str, Any]) -> Iterator[Planned]
         yield Planned("printed", f"target {alpha:.15g}", data, "", unit)
 
 
-def _planned(parameters: Mapping[str, Any]) -> list[Planned]:
+def choices(parameters: Values) -> dict[str, Collection[str]]:
+    """Return the names that lists, and keys, of parameters may be."""
+    panels = [parameters, *parameters["panels"]]
+    alphas = {alpha for panel in panels for alpha in panel.get("alphas", ())}
+    models = [f"{kind} {alpha:.15g}" for kind in ("target", "curvature") for alpha in alphas]
+    named = ("compared", "checked", "models", "few", "seeds_of", "paired_seeds")
+    return {name: ["none", *models] for name in named} | {"categories": metrics.CORRUPTIONS}
+
+
+def _planned(parameters: Values) -> list[Planned]:
     p = SimpleNamespace(**parameters)
+    for panel in p.panels:
+        check_keys("panels", panel, {*FIELDS, *OF_PANEL}, ("data", "network", "epochs"))
+    for pair in p.pretrained:
+        if [type(part) for part in pair] != [str, str]:
+            raise expected("pretrained", "[data, network] in each entry", pair)
     plan = [planned for panel in p.panels for planned in _of_panel(p, panel)]
     for data, name in p.pretrained:
         network = Pretrained(data=data, network=name)
@@ -177,13 +190,13 @@ def _planned(parameters: Mapping[str, Any]) -> list[Planned]:
     return plan
 
 
-def units(parameters: Mapping[str, Any]) -> list[Unit]:
+def units(parameters: Values) -> list[Unit]:
     """Return the units of the chapter."""
     return [planned.unit for planned in _planned(parameters)]
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
+    parameters: Values, computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with TV, and landscapes, targets and curves.
 
@@ -227,7 +240,7 @@ def collect(
     return rows.reindex(columns=[*columns, "status"]), arrays | theory[1]
 
 
-def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what `collect` reads of the tensors of a unit: landscapes in half precision."""
     half = {name: tensor.half() for name, tensor in tensors.items() if name == "landscape"}
     return {**tensors, **half}

@@ -139,9 +139,7 @@ def _squared_gradients(
         source = None if n_draws is None else subject.generator(0)
         halves = [images[start::2].split(size) * (n_draws or 1) for start in (0, 1)]
         model = subject.folded
-        return torch.stack(
-            [expected_squared_gradients(model, half, generator=source) for half in halves]
-        )
+        return torch.stack([expected_squared_gradients(model, h, generator=source) for h in halves])
 
     return subject.cached(("squared gradients", n_images, n_draws, data), compute)
 

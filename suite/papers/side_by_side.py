@@ -1,6 +1,5 @@
 """Side by side: every method at several strengths, by the measures of all papers."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -8,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from suite.errors import expected, unknown
+from suite.errors import check_keys, expected, unknown
 from suite.store import Reader
 from suite.training import penalties
-from suite.units import POSITIVE, Measurement, Training, Unit, require
+from suite.units import FIELDS, Measurement, Training, Unit
 
 Settings = dict[str, Any]
 
@@ -60,14 +59,13 @@ FACTOR = 1.1
 SMALLEST |= {"pointing": 0.02, "on_object": 0.02, "beyond": 0.02, "swapped": 0.01}
 SMALLEST |= {"entropy": math.log(FACTOR)}
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
-FIELDS = {field.name for field in dataclasses.fields(Training)} - {"penalties", "seed"}
+OF_TRAINING = FIELDS - {"penalties", "seed"}
 # Keys of a panel that are not fields of a training: `warm_up` is that of every penalty, `measured`
 # says whether networks that choose strengths get more than their accuracy, `only` names measures
 # where not all are taken, and the others are those of the chapter, for this panel alone.
-OF_PANEL = set(
-    """strengths chosen top_gap epsilon shift warm_up measured n_shifted seeds n_few n_least
-n_attacked auto_steps n_queries n_corrupted n_landscape block patch n_targets only""".split()
-)
+OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift", "warm_up", "measured", "only"}
+OF_PANEL |= {"seeds", "n_few", "n_least", "n_attacked", "auto_steps", "n_queries", "n_corrupted"}
+OF_PANEL |= {"n_landscape", "block", "patch", "n_shifted", "n_targets"}
 # Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
 ASKED_FOR = {"leakage", "leakage_share", "on_object", "beyond", "swapped"}
 REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
@@ -99,38 +97,34 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
     Raises:
         UsageError: `only` names a measure that is not known.
     """
-    few, gradient = {"n_images": p.n_few}, {"saliency": "logit_gradient"}
-    auto = {"parts": ["apgd-ce", "apgd-t", "square"], "steps": p.auto_steps, "queries": p.n_queries}
-    auto |= {"n_targets": p.n_targets} if p.n_targets else {}
+    few, least = {"n_images": p.n_few}, {"n_images": p.n_least}
+    maps = few | {"saliency": "logit_gradient"}
     attack = {"attack": "auto_attack", "epsilon": p.epsilon, "n_images": p.n_attacked}
-    attack |= {"counts": "correct", "keep_images": False, "attack_settings": auto}
+    attack |= {"counts": "correct", "keep_images": False}
+    parts = ["apgd-ce", "apgd-t", "square"]
+    auto = {"parts": parts, "steps": p.auto_steps, "queries": p.n_queries}
+    attack["attack_settings"] = auto | ({"n_targets": p.n_targets} if p.n_targets else {})
     corrupted = {"level": p.level, "n_images": p.n_corrupted}
     shifted = {"pixels": p.shift} | ({"n_images": p.n_shifted} if p.n_shifted else {})
-    maps = few | gradient
-    faith, noisy = maps | {"patch": p.patch}, maps | {"n_samples": p.n_samples}
+    # Of a linear network with its gradient as the map, it is about -0.5 on dark images: no better.
+    faith = [maps | {"patch": p.patch, "score": score} for score in ("logit", "confidence")]
+    noisy = maps | {"n_samples": p.n_samples}
+    scaled = noisy | {"normalised": True}
+    noise, swapped = few | {"noise_std": p.noise_std}, {"data": f"{p.data}_swapped"}
     curve = few | {"saliency": "integrated_gradients", "n_steps": 28}
-    noise, least = few | {"noise_std": p.noise_std}, {"n_images": p.n_least}
     flat = {"part": "block_tv", "block": p.block, "n_images": p.n_landscape}
     regular, density, high = "gradient_regularisation", "marginal_density", "high_order_saliency"
-    faithful, leakage, on = "faithfulness_estimate", "feature_leakage", "share_on_object"
-    lipschitz, normalised = "local_lipschitz_estimate", noisy | {"normalised": True}
-    swapped = {"data": f"{p.data}_swapped"}
-    # A linear network with its gradient as the map has a faithfulness of about -0.5 on dark images.
+    lipschitz, faithful = "local_lipschitz_estimate", "faithfulness_estimate"
+    relative, beyond, on_object = {"relative": True}, {"beyond_others": True}, "share_on_object"
     found = {
         "accuracy": ("clean accuracy", 1, "all", "accuracy", {"half": 1}),
         "calibration": ("calibration error", -1, "all", "calibration_error", {}),
         "attacked": ("accuracy, attacked", 1, "all", "robust_accuracy", attack),
         "corrupted": ("accuracy, corruptions", 1, "all", "corrupted_accuracy", corrupted),
         "shifted": ("accuracy, off centre", 1, "pilcro", "shifted_accuracy", shifted),
-        "faithful": ("Faithfulness (Quantus)", 0, regular, faithful, faith | {"score": "logit"}),
-        "formula": (
-            "Faithfulness (formula)",
-            0,
-            regular,
-            faithful,
-            faith | {"score": "confidence"},
-        ),
-        "lipschitz": ("normalised Lipschitz estimate", -1, regular, lipschitz, normalised),
+        "faithful": ("Faithfulness (Quantus)", 0, regular, faithful, faith[0]),
+        "formula": ("Faithfulness (formula)", 0, regular, faithful, faith[1]),
+        "lipschitz": ("normalised Lipschitz estimate", -1, regular, lipschitz, scaled),
         "sensitivity": ("max-sensitivity", -1, regular, "max_sensitivity", noisy),
         "entropy": ("entropy of the map", -1, regular, "entropy", maps),
         "insertion": ("insertion", 1, density, "insertion_auc", curve),
@@ -139,10 +133,10 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
         "distance": ("distance of CASO from CAFO", 0, high, "second_order_distance", least),
         "flatness": ("unevenness of the landscape", -1, "pilcro", "flatness", flat),
         "pointing": ("share on one image of four", 1, "top_gap", "grid_pointing", maps),
-        "leakage": ("leakage into the null block", -1, density, leakage, few),
-        "leakage_share": ("share of leakage", -1, density, leakage, few | {"relative": True}),
-        "on_object": ("share on the object", 1, "top_gap", on, maps),
-        "beyond": ("beyond other objects'", 1, "top_gap", on, maps | {"beyond_others": True}),
+        "leakage": ("leakage into the null block", -1, density, "feature_leakage", few),
+        "leakage_share": ("share of leakage", -1, density, "feature_leakage", few | relative),
+        "on_object": ("share on the object", 1, "top_gap", on_object, maps),
+        "beyond": ("beyond other objects'", 1, "top_gap", on_object, maps | beyond),
         "swapped": ("accuracy, backgrounds swapped", 1, "top_gap", "accuracy", swapped),
     }
     for name in p.only or ():
@@ -150,11 +144,7 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
             raise unknown("measure", name, [*found])
     turned = {"faithful"}  # the software takes f(x) - f(x_i), the formula f(x_i) - f(x)
     wanted = found.keys() - ASKED_FOR if p.only is None else {"accuracy", *p.only}
-    return {
-        name: Measure(*values, turned=name in turned)
-        for name, values in found.items()
-        if name in wanted
-    }
+    return {n: Measure(*values, turned=n in turned) for n, values in found.items() if n in wanted}
 
 
 class Network(NamedTuple):
@@ -175,17 +165,11 @@ def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
     """
     found = []
     for panel in parameters["panels"]:
-        if unexpected := panel.keys() - FIELDS - OF_PANEL:
-            raise expected("panels", f"keys among {sorted(FIELDS | OF_PANEL)}", sorted(unexpected))
-        if missing := REQUIRED - panel.keys():
-            raise expected("panels", f"a value for {sorted(missing)}", dict(panel))
+        check_keys("panels", panel, OF_TRAINING | OF_PANEL, REQUIRED)
         strengths, chosen = panel["strengths"], panel["chosen"]
         for method in [*strengths, *chosen]:
             if method not in METHODS or method == "none":
                 raise unknown("method", method, [name for name in METHODS if name != "none"])
-        for method, values in strengths.items():
-            for value in values:
-                require(f"strength of {method}", value, POSITIVE)
         for method, strength in chosen.items():
             if strength not in strengths.get(method, []):
                 among = f"one of its strengths, {strengths.get(method, [])}"
@@ -193,7 +177,7 @@ def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
         own = {"warm_up": 0, "measured": True, "n_shifted": None, "n_targets": None}
         own["only"] = None
         own |= {**parameters, **panel}
-        found.append(SimpleNamespace(**own, fields=panel.keys() & FIELDS))
+        found.append(SimpleNamespace(**own, fields=panel.keys() & OF_TRAINING))
     names = [p.data for p in found]
     if len(set(names)) < len(names):
         raise expected("panels", "one for a data set", names)
@@ -266,10 +250,8 @@ def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Measurement]
             of_network = wanted if full else {"accuracy": wanted["accuracy"]}
             for name, measure in {"choice": choice, **of_network}.items():
                 labels = common | {"metric": name, "turned": measure.turned}
-                measured = Measurement(
-                    training=unit, metric=measure.metric, settings=measure.settings
-                )
-                pairs.append((labels, measured))
+                taken = Measurement(training=unit, metric=measure.metric, settings=measure.settings)
+                pairs.append((labels, taken))
     return pairs
 
 

@@ -50,10 +50,7 @@ def shifted_accuracy(
     images, labels = subject.test_uint8(n_images)
     if not 0 < pixels < min(images.shape[-2:]):
         raise expected("pixels", f"1 to {min(images.shape[-2:]) - 1}", pixels)
-    right = [
-        subject.predict(moved(images, pixels * down, pixels * across)) == labels
-        for down, across in SHIFTS
-    ]
+    right = [subject.predict(moved(images, pixels * y, pixels * x)) == labels for y, x in SHIFTS]
     return Result(torch.stack(right).double().mean(0))
 
 
@@ -148,11 +145,5 @@ def second_order_distance(subject: EvaluatedModel, *, n_images: int) -> Result:
     return Result(torch.cat(distances).double())
 
 
-_METRICS = (
-    calibration_error,
-    grid_pointing,
-    second_order_distance,
-    share_on_object,
-    shifted_accuracy,
-)
-METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}
+_ALL = (calibration_error, grid_pointing, second_order_distance, share_on_object, shifted_accuracy)
+METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _ALL}

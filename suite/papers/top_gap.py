@@ -1,6 +1,5 @@
 """Top-GAP: eight variants of a network, their class maps, and attacks on them."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -10,11 +9,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suite.errors import expected
+from suite.errors import check_keys, expected
 from suite.networks.pretrained import PRETRAINED
 from suite.store import Reader
 from suite.training.folds import data_of
-from suite.units import Measurement, Training, Unit, identity
+from suite.units import FIELDS, Measurement, Training, Unit, identity
 
 TITLES = {
     "none": "unmodified",
@@ -45,7 +44,7 @@ WITHOUT_SQUARE = ["apgd-ce", "apgd-t", "fab-t"]
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
 RESULT = "data network epochs seed value std n undefined status seconds key".split()
-FIELDS = {field.name for field in dataclasses.fields(Training)} - {"network_options", "penalties"}
+OF_TRAINING = FIELDS - {"network_options", "penalties"}
 # Keys of a panel that are not fields of a training.
 OF_PANEL = set(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
@@ -81,15 +80,18 @@ def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
     """
     found = []
     for panel in parameters["panels"]:
-        if unknown := panel.keys() - FIELDS - OF_PANEL:
-            raise expected("panels", f"keys among {sorted(FIELDS | OF_PANEL)}", sorted(unknown))
-        if "data" not in panel:
-            raise expected("panels", "data in each", dict(panel))
-        found.append(SimpleNamespace(**{**parameters, **panel}, fields=panel.keys() & FIELDS))
+        check_keys("panels", panel, OF_TRAINING | OF_PANEL, ["data"])
+        found.append(SimpleNamespace(**{**parameters, **panel}, fields=panel.keys() & OF_TRAINING))
     names = [p.data for p in found]
     if len(set(names)) < len(names):
         raise expected("panels", "one for a data set", names)
     return found
+
+
+def choices(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names that lists, and keys, of parameters may be."""
+    of_variants = {name: [*TITLES] for name in ("attacked", "few", "seeds_of")}
+    return of_variants | {"left_out": [*TITLES, "k"]}
 
 
 def main_model(p: SimpleNamespace, variant: str, seed: int) -> Model:
@@ -106,9 +108,7 @@ def _chosen_from(p: SimpleNamespace) -> list[Model]:
     """Return the models among which k and the strength of Top-GAP are chosen."""
     of_k = [(k, p.strength) for k in p.k_values]
     of_strength = [(p.k, strength) for strength in p.strengths + p.validation_strengths]
-    return [
-        Model(ALL_THREE, *both, s, True) for both in of_k + of_strength for s in p.validation_seeds
-    ]
+    return [Model(ALL_THREE, *b, s, True) for b in of_k + of_strength for s in p.validation_seeds]
 
 
 def _swept(p: SimpleNamespace) -> list[Model]:

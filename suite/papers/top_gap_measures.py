@@ -2,8 +2,8 @@
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from reglib.autodiff import input_gradient
 from reglib.top_gap import TopGAPNet
 from suite import metrics
-from suite.attacks import ATTACKS, Attacked, judged
+from suite.attacks import ATTACKS, AUTO_ATTACK, NORMS, Attacked, judged
 from suite.data import ImageData
-from suite.errors import UsageError, check_call, expected
+from suite.errors import UsageError, check_call, expected, unknown
 from suite.training.evaluated import EvaluatedModel, Result
-from suite.units import Training, from_identity, training_of
+from suite.units import Training, Values, from_identity, training_of
 
 IMAGES = 128  # that go through a network at a time, where the activations are kept
 
@@ -28,8 +28,8 @@ def robust_accuracy(
     epsilon: float,
     n_images: int,
     counts: Literal["unchanged", "correct"] = "unchanged",
-    attack_settings: Mapping[str, Any] | None = None,
-    source: Mapping[str, Any] | None = None,
+    attack_settings: Values | None = None,
+    source: Values | None = None,
     scale: float = 1.0,
     keep_images: bool = True,
     seed: int = 0,
@@ -56,7 +56,7 @@ def _attacked(
     attack: str,
     epsilon: float,
     n_images: int,
-    attack_settings: Mapping[str, Any] | None,
+    attack_settings: Values | None,
     scale: float,
     seed: int,
 ) -> Tensor:
@@ -227,16 +227,20 @@ def check_network(
             raise UsageError(f"{unit.network!r} on data set {unit.data!r}: {error}") from error
 
 
-def check_attack(
-    attack: str, attack_settings: Mapping[str, Any] | None = None, **others: object
-) -> None:
+def check_attack(attack: str, attack_settings: Values | None = None, **others: object) -> None:
     """Check the settings of an attack before any time is spent.
 
     Raises:
         UsageError: a setting that the attack does not take, or that is given to it anyway.
     """
     given = ("model", "images", "labels", "generator", "epsilon")
-    check_call("attack", attack, ATTACKS, attack_settings or {}, given=given)
+    settings = attack_settings or {}
+    check_call("attack", attack, ATTACKS, settings, given=given)
+    if settings.get("norm", "linf") not in NORMS:
+        raise unknown("norm", settings["norm"], NORMS)
+    for part in settings.get("parts", ()):
+        if part not in AUTO_ATTACK:
+            raise unknown("part of AutoAttack", part, AUTO_ATTACK)
 
 
 OVERLAPS = {"mask_iou", "mask_iou_beyond_others"}

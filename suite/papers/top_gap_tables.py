@@ -170,7 +170,7 @@ def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFram
 
 def training_steps(file: Path = ROOT / "benchmarks" / "results" / "cpu.json") -> pd.DataFrame:
     """Return how much longer a training step with Top-GAP and L1 takes, with its quartiles."""
-    rows = pd.DataFrame(json.loads(file.read_text())["rows"])
+    rows = pd.DataFrame(json.loads(file.read_text(encoding="utf-8"))["rows"])
     rows = rows[(rows["benchmark"] == "Top-GAP") & rows["case"].str.startswith("training step")]
     case = rows["case"].str.removeprefix("training step, ").str.partition(":")[0]
     quartiles = rows["quartiles"].map(lambda ends: "{:.2f} to {:.2f}".format(*ends))

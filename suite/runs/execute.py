@@ -290,7 +290,7 @@ def git(*command: str) -> str:
     """Return what git says of the project; nothing where it fails or is not there."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=True
+            ["git", "-C", str(ROOT), *command], capture_output=True, encoding="utf-8", check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return ""

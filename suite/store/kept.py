@@ -29,28 +29,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from suite.errors import UsageError
-from suite.paths import KEPT_RESULTS, ROOT
+from suite.paths import KEPT_RESULTS, ROOT, checked_name
 from suite.store.local import Reader, Record, checksum, dump, replace_file
 
 FORMAT = 1
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same contents give the same bytes
-
-
-class Lines(Mapping[str, Record]):
-    """Records by key, of lines of JSON that begin with their key; each is read when it is asked."""
-
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        start = len(b'{"key":"')
-        self._lines = {line[start : start + 32].decode(): line for line in lines}
-
-    def __getitem__(self, key: str) -> Record:
-        return Record(**{n: v for n, v in json.loads(self._lines[key]).items() if n != "key"})
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._lines)
-
-    def __len__(self) -> int:
-        return len(self._lines)
 
 
 @dataclass(frozen=True)
@@ -78,7 +61,7 @@ def kept_layer() -> "Kept | None":
 
 def archive_path(chapter: str, profile: str, folder: Path | None = None) -> Path:
     """Return where the archive of a chapter and profile lies."""
-    return (folder or KEPT_RESULTS) / profile / f"{chapter}.zip"
+    return (folder or KEPT_RESULTS) / checked_name(profile) / f"{chapter}.zip"
 
 
 def name_of_archive(path: Path) -> str:
@@ -135,8 +118,13 @@ def read_archive(path: Path) -> Archive:
         raise UsageError(f"{name}: does not agree with the checksum in {beside.name}")
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as file:
-            records = Lines(file.read("records.jsonl").splitlines())
+            lines = file.read("records.jsonl").splitlines()
             rows = file.read("rows.csv")
+            records = {}
+            for line in lines:
+                contents = json.loads(line)
+                key = contents.pop("key")
+                records[key] = Record(**contents)
             text = json.loads(file.read("text.json"))
             arrays = safetensors.numpy.load(file.read("arrays.safetensors"))
             return Archive(
@@ -221,15 +209,12 @@ def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
     places: dict[str, Path] = {}
     for path, archive in archives.items():
         with_tensors = {name.partition("/")[0] for name in archive.tensors}
-        for key in archive.records:
+        for key, record in archive.records.items():
             other = places.setdefault(key, path)
-            if other is path:
-                yield key, path
-                continue
-            first, record = archives[other].records[key], archive.records[key]
+            first = archives[other].records[key]
             check_agreement(key, {other: first, path: record})
             says_more = "per_image" in record.values and "per_image" not in first.values
-            if says_more or key in with_tensors:
+            if other is path or says_more or key in with_tensors:
                 yield key, path
 
 

@@ -1,0 +1,295 @@
+"""Running chapters: parameters checked first, the page replaced only by a complete run."""
+
+import ast
+import importlib
+import importlib.util
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from suite.errors import RunFailed, UsageError, expected, unknown
+from suite.notebooks import checks
+from suite.notebooks.checks import Parameter
+from suite.paths import NOTEBOOKS, ROOT, checked_name, executed_folder, read_yaml, with_whole_paths
+
+PROFILES = ("smoke", "laptop", "desktop", "workstation", "paper")
+BASE = "desktop"  # what no other profile sets is as in this one, and in the notebook as it is
+START_ATTEMPTS = 3
+Values = Mapping[str, Any]
+Entries = Mapping[str, Parameter]
+
+
+class Profiles(Mapping[str, dict[str, Any]]):
+    """The profiles of a chapter, each read when it is asked for: a broken one breaks no other.
+
+    Folders of own images are relative to the folder of the project.
+    """
+
+    def __init__(self, chapter: str) -> None:
+        files = {file.stem: file for file in (NOTEBOOKS / "profiles" / chapter).glob("*.yml")}
+        names = dict.fromkeys([*PROFILES, *sorted(files)])
+        self.files = {name: files[name] for name in names if name in files}
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        values = read_yaml(self.files[name])
+        if values.setdefault("profile", name) != checked_name(name):
+            raise expected(f"{self.files[name]}: profile", f"its name, {name}", values["profile"])
+        return with_whole_paths(values, ROOT)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def chapters() -> list[str]:
+    """Return the names of all chapters: notebooks that have a profile."""
+    return sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if profiles(path.stem))
+
+
+def strays() -> list[Path]:
+    """Return the notebooks beside the chapters that are none, as Jupyter leaves them."""
+    return sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not profiles(path.stem))
+
+
+def title(chapter: str) -> str:
+    """Return the title of a chapter, its first heading."""
+    import nbformat
+
+    first = nbformat.read(source(chapter), as_version=4).cells[0].source
+    return str(first).splitlines()[0].removeprefix("# ")
+
+
+def source(chapter: str) -> Path:
+    """Return the notebook of a chapter.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if chapter not in chapters():
+        raise unknown("chapter", chapter, chapters())
+    return NOTEBOOKS / f"{chapter}.ipynb"
+
+
+def parameters(chapter: str) -> dict[str, Parameter]:
+    """Read the parameters of a chapter from its cell of parameters."""
+    return checks.read_cell(source(chapter))
+
+
+def profiles(chapter: str) -> Profiles:
+    """Return the profiles of a chapter: the parameters that each one sets."""
+    return Profiles(chapter)
+
+
+def resolve(chapter: str, profile: str, changes: Values) -> dict[str, Any]:
+    """Return all parameters of a run: those of the profile, then `changes`, checked.
+
+    Its name, "profile", is that of the profile only where no parameter differs.
+
+    Raises:
+        UsageError: unknown chapter, profile or parameter, or a value of the wrong type or range.
+    """
+    return resolve_all([chapter], profile, changes)[chapter]
+
+
+def resolve_all(names: Sequence[str], profile: str, changes: Values) -> dict[str, dict[str, Any]]:
+    """Return the parameters of several runs; each takes those of the changes that it knows.
+
+    Raises:
+        UsageError: as `resolve`, or a parameter that no chapter of them has.
+    """
+    known = {chapter: parameters(chapter) for chapter in names}
+    of_any = {name for entries in known.values() for name in entries}
+    for name in changes:
+        if name not in of_any:
+            raise unknown(f"parameter of {', '.join(names)}", name, of_any)
+    resolved = {}
+    for chapter, entries in known.items():
+        by_profile = profiles(chapter)
+        if profile not in by_profile:
+            raise unknown("profile", profile, by_profile)
+        changed = {name: value for name, value in changes.items() if name in entries}
+        values = all_parameters(chapter, by_profile[profile] | changed)
+        resolved[chapter] = _checked(chapter, values, entries)
+        other = values["profile"].partition("+")[0]
+        if other != profile and other in by_profile:
+            what = f"a name of your own, or --profile {other}"
+            raise expected("parameter profile", what, repr(values["profile"]))
+    return resolved
+
+
+def of_notebook(chapter: str, namespace: Values) -> dict[str, Any]:
+    """Return the parameters of a notebook that runs, checked and named as by `resolve`.
+
+    Args:
+        chapter: its name.
+        namespace: its `globals()`, in which papermill puts parameters by a cell of its own.
+
+    Raises:
+        UsageError: as `resolve`.
+    """
+    entries = parameters(chapter)
+    injected = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
+    nodes = [node for source in injected for node in ast.walk(ast.parse(source))]
+    names = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    values = {name: namespace[name] for name in dict.fromkeys([*entries, *names])}
+    return _checked(chapter, values, entries)
+
+
+def _checked(chapter: str, values: Values, entries: Entries) -> dict[str, Any]:
+    """Check the parameters of a run, and give it the name that it deserves."""
+    values = with_whole_paths(dict(values))
+    checks.check(chapter, values, entries)
+    by_profile, name = profiles(chapter), checked_name(values["profile"])
+    base = name.partition("+")[0]
+    if base in by_profile:
+        name = checks.run_name(base, values, all_parameters(chapter, by_profile[base]))
+    elif base in PROFILES:
+        raise unknown("profile", base, by_profile)
+    return {**values, "profile": name}
+
+
+def notice(chapter: str, values: Values) -> str:
+    """Say on the page of a run that it is of no profile, and what differs; else nothing.
+
+    Args:
+        chapter: its name.
+        values: its parameters, from `resolve` or `of_notebook`.
+    """
+    name = values["profile"]
+    if name in profiles(chapter):
+        return ""
+    base, differs, _ = name.partition("+")
+    which = f"a run of the profile *{base}*: parameters differ" if differs else "that of a profile"
+    return f"**The run `{name}` is not {which}.** It takes the place of no kept results."
+
+
+def units_of(chapter: str, values: Values) -> list[Any]:
+    """Return the units of a run, from `units` in the module of the paper.
+
+    A page that has no such module has none.
+
+    Raises:
+        UsageError: the parameters do not make sense.
+    """
+    module = paper(chapter)
+    if module is None:
+        return []
+    values = all_parameters(chapter, values)
+    if hasattr(module, "choices"):
+        checks.check_choices(values, module.choices(values))
+    return list(module.units(values))
+
+
+def paper(chapter: str) -> Any:
+    """Return the module in `suite.papers` of a chapter, or None where there is none."""
+    name = f"suite.papers.{chapter}"
+    there = name in sys.modules or importlib.util.find_spec(name)
+    return importlib.import_module(name) if there else None
+
+
+def all_parameters(chapter: str, values: Values) -> dict[str, Any]:
+    """Return the parameters of a run: `values`, the others as in `BASE` or in the notebook."""
+    defaults = {name: entry.default for name, entry in parameters(chapter).items()}
+    return defaults | profiles(chapter).get(BASE, {}) | dict(values)
+
+
+def run(chapter: str, values: Values, *, bar: bool = True) -> Path:
+    """Execute a chapter; its page is there afterwards if and only if every cell ran.
+
+    Args:
+        chapter: its name.
+        values: parameters, from `resolve`.
+        bar: show on the terminal what the chapter says of its progress.
+
+    Returns:
+        The executed notebook.
+
+    Raises:
+        UsageError: the chapter refuses its parameters or data are missing.
+        RunFailed: a cell failed; the message has the cell, the error, and where the partial
+            notebook lies.
+    """
+    page = executed_folder() / f"{chapter}.ipynb"
+    partial = page.parent / "partial" / page.name
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    page.unlink(missing_ok=True)
+    _execute(source(chapter), partial, values, sys.stderr if bar else None)
+    _finish(partial, notice(chapter, all_parameters(chapter, values)))
+    shutil.move(partial, page)
+    return page
+
+
+def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) -> None:
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    for attempt in range(1, START_ATTEMPTS + 1):
+        partial.unlink(missing_ok=True)
+        try:
+            papermill.execute_notebook(
+                notebook,
+                partial,
+                parameters=dict(values),
+                kernel_name="python3",
+                progress_bar=False,
+                stderr_file=log,
+                extra_arguments=["--IPKernelApp.log_level=ERROR"],
+            )
+            return
+        except PapermillExecutionError as error:
+            if error.ename in ("UsageError", "DataMissing"):
+                raise UsageError(f"{notebook.stem}: {error.evalue}") from error
+            raise RunFailed(
+                f"{notebook.stem} failed in cell {error.exec_count}: {error.ename}: "
+                f"{error.evalue}\n\n{textwrap.indent(error.source.strip(), '    ')}\n\n"
+                f"Partial notebook: {partial}"
+            ) from error
+        except RuntimeError as error:  # the kernel died; before any cell ran, it could not start
+            if attempt == START_ATTEMPTS or any(_executed(partial)):
+                raise RunFailed(f"{notebook.stem}: {error}. Partial notebook: {partial}") from error
+
+
+def _executed(partial: Path) -> list[bool]:
+    """Return for each cell of code whether it ran."""
+    import nbformat
+
+    cells = nbformat.read(partial, as_version=4).cells if partial.exists() else []
+    code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
+    return [bool(cell.execution_count) for cell in code]
+
+
+def _finish(partial: Path, told: str) -> None:
+    """Check that every cell ran, take out what differs from run to run, and put a notice first."""
+    import nbformat
+
+    if not all(_executed(partial)):
+        raise RunFailed(f"{partial.stem}: a cell of code did not run. Partial notebook: {partial}")
+    notebook = nbformat.read(partial, as_version=4)
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.metadata["tags"].append("remove-cell")
+        if cell.cell_type == "code":
+            shown = filter(_without_progress, cell.outputs)
+            cell.outputs = [o for o in shown if o.get("data", {}).get("text/markdown") != told]
+    if told:
+        heading, _, rest = notebook.cells[0].source.partition("\n")
+        notebook.cells[0].source = f"{heading}\n\n{told}\n{rest}"
+    notebook.metadata.pop("papermill", None)
+    nbformat.write(notebook, partial)
+
+
+def _without_progress(output: Any) -> bool:
+    """Take bars of progress, which begin with a carriage return; say whether anything is left."""
+    if output.get("name") != "stderr":
+        return True
+    output.text = re.sub(r"\r[^\r\n]*", "", output.text)
+    return bool(output.text.strip())

@@ -62,7 +62,8 @@ def check_network(model: nn.Module) -> None:
     check_type("model", model, nn.Module)
     for name, module in model.named_modules():
         kind = f"{type(module).__name__} {name!r}" if name else type(module).__name__
-        if module.training:
+        # A view by `evaluation_mode` has a mode of its own.
+        if module.training and not getattr(type(model), "_reglib_evaluates", False):
             raise ValueError(
                 f"model: expected a network in evaluation mode, but {kind} is in training mode; "
                 "call model.eval() first"

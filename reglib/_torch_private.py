@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import _has_any_global_hook
 
 aten = torch.ops.aten
 BatchNorm = _BatchNorm
@@ -43,13 +44,8 @@ def is_traced() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
-def is_hooked_between(first: nn.Module, second: nn.Module) -> bool:
-    """Whether a hook sees what `first` hands on to `second`."""
-    everywhere = nn.modules.module
-    of_all = everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks
-    return bool(first._forward_hooks or second._forward_pre_hooks or of_all)
-
-
-def is_hooked_before(module: nn.Module) -> bool:
-    """Whether a hook sees the input of a module."""
-    return bool(module._forward_pre_hooks)
+def is_hooked(module: nn.Module) -> bool:
+    """Whether a hook, of this module or of all, sees what goes into or out of it, or a gradient."""
+    forward = module._forward_pre_hooks or module._forward_hooks
+    backward = module._backward_pre_hooks or module._backward_hooks
+    return bool(forward or backward or _has_any_global_hook())

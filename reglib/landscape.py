@@ -14,7 +14,6 @@ from torch import Generator, Tensor, nn
 
 from reglib._checks import check_images, check_logits_shape, check_network, check_type
 from reglib.autodiff import Map, input_gradient, linearise
-from reglib.double_backward.folding import Evaluation
 
 
 def scaled_norm(values: Tensor) -> Tensor:
@@ -342,7 +341,7 @@ def _without_scale(values: Tensor, dim: tuple[int, ...]) -> Tensor:
 
 
 def _check(model: Map, images: Tensor) -> None:
-    if isinstance(model, nn.Module) and not isinstance(model, Evaluation):
+    if isinstance(model, nn.Module):
         check_network(model)
     _check_shape(images)
     check_images(images)

@@ -101,17 +101,25 @@ def test_batch_normalisations_have_one_base(kind):
     assert not issubclass(nn.GroupNorm, private.BatchNorm)
 
 
-def test_hooks_are_seen():
-    first, second = nn.Identity(), nn.Identity()
-    assert not private.is_hooked_between(first, second)
-    assert not private.is_hooked_before(second)
-    handle = first.register_forward_hook(lambda *_: None)
-    assert private.is_hooked_between(first, second)
-    assert not private.is_hooked_before(first)
-    handle.remove()
-    second.register_forward_pre_hook(lambda *_: None)
-    assert private.is_hooked_between(first, second)
-    assert private.is_hooked_before(second)
+class TestHooks:
+    KINDS = ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"]
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_of_a_module_are_seen(self, kind):
+        module, other = nn.Identity(), nn.Identity()
+        assert not private.is_hooked(module)
+        handle = getattr(module, f"register_{kind}")(lambda *_: None)
+        assert private.is_hooked(module)
+        assert not private.is_hooked(other)
+        handle.remove()
+        assert not private.is_hooked(module)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_of_all_modules_are_seen(self, kind):
+        handle = getattr(nn.modules.module, f"register_module_{kind}")(lambda *_: None)
+        assert private.is_hooked(nn.Identity())
+        handle.remove()
+        assert not private.is_hooked(nn.Identity())
 
 
 @pytest.mark.parametrize(

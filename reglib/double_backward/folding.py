@@ -1,8 +1,9 @@
 """Networks in evaluation mode with batch normalisation folded into the convolution before it."""
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -10,31 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from reglib._common import copied
-from reglib._torch_private import (
-    BatchNorm,
-    is_hooked_before,
-    is_hooked_between,
-    saved_tensors_are_hooked,
-)
+from reglib._torch_private import BatchNorm, is_hooked, saved_tensors_are_hooked
+from reglib.double_backward.functions import Convolution
 from reglib.double_backward.layers import ATTENTION, HANDLERS, FastLayers
-from reglib.double_backward.modules import View, check, view_of, viewed
-from reglib.double_backward.normalisation import scale_and_shift
+from reglib.double_backward.layout import named
+from reglib.double_backward.modules import INSIDE, View, check, in_evaluation_mode, view_of, viewed
+from reglib.double_backward.normalisation import ScaleShift, scale_and_shift
 
-
-def _named(module: Any, names: str) -> set[Any]:
-    return {getattr(module, name) for name in names.split()}
-
-
-PIECEWISE_LINEAR_MODULES = _named(
+PIECEWISE_LINEAR_MODULES: set[Any] = named(
     nn,
     "Conv2d Linear ReLU ReLU6 LeakyReLU Hardtanh PReLU Identity Flatten PixelShuffle Dropout "
     "Dropout2d MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d ZeroPad2d ReflectionPad2d",
 )
 PIECEWISE_LINEAR_FUNCTIONS: set[Any] = {
     *(function for function in HANDLERS if function not in ATTENTION),
-    *_named(F, "linear dropout dropout2d pad interpolate"),
-    *_named(torch, "flatten cat stack add sub mean sum squeeze unsqueeze _assert"),
-    *_named(operator, "add iadd sub neg getitem eq"),
+    *named(F, "linear dropout dropout2d pad interpolate"),
+    *named(torch, "flatten cat stack add sub mean sum squeeze unsqueeze _assert"),
+    *named(operator, "add iadd sub neg getitem eq"),
     getattr,
 }
 PIECEWISE_LINEAR_METHODS = set(
@@ -44,7 +37,7 @@ PIECEWISE_LINEAR_METHODS = set(
 
 
 class Folding(NamedTuple):
-    """What `evaluation_mode` does to a network, and why it does no more.
+    """What `folded_copy` does to a network, and why it does no more.
 
     Args:
         folded: name of a convolution by name of the batch normalisation that goes into it.
@@ -67,22 +60,24 @@ def evaluation_mode(model: nn.Module) -> Any:
 
     The folded weights are made anew in each call, differentiable by all parameters. The view shares
     the state of the network, as that of `fast_double_backward` does, and has its exact functions;
-    while it is called, modules are in evaluation mode, and afterwards in the mode that they had. So
-    it can be called in the midst of a training step. Hooks on a folded convolution see the
-    normalised output; a pair whose convolution has a forward hook, or whose batch normalisation has
-    a pre-hook, is not folded as long as it has.
+    while it is called, or another method of the class of the network is, modules are in evaluation
+    mode for this thread, and afterwards in the mode that they had. So it can be called in the midst
+    of a training step, also of another thread. A submodule is the network's own, and what is called
+    of it alone, as `view.features(images)` may be, runs in the mode that it has.
+
+    What is folded shows in each call anew, so that the network may change: a normalisation of what
+    a convolution has put out, whichever modules or functions they are. No gradient goes through the
+    output of a folded convolution; a network with hooks, which may ask for it, is not folded.
 
     Args:
-        model: any network in Python. `folding_of` says what is folded, and why the rest is not.
+        model: any network in Python.
 
     Raises:
         ValueError: TorchScript or quantised modules, or a lazy module that was never called.
         RuntimeError: in the call, activation checkpointing in a network in training mode.
     """
-    folded = folding_of(model).folded
-    view = view_of(viewed(model), Evaluation)
-    type(view)._reglib_folded = folded
-    return view
+    check(model, lazy=False)
+    return view_of(viewed(model), Evaluation)
 
 
 def folded_copy(model: nn.Module) -> Any:
@@ -96,16 +91,14 @@ def folded_copy(model: nn.Module) -> Any:
     """
     folded = folding_of(model).folded
     model = copied(viewed(model)).eval().requires_grad_(False)
-    for norm_name, conv_name in folded.items():
-        norm: Any = model.get_submodule(norm_name)
-        conv: Any = model.get_submodule(conv_name)
-        # A convolution that torch.fx has traced may have its missing bias written into the graph.
-        fixed = not hasattr(conv, "bias")
-        if not (fixed or is_hooked_before(conv) or is_hooked_between(conv, norm)):
-            weight, bias = _fold(norm, conv.weight, conv.bias)
-            conv.weight = nn.Parameter(weight, False)
-            conv.bias = nn.Parameter(bias, False)
-            model.set_submodule(norm_name, _without_normalisation(norm))
+    modules: dict[str, Any] = dict(model.named_modules())
+    hooked = any(map(is_hooked, modules.values()))
+    for norm_name, conv_name in folded.items() if not hooked else ():
+        n, conv = modules[norm_name], modules[conv_name]
+        s, t = scale_and_shift(n.weight, n.bias, n.running_mean, n.running_var, n.eps)
+        weights = _fold(s, t, conv.weight, conv.bias)
+        conv.weight, conv.bias = (nn.Parameter(value, False) for value in weights)
+        model.set_submodule(norm_name, _without_normalisation(n))
     return model
 
 
@@ -113,164 +106,177 @@ def _without_normalisation(norm: nn.Module) -> nn.Module:
     """Return what a layer does besides: timm's layers have the activation in them."""
     if type(norm) is nn.BatchNorm2d:
         return nn.Identity().eval()
-    graph = fx.Tracer().trace(norm)
-    for node in graph.find_nodes(op="call_function", target=F.batch_norm):
-        node.replace_all_uses_with(node.args[0])
-        graph.erase_node(node)
-    rest = fx.GraphModule(norm, graph)
+    rest = fx.symbolic_trace(norm)
+    for node in rest.graph.find_nodes(op="call_function", target=F.batch_norm):
+        node.replace_all_uses_with(_input(node))
+        rest.graph.erase_node(node)
     rest.graph.eliminate_dead_code()
     return fx.GraphModule(rest, rest.graph).eval()
 
 
 class Evaluation(View):
-    """A view that calls folded layers in evaluation mode."""
+    """A view that calls layers in evaluation mode, and folds them."""
 
-    _reglib_folded: Mapping[str, str] = {}
+    _reglib_evaluates = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return torch.compiler.disable(Evaluation.__call__)(self, *args, **kwargs)
-        switched = any(module.training for module in self.modules())
-        with in_evaluation_mode(self), _FoldedLayers(self, self._reglib_folded, switched):
-            return super().__call__(*args, **kwargs)
+        tracer = getattr(next(iter((*args, *kwargs.values())), None), "tracer", None)
+        if isinstance(tracer, fx.Tracer) and not isinstance(tracer, _Tracer):
+            return tracer.create_proxy("call_module", tracer.path_of_module(self), args, kwargs)
+        return _evaluate(self, super().__call__, *args, **kwargs)
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        runs = isinstance(value, MethodType) and (name == "forward" or not hasattr(nn.Module, name))
+        if runs and id(self) not in INSIDE.get():
+            return wraps(value)(partial(_evaluate, self, value))
+        return value
 
 
-Evaluation._reglib_make_view = evaluation_mode
+def _evaluate(view: nn.Module, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    layers = _FoldingLayers()
+    layers.switched = any(module.training for module in view.modules())
+    layers.folds = not any(map(is_hooked, view.modules()))
+    with layers, in_evaluation_mode(view):
+        return function(*args, **kwargs)
 
 
-@contextmanager
-def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Bring all modules into evaluation mode, and those that trained back afterwards."""
-    training = [module for module in model.modules() if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
+class _FoldingLayers(FastLayers):
+    """Let the gradient of a normalised convolution be that of one with other weights."""
 
-
-class _FoldedLayers(FastLayers):
-    """Give convolutions the weights into which their batch normalisation was folded."""
-
-    def __init__(self, model: nn.Module, folded: Mapping[str, str], switched: bool) -> None:
-        super().__init__()
-        self.switched = switched
-        self.norms: dict[int, BatchNorm] = {}
-        self.done: set[int] = set()
-        for norm_name, conv_name in folded.items():
-            conv: Any = model.get_submodule(conv_name)
-            norm: Any = model.get_submodule(norm_name)
-            if not is_hooked_between(conv, norm):
-                self.norms[id(conv.weight)] = norm
+    switched = folds = False  # whether modules were in training mode; whether nothing is hooked
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if saved_tensors_are_hooked():
-            if self.switched:
-                raise RuntimeError(
-                    "evaluation_mode: expected no activation checkpointing in a network in "
-                    "training mode, because it runs layers again after the call; call .eval() first"
-                )
-        elif func is F.conv2d and (norm := self.norms.get(id(args[1]))) is not None:
-            args = (args[0], *_fold(norm, args[1], args[2]), *args[3:])
-            self.done.add(id(norm.running_mean))
-        elif func is F.batch_norm and id(args[1]) in self.done:
-            return args[0]
-        return super().__torch_function__(func, types, args, kwargs)
+        if self.switched and saved_tensors_are_hooked():
+            raise RuntimeError(
+                "evaluation_mode: expected no activation checkpointing, which runs layers after "
+                "the call, in a network in training mode; call .eval() first"
+            )
+        result = super().__torch_function__(func, types, args, kwargs)
+        return _at_once(result) if func is F.batch_norm and self.folds else result
 
 
-def _fold(norm: BatchNorm, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    mean, var = norm.running_mean, norm.running_var
-    if mean is None or var is None:
-        raise ValueError("model: expected running statistics, which were there when it was folded")
-    s, t = scale_and_shift(norm.weight, norm.bias, mean, var, norm.eps)
-    return weight * s.view(-1, 1, 1, 1), t if bias is None else t + bias * s
+class _Known(Convolution):
+    """A convolution whose output is known."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, known: Any) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.geometry, output = known
+        return output
+
+
+def _at_once(y: Tensor) -> Tensor:
+    """Return an output with the graph of one convolution, if it is the scaled output of one."""
+    norm: Any = y.grad_fn
+    conv = norm.next_functions[0][0] if isinstance(norm, ScaleShift._backward_cls) else None
+    if not isinstance(conv, Convolution._backward_cls):
+        return y
+    (before, s), (x, w) = norm.saved_tensors, conv.saved_tensors
+    if before.retains_grad or before._backward_hooks:
+        return y
+    weight, bias = _fold(s, norm.shift, w, conv.bias)
+    return _Known.apply(x, weight.to(w.dtype), bias, (conv.geometry, y.detach()))
+
+
+def _fold(s: Tensor, t: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
+    return w * s.view(-1, 1, 1, 1), t if b is None else t + b * s
 
 
 def folding_of(model: nn.Module) -> Folding:
-    """Find out what `evaluation_mode` folds, by following a symbol through the network.
+    """Find out what `folded_copy` folds, by following a symbol through a copy of the network.
 
     Raises:
         ValueError: as `evaluation_mode`.
     """
-    check(model)
-    model = viewed(model)
-    norms = {name: m for name, m in model.named_modules() if isinstance(m, BatchNorm)}
+    check(model, lazy=False)
+    modules: dict[str, Any] = dict(viewed(model).named_modules())
+    norms = [name for name, module in modules.items() if isinstance(module, BatchNorm)]
     try:
-        with in_evaluation_mode(model):
-            graph = fx.Tracer().trace(model)
+        probe = copied(viewed(model)).to("meta")
+        with in_evaluation_mode(probe), torch.random.fork_rng(devices=[]):
+            graph = _Tracer().trace(probe)
     except Exception as error:  # noqa: BLE001 - whatever the network does with a symbol
         opaque = f"the network cannot be traced: {error}"
         return Folding({}, dict.fromkeys(norms, opaque), {"model": opaque})
-    modules = dict(model.named_modules())
-    norm_calls = _calls(graph, modules, (nn.BatchNorm2d, F.batch_norm, "running_mean"))
-    conv_calls = _calls(graph, modules, (nn.Conv2d, F.conv2d, "weight"))
+    norm_calls = _calls(graph, modules, (nn.BatchNorm2d, F.batch_norm, "running_mean weight bias"))
+    conv_calls = _calls(graph, modules, (nn.Conv2d, F.conv2d, "weight bias"))
     folded: dict[str, str] = {}
     kept = dict.fromkeys(norms, "it is not called as a module of torch.nn")
     for node, name in norm_calls.items():
-        conv, reason = _convolution_before(node, conv_calls, modules)
-        calls = list(norm_calls.values()).count(name)
-        if norms[name].running_mean is None:
-            reason = "it has no running statistics"
-        elif calls > 1:
-            reason = "it is called more than once"
-        if reason is None:
+        conv, kept[name] = _convolution_before(node, conv_calls, modules)
+        if modules[name].running_mean is None:
+            kept[name] = "it has no running statistics"
+        elif list(norm_calls.values()).count(name) > 1:
+            kept[name] = "it is called more than once"
+        if not kept[name]:
             folded[name] = conv
-            kept.pop(name)
-        else:
-            kept[name] = reason
+            del kept[name]
     reasons = {str(node): _why_nonlinear(node, modules) for node in graph.nodes}
     return Folding(folded, kept, {name: why for name, why in reasons.items() if why})
+
+
+class _Tracer(fx.Tracer):
+    """Follow a symbol past the hooks, which belong to whoever registered them."""
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return super().call_module(m, m.forward, args, kwargs)
 
 
 def _calls(
     graph: fx.Graph, modules: Mapping[str, nn.Module], layer: tuple[type, Callable[..., Any], str]
 ) -> dict[fx.Node, str]:
-    """Return the calls of modules of a kind, by node.
+    """Return the names of the modules of a kind by the nodes that call them.
 
-    A layer is the class of torch.nn, the function that it calls, and the attribute that goes there
-    as second argument: so shows a subclass that is not of torch.nn.
+    A layer is the class of torch.nn, the function that it calls, and what it hands on to it besides
+    the input. A module of another class counts if its `forward` hands on the same.
     """
-    kind, function, attribute = layer
+    kind, function, names = layer
     calls = {}
     for node in graph.nodes:
         if node.op == "call_module" and type(modules[str(node.target)]) is kind:
             calls[node] = str(node.target)
-        elif node.op == "call_function" and node.target is function and len(node.args) > 2:
-            given = node.args[1]
-            if isinstance(given, fx.Node) and given.op == "get_attr":
-                name, _, end = str(given.target).rpartition(".")
-                if end == attribute:
-                    calls[node] = name
+        elif node.op == "call_function" and node.target is function:
+            name = [*node.meta.get("nn_module_stack", {"": ("",)}).values()][-1][0]
+            state = modules[name]._parameters | modules[name]._buffers
+            own = [None if state.get(n, n) is None else f"{name}.{n}" for n in names.split()]
+            given = [getattr(v, "target", v) for v in (*node.args, *node.kwargs.values())]
+            if all(value in given for value in own):
+                calls[node] = name
     return calls
 
 
 def _convolution_before(
     norm: fx.Node, convs: Mapping[fx.Node, str], modules: Mapping[str, nn.Module]
-) -> tuple[str, str | None]:
+) -> tuple[str, str]:
     """Return the convolution that a batch normalisation can go into, and why it cannot."""
-    before = norm.args[0]
-    if not isinstance(before, fx.Node) or before not in convs:
+    before = _input(norm)
+    if before not in convs:
         return "", f"its input is {before}, which is not the output of a convolution"
     name = convs[before]
-    weight = modules[name].weight
-    if "weight" not in dict(modules[name].named_parameters(recurse=False)):
+    weight = modules[name]._parameters.get("weight")
+    if weight is None:
         return name, f"the weight of {name} is not a parameter"
-    sharing = [m for m in modules.values() if getattr(m, "weight", None) is weight]
-    if list(convs.values()).count(name) > 1 or len(sharing) > 1:
+    sharing = [p for m in modules.values() for p in m._parameters.values() if p is weight]
+    reads = [n for n in norm.graph.nodes if n.target == f"{name}.weight" and {*n.users} - {before}]
+    if reads or list(convs.values()).count(name) > 1 or len(sharing) > 1:
         return name, f"{name} or its weight is used more than once"
     if any(user is not norm and not _reads_shape(user) for user in before.users):
         return name, f"the output of {name} is used elsewhere too"
-    return name, None
+    return name, ""
+
+
+def _input(node: fx.Node) -> Any:
+    return node.args[0] if node.args else node.kwargs.get("input")
 
 
 def _reads_shape(node: fx.Node) -> bool:
-    if node.op == "call_method":
-        return node.target in ("dim", "size")
-    return node.target is getattr and node.args[1] in ("ndim", "shape", "dtype", "device")
+    name = node.args[1] if node.target is getattr else node.op == "call_method" and node.target
+    return name in ("dim", "size", "ndim", "shape", "dtype", "device")
 
 
 def _why_nonlinear(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | None:
@@ -285,11 +291,7 @@ def _why_nonlinear(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | Non
     if node.op == "call_method":
         return None if target in PIECEWISE_LINEAR_METHODS else f"the method {target} is called"
     if node.op == "call_function" and target not in PIECEWISE_LINEAR_FUNCTIONS:
-        nodes = [argument if isinstance(argument, fx.Node) else None for argument in node.args]
-        varies = [n is not None and n.op != "get_attr" for n in nodes]  # buffers do not
-        if (target is operator.mul and sum(varies) == 1) or (
-            target is operator.truediv and varies == [True, False]
-        ):
-            return None
-        return f"{getattr(target, '__name__', target)} is called"
+        varies = [isinstance(v, fx.Node) and v.op != "get_attr" for v in node.args]
+        scales = {operator.mul: sum(varies) == 1, operator.truediv: varies == [True, False]}
+        return None if scales.get(target) else f"{getattr(target, '__name__', target)} is called"
     return None

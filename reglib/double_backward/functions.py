@@ -71,7 +71,7 @@ class Convolution(Exact):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Tensor:
         ctx.save_for_backward(x, w)
-        ctx.geometry = geometry
+        ctx.geometry, ctx.bias = geometry, b
         return Convolution.values(x, w, b, geometry)
 
     @staticmethod

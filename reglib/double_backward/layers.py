@@ -17,19 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from reglib._torch_private import aten, is_transformed, saved_tensors_are_hooked
-from reglib.double_backward import layout
-from reglib.double_backward.functions import (
-    Convolution,
-    Geometry,
-    LinearMap,
-    Map,
-    Piecewise,
-    gate,
-    is_unsafe,
-    max_pool_of_pairs,
-    max_pool_of_pairs_with_indices,
-    standard_layout,
-)
+from reglib.double_backward import functions, layout
 from reglib.double_backward.normalisation import BatchNormTraining, ScaleShift, scale_and_shift
 
 Pair = int | Iterable[int]
@@ -126,16 +114,22 @@ def _conv2d_rule(
         if any(r % 2 for r in reach) or not (same or padding == "valid"):
             return NotImplemented
         padding = [r // 2 for r in reach]
-    geometry = Geometry(_pair(stride), _pair(padding), dilation, groups)
-    return Convolution.apply(*_autocast(input, weight, bias), geometry)
+    geometry = functions.Geometry(_pair(stride), _pair(padding), dilation, groups)
+    return functions.Convolution.apply(*_autocast(input, weight, bias), geometry)
 
 
 def _protected(
-    f: Map, input: Any, weight: Any, bias: Any = None, stride: Any = 1, *rest: Any, **more: Any
+    f: functions.Map,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    *rest: Any,
+    **more: Any,
 ) -> Tensor:
     """Convolve by stock autograd, in a layout that oneDNN differentiates right."""
-    if is_unsafe(weight, _pair(stride)):
-        input, weight = standard_layout(input), standard_layout(weight)
+    if functions.is_unsafe(weight, _pair(stride)):
+        input, weight = functions.standard_layout(input), functions.standard_layout(weight)
     return f(input, weight, bias, stride, *rest, **more)
 
 
@@ -164,7 +158,7 @@ def _batch_norm_rule(
 
 
 def _activation(
-    x: Tensor, function: Callable[[Tensor], Tensor], slope: Map, *, keeps_output: bool
+    x: Tensor, function: Callable[[Tensor], Tensor], slope: functions.Map, *, keeps_output: bool
 ) -> Ruled:
     """Apply an activation; keep of input and output what stock autograd keeps."""
     if not _differentiable(x):
@@ -174,12 +168,12 @@ def _activation(
         y = function(x)
         return y, [y if keeps_output else x]
 
-    return Piecewise.apply(x, evaluate, slope, slope)
+    return functions.Piecewise.apply(x, evaluate, slope, slope)
 
 
 def _relu_rule(input: Tensor, inplace: bool = False) -> Ruled:
     """Rectify."""
-    slope = gate(aten.threshold_backward, 0)
+    slope = functions.gate(aten.threshold_backward, 0)
     return _activation(input, torch.relu_ if inplace else torch.relu, slope, keeps_output=True)
 
 
@@ -188,7 +182,7 @@ def _hardtanh_rule(
 ) -> Ruled:
     """Clip to a range, as ReLU6 does."""
     function = aten.hardtanh_ if inplace else aten.hardtanh
-    slope = gate(aten.hardtanh_backward, min_val, max_val)
+    slope = functions.gate(aten.hardtanh_backward, min_val, max_val)
     clip = partial(function, min_val=min_val, max_val=max_val)
     return _activation(input, clip, slope, keeps_output=inplace)
 
@@ -203,7 +197,7 @@ def _leaky_relu_rule(input: Tensor, negative_slope: float = 0.01, inplace: bool 
     if inplace and negative_slope < 0:
         return NotImplemented
     function = aten.leaky_relu_ if inplace else aten.leaky_relu
-    slope = gate(aten.leaky_relu_backward, negative_slope, inplace)
+    slope = functions.gate(aten.leaky_relu_backward, negative_slope, inplace)
     leak = partial(function, negative_slope=negative_slope)
     return _activation(input, leak, slope, keeps_output=inplace)
 
@@ -243,9 +237,9 @@ def _max_pool2d_rule(
     even = not ceil_mode or not any(side % 2 for side in input.shape[2:])
     pairs = even and window == ((2, 2), (2, 2), (0, 0), (1, 1))
     if pairs and not _differentiable(input):
-        return max_pool_of_pairs(input)
+        return functions.max_pool_of_pairs(input)
     fast = pairs and _pools_slowly(input)
-    forward = max_pool_of_pairs_with_indices if fast else aten.max_pool2d_with_indices
+    forward = functions.max_pool_of_pairs_with_indices if fast else aten.max_pool2d_with_indices
     settings = *window, ceil_mode
     return _pool_with_indices(input, forward, aten.max_pool2d_with_indices_backward, settings)
 
@@ -283,7 +277,7 @@ def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[A
         flat = u.reshape(*u.shape[:2], -1)
         return flat.gather(2, indices.flatten(2)).view(indices.shape)
 
-    return Piecewise.apply(x, evaluate, pull, push)
+    return functions.Piecewise.apply(x, evaluate, pull, push)
 
 
 def _avg_pool2d_rule(
@@ -320,7 +314,7 @@ def _linear_pool(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ..
     def spread(gy: Tensor, x: Tensor) -> Tensor:
         return backward(gy, x, *settings)
 
-    return LinearMap.apply(x, pool, spread, x.detach())
+    return functions.LinearMap.apply(x, pool, spread, x.detach())
 
 
 ATTENTION = F.scaled_dot_product_attention, F.multi_head_attention_forward

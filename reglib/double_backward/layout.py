@@ -22,17 +22,17 @@ LEAST_PIXELS = 1024
 MARK = "_reglib_laid_out"
 
 
-def _named(module: Any, names: str) -> set[Callable[..., Any]]:
+def named(module: Any, names: str) -> set[Callable[..., Any]]:
     return {getattr(module, name) for name in names.split()}
 
 
 # Functions that return no view, and that do the same in every layout.
 SAME_IN_ANY_LAYOUT: set[Callable[..., Any]] = {
-    *_named(F, "relu silu gelu mish elu softplus leaky_relu hardtanh relu6 hardsigmoid hardswish"),
-    *_named(F, "dropout dropout2d pad interpolate max_pool2d avg_pool2d adaptive_avg_pool2d"),
-    *_named(torch, "add sub mul div cat mean sigmoid tanh relu"),
-    *_named(Tensor, "add sub mul div mean sigmoid tanh relu add_ sub_ mul_ div_ relu_ size dim"),
-    *_named(Tensor, "__add__ __radd__ __iadd__ __sub__ __mul__ __rmul__ __imul__ __truediv__"),
+    *named(F, "relu silu gelu mish elu softplus leaky_relu hardtanh relu6 hardsigmoid hardswish"),
+    *named(F, "dropout dropout2d pad interpolate max_pool2d avg_pool2d adaptive_avg_pool2d"),
+    *named(torch, "add sub mul div cat mean sigmoid tanh relu"),
+    *named(Tensor, "add sub mul div mean sigmoid tanh relu add_ sub_ mul_ div_ relu_ size dim"),
+    *named(Tensor, "__add__ __radd__ __iadd__ __sub__ __mul__ __rmul__ __imul__ __truediv__"),
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "is_cuda")),
     *(getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn")),
 }
@@ -63,7 +63,8 @@ def marked(y: Any) -> Any:
 def is_marked(values: Any) -> bool:
     """Whether a tensor among values, or in lists there, was laid out here."""
     return any(
-        hasattr(value, MARK) or (isinstance(value, list | tuple) and is_marked(value))
+        (isinstance(value, Tensor) and hasattr(value, MARK))
+        or (isinstance(value, list | tuple) and is_marked(value))
         for value in values
     )
 
@@ -71,7 +72,7 @@ def is_marked(values: Any) -> bool:
 def make_contiguous(values: Any) -> None:
     """Undo in place what was laid out here."""
     for value in values:
-        if hasattr(value, MARK):
+        if isinstance(value, Tensor) and hasattr(value, MARK):
             value.data = value.detach().contiguous()
             delattr(value, MARK)
         elif isinstance(value, list | tuple):

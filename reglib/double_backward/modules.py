@@ -1,21 +1,32 @@
 """Views of a network whose calls go through other functions, with the same state."""
 
 import copy
+import re
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 
 from reglib._common import copied
-from reglib._torch_private import is_hooked_between
+from reglib._torch_private import is_hooked
 from reglib.double_backward.layers import FastLayers
 from reglib.double_backward.layout import make_contiguous
 
 
-class View(nn.Module):
+class Unheard(nn.Module):
+    """Base of classes that are made of the class of a network, which is not told of it."""
+
+    def __init_subclass__(cls) -> None:
+        """Call no other one: it may want arguments, or keep a list."""
+
+
+class View(Unheard):
     """Base of views: modules that have the very state of another one, its training flag included.
 
     A view of a network of class `C` is an instance of a subclass of `C`, so that its parameters,
@@ -23,55 +34,120 @@ class View(nn.Module):
     here are long, so that they hide nothing of the network.
     """
 
-    _reglib_model: ClassVar[nn.Module]
-    _reglib_make_view: ClassVar[Callable[[nn.Module], Any]]
-
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self)._reglib_make_view, (viewed(self),)
+        return view_of, (viewed(self), getattr(type(self), "_reglib_own", type(self)).__bases__[0])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return type(self)._reglib_make_view(copy.deepcopy(viewed(self), memo))
+        return view_of(*(copy.deepcopy(given, memo) for given in self.__reduce_ex__(4)[1]))
+
+
+_SUBCLASSES: WeakValueDictionary[tuple[type, type], type] = WeakValueDictionary()
+
+
+def _subclass(kind: type, own: type, name: str, **added: Any) -> type:
+    """Return the one subclass of a kind and of the class of a network, which holds no network.
+
+    It is made by `type` itself, so that the metaclass of the network does not hear of it.
+    """
+    added |= {"__module__": own.__module__, "__qualname__": name}
+    if (made := _SUBCLASSES.get((kind, own))) is None:
+        made = _SUBCLASSES[kind, own] = type.__new__(type(own), name, (kind, own), added)
+    return made
 
 
 def viewed(model: nn.Module) -> Any:
     """Return the network that a module is a view of, or the module itself."""
-    return model._reglib_model if isinstance(model, View) else model
+    # A replica that nn.DataParallel makes of a view has no other network.
+    return getattr(model, "_reglib_model", model) if isinstance(model, View) else model
 
 
 def view_of(model: nn.Module, kind: type[View]) -> Any:
     """Return a view of `model`, of class `kind` and of the class of `model`."""
-    # The class keeps the network alive: Python may empty the attributes of an object that ends.
-    name, own = f"{kind.__name__}{type(model).__name__}", {"_reglib_model": model}
-    view: Any = object.__new__(type(name, (kind, type(model)), own))
+    own = getattr(type(model), "_reglib_own", type(model))
+    name = f"{kind.__name__}{own.__name__}"
+    view: Any = object.__new__(_subclass(kind, own, name, __slots__=["_reglib_model"]))
+    # The view keeps the network alive: Python may empty the attributes of an object that ends.
+    object.__setattr__(view, "_reglib_model", model)
     object.__setattr__(view, "__dict__", model.__dict__)
     return view
 
 
-def check(model: object) -> None:
+INSIDE: ContextVar[frozenset[int]] = ContextVar("INSIDE", default=frozenset())  # by id
+_USERS: Counter[int] = Counter()
+_LOCK = Lock()
+
+
+class Masked(Unheard):
+    """A module while a thread evaluates it, whose flag says so to this thread, and to no other."""
+
+    training = property(
+        lambda self: id(self) not in INSIDE.get() and vars(self)["training"],
+        lambda self, mode: vars(self).update(training=mode),
+    )
+
+    def _replicate_for_data_parallel(self) -> Any:
+        replica = super()._replicate_for_data_parallel()  # for a thread of its own
+        replica.training = self.training
+        return replica
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        own, reduced = type(self).__bases__[1], super().__reduce_ex__(protocol)
+        return (own.__new__, (own,), *reduced[2:]) if reduced[1] == (type(self),) else reduced
+
+
+@contextmanager
+def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Bring all modules into evaluation mode, for the code of this thread that is inside."""
+    modules = {id(m): m for module in model.modules() for m in (module, viewed(module))}
+    before = INSIDE.set(INSIDE.get() | modules.keys())
+    _count(modules, 1)
+    try:
+        yield
+    finally:
+        _count(modules, -1)
+        INSIDE.reset(before)
+
+
+def _count(modules: Mapping[int, nn.Module], step: int) -> None:
+    """Count who evaluates modules; the identity, attributes and hooks of a module never change."""
+    with _LOCK:
+        for key, module in modules.items():
+            _USERS[key] += step
+            kind = own = getattr(type(module), "_reglib_own", type(module))
+            # A compiled module has the flag of another.
+            if _USERS[key] and not hasattr(own, "training"):
+                kind = _subclass(Masked, own, own.__name__, _reglib_own=own)
+            object.__setattr__(module, "__class__", kind)
+            if not _USERS[key]:
+                del _USERS[key]
+
+
+def check(model: object, *, lazy: bool = True) -> None:
     """Check that a view of a module can be made and means something.
+
+    Args:
+        model: to be a network in Python.
+        lazy: whether modules inside may still wait for the shape of their first input.
 
     Raises:
         ValueError: not a module, or one of a kind that is refused, by name.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(model, nn.modules.lazy.LazyModuleMixin):
-        raise ValueError(
-            f"model: expected a module whose shapes are known, got {type(model).__name__}; "
-            "call it once on an input first"
-        )
-    for name, module in model.named_modules():
-        where = f"model{'.' if name else ''}{name}"
+    for name, module in viewed(model).named_modules():
+        kind, reason = type(module), ""
         if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(
-                f"{where}: expected a module in Python, got TorchScript, which hides the functions "
-                "that it calls; give the module that it was made from"
-            )
-        if "quantized" in type(module).__module__.split("."):
-            raise ValueError(
-                f"{where}: expected a floating-point module, got the quantised "
-                f"{type(module).__name__}, which has no gradient"
-            )
+            reason = "a module in Python, got TorchScript; give the module that it was made from"
+        elif isinstance(module, nn.modules.lazy.LazyModuleMixin) and not (name and lazy):
+            reason = f"known shapes, got {kind.__name__}; call it once on an input first"
+        elif re.match(
+            r"torch\..*\bquantized\b.*(?<!FloatFunctional)$", kind.__module__ + kind.__name__
+        ):
+            reason = f"a floating-point module, got the quantised {kind.__name__}"
+        elif not name and kind.__basicsize__ > nn.Module.__basicsize__:
+            reason = f"attributes in a __dict__, got {kind.__name__} with __slots__"
+        if reason:
+            raise ValueError(f"model{'.' if name else ''}{name}: expected {reason}")
 
 
 class Fast(View):
@@ -81,7 +157,7 @@ class Fast(View):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # What hooks keep beyond the call is to be laid out as without.
-        hooked = any(is_hooked_between(module, module) for module in self.modules())
+        hooked = any(is_hooked(module) for module in self.modules())
         with FastLayers(lays_out=self._reglib_lays_out and not hooked):
             result = super().__call__(*args, **kwargs)
         make_contiguous([result])
@@ -130,10 +206,6 @@ def fast_double_backward(model: nn.Module, *, channels_last: bool = False) -> An
     check(model)
     kind = LaidOut if channels_last else Fast
     return model if isinstance(model, View) else view_of(model, kind)
-
-
-Fast._reglib_make_view = fast_double_backward
-LaidOut._reglib_make_view = partial(fast_double_backward, channels_last=True)
 
 
 class Calls(NamedTuple):

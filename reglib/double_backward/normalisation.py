@@ -97,6 +97,7 @@ class ScaleShift(Exact):
     @staticmethod
     def forward(ctx: Any, x: Tensor, s: Tensor, t: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, s)
+        ctx.shift = t
         return ScaleShift.values(x, s, t)
 
     @staticmethod

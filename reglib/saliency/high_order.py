@@ -17,17 +17,10 @@ import torch
 from torch import Tensor
 
 from reglib.autodiff import Map
-from reglib.saliency.proximal import (
-    Problem,
-    Settings,
-    Solution,
-    conjugate_gradients,
-    fista,
-    solve_first_order,
-)
+from reglib.saliency import proximal
 from reglib.saliency.surrogate import SurrogateLoss, warn_unless_converged
 
-DEFAULT = Settings()
+DEFAULT = proximal.Settings()
 MARGIN = 10.0
 Strength = Tensor | float
 
@@ -94,7 +87,7 @@ def cafo(
     problem, lead = _problem(loss, lambda1, lambda2, margin, lambda v: torch.zeros_like(v))
     if not (problem.lambda2 > 0).all():
         raise ValueError(f"lambda2: expected positive numbers, got {problem.lambda2.min():g}")
-    return _interpretation(problem, solve_first_order(problem), lead, loss.gradient.shape)
+    return _interpretation(problem, proximal.solve_first_order(problem), lead, loss.gradient.shape)
 
 
 def caso(
@@ -103,7 +96,7 @@ def caso(
     lambda1: Strength = 0.0,
     lambda2: Strength | None = None,
     margin: float = MARGIN,
-    settings: Settings = DEFAULT,
+    settings: proximal.Settings = DEFAULT,
 ) -> Interpretation:
     r"""Compute the context-aware second-order interpretation.
 
@@ -141,7 +134,7 @@ def caso(
     _check_concave(
         problem.lambda2, loss.largest_eigenvalue, None if lambda2 is not None else margin
     )
-    solver = fista if (problem.lambda1 > 0).any() else conjugate_gradients
+    solver = proximal.fista if (problem.lambda1 > 0).any() else proximal.conjugate_gradients
     solution = solver(problem, settings)
     warn_unless_converged("CASO", solution.converged, solution.residual)
     return _interpretation(problem, solution, lead, loss.gradient.shape)
@@ -149,7 +142,7 @@ def caso(
 
 def _problem(
     loss: SurrogateLoss, lambda1: Strength, lambda2: Strength | None, margin: float, product: Map
-) -> tuple[Problem, torch.Size]:
+) -> tuple[proximal.Problem, torch.Size]:
     """Return the objective, a row for each lambda1 and image, and their shape, (B,) or (K, B)."""
     images = loss.gradient.shape
     n = images[0]
@@ -178,7 +171,7 @@ def _problem(
 
     gradient = loss.gradient.flatten(1).expand(*lead, -1, -1).reshape(strengths[0].numel(), -1)
     columns = [strength.reshape(-1, 1) for strength in strengths]
-    return Problem(gradient, blocks, *columns), strengths[0].shape
+    return proximal.Problem(gradient, blocks, *columns), strengths[0].shape
 
 
 def _check_concave(lambda2: Tensor, largest: Tensor, margin: float | None) -> None:
@@ -202,7 +195,7 @@ def _check_concave(lambda2: Tensor, largest: Tensor, margin: float | None) -> No
 
 
 def _interpretation(
-    problem: Problem, solution: Solution, lead: torch.Size, images: torch.Size
+    problem: proximal.Problem, solution: proximal.Solution, lead: torch.Size, images: torch.Size
 ) -> Interpretation:
     point = solution.point
     change = ((problem.gradient + solution.hessian_point / 2) * point).sum(1)

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from reglib._checks import DROPOUTS
 from reglib.autodiff import input_gradient
-from reglib.double_backward.folding import in_evaluation_mode
+from reglib.double_backward.modules import in_evaluation_mode
 
 
 def path_counts(

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from reglib import landscape, regularizers
 from reglib._checks import check_network
 from reglib.double_backward import evaluation_mode
-from reglib.double_backward.folding import in_evaluation_mode
-from reglib.double_backward.modules import View
+from reglib.double_backward.modules import View, in_evaluation_mode
 from reglib.top_gap import Pooled, TopGAP, class_map_l1
 from reglib.top_gap.pooling import can_block, can_fuse
 from suite.errors import check_call, expected

@@ -1,8 +1,6 @@
 """Write tests/references anew, after `python -m suite run --profile smoke`.
 
-Run it by `python -m tests.update_references`.
-A reference is a chapter as the profile `smoke` ran it, with only the outputs that nbval compares.
-Look at the difference before you commit it.
+Run it by `python -m tests.update_references`. Look at the difference before you commit it.
 """
 
 from pathlib import Path
@@ -15,17 +13,18 @@ from suite.paths import executed_folder
 REFERENCES = Path(__file__).parent / "references"
 
 
+def printed(notebook: Path) -> str:
+    """Return what the cells tagged nbval-check-output of an executed notebook printed."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    compared = [c for c in cells if "nbval-check-output" in c.metadata.get("tags", [])]
+    return "".join(output.text for cell in compared for output in cell.outputs)
+
+
 def main() -> None:
-    """Copy each executed chapter, outputs of cells tagged nbval-check-output only."""
-    REFERENCES.mkdir(exist_ok=True)
+    """Write what each executed chapter printed."""
     for chapter in notebooks.chapters():
-        notebook = nbformat.read(executed_folder() / f"{chapter}.ipynb", as_version=4)
-        for cell in notebook.cells:
-            compared = "nbval-check-output" in cell.metadata.get("tags", [])
-            if cell.cell_type == "code" and not compared:
-                cell.execution_count = None
-                cell.outputs = []
-        nbformat.write(notebook, REFERENCES / f"{chapter}.ipynb")
+        text = printed(executed_folder() / f"{chapter}.ipynb")
+        (REFERENCES / f"{chapter}.txt").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,37 @@
 """Let nbval compare the chapters as `python -m suite run --profile smoke` left them.
 
-nbval asks a kernel to run each cell. Here the kernel is the executed notebook, which gives back the
-outputs that it holds: so a chapter is executed once, and the page of the book is what is compared.
+`CHAPTER.txt` has what the cells of a chapter that are tagged nbval-check-output print. nbval asks a
+kernel to run each cell. Here the kernel is the executed notebook, which gives back the outputs that
+it holds: so a chapter is executed once, and the page of the book is what is compared.
 """
 
+import tempfile
 from pathlib import Path
 from queue import Empty
 
 import nbformat
+import pytest
 from nbval import plugin
 
-from suite.paths import executed_folder
+from suite.paths import NOTEBOOKS, executed_folder
+
+COMPARED, INJECTED = "nbval-check-output", "injected-parameters"
+FOLDER = tempfile.TemporaryDirectory()
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Make a notebook of the text that a chapter prints and of the chapter's own cells."""
+    if file_path.suffix != ".txt" or not parent.config.option.nbval_lax:
+        return None
+    notebook = nbformat.read(NOTEBOOKS / f"{file_path.stem}.ipynb", as_version=4)
+    compared = [c for c in notebook.cells if COMPARED in c.metadata.get("tags", [])]
+    if len(compared) != 1:
+        raise RuntimeError(f"{file_path.stem}: expected one cell tagged {COMPARED}")
+    printed = file_path.read_text(encoding="utf-8")
+    compared[0].outputs = [nbformat.v4.new_output("stream", text=printed)]
+    reference = Path(FOLDER.name, f"{file_path.stem}.ipynb")
+    nbformat.write(notebook, reference)
+    return plugin.IPyNbFile.from_parent(parent, path=reference)
 
 
 class ExecutedNotebook:
@@ -20,7 +41,8 @@ class ExecutedNotebook:
         if not path.exists():
             raise RuntimeError(f"{path}: run 'python -m suite run --profile smoke' first")
         cells = nbformat.read(path, as_version=4).cells
-        self.cells = iter([cell for cell in cells if cell.cell_type == "code"])
+        code = [cell for cell in cells if cell.cell_type == "code"]
+        self.cells = iter(c for c in code if INJECTED not in c.metadata.get("tags", []))
         self.messages: list[dict] = []
 
     def execute_cell_input(self, source: str, allow_stdin: bool | None = None) -> str:

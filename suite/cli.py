@@ -21,7 +21,9 @@ from suite.errors import RunFailed, UsageError, expected
 from suite.paths import NOTEBOOKS, ROOT, read_yaml
 
 CHAPTERS = click.argument("chapters", nargs=-1, metavar="[CHAPTER]...")
-HTML = click.option("--html", type=click.Path(path_type=Path), default=Path("_build/html"))
+HTML = click.option(
+    "--html", type=click.Path(path_type=Path), default=ROOT / "_build" / "html", show_default=True
+)
 
 
 @click.group()
@@ -51,7 +53,7 @@ def list_chapters() -> None:
 @click.option("--device", help="auto, cpu or cuda.")
 @click.option("--dask", help="Address of a Dask scheduler.")
 @click.option("--double-backward", help="fast or stock; default: the faster one of the device.")
-@click.option("--fresh", is_flag=True, help="Ignore kept results: compute everything here.")
+@click.option("--fresh", is_flag=True, help="Ignore kept results: compute what is not stored here.")
 @click.option("--force", is_flag=True, help="Compute again what is stored here.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def run(
@@ -78,19 +80,14 @@ def run(
     os.environ |= {"REGLIB_FRESH": "1"} if fresh else {}
     if dry_run:
         for name in names:
-            click.echo(f"{name}, run {values[name]['profile']}: {_plan(name, values[name])}")
+            click.echo(f"{name}, run {values[name]['profile']}: {_plan(name, values[name], {}, force=force)}")
         return
     os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
     # All that is missing is computed on all cores; then chapters, which only show, go side by side.
+    # What fails is said at once, and not computed a second time by the chapter.
     todo = [unit for name in names for unit in notebooks.units_of(name, values[name])]
-    try:
-        compute(todo, force=force)
-        at_once = cores()
-    except RunFailed:
-        if force:  # what failed may be stored from before: no page may show it as new
-            raise
-        at_once = 1  # the chapter whose units fail says so
-    failures = _execute(names, values, at_once)
+    compute(todo, force=force)
+    failures = _execute(names, values, cores())
     if failures:
         raise RunFailed("\n\n".join(map(str, failures))) from failures[0]
 
@@ -124,14 +121,12 @@ def _execute(
 @click.option("-p", "parameter", nargs=2, multiple=True, metavar="NAME VALUE", help="A parameter.")
 @click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of parameters.")
 @click.option("--store", "more", type=Path, multiple=True, help="A further store, of a part.")
-@click.option("--with-changes", is_flag=True, help="Also units of a tree with changes.")
 def keep(
     chapter: str,
     profile: str,
     parameter: tuple[tuple[str, str], ...],
     file: Path | None,
     more: tuple[Path, ...],
-    with_changes: bool,
 ) -> None:
     """Move a finished run into the results of the project.
 
@@ -146,15 +141,16 @@ def keep(
     stores = [Store(), *map(Store, more)]
     units = notebooks.units_of(chapter, values)
     paper = notebooks.paper(chapter)
-    click.echo(keep(chapter, values, units, paper, stores=stores, with_changes=with_changes))
+    click.echo(keep(chapter, values, units, paper, stores=stores))
 
 
 @app.command()
 def status() -> None:
     """Say for each chapter and profile how many units are stored, and the seconds spent."""
+    shared: dict[str, Any] = {}  # what is read once for all
     for name in notebooks.chapters():
-        for profile in notebooks.profiles(name):
-            click.echo(f"{name}, {profile}: {_plan(name, notebooks.resolve(name, profile, {}))}")
+        for profile, values in notebooks.profiles(name).items():
+            click.echo(f"{name}, {profile}: {_plan(name, values, shared)}")
 
 
 @app.command()
@@ -193,28 +189,36 @@ def report(as_json: bool) -> None:
 
 @app.command()
 @HTML
-@click.option("--port", default=8000, help="Port on 127.0.0.1.")
+@click.option("--port", default=8000, type=click.IntRange(0, 65535), help="Port on 127.0.0.1.")
 def serve(html: Path, port: int) -> None:
     """Serve the built book on 127.0.0.1, where its search finds full texts."""
     if not (html / "index.html").exists():
         raise UsageError(f"{html}: expected a built book; run 'make book' first")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(html))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        raise UsageError(
+            f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): choose another with "
+            "--port, or 0 for a free one"
+        ) from error
+    with server:
         click.echo(f"http://127.0.0.1:{server.server_port}  (Ctrl-C ends it)")
         server.serve_forever()
 
 
-def _plan(name: str, values: Mapping[str, Any]) -> str:
-    from suite.evidence.results import load_provenance
+def _plan(
+    name: str, values: Mapping[str, Any], shared: dict[str, Any], *, force: bool = False
+) -> str:
     from suite.runs import Store, kept_layer
     from suite.runs.plan import plan
 
     units = notebooks.units_of(name, values)
     if not units:
         return "no units: it runs anew each time"
-    profile = values["profile"].partition("+")[0]
-    typical = load_provenance(name, profile).get("median_seconds")
-    return str(plan(units, Store(), kept_layer(), typical=typical))
+    if not shared:
+        shared |= {"kept": kept_layer(), "looked": {}}
+    return str(plan(units, Store(), force=force, **shared))
 
 
 def _changes(file: Path | None, parameter: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The errors that a user can cause, and how to name what was probably meant."""
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -58,6 +59,9 @@ def check_keys(
         raise expected(kind, f"a value for {', '.join(missing)}", dict(values))
 
 
+_signature = functools.lru_cache(inspect.signature)
+
+
 def check_call(
     kind: str,
     name: str,
@@ -82,7 +86,7 @@ def check_call(
     """
     if name not in choices:
         raise unknown(kind, name, choices)
-    parameters = inspect.signature(choices[name]).parameters.values()
+    parameters = _signature(choices[name]).parameters.values()
     signature = inspect.Signature([p for p in parameters if p.name not in given])
     for setting in settings:
         if setting not in {*also, *signature.parameters}:

@@ -28,6 +28,14 @@ def data_folder() -> Path:
     return Path(os.environ.get("REGLIB_DATA") or ROOT / ".reglib" / "data").expanduser()
 
 
+def moved_by(path: Path) -> str:
+    """Say which variable moves a file or folder, for a message; "" where none does."""
+    folders = {"STORE": store_folder(), "EXECUTED": executed_folder(), "DATA": data_folder()}
+    path = path.absolute()
+    inside = [name for name, folder in folders.items() if path.is_relative_to(folder.absolute())]
+    return f" or set REGLIB_{inside[0]} to another folder" if inside else ""
+
+
 def executed_folder() -> Path:
     """Folder of executed chapters and their results: `REGLIB_EXECUTED`, else `book/executed`."""
     return Path(os.environ.get("REGLIB_EXECUTED") or ROOT / "book" / "executed").expanduser()

@@ -6,6 +6,7 @@ takes a new number in `VERSIONS`.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -45,6 +46,21 @@ class _Checked:
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
             if spec.metadata:
                 require(spec.name, getattr(self, spec.name), spec.metadata)
+
+    @functools.cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """The fields that differ from their defaults, as JSON values; made once."""
+        kind = type(self).__name__.lower()
+        result: dict[str, Any] = {"unit": kind, "version": VERSIONS[kind]}
+        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, factory = getattr(self, spec.name), spec.default_factory
+            if value != (spec.default if factory is dataclasses.MISSING else factory()):
+                if isinstance(value, _Checked):
+                    value = value.identity
+                elif isinstance(value, Mapping | Sequence) and not isinstance(value, str):
+                    value = json.loads(json.dumps(value))
+                result[spec.name] = value
+        return result
 
 
 def is_integer(value: Any) -> bool:
@@ -231,14 +247,7 @@ Unit = Network | Measurement
 
 def identity(unit: Unit) -> dict[str, Any]:
     """Return the fields of a unit that differ from their defaults, as JSON values."""
-    kind = type(unit).__name__.lower()
-    result: dict[str, Any] = {"unit": kind, "version": VERSIONS[kind]}
-    for spec in dataclasses.fields(unit):
-        value = getattr(unit, spec.name)
-        factory = spec.default_factory
-        if value != (spec.default if factory is dataclasses.MISSING else factory()):
-            result[spec.name] = identity(value) if isinstance(value, Network) else value
-    return json.loads(json.dumps(result))
+    return dict(unit.identity)
 
 
 def from_identity(values: Mapping[str, Any]) -> Unit:
@@ -265,7 +274,7 @@ def key(unit: Unit, fingerprints: Mapping[str, str]) -> str:
     >>> key(unit, {"d": "1"}) == key(unit, {"d": "2"})
     False
     """
-    contents = {"unit": identity(unit), "data": [fingerprints[name] for name in data_names(unit)]}
+    contents = {"unit": unit.identity, "data": [fingerprints[name] for name in data_names(unit)]}
     text = json.dumps(contents, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

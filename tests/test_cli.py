@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections import Counter
 
 import nbformat
 import papermill
@@ -65,7 +66,8 @@ def test_kept_results_count_unless_the_run_is_fresh(command):
     code, out, _ = command(*asked, "--fresh", REGLIB_FRESH="")
     assert code == 0
     assert "726 units, 0 stored (0 s spent), 726 missing" in out
-    assert "estimate" in out
+    code, out, _ = command(*asked, "--force", REGLIB_FRESH="")
+    assert "726 units, 0 stored (0 s spent), 726 missing" in out
 
 
 def test_keep_refuses_a_run_that_is_not_finished(command, tmp_path):
@@ -225,6 +227,37 @@ def test_plain_papermill_runs_a_profile_from_any_folder(tmp_path):
     assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
     injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
     assert "steps = 4" in injected.source
+
+
+class TestServe:
+    def test_a_port_in_use_is_named(self, command, tmp_path):
+        (tmp_path / "index.html").write_text("")
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = str(other.getsockname()[1])
+            code, _, err = command("serve", "--html", str(tmp_path), "--port", port)
+        assert code == 2
+        assert f"port {port} of 127.0.0.1 cannot be used (Address already in use)" in err
+        assert "--port" in err
+
+    def test_a_port_out_of_range_is_refused(self, command):
+        code, _, err = command("serve", "--port", "99999")
+        assert (code, "--port" in err, "65535" in err) == (2, True, True)
+
+
+def test_status_reads_what_is_kept_once(monkeypatch, capsys):
+    from suite import cli
+    from suite.store import kept
+
+    times = Counter()
+    read = kept.read_archive
+    monkeypatch.setattr(kept, "read_archive", lambda p: [times.update([p]), read(p)][1])
+    monkeypatch.setenv("REGLIB_FRESH", "")
+    chapters = ["differentiating_a_gradient", "high_order_saliency"]
+    monkeypatch.setattr(notebooks, "chapters", lambda: chapters)
+    cli.app(["status"], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert "high_order_saliency, laptop: 14 units, 0 stored (0 s spent), 14 kept, 0 missing" in out
+    assert set(times.values()) == {1}
 
 
 def test_what_computes_nothing_does_not_wait_for_torch():

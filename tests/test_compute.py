@@ -420,7 +420,7 @@ class TestPlan:
         units = [small(seed=seed) for seed in range(3)]
         measured = [accuracy_of(unit) for unit in units]
         assert plan([*units, *measured, units[0]], store) == Plan(
-            total=6, stored=0, kept=0, missing_data={}, seconds=0, unknown=6, spent=0
+            total=6, stored=0, kept=0, missing_data={}, spent=0
         )
         assert list(store.folder.iterdir()) == []
 
@@ -437,34 +437,13 @@ class TestPlan:
             plan([small(data="kmnist", network="lenet")], store)
 
 
-def test_plan_estimates_by_what_is_stored(store: Store, here: Resources, small: Small) -> None:
+def test_plan_counts_what_is_stored(store: Store, here: Resources, small: Small) -> None:
     measured = accuracy_of(small())
     seconds = compute([small(), measured], store=store, resources=here).seconds
     todo = [small(), measured, small(seed=2), accuracy_of(small(seed=2)), small(epochs=9)]
     result = plan(todo, store)
-    assert (result.total, result.stored, result.unknown) == (5, 2, 1)
+    assert (result.total, result.stored) == (5, 2)
     assert result.spent == pytest.approx(seconds.sum(), abs=1e-9)
-    assert result.seconds == pytest.approx(seconds.sum(), abs=1e-9)
-
-
-def test_plan_goes_by_typical_seconds_where_nothing_similar_is_stored(
-    store: Store, small: Small
-) -> None:
-    units = [accuracy_of(small(seed=seed)) for seed in (0, 1)]
-    result = plan(units, store, typical={"training": 10.0})
-    assert (result.seconds, result.unknown) == (20.0, 2)
-    result = plan(units, store, typical={"training": 10.0, "accuracy": 0.5})
-    assert (result.seconds, result.unknown) == (21.0, 0)
-
-
-def test_plan_counts_the_time_of_trainings_that_measurements_bring(
-    store: Store, here: Resources, small: Small
-) -> None:
-    first = accuracy_of(small())
-    seconds = compute([small(), first], store=store, resources=here).seconds
-    result = plan([first, accuracy_of(small(seed=1))], store)
-    assert (result.total, result.stored, result.unknown) == (2, 1, 0)
-    assert result.seconds == pytest.approx(seconds.sum(), abs=1e-9)
 
 
 def test_provenance_says_how_and_where(store: Store, here: Resources, small: Small) -> None:

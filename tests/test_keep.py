@@ -48,7 +48,7 @@ def kept_run(tmp_path, units):
     def call(*stores, **changes):
         paper = SimpleNamespace(collect=collect)
         given = changes.get("units", units)
-        wide = {"folder": tmp_path / "kept", "with_changes": changes.get("with_changes", False)}
+        wide = {"folder": tmp_path / "kept"}
         return keep(CHAPTER, PARAMETERS, given, paper, stores=stores, **wide)
 
     return call
@@ -129,16 +129,6 @@ def test_units_of_no_commit_are_refused(kept_run, units, store, here, clean, mon
     compute(units, store=store, resources=here)
     with pytest.raises(UsageError, match="computed by code of no commit"):
         kept_run(store)
-
-
-def test_units_with_changes_are_kept_if_one_asks_and_say_so(
-    kept_run, units, store, here, clean, monkeypatch
-):
-    monkeypatch.setattr("suite.runs.execute.commit", lambda: "abc123+changes")
-    compute(units, store=store, resources=here)
-    archive = read_archive(kept_run(store, with_changes=True))
-    assert {r.provenance["commit"] for r in archive.records.values()} == {"abc123+changes"}
-    assert archive.provenance["commit"] == ["abc123+changes"]
 
 
 def test_units_of_a_commit_of_another_history_are_refused(

@@ -210,3 +210,11 @@ def test_strength_is_alpha_by_batch_size_squared_and_values_of_an_image():
     assert strongest["imagenette320"] == pytest.approx(1.29e13 / (128**2 * 307200))
     assert len([unit for unit in trainings if unit.data == "imagenette320"]) == 27
     assert len([unit for unit in trainings if unit.data == "kmnist"]) == 50
+
+
+def test_a_kernel_that_ends_prints_nothing_like_an_error(chapter, capfd):
+    """It is interrupted when it ends, of which it tells so if it is not idle yet."""
+    told = "get_ipython().kernel.log.error('KeyboardInterrupt caught in kernel.')"
+    write_chapter(chapter, told)
+    run()
+    assert "KeyboardInterrupt" not in "".join(capfd.readouterr())

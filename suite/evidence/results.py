@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from suite.errors import UsageError
 from suite.evidence.claims import judge, load_claims
 from suite.paths import checked_name, executed_folder
-from suite.store import Archive, archive_path, read_archive, replace_file
+from suite.store import archive_path, read_archive, replace_file
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -72,24 +72,12 @@ def load_results(chapter: str, profile: str, folder: Path | None = None) -> Resu
 
     A file that is not sound is named on the terminal.
     """
-    archive = _archive(chapter, profile, folder)
+    path = archive_path(chapter, profile, folder)
+    try:
+        archive = read_archive(path) if path.exists() else None
+    except UsageError as error:
+        print(f"{error}: ignored, its results are not shown")
+        archive = None
     if archive is None:
         return Results(pd.DataFrame(), pd.DataFrame(), {}, {})
     return judged(chapter, profile, archive.rows, archive.arrays, archive.provenance)
-
-
-def load_provenance(chapter: str, profile: str, folder: Path | None = None) -> Mapping[str, Any]:
-    """Read where kept results come from; empty where there are none, see `load_results`."""
-    archive = _archive(chapter, profile, folder)
-    return {} if archive is None else archive.provenance
-
-
-def _archive(chapter: str, profile: str, folder: Path | None) -> Archive | None:
-    path = archive_path(chapter, profile, folder)
-    if not path.exists():
-        return None
-    try:
-        return read_archive(path)
-    except UsageError as error:
-        print(f"{error}: ignored, its results are not shown")
-        return None

@@ -239,7 +239,9 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
                 kernel_name="python3",
                 progress_bar=False,
                 stderr_file=log,
-                extra_arguments=["--IPKernelApp.log_level=ERROR"],
+                # A kernel is interrupted when it ends, of which it would tell as of an error.
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
+                shutdown_kernel="immediate",
             )
             return
         except PapermillExecutionError as error:

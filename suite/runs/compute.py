@@ -58,8 +58,7 @@ def compute(
         RunFailed: some units failed; all others are stored.
     """
     units = list(units)
-    for unit in units:
-        check(unit)
+    check(units)
     store, kept = store or Store(), kept or kept_layer()
     resources = resources or Resources.from_environment()
     if force is None:
@@ -103,21 +102,28 @@ def table(
     return pd.DataFrame([_row(unit, name, records[name]) for unit, name in zip(units, keys)])
 
 
-def check(unit: Unit) -> None:
-    """Check all names in a unit before any time is spent.
+def check(units: Iterable[Unit]) -> None:
+    """Check all names in units, those that differ in their seed alone once, before any time.
 
     Raises:
         UsageError: something unknown.
     """
-    network = training_of(unit)
-    if isinstance(network, Pretrained):
-        networks.pretrained_weights(network.network)
-        if not isinstance(unit, Measurement):
+    trained: dict[str, Network] = {}
+    asked: dict[str, Measurement] = {}
+    for unit in units:
+        network = training_of(unit)
+        if isinstance(network, Pretrained) and not isinstance(unit, Measurement):
             raise UsageError("a Pretrained is trained already: expected measurements of it")
-    else:
-        loop.check(network)
-    if isinstance(unit, Measurement):
-        measure.check(unit)
+        trained.setdefault(str({**network.identity, "seed": 0}), network)
+        if isinstance(unit, Measurement):
+            asked.setdefault(unit.metric + str(unit.settings), unit)
+    for network in trained.values():
+        if isinstance(network, Pretrained):
+            networks.pretrained_weights(network.network)
+        else:
+            loop.check(network)
+    for measured in asked.values():
+        measure.check(measured)
 
 
 def _check_with_data(units: Iterable[Unit]) -> None:

@@ -34,7 +34,6 @@ def keep(
     *,
     stores: Sequence[Store],
     folder: Path | None = None,
-    with_changes: bool = False,
 ) -> Path:
     """Write the archive of a finished run, and its tables for people.
 
@@ -47,8 +46,6 @@ def keep(
             values of single images, and they are not kept.
         stores: those that have the units; the first that has one goes.
         folder: of the kept results; default: that of the project.
-        with_changes: accept units of a tree that had changes beside its commit; what shows them
-            says so.
 
     Returns:
         The archive.
@@ -74,7 +71,7 @@ def keep(
             f"run 'python -m suite run {chapter} --profile {profile}' first"
         )
     commits = {r.provenance["commit"] for s in stores for r in s.read_all(keys).values()}
-    _check_commits({c.removesuffix("+changes") for c in commits} if with_changes else commits)
+    _check_commits(commits)
     if not getattr(paper, "READS_IMAGES", True):
         records = {key: _without_images(record) for key, record in records.items()}
     for key, record in records.items():
@@ -105,8 +102,8 @@ def _check_commits(commits: Collection[str]) -> None:
     for commit in sorted(commits):
         if commit.endswith("+changes") or commit == "unknown":
             raise UsageError(
-                f"units were computed by code of no commit ({commit}): commit the changes, remove "
-                "the store's records and run again; or keep them --with-changes, which pages show"
+                f"units were computed by code of no commit ({commit}): commit the changes, then "
+                "run again with --force"
             )
         if not git("merge-base", "HEAD", commit).startswith(commit):
             raise UsageError(

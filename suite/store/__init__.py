@@ -11,7 +11,7 @@ from suite.store.kept import (
     read_archive,
     write_archive,
 )
-from suite.store.local import Reader, Record, Store, replace_file
+from suite.store.local import Reader, Record, Store, check_folder, dump, replace_file
 
 __all__ = [
     "Archive",
@@ -22,6 +22,8 @@ __all__ = [
     "Store",
     "archive_path",
     "check_agreement",
+    "check_folder",
+    "dump",
     "kept_layer",
     "name_of_archive",
     "read_archive",

@@ -36,6 +36,23 @@ FORMAT = 1
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same contents give the same bytes
 
 
+class Lines(Mapping[str, Record]):
+    """Records by key, of lines of JSON that begin with their key; each is read when it is asked."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        start = len(b'{"key":"')
+        self._lines = {line[start : start + 32].decode(): line for line in lines}
+
+    def __getitem__(self, key: str) -> Record:
+        return Record(**{n: v for n, v in json.loads(self._lines[key]).items() if n != "key"})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+
 @dataclass(frozen=True)
 class Archive:
     """What a chapter keeps of a profile.
@@ -118,13 +135,8 @@ def read_archive(path: Path) -> Archive:
         raise UsageError(f"{name}: does not agree with the checksum in {beside.name}")
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as file:
-            lines = file.read("records.jsonl").splitlines()
+            records = Lines(file.read("records.jsonl").splitlines())
             rows = file.read("rows.csv")
-            records = {}
-            for line in lines:
-                contents = json.loads(line)
-                key = contents.pop("key")
-                records[key] = Record(**contents)
             text = json.loads(file.read("text.json"))
             arrays = safetensors.numpy.load(file.read("arrays.safetensors"))
             return Archive(
@@ -209,12 +221,15 @@ def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
     places: dict[str, Path] = {}
     for path, archive in archives.items():
         with_tensors = {name.partition("/")[0] for name in archive.tensors}
-        for key, record in archive.records.items():
+        for key in archive.records:
             other = places.setdefault(key, path)
-            first = archives[other].records[key]
+            if other is path:
+                yield key, path
+                continue
+            first, record = archives[other].records[key], archive.records[key]
             check_agreement(key, {other: first, path: record})
             says_more = "per_image" in record.values and "per_image" not in first.values
-            if other is path or says_more or key in with_tensors:
+            if says_more or key in with_tensors:
                 yield key, path
 
 

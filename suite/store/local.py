@@ -20,7 +20,7 @@ import safetensors.torch
 from torch import Tensor
 
 from suite.errors import RunFailed, UsageError
-from suite.paths import store_folder
+from suite.paths import moved_by, store_folder
 
 TEMPORARY = ".writing-"
 MOMENT = 0.1  # seconds, many times what lies between the writing of a record's two files
@@ -73,15 +73,7 @@ class Store:
     def __init__(self, folder: Path | str | None = None) -> None:
         self.folder = Path(folder or store_folder())
         self.reports: list[str] = []
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder):
-                pass
-        except OSError as error:
-            raise UsageError(
-                f"store folder {self.folder}: expected a folder that can be written, got: "
-                f"{error.strerror}; set REGLIB_STORE to another folder"
-            ) from error
+        check_folder(self.folder, "store folder", "REGLIB_STORE")
 
     def read(self, key: str) -> Record | None:
         """Return the record of a key, or None where it or the file of its tensors is not sound."""
@@ -90,6 +82,12 @@ class Store:
     def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
         """Return the records of those keys that have one."""
         records = ((key, self.read(key)) for key in keys)
+        return {key: record for key, record in records if record is not None}
+
+    def glance(self, keys: Iterable[str]) -> dict[str, Record]:
+        """Return the records of those keys that have one; their tensors are not looked at."""
+        there = {path.stem for path in self.folder.glob("??/*.json")}
+        records = ((key, self._read_json(key)) for key in keys if key in there)
         return {key: record for key, record in records if record is not None}
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
@@ -189,6 +187,24 @@ class Store:
         self.reports.append(f"{path.name} {why}: moved to {target}, to be computed anew")
 
 
+def check_folder(folder: Path, what: str, variable: str) -> None:
+    """Make a folder, that a variable moves, if need be, and check that it takes a file.
+
+    Raises:
+        UsageError: it cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**16))
+            file.flush()
+    except OSError as error:
+        raise UsageError(
+            f"{what} {folder}: expected a folder that can be written, got: {error.strerror}; "
+            f"make room or set {variable} to another folder"
+        ) from error
+
+
 def replace_file(path: Path, contents: bytes) -> None:
     """Write a file as a whole or not at all; its folder is made if need be.
 
@@ -205,7 +221,7 @@ def replace_file(path: Path, contents: bytes) -> None:
             temporary.unlink(missing_ok=True)
         raise RunFailed(
             f"{path}: cannot be written ({error.strerror}); what was stored before is sound, "
-            "make room or set REGLIB_STORE and run again"
+            f"make room{moved_by(path)} and run again"
         ) from error
 
 

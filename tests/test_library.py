@@ -15,6 +15,20 @@ from packaging.requirements import Requirement
 from suite.paths import ROOT
 
 HEADING = "Take a penalty into your own training loop"
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = ROOT / "book" / "use_in_your_training.md"
+PARTS = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+# Warnings are errors, but that of PyTorch, on import, that there is no NumPy.
+WARNINGS = ("-W", "error", "-W", "ignore:Failed to initialize NumPy:UserWarning")
+# What a user's type checker makes of the installed package. Of torch nothing needs to be read.
+TYPED = """
+from reglib import TopGAP, fast_double_backward, input_gradient_penalty
+from reglib.top_gap import scaled_maps
+
+reveal_type(TopGAP(k=1).k)
+reveal_type(input_gradient_penalty)
+scaled_maps("maps", 3, 4)
+"""
 # Where there is only torch: no suite, no backbones by name, and `python -m reglib` says what to do.
 AFTERWARDS = """
 assert all(p.grad.isfinite().all() for p in model.parameters())
@@ -90,6 +104,7 @@ def test_the_wheel_holds_reglib_alone(wheel):
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"reglib"}
     assert {f"reglib/{path.name}" for path in (ROOT / "reglib").glob("*.py")} <= set(names)
+    assert "reglib/py.typed" in names
     required = [Requirement(r) for r in re.findall(r"^Requires-Dist: (.*)$", metadata, re.M)]
     assert [r.name for r in required if r.marker is None] == ["torch"]
     assert all("extra ==" in str(r.marker) for r in required if r.name != "torch")
@@ -104,12 +119,72 @@ def test_each_penalty_trains_where_reglib_may_import_torch_alone(python):
 def test_the_example_of_the_readme_runs(python, tmp_path):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     section = text[text.index(f"## {HEADING}") :]
-    example = re.search(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    imports = set(re.findall(r"^(?:from|import) (\w+)", example[1], re.MULTILINE))
+    example = FENCE.search(section)[1]
+    imports = set(re.findall(r"^(?:from|import) (\w+)", example, re.MULTILINE))
     assert imports == {"torch", "reglib"}
     file = tmp_path / "example.py"
-    file.write_text(example[1] + AFTERWARDS)
-    printed = run(python, "-I", file, code=1)
+    file.write_text(example + AFTERWARDS)
+    printed = run(python, "-I", *WARNINGS, file, code=1)
+    epochs = re.findall(r"^epoch (\d): loss \S+, penalty \S+, accuracy (\S+)$", printed, re.M)
+    assert [number for number, _ in epochs] == ["0", "1", "2"]
+    accuracies = [float(accuracy) for _, accuracy in epochs]
+    assert accuracies[2] > max(0.5, accuracies[0])  # of four classes
     assert "No module named 'suite'" in printed
     assert 'pip install "reglib[backbones]"' in printed
     assert "used from a checkout" in printed  # by `python -m reglib`, which ends with an error
+
+
+class TestOwnTraining:
+    """The page "Use it in your own training": a part for each package that is installed."""
+
+    def test_has_a_part_without_the_suite_and_one_with_it(self):
+        _, alone, suite = PARTS
+        assert alone.startswith("With `reglib` alone")
+        assert suite.startswith("With the suite")
+        code = "".join(FENCE.findall(alone))
+        assert set(re.findall(r"^(?:from|import) (\w+)", code, re.M)) == {"torch", "reglib"}
+        assert all("from suite" in code for code in FENCE.findall(suite))
+
+    def test_says_what_to_install(self):
+        top, _, suite = PARTS
+        assert "`pip install .` in a checkout" in top
+        assert '`pip install --editable ".[suite]"` in the checkout' in suite
+
+    def test_blocks_run_where_there_is_torch_alone(self, python, tmp_path):
+        blocks = FENCE.findall(PARTS[1])
+        assert len(blocks) >= 4
+        files = [tmp_path / f"block{number}.py" for number in range(len(blocks))]
+        for file, code in zip(files, blocks, strict=True):
+            file.write_text(code)
+        run(
+            python,
+            "-I",
+            *WARNINGS,
+            "-c",
+            "import runpy, sys; [*map(runpy.run_path, sys.argv[1:])]",
+            *files,
+        )
+
+
+class TestTypes:
+    def check(self, python, folder):
+        file = folder / "program.py"
+        file.write_text(TYPED)
+        settings = folder / "mypy.ini"
+        settings.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
+        command = [sys.executable, "-m", "mypy", "--config-file", settings, "--strict"]
+        done = subprocess.run(
+            [*command, "--python-executable", python, "--cache-dir", folder / "cache", file],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+        )
+        return done.stdout
+
+    def test_of_the_installed_package_are_seen(self, python, tmp_path):
+        found = self.check(python, tmp_path)
+        assert 'Revealed type is "int | float"' in found or "Union[int, float]" in found
+        assert "logits:" in found
+        assert 'Too many arguments for "scaled_maps"' in found
+        assert "py.typed" not in found
+        assert "explicitly export" not in found

@@ -29,8 +29,9 @@ def saved_tensors_are_hooked() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of `torch.func` or forward-mode differentiation is under way."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    """Whether a transform of `torch.func`, forward-mode differentiation or a trace is under way."""
+    transforms = torch._C._are_functorch_transforms_active() or is_traced()
+    return transforms or forward_ad._current_level >= 0
 
 
 def is_batched(tensor: Tensor) -> bool:

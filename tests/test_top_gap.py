@@ -457,10 +457,17 @@ class TestSavedWhole:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # the size of the maps is fixed
-@pytest.mark.parametrize("k", [0.5, 1.0, 7, 64], ids=str)
-def test_a_traced_network_is_saved_and_takes_any_batch(k):
+@pytest.mark.parametrize(
+    ("k", "view"),
+    [
+        *((k, lambda network: network) for k in (0.5, 1.0, 7, 64)),
+        (0.5, fast_double_backward),
+        (7, evaluation_mode),
+    ],
+)
+def test_a_traced_network_is_saved_and_takes_any_batch(k, view):
     network, file = small(k), io.BytesIO()
-    torch.jit.save(torch.jit.trace(network, images()), file)
+    torch.jit.save(torch.jit.trace(view(network), images().requires_grad_()), file)
     file.seek(0)
     x = random(5, 2, 16, 16, seed=3, dtype=torch.float32)
     torch.testing.assert_close(torch.jit.load(file)(x), network(x))

@@ -186,7 +186,7 @@ def _is_plain(maps: Tensor) -> bool:
     """Whether a tensor has values that code beside PyTorch can read: no symbol, no transform."""
     return (
         type(maps) in (Tensor, nn.Parameter)
-        and not (torch.compiler.is_compiling() or is_traced())
-        and maps.numel() > 0
+        and not torch.compiler.is_compiling()
         and not is_transformed()
+        and maps.numel() > 0
     )

@@ -80,7 +80,8 @@ def run(
     os.environ |= {"REGLIB_FRESH": "1"} if fresh else {}
     if dry_run:
         for name in names:
-            click.echo(f"{name}, run {values[name]['profile']}: {_plan(name, values[name], {}, force=force)}")
+            plan = _plan(name, values[name], {}, force=force)
+            click.echo(f"{name}, run {values[name]['profile']}: {plan}")
         return
     os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
     # All that is missing is computed on all cores; then chapters, which only show, go side by side.

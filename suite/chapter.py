@@ -9,10 +9,9 @@ from IPython.display import Markdown, display
 from suite import notebooks, plots
 from suite.evidence.claims import load_claims, load_published
 from suite.evidence.headlines import in_short
-from suite.evidence.names import name_of
-from suite.evidence.report import origin, readable, section_verdicts, verdict_table, with_claims
+from suite.evidence.names import PANEL, name_of, readable
+from suite.evidence.report import origin, section_verdicts, verdict_table, with_claims
 from suite.evidence.results import Results, judged, load_results, save_tables
-from suite.evidence.scale import trainings_of
 from suite.evidence.tables import sentences
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
@@ -69,21 +68,17 @@ class Chapter:
 
     def what_we_ran(self) -> None:
         """Show how many networks were trained on what at each profile, and how good they are."""
-        accuracy = self.table[self.table["metric"] == "accuracy"]
-        if "test" in accuracy:  # on images like those of the training
-            accuracy = accuracy[accuracy["test"] != "shifted"]
-        groups = accuracy.groupby(["profile", "data", "network"], sort=False)["value"]
-        rows = [
-            {
-                "profile": profile,
-                "data": name_of(data),
-                "network": name_of(network),
-                "networks": len(values),
-                "accuracy, median network": f"{values.median():.3f}",
-            }
-            for (profile, data, network), values in groups
-        ]
-        display(pd.DataFrame(rows).style.hide())
+        parts = [pd.DataFrame(r.trainings).assign(profile=p) for p, r in self._by_profile().items()]
+        networks = pd.concat(parts, ignore_index=True).reindex(columns=[*PANEL, "accuracy"])
+        groups = networks.astype({"accuracy": float}).groupby(PANEL, sort=False)["accuracy"]
+        rows = groups.agg(networks="size", accuracy="median").reset_index()
+        rows["accuracy"] = rows["accuracy"].map("{:.3f}".format).replace("nan", "not measured")
+        names = {name: rows[name].map(name_of) for name in ("data", "network")}
+        rows = rows.assign(**names).rename(columns={"accuracy": "accuracy, median network"})
+        display(rows.style.hide())
+
+    def _by_profile(self) -> dict[str, Results]:
+        return {results.provenance["profile"]: results for results in self.results}
 
     def run(self) -> None:
         """Compute what store and kept results lack, judge the claims, and save the results."""
@@ -94,7 +89,8 @@ class Chapter:
         keys = self.computed["key"]
         provenance = provenance_of(self.name, self.profile, self.store, keys, self.parameters)
         provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))
-        fresh = judged(self.name, self.profile, rows, arrays, provenance)
+        records = self.store.read_all(dict.fromkeys(keys)).values()
+        fresh = judged(self.name, self.profile, rows, arrays, provenance, records)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)
         larger = [load_results(self.name, p) for p in BESIDE if p != self.profile]
@@ -123,9 +119,9 @@ class Chapter:
         groups = rows.groupby(by)["value"].agg(["count", "mean"])
         print(groups.assign(mean=groups["mean"].map("{:.2g}".format)).to_string())
 
-    def verdicts(self, section: str, stand_ins: Mapping[str, str] | None = None) -> None:
+    def verdicts(self, section: str) -> None:
         """Show published beside measured for the claims of a section, and name what was not run."""
-        tested, untested = section_verdicts(self.name, self.decided, section, stand_ins=stand_ins)
+        tested, untested = section_verdicts(self.name, self.decided, section)
         if len(tested):
             display(tested.style.hide())
         if untested:
@@ -139,11 +135,8 @@ class Chapter:
 
     def in_short(self) -> None:
         """Show what came out of the headline claims."""
-        trainings = {
-            profile: trainings_of(notebooks.units_of(self.name, self.parameters_of(profile)))
-            for profile in {*notebooks.profiles(self.name), self.profile}
-        }
-        display(Markdown(in_short(self.name, self.decided, self.table, trainings)))
+        trainings = {profile: r.trainings for profile, r in self._by_profile().items()}
+        display(Markdown(in_short(self.name, self.decided, trainings)))
 
     def all_verdicts(self) -> None:
         """Show every claim with its quotation, and every verdict on it."""

@@ -396,8 +396,8 @@ def forest(rows: pd.DataFrame) -> Figure:
     Args:
         rows: `paper`, `says`, `middle`, `low`, `high` (NaN where nothing was measured), `unit`
             ("published" or "of interest"), `within` (the claim is that the effect lies within the
-            grey band), `verdict`, `mixed` (it came out opposite elsewhere) and `setting`; `link`,
-            if it is there, is where a click on the claim leads.
+            grey band), `verdict`, `word` and `setting`; `link`, if it is there, is where a click on
+            the claim leads.
     """
     n, heads = len(rows), rows["paper"].nunique()
     figure, axis = plt.subplots(figsize=(WIDTH * 1.25, 0.27 * (n + 1.1 * heads) + 0.7))
@@ -412,8 +412,7 @@ def forest(rows: pd.DataFrame) -> Figure:
             says = axis.text(-2.42, place, str(row.says), transform=left, va="center", size=8.5)
             says.set_url(getattr(row, "link", None))
             word: dict[str, Any] = {"transform": left, "va": "center", "color": colour}
-            text = f"{row.verdict} (not everywhere)" if row.mixed else str(row.verdict)
-            axis.text(1.04, place, text, weight="bold", size=8.5, **word)
+            axis.text(1.04, place, str(row.word), weight="bold", size=8.5, **word)
             axis.text(2.27, place, str(row.setting), size=7.5, **(word | {"color": GREY}))
             if np.isfinite(float(row.middle)):  # type: ignore[arg-type]
                 if row.within:
@@ -435,7 +434,7 @@ def forest(rows: pd.DataFrame) -> Figure:
 
 
 FOREST_LIMITS = (-2.4, 3.4)
-WORD_COLOURS = {"holds": BLUE, "no such effect": RED, "opposite": RED}
+WORD_COLOURS = {"holds": BLUE, "smaller than claimed": SKY, "no effect": RED, "contradicted": RED}
 
 
 def _effect(axis: Axes, place: float, row: Any, colour: str) -> None:

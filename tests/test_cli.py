@@ -17,7 +17,9 @@ import pytest
 import yaml
 
 from suite import cli, notebooks
-from suite.evidence.rules import WORDS
+from suite.evidence.claims import TIERS
+from suite.evidence.rules import NOT_RUN, WORDS
+from suite.evidence.scale import SCALES
 from suite.paths import ROOT
 
 CHAPTER = "gradient_regularisation"
@@ -173,6 +175,9 @@ def test_report_as_json_has_the_fields_of_a_verdict(command):
     assert code == 0
     for verdict in json.loads(out):
         assert verdict["verdict"] in WORDS
+        assert verdict["tier"] in TIERS
+        assert verdict["scale"] in SCALES or verdict["verdict"] == NOT_RUN
+        assert verdict["word"].startswith(verdict["verdict"])
 
 
 def test_serve_serves_on_this_machine_only(tmp_path):

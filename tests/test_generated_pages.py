@@ -18,7 +18,7 @@ WITHOUT_CLAIMS = "differentiating_a_gradient"
 
 @pytest.fixture
 def executed(tmp_path, monkeypatch):
-    """Results of a laptop run in which the Lipschitz constant falls, and of a smoke run."""
+    """Results of a laptop run in which max-sensitivity falls, and of a smoke run."""
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
     monkeypatch.setattr("suite.evidence.report.KEPT_RESULTS", tmp_path / "kept")
     monkeypatch.setattr("suite.book.pages.KEPT_RESULTS", tmp_path / "kept")
@@ -27,7 +27,7 @@ def executed(tmp_path, monkeypatch):
         {
             "data": "mnist5k",
             "network": "lenet5",
-            "metric": "local_lipschitz_estimate",
+            "metric": "max_sensitivity",
             "saliency": "logit_gradient",
             "score": None,
             "changed": "pixels",
@@ -71,7 +71,7 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
     ours = rows[rows["chapter"] == CHAPTER]
     assert ours["says"].tolist() == [claim["says"] for claim in claims]
     assert set(rows["chapter"]) == set(pages.with_evidence())
-    ran = rows["claim"] == "lipschitz-falls"
+    ran = rows["claim"] == "max-sensitivity-falls"
     assert rows["verdict"].where(~ran, "ran").value_counts().to_dict() == {
         "not run": len(rows) - 1,
         "ran": 1,
@@ -91,9 +91,11 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
 
 def test_summary_counts_the_claims_of_each_tier(executed):
     lines = pages.summary_table(all_verdicts()).splitlines()
-    assert lines[0].startswith("|  | tier | holds | no such effect | opposite | open |")
+    assert lines[0].startswith(
+        "|  | tier | holds | smaller than claimed | no effect | contradicted |"
+    )
     row = next(line for line in lines if "**Gradient regularisation** | supporting" in line)
-    assert row == "| **Gradient regularisation** | supporting | 1 | 0 | 0 | 0 | 1 | 0 |"
+    assert row == "| **Gradient regularisation** | supporting | 1 | 0 | 0 | 0 | 0 | 0 |"
     assert "| **PILCRO** | headline | 0 | 0 | 0 | 0 | 0 | 0 |" in lines
 
 
@@ -108,7 +110,7 @@ def test_evidence_page_has_every_claim_with_quotation_measured_and_verdict(execu
     page = pages.evidence_page(all_verdicts(), executed)
     for claim in load_claims(CHAPTER):
         assert claim["quote"] in page
-    title = "Maps change less between nearby images (Lipschitz constant): holds"
+    title = "Maps change less for their size under noise (max-sensitivity): holds"
     section = page.partition(title)[2].partition("::::")[0]
     assert ":class-container: claim tier-headline word-holds" in section
     assert "Spearman's ρ with α: −1.000 [−1.000, −0.9" in section

@@ -13,7 +13,7 @@ import torch
 
 from suite import notebooks
 from suite.data import load_data
-from suite.evidence.claims import judge, load_claims
+from suite.evidence.claims import judge, load_claims, load_settings
 from suite.networks import build_network
 from suite.paths import KEPT_RESULTS
 from suite.runs.compute import keys_of
@@ -146,7 +146,7 @@ def test_kept_results_are_judged_as_they_were(file):
     chapter = file.name.partition(".")[0]
     kept = pd.read_csv(file)
     frame = pd.read_csv(file.with_name(f"{chapter}.csv"), low_memory=False)
-    now = judge(load_claims(chapter), frame)
+    now = judge(load_claims(chapter), frame, load_settings(chapter))
     on = ["claim", "data", "network"]
     both = kept.merge(now, on=on, suffixes=("_kept", ""), validate="one_to_one")
     assert len(both) == len(kept) == len(now)

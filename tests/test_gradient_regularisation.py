@@ -12,7 +12,6 @@ from suite.notebooks import source
 from suite.papers import gradient_regularisation as paper
 from suite.paths import ROOT
 from suite.units import Measurement
-from tests.answers import check_answer
 
 PANEL = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3}
 PARAMETERS = {
@@ -223,55 +222,3 @@ def said(claim, *verdicts):
     """Return what is said of a claim, with its verdict on each panel (none: not said)."""
     pairs = zip(PANELS, verdicts, strict=True)
     return [(claim, *panel, verdict) for panel, verdict in pairs if verdict]
-
-
-EVERYWHERE = ["holds"] * 5
-ANSWERS = {
-    "Accuracy (Figures 1 and 5)": said("accuracy-cut-off", *["holds"] * 2, *["open"] * 3),
-    "Faithfulness (Figures 2 and 7)": [
-        *said("faithfulness-rises-on-mnist", "no such effect", "open", *[None] * 3),
-        *said("faithfulness-of-deeplift-rises-on-mnist", "open", "holds", "holds", None, None),
-        *said("faithfulness-of-deeplift-less-on-photographs", *[None] * 4, "holds"),
-    ],
-    "Robustness (Figures 3, 9 and 11)": [
-        *said("lipschitz-falls", *EVERYWHERE),
-        *said("max-sensitivity-falls", "open", *["holds"] * 4),
-        *said("lipschitz-falls-normalised", "open", *["holds"] * 4),
-    ],
-    "Complexity (Figures 4 and 13)": [
-        *said("entropy-falls-resnet", None, "holds", None, "opposite", "opposite"),
-        *said("entropy-no-trend-lenet", "open", None, "open", None, None),
-    ],
-    "DeepLIFT in place of the gradient (Appendix A, Figures 6, 8, 10 and 12)": [
-        *said("deeplift-agrees-lipschitz", *EVERYWHERE),
-        *said("deeplift-agrees-max-sensitivity", "open", "open", *["holds"] * 3),
-        *said("deeplift-agrees-faithfulness", "open", "open", "opposite", "opposite", "open"),
-        *said("deeplift-agrees-entropy", *["open"] * 5),
-    ],
-    "Saliency maps (Appendix B, Figures 14 to 19)": [],
-    "Not run": [
-        (claim, "kmnist", network, "not run")
-        for claim, network in (
-            ("accuracy-cut-off", "lenet5 or resnet"),
-            ("entropy-no-trend-lenet", "lenet5"),
-        )
-    ],
-}
-
-
-@pytest.mark.parametrize("section", ANSWERS)
-def test_the_first_sentence_of_a_section_is_what_was_kept(section):
-    verdicts = load_results("gradient_regularisation", "workstation").verdicts
-    check_answer("gradient_regularisation", section, verdicts, ANSWERS[section])
-
-
-def test_numbers_behind_first_sentences_are_what_was_kept():
-    results = load_results("gradient_regularisation", "workstation")
-    widths = results.verdicts[results.verdicts["claim"] == "accuracy-cut-off"].dropna(
-        subset="estimate"
-    )
-    on_mnist = widths["data"] == "mnist"
-    assert widths.loc[on_mnist, "high"].max() < widths.loc[~on_mnist, "low"].min()
-    maps = paper.faithfulness(results.frame, "deeplift")
-    maps = maps[(maps["data"] == CIFAR) & ~maps["over_regularised"].astype(bool)]
-    assert maps["alpha"].corr(maps["value"], method="spearman") > 0.9

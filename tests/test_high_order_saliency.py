@@ -16,7 +16,6 @@ from suite.papers.second_order import MARGINS
 from suite.runs import compute
 from suite.store import Record
 from suite.units import Measurement, Pretrained, Training
-from tests.answers import check_answer
 from tests.tiny_pretrained import UNIT, register
 
 CHAPTER = "high_order_saliency"
@@ -477,63 +476,6 @@ SAMPLES, IMAGENETTE = "imagenet-samples", "resized:imagenette160:224"
 RUN = [(SAMPLES, "efficientnet_lite0"), (IMAGENETTE, "efficientnet_lite0")]
 RUN += [(SAMPLES, "efficientnet_lite1"), (SAMPLES, "efficientnet_lite2")]
 CURVED = [(SAMPLES, "efficientnet_lite0_smooth"), ("resized:imagenette160:64", "resnet_swish")]
-
-
-def said(claim, *verdicts, on=RUN):
-    """Return what is said of a claim, with its verdict on the first data and networks."""
-    return [(claim, *pair, verdict) for pair, verdict in zip(on, verdicts, strict=False)]
-
-
-NONE, EVERYWHERE = "no such effect", ["holds"] * 4
-ANSWERS = {
-    "Do the closed forms hold? (Proposition 1, Theorem 5)": [],
-    "The Hessian has nearly rank one (Theorems 4 and 5)": [
-        *said("hessian-nearly-rank-one-when-confident", "holds", "holds", "open", "open"),
-        *said("eigenvector-parallel-to-gradient-when-confident", "holds", "holds", "open", "holds"),
-    ],
-    "First against second order (Figure 1)": [
-        *said("second-order-matters-less-when-confident", *EVERYWHERE),
-        *said("alike-when-confident", *EVERYWHERE),
-        *said("different-when-unconfident", *["open"] * 4),
-    ],
-    "A confident and an unconfident photograph (Figure 2)": [],
-    "Is the second order more faithful? (equation 2)": [
-        *said("second-order-raises-the-loss-more-when-unconfident", NONE, NONE, "open", "open"),
-        *said("second-order-groups-raise-the-loss-more", NONE),
-    ],
-    "Groups of pixels (Figure 3)": said("groups-differ-from-the-clipped-gradient", NONE),
-    "Methods side by side (Section 5)": [],
-    "Do maps lie on the object? (Section 5)": [
-        ("groups-lie-on-the-object", *RUN[1], "opposite"),
-        ("groups-are-discriminative", *RUN[1], NONE),
-    ],
-    "What the Hessian costs (Appendix C)": [
-        ("decomposition-takes-seconds", "imagenet", "resnet50", "not run")
-    ],
-    "When does the L1 norm find the best group? (Appendix E)": [],
-    "Rank one and the number of classes (Appendix F.1)": [],
-    "Networks that are not piecewise linear (Appendix F.3)": [
-        *said("same-trend-without-piecewise-linearity", "holds", "holds", on=CURVED),
-        *said("eigenvector-nears-gradient-without-piecewise-linearity", "open", "holds", on=CURVED),
-    ],
-    "Few classes and low confidence (beyond the paper)": [
-        *said("more-classes-nearer-rank-one", "holds"),
-        *said("more-classes-second-order-matters-less", "opposite"),
-    ],
-    "Are the maps better? (beyond the paper)": [
-        *said("groups-improve-insertion", NONE),
-        *said("groups-improve-deletion", NONE),
-        *said("groups-improve-on-the-vanilla-gradient", NONE),
-        *said("smooth-groups-improve-on-smooth-grad", NONE),
-        *said("groups-keep-faithfulness", "open"),
-    ],
-}
-
-
-@pytest.mark.parametrize("section", ANSWERS)
-def test_the_first_sentence_of_a_section_is_what_was_kept(section):
-    verdicts = load_results(CHAPTER, "workstation").verdicts
-    check_answer(CHAPTER, section, verdicts, ANSWERS[section])
 
 
 def test_what_first_sentences_say_beside_verdicts_is_what_was_kept():

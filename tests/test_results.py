@@ -6,10 +6,10 @@ import pytest
 
 from suite.errors import RunFailed
 from suite.evidence import report
-from suite.evidence.claims import UNDECIDED
 from suite.evidence.report import measured, origin, section_verdicts, trends
 from suite.evidence.results import Results, load_results, save_tables
-from suite.evidence.rules import CANNOT
+from suite.evidence.rules import NOT_TESTABLE
+from suite.evidence.scale import Setting
 from suite.store import Archive, archive_path, write_archive
 
 
@@ -66,7 +66,7 @@ def test_kept_results_are_judged_when_they_are_read(tmp_path):
     write_archive(path, Archive({}, {}, frame, {"a|b": np.eye(2)}, {"units": 9}))
     read = load_results("gradient_regularisation", "laptop", tmp_path)
     words = read.verdicts.set_index("claim")["verdict"]
-    assert "cannot be measured here" in set(words.loc["lipschitz-falls"])
+    assert NOT_TESTABLE in set(words.loc["lipschitz-falls"])
     assert set(read.frame["profile"]) == {"laptop"}
     np.testing.assert_array_equal(read.arrays["a|b"], np.eye(2))
     assert read.provenance["units"] == 9
@@ -151,7 +151,8 @@ def claim(name, section, published):
 
 def verdict(claim, data, profile, word):
     numbers = {"statistic": "mean", "estimate": 1.0, "low": 0.5, "high": 1.5, "p": np.nan, "n": 6}
-    numbers |= {"detail": "", "needed": 9.0 if word == "open" else np.nan}
+    numbers |= {"detail": "", "needed": 9.0 if word == "inconclusive" else np.nan, "looks": 1}
+    numbers |= {"word": word, "scale": "reduced", "tier": "headline", "unit": "network"}
     return {
         "claim": claim,
         "data": data,
@@ -168,15 +169,15 @@ def test_verdict_table_names_where_a_claim_was_tested_and_puts_the_verdict_besid
     rows = [
         verdict("a", "fashion_mnist", "workstation", "holds"),
         verdict("a", "mnist", "workstation", "not run"),
-        verdict("b", "mnist", "laptop", "open"),
+        verdict("b", "mnist", "laptop", "inconclusive"),
     ]
     table = report.verdict_table(report.with_claims("chapter", pd.DataFrame(rows)))
     assert table["claim"].tolist() == ["b falls", "a falls"]  # as the claims are listed
-    assert table["verdict"][0] == "open: about 9 networks would settle it"
+    assert table["verdict"][0] == "inconclusive (reduced): about 9 networks would settle it"
     assert table.to_dict("records")[1] == {
         "claim": "a falls",
         "on": "Fashion-MNIST, MLP, workstation",
-        "verdict": "holds",
+        "verdict": "holds (reduced)",
         "published": "falls",
         "measured": "mean: 1.00 [0.50, 1.50], n = 6",
     }
@@ -202,7 +203,9 @@ def test_a_section_names_what_no_profile_has_tested(monkeypatch):
     table, sentence = section_verdicts("chapter", verdicts, "one")
     assert list(table["claim"]) == ["a falls<br><i>mean</i>"]
     assert sentence == "Not run: MNIST; on MNIST (5,000): b falls; ImageNet."
-    _, sentence = section_verdicts("chapter", verdicts, "one", stand_ins={"mnist": "mnist5k"})
+    settings = [Setting(["mnist", "mnist5k"], "mlp")]
+    monkeypatch.setattr(report, "load_settings", lambda chapter: settings)
+    _, sentence = section_verdicts("chapter", verdicts, "one")
     assert sentence == "Not run: on MNIST (5,000): b falls; ImageNet."
     assert section_verdicts("chapter", verdicts.iloc[:2], "one")[1] == ""
     table, sentence = section_verdicts("chapter", verdicts, "two")
@@ -212,15 +215,18 @@ def test_a_section_names_what_no_profile_has_tested(monkeypatch):
 
 def test_a_section_has_smaller_profiles_where_they_say_otherwise(monkeypatch):
     monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
-    small = [verdict("a", data, "desktop", w) for data, w in (("mnist5k", "open"), ("b", "holds"))]
+    small = [
+        verdict("a", data, "desktop", w)
+        for data, w in (("mnist5k", "inconclusive"), ("b", "holds"))
+    ]
     verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
     table, sentence = section_verdicts("chapter", verdicts, "one")
     (lines,) = table["here"]
     words = [line.partition(", ")[0] for line in lines.split("<br>")]
-    assert words == ["<b>open</b>", "<b>holds</b>"]
+    assert words == ["<b>inconclusive</b> (reduced)", "<b>holds</b> (reduced)"]
     more = "1 more, of smaller runs, that say the same or could not be measured."
     assert sentence == f"*Verdicts* (at the end) has {more}"
-    small[0]["verdict"] = CANNOT
+    small[0]["verdict"] = NOT_TESTABLE
     verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
     table, sentence = section_verdicts("chapter", verdicts, "one")
     assert table["here"].str.count("<b>").tolist() == [1]
@@ -232,21 +238,21 @@ def test_a_row_has_a_claim_with_what_it_compares_and_a_line_for_each_verdict(mon
     found = {"statistic": "x − y", "estimate": 1.0, "low": 0.5, "high": 1.5, "n": 4}
     rows = [
         verdict("a", "mnist", "desktop", "holds") | found | {"detail": "smaller than published"},
-        verdict("a", "mnist", "workstation", "open") | found,
-        verdict("a", "kmnist", "workstation", "withdrawn")
-        | {"statistic": "", "estimate": np.nan, "detail": f"{UNDECIDED}: too few"},
+        verdict("a", "mnist", "workstation", "inconclusive") | found,
+        verdict("a", "kmnist", "workstation", NOT_TESTABLE)
+        | {"statistic": "", "estimate": np.nan, "detail": "too few"},
     ]
     table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows)))
     (row,) = table.to_dict("records")
     assert row["claim"] == "a falls<br><i>x − y</i>"
     assert row["here"].split("<br>") == [
-        "<b>holds</b>, MNIST, desktop: 1.00 [0.50, 1.50], n = 4: smaller than published",
-        "<b>open</b>, MNIST, workstation: 1.00 [0.50, 1.50], n = 4: "
+        "<b>holds</b> (reduced), MNIST, desktop: 1.00 [0.50, 1.50], n = 4: smaller than published",
+        "<b>inconclusive</b> (reduced), MNIST, workstation: 1.00 [0.50, 1.50], n = 4: "
         "about 9 networks would settle it",
-        "<b>withdrawn</b>, KMNIST: too few",
+        "<b>not testable here</b> (reduced), KMNIST: too few",
     ]
     table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows[:1])))
     assert table["claim"].tolist() == ["a falls<br><i>x − y</i>"]
     assert table["here"].tolist() == [
-        "<b>holds</b>, MNIST: 1.00 [0.50, 1.50], n = 4: smaller than published"
+        "<b>holds</b> (reduced), MNIST: 1.00 [0.50, 1.50], n = 4: smaller than published"
     ]

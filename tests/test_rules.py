@@ -8,7 +8,15 @@ import pytest
 
 from suite.errors import UsageError
 from suite.evidence import rules
-from suite.evidence.rules import CANNOT, HOLDS, NO_EFFECT, OPEN, OPPOSITE, Finding, decide
+from suite.evidence.rules import (
+    CONTRADICTED,
+    HOLDS,
+    INCONCLUSIVE,
+    NO_EFFECT,
+    SMALLER,
+    Finding,
+    decide,
+)
 from suite.evidence.statistics import Interval
 
 ALPHAS = np.logspace(2, 10, 33)
@@ -26,46 +34,88 @@ def found(low, high, **changes):
     return Finding("", Interval((low + high) / 2, low, high, 6), **changes)
 
 
+class TestWords:
+    """The table of words: an interval, the smallest effect 0.02 and, below, a published effect."""
+
+    @pytest.mark.parametrize(
+        ("low", "high", "word"),
+        [
+            (0.05, 0.15, HOLDS),
+            (0.001, 0.02, HOLDS),  # it reaches what matters
+            (0.001, 0.019, SMALLER),
+            (-0.019, 0.019, NO_EFFECT),
+            (-0.01, -0.001, NO_EFFECT),  # below no effect, and too little to matter
+            (-0.02, -0.001, CONTRADICTED),
+            (-0.1, -0.05, CONTRADICTED),
+            (-0.1, 0.01, INCONCLUSIVE),
+            (-0.02, 0.01, INCONCLUSIVE),  # it reaches what matters on the other side
+            (-0.01, 0.02, INCONCLUSIVE),
+            (-0.1, 0.1, INCONCLUSIVE),
+        ],
+    )
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_follow_the_table_in_both_directions(self, low, high, word, sign):
+        ends = sorted([sign * low, sign * high])
+        assert decide(found(*ends, sign=sign, least=0.02)).word == word
+
+    @pytest.mark.parametrize(
+        ("low", "high", "word", "detail"),
+        [
+            (0.10, 0.20, HOLDS, "as large as published"),
+            (0.05, 0.10, HOLDS, "smaller than published"),
+            (0.20, 0.30, HOLDS, "larger than published"),
+            (0.01, 0.07, SMALLER, "less than half of the published effect"),
+            (0.001, 0.01, SMALLER, ""),
+            (-0.05, 0.07, INCONCLUSIVE, ""),
+            (-0.01, 0.01, NO_EFFECT, ""),
+        ],
+    )
+    def test_say_how_large_beside_a_published_effect(self, low, high, word, detail):
+        assert decide(found(low, high, least=0.02), published=0.16)[:2] == (word, detail)
+
+    def test_published_effect_in_the_other_direction_is_no_measure(self):
+        assert decide(found(0.03, 0.05, least=0.02), published=-0.16).word == HOLDS
+
+    @pytest.mark.parametrize("true", [0.0, 0.01, 0.03, -0.03])
+    def test_false_words_are_rare(self, true):
+        """Each word that is wrong of the true effect is said in at most about one case of 20."""
+        rng, words = np.random.default_rng(1), []
+        for _ in range(400):
+            interval = rules.mean_interval(true + rng.normal(scale=0.03, size=12))
+            words.append(decide(Finding("", interval, least=0.02)).word)
+        wrong = {HOLDS, SMALLER} if true <= 0 else set()
+        wrong |= {CONTRADICTED} if true >= 0 else set()
+        wrong |= {NO_EFFECT} if abs(true) >= 0.02 else set()
+        assert np.mean([word in wrong for word in words]) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 400)
+
+    @pytest.mark.parametrize(
+        ("true", "word"), [(0.0, NO_EFFECT), (0.01, SMALLER), (0.05, HOLDS), (-0.05, CONTRADICTED)]
+    )
+    def test_right_words_come_with_enough_networks(self, true, word):
+        rng = np.random.default_rng(2)
+        intervals = [
+            rules.mean_interval(true + rng.normal(scale=0.03, size=300)) for _ in range(50)
+        ]
+        words = [decide(Finding("", interval, least=0.02)).word for interval in intervals]
+        assert words.count(word) >= 45
+
+
 @pytest.mark.parametrize(
     ("low", "high", "word"),
     [
-        (0.05, 0.15, HOLDS),
-        (0.001, 0.01, NO_EFFECT),  # it is there, and too small to matter
-        (-0.01, 0.01, NO_EFFECT),
-        (-0.1, -0.05, OPPOSITE),
-        (-0.1, 0.1, OPEN),
+        (-0.005, 0.02, HOLDS),
+        (-0.009, -0.008, HOLDS),
+        (-0.05, -0.02, CONTRADICTED),
+        (-0.05, 0.01, INCONCLUSIVE),
     ],
-)
-@pytest.mark.parametrize("sign", [1, -1])
-def test_words_of_an_effect(low, high, word, sign):
-    ends = sorted([sign * low, sign * high])
-    assert decide(found(*ends, sign=sign, least=0.02)).word == word
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "word", "detail"),
-    [
-        (0.10, 0.20, HOLDS, "as large as published"),
-        (0.05, 0.10, HOLDS, "smaller than published"),
-        (0.20, 0.30, HOLDS, "larger than published"),
-        (-0.05, 0.07, NO_EFFECT, "less than half of the published size"),
-        (-0.05, 0.09, OPEN, ""),
-    ],
-)
-def test_words_beside_a_published_effect(low, high, word, detail):
-    assert decide(found(low, high, least=0.02), published=0.16)[:2] == (word, detail)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(-0.005, 0.02, HOLDS), (-0.009, -0.008, HOLDS), (-0.05, -0.02, OPPOSITE), (-0.05, 0.01, OPEN)],
 )
 def test_words_of_a_loss_that_counts_as_none(low, high, word):
     assert decide(found(low, high, bound=-0.01)).word == word
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "word"), [(-0.2, 0.3, HOLDS), (0.6, 0.9, OPPOSITE), (0.2, 0.8, OPEN)]
+    ("low", "high", "word"),
+    [(-0.2, 0.3, HOLDS), (0.6, 0.9, CONTRADICTED), (0.2, 0.8, INCONCLUSIVE)],
 )
 def test_words_of_staying_within(low, high, word):
     assert decide(found(low, high, sign=0, bound=0.5)).word == word
@@ -75,9 +125,11 @@ def test_words_of_staying_within(low, high, word):
     ("low", "high", "null", "word"),
     [
         (0.6, 0.7, 0.5, HOLDS),
-        (0.1, 0.2, 0.5, OPPOSITE),
-        (0.1, 0.2, 0.0, NO_EFFECT),
-        (0.4, 0.6, 0.0, OPEN),
+        (0.1, 0.2, 0.5, CONTRADICTED),
+        (0.1, 0.2, 0.0, SMALLER),
+        (-0.2, 0.2, 0.0, NO_EFFECT),
+        (-0.6, -0.1, 0.0, CONTRADICTED),
+        (0.4, 0.6, 0.0, INCONCLUSIVE),
     ],
 )
 def test_words_of_a_level(low, high, null, word):
@@ -89,15 +141,15 @@ def test_words_of_a_level(low, high, null, word):
     ("low", "high", "word", "detail"),
     [
         (0.06, 0.1, HOLDS, ""),
-        (0.18, 0.22, OPEN, "between the two limits"),
-        (0.1, 0.2, OPEN, ""),
-        (0.35, 0.4, OPPOSITE, ""),
+        (0.18, 0.22, INCONCLUSIVE, "between the two limits"),
+        (0.1, 0.2, INCONCLUSIVE, ""),
+        (0.35, 0.4, CONTRADICTED, ""),
     ],
 )
 def test_nothing_is_decided_between_two_limits(low, high, word, detail):
     rows = frame_of([low, (low + high) / 2, high], [1] * 3, range(3))
     finding = rules.level(rows, unit="network", size=0.14, expected="below", opposite=0.316)
-    assert finding.undecided
+    assert finding.least == 0
     finding = dataclasses.replace(finding, interval=Interval((low + high) / 2, low, high, 3))
     assert decide(finding)[:2] == (word, detail)
 
@@ -107,8 +159,8 @@ def test_ratios_are_compared_by_their_logarithms():
     assert decide(found(0.02, 0.05, **ratio), published=0.05).word == HOLDS
     assert decide(found(0.04, 0.06, **ratio), published=0.05).detail == "as large as published"
     assert decide(found(0.95, 1.05, **ratio)).word == NO_EFFECT
-    assert decide(found(0.8, 1.1, **ratio), published=0.25).word == NO_EFFECT
-    assert decide(found(0.8, 1.1, **ratio)).word == OPEN
+    assert decide(found(0.8, 0.95, **ratio), published=0.25).word == SMALLER
+    assert decide(found(0.8, 1.1, **ratio)).word == INCONCLUSIVE
 
 
 def test_what_is_open_says_how_many_would_settle_it():
@@ -118,7 +170,7 @@ def test_what_is_open_says_how_many_would_settle_it():
         pilot = rng.normal(0.3, 1.0, 30)
         finding = Finding("", rules.mean_interval(pilot), least=0.0)
         verdict = decide(finding)
-        if verdict.word == OPEN and abs(finding.interval.estimate - 0.3) < 0.02:
+        if verdict.word == INCONCLUSIVE and abs(finding.interval.estimate - 0.3) < 0.02:
             more = rng.normal(0.3, 1.0, int(verdict.needed))
             settled += decide(Finding("", rules.mean_interval(more))).word == HOLDS
             settled += 1000
@@ -131,8 +183,8 @@ def test_what_is_open_says_how_many_would_settle_it():
     ("values", "expected", "word"),
     [
         (np.arange(33) + noise(), "rise", HOLDS),
-        (np.arange(33) + noise(), "fall", OPPOSITE),
-        (noise(9), "rise", OPEN),
+        (np.arange(33) + noise(), "fall", CONTRADICTED),
+        (noise(9), "rise", INCONCLUSIVE),
     ],
 )
 def test_trend(values, expected, word):
@@ -162,13 +214,16 @@ def test_trend_over_kinds_counts_kinds():
     assert finding.interval.n == 7
 
 
+NONE = {"unit": "network", "size": 0.5, "x": "alpha"}
+
+
 def test_no_trend():
     many = frame_of(noise(200, seed=1), np.linspace(1, 2, 200), seed=range(200))
-    assert decide(rules.no_trend(many, unit="network", size=0.5, x="alpha")).word == HOLDS
+    assert decide(rules.trend(many, expected="none", **NONE)).word == HOLDS
     rising = frame_of(np.arange(33.0))
-    assert decide(rules.no_trend(rising, unit="network", size=0.5, x="alpha")).word == OPPOSITE
+    assert decide(rules.trend(rising, expected="none", **NONE)).word == CONTRADICTED
     few = frame_of(noise(7), ALPHAS[:7])
-    assert decide(rules.no_trend(few, unit="network", size=0.5, x="alpha")).word == OPEN
+    assert decide(rules.trend(few, expected="none", **NONE)).word == INCONCLUSIVE
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -177,114 +232,45 @@ def test_the_p_value_of_no_trend_is_that_of_the_margin(seed, slope):
     """So that Holm's adjustment weighs what the verdict rests on."""
     values = noise(60, seed=seed) + slope * np.arange(60)
     rows = frame_of(values, np.linspace(1, 2, 60), seed=range(60))
-    finding = rules.no_trend(rows, unit="network", size=0.5, x="alpha")
-    decided = decide(finding).word in (HOLDS, OPPOSITE)
+    finding = rules.trend(rows, expected="none", **NONE)
+    decided = decide(finding).word in (HOLDS, CONTRADICTED)
     assert decided == (finding.p < 0.05)
 
 
-def test_same_trend_compares_the_two_values_of_a_column():
-    def word(a, b):
-        both = [frame_of(a, saliency="deeplift"), frame_of(b, saliency="gradient")]
-        settings = {"unit": "network", "size": 0.5, "x": "alpha", "between": "saliency"}
-        return decide(rules.same_trend(pd.concat(both), **settings)).word
+class TestTrendAgainst:
+    SETTINGS = {"unit": "network", "size": 0.5, "x": "alpha", "named": "MNIST"}
 
-    rising = np.arange(33.0)
-    assert word(rising, rising**2) == HOLDS
-    assert word(rising, -rising) == OPPOSITE
-    assert word(noise()[:33], noise(seed=1)) == OPEN
-    with pytest.raises(UsageError, match="two values of 'saliency'"):
-        rules.same_trend(
-            frame_of(rising, saliency="deeplift"),
-            unit="network",
-            size=0.5,
-            x="alpha",
-            between="saliency",
-        )
+    def word(self, rows, reference, expected):
+        settings = self.SETTINGS | {"expected": expected}
+        return decide(rules.trend_against(rows, reference=reference, **settings)).word
 
+    def test_alike_or_lower_than_on_other_data(self):
+        rising = frame_of(np.arange(33.0), data="a")
+        other = frame_of(np.arange(33.0), data="b")
+        falling = frame_of(-np.arange(33.0), data="a")
+        assert self.word(rising, other, "alike") == HOLDS
+        assert self.word(falling, other, "alike") == CONTRADICTED
+        assert self.word(falling, other, "lower") == HOLDS
+        assert self.word(other, falling, "lower") == CONTRADICTED
+        assert self.word(rising, other, "lower") == NO_EFFECT
+        some = frame_of(noise(9), ALPHAS[:9], data="a")
+        assert self.word(some, some.assign(data="b"), "lower") == INCONCLUSIVE
 
-def test_trends_are_compared_with_those_on_other_data():
-    rising, falling = frame_of(np.arange(33.0)), frame_of(-np.arange(33.0))
-    settings = {"unit": "network", "size": 0.5, "x": "alpha", "named": "MNIST"}
-    assert decide(rules.similar_trend(rising, reference=rising, **settings)).word == HOLDS
-    assert decide(rules.similar_trend(falling, reference=rising, **settings)).word == OPPOSITE
-    lower = settings | {"expected": "lower"}
-    assert decide(rules.stronger_trend(falling, reference=rising, **lower)).word == HOLDS
-    assert decide(rules.stronger_trend(rising, reference=falling, **lower)).word == OPPOSITE
-    assert decide(rules.stronger_trend(rising, reference=rising, **lower)).word == NO_EFFECT
-    some = frame_of(noise(9), ALPHAS[:9])
-    assert decide(rules.stronger_trend(some, reference=some, **lower)).word == OPEN
+    def test_same_units_make_a_shorter_interval(self):
+        values = np.arange(33.0) + noise(33, 10)
+        one, other = frame_of(values), frame_of(values + noise(33, 1, 1))
+        settings = self.SETTINGS | {"expected": "alike"}
+        together = rules.trend_against(one, reference=other, **settings).interval
+        apart = rules.trend_against(
+            one.assign(data="a"), reference=other.assign(data="b"), **settings
+        ).interval
+        assert together.estimate == apart.estimate
+        assert together.high - together.low < 0.7 * (apart.high - apart.low)
 
-
-def accuracy(seeds, width=0.0):
-    """Fall from 0.9 to 0.1 about 1e8, the later the larger the seed."""
-    places = np.log10(ALPHAS)
-    return pd.concat(
-        [
-            frame_of(np.interp(places, [7 + s / 4, 7.5 + s / 4 + width], [0.9, 0.1]), seed=s)
-            for s in range(seeds)
-        ]
-    )
-
-
-PLACES = {"between": "place", "first": "past", "second": "before"}
-
-
-@pytest.mark.parametrize(
-    ("gap", "size", "word"),
-    [(-1.0, 0.2, HOLDS), (1.0, 0.2, OPPOSITE), (0.0, 3.0, NO_EFFECT), (-0.5, 0.2, OPEN)],
-)
-def test_units_apart_that_are_no_pairs(gap, size, word):
-    n = 4 if word == OPEN else 30
-    kinds = np.repeat(["before", "past"], n)
-    values = noise(2 * n, 0.5) + gap * (kinds == "past")
-    rows = pd.DataFrame({"seed": range(2 * n), "place": kinds, "value": values})
-    finding = rules.apart(rows, unit="network", size=size, expected="lower", **PLACES)
-    assert decide(finding).word == word
-    assert finding.interval.low < gap < finding.interval.high
-    with pytest.raises(UsageError, match="apart: expected place"):
-        rules.apart(rows, unit="network", size=1, expected="lower", **(PLACES | {"first": "?"}))
-
-
-@pytest.mark.parametrize(
-    ("factor", "scale", "word"), [(4, 0.2, HOLDS), (1 / 4, 0.2, HOLDS), (1, 0.1, NO_EFFECT)]
-)
-def test_a_change_that_is_unequal_in_either_direction(factor, scale, word):
-    kinds = np.repeat(["before", "past"], 20)
-
-    def rows(change, seed):
-        values = np.exp(noise(40, scale, seed)) * np.where(kinds == "past", change, 1)
-        return pd.DataFrame({"seed": range(40), "place": kinds, "value": values})
-
-    finding = rules.unequal_change(
-        rows(3 * factor, 0), reference=rows(3, 1), unit="network", size=1.5, named="B", **PLACES
-    )
-    assert decide(finding).word == word
-    assert finding.interval.low < factor < finding.interval.high
-    few = rows(12, 0).iloc[[0, 1, 20, 21]]
-    loose = rules.unequal_change(
-        few, reference=few.assign(value=few["value"] ** 1.01), unit="network", size=1.01,
-        named="B", **PLACES,
-    )  # fmt: skip
-    assert decide(loose).word == OPEN
-
-
-def test_a_cut_off_of_networks_with_seeds_of_their_own_is_one_curve():
-    settings = {"unit": "network", "size": 2.5, "x": "alpha", "plateau_below": 1e5}
-    together = rules.cut_off(accuracy(1), **settings)
-    alone = rules.cut_off(accuracy(1).assign(seed=range(33)), **settings)
-    assert alone == together
-
-
-def test_cut_off_is_interpolated_and_as_wide_as_the_grid_leaves_open():
-    settings = {"unit": "network", "size": 2.5, "x": "alpha", "plateau_below": 1e5}
-    one = rules.cut_off(accuracy(1), **settings)
-    true = 0.5 * 0.45 / (0.8 / 0.9)
-    assert one.interval.estimate == pytest.approx(true, abs=0.05)
-    assert one.interval.low <= true <= one.interval.high <= one.interval.low + 0.5 + 1e-9
-    assert decide(one).word == HOLDS
-    assert rules.cut_off(accuracy(3), **settings).interval.n == 3
-    assert decide(rules.cut_off(accuracy(1, 3), **(settings | {"size": 1.0}))).word == OPPOSITE
-    assert decide(rules.cut_off(frame_of(np.full(33, 0.9)), **settings)).word == CANNOT
+    def test_difference_is_that_of_the_rows_less_the_reference(self):
+        rising, falling = frame_of(np.arange(33.0)), frame_of(-np.arange(33.0))
+        finding = rules.trend_against(rising, reference=falling, **self.SETTINGS, expected="higher")
+        assert finding.interval.estimate == pytest.approx(2)
 
 
 def test_level_counts_units_and_not_rows():
@@ -292,7 +278,9 @@ def test_level_counts_units_and_not_rows():
     finding = rules.level(rows, unit="network", size=0.5, expected="above")
     assert finding.interval.n == 6
     assert decide(finding).word == HOLDS
-    assert decide(rules.level(rows, unit="network", size=0.5, expected="below")).word == OPPOSITE
+    assert (
+        decide(rules.level(rows, unit="network", size=0.5, expected="below")).word == CONTRADICTED
+    )
     part = rules.level(rows, unit="network", size=0.5, expected="above", x="alpha", at_most=2)
     assert part.interval.n == 6
 
@@ -320,7 +308,7 @@ PAIR = {"unit": "network", "between": "method", "first": "density", "second": "s
 
 @pytest.mark.parametrize("shift", [0.5, -0.5])
 def test_paired_counts_one_value_a_network(shift):
-    word = {True: HOLDS, False: OPPOSITE}
+    word = {True: HOLDS, False: CONTRADICTED}
     for expected, sign in (("higher", 1), ("lower", -1)):
         settings = PAIR | {"size": 0.01, "expected": expected, "match": ["alpha"]}
         finding = rules.paired(both(shift), **settings)
@@ -364,7 +352,7 @@ def test_paired_takes_units_that_have_both_sides():
 def test_not_worse():
     settings = PAIR | {"size": 0.05}
     assert decide(rules.not_worse(both(0.0), **settings)).word == HOLDS
-    assert decide(rules.not_worse(both(-0.5), **settings)).word == OPPOSITE
+    assert decide(rules.not_worse(both(-0.5), **settings)).word == CONTRADICTED
     lower = settings | {"better": "lower"}
     assert decide(rules.not_worse(both(-0.5), **lower)).word == HOLDS
-    assert decide(rules.not_worse(both(0.5), **lower)).word == OPPOSITE
+    assert decide(rules.not_worse(both(0.5), **lower)).word == CONTRADICTED

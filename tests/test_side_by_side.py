@@ -21,7 +21,7 @@ from suite.data.synthetic import clutter
 from suite.errors import DataMissing, UsageError
 from suite.evidence.claims import load_claims
 from suite.evidence.results import load_results
-from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
+from suite.evidence.statistics import Interval, mean_interval
 from suite.evidence.tables import interval_text
 from suite.papers import side_by_side as paper
 from suite.papers import side_by_side_measures as own
@@ -498,115 +498,10 @@ def test_finite_differences_are_beside_double_backpropagation_what_is_said():
     assert sum(chosen == weakest[chosen.index]) == 8  # "eight of the twelve"
 
 
-def test_what_is_said_of_leakage_is_so():
-    values = notebooks.resolve("side_by_side", "workstation", {})
-    panels = {p.data: p for p in paper.panels(notebooks.all_parameters("side_by_side", values))}
-    kept, text = load_results("side_by_side", "workstation"), notebooks.source("side_by_side")
-    shown = tables.of_panel(kept.frame, panels["blockmnist"])
-    cells = shown.cells.set_index(["measure", "method"])
-    leaks = cells.loc["leakage"]
-    names = ("density", "adversarial", "input_gradient")
-    said = "leakage goes from {:.2f} to {:.2f} with marginal density, to {:.2f} with PGD training, "
-    said += "to {:.2f} with the penalty on the input gradient."
-    text = text.read_text()
-    assert said.format(leaks["base"].iloc[0], *leaks.loc[[*names], "mean"]) in text
-    half = [*names, "finite_difference", "logit_gradient", "cure", "noise"]
-    assert (leaks.loc[half, "mean"] < 0.5 * leaks.loc[half, "base"]).all()
-    assert set(leaks.index[leaks["stands"].astype(bool)]) == {*half}
-    assert leaks.loc["softplus", "mean"] > 0.85 * leaks.loc["softplus", "base"]
-    assert (leaks.loc[["target", "curvature"], "difference"] > 0).all()
-    share = cells.loc["leakage_share"]
-    assert not share["stands"].any()
-    ends = "from {base:.2f} to {mean:.2f} with PGD training (its claim".format(
-        **share.loc["adversarial"]
-    )
-    assert ends in text
-    cost = -100 * cells.loc["accuracy", "difference"]
-    assert [f"{cost[name]:.1f}" for name in names] == ["1.5", "0.5", "0.5"]
-    dearer = cost.index[cost > cost["density"]]
-    assert {*dearer} == {"noise", "finite_difference"}
-    assert (leaks.loc[dearer, "mean"] > leaks.loc["density", "mean"]).all()
-    assert f"{cost['density'] - cost['input_gradient']:.1f} points more than the input" in text
-    lost = 100 * tables.lost(shown.rows).set_index(["method", "strength"])["lost"]
-    assert f"that had lost {lost['density', 1.0]:.1f})" in text
-    swept = shown.rows[~shown.rows["chosen"].astype(bool)]
-    wide = swept.pivot_table("value", ["method", "strength"], "metric")
-    pairs = [("adversarial", 0.2), ("density", 1.0)]
-    assert [f"{wide.loc[pair, 'leakage']:.2f}" for pair in pairs] == ["0.48", "0.48"]
-    costs = 100 * (wide.loc[("none", 0.0), "accuracy"] - wide.loc[pairs, "accuracy"])
-    assert "like cost ({:.1f} and {:.1f} points)".format(*costs) in text
-    verdicts = kept.verdicts.set_index("claim")["verdict"]
-    assert set(verdicts.filter(like="leaks")) == {"holds"}
-
-
 def ends(values, sign: int = 1, form: str = ".3f") -> str:
     """Write the difference of a cell, or an interval, with its ends; with the other sign, if -1."""
     middle, *both = (sign * float(x) for x in values)
     return interval_text(Interval(middle, *sorted(both)), form)
-
-
-def test_what_is_said_of_marked_objects_is_so():
-    values = notebooks.resolve("side_by_side", "workstation", {})
-    panels = {p.data: p for p in paper.panels(notebooks.all_parameters("side_by_side", values))}
-    p, kept = panels["article_canvas"], load_results("side_by_side", "workstation")
-    shown = tables.of_panel(kept.frame, p)
-    cells = shown.cells.set_index(["measure", "method"])
-    text = notebooks.source("side_by_side").read_text()
-    on_object, swapped = cells.loc["on_object"], cells.loc["swapped"]
-    names = ["finite_difference", "density", "adversarial", "cure"]
-    assert set(on_object.index[on_object["stands"].astype(bool)]) == {*names}
-    said = "logit {:.2f}, {:.2f}, {:.2f} and {:.2f} lie on the article, and {:.2f} without a method"
-    assert said.format(*on_object.loc[names, "mean"], on_object["base"].iloc[0]) in text
-    beyond = cells.loc["beyond"]
-    elsewhere = on_object["mean"] - beyond["mean"]
-    without = on_object["base"].iloc[0] - beyond["base"].iloc[0]
-    said = "the same maps have {:.2f}, {:.2f}, {:.2f} and {:.2f}, and {:.2f} without. What"
-    assert said.format(*elsewhere[names], without) in text
-    gains = [ends(beyond.loc[m, tables.ENDS]) for m in names]
-    assert "beyond that is {}, {}, {} and {}; density's does".format(*gains) in text
-    assert set(beyond.index[beyond["stands"].astype(bool)]) == {*names} - {"density"}
-    more = (elsewhere - without) / on_object["difference"]
-    assert all(0.62 < more[name] < 0.72 for name in names)  # "two thirds of it"
-    gain = ends(beyond.loc["top_gap", tables.ENDS])
-    assert f"beyond them it has {gain} more than without a method" in text
-    assert f"the twelve methods was seen to raise accuracy ({swapped['base'].iloc[0]:.2f} " in text
-    assert (swapped["low"] <= 0).all()
-    assert {*swapped.index[swapped["high"] >= 0.01]} == {"top_gap", "softplus", "target"}
-    assert [*swapped.index[swapped["stands"].astype(bool)]] == ["finite_difference"]
-    density, near = (
-        ends(swapped.loc[m, tables.ENDS], -1) for m in ("density", "finite_difference")
-    )
-    assert f"differences lose {near}, which stands, and density {density}." in text
-    wide = shown.rows[shown.rows["chosen"].astype(bool)].pivot_table(
-        "value", ["metric", "method"], "seed"
-    )
-    gap = (wide.loc["accuracy"] + wide.loc["choice"]) / 2 - wide.loc["swapped"]
-    wider = [
-        interval_text(mean_interval((gap.loc[m] - gap.loc["none"]).to_numpy()), ".3f")
-        for m in ("finite_difference", "density", "adversarial")
-    ]
-    said = "by {} with finite differences, by {} with density and by {} with PGD training."
-    assert said.format(*wider) in text
-    l1 = wide.loc[("on_object", "top_gap")] - wide.loc[("on_object", "l1")]
-    assert f"L1 alone ({interval_text(mean_interval(l1.to_numpy()), '.3f')})" in text
-    top_gap = load_results("top_gap", "workstation").verdicts.query("data == 'article_canvas'")
-    other = top_gap.set_index("claim").loc["accuracy-on-other-backgrounds-rises"]
-    assert f"has {ends(other[['estimate', 'low', 'high']], form='.4f')} for its method" in text
-    assert other["n"] == 12
-    top, gradient = (ends(on_object.loc[m, tables.ENDS]) for m in ("top_gap", "input_gradient"))
-    assert f"those of Top-GAP ({top}) and of the input gradient ({gradient}) do not" in text
-    attacked, l1 = (ends(swapped.loc[m, tables.ENDS], -1) for m in ("adversarial", "l1"))
-    assert f"Before Holm PGD training ({attacked}), L1 ({l1}), noise and landscape curv" in text
-    beside = {"density", "finite_difference", "adversarial", "l1", "noise", "curvature"}
-    assert {*swapped.index[swapped["high"] < 0]} == beside
-    first = "more on the article with four of twelve methods, two thirds of it because they lie"
-    assert first in (ROOT / "book" / "index.md").read_text()
-    spread = wide.loc[("on_object", "curvature")]
-    assert f"networks have from {spread.min():.2f} to {spread.max():.2f} on the article" in text
-    verdicts = kept.verdicts.set_index("claim")["verdict"]
-    assert verdicts.filter(like="on-marked-objects").tolist() == ["holds"] * 4
-    assert verdicts["density-relies-less-on-backgrounds"] == "opposite"
-    assert (p.n_train, p.epochs, p.n_few, len(p.seeds)) == (6_000, 4, 300, 4)
 
 
 def test_chance_is_the_part_of_a_canvas_that_the_article_covers():
@@ -700,40 +595,6 @@ def test_what_is_said_of_both_halves_of_the_test_images_is_so():
     assert f"points ({lost[1]} on the other half of the test images): open." in first
 
 
-def test_what_is_said_to_be_open_of_the_fine_tuned_network_is_so():
-    shown, cells, text = fine_tuned()
-    rows = shown.rows[(shown.rows["metric"] == "attacked") & shown.rows["chosen"].astype(bool)]
-    wide = rows.pivot_table("value", "seed", "method")
-    logit, noise = (cells.loc[("attacked", m)] for m in ("logit_gradient", "noise"))
-    both = cells.loc["attacked"].loc[["logit_gradient", "input_gradient"], "p"].map("{:.3f}".format)
-    (p,) = set(both)
-    said = f"label's logit ({ends(logit[tables.ENDS])}; p = {p} of either); of marginal density"
-    assert said in text
-    assert not logit["stands"]
-    next_three = mean_interval((wide["input_gradient"] - wide["none"]).loc[4:])
-    assert f"next three alone give {ends(next_three[:3])}." in text
-    assert cells.loc[("attacked", "input_gradient"), "difference"] < paper.SMALLEST["attacked"]
-    p = t_test_p(wide["finite_difference"] - wide["input_gradient"])
-    assert f"at 0.01 (p = {p:.2f}). No claim was written" in text
-    tested = [claim["test"]["settings"] for claim in load_claims("side_by_side")]
-    pairs = [{s["first"], s["second"]} for s in tested]
-    assert {"finite_difference", "input_gradient"} not in pairs
-    small = load_results("side_by_side", "workstation").frame.query("data == 'fashion_mnist'")
-    there = tables.compared(small, {"attacked": MEASURES["attacked"]}).set_index("method")
-    helps = there.loc["noise"]
-    assert helps["stands"]
-    strengths = [f"at {cell['strength']:g}" for cell in (noise, helps)]
-    assert f"here ({ends(noise[tables.ENDS])}, {strengths[0]}), though" in text
-    assert f"small network ({helps['difference']:.3f}, {strengths[1]})." in text
-    verdicts = load_results("side_by_side", "workstation").verdicts.set_index("claim")["verdict"]
-    assert verdicts["fine-tuned-noise-resists-attacks"] == "no such effect"
-    strongest = shown.rows.groupby("method")["strength"].max()
-    for method in ("density", "logit_gradient", "target", "curvature"):
-        assert cells.loc[("accuracy", method), "strength"] == strongest[method]
-        assert cells.loc[("accuracy", method), "high"] > 0
-    assert set(strongest[["density", "logit_gradient"]]) == {0.03}
-
-
 def test_what_is_said_of_l1_and_of_steady_maps_of_the_fine_tuned_network_is_so():
     _, cells, text = fine_tuned()
     errors = cells.loc["calibration", "mean"][["l1", "cure"]]
@@ -765,26 +626,6 @@ def test_what_is_said_of_l1_and_of_steady_maps_of_the_fine_tuned_network_is_so()
     assert "warm_up" not in attacked.penalties["adversarial"]
     profile = (NOTEBOOKS / "profiles" / "side_by_side" / "workstation.yml").read_text()
     assert f"acts at {np.mean(rise):.2f} of it on average" in profile
-
-
-def test_what_is_said_of_all_claims_after_holm_is_so():
-    tier = {claim["id"]: claim["tier"] for claim in load_claims("side_by_side")}
-    tested = load_results("side_by_side", "workstation").verdicts.dropna(subset="p")
-    tested = tested[tested["claim"].map(tier) == "ours"].set_index("claim")
-    adjusted = pd.Series(holm(tested["p"].tolist()), tested.index)
-    fine = ["pgd-training-resists-more", "l1-resists-attacks", "cure-resists-attacks"]
-    standing = {f"fine-tuned-{name}" for name in [*fine, "input-gradient-keeps-calibration"]}
-    standing |= {"density-leaks-less-than-input-gradient", "input-gradient-leaks-less"}
-    standing |= {"pgd-training-leaks-less", "density-on-marked-objects"}
-    standing |= {"pgd-training-on-marked-objects"}
-    assert {*adjusted.index[adjusted < 0.05]} == standing
-    text = notebooks.source("side_by_side").read_text()
-    assert f"{len(tested)} tested claims of the tier *ours* (this book's own, not" in text
-    assert "a paper's), nine would stand." in text
-    rest = adjusted[(tested["p"] < 0.05) & (adjusted >= 0.05)]
-    assert len(rest) == 10  # "Ten more have p below 0.05"
-    assert rest.idxmin() == "fine-tuned-finite-differences-resist-attacks"
-    assert f"finite differences, fine-tuned ({rest.min():.3f})." in text
 
 
 def test_the_program_has_the_strength_that_the_guide_names():

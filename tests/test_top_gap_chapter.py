@@ -13,15 +13,14 @@ from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence.claims import load_claims, load_published
 from suite.evidence.results import load_results
-from suite.evidence.statistics import Interval, mean_interval
+from suite.evidence.statistics import mean_interval
 from suite.evidence.tables import interval_text, select
 from suite.metrics import largest_mask_iou
-from suite.papers import top_gap, top_gap_tables
+from suite.papers import top_gap
 from suite.papers.top_gap import TITLES
 from suite.paths import KEPT_RESULTS, ROOT
 from suite.training.loop import check
 from suite.units import Measurement, Training, identity
-from tests.answers import check_answer
 
 CHAPTER = "top_gap"
 PHOTOGRAPHS = "resized:imagenette160:128"
@@ -40,11 +39,6 @@ def results(profile):
 def of_profile(profile, **changes):
     values = notebooks.resolve(CHAPTER, profile, changes)
     return notebooks.all_parameters(CHAPTER, values)
-
-
-def trainings(values):
-    units = notebooks.units_of(CHAPTER, values)
-    return list({str(u): u for u in units if isinstance(u, Training)}.values())
 
 
 @pytest.mark.parametrize("profile", ["desktop", "workstation", "paper"])
@@ -422,267 +416,11 @@ def test_what_the_page_says_of_fashion_mnist_is_what_was_kept():
     assert means.loc[500].idxmax() != means.loc[64].idxmax()  # other images, another order
 
 
-# What the first sentences of the sections rest on: claim, data, verdict.
-ANSWERS = {
-    "Which part does it?": [
-        ("more-than-l1-at-the-same-strength", FROM_SCRATCH, "no such effect"),
-        ("l1-alone-helps", ARTICLES, "holds"),
-        ("l1-alone-helps", PHOTOGRAPHS, "holds"),
-        ("l1-helps-beside-the-pyramid", ARTICLES, "holds"),
-        ("l1-helps-beside-the-pyramid", PHOTOGRAPHS, "holds"),
-        ("more-than-l1-at-the-same-strength", ARTICLES, "opposite"),
-        ("pooling-adds-to-fgsm-accuracy", PHOTOGRAPHS, "opposite"),
-        ("pyramid-adds-to-fgsm-accuracy", PHOTOGRAPHS, "opposite"),
-        ("pooling-alone-costs-accuracy", ARTICLES, "holds"),
-        ("pooling-alone-costs-accuracy", PHOTOGRAPHS, "holds"),
-        ("l1-alone-helps", CIFAR10, "no such effect"),
-        ("fgsm-accuracy-rises", CIFAR10, "no such effect"),
-        ("l1-alone-keeps-accuracy", CIFAR10, "opposite"),
-    ],
-    "FGSM and PGD (Tables 3 and 4)": [
-        ("pgd-accuracy-rises", "fashion_mnist", "holds"),
-        ("pgd-accuracy-rises", ARTICLES, "holds"),
-        ("clean-accuracy-of-table-3", PHOTOGRAPHS, "holds"),
-        ("pgd-40-accuracy-rises", PHOTOGRAPHS, "open"),
-        ("fgsm-accuracy-rises", PHOTOGRAPHS, "no such effect"),
-        ("fgsm-accuracy-rises", ARTICLES, "holds"),
-        ("fgsm-accuracy-rises", "digit_canvas", "holds"),
-        ("pgd-accuracy-rises", "digit_canvas", "holds"),
-        ("pgd-accuracy-rises", CIFAR10, "no such effect"),
-        ("fgsm-accuracy-rises", CIFAR10, "no such effect"),
-    ],
-    "Is the robustness real?": [
-        ("auto-attack-accuracy-rises", "fashion_mnist", "holds"),
-        ("auto-attack-accuracy-rises", ARTICLES, "holds"),
-        ("auto-attack-accuracy-rises-at-8-255", ARTICLES, "no such effect"),
-        ("l1-alone-adds-to-auto-attack-accuracy", "fashion_mnist", "holds"),
-        ("l1-alone-adds-to-auto-attack-accuracy", ARTICLES, "holds"),
-        ("auto-attack-accuracy-rises-at-half-of-1-255", PHOTOGRAPHS, "open"),
-        ("l1-alone-adds-to-auto-attack-accuracy-at-half-of-1-255", PHOTOGRAPHS, "holds"),
-        ("more-than-l1-alone-under-auto-attack-at-half-of-1-255", PHOTOGRAPHS, "open"),
-        ("below-fgsm-training", ARTICLES, "holds"),
-        ("auto-attack-accuracy-rises-at-8-255", CIFAR10, "cannot be measured here"),
-        ("pgd-50-accuracy-rises", CIFAR10, "cannot be measured here"),
-        ("apgd-accuracy-rises", CIFAR10, "cannot be measured here"),
-        ("more-than-l1-alone-under-auto-attack", ARTICLES, "opposite"),
-        ("below-adversarial-training", ARTICLES, "holds"),
-    ],
-    "The size prior": [
-        ("class-maps-are-sparser", "fashion_mnist", "holds"),
-        ("class-maps-are-sparser", ARTICLES, "holds"),
-        ("more-of-the-map-is-marked-as-k-grows", "fashion_mnist", "holds"),
-    ],
-    "Overlap with masks": [
-        ("class-maps-follow-the-object", ARTICLES, "opposite"),
-        ("pooling-makes-class-maps-follow-the-object", ARTICLES, "opposite"),
-    ],
-    "Effective receptive field": [
-        ("erf-distance-rises-beside-the-pyramid", ARTICLES, "holds"),
-        ("erf-distance-rises-beside-the-pyramid", "fashion_mnist", "no such effect"),
-        ("erf-distance-rises-beside-the-pyramid", PHOTOGRAPHS, "opposite"),
-    ],
-    "Other backgrounds and corruptions": [
-        ("accuracy-under-corruptions-rises", ARTICLES, "holds"),
-        ("accuracy-on-other-backgrounds-rises", ARTICLES, "no such effect"),
-        ("accuracy-under-corruptions-rises", PHOTOGRAPHS, "opposite"),
-        ("accuracy-under-corruptions-rises", CIFAR10, "no such effect"),
-        ("accuracy-on-other-backgrounds-rises", "digit_canvas", "holds"),
-        ("accuracy-under-corruptions-rises", "digit_canvas", "holds"),
-    ],
-    "Other defences": [
-        ("top-gap-keeps-robustness-of-adversarial-training", ARTICLES, "holds"),
-        ("top-gap-keeps-auto-attack-accuracy-of-adversarial-training", ARTICLES, "holds"),
-        ("top-gap-adds-accuracy-to-adversarial-training", ARTICLES, "holds"),
-        ("top-gap-keeps-auto-attack-accuracy-of-fgsm-training", ARTICLES, "holds"),
-    ],
-    "L1 alone": [
-        ("more-than-l1-alone-under-auto-attack", ARTICLES, "opposite"),
-        ("more-than-l1-alone-at-the-same-dose", ARTICLES, "holds"),
-        ("more-than-l1-at-the-same-strength", PHOTOGRAPHS, "opposite"),
-    ],
-}
-
-
-@pytest.mark.parametrize("section", ANSWERS)
-def test_the_first_sentence_of_a_section_is_what_was_kept(section):
-    kept = [results(profile).verdicts for profile in ("desktop", "workstation")]
-    check_answer(CHAPTER, section, pd.concat(kept), ANSWERS[section])
-
-
 def own_values(metric, data, variant, profile="workstation", **where):
     frame = results(profile).frame
     where |= {"metric": metric, "data": data, "variant": variant, "main": True, "status": "done"}
     rows = select(frame, **where)
     return rows.groupby("seed")["value"].mean()
-
-
-def test_numbers_of_fine_tuned_photographs_are_what_was_kept():
-    text = notebooks.source(CHAPTER).read_text()
-    clean = [own_values("accuracy", PHOTOGRAPHS, v, test="own").mean() for v in ("fpn", "none")]
-    assert "alone it has accuracy {:.3f}, the unmodified network {:.3f})".format(*clean) in text
-    whole = own_values("accuracy", PHOTOGRAPHS, "fpn+l1+pool", test="own").mean()
-    assert f"(accuracy {clean[1]:.3f}; with Top-GAP {whole:.3f}, less than a point below" in text
-    verdicts = results("workstation").verdicts.set_index(["claim", "data"])
-    p = verdicts.loc[("clean-accuracy-of-table-3", PHOTOGRAPHS), "p"]
-    assert f"when four had left it open, and with p = {p:.3f}: read it as open" in text
-    assert 0.025 < p < 0.05
-    marked = [
-        own_values("class_map_sparsity", PHOTOGRAPHS, variant).mean()
-        for variant in ("fpn+l1+pool", "fpn", "none")
-    ]
-    said = "{:.2f} with Top-GAP, {:.2f} with the pyramid alone and {:.2f} with the unmodified"
-    assert said.format(*marked) in text
-    fgsm = {"attack": "fgsm", "battery": "none", "counts": "unchanged"}
-    left = {
-        v: own_values("robust_accuracy", PHOTOGRAPHS, v, **fgsm).mean() for v in top_gap.VARIANTS
-    }
-    differences = [
-        left[first] - left[second]
-        for first, second in (
-            ("l1", "none"),
-            ("fpn+l1", "fpn"),
-            ("l1+pool", "pool"),
-            ("fpn+l1+pool", "fpn+pool"),
-            ("l1", "fpn+l1"),
-            ("l1+pool", "fpn+l1+pool"),
-            ("none", "fpn"),
-            ("pool", "fpn+pool"),
-            ("pool", "none"),
-            ("fpn+l1", "fpn+l1+pool"),
-        )
-    ]
-    said = (
-        "(by {:.2f} alone, {:.2f} with the pyramid, {:.2f} with pooling, {:.2f} with both), and "
-        "the pyramid lowers it, with L1 (by {:.2f}, with pooling {:.2f}) and without ({:.2f}, with "
-        "pooling {:.2f}): in Top-GAP the two cancel. Pooling goes both ways: {:.2f} more alone, "
-        "{:.2f} less beside pyramid and L1."
-    )
-    assert said.format(*differences) in text
-    assert abs(left["fpn+l1+pool"] - left["none"]) < 0.01
-    losses = [own_values("training_loss", PHOTOGRAPHS, v).mean() for v in (ALL, "fpn+l1", "none")]
-    said = "averages {:.2f} with Top-GAP and {:.2f} with pyramid and L1, where maps of zero would"
-    assert f"{said} cost 2.30 ({{:.2f}} without any part)".format(*losses) in text
-    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged"}
-    for variant, said in (("fpn+l1+pool", "(64 images; {};"), ("l1", "L1 alone gains {});")):
-        values = [own_values("robust_accuracy", PHOTOGRAPHS, v, **pgd) for v in (variant, "none")]
-        assert said.format(interval_text(mean_interval(values[0] - values[1]))) in text
-    right = [
-        own_values("corrupted_accuracy", PHOTOGRAPHS, v).mean()
-        for v in ("fpn+l1+pool", "fpn+l1", "none", "l1")
-    ]
-    said = "has {:.3f}, pyramid with L1 {:.3f}, the unmodified network {:.3f} and L1 alone {:.3f} ("
-    assert said.format(*right) in text
-    lost = verdicts.loc[("accuracy-under-corruptions-rises", PHOTOGRAPHS)]
-    ends = interval_text(Interval(*lost[["estimate", "low", "high"]].astype(float)))
-    assert f"network: {ends}, six networks, p = {lost['p']:.3f} at the second look; 200" in text
-    less = verdicts.loc[("more-than-l1-at-the-same-strength", PHOTOGRAPHS)]
-    less = -less[["estimate", "high", "low"]].astype(float)
-    assert f"under FGSM, {interval_text(Interval(*less))} of {left['l1']:.3f}, which" in text
-    sparser = verdicts.loc[("class-maps-are-sparser-beside-the-pyramid", PHOTOGRAPHS)]
-    assert sparser["verdict"] == "no such effect"
-    sparser = interval_text(Interval(*sparser[["estimate", "low", "high"]].astype(float)))
-    assert f"slightly less than with the pyramid alone ({sparser}, too little to matter)" in text
-
-
-def test_numbers_that_sections_name_are_what_was_kept():
-    text = notebooks.source(CHAPTER).read_text()
-    gains = [
-        interval_text(mean_interval((with_it - without).dropna()))
-        for with_it, without in (
-            [own_values("accuracy", data, v, test="own") for v in ("fpn+l1+pool", "fpn+l1")]
-            for data in ("fashion_mnist", ARTICLES, PHOTOGRAPHS)
-        )
-    ]
-    fashion, articles, photographs = gains
-    assert f"{fashion} (Fashion-MNIST), {articles} (articles) and {photographs} (photo" in text
-    fields = [
-        own_values("erf_distance", PHOTOGRAPHS, variant, part="distance").mean()
-        for variant in ("none", "fpn+l1+pool", "fpn")
-    ]
-    plain, top_gap_has, pyramid = (f"{field:.3f}" for field in fields)
-    assert f"(from {plain} to {top_gap_has})" in text
-    assert f"the pyramid alone has {pyramid}" in text
-    centres = [
-        own_values("erf_distance", PHOTOGRAPHS, variant, part="centre").mean()
-        for variant in ("none", "fpn+l1+pool")
-    ]
-    assert centres[1] < centres[0]
-    rows = results("workstation").verdicts.set_index(["claim", "data"])
-    shrinks = rows.loc[("erf-distance-rises-beside-the-pyramid", PHOTOGRAPHS)]
-    ends = interval_text(Interval(*shrinks[["estimate", "low", "high"]].astype(float)))
-    assert f"on fine-tuned photographs it shrinks ({ends}, six networks)" in text
-    auto = {"attack": "auto_attack", "battery": "auto", "counts": "unchanged"}
-    left = [
-        64 * own_values("robust_accuracy", PHOTOGRAPHS, variant, **auto).mean()
-        for variant in ("none", "fpn+l1+pool", "l1")
-    ]
-    plain, top_gap_has, l1 = (f"{value:.0f}" for value in left)
-    assert (
-        f"(of 64 images {plain} of the unmodified ones, {top_gap_has} of Top-GAP's, {l1} " in text
-    )
-    steps = select(results("workstation").frame, battery="steps", counts="unchanged")
-    gain = steps.groupby(["variant", "data", "steps"])["value"].mean()
-    gain = gain["fpn+l1+pool"] - gain["none"]
-    fashion, articles = (
-        "{:.3f}, {:.3f} and {:.3f}".format(*(gain[data, n] for n in (20, 50, 100)))
-        for data in ("fashion_mnist", ARTICLES)
-    )
-    assert f"it is {fashion} on Fashion-MNIST and {articles} on articles, after 20, 50" in text
-    rows = results("workstation").verdicts.set_index(["claim", "data"])["estimate"]
-    assert (
-        f"keeps {-rows['below-fgsm-training', ARTICLES]:.2f} more than Top-GAP under APGD" in text
-    )
-    assert f"PGD training {-rows['below-adversarial-training', ARTICLES]:.2f} more" in text
-    auto = {"battery": "auto", "counts": "correct", "epsilon": top_gap.rounded(8 / 255)}
-    right = [
-        own_values("robust_accuracy", ARTICLES, v, **auto).mean()
-        for v in ("fgsm_at", "pgd_at", *[f"{way}+fpn+l1+pool" for way in ("fgsm_at", "pgd_at")])
-    ]
-    right += [own_values("robust_accuracy", ARTICLES, "fpn+l1+pool", **auto).mean()]
-    said = (
-        "they have {:.2f} and {:.2f} (with Top-GAP beside them {:.2f} and {:.2f}), Top-GAP {:.2f}"
-    )
-    assert said.format(*right) in text
-    kept = results("workstation").frame
-    pgd = results("workstation").verdicts.set_index(["claim", "data"])
-    for claim, words in (
-        ("top-gap-keeps-robustness-of-adversarial-training", "what PGD leaves by {}"),
-        (
-            "top-gap-keeps-auto-attack-accuracy-of-adversarial-training",
-            "what AutoAttack leaves right changes by {}",
-        ),
-        ("top-gap-adds-accuracy-to-adversarial-training", "clean accuracy rises by {}"),
-        ("more-than-l1-alone-at-the-same-dose", "AutoAttack leaves {} more of Top-GAP's"),
-    ):
-        ends = pgd.loc[(claim, ARTICLES), ["estimate", "low", "high"]].astype(float)
-        assert words.format(interval_text(Interval(*ends))) in text
-    strong = select(kept, data=ARTICLES, strength=10.0, test="own", status="done")
-    clean = strong[strong["metric"] == "accuracy"].groupby("variant")["value"].mean()
-    assert f"at a clean accuracy of {clean['fpn+l1+pool']:.2f} against" in text
-    assert f"learns hardly anything at λ = 10 ({clean['l1']:.2f})" in text
-    digits = results("desktop").verdicts.set_index(["claim", "data"])["estimate"]
-    added = digits["pooling-adds-to-auto-attack-accuracy", "digit_canvas"]
-    assert f"On digits pooling adds {added:.2f} to what pyramid and L1 keep" in text
-    ends = [
-        own_values("erf_distance", ARTICLES, variant, part="distance").mean()
-        for variant in ("fpn", "fpn+l1+pool")
-    ]
-    assert "grows on articles (from {:.3f} to {:.3f},".format(*ends) in text
-    ious = [own_values("mask_iou", ARTICLES, v).mean() for v in ("none", "fpn+l1+pool", "fpn")]
-    plain = "falls from {:.3f} to {:.3f}; the pyramid alone has {:.3f}".format(*ious)
-    assert f"(The plain IOU {plain}.)" in text
-    corrupted = [
-        own_values("corrupted_accuracy", ARTICLES, v).mean()
-        for v in ("none", "l1", "fpn+l1", "fpn+l1+pool")
-    ]
-    parts = "{:.3f}, L1 alone {:.3f}, pyramid with L1 {:.3f} and Top-GAP {:.3f}".format(*corrupted)
-    assert f"the unmodified network has {parts}" in text
-    both = ("fpn+l1+pool", "none")
-    clean = [own_values("accuracy", "digit_canvas", v, "desktop", test="own") for v in both]
-    assert f"0.{100 * (clean[0] - clean[1]).mean():02.0f} are a gain in clean accuracy" in text
-    ends = top_gap_tables.training_steps()["times as long"]
-    assert f"takes {ends.min():.1f} to {ends.max():.0f} times as long" in text
-    assert f"({ends.min():.1f} to {ends.max():.0f} times the time of a plain one" in text
 
 
 def test_what_is_said_of_pooling_with_l1_on_photographs_is_what_was_kept():
@@ -714,34 +452,6 @@ def test_what_is_said_of_pooling_with_l1_on_photographs_is_what_was_kept():
     assert f"at its resolution, pooling with L1 has {sparse:.2f})" in text
 
 
-def test_what_is_said_of_l1_on_activations_and_of_steps_is_what_was_kept():
-    text = notebooks.source(CHAPTER).read_text()
-    of_last = select(results("workstation").frame, data=ARTICLES, variant="last")
-    marked = select(of_last, metric="class_map_sparsity").groupby("strength")["value"].mean()
-    assert f"{marked[0.1]:.3f} of it is marked at λ = 0.1 and {marked[1.0]:.3f} at 1" in text
-    row = results("workstation").verdicts.set_index(["claim", "data"])
-    ends = row.loc[("more-than-l1-on-activations", ARTICLES), ["estimate", "low", "high"]]
-    assert f"(under PGD {interval_text(Interval(*ends.astype(float)))}, three" in text
-    ends = row.loc[("more-than-l1-alone-under-auto-attack", "fashion_mnist")]
-    assert ends["verdict"] == "open"
-    ends = interval_text(Interval(*ends[["estimate", "low", "high"]].astype(float)))
-    assert f"on Fashion-MNIST that is open ({ends})" in text
-    attack = {"counts": "unchanged", "battery": "none", "epsilon": top_gap.rounded(1 / 255)}
-    for data, words in ((CIFAR10, "{} against {} on CIFAR-10"), (ARTICLES, "{} against {} on art")):
-        pgd, fgsm = (
-            f"{own_values('robust_accuracy', data, 'none', attack=name, **attack).mean():.3f}"
-            for name in ("pgd", "fgsm")
-        )
-        assert words.format(pgd, fgsm) in text
-    sizes = [own_values("class_map_sparsity", CIFAR10, v).mean() for v in ("fpn+l1+pool", "none")]
-    assert "on CIFAR-10 {:.2f} and {:.2f}.".format(*sizes) in text
-    beside = own_values("accuracy", ARTICLES, "fpn+l1+pool", test="shifted")
-    beside = mean_interval(
-        (beside - own_values("accuracy", ARTICLES, "fpn", test="shifted")).dropna()
-    )
-    assert f"against the pyramid alone it is {interval_text(beside)})" in text
-
-
 def test_what_is_said_of_the_cost_is_what_was_measured():
     text = notebooks.source(CHAPTER).read_text()
     rows = pd.DataFrame(measured("cpu")["rows"])
@@ -749,41 +459,6 @@ def test_what_is_said_of_the_cost_is_what_was_measured():
     assert f"it is {rows['top_gap']:.2f} times, and {rows['fine-tuned: top_gap']:.2f} times" in text
     peaks = [rows[f"fine-tuned: {name}, peak above start"] for name in ("top_gap", "none")]
     assert "peaks at {:.0f} MiB above the start, without a method at {:.0f}".format(*peaks) in text
-
-
-def test_what_sections_say_of_cifar10_is_what_was_kept():
-    text = notebooks.source(CHAPTER).read_text()
-    names = ("fpn+l1+pool", "none", "l1")
-
-    def means(metric, **where):
-        return [own_values(metric, CIFAR10, variant, **where).mean() for variant in names]
-
-    unchanged = {"attack": "pgd", "battery": "none", "counts": "unchanged", "steps": 20}
-    left = means("robust_accuracy", **unchanged)
-    says = (
-        "{:.3f} of its predictions survive that PGD, {:.3f} of the unmodified network's and {:.3f}"
-    )
-    assert says.format(*left) in text
-    top_gap_has, plain, _ = means("accuracy", test="own")
-    assert f"clean accuracy is {top_gap_has:.3f} against {plain:.3f} here" in text
-    radii = {top_gap.rounded(n / 255): n for n in (1, 8)}
-    auto = {"battery": "auto", "counts": "unchanged"}
-    of = {n: means("robust_accuracy", epsilon=size, **auto) for size, n in radii.items()}
-    assert of[8] == [0, 0, 0]
-    leaves = "{:.2f} of Top-GAP, {:.2f} with L1 alone and {:.2f} of the unmodified network"
-    assert leaves.format(of[1][0], of[1][2], of[1][1]) in text
-    square = {"battery": "parts", "parts": "square", "counts": "unchanged"}
-    assert f"5,000 queries leaves {means('robust_accuracy', **square)[0]:.2f} of Top-GAP" in text
-    loss = own_values("training_loss", CIFAR10, "none").mean()
-    assert f"(on CIFAR-10 the training loss is {loss:.2f})" in text
-    verdicts = results("workstation").verdicts.set_index(["claim", "data"])
-    for claim, words in (
-        ("l1-alone-helps", "neither with L1 alone ({})"),
-        ("fgsm-accuracy-rises", "nor with all three ({})"),
-        ("l1-alone-keeps-accuracy", "and L1 alone costs accuracy ({})"),
-    ):
-        ends = Interval(*verdicts.loc[(claim, CIFAR10), ["estimate", "low", "high"]].astype(float))
-        assert words.format(interval_text(ends)) in text
 
 
 def test_what_sections_say_without_a_claim_is_what_was_kept():
@@ -810,33 +485,6 @@ def mean_of(metric, data, variant, **where):
     """Return the mean over networks, as text of two digits and of three."""
     mean = own_values(metric, data, variant, **where).mean()
     return f"{mean:.2f}", f"{mean:.3f}"
-
-
-def test_what_is_said_of_photographs_from_random_weights_is_so():
-    three = ["none", "l1", top_gap.ALL_THREE]
-    fgsm = {"attack": "fgsm", "counts": "unchanged"}
-    auto = fgsm | {"attack": "auto_attack"}
-    left, hard = (
-        [mean_of("robust_accuracy", FROM_SCRATCH, v, **of)[0] for v in three] for of in (fgsm, auto)
-    )
-    clean = [mean_of("accuracy", FROM_SCRATCH, v, test="own")[1] for v in three]
-    text = notebooks.source(CHAPTER).read_text()
-    assert "FGSM leaves {} of the unmodified network's predictions, {} with".format(*left) in text
-    assert (
-        f"alone and {left[2]} of Top-GAP's, at clean accuracies of {clean[0]}, {clean[1]}" in text
-    )
-    assert f"{clean[1]} and {clean[2]}; pyramid" in text
-    assert "more, {} of the unmodified ones' predictions, {} with L1".format(*hard) in text
-    rows = results("workstation").verdicts.query("data == @FROM_SCRATCH")
-    rows = rows.set_index("claim")
-    assert set(rows["n"].dropna()) <= {0, 3}
-    beside = rows.loc["more-than-l1-alone-at-the-same-dose-at-1-255"]
-    assert beside["verdict"] == "open"
-    assert (
-        "({estimate:.2f} [{low:.2f}, {high:.2f}], three".format(**beside).replace("-", "−") in text
-    )
-    decided = rows[~rows["verdict"].isin(["open", "not run"])]
-    assert decided.index.tolist() == ["more-than-l1-at-the-same-strength"]  # "nearly all"
 
 
 def test_what_is_said_of_strengths_between_is_so():
@@ -866,40 +514,3 @@ def test_what_is_said_of_maps_of_photographs_from_random_weights_is_so():
     part = {"part": "distance"}
     fields = [mean_of("erf_distance", FROM_SCRATCH, v, **part)[1] for v in pair[::-1]]
     assert "of 64 pixels {1} in place of {0}".format(*fields) in text
-
-
-def test_what_is_said_of_adversarial_training_with_top_gap_is_so():
-    text = notebooks.source(CHAPTER).read_text()
-    rows = results("workstation").verdicts.set_index(["claim", "data"])
-    row = rows.loc[("top-gap-keeps-auto-attack-accuracy-of-fgsm-training", ARTICLES)]
-    auto = {"battery": "auto", "counts": "correct"}
-    ways = ("fgsm_at+fpn+l1+pool", "fgsm_at")
-    right = [own_values("robust_accuracy", ARTICLES, v, **auto) for v in ways]
-    right = [f"{one[right[0].index].mean():.2f}" for one in right]  # three pairs
-    both = "AutoAttack leaves {} right with Top-GAP, {} without (mean of two radii; ".format(*right)
-    ends = "{estimate:.2f} [{low:.2f}, {high:.2f}])".format(**row).replace("-", "−")
-    assert f"{both}{ends[:-1]}; three pairs)" in text
-    assert f"stayed behind, and p is {row['p']:.3f}" in text
-    clean = [own_values("accuracy", ARTICLES, v, test="own")[:3] for v in ways]
-    clean = [of.map("{:.2f}".format) for of in clean]
-    said = "accuracies of {}, {} and {} against {}, {} and {}:"
-    assert said.format(*clean[0], *clean[1]) in text
-    ways = ("pgd_at", "pgd_at+fpn+l1+pool")
-    means = [own_values("accuracy", ARTICLES, v, test="own").mean() for v in ways]
-    assert "from {:.3f} to {:.3f}; what AutoAttack".format(*means) in text
-
-
-def test_what_is_said_of_l1_alone_and_pgd_training_is_so():
-    text = notebooks.source(CHAPTER).read_text()
-    rows = results("workstation").verdicts.set_index(["claim", "data"])
-    row = rows.loc[("more-than-l1-at-the-same-strength", FROM_SCRATCH)]
-    ends = interval_text(Interval(*row[["estimate", "low", "high"]]))
-    clean = {v: own_values("accuracy", FROM_SCRATCH, v, test="own").mean() for v in ("l1", ALL)}
-    more = f"under FGSM ({ends}; a loss of 0.05 is not excluded), at {clean[ALL] - clean['l1']:.3f}"
-    assert f"{more} more accuracy" in text
-    at_8 = {"counts": "unchanged", "epsilon": top_gap.rounded(8 / 255), "battery": "auto"}
-    left = mean_of("robust_accuracy", ARTICLES, "pgd_at", **at_8)[0]
-    accuracy = mean_of("accuracy", ARTICLES, "pgd_at", test="own")[0]
-    frame = select(results("workstation").frame, data=ARTICLES, variant=ALL, strength=10, **at_8)
-    said = f"{accuracy}, and AutoAttack at 8/255 leaves it {left}, Top-GAP at λ = 10 "
-    assert f"{said}{frame['value'].mean():.2f}" in text

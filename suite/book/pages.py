@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from suite.book import agreement, benchmarks
 from suite.data import SOURCES
 from suite.errors import UsageError
 from suite.evidence import headlines
-from suite.evidence.claims import TIERS, load_claims, on_printed_numbers
+from suite.evidence.claims import TIERS, load_claims, load_settings, on_printed_numbers
 from suite.evidence.names import name_of
-from suite.evidence.power import power_rows
+from suite.evidence.render import markdown_table, render, tier_name, words
 from suite.evidence.report import all_verdicts, best_profile, with_claims
 from suite.evidence.results import load_results, save_tables
-from suite.evidence.rules import CANNOT, MARGINS, NOT_RUN, RULES, WORDS, decide
+from suite.evidence.rules import NOT_RUN, NOT_TESTABLE, RULES, WORDS, decide
+from suite.evidence.scale import copies_of
 from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder, read_yaml
 from suite.store import Kept, Store
@@ -42,7 +43,6 @@ def write_pages(folder: Path) -> None:
         "tally.md": " ".join(tallies) + "\n",
         "results.md": headline_table(rows, linked=True),
         "evidence.md": evidence_page(verdicts, folder),
-        "power.md": _page("power", rows=power_rows(verdicts, chapter_name)),
         "status.md": status_page(),
         "benchmarks.md": _page("benchmarks", **benchmarks.contents(folder)),
         "agreement.md": agreement_page(folder),
@@ -69,7 +69,7 @@ def chapter_name(chapter: str) -> str:
     ('PILCRO', 'Marginal density')
     """
     before, colon, _ = notebooks.title(chapter).partition(":")
-    return before if colon else _words(chapter).capitalize()
+    return before if colon else words(chapter).capitalize()
 
 
 def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -77,12 +77,9 @@ def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for chapter in with_evidence():
         rows = headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter])
-        claims = load_claims(chapter)
-        effects = [headlines.relative(claims, row) for _, row in rows.iterrows()]
+        effects = [headlines.relative(row) for _, row in rows.iterrows()]
         rows[["middle", "low", "high", "unit_of_effect"]] = effects
-        rows.loc[rows["verdict"] == CANNOT, ["middle", "low", "high"]] = np.nan
-        margins = {claim["id"] for claim in claims if claim["test"]["rule"] in MARGINS}
-        rows["within"] = rows["claim"].isin(margins)
+        rows.loc[rows["verdict"] == NOT_TESTABLE, ["middle", "low", "high"]] = np.nan
         setting = [_setting(row) for _, row in rows.iterrows()]
         parts.append(rows.assign(paper=chapter_name(chapter), chapter=chapter, setting=setting))
     rows = pd.concat(parts, ignore_index=True)
@@ -129,9 +126,8 @@ def headline_table(rows: pd.DataFrame, *, linked: bool) -> str:
     for row in rows.itertuples():
         target = f"{row.chapter}-{row.section}".replace("_", "-")
         says = f"{{ref}}`{row.says} <{target}>`" if linked else row.says
-        verdict = f"**{row.verdict}**{', but not everywhere' if row.mixed else ''}"
-        table.append([row.paper, says, verdict, row.measured, row.on])
-    return markdown_table(["paper", "headline claim", "verdict", "measured", "on"], table)
+        table.append([row.paper, says, f"**{row.word}**", row.scale, row.measured, row.on])
+    return markdown_table(["paper", "headline claim", "verdict", "scale", "measured", "on"], table)
 
 
 def judge_kept(readme: Path) -> list[Path]:
@@ -166,11 +162,6 @@ def with_evidence() -> list[str]:
     pages = [Path(entry["file"]).name for part in parts for entry in part["chapters"]]
     chapters = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
     return sorted(chapters, key=pages.index)
-
-
-def tier_name(tier: str) -> str:
-    """Return what pages call a tier."""
-    return "added here" if tier == "ours" else tier
 
 
 def summary_table(verdicts: pd.DataFrame) -> str:
@@ -216,11 +207,12 @@ def _evidence(
     tested = every[(every["claim"] == claim["id"]) & (every["verdict"] != NOT_RUN)]
     found = dict.fromkeys(shown[shown["claim"] == claim["id"]]["verdict"])
     words = list(found) or [NOT_RUN]
-    stand_ins = {name: claim["stands_for"].get(name, [name]) for name in claim["data_of_paper"]}
-    absent = [name_of(name) for name, data in stand_ins.items() if not {*data} & {*tested["data"]}]
+    settings, done = load_settings(chapter), {*tested["data"]}
+    copies = {name: {name, *copies_of(settings, name)} for name in claim["data_of_paper"]}
+    absent = [name_of(name) for name, data in copies.items() if not data & done]
     printed = on_printed_numbers(claim)
     return {
-        "verdicts": tested[["on", "word", "measured"]].to_numpy().tolist(),
+        "verdicts": tested[["on", "word", "scale", "remark", "measured"]].to_numpy().tolist(),
         "heading": ", ".join(words),
         "classes": " ".join(f"word-{word.replace(' ', '-')}" for word in words),
         "absent": absent,
@@ -249,7 +241,7 @@ def status_page() -> str:
         if (provenance := json.loads(file.read_text(encoding="utf-8"))).get("here") != 0
     ]
     profiles = [
-        [_words(chapter), profile, ", ".join(_data_of(notebooks.all_parameters(chapter, settings)))]
+        [words(chapter), profile, ", ".join(_data_of(notebooks.all_parameters(chapter, settings)))]
         for chapter in notebooks.chapters()
         for profile, settings in notebooks.profiles(chapter).items()
     ]
@@ -260,7 +252,7 @@ def _run(provenance: Mapping[str, Any]) -> list[str]:
     names = ("device", "threads", "torch", "commit")
     device, threads, *versions = (", ".join(map(str, provenance[name])) for name in names)
     work, ended = f"{provenance['seconds']:,.0f}", provenance["ended"].get("last", "")[:10]
-    run = [_words(provenance["chapter"]), provenance["profile"], str(provenance["units"])]
+    run = [words(provenance["chapter"]), provenance["profile"], str(provenance["units"])]
     return [*run, work, ended, f"{device} ({threads})", *versions]
 
 
@@ -271,37 +263,6 @@ def _data_of(settings: Mapping[str, Any]) -> list[str]:
     return [f"`{name}`" for name in dict.fromkeys(names)]
 
 
-def _words(name: str) -> str:
-    return name.replace("-", " ").replace("_", " ")
-
-
-def _cell(value: Any) -> str:
-    return str(value).replace("|", "\\|")
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table in Markdown; bars within cells are escaped.
-
-    >>> print(markdown_table(["a", "b"], [["1", "x|y"]]))
-    | a | b |
-    |---|---|
-    | 1 | x\\|y |
-    """
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def _page(name: str, **values: Any) -> str:
     """Fill in the template of a page."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"words": _words, "cell": _cell, "tier": tier_name}
-    page = environment.get_template(f"{name}.md.jinja").render(values, table=markdown_table)
-    return page.rstrip() + "\n"
+    return render(TEMPLATES / f"{name}.md.jinja", **values)

@@ -10,28 +10,42 @@ import pandas as pd
 
 from suite.errors import UsageError, expected
 from suite.evidence.rules import (
-    CANNOT,
+    CONTRADICTED,
+    HOLDS,
+    INCONCLUSIVE,
     LEAST_UNITS,
     NOT_RUN,
-    OPEN,
+    NOT_TESTABLE,
     RULES,
     UNIT_COLUMNS,
-    WITHDRAWN,
     WORDS,
     Finding,
     Verdict,
     decide,
+)
+from suite.evidence.scale import (
+    KINDS,
+    Setting,
+    Trainings,
+    copies_of,
+    networks_alone,
+    scale_of,
+    word_at,
 )
 from suite.evidence.statistics import Interval, correlation, holm
 from suite.evidence.tables import select
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
 
 TIERS = ("headline", "supporting", "ours")
-UNITS = (*UNIT_COLUMNS, "timing")
 REQUIRED = """id tier says quote where section published unit smallest_effect data networks
-data_of_paper stands_for written test""".split()
-OPTIONAL = "published_effect quantity needs least_units withdrawn printed seen shown".split()
-MEANS = ("level", "paired", "not_worse", "apart", "unequal_change")
+data_of_paper written test""".split()
+OPTIONAL = """published_effect quantity needs least_units untestable printed seen looks main
+trained elsewhere""".split()
+MEANS = ("level", "paired", "not_worse")
+# The columns of `judge`, in this order; what each holds is said there.
+COLUMNS = """claim data network main tier scale verdict word detail looks statistic unit estimate
+low high n p p_holm needed effect effect_low effect_high effect_of_paper smallest within
+published_effect accuracy accuracy_of_paper""".split()
 NAN = float("nan")
 
 Claim = Mapping[str, Any]
@@ -41,13 +55,16 @@ Claim = Mapping[str, Any]
 def load_claims(chapter: str) -> list[dict[str, Any]]:
     """Read the claims of a chapter from `notebooks/claims`; one without that file has none.
 
+    What the file has under `defaults` is part of each claim that does not say otherwise.
+
     Raises:
         UsageError: a claim is not sound; it names the file, the claim and what was expected.
     """
     file = NOTEBOOKS / "claims" / f"{chapter}.yml"
     if not file.exists():
         return []
-    claims = read_yaml(file)["claims"]
+    contents = read_yaml(file)
+    claims = [contents.get("defaults", {}) | claim for claim in contents["claims"]]
     check_claims(claims, file.name, _columns(chapter))
     return claims
 
@@ -56,10 +73,10 @@ def load_claims(chapter: str) -> list[dict[str, Any]]:
 def load_words(chapter: str) -> dict[str, Any]:
     """Read what else the claims file of a chapter says: `names` of kinds, `advice`, `scale`.
 
-    The last says at what scale the paper worked.
+    The last says in words at what scale the paper worked.
 
     Raises:
-        UsageError: advice for a claim or a word that there is not.
+        UsageError: advice for a claim or a word that does not exist.
     """
     file = NOTEBOOKS / "claims" / f"{chapter}.yml"
     words = read_yaml(file) if file.exists() else {}
@@ -69,7 +86,19 @@ def load_words(chapter: str) -> dict[str, Any]:
     }
 
 
-UNDECIDED = "what was measured here cannot decide it"
+@functools.cache
+def load_settings(chapter: str) -> tuple[Setting, ...]:
+    """Read on which data, with which networks, the paper of a chapter worked.
+
+    Raises:
+        UsageError: a setting is not sound; it names the file and what was expected.
+    """
+    settings = load_published(chapter).get("settings", [])
+    try:
+        return tuple(Setting(**setting) for setting in settings)
+    except TypeError as error:
+        what = f"settings of data, network, options, epochs and accuracy ({error})"
+        raise expected(f"published/{chapter}.yml", what, settings) from error
 
 
 def check_advice(advice: Sequence[Mapping[str, Any]], claims: Sequence[Claim], file: str) -> None:
@@ -92,7 +121,8 @@ def check_advice(advice: Sequence[Mapping[str, Any]], claims: Sequence[Claim], f
 @functools.cache
 def load_published(chapter: str) -> dict[str, Any]:
     """Read what the paper published from `notebooks/published`."""
-    return read_yaml(NOTEBOOKS / "published" / f"{chapter}.yml")
+    file = NOTEBOOKS / "published" / f"{chapter}.yml"
+    return read_yaml(file) if file.exists() else {}
 
 
 def _columns(chapter: str) -> set[str]:
@@ -126,8 +156,9 @@ def check_claims(claims: Sequence[Claim], file: str, columns: set[str]) -> None:
             known = ", ".join((*REQUIRED, *OPTIONAL))
             raise UsageError(f"{name}: unknown {', '.join(unknown)}; expected {known}")
         _one_of(f"{name}: tier", claim["tier"], TIERS)
-        _one_of(f"{name}: unit", claim["unit"], UNITS)
+        _one_of(f"{name}: unit", claim["unit"], UNIT_COLUMNS)
         _one_of(f"{name}: rule", claim["test"].get("rule"), RULES)
+        _check_needs(name, claim)
         size = claim["smallest_effect"]
         if not isinstance(size, dict) or not size.get("why") or not size.get("size", 0) > 0:
             raise expected(f"{name}: smallest_effect", "a positive size, and why", size)
@@ -147,6 +178,24 @@ def _check_columns(name: str, claim: Claim, columns: set[str]) -> None:
         used |= {*need.get("where", {})}
     if columns and (wrong := sorted(used - columns)):
         raise expected(f"{name}: columns", f"some of {', '.join(sorted(columns))}", wrong)
+
+
+def _check_needs(name: str, claim: Claim) -> None:
+    """Check that no precondition is the outcome: rows that the test reads on the claimed side."""
+    test = claim["test"]
+    settings = test.get("settings", {})
+    side = {settings["between"]: settings["first"]} if "first" in settings else {}
+    outcome = test.get("where", {}) | side
+    for need in claim.get("needs", []):
+        shared = outcome.keys() & need["where"].keys()
+        overlap = [{*_listed(outcome[c])} & {*_listed(need["where"][c])} for c in shared]
+        of_a_part = not side and need["where"].keys() - outcome.keys()
+        if "metric" in shared and all(overlap) and not of_a_part:
+            raise expected(f"{name}: needs", "a precondition that is not the outcome", need)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _one_of(what: str, value: Any, choices: Sequence[str] | Mapping[str, Any]) -> None:
@@ -171,52 +220,132 @@ def published_effect(claim: Claim) -> float | None:
     return _effect(claim["published_effect"]) if "published_effect" in claim else None
 
 
-def judge(claims: Sequence[Claim], frame: pd.DataFrame) -> pd.DataFrame:
+def judge(
+    claims: Sequence[Claim],
+    frame: pd.DataFrame,
+    settings: Sequence[Setting] = (),
+    trainings: Trainings = (),
+) -> pd.DataFrame:
     """Decide each claim for each data set and network that it speaks of.
 
     Args:
         claims: from `load_claims`.
         frame: of one profile: one row a unit and metric, with the columns data, network, metric,
             value, status, profile, and those that the claims select by.
+        settings: of the paper, from `load_settings`.
+        trainings: how the networks of the profile were trained, from `scale.trainings_of`.
 
     Returns:
-        One row a verdict: claim, data, network, verdict (a word of `rules.WORDS`), detail,
-        statistic, estimate, low, high, n, p, p_holm (headlines: adjusted for their number),
-        needed (units that would settle what is open).
+        One row a verdict, with the columns `COLUMNS`: claim, data, network; main (whether this
+        panel decides the claim: the one that it names, else the tested one with most units); tier;
+        scale (of `scale.SCALES`); verdict (of `rules.WORDS`), word (the verdict, where nothing
+        was found with the scale of that), detail; looks (how often data were looked at before this
+        verdict, this time included); statistic, unit, estimate, low, high, n, p, p_holm (main
+        panels of headlines: adjusted for their number), needed (units that would settle what is
+        inconclusive); effect, effect_low, effect_high, effect_of_paper and smallest (estimate,
+        interval, published effect and smallest effect of interest as distances from no effect, in
+        the claimed direction; of ratios, logarithms), within (whether the claim is that something
+        stays within ± a margin, which is then `smallest`); published_effect (as printed, on the
+        scale of the estimate); accuracy (mean here, of the networks that a claim compares with) and
+        accuracy_of_paper.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for claim in claims:
         about = frame[frame["network"].isin(claim["networks"]) & frame["data"].isin(claim["data"])]
-        panels = about.groupby(["data", "network"], sort=False)
-        verdicts = {where: decided(claim, panel, frame) for where, panel in panels}
-        tested = {data for data, _ in verdicts}
+        groups = about.groupby(["data", "network"], sort=False)
+        panels = {(str(where[0]), str(where[1])): panel for where, panel in groups}
+        found = {where: decided(claim, panel, frame) for where, panel in panels.items()}
+        tested = {data for data, _ in found}
         for data in claim["data_of_paper"]:
-            if not tested & set(claim["stands_for"].get(data, [data])):
-                missing = Verdict(NOT_RUN, "the data or the machine are not at hand")
-                verdicts[data, " or ".join(claim["networks"])] = missing, None
-        for (data, network), (verdict, finding) in verdicts.items():
-            row = {"claim": claim["id"], "data": data, "network": network}
-            row |= {"verdict": verdict.word, "detail": verdict.detail, "needed": verdict.needed}
-            interval = finding.interval if finding else Interval(NAN)
-            row |= {"statistic": finding.statistic if finding else "", **interval._asdict()}
-            rows.append(row | {"p": finding.p if finding else NAN})
-    return _with_holm(claims, pd.DataFrame(rows))
+            if not tested & {data, *copies_of(settings, data)}:
+                why = claim.get("elsewhere", "the data or the machine are not available")
+                found[data, " or ".join(claim["networks"])] = Verdict(NOT_RUN, why), None
+        main = _main(claim, found)
+        for where, (verdict, finding) in found.items():
+            row = {"claim": claim["id"], "data": where[0], "network": where[1]}
+            row |= {"main": where == main, "tier": claim["tier"], "unit": claim["unit"]}
+            row |= {
+                "looks": _looks(claim, where[0]),
+                "accuracy": _accuracy(claim, panels.get(where)),
+            }
+            row |= dict(
+                zip(("scale", "accuracy_of_paper"), scale_of(claim, settings, where, trainings))
+            )
+            row |= {"scale": ""} if verdict.word == NOT_RUN else {}
+            rows.append(row | _numbers(claim, verdict, finding))
+    verdicts = _with_holm(pd.DataFrame(rows, columns=COLUMNS))
+    words = [word_at(*pair) for pair in zip(verdicts["verdict"], verdicts["scale"])]
+    return verdicts.assign(word=words)
 
 
-def _with_holm(claims: Sequence[Claim], verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Adjust the p-values of headlines for their number; one that does not bear it is open."""
-    if verdicts.empty:
-        return verdicts
-    headlines = {claim["id"] for claim in claims if claim["tier"] == "headline"}
-    decisive = ~verdicts["verdict"].isin([CANNOT, NOT_RUN, WITHDRAWN])
-    counted = verdicts["claim"].isin(headlines) & decisive & verdicts["p"].notna()
-    verdicts["p_holm"] = NAN
+Found = Mapping[tuple[str, str], tuple[Verdict, Finding | None]]
+
+
+def _main(claim: Claim, found: Found) -> tuple[str, str] | None:
+    """Return the panel that decides a claim: the one that it names, else that with most units."""
+    named = claim.get("main", {})
+    where = named.get("data", ""), named.get("network", "")
+    if where in found and found[where][0].word != NOT_RUN:
+        return where
+    sizes = {w: f.interval.n if f else -(v.word == NOT_RUN) for w, (v, f) in found.items()}
+    return max(sizes, key=lambda where: sizes[where], default=None)
+
+
+def _looks(claim: Claim, data: str) -> int:
+    """Return how often data were looked at: a rule is `seen` if it was written after a look."""
+    looks, base = claim.get("looks", {}), 2 if "seen" in claim else 1
+    return int(looks.get(data, base)) if isinstance(looks, Mapping) else int(looks)
+
+
+def _numbers(claim: Claim, verdict: Verdict, finding: Finding | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"verdict": verdict.word, "detail": verdict.detail}
+    row |= {"needed": verdict.needed, "statistic": "", **Interval(NAN)._asdict(), "p": NAN}
+    printed = published_effect(claim)
+    row |= {"published_effect": NAN if printed is None else printed, "p_holm": NAN}
+    if finding is None:
+        return row | {"within": False}
+    row |= {"statistic": finding.statistic, **finding.interval._asdict(), "p": finding.p}
+    interval = finding.interval
+    ends = sorted(map(finding.effect, (interval.low, interval.high)))
+    row |= dict(zip(("effect_low", "effect_high"), ends))
+    row["effect"] = finding.effect(interval.estimate)
+    row["effect_of_paper"] = NAN if printed is None else finding.effect(printed)
+    size = finding.least or abs(finding.effect(finding.bound)) or abs(finding.bound)
+    return row | {"smallest": size, "within": finding.sign == 0}
+
+
+def _accuracy(claim: Claim, rows: pd.DataFrame | None) -> float:
+    """Return the mean accuracy of the plain networks of a panel, else of all of them.
+
+    Where a precondition asks for accuracies, they are of the networks that it names.
+    """
+    if rows is None:
+        return NAN
+    metrics = ["accuracy", "usual_accuracy"]
+    found = networks_alone(rows[rows["metric"].isin(metrics)]).dropna(subset="value")
+    asked = [n["where"] for n in claim.get("needs", []) if n["where"].get("metric") in metrics]
+    wanted = next(iter(asked), claim["test"].get("where", {}))
+    wanted = wanted | {"main": True, "test": "own", "over_regularised": False}
+    for column, value in (wanted | {kind: ["none", "standard"] for kind in KINDS}).items():
+        if column != "metric" and column in found:
+            chosen = select(found, **{column: value})
+            found = chosen if len(chosen) else found
+    return float(found["value"].mean())
+
+
+def _with_holm(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Adjust the p-values of a paper's headlines, at their main panels, for their number.
+
+    A headline that holds, or is contradicted, by its own p-value alone is inconclusive.
+    """
+    counted = (verdicts["tier"] == "headline") & verdicts["main"].astype(bool)
+    counted &= ~verdicts["verdict"].isin([NOT_TESTABLE, NOT_RUN]) & verdicts["p"].notna()
     verdicts.loc[counted, "p_holm"] = holm(verdicts.loc[counted, "p"].tolist())
-    weak = counted & verdicts["verdict"].isin(["holds", "opposite"]) & (verdicts["p_holm"] >= 0.05)
-    would = verdicts["verdict"].replace({"holds": "hold", "opposite": "be opposite"})[weak]
+    weak = counted & verdicts["verdict"].isin([HOLDS, CONTRADICTED]) & (verdicts["p_holm"] >= 0.05)
+    would = verdicts["verdict"].replace({HOLDS: "hold", CONTRADICTED: "be contradicted"})[weak]
     after = ", but not after correction for several tests (Holm's)"
     verdicts.loc[weak, "detail"] = "alone it would " + would + after
-    verdicts.loc[weak, "verdict"] = OPEN
+    verdicts.loc[weak, "verdict"] = INCONCLUSIVE
     return verdicts
 
 
@@ -230,18 +359,17 @@ def decided(
         rows: of the data set and network.
         frame: all rows of the profile, for rules that compare data sets.
     """
-    if claim["unit"] == "timing":
-        return Verdict(NOT_RUN, "a time: the benchmarks decide"), None
+    if "elsewhere" in claim:
+        return Verdict(NOT_RUN, claim["elsewhere"]), None
     sound = rows[(rows["status"] == "done") & rows["value"].notna()]
-    withdrawn = claim.get("withdrawn")
+    untestable = claim.get("untestable")
     profiles = set(rows["profile"]) if "profile" in rows else set()
     if (
-        withdrawn
-        and profiles & {*withdrawn.get("profiles", profiles)}
-        and {*rows["data"]} & {*withdrawn.get("data", rows["data"])}
+        untestable
+        and profiles & {*untestable.get("profiles", profiles)}
+        and {*rows["data"]} & {*untestable.get("data", rows["data"])}
     ):
-        why = f"{UNDECIDED}: {withdrawn['why']}"
-        return Verdict(WITHDRAWN, why), None
+        return Verdict(NOT_TESTABLE, untestable["why"]), None
     test = claim["test"]
     chosen = select(sound, **test.get("where", {}))
     if test.get("negated"):
@@ -253,19 +381,20 @@ def decided(
     if chosen.empty or (sides and not sides <= set(chosen[settings["between"]])):
         return Verdict(NOT_RUN, "not measured at this profile"), None
     if unmet := _unmet(claim, sound):
-        return Verdict(CANNOT, unmet), None
+        return Verdict(NOT_TESTABLE, unmet), None
     if "against" in test:
-        reference = select(frame[frame["status"] == "done"], **test.get("where", {}))
-        reference = select(reference, **test["against"]).dropna(subset="value")
+        of = frame if "data" in test["against"] else rows
+        where = test.get("where", {}) | test["against"]
+        reference = select(of[of["status"] == "done"], **where).dropna(subset="value")
         sign = -1 if test.get("negated") else 1
         settings["reference"] = reference.assign(value=sign * reference["value"])
-        if settings["reference"].empty:
+        if reference.empty:
             return Verdict(NOT_RUN, "what it is compared with was not measured"), None
-        if test["rule"] == "stronger_trend" and settings["expected"] == "lower":
+        if test["rule"] == "trend_against" and settings["expected"] == "lower":
             pairs = settings["reference"]
             if not correlation(pairs[settings["x"]], pairs["value"]).low > 0:
                 missing = f"{settings['named']} shows no clear rise, so none can be missing here"
-                return Verdict(CANNOT, missing), None
+                return Verdict(NOT_TESTABLE, missing), None
     return _found(claim, chosen, settings)
 
 
@@ -278,7 +407,7 @@ def _found(
     least = claim.get("least_units", LEAST_UNITS if rule in MEANS else 0)
     if (n := finding.interval.n) < least:
         few = f"{n} of at least {least} {claim['unit']}s"
-        return Verdict(CANNOT, few), finding
+        return Verdict(NOT_TESTABLE, few), finding
     return decide(finding, published_effect(claim)), finding
 
 

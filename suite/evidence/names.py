@@ -28,3 +28,16 @@ def panel_name(panel: Any) -> str:
     """
     profile, data_set, network = panel
     return f"{name_of(data_set)} with {name_of(network)} ({profile})"
+
+
+def readable(value: Any) -> str:
+    """Write a value of a provenance without brackets.
+
+    >>> readable({"first": "a", "last": "b"}), readable([1, 2]), readable(1_200_000.5)
+    ('first a, last b', '1, 2', '1,200,000')
+    """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)

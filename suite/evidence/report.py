@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from suite.evidence.claims import UNDECIDED, load_claims, load_words
-from suite.evidence.names import PANEL, name_of
-from suite.evidence.rules import CANNOT, NOT_RUN, OPEN
+from suite.errors import UsageError
+from suite.evidence.claims import COLUMNS as JUDGED
+from suite.evidence.claims import load_claims, load_settings, load_words
+from suite.evidence.names import PANEL, name_of, readable
+from suite.evidence.rules import INCONCLUSIVE, NOT_RUN, NOT_TESTABLE
+from suite.evidence.scale import copies_of
 from suite.evidence.statistics import Interval, correlation, permutation_p
 from suite.evidence.tables import interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
 
-VERDICT_COLUMNS = [
-    *("chapter", "claim", "data", "network", "verdict", "detail", "statistic"),
-    *("estimate", "low", "high", "n", "p", "p_holm", "needed", "profile"),
-]
+VERDICT_COLUMNS = ["chapter", *JUDGED, "profile"]
+TEXTS = ("detail", "statistic", "scale")
 MOST_NEEDED = 10_000  # more than that is no plan
 PROFILES = ("paper", "workstation", "desktop", "laptop")  # the best first
 AGAIN = {"laptop": "; `make rerun` does so here", "desktop": "; `make rerun` does a part here"}
@@ -31,6 +32,12 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
     Args:
         kept_only: leave out the latest runs.
         every: also runs that are of none of `PROFILES`, which pages do not take for evidence.
+
+    Returns:
+        One row a verdict: `chapter`, the columns of `suite.evidence.claims.judge`, and `profile`.
+
+    Raises:
+        UsageError: a file has not these columns; it names the file.
     """
     tables = [pd.DataFrame(columns=VERDICT_COLUMNS)]
     for folder in (KEPT_RESULTS,) if kept_only else (executed_folder() / "results", KEPT_RESULTS):
@@ -39,9 +46,13 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
             run = file.parent.name
             shown = run.partition("+")[0] != "smoke" if every else run in PROFILES
             if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown:
-                texts: dict[Any, Any] = dict.fromkeys(("detail", "statistic"), str)
-                table = pd.read_csv(file, dtype=texts).assign(chapter=chapter)[VERDICT_COLUMNS]
-                tables.append(table.fillna(dict.fromkeys(texts, "")))
+                table = pd.read_csv(file, dtype=dict.fromkeys(TEXTS, str)).assign(chapter=chapter)
+                if missing := [name for name in VERDICT_COLUMNS if name not in table]:
+                    what = f"the columns {', '.join(missing)}: it is of an older version"
+                    raise UsageError(
+                        f"{file}: expected {what}; run 'python -m suite run {chapter}'"
+                    )
+                tables.append(table[VERDICT_COLUMNS].fillna(dict.fromkeys(TEXTS, "")))
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])
 
@@ -65,10 +76,9 @@ def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
 
     Returns:
         One row a verdict: the columns of `verdicts`, and those of the claim that tables show, `on`
-        (data, network and profile by their names), `measured` and `word` (in words).
+        (data, network and profile by their names), `measured` and `remark` (in words).
     """
-    columns = ["id", "says", "tier", "section", "published", "unit"]
-    claims = pd.DataFrame(load_claims(chapter), columns=columns)
+    claims = pd.DataFrame(load_claims(chapter), columns=["id", "says", "section", "published"])
     claims = claims if section is None else claims[claims["section"] == section]
     rows = claims.rename(columns={"id": "claim"}).merge(verdicts, on="claim")
     on = rows["data"].map(name_of) + ", " + rows["network"].map(name_of) + ", " + rows["profile"]
@@ -76,8 +86,8 @@ def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
     statistic = [in_words(text, names) for text in rows["statistic"].fillna("")]
     rows = rows.assign(on=on, statistic=statistic)
     return rows.assign(
-        measured=["" if row["verdict"] == CANNOT else measured(row) for _, row in rows.iterrows()],
-        word=[word(row) for _, row in rows.iterrows()],
+        measured=[measured(row) for _, row in rows.iterrows()],
+        remark=[remark(row) for _, row in rows.iterrows()],
     )
 
 
@@ -92,15 +102,25 @@ def in_words(statistic: str, names: Mapping[str, str]) -> str:
     return re.sub(pattern, lambda found: names[found[0]], statistic) if words else statistic
 
 
-def word(row: "pd.Series[Any]") -> str:
-    """Write a verdict with what stands beside it.
+def remark(row: "pd.Series[Any]") -> str:
+    """Write what stands beside a verdict: why, how large, how many would settle it, and looks.
 
-    >>> word(pd.Series({"verdict": "open", "detail": "", "needed": 31.0, "unit": "network"}))
-    'open: about 31 networks would settle it'
+    >>> row = {"verdict": "inconclusive", "detail": "", "needed": 31.0, "unit": "network"}
+    >>> remark(pd.Series(row | {"looks": 2}))
+    'about 31 networks would settle it, looked at 2 times'
     """
-    if row["verdict"] == OPEN and np.isfinite(row["needed"]) and row["needed"] <= MOST_NEEDED:
-        return f"open: about {row['needed']:.0f} {row['unit']}s would settle it"
-    return f"{row['verdict']}: {row['detail']}" if row["detail"] else str(row["verdict"])
+    parts = [row["detail"]]
+    if row["verdict"] == INCONCLUSIVE and not row["detail"] and row["needed"] <= MOST_NEEDED:
+        parts = [f"about {row['needed']:.0f} {row['unit']}s would settle it"]
+    if row["looks"] > 1 and row["verdict"] not in (NOT_RUN, NOT_TESTABLE):
+        parts.append(f"looked at {row['looks']:.0f} times")
+    return ", ".join(filter(None, parts))
+
+
+def _word(rows: pd.DataFrame) -> "pd.Series[str]":
+    """Return verdicts with their scale and what stands beside them."""
+    said = rows["word"] + (" (" + rows["scale"] + ")").where(rows["scale"] != "", "")
+    return said + (": " + rows["remark"]).where(rows["remark"] != "", "")
 
 
 COLUMNS = {"says": "claim", "on": "on", "word": "verdict", "published": "published"}
@@ -108,7 +128,7 @@ COLUMNS = {"says": "claim", "on": "on", "word": "verdict", "published": "publish
 
 def verdict_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Put what was published beside what was measured, of the claims that were tested."""
-    rows = rows.loc[rows["verdict"] != NOT_RUN, [*COLUMNS, "measured"]]
+    rows = rows[rows["verdict"] != NOT_RUN].assign(word=_word)[[*COLUMNS, "measured"]]
     return rows.rename(columns=COLUMNS).reset_index(drop=True)
 
 
@@ -127,11 +147,10 @@ def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
         compared = set(claim["statistic"]) - {""}
         lines = []
         for _, row in claim.iterrows():
-            what, _, rest = row["word"].partition(": ")
-            found = measured(row, with_p=False) if row["verdict"] != CANNOT else ""
+            found = measured(row, with_p=False)
             found = found.removeprefix(f"{row['statistic']}: ") if len(compared) == 1 else found
-            told = ": ".join(filter(None, [row["on"], found, rest.removeprefix(f"{UNDECIDED}: ")]))
-            lines.append(f"<b>{what}</b>, {told}")
+            told = ": ".join(filter(None, [row["on"], found, row["remark"]]))
+            lines.append(f"<b>{row['word']}</b> ({row['scale']}), {told}")
         first, once = claim.iloc[0], [*compared] if len(compared) == 1 else []
         says = [first["says"], *map("<i>{}</i>".format, once)]
         cells = {"claim": says, "published": [first["published"]], "here": lines}
@@ -140,11 +159,7 @@ def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def section_verdicts(
-    chapter: str,
-    verdicts: pd.DataFrame,
-    section: str,
-    *,
-    stand_ins: Mapping[str, str] | None = None,
+    chapter: str, verdicts: pd.DataFrame, section: str
 ) -> tuple[pd.DataFrame, str]:
     """Put the verdicts of a section into a table, and say what none of the profiles has tested.
 
@@ -153,8 +168,6 @@ def section_verdicts(
 
     Args:
         chapter, verdicts, section: see `with_claims`.
-        stand_ins: for data of the paper what takes their place here; they are not named where that
-            was tested.
 
     Returns:
         The table of `by_claim`, and sentences, empty if all claims were tested and no verdict was
@@ -164,11 +177,11 @@ def section_verdicts(
     tested = rows[rows["verdict"] != NOT_RUN]
     largest = tested["profile"] == tested.groupby("claim")["profile"].transform("last")
     words = tested["claim"] + " " + tested["verdict"]
-    left_out = ~largest & (words.isin(words[largest]) | (tested["verdict"] == CANNOT))
-    done = set(zip(tested["claim"], tested["data"], strict=True))
+    left_out = ~largest & (words.isin(words[largest]) | (tested["verdict"] == NOT_TESTABLE))
+    done, settings = set(zip(tested["claim"], tested["data"])), load_settings(chapter)
     absent: dict[str, list[str]] = {}
     for claim, says, data in dict.fromkeys(zip(rows["claim"], rows["says"], rows["data"])):
-        if not done & {(claim, data), (claim, (stand_ins or {}).get(data))}:
+        if not done & {(claim, name) for name in {data, *copies_of(settings, data)}}:
             absent.setdefault(data, []).append(says)
     parts = [
         f"on {name_of(data)}: {', '.join(claims)}" if data in set(tested["data"]) else name_of(data)
@@ -183,24 +196,11 @@ def section_verdicts(
 
 def measured(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:
     """Write the estimate of a verdict with its interval, p-value and number of units."""
-    if not np.isfinite(verdict["estimate"]):
+    if not np.isfinite(verdict["estimate"]) or verdict.get("verdict") == NOT_TESTABLE:
         return ""
     ends = interval_text(Interval(*verdict[["estimate", "low", "high"]]))
     p = f", p = {verdict['p']:.2g}" if with_p and np.isfinite(verdict["p"]) else ""
     return f"{verdict['statistic']}: {ends}{p}, n = {verdict['n']:.0f}"
-
-
-def readable(value: Any) -> str:
-    """Write a value of a provenance without brackets.
-
-    >>> readable({"first": "a", "last": "b"}), readable([1, 2]), readable(1_200_000.5)
-    ('first a, last b', '1, 2', '1,200,000')
-    """
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {item}" for name, item in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
 def origin(provenance: Mapping[str, Any]) -> str:

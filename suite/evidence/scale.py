@@ -1,98 +1,163 @@
-"""On what headlines rest: the data, how networks were trained, and how good they became."""
+"""At what scale a claim was tested: the paper's, a reduced one, or on data that stand in."""
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from suite.data import source
-from suite.evidence.names import name_of
-from suite.evidence.report import readable
-from suite.evidence.tables import select
-from suite.units import Training
+from suite.evidence.names import name_of, readable
+from suite.evidence.rules import NO_EFFECT
+from suite.networks import NETWORKS
+from suite.store import Record
 
+PAPERS, REDUCED, STAND_IN, OURS = SCALES = ("paper's", "reduced", "stand-in", "ours")
 # Columns that tell apart how networks were trained.
 KINDS = ("model", "variant", "method")
+# Options of a network that decide its size.
+SIZES = ("backbone", "blocks", "bottleneck", "hidden", "width")
+# How networks were trained: the identity of each, and its `accuracy` where that was measured.
+Trainings = Sequence[Mapping[str, Any]]
 
 
-def trainings_of(units: Iterable[Any]) -> list[Training]:
-    """Return the trainings among units, and those that other units are about, each once."""
-    found = (item for unit in units for item in (unit, getattr(unit, "training", None)))
-    return list({repr(item): item for item in found if isinstance(item, Training)}.values())
-
-
-def scale(
-    table: pd.DataFrame,
-    where: Mapping[Any, Any],
-    trainings: Sequence[Training],
-    names: Mapping[str, str],
-) -> str:
-    """Say on what the verdicts of a panel rest.
+@dataclass(frozen=True)
+class Setting:
+    """On what a paper worked.
 
     Args:
-        table: rows of the chapter.
-        where: profile, data and network of the panel.
-        trainings: of the chapter at this profile.
-        names: of the kinds of networks that the chapter compares.
+        data: the paper's data set, then copies of it: a part, re-encoded, of other resolution.
+        network: see `suite.networks.NETWORKS` and `PRETRAINED`.
+        options: of the network, those that decide its size.
+        epochs: of the training; None for a network that is pretrained, or where none is stated.
+        accuracy: on test images without a penalty, as the paper states it; NaN where it does not.
+    """
+
+    data: Sequence[str]
+    network: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int | None = None
+    accuracy: float = float("nan")
+
+    def met_by(self, training: Mapping[str, Any]) -> bool:
+        """Whether a network is at least as large, and trained at least as long, on all images."""
+        options = training.get("network_options", {})
+        options = {**options, **options.get("backbone_options", {})}
+        defaults = {
+            name: parameter.default
+            for network in (options.get("backbone", "resnet"), self.network)
+            if network in NETWORKS
+            for name, parameter in inspect.signature(NETWORKS[network]).parameters.items()
+        }
+        same = [_list(options.get(k, defaults.get(k))) == v for k, v in self.options.items()]
+        long = training.get("epochs", 0) >= (self.epochs or 0)
+        return all(same) and long and training.get("n_train") is None
+
+
+def _list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def trainings_of(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return the networks that records are about, each once, with its accuracy if that is there.
+
+    A training that was stopped early to look at it is part of the longer one.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for record in records:
+        network = record.unit.get("training", record.unit)
+        if not {"network", "data"} <= network.keys():
+            continue
+        stage = ("epochs",) if "cosine_epochs" in network else ()
+        key = str({name: value for name, value in network.items() if name not in stage})
+        entry = found.setdefault(key, dict(network))
+        entry |= {"epochs": max(entry["epochs"], network["epochs"])} if "epochs" in network else {}
+        if record.unit.get("metric") == "accuracy" and network.get("epochs") == entry.get("epochs"):
+            entry["accuracy"] = record.values.get("mean")
+    return list(found.values())
+
+
+def copies_of(settings: Sequence[Setting], data: str) -> set[str]:
+    """Return the data sets that are a paper's data set, or copies of it."""
+    return {name for setting in settings if data in setting.data for name in setting.data}
+
+
+def scale_of(
+    claim: Mapping[str, Any],
+    settings: Sequence[Setting],
+    where: tuple[str, str],
+    trainings: Trainings,
+) -> tuple[str, float]:
+    """Return the scale of a panel, of `SCALES`, and the accuracy that the paper states there.
+
+    Args:
+        claim: its `data_of_paper` are those on which the paper claims it; its `trained`, if there,
+            has fields of the trainings that it rests on, and of other trainings nothing is asked.
+        settings: of the paper; without any the comparison is this book's own.
+        where: data and network of the panel.
+        trainings: of its profile.
+    """
+    data, network = where[0].removesuffix("-cropped"), where[1]
+    fits = [s for s in settings if data in s.data and {*s.data} & {*claim["data_of_paper"]}]
+    fits = [setting for setting in fits if setting.network == network] or fits
+    if not fits:
+        return STAND_IN if settings else OURS, float("nan")
+    trained = {"data": data, "network": network, **claim.get("trained", {})}
+    here = [t for t in trainings if all(t.get(key) == value for key, value in trained.items())]
+    full = [s for s in fits if s.data[0] == data and s.network == network]
+    full = [s for s in full if here and all(map(s.met_by, here))]
+    return (PAPERS, full[0].accuracy) if full else (REDUCED, fits[0].accuracy)
+
+
+def word_at(verdict: str, scale: str) -> str:
+    """Write a verdict; that nothing was found is said with the scale at which it was looked for.
+
+    >>> word_at("no effect", "reduced"), word_at("holds", "reduced")
+    ('no effect at reduced scale', 'holds')
+    """
+    at = {REDUCED: " at reduced scale", STAND_IN: " on stand-in data"}
+    return verdict + at.get(scale, "") if verdict == NO_EFFECT else verdict
+
+
+def described(where: Mapping[Any, Any], trainings: Trainings) -> str:
+    """Describe on what the verdicts of a panel rest.
+
+    Args:
+        where: data and network of the panel.
+        trainings: of the chapter at its profile.
     """
     data = where["data"].removesuffix("-cropped")
-    here = [t for t in trainings if (t.data, t.network) == (data, where["network"])]
-    cropped = [t for t in here if t.crop_padding]
+    here = [t for t in trainings if (t["data"], t["network"]) == (data, where["network"])]
+    cropped = [t for t in here if t.get("crop_padding")]
     here = cropped if data != where["data"] else [t for t in here if t not in cropped] or here
     form = f" ({form})" if (form := _form(here)) else ""
-    name, about = name_of(where["data"]), source(data).about
-    about = about.removeprefix(f"{name}, ")
+    name = name_of(where["data"])
+    about = source(data).about.removeprefix(f"{name}, ")
     words = [f"{name} ({about})", name_of(where["network"]) + form]
-    short = []
-    if here:
-        number = max(training.n_train or 0 for training in here)
-        of = f" on {number:,} training images" if number else " on all training images"
-        epochs = sorted({training.cosine_epochs or training.epochs for training in here})
-        short = [f"besides short trainings of {epochs[0]} epochs"] if len(epochs) > 1 else []
-        words.append(f"{epochs[-1]} epoch{'s' * (epochs[-1] > 1)}{of}")
-    accuracy = select(table, **where)
-    if short and "panel" in accuracy:
-        plain = select(accuracy, panel="strength", method="standard", metric="accuracy")["value"]
-        short[0] += f" (standard training there: {plain.mean():.2f})" if len(plain) else ""
-    # Where images have groups, accuracy over all of them has a name of its own.
-    of_all = "accuracy" if (accuracy["metric"] == "accuracy").any() else "usual_accuracy"
-    accuracy = accuracy[accuracy["metric"] == of_all]
-    for name, value in {"main": True, "test": "own", "panel": "methods"}.items():
-        if name in accuracy and (chosen := accuracy[name] == value).any():
-            accuracy = accuracy[chosen]
-    if "over_regularised" in accuracy:
-        accuracy = accuracy[~accuracy["over_regularised"].astype(bool)]
-    if len(accuracy):
-        words.append(_accuracy(accuracy, names))
-    if "t_alpha" in accuracy and np.isfinite(t := accuracy["t_alpha"].min()):
-        text = f"without networks of α ≥ {t:.1e}, which classify too badly"
-        words.append(text.replace("e+0", "e"))
-    return ", ".join(words + short)
+    # The longest training first; None stands for all training images.
+    spans = {(t.get("cosine_epochs", t["epochs"]), t.get("n_train")) for t in here if "epochs" in t}
+    for epochs, number in sorted(spans, key=lambda s: (-s[0], -(s[1] or np.inf))):
+        of = "all" if number is None else f"{number:,}"
+        words.append(f"{epochs} epoch{'s' * (epochs > 1)} on {of} training images")
+    return ", ".join(words)
 
 
-def _form(trainings: Sequence[Training]) -> str:
-    """Say what options of the network all trainings share."""
-    options = [
-        {**t.network_options, **t.network_options.get("backbone_options", {})} for t in trainings
-    ]
-    first, *others = options or [{}]
-    shared = {
-        name: " + ".join(map(str, value)) if isinstance(value, list | tuple) else value
-        for name, value in first.items()
-        if name != "stem"
-        and isinstance(value, str | int | list | tuple)
-        and not isinstance(value, bool)
-        and all(other.get(name) == value for other in others)
-    }
-    return readable(shared)
+def networks_alone(rows: pd.DataFrame) -> pd.DataFrame:
+    """Leave out rows that were interpolated between networks, and so are of none."""
+    return rows[rows["against"].isna()] if "against" in rows else rows
 
 
-def _accuracy(rows: pd.DataFrame, names: Mapping[str, str]) -> str:
-    """Say how good the networks are: of each kind that has a name, else of all."""
-    kind = next((name for name in KINDS if name in rows), None)
-    if kind and rows[kind].isin(list(names)).any():
-        means = rows.groupby(kind)["value"].mean()
-        each = [f"{means[key]:.2f} ({name})" for key, name in names.items() if key in means]
-        return f"mean accuracy {', '.join(each)}"
-    return f"{'median ' * (len(rows) > 1)}accuracy {rows['value'].median():.2f}"
+def _form(trainings: Trainings) -> str:
+    """Write the options of size that all trainings share."""
+    parts = []
+    for training in trainings:
+        options = training.get("network_options", {})
+        options = {**options, **options.get("backbone_options", {})}
+        parts.append({name: options[name] for name in SIZES if name in options})
+    shared = (
+        {k: v for k, v in parts[0].items() if all(p.get(k) == v for p in parts)} if parts else {}
+    )
+    written = {k: " + ".join(map(str, v)) if isinstance(v, list) else v for k, v in shared.items()}
+    return readable(written)

@@ -94,7 +94,8 @@ def correlation(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> 
     z = np.arctanh(np.clip(rhos, -most, most))
     half = 1.96 * float(np.sqrt(np.sum((1 + rhos**2 / 2) / (sizes - 3)))) / len(parts)
     if len(parts) > 1:
-        half = max(half, _t_half(z))
+        spread = mean_interval(z)
+        half = max(half, spread.high - spread.estimate)
     low, high = np.tanh([z.mean() - half, z.mean() + half])
     return Interval(estimate, min(float(low), estimate), max(float(high), estimate), len(x))
 
@@ -104,8 +105,7 @@ def pearson_interval(x: ArrayLike, y: ArrayLike) -> Interval:
     n, estimate = np.size(x), float(pearson(x, y))
     if n < 4 or not np.isfinite(estimate):
         return Interval(estimate, n=n)
-    middle = np.arctanh(np.clip(estimate, -0.9999, 0.9999))
-    low, high = np.tanh(middle + np.array([-1.96, 1.96]) / np.sqrt(n - 3))
+    low, high = stats.pearsonr(x, y).confidence_interval(0.95)
     return Interval(estimate, float(low), float(high), n)
 
 
@@ -158,19 +158,20 @@ def mean_interval(values: ArrayLike) -> Interval:
     n, mean = len(values), float(values.mean())
     if n < 2:
         return Interval(mean, n=n)
-    half = _t_half(values)
-    return Interval(mean, mean - half, mean + half, n)
+    if _no_spread(values):
+        return Interval(mean, mean, mean, n)
+    low, high = stats.ttest_1samp(values, mean).confidence_interval(0.95)
+    return Interval(mean, float(low), float(high), n)
 
 
-def share_interval(successes: float, n: float) -> Interval:
+def share_interval(successes: int, n: int) -> Interval:
     """Estimate a proportion, with the exact interval of Clopper and Pearson.
 
     >>> [round(value, 3) for value in share_interval(0, 100)]
     [0.0, 0.0, 0.036, 100]
     """
-    low = stats.beta.ppf(0.025, successes, n - successes + 1) if successes > 0 else 0.0
-    high = stats.beta.ppf(0.975, successes + 1, n - successes) if successes < n else 1.0
-    return Interval(successes / n, float(low), float(high), round(n))
+    low, high = stats.binomtest(successes, n).proportion_ci(0.95, "exact")
+    return Interval(successes / n, float(low), float(high), n)
 
 
 def t_test_p(values: ArrayLike, mean: float = 0.0) -> float:
@@ -178,10 +179,9 @@ def t_test_p(values: ArrayLike, mean: float = 0.0) -> float:
     values = np.asarray(values, float)
     if len(values) < 2:
         return float("nan")
-    gap, error = values.mean() - mean, values.std(ddof=1) / np.sqrt(len(values))
-    if error == 0:
-        return 1.0 if gap == 0 else float("nan")
-    return float(2 * stats.t.sf(abs(gap / error), len(values) - 1))
+    if _no_spread(values):
+        return 1.0 if values[0] == mean else float("nan")
+    return float(stats.ttest_1samp(values, mean).pvalue)
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -200,9 +200,9 @@ def holm(p: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def _t_half(values: NDArray[np.float64]) -> float:
-    n = len(values)
-    return float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n))
+def _no_spread(values: NDArray[np.float64]) -> bool:
+    """Whether values are equal but for rounding; of such Student's test has nothing to say."""
+    return bool(np.ptp(values) <= 1e-14 * np.abs(values).max())
 
 
 def _parts(groups: ArrayLike | None, n: int) -> list[NDArray[np.int64]]:

@@ -212,11 +212,6 @@ def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-# What takes the place of data sets of the paper that are not at hand.
-STAND_INS = {"mnist": "mnist5k", "cifar10": "cifar10-jpeg"}
-STAND_INS |= {"imagenette320": "resized:imagenette160:64"}
-
-
 def select(
     table: pd.DataFrame, metric: str, saliency: str | None = None, *, normalised: bool = False
 ) -> pd.DataFrame:
@@ -333,10 +328,11 @@ def combinations(published: Settings, table: pd.DataFrame) -> pd.DataFrame:
     """Return which combinations of data and network of the paper were run."""
     have = set(zip(table["data"], table["network"], strict=True))
     rows = []
-    for data, network in published["combinations"]:
-        other = STAND_INS.get(data)
+    for setting in published["settings"]:
+        (data, *copies), network = setting["data"], setting["network"]
+        found = [copy for copy in copies if (copy, network) in have]
         state = "not run: needs the data set, and a larger profile"
-        state = f"{name_of(other)} in its place" if (other, network) in have else state
+        state = f"{name_of(found[0])} in its place" if found else state
         state = "yes" if (data, network) in have else state
         rows.append({"data": name_of(data), "network": name_of(network), "shown": state})
     return pd.DataFrame(rows)

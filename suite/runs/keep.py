@@ -88,7 +88,7 @@ def keep(
     write_archive(path, Archive(records, tensors, rows, arrays, provenance))
     if (size := path.stat().st_size) > MOST_BYTES:
         print(f"{name_of_archive(path)}: {size:,} bytes, more than {MOST_BYTES:,}")
-    results = judged(chapter, profile, rows, arrays, provenance)
+    results = judged(chapter, profile, rows, arrays, provenance, records.values())
     save_tables(chapter, profile, results, path.parents[1])
     return path
 

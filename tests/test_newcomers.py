@@ -118,7 +118,9 @@ def test_every_penalty_of_a_gradient_or_a_second_call_is_here():
 @each(NETWORK_CALLS)
 class TestNetwork:
     @pytest.mark.parametrize(
-        "pack", [lambda y: {"logits": y}, lambda y: (y, y), lambda y: None], ids=repr
+        "pack",
+        [lambda y: {"logits": y}, lambda y: (y, y), lambda y: None],
+        ids=["dict", "tuple", "None"],
     )
     def test_that_returns_no_tensor_is_refused(self, function, pack):
         kind = type(pack(0)).__name__

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from suite.evidence.names import name_of
 from suite.evidence.statistics import correlation, mean_interval, permutation_p, spearman
+from suite.evidence.tables import mean_text
 
 GREY, BLUE, ORANGE, GREEN = "#767676", "#0173b2", "#de8f05", "#029e73"
 RED, PINK, SKY, BROWN, BLACK = "#d55e00", "#cc78bc", "#56b4e9", "#8c5a2b", "#222222"
@@ -208,6 +209,69 @@ def by_method(frame: pd.DataFrame, method: str, y_label: str, names: Mapping[Any
         axis.tick_params(axis="x", rotation=30)
         first = axis.get_subplotspec()
         axis.set(xlabel="", ylabel=y_label if first is None or first.is_first_col() else "")
+    return figure
+
+
+def dots(
+    panels: Mapping[str, pd.DataFrame],
+    names: Mapping[Any, str],
+    *,
+    method: str,
+    x_label: str,
+    published: Mapping[str, Mapping[Any, float]] | None = None,
+    share: bool = True,
+) -> Figure:
+    """Draw means with 95% intervals, a row a method, a number beside each.
+
+    Args:
+        panels: rows by the title of their panel: `method`, `seed` and `value`, which is averaged
+            within a seed first.
+        names: what methods are called, in their order from the top; others are not drawn.
+        method, x_label: column and label.
+        published: numbers of the paper, drawn as black diamonds, by panel and method.
+        share: values are shares, shown in percent.
+    """
+    factor, unit, digits = (100, "%", ".0f") if share else (1, "", ".2f")
+    count = len(panels)
+    shown = [
+        name for name in names if any((rows[method] == name).any() for rows in panels.values())
+    ]
+    if not shown:
+        return not_run()
+    size = (WIDTH * 1.12, 0.3 * len(shown) + 0.85)
+    figure, axes = plt.subplots(
+        1, count, figsize=size, sharey=True, squeeze=False, layout="constrained"
+    )
+    palette = _palette(pd.Series(shown, dtype=object), names)
+    for axis, (title, rows) in zip(axes.flat, panels.items()):
+        printed = (published or {}).get(title, {})
+        for place, name in enumerate(shown):
+            seeds = rows[rows[method] == name].groupby("seed")["value"].mean() * factor
+            mean = mean_interval(seeds) if len(seeds) else None
+            beside: dict[str, Any] = {"va": "center", "size": 8.5, "textcoords": "offset points"}
+            if mean:
+                colour, ends = palette[name], (mean.low, mean.high)
+                axis.plot(mean.estimate, place, "o", ms=6, color=colour, zorder=2)
+                axis.plot(ends, [place, place], linewidth=2, color=colour, zorder=2)
+                text = mean_text(seeds, digits) + unit
+                at = np.nanmax([mean.estimate, mean.high]), place
+                axis.annotate(text, at, (6, 0), color=colour, **beside)
+            if name in printed:
+                at = printed[name] * factor, place
+                axis.plot(*at, "D", ms=5, color=BLACK, zorder=3)
+                near = mean is not None and -12 < at[0] - mean.estimate < 22
+                if not near:
+                    axis.annotate(f"paper {at[0]:{digits}}{unit}", at, (6, 0), **beside)
+        axis.set_title(title, loc="left", weight="bold")
+        axis.set(xlabel=x_label, ylim=(len(shown) - 0.5, -0.5))
+        axis.set_yticks(range(len(shown)), [names[name] for name in shown])
+        axis.tick_params(axis="y", length=0)
+        axis.grid(axis="x", color="0.92", zorder=0)
+        if share:
+            axis.set_xlim(-3, 112)
+            axis.set_xticks(range(0, 101, 25))
+            axis.xaxis.set_major_formatter("{x:g}%")
+        sns.despine(ax=axis, left=True)
     return figure
 
 

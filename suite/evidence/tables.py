@@ -46,10 +46,11 @@ def mean_text(
     return text if mean.n < 2 else f"{text} ± {mean.high - mean.estimate:{half or digits}}"
 
 
-def interval_text(interval: Interval, digits: str | None = None) -> str:
+def interval_text(interval: Interval, digits: str | None = None, sign: str = "") -> str:
     """Write an estimate with the ends of its interval, if it has one.
 
-    Unless told otherwise, half of the interval has two digits that count.
+    Unless told otherwise, half of the interval has two digits that count; with the sign "+",
+    positive numbers have one.
 
     >>> interval_text(Interval(-0.00117, -0.00506, 0.00273, n=4))
     '−0.0012 [−0.0051, 0.0027]'
@@ -59,6 +60,7 @@ def interval_text(interval: Interval, digits: str | None = None) -> str:
     estimate, low, high, _ = interval
     places = 1 - math.floor(math.log10((high - low) / 2)) if high > low else 9
     form = digits or (f".{max(places, 0)}f" if places < 7 and abs(estimate) < 1e6 else ".3g")
+    form = form if form[0] in "+-" else sign + form
     text = f"{estimate:{form}}" + (f" [{low:{form}}, {high:{form}}]" if np.isfinite(low) else "")
     return text.replace("-", "−")
 

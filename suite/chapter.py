@@ -109,10 +109,28 @@ class Chapter:
                 lines.append(f"*{profile}*: {len(status)} trainings, of which {lost} diverged.")
         display(Markdown("\n".join(f"- {line}" for line in lines)))
 
-    def say(self, template: str, rows: pd.DataFrame, by: str | None = None) -> None:
-        """Show a sentence for each profile, see `suite.evidence.tables.sentences`."""
-        for sentence in sentences(template, rows, by):
-            display(Markdown(sentence))
+    def claim(self, name: str, data: str = "", network: str = "") -> Value:
+        """Return the verdict on a claim as a value: that of its main panel, unless told otherwise.
+
+        Raises:
+            UsageError: there is no such claim.
+        """
+        return claim_value(self.name, self.decided, name, data, network)
+
+    def mean(self, **where: Any) -> Value:
+        """Return the mean over seeds of the rows with these values, at the best profile."""
+        return quote.mean(self._sound(where))
+
+    def paired(self, between: str, first: str, second: str, **where: Any) -> Value:
+        """Return how far `first` is ahead of `second` in the rows with these values."""
+        return quote.paired(self._sound(where), between, first, second)
+
+    def _sound(self, where: Mapping[str, Any]) -> pd.DataFrame:
+        return select(self.table, status="done", **where)
+
+    def say(self, text: str, *, expects: Mapping[str, str] | None = None, **values: Value) -> None:
+        """Show a sentence with values in it, see `suite.evidence.quote.sentence`."""
+        display(Markdown(quote.sentence(text, values, expects or {})))
 
     def check(self, rows: pd.DataFrame, by: list[str]) -> None:
         """Print counts and means of groups of rows, to two digits, for the tests to compare."""

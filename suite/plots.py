@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from numpy.typing import NDArray
 
+from suite.evidence import html
 from suite.evidence.names import name_of
 from suite.evidence.statistics import correlation, mean_interval, permutation_p, spearman
 from suite.evidence.tables import mean_text
@@ -626,6 +627,19 @@ def _show(axis: Axes, picture: NDArray[Any], scale: tuple[float, float] | None) 
 
 def _wrapped(text: str, inches: float) -> str:
     return "\n".join(textwrap.fill(line, int(15 * inches)) for line in text.splitlines())
+
+
+def as_bytes(figure: Figure, form: str = "png") -> bytes:
+    """Return a figure as a file, and close it; two runs give the same bytes."""
+    metadata = {"Date": None} if form == "svg" else None
+    data = print_figure(figure, form, metadata=metadata)
+    plt.close(figure)
+    return data.encode() if isinstance(data, str) else data
+
+
+def as_html(figure: Figure, *, alt: str, caption: str = "", form: str = "svg") -> str:
+    """Return a figure as a picture for a tab, see `suite.evidence.html.picture`."""
+    return html.picture(as_bytes(figure, form), alt, caption, form)
 
 
 def saliency_grid(

@@ -30,7 +30,7 @@ class Value:
     Args:
         estimate, low, high: of the effect or mean.
         n: networks or images.
-        word, scale: of the verdict; empty for a mean.
+        word, shown, scale: of the verdict, as it is and as pages show it; empty for a mean.
         published: what the paper prints.
         on: data and network, by their names.
         profile: of the run.
@@ -47,6 +47,7 @@ class Value:
     high: float = NAN
     n: int = 0
     word: str = ""
+    shown: str = ""
     scale: str = ""
     published: str = ""
     on: str = ""

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,41 @@ def interval_text(interval: Interval, digits: str | None = None, sign: str = "")
     form = form if form[0] in "+-" else sign + form
     text = f"{estimate:{form}}" + (f" [{low:{form}}, {high:{form}}]" if np.isfinite(low) else "")
     return text.replace("-", "−")
+
+
+def wide(
+    rows: pd.DataFrame,
+    index: str,
+    columns: str,
+    names: Mapping[Any, str],
+    *,
+    digits: str = ".1%",
+    printed: Mapping[str, Mapping[str, float]] | None = None,
+) -> pd.DataFrame:
+    """Return means with half of their 95% intervals, for a tab of a page.
+
+    Args:
+        rows: with `value`, `seed`, `index` and `columns`; those of a seed are averaged first.
+        index, columns: whose values name the rows and the columns.
+        names: of the rows, in their order; others are left out.
+        digits: of a number; with "%" they are shares in percent.
+        printed: numbers of the paper: further rows, by their name and that of the column.
+    """
+    factor, form = (100, digits.replace("%", "f")) if "%" in digits else (1, digits)
+    heads, unit = list(dict.fromkeys(rows[columns])), "%" if "%" in digits else ""
+    table = []
+    for name in (n for n in names if n in set(rows[index])):
+        cells = {"": names[name]}
+        for head in heads:
+            part = rows[(rows[index] == name) & (rows[columns] == head)]
+            means = part.groupby("seed")["value"].mean() * factor
+            text = mean_text(means, form, empty="–") if len(means) else "–"
+            cells[str(head)] = text + unit * (text != "–")
+        table.append(cells)
+    for name, values in (printed or {}).items():
+        shown = {h: f"{factor * values[h]:{form}}{unit}" if h in values else "–" for h in heads}
+        table.append({"": f"<i>{name}</i>"} | {h: f"<i>{text}</i>" for h, text in shown.items()})
+    return pd.DataFrame(table)
 
 
 def paired_difference(

@@ -4,15 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 
 from suite import notebooks, plots
+from suite.evidence import html, quote
+from suite.evidence.answers import claim_value, headline_cells
 from suite.evidence.claims import load_claims, load_published
-from suite.evidence.headlines import in_short
+from suite.evidence.headlines import accuracies, headlines, in_short
 from suite.evidence.names import PANEL, name_of, readable
+from suite.evidence.quote import Value
 from suite.evidence.report import origin, section_verdicts, verdict_table, with_claims
 from suite.evidence.results import Results, judged, load_results, save_tables
-from suite.evidence.tables import sentences
+from suite.evidence.rules import NOT_RUN
+from suite.evidence.tables import select, sentences
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
@@ -131,6 +135,32 @@ class Chapter:
     def say(self, text: str, *, expects: Mapping[str, str] | None = None, **values: Value) -> None:
         """Show a sentence with values in it, see `suite.evidence.quote.sentence`."""
         display(Markdown(quote.sentence(text, values, expects or {})))
+
+    def sentences(self, template: str, rows: pd.DataFrame, by: str | None = None) -> None:
+        """Show a sentence for each profile, see `suite.evidence.tables.sentences`."""
+        for text in sentences(template, rows, by):
+            display(Markdown(text))
+
+    def headline_table(self) -> None:
+        """Show the claims of the abstract: paper, here, verdict and scale; and on what."""
+        cells = headline_cells(self.name, self.decided)
+        display(HTML(html.table(cells, "headlines") + f'<p class="caption">{self.tested_on()}</p>'))
+
+    def tested_on(self) -> str:
+        """Return on what the claims of the abstract were tested, with accuracies here and there."""
+        rows = headlines(self.name, self.decided)
+        parts = [
+            f"{name_of(row['data'])}: {text}"
+            for _, row in rows[rows["verdict"] != NOT_RUN].iterrows()
+            if (text := accuracies(row))
+        ]
+        told = "; ".join(dict.fromkeys(parts))
+        return f"Brackets: 95% intervals. {told}." if told else "Brackets: 95% intervals."
+
+    def claims_tab(self, *sections: str) -> str:
+        """Return the verdicts on the claims of sections as HTML for a tab."""
+        parts = [section_verdicts(self.name, self.decided, section) for section in sections]
+        return "".join(html.table(tested) for tested, _ in parts if len(tested))
 
     def check(self, rows: pd.DataFrame, by: list[str]) -> None:
         """Print counts and means of groups of rows, to two digits, for the tests to compare."""

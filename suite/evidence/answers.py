@@ -1,4 +1,4 @@
-"""What came out of the claims of an abstract, as the table that a page begins with."""
+"""What came out of the claims of an abstract: values for sentences, and a table for a page."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,33 +6,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from suite.errors import unknown
 from suite.evidence.claims import Claim, load_claims, published_effect
+from suite.evidence.headlines import headlines
 from suite.evidence.html import badge
 from suite.evidence.names import name_of
-from suite.evidence.quote import ORDER, Value
+from suite.evidence.quote import Value, best
 from suite.evidence.rules import NOT_RUN
 
-HELD = "how_to_read.html#verdicts"
-
-
-def main_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return for each claim the verdict of its main panel at the best profile that tested it.
-
-    Args:
-        verdicts: of `claims.judge` for one chapter, with `profile`.
-    """
-    rank = verdicts["profile"].map({name: place for place, name in enumerate(ORDER)}).fillna(-1)
-    order = verdicts.assign(rank=rank, silent=verdicts["verdict"] == NOT_RUN)
-    order = order[order["main"].astype(bool) | order["silent"]]
-    order = order.sort_values(["silent", "rank"], kind="stable")
-    return order.drop_duplicates("claim").drop(columns=["rank", "silent"])
+MEANING = "how_to_read.html#verdicts"
 
 
 def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
-    """Return a verdict as a value that sentences take."""
+    """Return a verdict as a value that sentences take.
+
+    Args:
+        row: of `claims.judge`, with `profile`.
+        claim: that it is about.
+    """
     return Value(
         *(float(row[name]) for name in ("estimate", "low", "high")),
-        n=int(row["n"]) if np.isfinite(row["n"]) else 0,
+        n=int(np.nan_to_num(row["n"])),
         word=str(row["verdict"]),
         shown=str(row["word"]),
         scale=scale_text(row),
@@ -42,21 +36,7 @@ def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
     )
 
 
-def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
-    """Return all verdicts of a chapter by `CLAIM@DATA/NETWORK`, and main ones by `CLAIM`."""
-    claims = {claim["id"]: claim for claim in load_claims(chapter)}
-    rank = verdicts["profile"].map({name: place for place, name in enumerate(ORDER)}).fillna(-1)
-    ordered = verdicts.assign(rank=rank).sort_values("rank", kind="stable")
-    values: dict[str, Value] = {}
-    for _, row in ordered.iterrows():
-        key = f"{row['claim']}@{row['data']}/{row['network']}"
-        values.setdefault(key, value_of(row, claims[row["claim"]]))
-    for _, row in main_rows(verdicts).iterrows():
-        values[row["claim"]] = value_of(row, claims[row["claim"]])
-    return values
-
-
-def scale_text(row: Mapping[Any, Any]) -> str:
+def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
     """Write the scale of a verdict, and how often its data were looked at.
 
     >>> scale_text({"verdict": "holds", "scale": "reduced", "data": "mnist", "looks": 2})
@@ -73,31 +53,71 @@ def printed(claim: Claim) -> str:
     effect = published_effect(claim)
     if effect is None or "paper" in claim:
         return str(claim.get("paper", "no number"))
-    form = claim.get("form", "")
-    return format(Value(effect), f"{form}~" if form else ".2g")
+    return format(Value(effect), f"{claim['form']}~" if "form" in claim else ".2g")
 
 
-def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
+def claim_value(
+    chapter: str, verdicts: pd.DataFrame, name: str, data: str = "", network: str = ""
+) -> Value:
+    """Return the verdict on a claim as a value.
+
+    Args:
+        chapter: whose claim.
+        verdicts: of the chapter at all its profiles.
+        name: id of the claim.
+        data, network: of the panel; default: the main one.
+
+    Raises:
+        UsageError: there is no such claim.
+    """
+    claims = {claim["id"]: claim for claim in load_claims(chapter)}
+    if name not in claims:
+        raise unknown("claim", name, claims)
+    rows = verdicts[(verdicts["claim"] == name) & (verdicts["verdict"] != NOT_RUN)]
+    for column, value in {"data": data, "network": network}.items():
+        rows = rows[rows[column] == value] if value else rows
+    rows = rows if data or network else rows[rows["main"].astype(bool)]
+    rows = best(rows)
+    return Value() if rows.empty else value_of(rows.iloc[0], claims[name])
+
+
+def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
+    """Return all verdicts of a chapter: those of main panels by `CLAIM`, all by `CLAIM@DATA`.
+
+    Where several networks were tested on one data set, `CLAIM@DATA/NETWORK` is unambiguous.
+    """
+    values = {}
+    for claim in load_claims(chapter):
+        name, rows = claim["id"], verdicts[verdicts["claim"] == claim["id"]]
+        values[name] = claim_value(chapter, verdicts, name)
+        for data, network in dict.fromkeys(zip(rows["data"], rows["network"])):
+            value = claim_value(chapter, verdicts, name, data, network)
+            values |= {f"{name}@{data}/{network}": value}
+            values.setdefault(f"{name}@{data}", value)
+    return values
+
+
+def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.DataFrame:
     """Return the claims of the abstract as cells of HTML: claim, paper, here, verdict and scale.
 
     Each claim leads to its entry in the record of the chapter, each word to what it means.
+
+    Args:
+        chapter: whose claims.
+        verdicts: of the chapter at all its profiles.
+        base: what addresses of the chapter begin with, from the page.
     """
-    claims = [claim for claim in load_claims(chapter) if claim["tier"] == "headline"]
-    rows = {row["claim"]: row for _, row in main_rows(verdicts).iterrows()}
+    claims = {claim["id"]: claim for claim in load_claims(chapter)}
     table = []
-    for claim in claims:
-        row = rows.get(claim["id"])
-        value = Value() if row is None else value_of(row, claim)
-        anchor = f"{chapter}-{claim['id']}".replace("_", "-")
-        link = f"{chapter}_record.html#{anchor}"
-        count = f" ({value.n} {claim['unit']}s)" if value and value.n else ""
-        word = value.shown or NOT_RUN
-        table.append(
-            {
-                "What the paper claims": f'<a href="{link}">{claim["says"]}</a>',
-                "Paper": printed(claim),
-                "Here": f"{value:{claim.get('form', '')}}{count}" if value else "–",
-                "Verdict and scale": badge(word, value.scale, f"../{HELD}"),
-            }
-        )
-    return pd.DataFrame(table)
+    for _, row in headlines(chapter, verdicts).iterrows():
+        claim = claims[row["claim"]]
+        value = value_of(row, claim)
+        anchor = f"{chapter}-{row['claim']}".replace("_", "-")
+        says = f'<a href="{base}{chapter}_record.html#{anchor}">{row["says"]}</a>'
+        count = f" ({value.n} {row['unit']}s)" if value.n else ""
+        here = f"{value:{claim.get('form', '')}}{count}" if value else row["detail"] or "–"
+        verdict = badge(value.shown, value.scale, f"../{MEANING}")
+        table.append([says, value.published, here, verdict])
+    return pd.DataFrame(
+        table, columns=["What the paper claims", "Paper", "Here", "Verdict and scale"]
+    )

@@ -40,7 +40,7 @@ TIERS = ("headline", "supporting", "ours")
 REQUIRED = """id tier says quote where section published unit smallest_effect data networks
 data_of_paper written test""".split()
 OPTIONAL = """published_effect quantity needs least_units untestable printed seen looks main
-trained elsewhere""".split()
+trained elsewhere form paper""".split()
 MEANS = ("level", "paired", "not_worse")
 # The columns of `judge`, in this order; what each holds is said there.
 COLUMNS = """claim data network main tier scale verdict word detail looks statistic unit estimate

@@ -569,6 +569,7 @@ def picture_grid(
     marked: Collection[tuple[int, int]] = (),
     scale: tuple[float, float] | None = None,
     scale_label: str | None = None,
+    side: float = 1.4,
 ) -> Figure:
     """Draw photographs (3, H, W) and maps (H, W) in rows.
 
@@ -581,9 +582,10 @@ def picture_grid(
         marked: (row, column) of pictures that get a green frame.
         scale: values at the ends of the colour bar of maps of real numbers.
         scale_label: label of that bar.
+        side: of a picture, in inches; less where there are many.
     """
     n = max(map(len, rows))
-    side = min(1.4, (WIDTH - 0.8) / n)
+    side = min(side, (WIDTH - 0.8) / n)
     size = (side * n + 0.4, (side + (0.25 if notes else 0.05)) * len(rows) + 0.4)
     figure, axes = plt.subplots(len(rows), n, figsize=size, squeeze=False, layout="constrained")
     for (r, c), axis in np.ndenumerate(axes):

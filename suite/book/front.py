@@ -1,6 +1,6 @@
 """The first page: a card a chapter with a picture and an answer, and what came out as a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from suite import plots
 from suite.evidence import html
-from suite.evidence.answers import main_rows, printed, value_of
+from suite.evidence.answers import headline_cells
 from suite.evidence.claims import load_claims
-from suite.evidence.results import load_arrays
-from suite.evidence.rules import NOT_RUN
+from suite.evidence.headlines import headlines
+from suite.evidence.rules import HOLDS, NOT_RUN
 from suite.paths import ROOT, read_yaml
+from suite.store import archive_path, read_archive
 
 CARDS = ROOT / "book" / "cards.yml"
 
@@ -25,58 +26,46 @@ def cards(verdicts: pd.DataFrame) -> str:
         verdicts: of all chapters.
     """
     entries = []
-    for card in read_yaml(CARDS):
-        mains = _mains(verdicts, card["chapter"])
-        row = mains[card["main"]]
-        own = [r for r in mains.values() if r["tier"] == "headline"]
+    for card in read_yaml(CARDS)["cards"]:
+        rows = headlines(card["chapter"], verdicts[verdicts["chapter"] == card["chapter"]])
+        shown = rows[rows["verdict"] != NOT_RUN]
+        scales = ", ".join(shown["scale"].value_counts().index)
+        held = f"{(rows['verdict'] == HOLDS).sum()} of {len(rows)} claims held"
         entries.append(
             {
                 "link": f"executed/{card['chapter']}.html",
                 "picture": html.picture(_picture(card), f"{card['title']}: {_titles(card)}"),
                 "title": card["title"],
-                "text": answer(card, mains),
-                "foot": html.badge(_held(own), row["scale"]),
+                "text": answer(card, dict(zip(rows["claim"], rows["verdict"]))),
+                "foot": html.badge(held, scales),
             }
         )
     return html.cards(entries)
 
 
-def answer(card: Mapping[str, Any], mains: Mapping[str, Mapping[Any, Any]]) -> str:
+def answer(card: Mapping[str, Any], words: Mapping[str, str]) -> str:
     """Return the answer of a card, or what came where a verdict is another than it was written for.
 
     Args:
         card: of `cards.yml`.
-        mains: verdicts of the main panels, by claim.
+        words: verdicts of the headlines, by claim.
     """
     for claim, word in card["expects"].items():
-        came = mains[claim]["verdict"] if claim in mains else NOT_RUN
-        if came != word:
+        if (came := words.get(claim, NOT_RUN)) != word:
             return f"(written for “{word}” of {claim}; now “{came}”)"
     return str(card["answer"])
-
-
-def _held(rows: Sequence[Mapping[Any, Any]]) -> str:
-    held = sum(row["verdict"] == "holds" for row in rows)
-    return f"{held} of {len(rows)} claims held"
-
-
-def _mains(verdicts: pd.DataFrame, chapter: str) -> dict[str, Any]:
-    rows = main_rows(verdicts[verdicts["chapter"] == chapter])
-    return {row["claim"]: row for _, row in rows.iterrows()}
 
 
 def table(verdicts: pd.DataFrame) -> str:
     """Return what each paper says, printed and measured, as HTML: the main claim of each card."""
     rows = []
-    for card in read_yaml(CARDS):
+    for card in (card for card in read_yaml(CARDS)["cards"] if "use" in card):
         chapter = card["chapter"]
-        claim = next(c for c in load_claims(chapter) if c["id"] == card["main"])
-        value = value_of(_mains(verdicts, chapter)[card["main"]], claim)
-        if claim["tier"] == "headline" and chapter != "side_by_side":
-            here = f"{value:{claim.get('form', '')}} ({value.n} {claim['unit']}s)"
-            name = f'<a href="executed/{chapter}.html">{card["title"]}</a>'
-            cells = [name, claim["says"], printed(claim), here, card["use"]]
-            rows.append(dict(zip(("", "It says", "Its number", "Here", "Use it?"), cells)))
+        cells = headline_cells(chapter, verdicts[verdicts["chapter"] == chapter], "executed/")
+        claims = [claim["id"] for claim in load_claims(chapter) if claim["tier"] == "headline"]
+        row = cells.iloc[claims.index(card["main"])]
+        name = f'<a href="executed/{chapter}.html">{card["title"]}</a>'
+        rows.append({"": name, **row, "Use it?": card["use"]})
     return html.table(pd.DataFrame(rows))
 
 
@@ -85,16 +74,20 @@ def _titles(card: Mapping[str, Any]) -> str:
 
 
 def _picture(card: Mapping[str, Any]) -> bytes:
-    kept = load_arrays(card["chapter"], "workstation")
+    kept = read_archive(archive_path(card["chapter"], "workstation")).arrays
     plots.set_style()
-    row = [_flat(kept[name] if n is None else kept[name][n]) for _, name, n in card["pictures"]]
+    row = [
+        _flat(kept[name] if n is None else kept[name][n], is_image=name.endswith("images"))
+        for _, name, n in card["pictures"]
+    ]
     titles = [title for title, _, _ in card["pictures"]]
-    return plots.as_bytes(plots.picture_grid([row], titles=titles))
+    return plots.as_bytes(plots.picture_grid([row], titles=titles, side=0.8))
 
 
-def _flat(image: NDArray[Any]) -> NDArray[Any]:
-    """Return an image as `plots.picture_grid` takes it: a map (H, W), or bytes."""
-    image = image[0] if image.ndim == 3 and image.shape[0] == 1 else image
-    if image.dtype != np.uint8 and image.min() >= 0:
-        return (255 * image / image.max()).astype(np.uint8)
-    return image
+def _flat(picture: NDArray[Any], *, is_image: bool) -> NDArray[Any]:
+    """Return a picture as `plots.picture_grid` takes it: bytes, or a map of both signs."""
+    picture = picture[0] if picture.ndim == 3 and picture.shape[0] == 1 else picture
+    if picture.dtype == np.uint8 or not (is_image or picture.min() >= 0):
+        return picture
+    low, high = (picture.min(), picture.max()) if is_image else (0.0, picture.max())
+    return (255 * (picture - low) / (high - low)).astype(np.uint8)

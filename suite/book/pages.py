@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,18 @@ import numpy as np
 import pandas as pd
 
 from suite import notebooks
-from suite.book import agreement, benchmarks
+from suite.book import agreement, benchmarks, front, records
 from suite.data import SOURCES
 from suite.errors import UsageError
 from suite.evidence import headlines
-from suite.evidence.claims import TIERS, load_claims, load_settings, on_printed_numbers
+from suite.evidence.answers import values_of
+from suite.evidence.claims import TIERS, load_claims
 from suite.evidence.names import name_of
+from suite.evidence.quote import to_json
 from suite.evidence.render import markdown_table, render, tier_name, words
 from suite.evidence.report import all_verdicts, best_profile, with_claims
 from suite.evidence.results import load_results, save_tables
 from suite.evidence.rules import NOT_RUN, NOT_TESTABLE, RULES, WORDS, decide
-from suite.evidence.scale import copies_of
 from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder, read_yaml
 from suite.store import Kept, Store
@@ -39,16 +41,37 @@ def write_pages(folder: Path) -> None:
     ours = rows["chapter"].isin(["side_by_side"])
     tallies = headlines.tally(rows[~ours], "the papers’ "), headlines.tally(rows[ours], "our ")
     pages = {
-        INLINE: inline(folder / PICTURE),
         "tally.md": " ".join(tallies) + "\n",
-        "results.md": headline_table(rows, linked=True),
-        "evidence.md": evidence_page(verdicts, folder),
+        "cards.md": _raw(front.cards(verdicts)),
+        "answers.md": _raw(front.table(verdicts)),
+        "values.json": json.dumps(values(verdicts), indent=0),
+        "evidence.md": evidence_page(verdicts),
         "status.md": status_page(),
         "benchmarks.md": _page("benchmarks", **benchmarks.contents(folder)),
         "agreement.md": agreement_page(folder),
     }
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def _raw(text: str) -> str:
+    return f"```{{raw}} html\n{text}\n```\n"
+
+
+def values(verdicts: pd.DataFrame) -> dict[str, Any]:
+    """Return all verdicts as JSON by `CHAPTER:CLAIM`, for the role `v` of the book.
+
+    Raises:
+        UsageError: two values have one name.
+    """
+    found: dict[str, Any] = {}
+    for chapter in with_evidence():
+        named = values_of(chapter, verdicts[verdicts["chapter"] == chapter])
+        entries = to_json({f"{chapter}:{name}": value for name, value in named.items()})
+        if twice := found.keys() & entries.keys():
+            raise UsageError(f"values: expected one value a name, got two of {sorted(twice)}")
+        found |= entries
+    return found
 
 
 def agreement_page(folder: Path) -> str:
@@ -178,57 +201,33 @@ def summary_table(verdicts: pd.DataFrame) -> str:
     return markdown_table(["", "tier", *(w for w in WORDS if w != NOT_RUN)], table)
 
 
-def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
-    """Return the page of all claims with quotation, published, measured, test and verdict."""
-    best = best_profile(verdicts)
+def evidence_page(verdicts: pd.DataFrame) -> str:
+    """Return the index of the records: how a verdict arises, and the words of each chapter."""
     chapters = []
     for chapter in with_evidence():
-        every = with_claims(chapter, verdicts[verdicts["chapter"] == chapter])
-        shown = with_claims(chapter, best[best["chapter"] == chapter])
-        claims = sorted(load_claims(chapter), key=lambda claim: TIERS.index(claim["tier"]))
-        parts = [claim | _evidence(chapter, claim, every, shown) for claim in claims]
-        links = downloads(chapter, folder)
-        chapters.append({"name": chapter_name(chapter), "downloads": links, "claims": parts})
+        rows = headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter])
+        tally = headlines.tally(rows)
+        chapters.append({"name": chapter_name(chapter), "file": chapter, "tally": tally})
     decision = " ".join((decide.__doc__ or "").partition("Args:")[0].split("\n\n", 1)[1].split())
-    return _page(
-        "evidence",
-        rules=RULES,
-        decision=decision,
-        words=WORDS,
-        tiers=TIERS,
-        results=summary_table(verdicts),
-        chapters=chapters,
-    )
+    contents = {"rules": RULES, "decision": decision, "chapters": chapters}
+    return _page("evidence", results=summary_table(verdicts), **contents)
 
 
-def _evidence(
-    chapter: str, claim: Mapping[str, Any], every: pd.DataFrame, shown: pd.DataFrame
-) -> dict[str, Any]:
-    tested = every[(every["claim"] == claim["id"]) & (every["verdict"] != NOT_RUN)]
-    found = dict.fromkeys(shown[shown["claim"] == claim["id"]]["verdict"])
-    words = list(found) or [NOT_RUN]
-    settings, done = load_settings(chapter), {*tested["data"]}
-    copies = {name: {name, *copies_of(settings, name)} for name in claim["data_of_paper"]}
-    absent = [name_of(name) for name, data in copies.items() if not data & done]
-    printed = on_printed_numbers(claim)
-    return {
-        "verdicts": tested[["on", "word", "scale", "remark", "measured"]].to_numpy().tolist(),
-        "heading": ", ".join(words),
-        "classes": " ".join(f"word-{word.replace(' ', '-')}" for word in words),
-        "absent": absent,
-        "target": f"{chapter}-{claim['section']}".replace("_", "-"),
-        "on_printed": headlines.of_printed(printed) if printed else "",
-    }
+def write_chapters(executed: Path, folder: Path) -> None:
+    """Write the pages of the chapters, and their records, see `suite.book.records`.
 
-
-def downloads(chapter: str, folder: Path) -> str:
-    """Return links to the tables of a chapter, below the folder of the generated pages."""
-    links = []
-    for file in sorted(folder.glob(f"*/*/{chapter}*.csv")):
-        kind = "verdicts" if ".verdicts" in file.name else "values"
-        text = f"{file.parent.name}, {file.parent.parent.name}: {kind}"
-        links.append(f"{{download}}`{text} <{file.relative_to(folder)}>`")
-    return " · ".join(links) or "none yet"
+    Args:
+        executed: folder of the notebooks that were run.
+        folder: of the generated pages.
+    """
+    verdicts, recorded = all_verdicts(), with_evidence()
+    for chapter in notebooks.chapters():
+        if chapter in recorded:
+            rows = verdicts[verdicts["chapter"] == chapter]
+            first = records.opening(chapter, chapter_name(chapter), rows, folder)
+            records.split(executed / f"{chapter}.ipynb", folder, first, records.closing(chapter))
+        else:
+            shutil.copy(executed / f"{chapter}.ipynb", folder)
 
 
 def status_page() -> str:

@@ -116,7 +116,7 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.D
         says = f'<a href="{base}{chapter}_record.html#{anchor}">{row["says"]}</a>'
         count = f" ({value.n} {row['unit']}s)" if value.n else ""
         here = f"{value:{claim.get('form', '')}}{count}" if value else row["detail"] or "–"
-        verdict = badge(value.shown, value.scale, f"../{MEANING}")
+        verdict = badge(value.shown, value.scale, f"{'' if base else '../'}{MEANING}")
         table.append([says, value.published, here, verdict])
     return pd.DataFrame(
         table, columns=["What the paper claims", "Paper", "Here", "Verdict and scale"]

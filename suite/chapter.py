@@ -9,11 +9,11 @@ from IPython.display import HTML, Markdown, display
 from suite import notebooks, plots
 from suite.evidence import html, quote
 from suite.evidence.answers import claim_value, headline_cells
-from suite.evidence.claims import load_claims, load_published
-from suite.evidence.headlines import accuracies, headlines, in_short
+from suite.evidence.claims import load_claims, load_published, load_words
+from suite.evidence.headlines import accuracies, headlines
 from suite.evidence.names import PANEL, name_of, readable
 from suite.evidence.quote import Value
-from suite.evidence.report import origin, section_verdicts, verdict_table, with_claims
+from suite.evidence.report import origin, section_verdicts
 from suite.evidence.results import Results, judged, load_results, save_tables
 from suite.evidence.rules import NOT_RUN
 from suite.evidence.tables import select, sentences
@@ -62,13 +62,6 @@ class Chapter:
         """The profile that a page of one profile shows: the largest, or one of the user's own."""
         largest = str(self.table["profile"].iloc[-1])
         return largest if self.profile in notebooks.PROFILES else self.profile
-
-    def show_claims(self, *kinds: str) -> None:
-        """Show the quotations, and what the paper has of some kinds: "tables", "figures"."""
-        tables = [pd.DataFrame(self.claims)[["tier", "says", "quote", "where", "published"]]]
-        tables += [pd.DataFrame(self.published[kind])[["number", "shows"]] for kind in kinds]
-        with pd.option_context("display.max_colwidth", None):
-            display(*(table.style.hide() for table in tables))
 
     def what_we_ran(self) -> None:
         """Show how many networks were trained on what at each profile, and how good they are."""
@@ -154,13 +147,22 @@ class Chapter:
             for _, row in rows[rows["verdict"] != NOT_RUN].iterrows()
             if (text := accuracies(row))
         ]
-        told = "; ".join(dict.fromkeys(parts))
-        return f"Brackets: 95% intervals. {told}." if told else "Brackets: 95% intervals."
+        here = f" Here: {'; '.join(dict.fromkeys(parts))}." if parts else ""
+        paper = f" In the paper: {scale}" if (scale := load_words(self.name)["scale"]) else ""
+        return f"Brackets hold 95% intervals.{here}{paper}"
 
     def claims_tab(self, *sections: str) -> str:
         """Return the verdicts on the claims of sections as HTML for a tab."""
         parts = [section_verdicts(self.name, self.decided, section) for section in sections]
         return "".join(html.table(tested) for tested, _ in parts if len(tested))
+
+    def tabs(self, pieces: Mapping[str, str]) -> None:
+        """Show a tab set, see `suite.evidence.html.tabs`."""
+        display(HTML(html.tabs(pieces)))
+
+    def slider(self, frames: Mapping[str, bytes], **words: str) -> None:
+        """Show pictures that a range input changes, see `suite.evidence.html.slider`."""
+        display(HTML(html.slider(frames, **words)))
 
     def check(self, rows: pd.DataFrame, by: list[str]) -> None:
         """Print counts and means of groups of rows, to two digits, for the tests to compare."""
@@ -174,24 +176,6 @@ class Chapter:
             display(tested.style.hide())
         if untested:
             display(Markdown(untested))
-
-    def parameters_of(self, profile: str) -> dict[str, Any]:
-        """Return all parameters of this run, or of a profile whose kept results stand beside it."""
-        if profile == self.profile:
-            return self.parameters
-        return notebooks.all_parameters(self.name, notebooks.profiles(self.name)[profile])
-
-    def in_short(self) -> None:
-        """Show what came out of the headline claims."""
-        trainings = {profile: r.trainings for profile, r in self._by_profile().items()}
-        display(Markdown(in_short(self.name, self.decided, trainings)))
-
-    def all_verdicts(self) -> None:
-        """Show every claim with its quotation, and every verdict on it."""
-        rows = verdict_table(with_claims(self.name, self.decided)).drop(columns="published")
-        display(rows.style.hide())
-        counts = self.decided.groupby(["profile", "verdict"]).size().unstack(fill_value=0)
-        display(counts.reset_index().rename_axis(columns=None).style.hide())
 
     def provenance(self) -> None:
         """Show where the numbers of each profile come from."""

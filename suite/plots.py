@@ -455,68 +455,6 @@ def ratios(frame: pd.DataFrame, titles: Mapping[str, tuple[str, str]]) -> Figure
     return figure
 
 
-def forest(rows: pd.DataFrame) -> Figure:
-    """Draw headline claims: effect and interval in units of the published one, a row each.
-
-    Args:
-        rows: `paper`, `says`, `middle`, `low`, `high` (NaN where nothing was measured), `unit`
-            ("published" or "of interest"), `within` (the claim is that the effect lies within the
-            grey band), `verdict`, `word` and `setting`; `link`, if it is there, is where a click on
-            the claim leads.
-    """
-    n, heads = len(rows), rows["paper"].nunique()
-    figure, axis = plt.subplots(figsize=(WIDTH * 1.25, 0.27 * (n + 1.1 * heads) + 0.7))
-    figure.subplots_adjust(left=0.42, right=0.585, top=0.995, bottom=0.6 / figure.get_figheight())
-    axis.set_xlim(*FOREST_LIMITS)
-    left, place = axis.get_yaxis_transform(), 0.0
-    for paper, part in rows.groupby("paper", sort=False):
-        axis.text(-2.46, place, str(paper), transform=left, weight="bold", va="center", size=9)
-        for row in part.itertuples():
-            place += 1
-            colour = WORD_COLOURS.get(str(row.verdict), GREY)
-            says = axis.text(-2.42, place, str(row.says), transform=left, va="center", size=8.5)
-            says.set_url(getattr(row, "link", None))
-            word: dict[str, Any] = {"transform": left, "va": "center", "color": colour}
-            axis.text(1.04, place, str(row.word), weight="bold", size=8.5, **word)
-            axis.text(2.27, place, str(row.setting), size=7.5, **(word | {"color": GREY}))
-            if np.isfinite(float(row.middle)):  # type: ignore[arg-type]
-                if row.within:
-                    axis.plot([-1, 1], [place, place], color="0.88", linewidth=8, zorder=-1)
-                else:
-                    look: dict[str, Any] = {"mfc": "white", "mec": BLACK, "mew": 0.8, "ms": 5.5}
-                    axis.plot(1, place, "D" if row.unit == "published" else "s", **look, zorder=1)
-                _effect(axis, place, row, colour)
-        place += 1.3
-    axis.axvline(0, color=BLACK, linewidth=0.8, zorder=0)
-    axis.axvline(1, color=GREY, linewidth=0.6, zorder=0)
-    axis.set(ylim=(place - 0.4, -0.6), yticks=[], xticks=[-2, -1, 0, 1, 2, 3])
-    axis.set_xticklabels(["−2", "−1", "none", "1", "2", "3"], size=8)
-    axis.set_xlabel(
-        "effect here ÷ ◇ published, or □ smallest of interest; grey: where it must lie", size=8.5
-    )
-    sns.despine(ax=axis, left=True)
-    return figure
-
-
-FOREST_LIMITS = (-2.4, 3.4)
-WORD_COLOURS = {"holds": BLUE, "smaller than claimed": SKY, "no effect": RED, "contradicted": RED}
-
-
-def _effect(axis: Axes, place: float, row: Any, colour: str) -> None:
-    """Draw one effect with its interval; an arrow stands where it leaves the axis."""
-    low, high = FOREST_LIMITS
-    ends = [min(max(end, low), high) for end in (row.low, row.high)]
-    if np.isfinite(ends).all():
-        axis.plot(ends, [place, place], color=colour, linewidth=1.8, solid_capstyle="butt")
-        for end, limit, arrow in zip((row.low, row.high), (low, high), "<>"):
-            if (end - limit) * (1 if arrow == ">" else -1) > 0:
-                axis.plot(limit, place, arrow, color=colour, markersize=4.5, clip_on=False)
-    inside = low < row.middle < high
-    marker = "o" if inside else "<" if row.middle < 0 else ">"
-    middle = min(max(row.middle, low + 0.1), high - 0.1)
-    axis.plot(middle, place, marker, color=colour, markersize=5.5, zorder=3, clip_on=False)
-
-
 def kept_against_here(frame: pd.DataFrame, kinds: Sequence[str]) -> Figure:
     """Draw values of this machine against kept ones, one panel a chapter.
 

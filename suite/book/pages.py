@@ -1,13 +1,11 @@
 """The pages of the book that are written by code: evidence, status, benchmarks, results."""
 
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from suite import notebooks
@@ -17,27 +15,22 @@ from suite.errors import UsageError
 from suite.evidence import headlines
 from suite.evidence.answers import values_of
 from suite.evidence.claims import TIERS, load_claims
-from suite.evidence.names import name_of
 from suite.evidence.quote import to_json
 from suite.evidence.render import markdown_table, render, tier_name, words
 from suite.evidence.report import all_verdicts, best_profile, with_claims
 from suite.evidence.results import load_results, save_tables
-from suite.evidence.rules import NOT_RUN, NOT_TESTABLE, RULES, WORDS, decide
+from suite.evidence.rules import NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder, read_yaml
 from suite.store import Kept, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
-PICTURE = "headlines.svg"
-INLINE = "headlines.html"  # the same inside a page, where its links can be followed
-ALT = "Effect and 95% interval of each headline claim in units of the published one, and a verdict"
 
 
 def write_pages(folder: Path) -> None:
     """Write all generated pages into the folder of executed chapters."""
     verdicts = all_verdicts()
     rows = headline_rows(verdicts)
-    draw_headlines(rows.assign(link=headline_links(rows)), folder / PICTURE)
     ours = rows["chapter"].isin(["side_by_side"])
     tallies = headlines.tally(rows[~ours], "the papers’ "), headlines.tally(rows[ours], "our ")
     pages = {
@@ -96,65 +89,26 @@ def chapter_name(chapter: str) -> str:
 
 
 def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return the headline claims of all chapters: one row a claim, see `plots.forest`."""
-    parts = []
-    for chapter in with_evidence():
-        rows = headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter])
-        effects = [headlines.relative(row) for _, row in rows.iterrows()]
-        rows[["middle", "low", "high", "unit_of_effect"]] = effects
-        rows.loc[rows["verdict"] == NOT_TESTABLE, ["middle", "low", "high"]] = np.nan
-        setting = [_setting(row) for _, row in rows.iterrows()]
-        parts.append(rows.assign(paper=chapter_name(chapter), chapter=chapter, setting=setting))
-    rows = pd.concat(parts, ignore_index=True)
-    return rows.rename(columns={"unit": "unit_of_n"}).rename(columns={"unit_of_effect": "unit"})
+    """Return the headline claims of all chapters: one row a claim, with `chapter` and `paper`."""
+    parts = [
+        headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter]).assign(
+            chapter=chapter, paper=chapter_name(chapter)
+        )
+        for chapter in with_evidence()
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
-def _setting(row: "pd.Series[Any]") -> str:
-    if row["verdict"] == NOT_RUN:
-        return ""
-    count = f", {row['n']:.0f} {row['unit']}s" if row["n"] else ""
-    return f"{name_of(row['data'])}{count}"
-
-
-def draw_headlines(rows: pd.DataFrame, file: Path) -> None:
-    """Draw the picture of the first page."""
-    from suite import plots
-
-    plots.set_style()
-    plots.forest(rows).savefig(file, metadata={"Date": None})
-
-
-def headline_links(rows: pd.DataFrame) -> list[str]:
-    """Return the address of the section of each headline claim, from the first page."""
-    sections = [f"{row.chapter}-{row.section}".replace("_", "-") for row in rows.itertuples()]
-    return [f"executed/{row.chapter}.html#{to}" for row, to in zip(rows.itertuples(), sections)]
-
-
-def inline(file: Path) -> str:
-    """Return a picture as an element of a page; it scrolls where the page is narrow."""
-    svg = file.read_text(encoding="utf-8")
-    label = f'role="img" aria-label="{ALT}" style="width: 100%; min-width: 640px; height: auto"'
-    svg = re.sub(r'width="\S+pt" height="\S+pt"', label, svg[svg.index("<svg ") :], count=1)
-    return f'<div style="overflow-x: auto">\n{svg}</div>\n'
-
-
-def headline_table(rows: pd.DataFrame, *, linked: bool) -> str:
-    """Return the headline claims as Markdown.
-
-    Args:
-        rows: of `headline_rows`.
-        linked: whether each claim links to its section, in the book.
-    """
-    table = []
-    for row in rows.itertuples():
-        target = f"{row.chapter}-{row.section}".replace("_", "-")
-        says = f"{{ref}}`{row.says} <{target}>`" if linked else row.says
-        table.append([row.paper, says, f"**{row.word}**", row.scale, row.measured, row.on])
+def headline_table(rows: pd.DataFrame) -> str:
+    """Return the headline claims as Markdown; `rows` are those of `headline_rows`."""
+    table = [
+        [r.paper, r.says, f"**{r.word}**", r.scale, r.measured, r.on] for r in rows.itertuples()
+    ]
     return markdown_table(["paper", "headline claim", "verdict", "scale", "measured", "on"], table)
 
 
 def judge_kept(readme: Path) -> list[Path]:
-    """Judge all kept results by the claims as they are now; write verdicts, picture and README.
+    """Judge all kept results by the claims as they are now; write the verdicts and the README.
 
     Args:
         readme: whose table of headlines is replaced.
@@ -167,16 +121,15 @@ def judge_kept(readme: Path) -> list[Path]:
         results = load_results(path.stem, path.parent.name)
         files.append(save_tables(path.stem, path.parent.name, results, KEPT_RESULTS))
     rows = headline_rows(all_verdicts(kept_only=True))
-    draw_headlines(rows, KEPT_RESULTS / PICTURE)
     before, start, rest = readme.read_text(encoding="utf-8").partition("<!-- headlines:start -->\n")
     _, end, after = rest.partition("<!-- headlines:end -->")
     if not (start and end):
         raise UsageError(
             f"{readme.name}: expected <!-- headlines:start --> and :end, each on a line"
         )
-    table = headline_table(rows, linked=False)
+    table = headline_table(rows)
     readme.write_text(f"{before}{start}{table}\n{end}{after}", encoding="utf-8")
-    return [*files, KEPT_RESULTS / PICTURE, readme]
+    return [*files, readme]
 
 
 def with_evidence() -> list[str]:

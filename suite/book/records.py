@@ -14,7 +14,6 @@ import pandas as pd
 from suite.evidence import headlines
 from suite.evidence.claims import TIERS, load_claims, load_settings, on_printed_numbers
 from suite.evidence.names import name_of
-from suite.evidence.power import power_rows
 from suite.evidence.render import render, words
 from suite.evidence.report import best_profile, with_claims
 from suite.evidence.rules import NOT_RUN
@@ -76,7 +75,6 @@ def opening(chapter: str, name: str, verdicts: pd.DataFrame, folder: Path) -> st
         downloads=downloads(chapter, folder),
         tally=headlines.tally(headlines.headlines(chapter, verdicts)),
         claims=[claim | _evidence(chapter, claim, every, shown) for claim in claims],
-        open=[row[1:] for row in power_rows(verdicts.assign(chapter=chapter), words)],
     )
 
 

@@ -177,6 +177,12 @@ class Chapter:
         if untested:
             display(Markdown(untested))
 
+    def parameters_of(self, profile: str) -> dict[str, Any]:
+        """Return all parameters of this run, or of a profile whose kept results stand beside it."""
+        if profile == self.profile:
+            return self.parameters
+        return notebooks.all_parameters(self.name, notebooks.profiles(self.name)[profile])
+
     def provenance(self) -> None:
         """Show where the numbers of each profile come from."""
         rows = [

@@ -59,35 +59,8 @@ def test_a_headline_is_its_main_panel_and_further_panels_change_nothing(claims):
     assert found["scale"].tolist() == ["reduced", ""]
 
 
-def test_in_short_has_claim_paper_here_verdict_and_scale(claims):
-    rows = [verdict(detail="smaller than published", looks=3), verdict("kmnist")]
-    text = headlines.in_short("c", pd.DataFrame(rows), {})
-    assert text.splitlines()[2] == "Of 2 headline claims: at reduced scale 1 holds; 1 not run."
-    assert (
-        "| accuracy rises | by 0.16 | test accuracy: x − y: 0.080 [0.040, 0.120], p = 0.01, n = 6; "
-        "MNIST; accuracy 0.81 (paper: 0.95); smaller than published, looked at 3 times "
-        "| **holds** | reduced |"
-    ) in text
-    assert "| nothing ran | by 0.16 |  | **not run** |  |" in text
-    assert "kmnist" not in text.lower()
 
 
-def test_in_short_says_on_what_and_what_to_take_from_it(claims, monkeypatch):
-    advice = [{"claim": CLAIM["id"], "holds": "Take it.", "else": "No."}]
-    advice += [{"claim": "z", "inconclusive": "Nor more."}]
-    words = {"names": {}, "advice": advice, "scale": "Two networks."}
-    monkeypatch.setattr(headlines, "load_words", lambda chapter: words)
-    training = {"data": "mnist", "network": "mlp", "epochs": 4, "n_train": 500}
-    text = headlines.in_short("c", pd.DataFrame([verdict()]), {"workstation": [training]})
-    here = "MLP, 4 epochs on 500 training images."
-    assert f"*Measured on* MNIST (70,000 digits, 28 x 28), {here}" in text
-    assert "*In the paper:* Two networks." in text
-    assert text.splitlines()[4] == "**What to take from it:** Take it."
-    other = verdict(claim="z", word="inconclusive", n=9, low=0.01)
-    text = headlines.in_short("c", pd.DataFrame([verdict(), other]), {})
-    assert "- Nor more (MNIST, x minus y: 0.080 [0.010, 0.120], n = 9)." in text.splitlines()
-    text = headlines.in_short("c", pd.DataFrame([verdict(word="inconclusive")]), {})
-    assert "**What to take from it:** No." in text
 
 
 def test_a_tally_never_adds_scales_up():
@@ -103,18 +76,6 @@ class TestScale:
     TRAINING = {"data": "cifar10-jpeg", "network": "resnet", "epochs": 9, "seed": 0}
     OPTIONS = {"blocks": [1, 2], "backbone_options": {"stem": "s"}}
 
-    def test_trainings_are_described_the_longest_first(self):
-        plain = self.TRAINING | {"network_options": self.OPTIONS | {"width": 4}}
-        crops = {"epochs": 3, "crop_padding": 4, "network_options": self.OPTIONS | {"width": 8}}
-        cropped = [self.TRAINING | crops, self.TRAINING | crops | {"epochs": 5, "n_train": 2560}]
-        where = {"data": "cifar10-jpeg-cropped", "network": "resnet"}
-        said = scale.described(where, [plain, *cropped])
-        assert said.endswith(
-            "ResNet (blocks 1 + 2, width 8), 5 epochs on 2,560 training images, "
-            "3 epochs on all training images"
-        )
-        said = scale.described(where | {"data": "cifar10-jpeg"}, [plain, *cropped])
-        assert said.endswith("(blocks 1 + 2, width 4), 9 epochs on all training images")
 
     def test_all_images_are_more_than_any_number(self):
         trainings = [self.TRAINING, self.TRAINING | {"n_train": 2560}]
@@ -157,14 +118,6 @@ class TestScale:
         assert setting.met_by(training) == met
 
 
-def test_in_short_says_why_something_is_not_testable(claims):
-    nothing = dict.fromkeys(("estimate", "low", "high", "p"), np.nan) | {"n": 0}
-    row = verdict(word="not testable here", detail="accuracy: 0.5", **nothing)
-    text = headlines.in_short("c", pd.DataFrame([row]), {})
-    assert "| accuracy: 0.5; MNIST; accuracy 0.81 (paper: 0.95) | **not testable here** |" in text
-    row = verdict(word="inconclusive", needed=31.0)
-    text = headlines.in_short("c", pd.DataFrame([row]), {})
-    assert "; about 31 networks would settle it | **inconclusive** | reduced |" in text
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def closing(chapter: str) -> str:
     entries = [*history.get(chapter, []), *history["all"]]
     return render(
         TEMPLATES / "record_end.md.jinja",
-        header=[words(column) for column in changed],
+        header=list(map(words, map(str, changed.columns))),
         changed=changed.to_numpy().tolist(),
         history=sorted(entries, key=lambda entry: str(entry["when"])),
     )

@@ -24,8 +24,11 @@ def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
         row: of `claims.judge`, with `profile`.
         claim: that it is about.
     """
+    estimate, low, high = (float(row[name]) for name in ("estimate", "low", "high"))
     return Value(
-        *(float(row[name]) for name in ("estimate", "low", "high")),
+        estimate,
+        low,
+        high,
         n=int(np.nan_to_num(row["n"])),
         word=str(row["verdict"]),
         shown=str(row["word"]),

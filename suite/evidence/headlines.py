@@ -1,7 +1,6 @@
 """What came out of the headline claims: one row a claim, in words and in units of the paper."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from suite.evidence.scale import OURS, PAPERS, REDUCED, SCALES, STAND_IN
 
 AT = {PAPERS: "at the paper's scale", REDUCED: "at reduced scale", STAND_IN: "on stand-in data"}
 AT |= {OURS: "in this book's comparison"}
-BOX = Path(__file__).parent / "templates" / "in_short.md.jinja"
 
 
 def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:

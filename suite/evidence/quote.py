@@ -60,8 +60,8 @@ class Value:
         if name and name not in FORMS:
             return format(self.estimate, form).replace("-", "−")
         factor, sign, unit = FORMS.get(name, (1, "", ""))
-        ends = (factor * end for end in (self.estimate, self.low, self.high))
-        text = interval_text(Interval(*ends, self.n), sign=sign)
+        ends = factor * self.estimate, factor * self.low, factor * self.high
+        text = interval_text(Interval(*ends, n=self.n), sign=sign)
         middle, space, interval = text.partition(" [")
         if bare:
             middle = _two_digits(factor * self.estimate, factor * (self.high - self.low) / 2, sign)
@@ -124,7 +124,7 @@ def mean(rows: pd.DataFrame) -> Value:
     rows = best(rows.dropna(subset="value"))
     if rows.empty:
         return Value()
-    return Value(**mean_interval(rows.groupby("seed")["value"].mean())._asdict(), **_where(rows))
+    return _of(rows, mean_interval(rows.groupby("seed")["value"].mean()))
 
 
 def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
@@ -137,7 +137,12 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     rows = best(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
-    return Value(**paired_difference(rows, between, first, second)._asdict(), **_where(rows))
+    return _of(rows, paired_difference(rows, between, first, second))
+
+
+def _of(rows: pd.DataFrame, interval: Interval) -> Value:
+    on = " and ".join(sorted({name_of(data) for data in rows["data"]}))
+    return Value(*interval, on=on, profile=str(rows["profile"].iloc[0]))
 
 
 def best(rows: pd.DataFrame) -> pd.DataFrame:
@@ -146,11 +151,6 @@ def best(rows: pd.DataFrame) -> pd.DataFrame:
     own = [name for name in present if name not in ORDER]
     first = next((name for name in [*own, *ORDER] if name in present), None)
     return rows[rows["profile"] == first]
-
-
-def _where(rows: pd.DataFrame) -> dict[str, str]:
-    on = {name_of(data) for data in rows["data"]}
-    return {"on": " and ".join(sorted(on)), "profile": str(rows["profile"].iloc[0])}
 
 
 def to_json(values: Mapping[str, Value]) -> dict[str, Any]:

@@ -64,8 +64,6 @@ def words(found):
     return list(zip(found["data"], found["verdict"], strict=True))
 
 
-
-
 def test_a_headline_names_its_quantity():
     headline = claim(tier="headline")
     with pytest.raises(UsageError, match="expected the quantity in words"):

@@ -59,10 +59,6 @@ def test_a_headline_is_its_main_panel_and_further_panels_change_nothing(claims):
     assert found["scale"].tolist() == ["reduced", ""]
 
 
-
-
-
-
 def test_a_tally_never_adds_scales_up():
     rows = [("holds", "reduced"), ("holds", "stand-in"), ("no effect", "stand-in")]
     rows = pd.DataFrame([*rows, ("not run", "")], columns=["verdict", "scale"])
@@ -75,12 +71,6 @@ def test_a_tally_never_adds_scales_up():
 class TestScale:
     TRAINING = {"data": "cifar10-jpeg", "network": "resnet", "epochs": 9, "seed": 0}
     OPTIONS = {"blocks": [1, 2], "backbone_options": {"stem": "s"}}
-
-
-    def test_all_images_are_more_than_any_number(self):
-        trainings = [self.TRAINING, self.TRAINING | {"n_train": 2560}]
-        said = scale.described({"data": "cifar10-jpeg", "network": "resnet"}, trainings)
-        assert said.endswith("9 epochs on all training images, 9 epochs on 2,560 training images")
 
     def test_each_network_is_counted_once_with_its_accuracy(self):
         early = self.TRAINING | {"epochs": 2, "cosine_epochs": 9}
@@ -116,42 +106,6 @@ class TestScale:
         options = {"blocks": [2, 2, 2, 2], "width": 64}
         setting = scale.Setting(["cifar10"], "resnet", options, epochs=9)
         assert setting.met_by(training) == met
-
-
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected", "unit"),
-    [
-        ({}, (0.5, 0.25, 0.75), "published"),
-        # What a paper's own table tells against its claim is no unit: left is against the claim.
-        ({"effect_of_paper": -0.16}, (8, 4, 12), "of interest"),
-        ({"effect_of_paper": np.nan}, (8, 4, 12), "of interest"),
-        ({"within": True, "smallest": 0.16}, (0.5, 0.25, 0.75), "of interest"),
-    ],
-)
-def test_effects_are_in_units_of_the_paper(changes, expected, unit):
-    *values, found = headlines.relative(pd.Series(verdict(**changes)))
-    assert values == pytest.approx(list(expected))
-    assert found == unit
-
-
-def test_the_picture_draws_what_was_measured_and_what_leaves_the_axis():
-    effects = [(0.5, 0.2, 0.8), (np.nan, np.nan, np.nan), (-9.0, -10.0, -8.0), (9.0, 1.0, 12.0)]
-    rows = pd.DataFrame(effects, columns=["middle", "low", "high"])
-    rows = rows.assign(
-        paper="P", says="it rises", verdict="holds", setting="MNIST", unit="published"
-    )
-    rows = rows.assign(word=["no effect at reduced scale", *["holds"] * 3])
-    figure = plots.forest(rows.assign(within=False))
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts.count("no effect at reduced scale") == 1
-    markers = [line.get_marker() for line in figure.axes[0].lines]
-    assert markers.count("D") == 3
-    banded = plots.forest(rows.assign(within=[True, False, False, False])).axes[0].lines
-    assert [line.get_marker() for line in banded].count("D") == 2
-    assert [list(line.get_xdata()) for line in banded if line.get_linewidth() == 8] == [[-1, 1]]
-    assert {"o", "<", ">"} <= set(markers)
 
 
 def test_figures_of_methods_and_of_measures_have_what_they_are_given():

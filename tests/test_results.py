@@ -163,8 +163,6 @@ def verdict(claim, data, profile, word):
     }
 
 
-
-
 def test_a_section_names_what_no_profile_has_tested(monkeypatch):
     claims = [
         claim(name, section, "less") for name, section in (("a", "one"), ("b", "one"), ("c", "two"))

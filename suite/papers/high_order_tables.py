@@ -13,24 +13,12 @@ from suite.evidence.results import Results
 from suite.evidence.statistics import mean_interval, spearman
 from suite.evidence.tables import mean_text
 from suite.papers.high_order_saliency import ALL, OBJECTIVE, QUALITY
+from suite.papers.names import NAMES
 from suite.papers.second_order import MARGIN
 
 # Networks that are not piecewise linear.
 SMOOTH = ["efficientnet_lite0_smooth", "resnet_swish", "se_resnet50"]
-TITLES = {
-    "logit_gradient": "gradient",
-    "smooth_grad": "SmoothGrad",
-    "path_gradients": "integrated\ngradients",
-    "loss_gradient": "CAFO,\nλ₁ = 0",
-    "caso_dense": "CASO,\nλ₁ = 0",
-    "clipped_logit_gradient": "clipped\ngradient",
-    "clipped_loss_gradient": "clipped loss\ngradient",
-    "cafo": "CAFO",
-    "caso": "CASO",
-    "smooth_cafo": "smooth\nCAFO",
-    "smooth_caso": "smooth\nCASO",
-    "random": "random",
-}
+TITLES: dict[str, str] = NAMES["high_order_saliency"]["titles"]
 SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
 ENDS = {"low": "at most 0.5", "high": "at least 0.95"}

@@ -14,56 +14,18 @@ from suite.evidence.statistics import as_ratio, mean_interval
 from suite.evidence.tables import interval_text, mean_text, paired_difference
 from suite.papers.marginal_density import FORMS_TRAINED, LOSSES, SHARES
 from suite.papers.marginal_density import at_equal_accuracy as compared_at_equal_accuracy
+from suite.papers.names import NAMES
 
 # Names of methods, in the order of tables.
-TITLES = {
-    "standard": "standard",
-    "at_fgsm": "adversarial training, FGSM",
-    "at_pgd": "adversarial training, PGD",
-    "softplus": "SoftPlus",
-    "hessian": "input Hessian",
-    "group_dro": "Group DRO",
-    "score_matching": "score matching",
-    "input_gradient": "input gradient",
-    "loss_gradient": "gradient of the loss",
-    "cure": "CURE",
-    "density": "density",
-    "density_stable": "density, stable",
-    "density_naive": "density, naive",
-    "group_dro_density": "Group DRO + density",
-    "standard_balanced": "standard, balanced",
-    "input_gradient_balanced": "input gradient, balanced",
-    "density_balanced": "density, balanced",
-}
+TITLES: dict[str, str] = NAMES["marginal_density"]["titles"]
 NORMS = {"l2": "L2", "linf": "L∞"}
 SURE = (0.0, 0.5, 0.9, 0.99, 1.0)  # probabilities of the label that tell how sure a network is
 DETECTORS = {"logit": "one logit", "density": "log density"}
 ATTACKS = {"fgsm": "FGSM", "pgd": "PGD-20", "longer": "PGD-100", "square": "Square"}
 ATTACKS |= {"auto": "AutoAttack"}
 # What methods are compared by at equal clean accuracy, and what the axis says of it.
-COMPARED = {
-    "leakage": "leakage",
-    "leakage_share": "leakage, share of the map",
-    "leakage_other": "leakage of another class",
-    "pgd_l2": "accuracy, PGD-20 (L2)",
-    "pgd_linf": "accuracy, PGD-20 (L∞)",
-    "auto_linf": "accuracy, Auto-PGD (L∞)",
-    "others_gradient": "gradients of other logits",
-    "label_gradient": "gradient of the label's logit",
-    "cosine_gradient": "cosine of label's and density's gradient",
-    "gradient_change": "change of gradient, relative",
-    "absolute_change": "change of gradient, absolute",
-    "insertion": "insertion, fraction",
-    "pixel_perturbation": "pixel perturbation",
-}
-
-
-GROUP_COLUMNS = {
-    "worst_celeba": "worst group, CelebA",
-    "worst_waterbirds": "worst group, Waterbirds",
-    "all_celeba": "all, CelebA",
-    "all_waterbirds": "all, Waterbirds",
-}
+COMPARED: dict[str, str] = NAMES["marginal_density"]["compared"]
+GROUP_COLUMNS: dict[str, str] = NAMES["marginal_density"]["group_columns"]
 
 
 class Column(NamedTuple):

@@ -16,6 +16,7 @@ from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.metrics import CORRUPTIONS, centre_to_rim
 from suite.networks import build_network
+from suite.papers.names import NAMES
 from suite.papers.path_counts import pascal_row, path_counts
 from suite.papers.pilcro import AS_IT_IS, COMPARED_WITH, NAMED, label
 
@@ -25,22 +26,8 @@ MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for 
 COLUMNS = {"top_1": ("accuracy", "accuracy"), "tv": ("tv", "TV"), "loss": ("cross_entropy", "loss")}
 FLATNESS = ["accuracy", "tv", "noise", "tv_less_noise", "block_tv"]
 FLATNESS += ["centre_to_rim", "target_distance"]
-TITLES = {
-    "tv": "TV",
-    "noise": "of that, noise",
-    "tv_less_noise": "TV less noise",
-    "block_tv": "TV of squares",
-    "centre_to_rim": "centre / rim",
-    "target_distance": "distance to the target",
-    "cross_entropy": "loss",
-    "robustness": "Share of the probability that is left",
-    "corrupted_accuracy": "Accuracy under corruptions",
-    "ablation": "area under the curve",
-    "accuracy_in_the_middle": "accuracy in the middle",
-    "accuracy_at_edge": "at the edge",
-    "accuracy_off_centre": "accuracy off centre",
-    "lost_at_edge": "lost from the middle to the edge",
-} | {f"robustness, {category}": category for category in CORRUPTIONS}
+TITLES: dict[str, str] = NAMES["pilcro"]["titles"]
+TITLES |= {f"robustness, {category}": category for category in CORRUPTIONS}
 Arrays = Mapping[str, NDArray[Any]]
 Model = str | tuple[str, str]  # a kind of model, or two that are compared
 

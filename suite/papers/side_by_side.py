@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from suite.errors import check_keys, expected, unknown
+from suite.papers.names import NAMES
 from suite.store import Reader
 from suite.training import penalties
 from suite.units import FIELDS, Measurement, Training, Unit
@@ -15,33 +16,9 @@ from suite.units import FIELDS, Measurement, Training, Unit
 Settings = dict[str, Any]
 
 # The methods in their order, and what they are called.
-METHODS = {
-    "none": "none",
-    "input_gradient": "input gradient (double backpropagation)",
-    "finite_difference": "input gradient, finite differences",
-    "logit_gradient": "gradient of the label's logit",
-    "density": "marginal density",
-    "cure": "CURE",
-    "target": "landscape target",
-    "curvature": "landscape curvature",
-    "l1": "L1 on class maps",
-    "top_gap": "Top-GAP with L1",
-    "softplus": "SoftPlus activations",
-    "noise": "noise on the images",
-    "adversarial": "PGD training",
-}
+METHODS: dict[str, str] = NAMES["side_by_side"]["methods"]
 # Whose strength is that of one penalty.
-PENALTIES = {
-    "input_gradient": "input_gradient",
-    "finite_difference": "finite_difference",
-    "logit_gradient": "logit_gradient",
-    "density": "marginal_density",
-    "cure": "cure",
-    "target": "landscape_target",
-    "curvature": "landscape_curvature",
-    "l1": "class_map_l1",
-    "top_gap": "class_map_l1",
-}
+PENALTIES: dict[str, str] = NAMES["side_by_side"]["penalties"]
 # Any other penalty is a method of its own name.
 _OTHERS = penalties.PENALTIES.keys() - METHODS.keys() - {*PENALTIES.values()}
 PENALTIES |= {name: name for name in sorted(_OTHERS)}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from suite.evidence.results import Results
 from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
+from suite.papers.names import NAMES
 from suite.papers.side_by_side import (
     FACTOR,
     METHODS,
@@ -31,13 +32,7 @@ NOTHING = "none: no gain that matters was established"
 WITHIN = 0.05  # of clean accuracy, for settings whose ranks are compared
 DRAWS = 1000
 SHORT = {name: title for name, title in METHODS.items() if name != "none"}
-SHORT |= {
-    "input_gradient": "input gradient",
-    "finite_difference": "finite differences",
-    "logit_gradient": "label's logit",
-    "softplus": "SoftPlus",
-    "noise": "noise",
-}
+SHORT |= NAMES["side_by_side"]["short"]
 
 
 class Panel(NamedTuple):

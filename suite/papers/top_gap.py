@@ -11,28 +11,12 @@ from torch import Tensor
 
 from suite.errors import check_keys, expected
 from suite.networks.pretrained import PRETRAINED
+from suite.papers.names import NAMES
 from suite.store import Reader
 from suite.training.folds import data_of
 from suite.units import FIELDS, Measurement, Training, Unit, identity
 
-TITLES = {
-    "none": "unmodified",
-    "pool": "pooling",
-    "l1": "L1",
-    "l1+pool": "pooling with L1",
-    "fpn": "pyramid",
-    "fpn+pool": "pyramid with pooling",
-    "fpn+l1": "pyramid with L1",
-    "fpn+l1+pool": "Top-GAP",
-    "k_wta": "k-WTA",
-    "flc": "FLC pooling",
-    "fgsm_at": "FGSM training",
-    "pgd_at": "PGD training",
-    "pgd_at+fpn+l1+pool": "PGD training with Top-GAP",
-    "fgsm_at+fpn+l1+pool": "FGSM training with Top-GAP",
-    "last": "L1 on the last activations",
-    "all": "L1 on all activations",
-}
+TITLES: dict[str, str] = NAMES["top_gap"]["titles"]
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines

@@ -11,6 +11,7 @@ import torch
 from benchmarks import tables as benchmark_tables
 from suite import notebooks
 from suite.attacks import AUTO_ATTACK
+from suite.errors import UsageError
 from suite.evidence.claims import load_claims, load_words, published_effect
 from suite.evidence.results import load_results
 from suite.evidence.statistics import Interval
@@ -438,6 +439,21 @@ class TestLongSweep:
             if labels["method"] == "loss_gradient"
         } == {0.1}
         assert not rows_of("strength", sweeps=[sweep], pgd=readings)
+
+    def test_the_gradient_of_the_loss_is_among_other_strengths(self):
+        sweep = parameters()["sweeps"][0] | {"other_strengths": {"loss_gradient": [0.1]}}
+        assert notebooks.resolve(CHAPTER, "smoke", {"sweeps": [sweep]})["sweeps"] == [sweep]
+
+    @pytest.mark.parametrize(
+        ("wrong", "told"),
+        [
+            ({"part": "lang"}, "unknown part of a sweep 'lang': did you mean 'long'"),
+            ({"metrics": ["leakag"]}, "unknown metric of a sweep 'leakag': did you mean 'leakage'"),
+        ],
+    )
+    def test_unknown_part_or_metric_is_refused(self, wrong, told):
+        with pytest.raises(UsageError, match=told):
+            rows_of("strength", sweeps=[parameters()["sweeps"][0] | wrong])
 
     def test_sweeps_are_compared_each_on_its_own(self):
         half = {key: (accuracy, leakage / 2) for key, (accuracy, leakage) in CURVES.items()}

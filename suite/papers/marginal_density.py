@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from suite.errors import check_keys
+from suite.errors import check_keys, unknown
 from suite.papers.marginal_density_measures import SHIFTS
 from suite.store import Reader
 from suite.units import FIELDS, Measurement, Training, Unit, Values, identity
@@ -83,7 +83,8 @@ def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
     others = ["softplus", "hessian", "score_matching", "cure"]  # of strengths of their own
     methods = [*TABLE_1, *TABLE_2, *PHOTOS, *(f"density_{form}" for form in FORMS_TRAINED)]
-    return {"others": others, "other_strengths": others, "left_out": [*dict.fromkeys(methods)]}
+    swept = [*others, "loss_gradient"]
+    return {"others": others, "other_strengths": swept, "left_out": [*dict.fromkeys(methods)]}
 
 
 class Design:
@@ -242,7 +243,10 @@ class Design:
             _wanted("gradient_change", **noise),
             _wanted("gradient_change", "absolute_change", **noise, relative=False),
         ]
-        only = panel.get("metrics", [])
+        only, known = panel.get("metrics", []), {each.labels["metric"] for each in wanted}
+        for name, named, choices in (("part", [part], EQUAL), ("metric", only, known)):
+            if wrong := [each for each in named if each not in choices]:
+                raise unknown(f"{name} of a sweep", wrong[0], choices)
         wanted = [each for each in wanted if not only or each.labels["metric"] in only]
         for labels in (each.labels for each in wanted if part == "long"):
             labels["metric"] += f"_{labels['step_size']:g}" if "step_size" in labels else ""

@@ -10,7 +10,7 @@ from suite import notebooks
 from suite.errors import UsageError
 from suite.evidence import claims
 from suite.evidence.rules import NOT_TESTABLE, RULES, WORDS
-from suite.evidence.scale import Setting
+from suite.evidence.scale import Setting, networks_alone
 from suite.papers.measure import METRICS
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, ROOT, read_yaml
 
@@ -413,3 +413,15 @@ def test_every_rule_that_a_claim_names_is_there(chapter):
 def test_published_lists_every_figure_of_the_paper():
     figures = claims.load_published("gradient_regularisation")["figures"]
     assert [figure["number"] for figure in figures] == list(range(1, 20))
+
+
+class TestNetworksAlone:
+    """Rows as a chapter makes them have an empty text where a file, read again, has nothing."""
+
+    @pytest.mark.parametrize("nothing", ["", np.nan])
+    def test_rows_against_no_other_stay(self, nothing):
+        rows = pd.DataFrame({"against": [nothing, "cure"], "value": [0.9, 0.8]})
+        assert networks_alone(rows)["value"].tolist() == [0.9]
+
+    def test_rows_without_the_column_stay(self):
+        assert len(networks_alone(pd.DataFrame({"value": [0.9]}))) == 1

@@ -146,7 +146,7 @@ def described(where: Mapping[Any, Any], trainings: Trainings) -> str:
 
 def networks_alone(rows: pd.DataFrame) -> pd.DataFrame:
     """Leave out rows that were interpolated between networks, and so are of none."""
-    return rows[rows["against"].isna()] if "against" in rows else rows
+    return rows[rows["against"].fillna("") == ""] if "against" in rows else rows
 
 
 def _form(trainings: Trainings) -> str:

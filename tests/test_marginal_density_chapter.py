@@ -480,16 +480,13 @@ def advised(claim, verdict):
 
 
 def test_balanced_batches_raise_the_worst_group_as_the_box_says():
-    text = advised("worst-group-above-standard-in-balanced-batches", "cannot be measured here")
+    text = advised("worst-group-above-standard-in-balanced-batches", "not testable here")
     frame = load_results(CHAPTER, "workstation").frame
     rows = frame.query("panel == 'group_sweep' and metric == 'worst_group_accuracy'")
     means = 100 * rows.groupby(["method", "strength"])["value"].mean()
     plain, balanced = (means[name][0.0] for name in ("standard", "standard_balanced"))
-    assert f"from {plain:.1f}% to {balanced:.1f}%" in text
-    assert text.startswith(
-        "No strength of the penalty was shown to raise the worst group; balanced"
-    )
-    assert means["density"].max() < plain
+    assert text.startswith("No strength of the penalty was shown to raise the worst group")
+    assert means["density"].max() < plain < balanced
 
 
 PAGE = " ".join("".join(c["source"]) for c in json.loads(source(CHAPTER).read_text())["cells"])

@@ -11,9 +11,7 @@ from suite import cli
 from suite.book.pages import headline_rows, headline_table
 from suite.evidence.report import all_verdicts
 from suite.evidence.results import load_results
-from suite.notebooks import all_parameters, chapters, parameters, profiles, source
-from suite.papers import side_by_side
-from suite.papers import side_by_side_tables as tables
+from suite.notebooks import chapters, parameters, profiles
 from suite.paths import ROOT
 
 PROGRAM = "python -m suite "
@@ -127,72 +125,3 @@ def test_the_first_page_has_the_epochs_of_the_profiles():
     assert articles["epochs"] == digits["epochs"]
     assert f"MNIST, {digits['epochs']} epochs" in text
     assert f"photographs of 64 × 64 pixels, {photographs['epochs']} epochs" in text
-
-
-def test_what_the_first_page_and_the_readme_say_of_side_by_side_is_what_was_kept():
-    text = (ROOT / "book" / "index.md").read_text()
-    kept = load_results("side_by_side", "workstation")
-    p = all_parameters("side_by_side", profiles("side_by_side")["workstation"])
-    panel, *_ = side_by_side.panels(p)
-    rows = kept.frame.query("data == @panel.data")
-    measures = side_by_side.measures(panel)
-    cells = tables.compared(rows, measures)
-    found = tables.guide(cells, measures, {}).set_index("if you want")["take"]
-    assert found["higher accuracy, attacked"].startswith("PGD training")
-    assert found["lower max-sensitivity"].startswith("SoftPlus")
-    assert found["higher accuracy, corruptions"].startswith("none")
-    assert "(12 of 12 means are better" in found["higher accuracy, corruptions"]
-    assert f"attacks of radius {255 * panel.epsilon:.0f}/255 PGD training" in text
-    worse, _ = tables.harm(cells, measures)
-    calibration = cells.query("measure == 'calibration' and stands and matters and deviations < 0")
-    penalised = [method for method in calibration["method"] if method in side_by_side.PENALTIES]
-    assert (len(penalised), len(side_by_side.PENALTIES)) == (4, 9)
-    standing = cells.query("measure == 'calibration' and stands and deviations < 0")["method"]
-    assert len({*standing} & {*side_by_side.PENALTIES}) == 7
-    assert "seven of nine penalties worsen calibration, four of them by a size that matters" in text
-    assert {*standing} - {*side_by_side.PENALTIES} == {"adversarial"}  # "so does PGD training"
-    assert worse.count("calibration error") == len(calibration)
-    assert f"{panel.epochs} epochs on {panel.n_train:,} images, {len(panel.seeds)} networks" in text
-    assert cells["method"].nunique() == 12
-
-    def ends(measure, method):
-        cell = cells.query("measure == @measure and method == @method").iloc[0]
-        return f"from {cell['base']:.2f} to {cell['mean']:.2f}"
-
-    assert f"PGD training raises accuracy {ends('attacked', 'adversarial')}" in text
-    assert f"PGD training against attacks (accuracy {ends('attacked', 'adversarial')})" in text
-    to = ends("attacked", "input_gradient").split()[-1]
-    assert f"the penalty on the input gradient to {to};" in text
-    assert f"(max-sensitivity {ends('sensitivity', 'softplus')})" in text
-    shown = kept.frame.query("data == 'resized:imagenette160:32'")
-    again = tables.repeated(cells, tables.compared(shown, measures), measures)
-    same, standing = re.search(r"Of (\d+) .* (\d+) have the same sign", again).group(2, 1)
-    both = re.search(r"(\d+) of them stand there, too", again).group(1)
-    said = f"pixels, {same} of {standing} differences that stand have the same sign, {both} of them"
-    assert f"photographs of 32 × 32 {said} stand there" in text
-    assert "0 stand there with the other sign." in again
-    page = source("side_by_side").read_text()
-    assert "better accuracy, attacked (PGD training), max-sensitivity (SoftPlus)" in again
-    assert "of the gains against attacks only that of PGD training stands" in page
-    assert "change of the gradient by noise (SoftPlus)" in again
-    assert "share on one image of four (L1 on class maps, Top-GAP with L1)" in again
-    costs = tables.lost(shown).set_index(["method", "strength"])["lost"]
-    here = tables.lost(rows).set_index(["method", "strength"])["lost"]
-    ends = (100 * here["top_gap", 1.0], 100 * costs["top_gap", 1.0])
-    assert "1 costs {:.1f} points here and {:.0f} on photographs".format(*ends) in page
-    of_photographs = tables.guide(tables.compared(shown, measures), measures, {})
-    taken = of_photographs.set_index("if you want")["take"]
-    assert taken["higher accuracy, attacked"].startswith("PGD training")
-    assert taken["lower max-sensitivity"].startswith("SoftPlus")
-    assert ": −0.39 [" in tables.price(rows, "adversarial", "input_gradient")
-    assert "the landscape target is ten times as strong as on" in source("side_by_side").read_text()
-    target = [p["panels"][n]["chosen"]["target"] for n in (0, 1)]
-    assert target[1] == 10 * target[0]
-    chosen = rows.query("metric == 'choice' and chosen").pivot(
-        index="seed", columns="method", values="value"
-    )
-    spread = chosen.rsub(chosen["none"], axis=0).drop(columns="none").var().mean() ** 0.5
-    assert f"{spread:.3f}" == "0.005"
-    assert "costs of single networks vary by half a point" in source("side_by_side").read_text()
-    readme = (ROOT / "README.md").read_text()
-    assert "PGD training against attacks, SoftPlus activations for steady maps." in readme

@@ -116,6 +116,10 @@ class TestScale:
         said = scale.described(where | {"data": "cifar10-jpeg"}, [plain, *cropped])
         assert said.endswith("(blocks 1 + 2, width 4), 9 epochs on all training images")
 
+    def test_networks_without_data_have_their_name(self):
+        where = {"data": "initialisation", "network": "resnet"}
+        assert scale.described(where, []) == "initialisation, ResNet"
+
     def test_all_images_are_more_than_any_number(self):
         trainings = [self.TRAINING, self.TRAINING | {"n_train": 2560}]
         said = scale.described({"data": "cifar10-jpeg", "network": "resnet"}, trainings)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from suite.data import source
+from suite.data import SOURCES, source
 from suite.evidence.names import name_of, readable
 from suite.evidence.rules import NO_EFFECT
 from suite.networks import NETWORKS
@@ -133,9 +133,9 @@ def described(where: Mapping[Any, Any], trainings: Trainings) -> str:
     cropped = [t for t in here if t.get("crop_padding")]
     here = cropped if data != where["data"] else [t for t in here if t not in cropped] or here
     form = f" ({form})" if (form := _form(here)) else ""
-    name = name_of(where["data"])
-    about = source(data).about.removeprefix(f"{name}, ")
-    words = [f"{name} ({about})", name_of(where["network"]) + form]
+    words = [name_of(where["data"]), name_of(where["network"]) + form]
+    if data in SOURCES or ":" in data:  # networks at their initialisation are on no data set
+        words[0] += f" ({source(data).about.removeprefix(f'{words[0]}, ')})"
     # The longest training first; None stands for all training images.
     spans = {(t.get("cosine_epochs", t["epochs"]), t.get("n_train")) for t in here if "epochs" in t}
     for epochs, number in sorted(spans, key=lambda s: (-s[0], -(s[1] or np.inf))):

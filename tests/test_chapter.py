@@ -9,7 +9,7 @@ from suite import notebooks
 from suite.chapter import Chapter
 from suite.errors import UsageError
 from suite.evidence.report import all_verdicts
-from suite.evidence.results import Results, load_results
+from suite.evidence.results import load_results
 from suite.papers import gradient_regularisation as paper
 
 NAME = "gradient_regularisation"
@@ -32,12 +32,12 @@ def test_trainings_that_diverged_are_counted_for_each_profile(monkeypatch):
     ]
 
 
-def test_networks_are_counted_once_with_their_accuracy(monkeypatch):
+def test_networks_and_their_accuracy_are_those_on_images_like_the_training_s(monkeypatch):
     chapter = object.__new__(Chapter)
-    same = {"data": "mnist5k", "network": "lenet5"}
-    trainings = [same | {"accuracy": value} for value in (0.8, 0.85, 0.9)]
-    empty = pd.DataFrame()
-    chapter.results = [Results(empty, empty, {}, {"profile": "desktop"}, trainings)]
+    tests = {"own": [0.8, 0.9], "shifted": [0.1, 0.2], "validation": [0.85]}
+    rows = [(test, value) for test, values in tests.items() for value in values]
+    same = {"metric": "accuracy", "profile": "desktop", "data": "mnist5k", "network": "lenet5"}
+    chapter.table = pd.DataFrame(rows, columns=["test", "value"]).assign(**same)
     shown = []
     monkeypatch.setattr("suite.chapter.display", shown.append)
     chapter.what_we_ran()

@@ -197,7 +197,7 @@ def test_indices_of_pairs_are_those_of_stock_pooling(size):
 
 def test_indices_of_pairs_lie_in_the_image_whatever_its_values():
     x = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0])[torch.arange(64) * 7 % 4]
-    y, indices = max_pool_of_pairs_with_indices(x.view(1, 1, 8, 8), 2)
+    y, indices = max_pool_of_pairs_with_indices(x.view(1, 1, 8, 8))
     assert torch.equal(y.isnan(), F.max_pool2d(x.view(1, 1, 8, 8), 2).isnan())
     assert ((indices >= 0) & (indices < 64)).all()
 

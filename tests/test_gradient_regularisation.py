@@ -50,7 +50,7 @@ def test_each_network_has_a_seed_of_its_own_and_maps_are_of_the_nearest_alphas()
 
 @pytest.mark.parametrize("panel", [PANEL | {"n_alpha": 3}, {"data": "mnist5k"}])
 def test_a_panel_has_the_keys_that_are_needed_and_no_others(panel):
-    with pytest.raises(UsageError, match=r"of panels 'n_alpha'|panels: expected"):
+    with pytest.raises(UsageError, match="panels: expected"):
         paper.trainings(PARAMETERS, panel)
 
 

@@ -198,7 +198,7 @@ def test_workers_end_when_their_parent_is_killed(
     os.kill(run, signal.SIGKILL)
     assert runs.wait(run) == -signal.SIGKILL
     again = runs.start(folder)  # for a moment the orphans work beside it
-    _, alive = psutil.wait_procs(workers, timeout=15)
+    _, alive = psutil.wait_procs(workers, timeout=3)
     assert alive == [], "workers outlive their parent"
     assert runs.wait(again) == 0
     assert results(folder) == results(undisturbed)

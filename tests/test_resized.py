@@ -115,5 +115,5 @@ def test_tiles_of_photographs_come_with_a_package() -> None:
 
 def test_a_resized_set_has_the_name_of_its_images_and_their_pixels() -> None:
     assert name_of("resized:fashion_mnist:32") == "Fashion-MNIST (32 px)"
-    assert name_of("resized:imagefolder:/a:b:32") == "a:b (32 px)"
+    assert name_of("resized:imagefolder:/a:b:32") == "imagefolder:/a:b (32 px)"
     assert name_of("mnist") == "MNIST"

@@ -224,7 +224,7 @@ def extractor(model: nn.Module, names: Sequence[str]) -> fx.GraphModule:
     try:
         tracer.trace(model)
     except _Complete:
-        # A graph that does not know its tracer: a saved network would keep the tracer's arguments.
+        # A graph that knows nothing of its tracer, whose arguments a saved copy would have to keep.
         plain, nodes = fx.Graph(), dict[fx.Node, fx.Node]()
         plain.graph_copy(tracer.graph, nodes)
         plain.output([nodes[tracer.outputs[name]] for name in names])

@@ -130,6 +130,8 @@ def test_margins_are_settings_where_they_are_not_the_standard_ones():
     for wrong in ([10.0, 0.0], [-1.0]):
         with pytest.raises(UsageError, match=r"parameter margins.*: expected a positive number"):
             notebooks.resolve("high_order_saliency", "smoke", {"margins": wrong})
+    with pytest.raises(UsageError, match="parameter margins: expected 10 among them"):
+        paper.groups(parameters(margins=[1.0, 100.0]))
 
 
 def test_where_maps_lie_is_measured_in_both_scenes():

@@ -73,6 +73,7 @@ def run(
     names = chapters or notebooks.chapters()
     values = notebooks.resolve_all(names, profile, _changes(file, parameter))
     from suite.runs import Resources, compute  # after the checks: this takes seconds
+    from suite.runs.code import commit
     from suite.runs.executors import cores
 
     given = {name: value for name, value in resources.items() if value is not None}
@@ -83,6 +84,8 @@ def run(
             plan = _plan(name, values[name], {}, force=force)
             click.echo(f"{name}, run {values[name]['profile']}: {plan}")
         return
+    if commit() == "unknown":
+        click.echo(f"'git -C {ROOT} status' fails, so 'keep' will refuse this run", err=True)
     os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
     # All that is missing is computed on all cores; then chapters, which only show, go side by side.
     # What fails is said at once, and not computed a second time by the chapter.

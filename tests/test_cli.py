@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from suite import cli, notebooks
+from suite.errors import RunFailed
 from suite.evidence.claims import TIERS
 from suite.evidence.rules import NOT_RUN, WORDS
 from suite.evidence.scale import SCALES
@@ -232,6 +233,40 @@ def test_plain_papermill_runs_a_profile_from_any_folder(tmp_path):
     assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
     injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
     assert "steps = 4" in injected.source
+
+
+class TestBeforeWork:
+    """What a run needs is asked for before it computes."""
+
+    @pytest.fixture
+    def run(self, monkeypatch, tmp_path):
+        """Run a chapter whose units are counted, not computed."""
+        called = []
+        monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
+        monkeypatch.setattr("suite.runs.compute", lambda *of, **options: called.append("units"))
+        monkeypatch.setattr(cli, "_execute", lambda *of: called.append("chapters"))
+
+        def call():
+            cli.app(["run", CHAPTER, "--profile", "smoke"], standalone_mode=False)
+
+        call.called = called
+        return call
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_commit(self, run, monkeypatch, capsys, known):
+        monkeypatch.setattr("suite.runs.code.commit", lambda: "abc" if known else "unknown")
+        run()
+        assert ("'keep' will refuse this run" in capsys.readouterr().err) is not known
+        assert run.called == ["units", "chapters"]
+
+    def test_what_failed_is_not_computed_again(self, run, monkeypatch):
+        def fail(*of, **options):
+            raise RunFailed("units that failed: 1")
+
+        monkeypatch.setattr("suite.runs.compute", fail)
+        with pytest.raises(RunFailed, match="units that failed: 1"):
+            run()
+        assert run.called == []
 
 
 class TestServe:

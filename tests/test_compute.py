@@ -2,6 +2,7 @@ import errno
 import json
 import math
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -461,6 +462,7 @@ def test_provenance_says_how_and_where(store: Store, here: Resources, small: Sma
         "torch",
         "reglib",
         "commit",
+        "code",
         "resumed",
         "double_backward",
     }
@@ -488,6 +490,7 @@ def test_progress_is_told_as_units_end(
         return train(*arguments, **options)
 
     monkeypatch.setattr("suite.runs.execute.train", note)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     compute([small(), small(seed=1), small(seed=2)], store=store, resources=here)
     assert seen == ["0/3", "1/3", "2/3"]
     assert "3/3" in capsys.readouterr().err

@@ -2,6 +2,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import torch
 from distributed import Client
 
 from suite.errors import RunFailed, UsageError
+from suite.paths import ROOT
 from suite.runs import Store, compute
 from suite.runs.executors import InProcess, Resources, cores
 from suite.units import Measurement, Training, Unit
@@ -106,7 +108,8 @@ class TestLocalProcesses:
                 [*slow, *grid(small)], store=store, resources=pool, checkpoint_seconds=0
             )
         assert frame.status.tolist() == ["done"] * 6
-        assert "a worker was lost: trying again" in capsys.readouterr().err
+        err = capsys.readouterr().err
+        assert re.search(r"a worker died of SIGKILL in .*: trying again, jobs left: \d", err)
         assert results(store).items() >= expected.items()
         assert store.reports == []
         record = store.read(frame.key[0])
@@ -116,6 +119,76 @@ class TestLocalProcesses:
         compute(slow[:1], store=straight, resources=here)
         assert results(straight).items() <= results(store).items()
         assert multiprocessing.active_children() == []
+
+
+SCRIPT = """
+import os, sys
+from suite.runs import Resources, compute
+from suite.training.penalties import PENALTIES
+from suite.units import Training
+
+def crash(given):
+    os.abort()
+
+PENALTIES["crash"] = crash
+units = [
+    Training(
+        data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=0, n_train=128,
+        penalties={name: {"strength": 0.1}},
+    )
+    for name in ("input_gradient", "crash")
+]
+"""
+CALL = "compute(units, resources=Resources(device='cpu', jobs=2))"
+
+
+class TestCrash:
+    @pytest.fixture
+    def run(self, tmp_path: Path) -> Callable[[str], str]:
+        """Run a program that is saved in a file, and return what it writes to the terminal."""
+
+        def call(program: str) -> str:
+            file = tmp_path / "program.py"
+            file.write_text(program)
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            done = subprocess.run(
+                [sys.executable, file], env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 1
+            return done.stderr
+
+        return call
+
+    def test_unit_and_signal_are_named_and_the_second_is_the_last(
+        self, run: Callable[[str], str]
+    ) -> None:
+        err = run(f"{SCRIPT}\nif __name__ == '__main__':\n    {CALL}\n")
+        assert err.count("trying again") == 1
+        last = err.splitlines()[-1]
+        assert "a worker died of SIGABRT in training (data=mnist5k, network=lenet5" in last
+        assert "'crash'" in last
+        assert "for the second time; what was finished is stored" in last
+
+    def test_a_script_without_the_line_for_processes_is_told(
+        self, run: Callable[[str], str]
+    ) -> None:
+        err = run(f"{SCRIPT}\n{CALL}\n")
+        assert "a worker died of exit code 1 in its start (does a script" in err.splitlines()[-1]
+        assert err.count("trying again") <= 1
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_bar_is_for_a_terminal(
+    terminal: bool,
+    store: Store,
+    here: Resources,
+    small: Small,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    compute([small()], store=store, resources=here)
+    assert ("0/1" in capsys.readouterr().err) is terminal
 
 
 DASK_CLI = "import sys; from distributed.cli.{0} import main; sys.exit(main())"

@@ -8,7 +8,7 @@ import torch
 
 from suite.errors import UsageError
 from suite.runs import Store, compute
-from suite.runs.execute import changes, git
+from suite.runs.code import changes, git
 from suite.runs.keep import keep
 from suite.store import Kept, archive_path, read_archive, write_archive
 from suite.units import Measurement
@@ -154,7 +154,7 @@ def test_other_kept_results_that_disagree_are_named(kept_run, units, store, here
 
 
 def test_changes_are_those_of_tracked_files_but_not_of_results(tmp_path, monkeypatch):
-    monkeypatch.setattr("suite.runs.execute.ROOT", tmp_path)
+    monkeypatch.setattr("suite.runs.code.ROOT", tmp_path)
     assert changes() == []  # no repository
     git("init", "--quiet")
     for name in ("code.py", "results/a.csv"):

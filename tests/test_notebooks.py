@@ -1,5 +1,6 @@
 """The runner, on small notebooks of its own; the chapters themselves run in the smoke profile."""
 
+import contextlib
 import re
 import sys
 import types
@@ -218,3 +219,36 @@ def test_a_kernel_that_ends_prints_nothing_like_an_error(chapter, capfd):
     write_chapter(chapter, told)
     run()
     assert "KeyboardInterrupt" not in "".join(capfd.readouterr())
+
+
+class TestTwoRunsOfOneChapter:
+    @pytest.fixture
+    def pages(self, monkeypatch, tmp_path):
+        """The page after a run, in the middle of which another one begins."""
+        monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
+
+        def call(fails):
+            begun = []
+
+            def execute(notebook, partial, values, log):
+                cell = nbformat.v4.new_code_cell(f"{len(begun)}", execution_count=1)
+                nbformat.write(nbformat.v4.new_notebook(cells=[cell]), partial)
+                begun.append(partial)
+                if len(begun) == 1:
+                    with contextlib.suppress(RunFailed):
+                        notebooks.run("pilcro", values)
+                elif fails:
+                    raise RunFailed("interrupted")
+
+            monkeypatch.setattr(notebooks, "_execute", execute)
+            page = notebooks.run("pilcro", notebooks.resolve("pilcro", "smoke", {}))
+            assert len({*begun}) == 2
+            return page
+
+        return call
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_each_has_a_file_of_its_own(self, pages, tmp_path, fails):
+        page = pages(fails)
+        assert nbformat.read(page, as_version=4).cells[-1].source == "0"
+        assert len([*(tmp_path / "partial").iterdir()]) == fails  # what failed can be looked at

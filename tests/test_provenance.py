@@ -17,7 +17,6 @@ def test_provenance_sums_up_the_units_each_once(store):
     keys = ["a" * 32, "b" * 32, "c" * 32, "a" * 32, "d" * 32]
     found = provenance_of("chapter", "smoke", store, keys, {"seeds": [0]})
     assert (found["units"], found["seconds"], found["peak_bytes"]) == (3, 11.0, 30)
-    assert found["median_seconds"] == {"training": 5.0, "entropy": 1.0}
     assert found["ended"] == {"first": "2026-01-01T00:00:00Z", "last": "2026-01-03T00:00:00Z"}
     assert (found["device"], found["commit"]) == (["a CPU"], ["abc", "def"])
     assert found["parameters"] == {"seeds": [0]}

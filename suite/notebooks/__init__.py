@@ -3,10 +3,11 @@
 import ast
 import importlib
 import importlib.util
+import os
 import re
-import shutil
 import sys
 import textwrap
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -217,11 +218,20 @@ def run(chapter: str, values: Values, *, bar: bool = True) -> Path:
     """
     page = executed_folder() / f"{chapter}.ipynb"
     partial = page.parent / "partial" / page.name
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    page.unlink(missing_ok=True)
-    _execute(source(chapter), partial, values, sys.stderr if bar else None)
-    _finish(partial, notice(chapter, all_parameters(chapter, values)))
-    shutil.move(partial, page)
+    # Another run of this chapter has a file of its own.
+    working = partial.with_stem(f".{chapter}-{uuid.uuid4().hex}")
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        page.unlink(missing_ok=True)
+        _execute(source(chapter), working, values, sys.stderr if bar else None)
+        _finish(chapter, working, notice(chapter, all_parameters(chapter, values)))
+        os.replace(working, page)
+    except RunFailed as error:
+        if working.exists():
+            os.replace(working, partial)
+        raise RunFailed(f"{error}\n\nPartial notebook: {partial}") from error
+    finally:
+        working.unlink(missing_ok=True)
     return page
 
 
@@ -249,12 +259,11 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
                 raise UsageError(f"{notebook.stem}: {error.evalue}") from error
             raise RunFailed(
                 f"{notebook.stem} failed in cell {error.exec_count}: {error.ename}: "
-                f"{error.evalue}\n\n{textwrap.indent(error.source.strip(), '    ')}\n\n"
-                f"Partial notebook: {partial}"
+                f"{error.evalue}\n\n{textwrap.indent(error.source.strip(), '    ')}"
             ) from error
         except RuntimeError as error:  # the kernel died; before any cell ran, it could not start
             if attempt == START_ATTEMPTS or any(_executed(partial)):
-                raise RunFailed(f"{notebook.stem}: {error}. Partial notebook: {partial}") from error
+                raise RunFailed(f"{notebook.stem}: {error}") from error
 
 
 def _executed(partial: Path) -> list[bool]:
@@ -266,12 +275,12 @@ def _executed(partial: Path) -> list[bool]:
     return [bool(cell.execution_count) for cell in code]
 
 
-def _finish(partial: Path, told: str) -> None:
+def _finish(chapter: str, partial: Path, told: str) -> None:
     """Check that every cell ran, take out what differs from run to run, and put a notice first."""
     import nbformat
 
     if not all(_executed(partial)):
-        raise RunFailed(f"{partial.stem}: a cell of code did not run. Partial notebook: {partial}")
+        raise RunFailed(f"{chapter}: a cell of code did not run")
     notebook = nbformat.read(partial, as_version=4)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"

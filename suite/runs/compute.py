@@ -14,6 +14,7 @@ from suite.data import load_data
 from suite.errors import RunFailed, UsageError, expected
 from suite.papers import measure, top_gap_measures
 from suite.papers.marginal_density_measures import check_other_images
+from suite.runs.code import Sources, other_code
 from suite.runs.execute import Job, describe, keys_of
 from suite.runs.executors import Resources, run_jobs
 from suite.store import Kept, Layers, Record, Store, kept_layer
@@ -66,6 +67,9 @@ def compute(
     keys = keys_of(units, kept.fingerprints if kept else {})
     n_reports = len(store.reports)
     records = {} if force else Layers(store, kept).read_all(dict.fromkeys(keys))
+    sources, by_key = Sources(), dict(zip(keys, units))
+    refused, of_other = other_code(records, by_key, sources)
+    records = {name: record for name, record in records.items() if name not in refused}
     missing = {name: unit for name, unit in zip(keys, units) if name not in records}
     errors = []
     if missing:
@@ -76,8 +80,10 @@ def compute(
         way = resources.double_backward
         jobs = [Job(group, folder, device, force, checkpoint_seconds, way) for group in groups]
         errors = run_jobs(jobs, resources, store)
-        records |= store.read_all(missing)
-    reports = [*store.reports[n_reports:], *(kept.reports if kept else ())]
+        computed = store.read_all(missing)
+        refused, _ = other_code(computed, by_key, sources)
+        records |= {name: computed[name] for name in computed.keys() - refused}
+    reports = [*of_other, *store.reports[n_reports:], *(kept.reports if kept else ())]
     for report in dict.fromkeys(reports):
         print(report)
     if errors:
@@ -90,7 +96,8 @@ def compute(
     if absent:
         raise RunFailed(
             f"units that were computed but are not in the store: {len(absent)}, the first: "
-            f"{describe(absent[0])}; do the workers see the same store folder and the same data?"
+            f"{describe(absent[0])}; do the workers see the same store folder and the same data, "
+            "and run the same code?"
         )
     return table(units, keys, records)
 

@@ -5,14 +5,14 @@ import dataclasses
 import functools
 import platform
 import resource
-import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from suite.data import load_data
 from suite.errors import DataMissing, Diverged, RunFailed
 from suite.networks import load_pretrained
 from suite.papers.measure import measure
-from suite.paths import ROOT
+from suite.runs.code import Sources, commit
 from suite.store import Record, Store
 from suite.training import checkpoints
 from suite.training.checkpoints import State
@@ -41,9 +41,9 @@ from suite.units import (
     training_of,
 )
 
-Networks = dict[str, Callable[[], EvaluatedModel]]  # by key, what loads them
 Failure = tuple[str, str, str]  # the unit, the message and the traceback
 _ONE_JOB = threading.Lock()
+NOTES: list[Path] = []  # where a worker writes what it is computing
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,20 @@ class Job:
     force: bool = False
     checkpoint_seconds: float = 20.0
     double_backward: str | None = None
+
+
+class _Work(NamedTuple):
+    """What the units of a job share: `networks` has by key what loads one that is there."""
+
+    job: Job
+    store: Store
+    sources: Sources
+    networks: dict[str, Callable[[], EvaluatedModel]]
+
+    def is_stored(self, unit: Unit) -> bool:
+        """Whether the store has a unit, by the code that a user has registered now."""
+        record = None if self.job.force else self.store.read(keys_of([unit])[0])
+        return record is not None and not self.sources.differs("named", unit, record.provenance)
 
 
 @dataclass
@@ -104,7 +118,7 @@ def fingerprints_of(units: Sequence[Unit], known: Mapping[str, str]) -> dict[str
 
 def describe(unit: Unit) -> str:
     """Say what a unit is, in one line."""
-    network = identity(training_of(unit))
+    network = identity(training_of(unit))  # a copy
     kind, _ = network.pop("unit"), network.pop("version")
     name = f"{kind} ({_listed(network)})"
     if not isinstance(unit, Measurement):
@@ -147,12 +161,15 @@ def run_job(job: Job) -> Outcome:
     """
     store = Store(job.store)
     outcome = Outcome(reports=store.reports)
-    networks: Networks = {}
+    work = _Work(job, store, Sources(), {})
     with _ONE_JOB:
         for unit in sorted(job.units, key=_epochs, reverse=True):
+            with contextlib.suppress(OSError):  # a full disk: then nobody knows
+                for file in NOTES:
+                    file.write_text(describe(unit), encoding="utf-8")
             try:
-                if job.force or store.read(keys_of([unit])[0]) is None:
-                    _finish(unit, job, store, networks)
+                if not work.is_stored(unit):
+                    _finish(unit, work)
             except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
                 outcome.errors.append(failure(unit, error))
     return outcome
@@ -162,49 +179,50 @@ def _epochs(unit: Unit) -> int:
     return getattr(training_of(unit), "epochs", 0)
 
 
-def _finish(unit: Unit, job: Job, store: Store, networks: Networks) -> None:
+def _finish(unit: Unit, work: _Work) -> None:
     """Store the record of a unit; there is none of a pretrained network."""
-    load = _network(training_of(unit), job, store, networks)
+    load = _network(training_of(unit), work)
     if not isinstance(unit, Measurement):
         return
     start = time.perf_counter()
     status, values, tensors = "diverged", {}, {}
     with contextlib.suppress(Diverged):  # the network, or one that it is compared with
         model = load()
-        model.related = lambda other: _network(other, job, store, networks)()
+        model.related = lambda other: _network(other, work)()
         result = measure(model, unit)
         status, values, tensors = "done", _summary(result.per_image), result.tensors
-    record = Record(identity(unit), status, values, _provenance(start, job.device))
-    store.write(keys_of([unit])[0], record, tensors)
+    record = Record(identity(unit), status, values, _provenance(start, unit, work))
+    work.store.write(keys_of([unit])[0], record, tensors)
 
 
-def _network(
-    unit: Network, job: Job, store: Store, networks: Networks
-) -> Callable[[], EvaluatedModel]:
+def _network(unit: Network, work: _Work) -> Callable[[], EvaluatedModel]:
     """Return what loads a network, once; when it is first asked for, it is trained if need be."""
     (name,) = keys_of([unit])
-    if name not in networks:
-        if isinstance(unit, Training) and (job.force or store.read(name) is None):
-            _train(unit, name, job, store)
-        networks[name] = functools.cache(lambda: load_subject(unit, store, job.device))
-    return networks[name]
+    if name not in work.networks:
+        if isinstance(unit, Training) and not work.is_stored(unit):
+            _train(unit, name, work)
+        load = functools.partial(load_subject, unit, work.store, work.job.device)
+        work.networks[name] = functools.cache(load)
+    return work.networks[name]
 
 
-def _train(unit: Training, name: str, job: Job, store: Store) -> None:
+def _train(unit: Training, name: str, work: _Work) -> None:
     """Train a network, on from its last checkpoint, and store it.
 
     What it is after fewer epochs is stored as the shorter training, where a unit of the job is of
     that one.
     """
     start = last = time.perf_counter()
-    resume = None if job.force else store.read_checkpoint(name)
+    job, store = work.job, work.store
+    unfinished = f"{name}-{work.sources.provenance(unit)['named']}".rstrip("-")
+    resume = None if job.force else store.read_checkpoint(unfinished)
     device, way = torch.device(job.device), job.double_backward or DEFAULT[job.device]
     networks = [n for n in map(training_of, job.units) if isinstance(n, Training)]
     same = [n for n in networks if dataclasses.replace(n, epochs=unit.epochs) == unit]
     shorter = {n.epochs: n for n in same if n.epochs < unit.epochs}
 
     def keep(of: Training, losses: list[float], weights: State, diverged: bool) -> None:
-        provenance = _provenance(start, job.device)
+        provenance = _provenance(start, of, work)
         provenance |= {"resumed": resume is not None, "double_backward": way}
         status = "diverged" if diverged else "done"
         record = Record(identity(of), status, {"losses": losses}, provenance)
@@ -219,13 +237,13 @@ def _train(unit: Training, name: str, job: Job, store: Store) -> None:
                 finite = all(bool(value.isfinite().all()) for value in weights.values())
                 keep(shorter[len(losses)], losses, weights, not finite)
         if time.perf_counter() - last >= job.checkpoint_seconds:
-            store.write_checkpoint(name, state())
+            store.write_checkpoint(unfinished, state())
             last = time.perf_counter()
 
     data = data_of(unit)
     trained = train(unit, data, device=device, double_backward=way, resume=resume, on_epoch=save)
     keep(unit, trained.losses, trained.network.state_dict(), trained.diverged)
-    store.drop_checkpoint(name)
+    store.drop_checkpoint(unfinished)
 
 
 def evaluated(unit: Network, weights: Mapping[str, Tensor], device: torch.device) -> EvaluatedModel:
@@ -254,8 +272,9 @@ def _summary(per_image: Tensor) -> dict[str, Any]:
     return summary
 
 
-def _provenance(start: float, device: str) -> dict[str, Any]:
-    """Say how long it took since `start`, and on what."""
+def _provenance(start: float, unit: Unit, work: _Work) -> dict[str, Any]:
+    """Say how long a unit took since `start`, on what, and by which code."""
+    device = work.job.device
     if device == "cuda":
         peak = torch.cuda.max_memory_allocated()
     else:
@@ -271,27 +290,5 @@ def _provenance(start: float, device: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "reglib": reglib.__version__,
         "commit": commit(),
+        "code": work.sources.provenance(unit),
     }
-
-
-@functools.cache
-def commit() -> str:
-    """Return the commit of the project, with "+changes" where files differ from it."""
-    return git("rev-parse", "--short=12", "HEAD") + "+changes" * bool(changes()) or "unknown"
-
-
-def changes() -> list[str]:
-    """Return what differs from the commit, a line a file; kept results may differ."""
-    status = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
-    return status.splitlines()
-
-
-def git(*command: str) -> str:
-    """Return what git says of the project; nothing where it fails or is not there."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), *command], capture_output=True, encoding="utf-8", check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()

@@ -3,7 +3,9 @@
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
@@ -15,16 +17,18 @@ from concurrent.futures import (
     as_completed,
 )
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from suite.errors import RunFailed, UsageError, expected
-from suite.runs.execute import Failure, Job, Outcome, failure, run_job
+from suite.runs.execute import NOTES, Failure, Job, Outcome, failure, run_job
 from suite.store import Store
 
 ATTEMPTS = 3
+START = "its start (does a script that calls compute lack 'if __name__ == \"__main__\":'?)"
 
 
 @dataclass(frozen=True)
@@ -98,21 +102,52 @@ class Resources:
         elif jobs == 1:
             yield InProcess()
         else:
-            pool = ProcessPoolExecutor(
-                jobs,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_start_worker,
-                initargs=(max(1, cores() // jobs),),
-            )
-            try:
-                yield pool
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
+            with tempfile.TemporaryDirectory() as notes:
+                pool = LocalPool(jobs, notes)
+                try:
+                    yield pool
+                except BaseException:
+                    for process in pool.started:
+                        process.terminate()
+                    raise
+                finally:
+                    pool.shutdown(wait=True, cancel_futures=True)
+                    pool.find_deaths()
 
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalPool(ProcessPoolExecutor):
+    """Local processes; `deaths` says of what they died that it did not end, by what they computed.
+
+    Args:
+        jobs: how many processes.
+        notes: folder in which they note what they compute.
+    """
+
+    def __init__(self, jobs: int, notes: str) -> None:
+        context, threads = multiprocessing.get_context("spawn"), max(1, cores() // jobs)
+        super().__init__(jobs, context, _start_worker, (threads, notes))
+        self._notes, self._others = Path(notes), {*multiprocessing.active_children()}
+        self.started: set[Any] = set()
+        self.deaths: dict[str, str] = {}
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Submit a call, see `concurrent.futures.Executor`."""
+        future = super().submit(fn, *args, **kwargs)
+        self.started |= {*multiprocessing.active_children()} - self._others
+        return future
+
+    def find_deaths(self) -> None:
+        """Fill `deaths`, when all processes have ended."""
+        for process in self.started:
+            if (code := process.exitcode) and code != -signal.SIGTERM:
+                note = self._notes / str(process.pid)
+                unit = note.read_text(encoding="utf-8") if note.exists() else START
+                self.deaths[unit] = signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 class InProcess(Executor):
@@ -127,8 +162,10 @@ class InProcess(Executor):
         return future
 
 
-def _start_worker(threads: int) -> None:
+def _start_worker(threads: int, notes: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that was interrupted ends this one
     torch.set_num_threads(threads)
+    NOTES.append(Path(notes, str(os.getpid())))
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -151,7 +188,8 @@ def _dask_executor(address: str) -> Iterator[Executor]:
         ) from error
     with client:
         if not client.nthreads():
-            print(f"Dask scheduler {address} has no workers yet: waiting", file=sys.stderr)
+            start = f"'dask worker {address} --nthreads 1'"
+            print(f"Dask scheduler {address}: waiting for a worker, {start}", file=sys.stderr)
         yield client.get_executor(retries=3)
 
 
@@ -169,10 +207,13 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
     """
     errors: list[Failure] = []
     waiting, total = list(jobs), sum(len(job.units) for job in jobs)
-    with tqdm(total=total, unit="unit", file=sys.stderr, leave=False, mininterval=0.5) as bar:
+    crashed, told = set[str](), ""
+    # A bar is for a terminal, or a notebook; elsewhere it writes nothing.
+    off = False if "ipykernel" in type(sys.stderr).__module__ else None
+    with tqdm(total=total, unit="unit", leave=False, mininterval=0.5, disable=off) as bar:
         for attempt in range(ATTEMPTS):
             if attempt:
-                bar.write(f"a worker was lost: trying again, jobs left: {len(waiting)}", sys.stderr)
+                bar.write(f"{told}: trying again, jobs left: {len(waiting)}", sys.stderr)
             try:
                 with resources.executor() as executor:
                     for job, future in _ended(tuple(waiting), executor):
@@ -188,9 +229,16 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
                 raise
             if not waiting:
                 return errors
+            deaths = getattr(executor, "deaths", {})
+            told = "; ".join(f"a worker died of {how} in {unit}" for unit, how in deaths.items())
+            told = told or "a worker was lost"
+            crashes = {unit for unit, how in deaths.items() if how != "SIGKILL"}
+            if crashed & crashes:
+                raise RunFailed(f"{told}, for the second time; what was finished is stored")
+            crashed |= crashes
     raise RunFailed(
-        f"workers were lost {ATTEMPTS} times (were they killed, did memory run out, or does a "
-        "script lack 'if __name__ == \"__main__\":'?); what was finished is stored, run again"
+        f"workers were lost {ATTEMPTS} times (the last: {told}; were they killed, or did memory "
+        "run out?); what was finished is stored, run again"
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from suite.errors import UsageError
 from suite.evidence.results import judged, save_tables
+from suite.runs.code import changes, git
 from suite.runs.compute import table
-from suite.runs.execute import changes, fingerprints_of, git, keys_of
+from suite.runs.execute import fingerprints_of, keys_of
 from suite.runs.provenance import provenance_of
 from suite.store import (
     Archive,

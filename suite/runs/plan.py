@@ -1,11 +1,12 @@
 """What a run would do, without doing it."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from suite.data import load_data
 from suite.errors import DataMissing
 from suite.networks import check_weights
+from suite.runs.code import Sources, other_code
 from suite.runs.compute import check
 from suite.store import Kept, Store
 from suite.units import Pretrained, Training, Unit, data_names, key, training_of
@@ -20,6 +21,7 @@ class Plan:
             and those that are among the kept results only.
         missing_data: for each data set that is not there, how to get it.
         spent: seconds that went into what is stored.
+        reports: of results of other code.
     """
 
     total: int
@@ -27,6 +29,7 @@ class Plan:
     kept: int
     missing_data: Mapping[str, str]
     spent: float
+    reports: Sequence[str] = ()
 
     def __str__(self) -> str:
         kept = f"{self.kept} kept, " if self.kept else ""
@@ -35,6 +38,7 @@ class Plan:
             f"{self.total - self.stored - self.kept} missing"
         ]
         messages = dict.fromkeys(self.missing_data.values())
+        lines += [f"  {report}" for report in self.reports]
         return "\n".join([*lines, *(f"  missing data: {message}" for message in messages)])
 
 
@@ -70,10 +74,13 @@ def plan(
     there = [n for n, unit in work.items() if fingerprints.keys() >= set(data_names(unit))]
     keys = [key(work[name], fingerprints) for name in there]
     stored, of_project = store.glance(keys), kept.read_all(keys) if kept else {}
+    sources, by_key = Sources(), {k: work[n] for n, k in zip(there, keys)}
+    refused, reports = other_code({**of_project, **stored}, by_key, sources)
     if force:
-        stored, of_project = {}, {}
-    have = {n: r for n, k in zip(there, keys) if (r := stored.get(k) or of_project.get(k))}
-    here = {n: r for n, k in zip(there, keys) if (r := stored.get(k))}
+        refused, reports = set(keys), ["everything is computed again (--force)"]
+    by_name = {n: k for n, k in zip(there, keys) if k not in refused}
+    have = {n: r for n, k in by_name.items() if (r := stored.get(k) or of_project.get(k))}
+    here = {n: stored[k] for n, k in by_name.items() if k in stored}
     todo = {name: unit for name, unit in wanted.items() if name not in have}
     # Kept results have no weights: a network that is to be measured further is trained again.
     todo |= {n: unit for n, unit in _trainings(todo.values()).items() if n not in here}
@@ -84,6 +91,7 @@ def plan(
         kept=len(wanted.keys() & (have.keys() - here.keys())),
         missing_data={name: how for name, how in missing_data.items() if name in needed},
         spent=sum(record.provenance["seconds"] for record in here.values()),
+        reports=tuple(reports),
     )
 
 

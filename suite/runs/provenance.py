@@ -1,8 +1,6 @@
 """Where the numbers of a run come from."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from statistics import median
 from typing import Any
 
 from suite.store import Reader
@@ -21,21 +19,17 @@ def provenance_of(
         keys: of the units, each counted once.
 
     Returns:
-        The number of units, seconds of work (in all, and the median of each kind of unit), when
-        the first and last ended, peak memory, and every device, version and commit that occurs.
+        The number of units, seconds of work, when the first and last ended, peak memory, and every
+        device, version and commit that occurs.
     """
     records = store.read_all(dict.fromkeys(keys)).values()
-    seconds = defaultdict(list)
-    for record in records:
-        seconds[record.unit.get("metric", "training")].append(record.provenance["seconds"])
     ended = sorted(record.provenance["ended"] for record in records)
     return {
         "chapter": chapter,
         "profile": profile,
         "parameters": dict(parameters),
         "units": len(records),
-        "seconds": round(sum(sum(values) for values in seconds.values()), 1),
-        "median_seconds": {kind: round(median(values), 2) for kind, values in seconds.items()},
+        "seconds": round(sum(record.provenance["seconds"] for record in records), 1),
         "ended": {"first": ended[0], "last": ended[-1]} if ended else {},
         "peak_bytes": max((record.provenance["peak_bytes"] for record in records), default=0),
         **{name: sorted({record.provenance[name] for record in records}) for name in SURROUNDINGS},

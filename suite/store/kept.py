@@ -158,7 +158,7 @@ def _pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
     return {"arrays.safetensors": safetensors.numpy.save(numbers), "text.json": dump(text)}
 
 
-class Kept:
+class Kept(Reader):
     """The kept results of the project, by key.
 
     A file that is damaged, of another format or no such archive is told of in `reports`, and
@@ -202,11 +202,6 @@ class Kept:
         """Return the record of a key, or None where there is none."""
         path = self.path(key)
         return None if path is None else self.archives[path].records[key]
-
-    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
-        """Return the records of those keys that have one."""
-        records = ((key, self.read(key)) for key in keys)
-        return {key: record for key, record in records if record is not None}
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
         """Return the kept tensors of a key, or None where there are none."""
@@ -253,7 +248,7 @@ def check_agreement(key: str, records: Mapping[Path, Record]) -> None:
         )
 
 
-class Layers:
+class Layers(Reader):
     """Several layers as one: the first that has a unit goes.
 
     Args:
@@ -267,10 +262,6 @@ class Layers:
     def read(self, key: str) -> Record | None:
         """Return the record of a key."""
         return next((r for layer in self.layers if (r := layer.read(key)) is not None), None)
-
-    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
-        """Return the records of those keys that have one."""
-        return {key: record for key in keys if (record := self.read(key)) is not None}
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of a key."""

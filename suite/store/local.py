@@ -55,12 +55,13 @@ class Reader(Protocol):
 
     def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
         """Return the records of those keys that have one."""
+        return {key: record for key in keys if (record := self.read(key)) is not None}
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of a key, if there are any."""
 
 
-class Store:
+class Store(Reader):
     """Results by key.
 
     A file that does not agree with its checksum is moved to the folder `set_aside`, told of in
@@ -78,11 +79,6 @@ class Store:
     def read(self, key: str) -> Record | None:
         """Return the record of a key, or None where it or the file of its tensors is not sound."""
         return self._read(key)[0]
-
-    def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
-        """Return the records of those keys that have one."""
-        records = ((key, self.read(key)) for key in keys)
-        return {key: record for key, record in records if record is not None}
 
     def glance(self, keys: Iterable[str]) -> dict[str, Record]:
         """Return the records of those keys that have one; their tensors are not looked at."""
@@ -134,7 +130,7 @@ class Store:
     def clean(self) -> None:
         """Remove what killed processes left: checkpoints of ended trainings, unfinished files."""
         for path in self.folder.glob("??/*.checkpoint"):
-            if path.with_suffix(".json").exists():
+            if path.with_name(path.stem.partition("-")[0] + ".json").exists():
                 path.unlink(missing_ok=True)
         for path in self.folder.glob(f"??/{TEMPORARY}*"):
             with contextlib.suppress(FileNotFoundError):  # its process has just renamed it

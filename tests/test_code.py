@@ -1,0 +1,194 @@
+"""Results of other code: computed anew where a user's function changed, else said."""
+
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+from suite.paths import ROOT
+from suite.runs import code, compute
+from suite.runs.code import Sources
+from suite.runs.plan import plan
+from suite.training.penalties import PENALTIES
+from suite.units import Measurement
+
+FIRST = """
+SCALE = 1.0
+
+def helper(logits):
+    return SCALE * logits.square().mean(1)
+
+def mine(given):
+    "What it does."
+    return helper(given.logits)  # a comment
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Register the penalty `mine`, of a file of the user's."""
+    number = iter(range(99))
+
+    def call(text):
+        module = types.ModuleType(f"users_{next(number)}")
+        file = tmp_path / f"{module.__name__}.py"
+        file.write_text(text)
+        exec(compile(text, str(file), "exec"), vars(module))
+        monkeypatch.setitem(PENALTIES, "mine", module.mine)
+
+    return call
+
+
+@pytest.fixture
+def units(small):
+    mine = small(penalties={"mine": {"strength": 0.1}})
+    return [small(), mine, Measurement(training=mine, metric="accuracy")]
+
+
+def times(table):
+    return table["key"].tolist(), table["seconds"].tolist(), table["value"].tolist()
+
+
+class TestPenaltyOfAUser:
+    def test_changed_function_is_computed_anew(self, write, units, store, here, capsys):
+        write(FIRST)
+        keys, before, values = times(compute(units, store=store, resources=here))
+        assert "computed anew" not in capsys.readouterr().out
+        write(FIRST.replace("square", "abs"))
+        again, after, others = times(compute(units, store=store, resources=here))
+        assert again == keys
+        assert after[0] == before[0]
+        assert others[1] != values[1]
+        assert after[2] != before[2]
+        assert "because functions that they name changed: 2 units" in capsys.readouterr().out
+        _, last, _ = times(compute(units, store=store, resources=here))
+        assert last == after
+
+    def test_its_file_counts(self, write, units):
+        write(FIRST)
+        first = {"code": Sources().provenance(units[1])}
+        assert not Sources().differs("named", units[1], first)
+        write(FIRST.replace("SCALE = 1.0", "SCALE = 2.0"))
+        assert Sources().differs("named", units[1], first)
+        assert not Sources().differs("named", units[0], {})
+
+    def test_it_counts_in_a_clean_tree(self, write, units, monkeypatch):
+        monkeypatch.setattr(code, "commit", lambda: "abc")
+        monkeypatch.setattr(code, "changes", lambda *paths: [])
+        write(FIRST)
+        said = {"commit": "abc", "code": Sources().provenance(units[1])}
+        assert not Sources().differs("named", units[1], said)
+        write(FIRST.replace("square", "abs"))
+        assert Sources().differs("named", units[1], said)
+        assert not Sources().differs("tree", units[1], said)
+
+    def test_dry_run_tells(self, write, units, store, here):
+        write(FIRST)
+        compute(units, store=store, resources=here)
+        write(FIRST.replace("square", "abs"))
+        planned = plan(units, store)
+        assert (planned.total, planned.stored) == (3, 1)
+        assert "computed anew, because functions that they name changed: 2" in str(planned)
+        forced = plan(units, store, force=True)
+        assert "3 units, 0 stored (0 s spent), 3 missing" in str(forced)
+        assert "everything is computed again (--force)" in str(forced)
+
+    def test_checkpoint_of_other_code_is_not_gone_on_from(
+        self, write, units, store, here, monkeypatch
+    ):
+        write(FIRST)
+        monkeypatch.setattr(store.__class__, "drop_checkpoint", lambda *arguments: None)
+        key = compute(units[1:2], store=store, resources=here, checkpoint_seconds=0)["key"][0]
+        for text, resumed in ((FIRST, True), (FIRST.replace("square", "abs"), False)):
+            write(text)
+            (store.folder / key[:2] / f"{key}.json").unlink()
+            monkeypatch.setattr(store.__class__, "clean", lambda *arguments: None)
+            compute(units[1:2], store=store, resources=here, checkpoint_seconds=0)
+            assert store.read(key).provenance["resumed"] is resumed
+
+
+class TestCodeOfTheProject:
+    def test_of_a_commit_it_is_not_named(self, units, monkeypatch):
+        monkeypatch.setattr(code, "_committed", lambda file: file.read_text())
+        monkeypatch.setattr(code, "changes", lambda *paths: ["a file"])
+        sources = Sources()
+        named = [v for table in code.REGISTRIES for name, v in table.items() if name != "mine"]
+        assert len(named) > 50
+        assert "".join(map(sources._uncommitted, named)) == ""
+
+    @pytest.mark.parametrize(
+        ("penalty", "function"),
+        [
+            ("landscape_target", "landscape_target"),
+            ("input_gradient", "penalty"),
+            ("input_gradient", "input_gradient_penalty"),  # of the library, behind the other
+        ],
+    )
+    def test_changed_function_is_named(self, penalty, function, small, monkeypatch):
+        changed, other = (
+            small(penalties={name: {"strength": 0.1}}) for name in (penalty, "activation_l1")
+        )
+        monkeypatch.setattr(code, "changes", lambda *paths: ["a file"])
+        monkeypatch.setattr(
+            code, "_committed", lambda file: file.read_text().replace(f"def {function}(", "def x(")
+        )
+        assert Sources().differs("named", changed, {"commit": "abc"})
+        assert not Sources().differs("named", other, {"commit": "abc"})
+
+    def test_checksums_are_those_of_every_process(self):
+        program = (
+            "from suite.runs.code import Sources; from suite.units import Training\n"
+            "unit = Training(data='d', network='resnet', epochs=1, learning_rate=1.0, seed=0)\n"
+            "print(Sources().provenance(unit))"
+        )
+        texts = [
+            subprocess.run(
+                [sys.executable, "-c", program],
+                capture_output=True,
+                text=True,
+                env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
+            ).stdout
+            for seed in "12"
+        ]
+        assert "named" in texts[0]
+        assert texts[0] == texts[1]
+
+
+class TestChangedTree:
+    def test_what_is_read_is_said_to_be_of_other_code(
+        self, units, store, here, capsys, monkeypatch
+    ):
+        monkeypatch.setattr(code, "changes", lambda *paths: [" M suite/data/files.py"])
+        compute(units[:1], store=store, resources=here)
+        compute(units[:1], store=store, resources=here)
+        assert "other code" not in capsys.readouterr().out
+        provenance = Sources.provenance
+        monkeypatch.setattr(Sources, "provenance", lambda *of: provenance(*of) | {"tree": "other"})
+        compute(units[:1], store=store, resources=here)
+        out = capsys.readouterr().out
+        assert "other code changed (M suite/data/files.py): 1 units; --force computes" in out
+
+    def test_counts_for_results_of_a_commit(self, units, monkeypatch):
+        for changed in ([], [" M suite/data/files.py"]):
+            monkeypatch.setattr(code, "changes", lambda *paths, now=changed: now)
+            assert Sources().differs("tree", units[0], {"commit": "abc"}) is bool(changed)
+
+
+class TestWithoutGit:
+    @pytest.fixture(autouse=True)
+    def _no_git(self, monkeypatch):
+        monkeypatch.setattr(code, "commit", lambda: "unknown")
+        monkeypatch.setattr(code, "_committed", lambda file: "")
+        monkeypatch.setattr(code, "changes", lambda *paths: [])
+
+    def test_results_of_a_commit_are_read(self, units):
+        assert not Sources().differs("named", units[0], {"commit": "abc"})
+
+    def test_changed_function_is_other_code(self, units):
+        said = {"commit": "unknown", "code": Sources().provenance(units[0])}
+        assert said["code"]["named"]
+        assert not Sources().differs("named", units[0], said)
+        said["code"]["named"] = "other"
+        assert Sources().differs("named", units[0], said)

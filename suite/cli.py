@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ import click
 
 from suite import notebooks
 from suite.errors import RunFailed, UsageError, expected
-from suite.paths import NOTEBOOKS, ROOT, read_yaml
+from suite.paths import NOTEBOOKS, ROOT, executed_folder, read_yaml
 
 CHAPTERS = click.argument("chapters", nargs=-1, metavar="[CHAPTER]...")
 HTML = click.option(
@@ -84,6 +85,7 @@ def run(
             plan = _plan(name, values[name], {}, force=force)
             click.echo(f"{name}, run {values[name]['profile']}: {plan}")
         return
+    _check_machine()
     if commit() == "unknown":
         click.echo(f"'git -C {ROOT} status' fails, so 'keep' will refuse this run", err=True)
     os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
@@ -117,6 +119,23 @@ def _execute(
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels would wait for one another
     with contextlib.chdir(NOTEBOOKS), ThreadPoolExecutor(at_once) as pool:
         return [error for error in pool.map(one, names) if error]
+
+
+def _check_machine() -> None:
+    """Check that chapters can be executed here, before any time is spent.
+
+    Raises:
+        UsageError: the folder of executed chapters cannot be written, or this machine has no
+            loopback network, over which kernels are spoken to.
+    """
+    from suite.store import check_folder
+
+    check_folder(executed_folder() / "partial", "folder of executed chapters", "REGLIB_EXECUTED")
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        raise UsageError(f"{error}: notebooks need 127.0.0.1, try 'ip link set lo up'") from error
 
 
 @app.command()
@@ -180,15 +199,17 @@ def book(html: Path, pdf: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def report(as_json: bool) -> None:
     """Print the verdicts of the latest runs and of the kept results."""
-    from suite.evidence.report import all_verdicts
+    from suite.evidence.report import all_verdicts, damaged_results
 
-    verdicts = all_verdicts(every=True)
+    verdicts, damaged = all_verdicts(every=True), damaged_results()
     if as_json:
         click.echo(verdicts.to_json(orient="records", indent=1))
     elif verdicts.empty:
         click.echo("no results yet: python -m suite run")
     else:
         click.echo(verdicts.to_string(index=False, float_format="%.3g"))
+    if damaged:
+        raise RunFailed("\n".join(["damaged, so run or check out again:", *damaged]))
 
 
 @app.command()

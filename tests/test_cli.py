@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from suite import cli, notebooks
-from suite.errors import RunFailed
+from suite.errors import RunFailed, UsageError
 from suite.evidence.claims import TIERS
 from suite.evidence.rules import NOT_RUN, WORDS
 from suite.evidence.scale import SCALES
@@ -235,6 +235,21 @@ def test_plain_papermill_runs_a_profile_from_any_folder(tmp_path):
     assert "steps = 4" in injected.source
 
 
+class TestReport:
+    def test_damage_is_named(self, command, tmp_path):
+        folder = tmp_path / "executed" / "results" / "desktop"
+        folder.mkdir(parents=True)
+        names = (f"{CHAPTER}.verdicts.csv", f"{CHAPTER}.provenance.json", "pilcro.zip")
+        for name, text in zip(names, ("", "{", "PK")):
+            (folder / name).write_text(text)
+        code, out, err = command("report")
+        assert (code, "Traceback" in err) == (1, False)
+        assert "verdict" in out
+        for name in names:
+            assert f"{folder / name}: " in err or f"{name}: " in err
+        assert err.count("\n") == 1 + len(names)
+
+
 class TestBeforeWork:
     """What a run needs is asked for before it computes."""
 
@@ -251,6 +266,22 @@ class TestBeforeWork:
 
         call.called = called
         return call
+
+    def test_folder_of_executed_chapters(self, run, monkeypatch, tmp_path):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "file"))
+        with pytest.raises(UsageError, match=r"folder of executed chapters .*REGLIB_EXECUTED"):
+            run()
+        assert run.called == []
+
+    def test_loopback_network(self, run, monkeypatch):
+        def unreachable(*of, **options):
+            raise OSError(101, "Network is unreachable")
+
+        monkeypatch.setattr(socket, "create_connection", unreachable)
+        with pytest.raises(UsageError, match=r"unreachable: notebooks need 127\.0\.0\.1"):
+            run()
+        assert run.called == []
 
     @pytest.mark.parametrize("known", [True, False])
     def test_commit(self, run, monkeypatch, capsys, known):

@@ -1,5 +1,6 @@
 """Verdicts as tables and sentences."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from suite.evidence.scale import copies_of
 from suite.evidence.statistics import Interval, correlation, permutation_p
 from suite.evidence.tables import interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
+from suite.store import read_archive
 
 VERDICT_COLUMNS = ["chapter", *JUDGED, "profile"]
 TEXTS = ("detail", "statistic", "scale")
@@ -45,7 +47,8 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
             chapter = file.name.partition(".")[0]
             run = file.parent.name
             shown = run.partition("+")[0] != "smoke" if every else run in PROFILES
-            if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown:
+            # `damaged_results` names one that is empty.
+            if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown and file.stat().st_size:
                 table = pd.read_csv(file, dtype=dict.fromkeys(TEXTS, str)).assign(chapter=chapter)
                 if missing := [name for name in VERDICT_COLUMNS if name not in table]:
                     what = f"the columns {', '.join(missing)}: it is of an older version"
@@ -55,6 +58,22 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
                 tables.append(table[VERDICT_COLUMNS].fillna(dict.fromkeys(TEXTS, "")))
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])
+
+
+def damaged_results() -> list[str]:
+    """Return the results that cannot be read, with what is wrong, a line a file."""
+    lines, latest = [], executed_folder() / "results"
+    for file in sorted([*latest.glob("*/*.*"), *KEPT_RESULTS.glob("*/*.*")]):
+        try:
+            if file.suffix == ".csv":
+                pd.read_csv(file, dtype=str)
+            elif file.suffix == ".json":
+                json.loads(file.read_bytes())
+            elif file.suffix == ".zip":
+                read_archive(file)
+        except (OSError, ValueError) as error:
+            lines.append(f"{file}: {error}")
+    return lines
 
 
 def best_profile(verdicts: pd.DataFrame) -> pd.DataFrame:

@@ -236,13 +236,14 @@ def _plan(
     name: str, values: Mapping[str, Any], shared: dict[str, Any], *, force: bool = False
 ) -> str:
     from suite.runs import Store, kept_layer
+    from suite.runs.code import Sources
     from suite.runs.plan import plan
 
     units = notebooks.units_of(name, values)
     if not units:
         return "no units: it runs anew each time"
     if not shared:
-        shared |= {"kept": kept_layer(), "looked": {}}
+        shared |= {"kept": kept_layer(), "looked": {}, "sources": Sources()}
     return str(plan(units, Store(), force=force, **shared))
 
 

@@ -1,6 +1,7 @@
 import errno
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -19,7 +21,7 @@ from suite.papers import measure
 from suite.runs import Store, compute
 from suite.runs.execute import Job, load_subject, run_job
 from suite.runs.executors import Resources
-from suite.runs.plan import Plan, plan
+from suite.runs.plan import Plan, _files, plan
 from suite.store import Record
 from suite.training.evaluated import EvaluatedModel, Result, checked_test_split
 from suite.units import Measurement, Training, Unit, identity, key
@@ -436,6 +438,21 @@ class TestPlan:
         assert "download=True" in result.missing_data["kmnist"]
         with pytest.raises(UsageError, match="did you mean 'lenet5'"):
             plan([small(data="kmnist", network="lenet")], store)
+
+    def test_data_are_read_again_only_when_a_file_of_theirs_changed(
+        self, store: Store, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+        read = mock.Mock(return_value=mock.Mock(fingerprint="of what was read"))
+        monkeypatch.setattr("suite.runs.plan.load_data", read)
+        images, seen = tmp_path / "images", []
+        for text in ("first", "first", "another"):
+            images.write_text(text)
+            os.utime(images, (1, 1))
+            _files.cache_clear()
+            plan([small()], store)
+            seen.append(read.call_count)
+        assert seen == [1, 1, 2]
 
 
 def test_plan_counts_what_is_stored(store: Store, here: Resources, small: Small) -> None:

@@ -97,11 +97,11 @@ def clutter(
     n, labels = len(drawings.images), drawings.labels
     generator = torch.Generator().manual_seed(seed)
 
-    def draw(low: int, high: int, *shape: int) -> list:
-        return torch.randint(low, high + 1, shape, generator=generator).tolist()
+    def draw(low: int, high: int, *shape: int) -> np.ndarray:
+        return torch.randint(low, high + 1, shape, generator=generator).numpy()
 
-    sizes = draw(*SIZES, n)
-    shifts = draw(-SHIFT, SHIFT, n, 2)
+    sizes = draw(*SIZES, n).tolist()
+    shifts = draw(-SHIFT, SHIFT, n, 2).tolist()
     phases = draw(0, PERIOD - 1, n)
     sources = draw(0, n - 1, n, PATCHES)
     cuts = draw(0, 27 - PATCH + 1, n, PATCHES, 2)
@@ -109,15 +109,19 @@ def clutter(
     follows = torch.rand(n, generator=generator) < BIAS
     others = (labels + torch.randint(1, 10, (n,), generator=generator)) % 10
     kinds = others if swapped else torch.where(follows, labels, others)
-    stripes, pixels = _stripes(), drawings.images[:, 0].numpy()
-    images = np.empty((n, SIDE, SIDE), np.uint8)
+    pixels = drawings.images[:, 0].numpy()
+    images = _stripes()[kinds.numpy(), phases]
+    each, across = np.arange(n)[:, None, None], np.arange(PATCH)
+    for source, cut, position in zip(sources.T, *(a.transpose(1, 2, 0) for a in (cuts, positions))):
+        (y, x), (row, column) = (
+            (a[:, None, None] + across[:, None], b[:, None, None] + across)
+            for a, b in (cut, position)
+        )
+        images[each, row, column] = np.maximum(
+            images[each, row, column], pixels[source[:, None, None], y, x] // 2
+        )
     masks = np.empty((n, SIDE, SIDE), bool)
-    for i in range(n):
-        canvas = stripes[int(kinds[i]), phases[i]].copy()
-        for source, (y, x), (row, column) in zip(sources[i], cuts[i], positions[i]):
-            patch = pixels[source, y : y + PATCH, x : x + PATCH]
-            part = canvas[row : row + PATCH, column : column + PATCH]
-            np.maximum(part, patch // 2, out=part)
+    for i, canvas in enumerate(images):
         ink = _placed(pixels[i], sizes[i], shifts[i])
         cover, shade = (255 * binary_fill_holes(ink > FAINT), ink) if opaque else (ink, 255)
         images[i] = (canvas * (255 - cover) + shade * cover) // 255
@@ -153,4 +157,4 @@ def _stripes() -> np.ndarray:
     angle = (np.pi * np.arange(10) / 10)[:, None, None, None]
     phase = np.arange(PERIOD)[:, None, None]
     wave = np.sin(2 * np.pi * (x * np.cos(angle) + y * np.sin(angle) + phase) / PERIOD)
-    return np.rint(64 + 24 * wave).astype(np.int32)
+    return np.rint(64 + 24 * wave).astype(np.uint8)

@@ -26,6 +26,7 @@ from suite.units import Unit
 
 CHOSEN = [table for table in CHOICES.values() if isinstance(table, Mapping)]
 REGISTRIES: list[Mapping[str, Any]] = [PENALTIES, METRICS, NETWORKS, CHANGES, *CHOSEN]
+NAMES = re.compile("'([^']*)'")
 COMPUTING = "reglib/**/*.py suite/attacks.py".split() + [
     f"suite/{part}/**/*.py" for part in ("data", "metrics", "networks", "papers", "training")
 ]
@@ -42,13 +43,7 @@ class Sources:
 
     def provenance(self, unit: Unit) -> dict[str, str]:
         """Return what the record of a unit says of code that no commit has."""
-        names = frozenset(re.findall(r"'([^']*)'", str(unit.identity)))
-        if names not in self._named:
-            named = [table[n] for table in REGISTRIES for n in sorted(names & table.keys())]
-            self._named[names] = _sha256(
-                [text for value in named if (text := self._uncommitted(value))]
-            )
-        return {"named": self._named[names], "tree": self._tree}
+        return {"named": self._of_named(unit), "tree": self._tree}
 
     def differs(self, part: str, unit: Unit, provenance: Mapping[str, Any]) -> bool:
         """Whether a result is of other functions ("named"), or other files ("tree"), than now.
@@ -57,7 +52,18 @@ class Sources:
         """
         if commit() == "unknown" != provenance.get("commit", "unknown"):
             return False
-        return bool(provenance.get("code", {}).get(part, "") != self.provenance(unit)[part])
+        now = self._tree if part == "tree" else self._of_named(unit)
+        return bool(provenance.get("code", {}).get(part, "") != now)
+
+    def _of_named(self, unit: Unit) -> str:
+        """Return the checksum of what a unit names."""
+        names = frozenset(NAMES.findall(str(unit.identity)))
+        if names not in self._named:
+            named = [table[n] for table in REGISTRIES for n in sorted(names & table.keys())]
+            self._named[names] = _sha256(
+                [text for value in named if (text := self._uncommitted(value))]
+            )
+        return self._named[names]
 
     def _uncommitted(self, value: Any) -> str:
         """Return the text of a function, and of those it was made of, where no commit has it.
@@ -74,8 +80,7 @@ class Sources:
         code, text = getattr(value, "__code__", value), ""  # its own, where it wraps another
         try:
             file = Path(inspect.getfile(code))
-            own = any(file.is_relative_to(ROOT / p.partition("/**")[0]) for p in COMPUTING)
-            if own and not self._clean:
+            if (own := _is_own(file)) and not self._clean:
                 source = inspect.getsource(code)
                 text = "" if source.strip() in _committed(file) else source
             elif not own and "/site-packages/torch/" not in str(file):  # records have its version
@@ -85,6 +90,11 @@ class Sources:
         except (OSError, TypeError):  # typed in, or no Python
             text = getattr(code, "co_code", b"").hex()
         return "".join([text, *map(self._uncommitted, held)])
+
+
+@functools.cache
+def _is_own(file: Path) -> bool:
+    return any(file.is_relative_to(ROOT / part.partition("/**")[0]) for part in COMPUTING)
 
 
 @functools.cache

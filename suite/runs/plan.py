@@ -1,15 +1,24 @@
 """What a run would do, without doing it."""
 
+import contextlib
+import functools
+import hashlib
+import json
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from suite.data import load_data
 from suite.errors import DataMissing
 from suite.networks import check_weights
+from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, other_code
 from suite.runs.compute import check
-from suite.store import Kept, Store
+from suite.store import Kept, Store, replace_file
 from suite.units import Pretrained, Training, Unit, data_names, key, training_of
+
+MEMORY = "fingerprints.json"
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,7 @@ def plan(
     kept: Kept | None = None,
     *,
     looked: dict[str, str | DataMissing] | None = None,
+    sources: Sources | None = None,
     force: bool = False,
 ) -> Plan:
     """Say what `compute` would do, without computing anything.
@@ -58,6 +68,7 @@ def plan(
         kept: the kept results; None to ignore them.
         looked: fingerprints of data sets by name, or why they are not there; what is looked up is
             added, so that several plans may share it.
+        sources: the code as it is now, which several plans may share; default: read anew.
         force: what is stored is computed again.
 
     Raises:
@@ -74,8 +85,8 @@ def plan(
     there = [n for n, unit in work.items() if fingerprints.keys() >= set(data_names(unit))]
     keys = [key(work[name], fingerprints) for name in there]
     stored, of_project = store.glance(keys), kept.read_all(keys) if kept else {}
-    sources, by_key = Sources(), {k: work[n] for n, k in zip(there, keys)}
-    refused, reports = other_code({**of_project, **stored}, by_key, sources)
+    by_key = {k: work[n] for n, k in zip(there, keys)}
+    refused, reports = other_code({**of_project, **stored}, by_key, sources or Sources())
     if force:
         refused, reports = set(keys), ["everything is computed again (--force)"]
     by_name = {n: k for n, k in zip(there, keys) if k not in refused}
@@ -123,7 +134,30 @@ def _missing_data(units: Collection[Unit], looked: dict[str, str | DataMissing])
 
 
 def _fingerprint(name: str) -> str:
-    return load_data(name).fingerprint
+    """Return the fingerprint of a data set, remembered while no file that it is made of changes."""
+    memory, files = data_folder() / MEMORY, _files(data_folder())
+    if not files or "imagefolder:" in name:  # images elsewhere, or from packages alone
+        return load_data(name).fingerprint
+    remembered = json.loads(memory.read_text()) if memory.is_file() else {}
+    known: dict[str, str] = remembered.get(files, {})
+    if name not in known:
+        known[name] = load_data(name).fingerprint
+        with contextlib.suppress(OSError):  # the next one reads the data again
+            replace_file(memory, json.dumps({files: known}).encode())
+    return known[name]
+
+
+@functools.cache
+def _files(folder: Path) -> str:
+    """Return a checksum of sizes and times of all data files, and of the code that reads them."""
+    if not folder.is_dir():
+        return ""
+    walked = [*os.walk(folder, followlinks=True), *os.walk(ROOT / "suite" / "data")]
+    made = [str(folder / "decoded"), str(folder / MEMORY)]  # by the suite, of the others
+    paths = sorted(os.path.join(place, n) for place, _, names in walked for n in names)
+    sources = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
+    about = [[p, entry.st_size, entry.st_mtime_ns] for p in sources for entry in [os.stat(p)]]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
 def _weights(network: str) -> str:

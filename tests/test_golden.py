@@ -3,6 +3,7 @@
 `python -m tests.test_golden` writes `tests/golden.json` anew; do that only when a meaning changes.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -76,6 +77,13 @@ def unit_keys(chapter):
     return keys_of(notebooks.units_of(chapter, notebooks.resolve(chapter, PROFILE, {})))
 
 
+def units_hash(chapter, profile):
+    """Return the number of units of a profile, and a hash of what each of them is."""
+    units = notebooks.units_of(chapter, notebooks.resolve(chapter, profile, {}))
+    texts = sorted({json.dumps(unit.identity, sort_keys=True) for unit in units})
+    return f"{len(texts)} {hashlib.sha256(repr(texts).encode()).hexdigest()[:16]}"
+
+
 def penalty(name, number):
     """Return a penalty in float64, and the norm of its gradient by each parameter."""
     options = {"blocks": [1, 1], "width": 4}
@@ -129,6 +137,12 @@ def test_units_have_the_keys_that_they_had(chapter, golden):
     assert set(golden["keys"][chapter]) <= set(unit_keys(chapter))
 
 
+@pytest.mark.parametrize("profile", notebooks.PROFILES)
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_profiles_have_the_units_that_they_had(chapter, profile, golden):
+    assert units_hash(chapter, profile) == golden["units"][chapter][profile]
+
+
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_penalties_and_their_gradients_are_what_they_were(name, number, golden):
     before, now = golden["penalties"][name][number], penalty(name, number)
@@ -162,11 +176,12 @@ def write() -> None:
     for chapter in CHAPTERS:
         all_keys = list(dict.fromkeys(unit_keys(chapter)))
         keys[chapter] = all_keys[:: max(1, len(all_keys) // 6)][:6]
+    units = {c: {p: units_hash(c, p) for p in notebooks.PROFILES} for c in CHAPTERS}
     penalties = {
         name: [penalty(name, n) for n in range(len(cases))] for name, cases in PENALTY_CASES.items()
     }
     trainings = [losses(n) for n in range(len(TRAININGS))]
-    contents = {"keys": keys, "penalties": penalties, "losses": trainings}
+    contents = {"keys": keys, "units": units, "penalties": penalties, "losses": trainings}
     FILE.write_text(json.dumps(contents, indent=1) + "\n")
 
 

@@ -28,30 +28,37 @@ PARAMETERS = {
 }
 
 
+def trainings(panel):
+    return paper.trainings(paper.panel(PARAMETERS, panel))
+
+
 def test_the_strength_is_alpha_over_squared_batch_and_values():
     assert paper.strength(128**2 * 784, "mnist5k", 128) == 1
 
 
 def test_each_network_has_a_seed_of_its_own_and_maps_are_of_the_nearest_alphas():
-    trained = paper.trainings(PARAMETERS, PANEL)
+    trained = trainings(PANEL)
     assert [*trained] == [(alpha, number) for number in (0, 1) for alpha in (1e2, 1e4, 1e6)]
     assert [unit.seed for unit in trained.values()] == [*range(6)]
-    later = paper.trainings(PARAMETERS, PANEL | {"first_seed": 6})
+    later = trainings(PANEL | {"first_seed": 6})
     assert [unit.seed for unit in later.values()] == [*range(6, 12)]
     first = trained[1e2, 0]
     assert (first.pixel_range, first.batch_size) == ((-1.0, 1.0), 128)
-    units = paper.units(PARAMETERS)
+    units = paper.plan(PARAMETERS).units()
     measured = [unit for unit in units if isinstance(unit, Measurement)]
     assert len(units) == 6 * (1 + 1 + 2 * 8) + 1
     assert [(u.metric, u.training) for u in measured[-1:]] == [("saliency_maps", first)]
-    other = paper.maps(PARAMETERS, PANEL | {"maps_of": "mnist"})
-    assert [*other] == ["mnist5k|lenet5|mnist5k|100", "mnist5k|lenet5|mnist|100"]
+    other = paper.maps(paper.panel(PARAMETERS, PANEL | {"maps_of": "mnist"}))
+    assert [item.keep for item in other] == [
+        "mnist5k|lenet5|mnist5k|100",
+        "mnist5k|lenet5|mnist|100",
+    ]
 
 
 @pytest.mark.parametrize("panel", [PANEL | {"n_alpha": 3}, {"data": "mnist5k"}])
 def test_a_panel_has_the_keys_that_are_needed_and_no_others(panel):
     with pytest.raises(UsageError, match=r"of panels 'n_alpha'|panels: expected"):
-        paper.trainings(PARAMETERS, panel)
+        trainings(panel)
 
 
 class TestPairedPanel:
@@ -66,22 +73,21 @@ class TestPairedPanel:
     PARAMETERS = PARAMETERS | {"panels": [PARAMETERS["panels"][0], PANEL]}
 
     def test_each_seed_goes_through_all_alphas(self):
-        trained = paper.trainings(PARAMETERS, self.PANEL)
+        trained = trainings(self.PANEL)
         assert [*trained] == [(alpha, seed) for seed in (0, 1) for alpha in (1e2, 1e6, 1e7)]
         assert [unit.seed for unit in trained.values()] == [0, 0, 0, 1, 1, 1]
 
     def test_maps_are_signed_absolute_and_deeplift_on_both_scores(self):
-        training = paper.trainings(PARAMETERS, self.PANEL)[1e2, 0]
-        units = paper.measurements(PARAMETERS, self.PANEL, training)
-        faithful = [u.settings for u in units if u.metric == "faithfulness_estimate"]
+        measures = paper.measures(paper.panel(PARAMETERS, self.PANEL))
+        faithful = [settings for name, settings in measures if name == "faithfulness_estimate"]
         kinds = {(s["saliency"], s["score"]) for s in faithful}
         maps = ("logit_gradient", "absolute_gradient", "deeplift")
         assert kinds == {(name, score) for name in maps for score in ("confidence", "logit")}
         assert len(faithful) == 6
-        assert {u.metric for u in units} == paper.PAIRED.keys() - {"training_loss"}
+        assert {name for name, _ in measures} == paper.PAIRED.keys() - {"training_loss"}
 
     def test_its_rows_have_names_and_cut_off_of_their_own(self):
-        units = paper.units(self.PARAMETERS)
+        units = paper.plan(self.PARAMETERS).units()
         fields = {"data": "mnist5k", "network": "lenet5", "status": "done", "patch": np.nan}
         table = pd.DataFrame(
             [fields | {"metric": getattr(u, "metric", "training_loss"), "key": "k"} for u in units]
@@ -98,7 +104,7 @@ class TestPairedPanel:
         assert set(computed.loc[own, "place"]) == {"plateau", "before", "past"}
 
     def paired(self, alpha=None):
-        trained = paper.trainings(PARAMETERS, self.PANEL)
+        trained = trainings(self.PANEL)
         return [unit for (own, _), unit in trained.items() if alpha in (None, own)]
 
 
@@ -115,9 +121,8 @@ def rows(accuracies):
 
 
 def test_a_panel_may_have_its_own_images_and_squares():
-    training = next(iter(paper.trainings(PARAMETERS, PANEL).values()))
     own = PANEL | {"n_images": 2, "patch": 7}
-    settings = [unit.settings for unit in paper.measurements(PARAMETERS, own, training)]
+    settings = [settings for _, settings in paper.measures(paper.panel(PARAMETERS, own))]
     assert {s["n_images"] for s in settings if "n_images" in s} == {2}
     assert {s["patch"] for s in settings if "patch" in s} == {7}
 

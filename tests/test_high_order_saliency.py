@@ -122,7 +122,7 @@ def test_a_network_has_the_name_of_its_activation_where_that_is_not_relu():
 
 def test_margins_are_settings_where_they_are_not_the_standard_ones():
     def settings(**changes):
-        units = paper.units(parameters(twins=TWINS, n_twins=1, **changes))
+        units = paper.plan(parameters(twins=TWINS, n_twins=1, **changes)).units()
         return [unit.settings.get("margins") for unit in units if unit.metric == "high_order"]
 
     assert set(settings()) == {None}
@@ -144,7 +144,7 @@ def test_where_maps_lie_is_measured_in_both_scenes():
 
 
 def test_only_small_networks_are_trained():
-    units = paper.units(parameters(twins=TWINS, n_twins=1))
+    units = paper.plan(parameters(twins=TWINS, n_twins=1)).units()
     trained = networks(unit for unit in units if isinstance(unit.training, Training))
     assert trained == [("mnist5k", "resnet")]
 
@@ -291,7 +291,7 @@ SMALL = {
 
 def collected(**changes):
     values = parameters(**{**SMALL, **changes})
-    units = paper.units(values)
+    units = paper.plan(values).units()
     keys = [str(n) for n in range(len(units))]
     computed = pd.DataFrame({"key": keys, "data": "mnist5k", "value": 0.875, "seed": 0, "n": 1})
     computed = computed.assign(seconds=3.5, status="done", network="resnet", metric="accuracy")

@@ -19,7 +19,8 @@ from suite.evidence.tables import interval_text, paired_difference
 from suite.notebooks import source
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
-from suite.papers.marginal_density import Design, at_equal_accuracy, to_standard
+from suite.papers.design import panel_of
+from suite.papers.marginal_density import OF_PANEL, at_equal_accuracy, plan, to_standard
 from suite.paths import ROOT
 from suite.units import Measurement, Training
 
@@ -33,8 +34,16 @@ def parameters(profile="smoke", **changes):
 
 
 def rows_of(part, profile="smoke", **changes):
-    rows = Design(parameters(profile, **changes)).rows
+    rows = with_rows(parameters(profile, **changes))
     return [(labels, unit) for labels, unit in rows if labels["panel"] == part]
+
+
+def with_rows(values):
+    return [(item.labels, item.unit) for item in plan(values) if item.labels]
+
+
+def pictures(values):
+    return {item.keep: item.unit for item in plan(values) if item.keep}
 
 
 def methods(rows, **equal):
@@ -104,7 +113,7 @@ def test_networks_other_than_the_first_have_the_methods_of_table_3():
 )
 def test_a_method_is_its_penalties(method, penalties):
     panel = {"data": "mnist5k", "network": "mlp", "epochs": 1, "foreign": ["fashion_mnist"]}
-    training = Design(parameters()).training(panel, method, 3, 0.2)
+    training = marginal_density.training(panel_of(parameters(), panel, OF_PANEL), method, 3, 0.2)
     assert training.penalties == penalties
     assert (training.seed, training.learning_rate) == (3, 1e-3)
     smooth = {"softplus": 0.2, "hessian": 10.0}  # β of the activations
@@ -114,7 +123,9 @@ def test_a_method_is_its_penalties(method, penalties):
 
 def test_the_order_of_the_norm_is_a_setting_unless_it_is_two():
     panel = {"data": "mnist5k", "network": "mlp", "epochs": 1}
-    training = Design(parameters()).training(panel, "density", 0, 0.2, 1.2)
+    training = marginal_density.training(
+        panel_of(parameters(), panel, OF_PANEL), "density", 0, 0.2, 1.2
+    )
     assert training.penalties["marginal_density"]["p"] == 1.2
     assert {labels["p"] for labels, _ in rows_of("norms")} == {2.0, 1.2}
 
@@ -216,19 +227,19 @@ def test_a_panel_may_have_fewer_seeds_and_methods_than_the_chapter():
     rows = rows_of("photos", photo_panels=own)
     assert methods(rows) == {"standard", "score_matching", "input_gradient", "density"}
     assert {unit.training.seed for _, unit in rows} == {4}
-    pictures = Design(parameters(photo_panels=own, ascent_panels=[])).pictures
-    photos = {name: u for name, u in pictures.items() if name.startswith("ascent|photo")}
+    drawn = pictures(parameters(photo_panels=own, ascent_panels=[]))
+    photos = {name: u for name, u in drawn.items() if name.startswith("ascent|photo")}
     assert {name.rsplit("|", 1)[1] for name in photos} == methods(rows)
     assert {unit.training.seed for unit in photos.values()} == {4}
 
 
 def test_the_first_networks_are_drawn_and_every_network_has_its_training():
-    units = marginal_density.units(parameters())
+    units = plan(parameters()).units()
     trainings = [unit for unit in units if isinstance(unit, Training)]
     measured = [unit for unit in units if isinstance(unit, Measurement)]
     assert {str(unit.training) for unit in measured} == {str(unit) for unit in trainings}
     assert len({str(unit) for unit in trainings}) == len(trainings)
-    drawn = Design(parameters()).pictures
+    drawn = pictures(parameters())
     assert {unit.training.seed for unit in drawn.values()} == {0}
     assert "maps|groups|density" in drawn
     assert "ascent|photo|resized:mnist5k:28|wide_resnet|cure" in drawn
@@ -273,13 +284,13 @@ def computed(units):
 
 @pytest.fixture
 def collected():
-    units = marginal_density.units(parameters(seeds=[0, 1]))
+    units = plan(parameters(seeds=[0, 1])).units()
     return units, *marginal_density.collect(parameters(seeds=[0, 1]), computed(units), Kept(units))
 
 
 def test_each_row_has_the_labels_of_its_unit(collected):
     units, rows, _ = collected
-    n = len(Design(parameters(seeds=[0, 1])).rows)
+    n = len(with_rows(parameters(seeds=[0, 1])))
     for position, row in enumerate(rows.iloc[:n].itertuples()):
         unit = units[position]
         assert row.value == position + 1
@@ -323,7 +334,7 @@ def test_arrays_hold_maps_ascents_groups_and_mean_curves(collected):
     assert "cosine_gradient|blockmnist5k|standard|probability" in arrays
     curves = [
         n
-        for n, (labels, u) in enumerate(Design(parameters(seeds=[0, 1])).rows)
+        for n, (labels, u) in enumerate(with_rows(parameters(seeds=[0, 1])))
         if u.metric == "pixel_perturbation"
         and labels["panel"] == "methods"
         and labels["method"] == "density"

@@ -105,7 +105,7 @@ def test_a_notebook_without_a_module_has_no_units_and_is_not_run(chapter):
 
 def test_units_come_from_the_module_of_the_paper_with_all_parameters(chapter, monkeypatch):
     module = types.ModuleType("suite.papers.sample")
-    module.units = lambda parameters: [parameters]
+    module.plan = lambda parameters: types.SimpleNamespace(units=lambda: [parameters])
     monkeypatch.setitem(sys.modules, module.__name__, module)
     (values,) = notebooks.units_of("sample", {"profile": "smoke", "n_images": 2})
     assert values == {"profile": "smoke", "alpha_min": 100.0, "n_images": 2, "seeds": [0]}

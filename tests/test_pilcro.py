@@ -51,7 +51,7 @@ ANYWHERE = PANEL | {"data": "digits-anywhere"}
 
 
 def units(*panels, **changes):
-    return pilcro.units(PARAMETERS | {"panels": panels} | changes)
+    return pilcro.plan(PARAMETERS | {"panels": panels} | changes).units()
 
 
 def trainings(found):
@@ -97,8 +97,8 @@ class TestUnits:
 
     def test_models_of_a_panel_may_be_marked_as_trained_otherwise(self):
         slow = PANEL | {"models": ["none", "target 10"], "marked": "slow", "learning_rate": 0.01}
-        plan = pilcro._planned(PARAMETERS | {"panels": [slow | {"checked": [], "early": []}]})
-        assert {one.model for one in plan} == {"none, slow", "target 10, slow"}
+        plan = pilcro.plan(PARAMETERS | {"panels": [slow | {"checked": [], "early": []}]})
+        assert {one.labels["model"] for one in plan} == {"none, slow", "target 10, slow"}
         assert {one.unit.learning_rate for one in plan if isinstance(one.unit, Training)} == {0.01}
 
     def test_curves_are_of_shorter_trainings_of_the_models_that_are_compared(self):
@@ -167,7 +167,7 @@ def collected():
     parameters = PARAMETERS | {"panels": panels}
     parameters["pretrained"] = [["imagenet-samples", "efficientnet_lite0"]]
     rows = []
-    for number, unit in enumerate(pilcro.units(parameters)):
+    for number, unit in enumerate(pilcro.plan(parameters).units()):
         measured = isinstance(unit, Measurement)
         network = unit.training if measured else unit
         metric = unit.metric if measured else "training_loss"
@@ -414,14 +414,13 @@ def test_deviations_say_of_photographs_what_the_profile_has():
 
 def test_the_paper_profile_can_be_decided_and_trains_nothing_twice():
     p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "paper", {}))
-    plan = pilcro._planned(p)
-    assert {one.kind for one in plan} == {"full", "early"}  # equation 9 as printed is not trained
-    planned = [(one.data, one.model, training_of(one.unit).seed) for one in plan]
-    seeds = pd.DataFrame(planned, columns=["data", "model", "seed"])
-    counts = seeds.groupby(["data", "model"])["seed"].nunique()
+    plan = pilcro.plan(p)
+    rows = plan.labels().assign(seed=[training_of(unit).seed for unit in plan.units()])
+    assert set(rows["kind"]) == {"full", "early"}  # equation 9 as printed is not trained
+    counts = rows.groupby(["data", "model"])["seed"].nunique()
     assert counts.min() == 3
     assert counts["cifar100"][["none", "target 1", "target 10"]].tolist() == [6, 6, 6]
-    assert {one.pair for one in plan} - {""} == {one.model for one in plan} - {"none"}
+    assert set(rows["pair"]) - {""} == set(rows["model"]) - {"none"}
 
 
 def test_a_panel_may_have_parameters_for_itself():
@@ -429,7 +428,7 @@ def test_a_panel_may_have_parameters_for_itself():
     tuned |= {"n_landscape": 7, "block": 14, "early": [], "few": []}
     panel = {"data": "digits-anywhere", "network": "resnet", "epochs": 1}
     parameters = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "smoke", {}))
-    units = pilcro.units(parameters | {"panels": [panel | tuned], "pretrained": []})
+    units = pilcro.plan(parameters | {"panels": [panel | tuned], "pretrained": []}).units()
     measured = [unit for unit in units if isinstance(unit, Measurement)]
     assert {unit.metric for unit in measured} == {
         *("accuracy", "cross_entropy", "flatness", "importance_landscape"),

@@ -122,7 +122,7 @@ def test_a_panel_may_have_parameters_for_itself_and_measure_what_chooses_less():
     (p,) = paper.panels(parameters)
     assert paper.is_fine_tuned(p)
     assert not paper.is_fine_tuned(PANEL)
-    units = [u for u in paper.units(parameters) if isinstance(u, Measurement)]
+    units = [u for u in paper.plan(parameters).units() if isinstance(u, Measurement)]
     by_seed = {
         u.training.seed: [m for m in units if m.training.seed == u.training.seed] for u in units
     }
@@ -147,13 +147,13 @@ def test_a_panel_may_have_some_measures_only_and_leakage_where_it_asks_for_it():
     assert wanted["leakage_share"].settings == wanted["leakage"].settings | {"relative": True}
     wrong = PARAMETERS["panels"][0] | {"only": ["leak"]}
     with pytest.raises(UsageError, match="unknown measure 'leak'"):
-        paper.units(PARAMETERS | {"panels": [wrong]})
+        paper.plan(PARAMETERS | {"panels": [wrong]})
 
 
 def test_images_of_the_first_panel_alone_are_kept():
     panel = PARAMETERS["panels"][0]
     photographs = panel | {"data": "resized:imagenette160:32"}
-    units = paper.units(PARAMETERS | {"panels": [panel, photographs]})
+    units = paper.plan(PARAMETERS | {"panels": [panel, photographs]}).units()
     drawn = {u.training.data for u in units if getattr(u, "metric", "") == "saliency_maps"}
     assert drawn == {panel["data"]}
 

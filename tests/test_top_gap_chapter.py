@@ -20,7 +20,7 @@ from suite.papers import top_gap
 from suite.papers.top_gap import TITLES
 from suite.paths import KEPT_RESULTS, ROOT
 from suite.training.loop import check
-from suite.units import Measurement, Training, identity
+from suite.units import Measurement, Training, identity, training_of
 
 CHAPTER = "top_gap"
 PHOTOGRAPHS = "resized:imagenette160:128"
@@ -94,9 +94,8 @@ def test_seeds_that_are_named_are_attacked_without_square_too_all_else_alike():
 
 
 def test_a_dose_is_what_l1_weighs_on_a_logit():
-    planned = top_gap._planned(of_profile("workstation"))
-    labels = [labels for labels, u in planned if getattr(u, "training", u).data == ARTICLES]
-    rows = pd.DataFrame(labels)
+    planned = top_gap.plan(of_profile("workstation"))
+    rows = top_gap.Plan(i for i in planned if training_of(i.unit).data == ARTICLES).labels()
     rows = rows[rows["dose"].isin([0.8, 1.0])]
     kinds = rows[["variant", "k", "strength"]].drop_duplicates().itertuples(index=False)
     assert {("fpn+l1+pool", 0.08, 10.0), ("l1", 1.0, 1.0)} <= {tuple(kind) for kind in kinds}
@@ -105,8 +104,8 @@ def test_a_dose_is_what_l1_weighs_on_a_logit():
 
 
 def test_the_sparsest_maps_and_what_autoattack_leaves_are_of_the_main_strength():
-    planned = top_gap._planned(of_profile("workstation"))
-    assert {labels["strength"] for labels, _ in planned if labels["sparsest"]} == {0.0, 1.0}
+    rows = top_gap.plan(of_profile("workstation")).labels()
+    assert set(rows.loc[rows["sparsest"], "strength"]) == {0.0, 1.0}
     for claim in load_claims(CHAPTER):
         where = claim["test"].get("where", {})
         if where.get("battery") == "auto":
@@ -201,7 +200,7 @@ def test_birds_of_the_paper_are_a_panel_that_their_folds_are_large_enough_for():
 )
 def test_panels_that_cannot_be_are_refused(panels, message):
     with pytest.raises(UsageError, match=message):
-        top_gap.units(of_profile("desktop") | {"panels": panels})
+        top_gap.plan(of_profile("desktop") | {"panels": panels})
 
 
 def test_every_row_of_a_published_table_has_a_value_for_every_column():
@@ -249,9 +248,9 @@ def table(units):
 
 
 def test_rows_say_what_was_measured():
-    units = top_gap.units(smoke())
+    units = top_gap.plan(smoke()).units()
     rows, arrays = top_gap.collect(smoke(), table(units), Kept())
-    assert len(rows) == len(units) - len(top_gap._drawn(smoke()))
+    assert len(rows) == sum(item.labels is not None for item in top_gap.plan(smoke()))
     assert set(rows.columns) >= set(top_gap.DEFAULTS)
     for label, position in rows["value"].items():
         row, unit = rows.loc[label], units[int(position)]
@@ -280,7 +279,7 @@ def test_rows_say_what_was_measured():
 
 
 def test_pyramid_with_l1_stands_for_all_locations_in_the_sweep_over_k():
-    rows = pd.DataFrame([labels for labels, _ in top_gap._planned(smoke())])
+    rows = top_gap.plan(smoke()).labels()
     swept = rows[rows["sweep"] & (rows["metric"] == "class_map_sparsity")]
     assert sorted(set(zip(swept["variant"], swept["k"]))) == [
         ("fpn+l1", 1.0),
@@ -289,7 +288,7 @@ def test_pyramid_with_l1_stands_for_all_locations_in_the_sweep_over_k():
 
 
 def test_transfer_goes_both_ways_between_top_gap_and_the_unmodified_network():
-    units = [unit for unit in top_gap.units(smoke()) if isinstance(unit, Measurement)]
+    units = [unit for unit in top_gap.plan(smoke()).units() if isinstance(unit, Measurement)]
     transfers = [unit for unit in units if "source" in unit.settings]
     assert len(transfers) == 4  # two panels
     pairs = {(str(identity(u.training)), str(u.settings["source"])) for u in transfers}

@@ -171,7 +171,7 @@ def notice(chapter: str, values: Values) -> str:
 
 
 def units_of(chapter: str, values: Values) -> list[Any]:
-    """Return the units of a run, from `units` in the module of the paper.
+    """Return the units of a run, from `plan` in the module of the paper.
 
     A page that has no such module has none.
 
@@ -184,7 +184,7 @@ def units_of(chapter: str, values: Values) -> list[Any]:
     values = all_parameters(chapter, values)
     if hasattr(module, "choices"):
         checks.check_choices(values, module.choices(values))
-    return list(module.units(values))
+    return list(module.plan(values).units())
 
 
 def paper(chapter: str) -> Any:

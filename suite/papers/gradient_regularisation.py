@@ -12,28 +12,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from suite.data import image_shape
-from suite.errors import check_keys
 from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
 from suite.evidence.results import Results
 from suite.evidence.statistics import correlation, pearson_interval
 from suite.evidence.tables import interval_text
+from suite.papers.design import Item, Plan, measurement, panel_of
 from suite.store import Reader
-from suite.units import FIELDS, Measurement, Training, Unit, log_spaced
+from suite.units import Training, Values, log_spaced
 
-Settings = Mapping[str, Any]
 # Keys of a panel that are not fields of a training. A second panel of one data set and network,
 # with alphas between those of the first, needs seeds that start after them.
-OF_PANEL = {"n_alphas", "alpha_min", "alpha_max", "map_alphas", "maps_of", "patch"}
-OF_PANEL |= {"n_images", "n_samples", "first_seed", "paired_alphas", "repetitions"}
-REQUIRED = {"data", "network", "epochs", "n_alphas"}
+NAMES = "n_alphas alpha_min alpha_max map_alphas n_images n_samples patch repetitions".split()
+OF_PANEL = dict.fromkeys(NAMES) | {"maps_of": None, "first_seed": 0, "paired_alphas": None}
 SALIENCIES = ("logit_gradient", "deeplift")
 READS_IMAGES = False  # values of single images are not kept
 # Metrics of networks of which each seed goes through all alphas, "paired_alphas", by another name:
 # nothing that is said of networks with a seed each mixes with them.
-PAIRED = {"training_loss": "paired_training_loss", "accuracy": "paired_accuracy"}
-PAIRED |= {"faithfulness_estimate": "paired_faithfulness_estimate", "entropy": "paired_entropy"}
-PAIRED |= {"max_sensitivity": "paired_max_sensitivity"}
+PAIRED = {
+    name: f"paired_{name}"
+    for name in "training_loss accuracy faithfulness_estimate entropy max_sensitivity".split()
+}
 # What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.
 SCORES = ("confidence", "logit")
 
@@ -49,130 +48,103 @@ def strength(alpha: float, data: str, batch_size: int) -> float:
     return alpha / (batch_size**2 * math.prod(image_shape(data)))
 
 
-def alphas(parameters: Settings, panel: Settings) -> list[float]:
-    """Return the values of alpha of a panel; its own go before the common range."""
-    if "paired_alphas" in panel:
-        return [*map(float, panel["paired_alphas"])]
-    low, high = (panel.get(name, parameters[name]) for name in ("alpha_min", "alpha_max"))
-    return log_spaced(low, high, panel["n_alphas"])
+def panel(parameters: Values, values: Values) -> SimpleNamespace:
+    """Return the parameters of a panel."""
+    counted = [] if "paired_alphas" in values else ["n_alphas"]
+    return panel_of(parameters, values, OF_PANEL, ["data", "network", "epochs", *counted])
 
 
-def trainings(parameters: Settings, panel: Settings) -> dict[tuple[float, int], Training]:
+def alphas(p: SimpleNamespace) -> list[float]:
+    """Return the values of alpha of a panel."""
+    if p.paired_alphas is not None:
+        return [*map(float, p.paired_alphas)]
+    return log_spaced(p.alpha_min, p.alpha_max, p.n_alphas)
+
+
+def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
     """Return the trainings of a panel by alpha and repetition, each with a seed of its own.
 
     With "paired_alphas" a repetition has one seed, and what is compared are alphas within it.
     Otherwise networks that shared a seed would start from the same weights and see the same
     batches: what they have in common by chance would look like a level, or hide a trend.
-
-    Raises:
-        UsageError: a key of the panel that is not known, or one that is missing.
     """
-    paired = "paired_alphas" in panel
-    check_keys("panels", panel, FIELDS | OF_PANEL, REQUIRED - ({"n_alphas"} if paired else set()))
-    p = SimpleNamespace(**parameters)
-    grey = image_shape(panel["data"])[0] == 1
-    fields: dict[str, Any] = {
+    grey = image_shape(p.data)[0] == 1
+    fields = {
         "learning_rate": 1e-3,
         "pixel_range": (-1.0, 1.0) if grey else (0.0, 1.0),
+        "batch_size": p.batch_size,
+        **p.fields,
     }
-    fields |= {name: value for name, value in panel.items() if name in FIELDS}
-    fields |= {"pixel_range": tuple(fields["pixel_range"])}
-    fields = {"batch_size": p.batch_size} | fields
-    found, first = {}, panel.get("first_seed", 0)
-    for repetition in range(panel.get("repetitions", p.repetitions)):
-        for number, alpha in enumerate(alphas(parameters, panel), start=first):
-            of_mean = strength(alpha, panel["data"], fields["batch_size"])
-            found[alpha, repetition] = Training(
-                **fields,
-                seed=repetition if paired else number + repetition * panel["n_alphas"],
-                penalties={"input_gradient": {"strength": of_mean}},
-            )
-    return found
+    return {
+        (alpha, repetition): Training(
+            **fields,
+            seed=repetition if p.paired_alphas else number + repetition * p.n_alphas,
+            penalties={"input_gradient": {"strength": strength(alpha, p.data, p.batch_size)}},
+        )
+        for repetition in range(p.repetitions)
+        for number, alpha in enumerate(alphas(p), start=p.first_seed)
+    }
 
 
-def measurements(parameters: Settings, panel: Settings, training: Training) -> list[Measurement]:
-    """Return what is measured of a network: accuracy, and metrics of two kinds of map.
+def measures(p: SimpleNamespace) -> list[tuple[str, dict[str, Any]]]:
+    """Return what is measured of each network: accuracy, and metrics of two kinds of map.
 
     Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels. Paired
     networks have the absolute gradient as a third kind of map, and what has a name in `PAIRED`.
     """
-    own = {name: panel[name] for name in OF_PANEL & panel.keys()}
-    p = SimpleNamespace(**{**parameters, **own})
     wanted: list[tuple[str, dict[str, Any]]] = [("accuracy", {})]
-    paired = "paired_alphas" in panel
-    for saliency in (*SALIENCIES, "absolute_gradient") if paired else SALIENCIES:
+    for saliency in (*SALIENCIES, "absolute_gradient") if p.paired_alphas else SALIENCIES:
         common = {"saliency": saliency, "n_images": p.n_images}
         noisy = common | {"n_samples": p.n_samples}
         for squares in ({}, {"patch": p.patch}):
             wanted += [("faithfulness_estimate", common | {"score": s} | squares) for s in SCORES]
         wanted += [("local_lipschitz_estimate", noisy | way) for way in ({}, {"normalised": True})]
         wanted += [("max_sensitivity", noisy), ("entropy", common)]
-    kept = [(m, s) for m, s in wanted if not paired or (m in PAIRED and "patch" not in s)]
-    return [Measurement(training=training, metric=m, settings=s) for m, s in kept]
+    if p.paired_alphas:
+        return [(m, s) for m, s in wanted if m in PAIRED and "patch" not in s]
+    return wanted
 
 
-def maps(parameters: Settings, panel: Settings) -> dict[str, Measurement]:
-    """Return the measurements that keep maps, by the start of the names of their arrays.
+def maps(p: SimpleNamespace) -> Iterator[Item]:
+    """Yield what is drawn: of the first repetition, at the alphas nearest to `map_alphas`."""
+    nearest = {min(alphas(p), key=lambda a: abs(math.log(a / wanted))) for wanted in p.map_alphas}
+    trained, settings = trainings(p), {"saliency": "deeplift", "n_images": p.n_maps}
+    for images in [{}, {"data": p.maps_of}] if p.maps_of else [{}]:
+        for alpha in sorted(nearest):
+            unit = measurement(trained[alpha, 0], "saliency_maps", **settings, **images)
+            shown = images.get("data", p.data)
+            yield Item(unit, keep=f"{p.data}|{p.network}|{shown}|{alpha:g}")
 
-    They are of the first repetition, at the values of alpha nearest to `map_alphas`.
+
+def plan(parameters: Values) -> Plan:
+    """Return the units of the chapter: networks, what is measured of each, and maps.
+
+    Raises:
+        UsageError: a key of a panel that is not known, or one that is missing.
     """
-    p = SimpleNamespace(**parameters)
-    candidates = alphas(parameters, panel)
-    wanted = panel.get("map_alphas", p.map_alphas)
-    chosen = {min(candidates, key=lambda a: abs(math.log(a / w))) for w in wanted}
-    images = [{}, {"data": panel["maps_of"]}] if "maps_of" in panel else [{}]
-    of_panel = trainings(parameters, panel)
-    return {
-        f"{panel['data']}|{panel['network']}|{other.get('data', panel['data'])}|{alpha:g}": (
-            Measurement(
-                training=of_panel[alpha, 0],
-                metric="saliency_maps",
-                settings={"saliency": "deeplift", "n_images": p.n_maps} | other,
-            )
-        )
-        for other in images
-        for alpha in sorted(chosen)
-    }
-
-
-def _measured(parameters: Settings) -> list[tuple[dict[str, Any], Unit]]:
-    """Return every training and what is measured of it, with its alpha and whether it is paired."""
-    pairs: list[tuple[dict[str, Any], Unit]] = []
-    for panel in parameters["panels"]:
-        for (alpha, _), training in trainings(parameters, panel).items():
-            every: list[Unit] = [training, *measurements(parameters, panel, training)]
-            pairs += [({"alpha": alpha, "paired": "paired_alphas" in panel}, u) for u in every]
-    return pairs
-
-
-def _drawn(parameters: Settings) -> dict[str, Measurement]:
-    return {
-        n: unit for panel in parameters["panels"] for n, unit in maps(parameters, panel).items()
-    }
-
-
-def units(parameters: Settings) -> list[Unit]:
-    """Return the units of the chapter."""
-    return [*(unit for _, unit in _measured(parameters)), *_drawn(parameters).values()]
+    panels = [panel(parameters, values) for values in parameters["panels"]]
+    found = Plan()
+    for p in panels:
+        for (alpha, _), training in trainings(p).items():
+            labels = {"alpha": alpha, "paired": p.paired_alphas is not None}
+            found.append(Item(training, labels))
+            for metric, settings in measures(p):
+                found.append(Item(measurement(training, metric, **settings), labels))
+    return Plan([*found, *(item for p in panels for item in maps(p))])
 
 
 def collect(
-    parameters: Settings, computed: pd.DataFrame, store: Reader
+    parameters: Values, computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
-    labels = pd.DataFrame([labels for labels, _ in _measured(parameters)])
-    rows = computed.iloc[: len(labels)].assign(**labels)
+    planned = plan(parameters)
+    rows = planned.rows(computed)
     squares, normalised = rows["patch"].notna(), rows["normalised"].notna()
     rows = rows.assign(changed=np.where(squares, "squares", "pixels"), normalised=normalised)
     panels = rows.groupby(["data", "network", "paired"], sort=False)
     rows = pd.concat([with_threshold(panel) for _, panel in panels])
     rows["metric"] = rows["metric"].mask(rows.pop("paired"), rows["metric"].replace(PAIRED))
-    arrays = {
-        f"{name}|{part}": tensor.numpy()
-        for name, key in zip(_drawn(parameters), computed["key"].iloc[len(rows) :], strict=True)
-        for part, tensor in without_photographs(store.read_tensors(key) or {}).items()
-    }
-    return rows, arrays
+    return rows, planned.arrays(computed, store, without_photographs)
 
 
 def without_photographs(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -180,7 +152,7 @@ def without_photographs(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n: t for n, t in tensors.items() if n != "images" or t.shape[1] == 1}
 
 
-def kept_tensors(parameters: Settings, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what `collect` reads of the tensors of a unit."""
     return without_photographs(tensors)
 
@@ -324,7 +296,7 @@ def readings(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def combinations(published: Settings, table: pd.DataFrame) -> pd.DataFrame:
+def combinations(published: Values, table: pd.DataFrame) -> pd.DataFrame:
     """Return which combinations of data and network of the paper were run."""
     have = set(zip(table["data"], table["network"], strict=True))
     rows = []

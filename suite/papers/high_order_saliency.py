@@ -1,8 +1,7 @@
 """High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +14,10 @@ from torch import Tensor
 from suite.errors import RunFailed, check_keys, expected
 from suite.metrics import SALIENCIES
 from suite.papers import second_order
+from suite.papers.design import Item, Plan, measurement
 from suite.papers.group_features import CLIPPED
 from suite.store import Reader
-from suite.units import Measurement, Network, Pretrained, Training, Unit, training_of
+from suite.units import Measurement, Network, Pretrained, Training, Unit, Values, training_of
 
 ALL = "all"  # of the classes of a network
 N_COMPARED = 6  # photographs in the comparison of methods
@@ -31,54 +31,15 @@ SCENES = ("pair", "box")
 LABELS = "data network image confidence sure classes margin saliency".split()
 
 
-def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
-    """Return the units of the chapter by what they are for."""
+def groups(parameters: Values) -> dict[str, list[Unit]]:
+    """Return the units of the chapter by what they are for.
+
+    Raises:
+        UsageError: margins without the paper's, or a further network without its three entries.
+    """
     p = SimpleNamespace(**parameters)
     network = Pretrained(data=p.images, network=p.network)
     smooth = Pretrained(data=p.images, network=p.curved_network)
-
-    def one(of: Network, metric: str, **settings: Any) -> list[Unit]:
-        return [Measurement(training=of, metric=metric, settings=settings)]
-
-    def spread(of: Network, metric: str, n: int, size: int, **more: Any) -> list[Unit]:
-        """Return the units that measure `n` photographs, spread over all, `size` in each."""
-        step = p.n_images // max(n, 1)
-        where = [(min(size, n - start), start * step) for start in range(0, n, size)]
-        each = ({"n_images": count, "first": first, "step": step} for count, first in where)
-        return [unit for settings in each for unit in one(of, metric, **settings, **more)]
-
-    def dealt(of: Pretrained, metric: str, n: int, **more: Any) -> list[Unit]:
-        """Return the units that measure `n` photographs, each unit spread over all.
-
-        So the first units, whatever their number, are spread over all photographs.
-        """
-        step = -(-p.n_images // p.chunk)
-        sizes = [len(range(first, p.n_images, step)) for first in range(min(step, p.n_images))]
-        ends = list(itertools.accumulate(sizes))
-        counts = [min(size, n - end + size) for size, end in zip(sizes, ends)]
-        each = [{"n_images": c, "first": i, "step": step} for i, c in enumerate(counts) if c > 0]
-        return [unit for settings in each for unit in one(of, metric, **settings, **more)]
-
-    def in_turn(of: Network, metric: str, n: int, **more: Any) -> list[Unit]:
-        """Return the units that measure the first `n` photographs."""
-        where = [(min(p.chunk, n - first), first) for first in range(0, n, p.chunk)]
-        each = ({"n_images": count, "first": first} for count, first in where)
-        return [unit for settings in each for unit in one(of, metric, **settings, **more)]
-
-    def quality(saliencies: list[str], n: int) -> list[Unit]:
-        if not n:
-            return []
-        units = spread(network, "interpretation_quality", n, 1, saliencies=saliencies)
-        drawn = {i * p.n_smooth // N_COMPARED for i in range(N_COMPARED)} if p.n_smooth else set()
-        keep = {i * (p.n_images // max(p.n_smooth, 1)) for i in drawn}
-        return [
-            dataclasses.replace(unit, settings={**unit.settings, "keep_maps": True})
-            if unit.settings["first"] in keep
-            else unit
-            for unit in units
-            if isinstance(unit, Measurement)
-        ]
-
     further = [_shown(other) for other in p.others]
     pairs = [Training(**{**twin, "seed": 0}) for twin in p.twins]
     if second_order.MARGIN not in p.margins:  # by which λ₂ exceeds L / 2: CASO is concave
@@ -86,46 +47,77 @@ def groups(parameters: Mapping[str, Any]) -> dict[str, list[Unit]]:
     standard = list(p.margins) == list(second_order.MARGINS)
     margins: dict[str, Any] = {} if standard else {"margins": p.margins}
 
+    def spread(n: int, size: int) -> list[dict[str, Any]]:
+        """Return which photographs `n` of all of them are, `size` in each unit."""
+        step = p.n_images // max(n, 1)
+        return [one | {"first": one["first"] * step, "step": step} for one in in_turn(n, size)]
+
+    def dealt(n: int) -> list[dict[str, Any]]:
+        """Return which photographs units show, so that the first units are spread over all."""
+        step = -(-p.n_images // p.chunk)
+        sizes = [len(range(first, p.n_images, step)) for first in range(min(step, p.n_images))]
+        counts = [min(size, n - end + size) for size, end in zip(sizes, np.cumsum(sizes).tolist())]
+        return [{"n_images": c, "first": i, "step": step} for i, c in enumerate(counts) if c > 0]
+
+    def order(of: Network, where: list[dict[str, Any]], **more: Any) -> list[Unit]:
+        return _units(of, "high_order", where, **margins, **more)
+
+    def errors(of: Network, where: list[dict[str, Any]]) -> list[Unit]:
+        return _units(of, "closed_form_error", where)
+
+    def quality(saliencies: list[str], n: int) -> list[Unit]:
+        drawn = {i * p.n_smooth // N_COMPARED for i in range(N_COMPARED)} if p.n_smooth else set()
+        keep = {i * (p.n_images // max(p.n_smooth, 1)) for i in drawn}
+        where = [w | {"keep_maps": True} if w["first"] in keep else w for w in spread(n, 1)]
+        return _units(network, "interpretation_quality", where, saliencies=saliencies)
+
     def every(units: Iterable[list[Unit]]) -> list[Unit]:
         return [*itertools.chain.from_iterable(units)]
 
-    def order(take: Callable[..., list[Unit]], of: Network, *n: int) -> list[Unit]:
-        return take(of, "high_order", *n, **margins)
-
-    error, several = "closed_form_error", min(p.n_closed, 10)
-    few = [margins | {"n_classes": count} for count in p.class_counts]
-    scenes = [(p.objects, p.network, scene, p.object_saliencies) for scene in SCENES]
+    objects, several = Pretrained(data=p.objects, network=p.network), min(p.n_closed, 10)
+    scenes = [{"scene": scene, "saliencies": p.object_saliencies} for scene in SCENES]
     return {
-        "spectra": order(dealt, network, p.n_order),
+        "spectra": order(network, dealt(p.n_order)),
         "others": every(
-            order(dealt if of.data == p.images else in_turn, of, n) for of, n in further
+            order(of, dealt(n) if of.data == p.images else in_turn(n, p.chunk)) for of, n in further
         ),
-        "few": every(dealt(network, "high_order", p.n_few, **more) for more in few),
-        "smooth": order(spread, smooth, p.n_curved, 2),
-        "twins": every(order(in_turn, of, p.n_twins) for of in pairs),
-        "accuracy": every(one(of, "accuracy") for of in pairs),
-        "exact": spread(network, "exact_share", p.n_exact, 1),
+        "few": every(order(network, dealt(p.n_few), n_classes=n) for n in p.class_counts),
+        "smooth": order(smooth, spread(p.n_curved, 2)),
+        "twins": every(order(of, in_turn(p.n_twins, p.chunk)) for of in pairs),
+        "accuracy": [measurement(of, "accuracy") for of in pairs],
+        "exact": _units(network, "exact_share", spread(p.n_exact, 1)),
         "errors": [
-            *every(spread(of, error, p.n_closed, 10) for of in (network, smooth)),
-            *every(in_turn(of, error, several) for of, _ in further),
-            *every(in_turn(of, error, min(p.n_twins, 10)) for of in pairs),
+            *every(errors(of, spread(p.n_closed, 10)) for of in (network, smooth)),
+            *every(errors(of, in_turn(several, p.chunk)) for of, _ in further),
+            *every(errors(of, in_turn(min(p.n_twins, 10), p.chunk)) for of in pairs),
         ],
-        "pair": one(network, "first_and_second_order", n_images=p.n_images),
-        "sweep": one(network, "lambda1_sweep", n_images=p.n_images, image=p.sweep_image),
+        "pair": [measurement(network, "first_and_second_order", n_images=p.n_images)],
+        "sweep": [measurement(network, "lambda1_sweep", n_images=p.n_images, image=p.sweep_image)],
         "quality": quality(p.saliencies, p.n_quality),
         "quality_of_smooth": quality(p.smooth_saliencies, p.n_smooth),
-        "objective": spread(network, "group_objective", p.n_quality, 2),
-        "objects": every(_evenly(*scene, p.n_objects) for scene in scenes),
+        "objective": _units(network, "group_objective", spread(p.n_quality, 2)),
+        "objects": every(
+            _units(objects, "on_object", in_turn(p.n_objects, 4), **scene) for scene in scenes
+        ),
     }
 
 
-def choices(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
+def in_turn(n: int, size: int) -> list[dict[str, Any]]:
+    """Return which photographs the first `n` are, `size` in each unit."""
+    return [{"n_images": min(size, n - first), "first": first} for first in range(0, n, size)]
+
+
+def _units(of: Network, metric: str, where: Iterable[Values], **more: Any) -> list[Unit]:
+    return [measurement(of, metric, **settings, **more) for settings in where]
+
+
+def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists of parameters may hold."""
     known = [*SALIENCIES, *(f"{CLIPPED}{name}" for name in SALIENCIES)]
     return dict.fromkeys(("saliencies", "smooth_saliencies", "object_saliencies"), known)
 
 
-def _shown(other: Mapping[str, Any]) -> tuple[Pretrained, int]:
+def _shown(other: Values) -> tuple[Pretrained, int]:
     """Return a further network with its photographs, and how many of these.
 
     Raises:
@@ -135,17 +127,10 @@ def _shown(other: Mapping[str, Any]) -> tuple[Pretrained, int]:
     return Pretrained(data=other["data"], network=other["network"]), other["n_images"]
 
 
-def _evenly(data: str, network: str, scene: str, saliencies: list[str], n: int) -> list[Unit]:
-    """Return units that measure where maps lie, of the first `n` photographs."""
-    of, size = Pretrained(data=data, network=network), 4
-    settings = {"scene": scene, "saliencies": saliencies}
-    where = [{"n_images": min(size, n - first), "first": first} for first in range(0, n, size)]
-    return [Measurement(training=of, metric="on_object", settings=settings | w) for w in where]
-
-
-def units(parameters: Mapping[str, Any]) -> list[Unit]:
-    """Return the units of the chapter."""
-    return [unit for group in groups(parameters).values() for unit in group]
+def plan(parameters: Values) -> Plan:
+    """Return the units of the chapter, each with the group that it is of."""
+    by_group = groups(parameters)
+    return Plan(Item(unit, {"group": name}) for name, units in by_group.items() for unit in units)
 
 
 def per_image(units: Iterable[Unit], keys: Iterable[str], store: Reader) -> pd.DataFrame:
@@ -197,13 +182,11 @@ def network_name(of: Network) -> str:
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
+    parameters: Values, computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a photograph and measure, and the maps that are drawn."""
-    by_group = groups(parameters)
-    sizes = [len(group) for group in by_group.values()]
-    parts = [computed.iloc[end - size : end] for size, end in zip(sizes, np.cumsum(sizes))]
-    done = dict(zip(by_group, parts, strict=True))
+    by_group, computed = groups(parameters), plan(parameters).rows(computed)
+    done = {name: computed[computed["group"] == name] for name in by_group}
     tables = {
         name: per_image(group, done[name]["key"], store)
         for name, group in by_group.items()
@@ -358,7 +341,7 @@ def _of_groups(tables: dict[str, pd.DataFrame]) -> list[pd.DataFrame]:
 
 
 def _pictures(
-    parameters: Mapping[str, Any],
+    parameters: Values,
     by_group: Mapping[str, list[Unit]],
     keys: dict[str, Any],
     tables: Mapping[str, pd.DataFrame],
@@ -394,7 +377,7 @@ def _pictures(
     return arrays
 
 
-def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: no photographs, maps as small as drawn."""
     return {
         name: _shrunk(tensor) if name.endswith("maps") else tensor

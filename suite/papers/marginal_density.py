@@ -1,9 +1,7 @@
 """Marginal density: its penalty and others, by leakage, attacks, groups, noise and detection."""
 
-import copy
-import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -11,10 +9,11 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from suite.errors import check_keys, unknown
+from suite.errors import unknown
+from suite.papers.design import Item, Plan, measurement, panel_of
 from suite.papers.marginal_density_measures import SHIFTS
 from suite.store import Reader
-from suite.units import FIELDS, Measurement, Training, Unit, Values, identity
+from suite.units import Training, Values, training_of
 
 TABLE_3 = ["standard", "input_gradient", "density"]
 TABLE_6 = ["standard", "score_matching", "input_gradient", "density"]
@@ -35,14 +34,13 @@ LABELS = {"noise_std": "noise_std", "epsilon": "epsilon", "data": "foreign", "fo
 BALANCED = "_balanced"
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
-# Parameters of the notebook of which a sweep may have its own.
-OF_SWEEP = {"strengths", "other_strengths", "sweep_seeds", "few_seeds", "pgd", "battery_linf"}
-OF_SWEEP |= {"auto_steps", "n_battery", "n_images", "n_curves"}
 # What a panel says besides the fields of its trainings; a sweep may be a part of its own, and have
 # some of the metrics only.
-OF_PANEL = {"foreign", "strength", "warm_up", "seeds", "left_out", "part", "metrics"} | OF_SWEEP
-PANELS = ["block_panels", "sweeps", "step_panels", "group_panels", "group_sweeps"]
-PANELS += ["photo_panels", "ascent_panels"]
+OF_PANEL = dict.fromkeys(
+    "seeds strength left_out strengths other_strengths sweep_seeds few_seeds pgd battery_linf "
+    "auto_steps n_battery n_images n_curves".split()
+) | {"foreign": [], "warm_up": None, "part": "strength", "metrics": []}
+PANELS = "block_panels sweeps step_panels group_panels group_sweeps photo_panels ascent_panels"
 # Parts in which each method has the strength of the experiment.
 SWEPT = ("strength", "long", "group_sweep")
 # Sweeps, each with the part that compares penalties at equal clean accuracy.
@@ -63,22 +61,6 @@ class Wanted(NamedTuple):
     settings: dict[str, Any]
 
 
-class Experiment(NamedTuple):
-    """Networks of a panel, one for each method and seed, and what is measured of them.
-
-    `strength` is that of the penalties on the gradients of density and logit; other methods have
-    their own, but for those of the part "strength". `seeds` are those of the run if None.
-    """
-
-    part: str
-    panel: Values
-    methods: Sequence[str]
-    wanted: Sequence[Wanted]
-    strength: float
-    norm: float = 2.0
-    seeds: Sequence[int] | None = None
-
-
 def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
     others = ["softplus", "hessian", "score_matching", "cure"]  # of strengths of their own
@@ -87,302 +69,47 @@ def choices(parameters: Values) -> dict[str, list[str]]:
     return {"others": others, "other_strengths": swept, "left_out": [*dict.fromkeys(methods)]}
 
 
-class Design:
-    """The units of a run.
+def training(
+    p: SimpleNamespace, method: str, seed: int, strength: float, norm: float = 2.0
+) -> Training:
+    """Return the training of a method with a strength: the β of the activations for SoftPlus.
 
-    Args:
-        parameters: of the notebook, by name.
+    `norm` is that of the density's gradient. The Hessian of a logit needs activations that have
+    one, so SoftPlus at its usual β.
     """
-
-    def __init__(self, parameters: Values) -> None:
-        self.p = SimpleNamespace(**parameters)
-        for name in PANELS:
-            for panel in parameters[name]:
-                check_keys(name, panel, FIELDS | OF_PANEL, ("data", "network", "epochs"))
-        self.rows = list(self._rows())
-        self.pictures = dict(self._pictures())
-
-    def training(
-        self, panel: Values, method: str, seed: int, strength: float, norm: float = 2.0
-    ) -> Training:
-        """Return the training of a method with a strength: the β of the activations for SoftPlus.
-
-        `norm` is that of the density's gradient. The Hessian of a logit needs activations that have
-        one, so SoftPlus at its usual β.
-        """
-        given = {name: value for name, value in panel.items() if name not in OF_PANEL}
-        fields = {"learning_rate": 1e-3, "seed": seed} | given
-        if method in ("softplus", "hessian"):
-            sharpness = strength if method == "softplus" else self.p.others["softplus"]
-            fields["network_options"] = panel.get("network_options", {}) | {"softplus": sharpness}
-        if method.startswith("group_dro"):
-            fields |= {"group_dro": 0.01, "balance_groups": True}
-        if method.endswith(BALANCED):
-            fields |= {"balance_groups": True}
-            method = method.removesuffix(BALANCED)
-        penalties = self._penalties(method, strength, norm)
-        if "warm_up" in panel:
-            rising = {"warm_up": panel["warm_up"]}
-            penalties = {name: settings | rising for name, settings in penalties.items()}
-        return Training(**fields, penalties=penalties)
-
-    def _penalties(self, method: str, strength: float, norm: float) -> dict[str, Any]:
-        size = self.p.adversarial_epsilon
-        attack = {"strength": 0.5, "epsilon": size}
-        small_steps = {"step_size": size / 3, "n_steps": 3, "random_start": True}
-        density: dict[str, Any] = {"strength": strength} | ({} if norm == 2 else {"p": norm})
-        if method.startswith("density_"):
-            density["implementation"] = method.removeprefix("density_")
-        if "density" in method:
-            return {"marginal_density": density}
-        radii = {"radius": [0.3, 0.6, 0.9, 1.2, 1.5]}
-        penalties: dict[str, dict[str, Any]] = {
-            "at_fgsm": {"adversarial": attack | {"step_size": size}},
-            "at_pgd": {"adversarial": attack | small_steps},
-            "hessian": {"input_hessian": {"strength": strength, "of": "logit"}},
-            "score_matching": {"score_matching": {"strength": strength, "trace": "taylor"}},
-            "cure": {"cure": {"strength": strength} | radii},
-            "input_gradient": {"logit_gradient": {"strength": strength}},
-            "loss_gradient": {"input_gradient": {"strength": strength}},
-        }
-        return penalties.get(method, {})
-
-    def _attack(
-        self, norm: str, epsilon: float, attack: str, title: str, n: int, **settings: Any
-    ) -> Wanted:
-        common = {"attack": attack, "epsilon": epsilon, "n_images": n}
-        common |= {"counts": "correct", "keep_images": False}
-        wanted = _wanted(
-            "robust_accuracy", title, **common, attack_settings=settings | {"norm": norm}
-        )
-        wanted.labels.update(attack=attack, norm=norm)
-        return wanted
-
-    def _pgd_20(self, norm: str, epsilon: float, step_size: float, n: int) -> Wanted:
-        """Return accuracy under PGD-20 as the paper's tables have it."""
-        steps = {"steps": 20, "relative_step": round(step_size / epsilon, 6)}
-        wanted = self._attack(norm, epsilon, "pgd", f"pgd_{norm}", n, **steps)
-        wanted.labels.update(step_size=step_size)
-        return wanted
-
-    def _auto(self, norm: str, epsilon: float, n: int, title: str, *parts: str) -> Wanted:
-        settings = {"parts": list(parts), "steps": self.p.auto_steps, "queries": self.p.n_queries}
-        return self._attack(norm, epsilon, "auto_attack", title, n, **settings)
-
-    def _masking(self, panel: Values) -> Iterator[Experiment]:
-        """Yield attacks that fail in other ways than PGD-20 does, and PGD at several radii."""
-        p, n = self.p, self.p.n_battery
-        crossing = {"steps": 20, "relative_step": 0.1}
-        for norm, radius in {"l2": p.battery_l2, "linf": p.battery_linf}.items():
-            parts = ("apgd-ce", "apgd-t", "fab-t", "square")
-            battery = [
-                self._attack(norm, radius, "fgsm", "fgsm", n),
-                self._attack(norm, radius, "pgd", "pgd", n, **crossing),
-                self._attack(norm, radius, "pgd", "longer", n, steps=100, relative_step=0.1),
-                self._auto(norm, radius, n, "square", "square"),
-                self._auto(norm, radius, n, "auto", *parts),
-            ]
-            yield Experiment("battery", panel, ATTACKED, battery, _strength(panel, p))
-        sizes = [self._attack("linf", size, "pgd", "pgd", n, **crossing) for size in p.epsilons]
-        yield Experiment("radii", panel, ATTACKED, sizes, _strength(panel, p))
-
-    def _leakage(self, n: int) -> list[Wanted]:
-        return [
-            _wanted("feature_leakage", "leakage", n_images=n),
-            _wanted("feature_leakage", "leakage_share", n_images=n, relative=True),
-        ]
-
-    def _of_blocks(self) -> Iterator[Experiment]:
-        p = self.p
-        for panel in p.block_panels:
-            first, n = panel is p.block_panels[0], panel.get("n_images", p.n_images)
-            strength = _strength(panel, p)
-            readings = p.pgd if first else p.pgd[:1]
-            attacked = [self._pgd_20(**reading, n=n) for reading in readings]
-            plain = [_wanted("accuracy"), *self._leakage(n), *attacked]
-            shifts = [
-                _wanted("feature_leakage", f"leakage_{s}", n_images=n, shift=s) for s in SHIFTS
-            ]
-            wanted = [*plain, *self._changes(n)]
-            if first:
-                wanted += [*self._of_pixels(), *self._gradients(n, cosine=True)]
-                shifts.append(_wanted("feature_leakage", "leakage_alone", n_images=n, alone=True))
-            forms = ["density_stable"] + ["density_naive"] * (panel["network"] == "mlp")
-            seeds = panel.get("seeds")
-            yield Experiment("methods", panel, TABLE_3, wanted, strength, seeds=seeds)
-            if first:
-                others = [name for name in TABLE_1 if name not in TABLE_3]
-                yield Experiment("methods", panel, others, wanted, strength)
-            few = None if seeds is None else [seed for seed in p.seeds if seed in seeds]
-            yield Experiment("methods", panel, TABLE_3, shifts, strength, seeds=few)
-            few = panel.get("few_seeds", p.few_seeds)
-            yield Experiment("implementations", panel, forms, plain, strength, seeds=few)
-        yield from self._masking(p.block_panels[0])
-
-    def _of_sweeps(self) -> Iterator[Experiment]:
-        for panel in self.p.sweeps:
-            design = copy.copy(self)
-            own = {name: panel[name] for name in OF_SWEEP & set(panel)}
-            design.p = SimpleNamespace(**vars(self.p) | own)
-            yield from design._of_strengths(panel)
-        yield from self._of_norms(self.p.sweeps[0])
-
-    def _of_strengths(self, panel: Values) -> Iterator[Experiment]:
-        """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
-        p, n = self.p, self.p.n_images
-        part, blocks = panel.get("part", SWEPT[0]), panel["data"].startswith("blockmnist")
-        noise = {"n_images": n, "noise_std": p.noise_levels[-1]}
-        wanted = [
-            _wanted("accuracy"),
-            *(self._leakage(n) if blocks else ()),
-            *[self._pgd_20(**r, n=n) for r in p.pgd if r["norm"] == "l2" or not blocks],
-            *[_wanted("feature_leakage", "leakage_other", n_images=n, other=True)] * blocks,
-            self._auto("linf", p.battery_linf, p.n_battery, "auto_linf", "apgd-ce", "apgd-t"),
-            *self._gradients(n, cosine=not blocks),
-            *self._of_pixels(),
-            _wanted("gradient_change", **noise),
-            _wanted("gradient_change", "absolute_change", **noise, relative=False),
-        ]
-        only, known = panel.get("metrics", []), {each.labels["metric"] for each in wanted}
-        for name, named, choices in (("part", [part], EQUAL), ("metric", only, known)):
-            if wrong := [each for each in named if each not in choices]:
-                raise unknown(f"{name} of a sweep", wrong[0], choices)
-        wanted = [each for each in wanted if not only or each.labels["metric"] in only]
-        for labels in (each.labels for each in wanted if part == "long"):
-            labels["metric"] += f"_{labels['step_size']:g}" if "step_size" in labels else ""
-        both, seeds = ["density", "input_gradient"], p.sweep_seeds
-        yield Experiment(part, panel, ["standard"], wanted, 0.0, seeds=seeds)
-        for strength in p.strengths:
-            yield Experiment(part, panel, both, wanted, strength, seeds=seeds)
-        for method, strengths in p.other_strengths.items():
-            for strength in strengths:
-                yield Experiment(part, panel, [method], wanted, strength, seeds=p.few_seeds)
-
-    def _of_norms(self, panel: Values) -> Iterator[Experiment]:
-        p, n = self.p, panel.get("n_images", self.p.n_images)
-        plain = [_wanted("accuracy"), *self._leakage(n), self._pgd_20(**p.pgd[0], n=n)]
-        for strength in p.norm_strengths:
-            for norm in (2.0, *p.norms):
-                yield Experiment("norms", panel, ["density"], plain, strength, norm, p.few_seeds)
-
-    def _of_steps(self) -> Iterator[Experiment]:
-        """Yield Figure 2: what each form gives in the steps of a training."""
-        settings = {"n_steps": self.p.n_training_steps, "strength": self.p.steps_strength}
-        wanted = [_wanted("training_steps", form=form, **settings) for form in FORMS_TRAINED]
-        for panel in self.p.step_panels:
-            yield Experiment("training", panel, ["standard"], wanted, 0.0, seeds=self.p.few_seeds)
-
-    def _of_groups(self) -> Iterator[Experiment]:
-        strength = self.p.group_strength
-        accuracies = [_wanted("worst_group_accuracy"), _wanted("accuracy", "usual_accuracy")]
-        for panel in self.p.group_panels:
-            dro = [name for name in TABLE_2 if name not in TABLE_3]
-            seeds = panel.get("seeds")
-            yield Experiment("groups", panel, TABLE_3, accuracies, strength, seeds=seeds)
-            yield Experiment("groups", panel, dro, accuracies, strength)
-            yield Experiment("groups", panel, TABLE_3, self._insertion(), strength)
-            yield Experiment("foreign", panel, TABLE_6, self._detection(panel), strength)
-        both = ["", BALANCED]
-        for panel in self.p.group_sweeps:
-            seeds = {"seeds": self.p.group_seeds}
-            for strength in (0.0, *self.p.group_strengths):
-                names = ["density", "input_gradient"] if strength else ["standard"]
-                methods = [name + end for name in names for end in both]
-                yield Experiment("group_sweep", panel, methods, accuracies, strength, **seeds)
-
-    def _of_photos(self) -> Iterator[Experiment]:
-        p, strength = self.p, self.p.photo_strength
-        attacks = [
-            self._pgd_20(n, size, size / 8, p.n_images)
-            for n, values in {"l2": p.photo_l2, "linf": p.photo_linf}.items()
-            for size in values
-        ]
-        wanted = [_wanted("accuracy"), *attacks, *self._changes(p.n_images)]
-        for panel in p.photo_panels:
-            seeds, foreign = panel.get("seeds"), self._detection(panel)
-            yield Experiment("photos", panel, PHOTOS, wanted, strength, seeds=seeds)
-            yield Experiment("foreign", panel, PHOTOS, foreign, strength, seeds=seeds)
-
-    def _insertion(self) -> list[Wanted]:
-        settings = {"saliency": "integrated_gradients", "n_images": self.p.n_curves, "n_steps": 28}
-        return [_wanted("insertion_auc", "insertion", **settings, score="logit", fractional=True)]
-
-    def _of_pixels(self) -> list[Wanted]:
-        """Return what becomes of the logit as pixels come and go."""
-        settings = {"n_images": self.p.n_curves, "n_steps": 28, "over": "mean"}
-        return [*self._insertion(), _wanted("pixel_perturbation", **settings)]
-
-    def _gradients(self, n: int, cosine: bool = False) -> list[Wanted]:
-        """Return sizes of gradients of the label's logit and of others, for remark 3."""
-        parts = ["label", "others"] + ["cosine"] * cosine
-        return [_wanted("logit_gradient", f"{p}_gradient", n_images=n, part=p) for p in parts]
-
-    def _changes(self, n: int) -> Iterator[Wanted]:
-        """Yield parts of the density's gradient, and changes under noise."""
-        for part in ("whole", "shift", "centred"):
-            yield _wanted("density_gradient", part, n_images=n, part=part)
-        for metric in ("gradient_change", "density_change"):
-            for noise in self.p.noise_levels:
-                yield _wanted(metric, n_images=n, noise_std=noise)
-
-    def _detection(self, panel: Values) -> list[Wanted]:
-        """Return the measurements that detect out-of-distribution images."""
-        n = {"n_images": self.p.n_foreign}
-        return [
-            _wanted("ood_auroc", name, data=data, score=score, **n)
-            for data in panel.get("foreign", [])
-            for name, score in SCORES.items()
-        ]
-
-    def _rows(self) -> Iterator[tuple[dict[str, Any], Measurement]]:
-        """Yield the labels of each row, and its measurement."""
-        parts = [self._of_blocks(), self._of_sweeps(), self._of_steps()]
-        parts += [self._of_groups(), self._of_photos()]
-        for part, panel, methods, wanted, strength, norm, seeds in itertools.chain(*parts):
-            for method in self._kept(panel, methods):
-                own = self._own_strength(method, strength, swept=part in SWEPT)
-                common = {"panel": part, "method": method, "p": norm, "strength": own}
-                for seed in self.p.seeds if seeds is None else seeds:
-                    training = self.training(panel, method, seed, own, norm)
-                    for labels, metric, settings in wanted:
-                        unit = Measurement(training=training, metric=metric, settings=settings)
-                        yield common | labels, unit
-
-    def _kept(self, panel: Values, methods: Sequence[str]) -> list[str]:
-        of_blocks = any(panel is other for other in self.p.block_panels)
-        left_out = panel.get("left_out", self.p.left_out if of_blocks else ())
-        return [method for method in methods if method not in left_out]
-
-    def _own_strength(self, method: str, strength: float, *, swept: bool = False) -> float:
-        if swept or method == "input_gradient" or "density" in method:
-            return strength
-        return self.p.others.get(method, 0.0)
-
-    def _pictures(self) -> Iterator[tuple[str, Measurement]]:
-        """Yield what is drawn, by the start of the names of its arrays."""
-        p = self.p
-        blocks = p.block_panels[0], ATTACKED, _strength(p.block_panels[0], p)
-        groups = p.group_panels[0], TABLE_3, p.group_strength
-        maps = {"saliency": "integrated_gradients", "n_images": p.n_maps}
-        ascent = {"n_classes": 8, "n_steps": 40, "step_size": 0.5}
-        drawn: list[Any] = [("maps|block", *blocks), ("maps|groups", *groups)]
-        wanted = [(*each, "saliency_maps", maps) for each in drawn]
-        drawn = [("block", *blocks)]
-        for panel in [*p.photo_panels, *p.ascent_panels]:
-            drawn.append(("photo", panel, PHOTOS, p.photo_strength))
-        for kind, panel, methods, strength in drawn:
-            name = f"ascent|{kind}|{panel['data']}|{panel['network']}"
-            wanted.append((name, panel, methods, strength, "activation_ascent", ascent))
-        for name, panel, methods, strength, metric, settings in wanted:
-            for method in self._kept(panel, methods):
-                own = self._own_strength(method, strength)
-                training = self.training(panel, method, panel.get("seeds", p.seeds)[0], own)
-                unit = Measurement(training=training, metric=metric, settings=settings)
-                yield f"{name}|{method}", unit
+    fields: dict[str, Any] = {"learning_rate": 1e-3, "network_options": {}, **p.fields}
+    if method in ("softplus", "hessian"):
+        sharpness = strength if method == "softplus" else p.others["softplus"]
+        fields["network_options"] = fields["network_options"] | {"softplus": sharpness}
+    if method.startswith("group_dro"):
+        fields |= {"group_dro": 0.01, "balance_groups": True}
+    if method.endswith(BALANCED):
+        fields |= {"balance_groups": True}
+    penalties = _penalties(p, method.removesuffix(BALANCED), strength, norm)
+    if p.warm_up is not None:
+        penalties = {name: each | {"warm_up": p.warm_up} for name, each in penalties.items()}
+    return Training(**fields, seed=seed, penalties=penalties)
 
 
-def _strength(panel: Values, p: SimpleNamespace) -> float:
-    return panel.get("strength", p.strength)
+def _penalties(p: SimpleNamespace, method: str, strength: float, norm: float) -> dict[str, Any]:
+    only: dict[str, Any] = {"strength": strength}
+    if "density" in method:
+        form = method.removeprefix("density_") if method.startswith("density_") else ""
+        order = {} if norm == 2 else {"p": norm}
+        return {"marginal_density": only | order | ({"implementation": form} if form else {})}
+    size = p.adversarial_epsilon
+    attack = {"strength": 0.5, "epsilon": size}
+    small_steps = {"step_size": size / 3, "n_steps": 3, "random_start": True}
+    penalties: dict[str, dict[str, Any]] = {
+        "at_fgsm": {"adversarial": attack | {"step_size": size}},
+        "at_pgd": {"adversarial": attack | small_steps},
+        "hessian": {"input_hessian": only | {"of": "logit"}},
+        "score_matching": {"score_matching": only | {"trace": "taylor"}},
+        "cure": {"cure": only | {"radius": [0.3, 0.6, 0.9, 1.2, 1.5]}},
+        "input_gradient": {"logit_gradient": only},
+        "loss_gradient": {"input_gradient": only},
+    }
+    return penalties.get(method, {})
 
 
 def _wanted(metric: str, title: str | None = None, **settings: Any) -> Wanted:
@@ -390,26 +117,276 @@ def _wanted(metric: str, title: str | None = None, **settings: Any) -> Wanted:
     return Wanted({"metric": title or metric} | labels, metric, settings)
 
 
-def units(parameters: Values) -> list[Unit]:
-    """Return the units of the chapter: what is measured and drawn, and the trainings."""
-    design = Design(parameters)
-    measured = [unit for _, unit in design.rows] + [*design.pictures.values()]
-    trainings = {str(identity(unit.training)): unit.training for unit in measured}
-    return [*measured, *trainings.values()]
+def _attack(norm: str, epsilon: float, attack: str, title: str, n: int, **settings: Any) -> Wanted:
+    common = {"attack": attack, "epsilon": epsilon, "n_images": n}
+    common |= {"counts": "correct", "keep_images": False}
+    wanted = _wanted("robust_accuracy", title, **common, attack_settings=settings | {"norm": norm})
+    wanted.labels.update(attack=attack, norm=norm)
+    return wanted
+
+
+def _pgd_20(norm: str, epsilon: float, step_size: float, n: int) -> Wanted:
+    """Return accuracy under PGD-20 as the paper's tables have it."""
+    steps = {"steps": 20, "relative_step": round(step_size / epsilon, 6)}
+    wanted = _attack(norm, epsilon, "pgd", f"pgd_{norm}", n, **steps)
+    wanted.labels.update(step_size=step_size)
+    return wanted
+
+
+def _auto(p: SimpleNamespace, norm: str, epsilon: float, title: str, *parts: str) -> Wanted:
+    settings = {"parts": list(parts), "steps": p.auto_steps, "queries": p.n_queries}
+    return _attack(norm, epsilon, "auto_attack", title, p.n_battery, **settings)
+
+
+def _leakage(n: int) -> list[Wanted]:
+    return [
+        _wanted("feature_leakage", "leakage", n_images=n),
+        _wanted("feature_leakage", "leakage_share", n_images=n, relative=True),
+    ]
+
+
+def _insertion(p: SimpleNamespace) -> list[Wanted]:
+    settings = {"saliency": "integrated_gradients", "n_images": p.n_curves, "n_steps": 28}
+    return [_wanted("insertion_auc", "insertion", **settings, score="logit", fractional=True)]
+
+
+def _of_pixels(p: SimpleNamespace) -> list[Wanted]:
+    """Return what becomes of the logit as pixels come and go."""
+    settings = {"n_images": p.n_curves, "n_steps": 28, "over": "mean"}
+    return [*_insertion(p), _wanted("pixel_perturbation", **settings)]
+
+
+def _gradients(n: int, cosine: bool) -> list[Wanted]:
+    """Return sizes of gradients of the label's logit and of others, for remark 3."""
+    parts = ["label", "others"] + ["cosine"] * cosine
+    return [_wanted("logit_gradient", f"{p}_gradient", n_images=n, part=p) for p in parts]
+
+
+def _changes(p: SimpleNamespace) -> list[Wanted]:
+    """Return parts of the density's gradient, and changes under noise."""
+    n = p.n_images
+    parts = ("whole", "shift", "centred")
+    return [_wanted("density_gradient", part, n_images=n, part=part) for part in parts] + [
+        _wanted(metric, n_images=n, noise_std=noise)
+        for metric in ("gradient_change", "density_change")
+        for noise in p.noise_levels
+    ]
+
+
+def _detection(p: SimpleNamespace) -> list[Wanted]:
+    """Return the measurements that detect out-of-distribution images."""
+    return [
+        _wanted("ood_auroc", name, data=data, score=score, n_images=p.n_foreign)
+        for data in p.foreign
+        for name, score in SCORES.items()
+    ]
+
+
+def _grid(
+    part: str,
+    p: SimpleNamespace,
+    methods: Sequence[str],
+    wanted: Sequence[Wanted],
+    strength: float,
+    seeds: Sequence[int],
+    norm: float = 2.0,
+) -> Iterator[Item]:
+    """Yield what is measured of the networks of a panel, one for each method and seed.
+
+    `strength` is that of the penalties on the gradients of density and logit; other methods have
+    their own, but for those of the parts in `SWEPT`.
+    """
+    for method in _kept(p, methods):
+        own = strength if part in SWEPT else _own_strength(p, method, strength)
+        common = {"panel": part, "method": method, "p": norm, "strength": own}
+        for seed in seeds:
+            network = training(p, method, seed, own, norm)
+            for labels, metric, settings in wanted:
+                yield Item(measurement(network, metric, **settings), common | labels)
+
+
+def _kept(p: SimpleNamespace, methods: Sequence[str]) -> list[str]:
+    return [method for method in methods if method not in p.left_out]
+
+
+def _own_strength(p: SimpleNamespace, method: str, strength: float) -> float:
+    own = method == "input_gradient" or "density" in method
+    return strength if own else p.others.get(method, 0.0)
+
+
+def _of_block(p: SimpleNamespace, seeds: Sequence[int], first: bool) -> Iterator[Item]:
+    n = p.n_images
+    attacked = [_pgd_20(**reading, n=n) for reading in (p.pgd if first else p.pgd[:1])]
+    plain = [_wanted("accuracy"), *_leakage(n), *attacked]
+    shifts = [_wanted("feature_leakage", f"leakage_{s}", n_images=n, shift=s) for s in SHIFTS]
+    wanted = [*plain, *_changes(p)]
+    if first:
+        wanted += [*_of_pixels(p), *_gradients(n, cosine=True)]
+        shifts.append(_wanted("feature_leakage", "leakage_alone", n_images=n, alone=True))
+    forms = ["density_stable"] + ["density_naive"] * (p.network == "mlp")
+    yield from _grid("methods", p, TABLE_3, wanted, p.strength, p.seeds)
+    if first:
+        others = [name for name in TABLE_1 if name not in TABLE_3]
+        yield from _grid("methods", p, others, wanted, p.strength, seeds)
+    few = [seed for seed in seeds if seed in p.seeds]
+    yield from _grid("methods", p, TABLE_3, shifts, p.strength, few)
+    yield from _grid("implementations", p, forms, plain, p.strength, p.few_seeds)
+
+
+def _masking(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
+    """Yield attacks that fail in other ways than PGD-20 does, and PGD at several radii."""
+    n, crossing = p.n_battery, {"steps": 20, "relative_step": 0.1}
+    for norm, radius in {"l2": p.battery_l2, "linf": p.battery_linf}.items():
+        battery = [
+            _attack(norm, radius, "fgsm", "fgsm", n),
+            _attack(norm, radius, "pgd", "pgd", n, **crossing),
+            _attack(norm, radius, "pgd", "longer", n, steps=100, relative_step=0.1),
+            _auto(p, norm, radius, "square", "square"),
+            _auto(p, norm, radius, "auto", "apgd-ce", "apgd-t", "fab-t", "square"),
+        ]
+        yield from _grid("battery", p, ATTACKED, battery, p.strength, seeds)
+    sizes = [_attack("linf", size, "pgd", "pgd", n, **crossing) for size in p.epsilons]
+    yield from _grid("radii", p, ATTACKED, sizes, p.strength, seeds)
+
+
+def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
+    """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
+    n, blocks = p.n_images, p.data.startswith("blockmnist")
+    noise = {"n_images": n, "noise_std": p.noise_levels[-1]}
+    wanted = [
+        _wanted("accuracy"),
+        *(_leakage(n) if blocks else ()),
+        *[_pgd_20(**r, n=n) for r in p.pgd if r["norm"] == "l2" or not blocks],
+        *[_wanted("feature_leakage", "leakage_other", n_images=n, other=True)] * blocks,
+        _auto(p, "linf", p.battery_linf, "auto_linf", "apgd-ce", "apgd-t"),
+        *_gradients(n, cosine=not blocks),
+        *_of_pixels(p),
+        _wanted("gradient_change", **noise),
+        _wanted("gradient_change", "absolute_change", **noise, relative=False),
+    ]
+    known = {each.labels["metric"] for each in wanted}
+    for name, named, choices in (("part", [p.part], EQUAL), ("metric", p.metrics, known)):
+        if wrong := [each for each in named if each not in choices]:
+            raise unknown(f"{name} of a sweep", wrong[0], choices)
+    wanted = [each for each in wanted if not p.metrics or each.labels["metric"] in p.metrics]
+    for labels in (each.labels for each in wanted if p.part == "long"):
+        labels["metric"] += f"_{labels['step_size']:g}" if "step_size" in labels else ""
+    yield from _grid(p.part, p, ["standard"], wanted, 0.0, p.sweep_seeds)
+    for strength in p.strengths:
+        both = ["density", "input_gradient"]
+        yield from _grid(p.part, p, both, wanted, strength, p.sweep_seeds)
+    for method, strengths in p.other_strengths.items():
+        for strength in strengths:
+            yield from _grid(p.part, p, [method], wanted, strength, p.few_seeds)
+
+
+def _of_norms(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
+    n = p.n_images
+    plain = [_wanted("accuracy"), *_leakage(n), _pgd_20(**p.pgd[0], n=n)]
+    for strength in p.norm_strengths:
+        for norm in (2.0, *p.norms):
+            yield from _grid("norms", p, ["density"], plain, strength, seeds, norm)
+
+
+def _of_steps(p: SimpleNamespace) -> Iterator[Item]:
+    """Yield Figure 2: what each form gives in the steps of a training."""
+    settings = {"n_steps": p.n_training_steps, "strength": p.steps_strength}
+    wanted = [_wanted("training_steps", form=form, **settings) for form in FORMS_TRAINED]
+    yield from _grid("training", p, ["standard"], wanted, 0.0, p.few_seeds)
+
+
+ACCURACIES = [_wanted("worst_group_accuracy"), _wanted("accuracy", "usual_accuracy")]
+
+
+def _of_groups(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
+    dro, strength = [name for name in TABLE_2 if name not in TABLE_3], p.group_strength
+    yield from _grid("groups", p, TABLE_3, ACCURACIES, strength, p.seeds)
+    yield from _grid("groups", p, dro, ACCURACIES, strength, seeds)
+    yield from _grid("groups", p, TABLE_3, _insertion(p), strength, seeds)
+    yield from _grid("foreign", p, TABLE_6, _detection(p), strength, seeds)
+
+
+def _of_group_sweep(p: SimpleNamespace) -> Iterator[Item]:
+    for strength in (0.0, *p.group_strengths):
+        names = ["density", "input_gradient"] if strength else ["standard"]
+        methods = [name + end for name in names for end in ("", BALANCED)]
+        yield from _grid("group_sweep", p, methods, ACCURACIES, strength, p.group_seeds)
+
+
+def _of_photos(p: SimpleNamespace) -> Iterator[Item]:
+    attacks = [
+        _pgd_20(norm, size, size / 8, p.n_images)
+        for norm, values in {"l2": p.photo_l2, "linf": p.photo_linf}.items()
+        for size in values
+    ]
+    wanted = [_wanted("accuracy"), *attacks, *_changes(p)]
+    yield from _grid("photos", p, PHOTOS, wanted, p.photo_strength, p.seeds)
+    yield from _grid("foreign", p, PHOTOS, _detection(p), p.photo_strength, p.seeds)
+
+
+def _drawn(panels: Mapping[str, list[SimpleNamespace]]) -> Iterator[Item]:
+    """Yield what is drawn: maps of the first panels, and images that activate a class."""
+    block, groups = panels["block_panels"][0], panels["group_panels"][0]
+    photos = [*panels["photo_panels"], *panels["ascent_panels"]]
+    maps = {"saliency": "integrated_gradients", "n_images": block.n_maps}
+    ascent = {"n_classes": 8, "n_steps": 40, "step_size": 0.5}
+    for name, p, methods, strength, metric, settings in [
+        ("maps|block", block, ATTACKED, block.strength, "saliency_maps", maps),
+        ("maps|groups", groups, TABLE_3, groups.group_strength, "saliency_maps", maps),
+        ("ascent|block", block, ATTACKED, block.strength, "activation_ascent", ascent),
+        *(
+            ("ascent|photo", p, PHOTOS, p.photo_strength, "activation_ascent", ascent)
+            for p in photos
+        ),
+    ]:
+        start = f"{name}|{p.data}|{p.network}" if name.startswith("ascent") else name
+        for method in _kept(p, methods):
+            network = training(p, method, p.seeds[0], _own_strength(p, method, strength))
+            yield Item(measurement(network, metric, **settings), keep=f"{start}|{method}")
+
+
+def plan(parameters: Values) -> Plan:
+    """Return the units of the chapter: what is measured and drawn, and the trainings.
+
+    Raises:
+        UsageError: a key of a panel that is not known or is missing, or a part or metric of a sweep
+            that is not known.
+    """
+    panels = {}
+    for kind in PANELS.split():
+        common = parameters if kind == "block_panels" else {**parameters, "left_out": []}
+        panels[kind] = [panel_of(common, panel, OF_PANEL, kind=kind) for panel in parameters[kind]]
+    seeds, blocks, found = parameters["seeds"], panels["block_panels"], Plan()
+    for number, p in enumerate(blocks):
+        found += _of_block(p, seeds, number == 0)
+    found += _masking(blocks[0], seeds)
+    for p in panels["sweeps"]:
+        found += _of_sweep(p)
+    found += _of_norms(panels["sweeps"][0], parameters["few_seeds"])
+    parts: dict[str, Callable[[SimpleNamespace], Iterator[Item]]] = {
+        "step_panels": _of_steps,
+        "group_panels": lambda p: _of_groups(p, seeds),
+        "group_sweeps": _of_group_sweep,
+        "photo_panels": _of_photos,
+    }
+    for kind, items in parts.items():
+        for p in panels[kind]:
+            found += items(p)
+    found += _drawn(panels)
+    trained = {str(training_of(unit).identity): training_of(unit) for unit in found.units()}
+    return Plan([*found, *map(Item, trained.values())])
 
 
 def collect(
     parameters: Values, computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a value, also as ratios to the standard network, and what figures draw."""
-    design = Design(parameters)
-    labels = pd.DataFrame([labels for labels, _ in design.rows])
-    rows = pd.concat([labels, computed.iloc[: len(labels)][[*COLUMNS, "key"]]], axis=1)
-    rest = iter(computed["key"].iloc[len(labels) :])
+    planned = plan(parameters)
+    rows = planned.rows(computed, [*COLUMNS, "key"])
     arrays = _arrays(rows, store)
-    for name, key in zip(design.pictures, rest, strict=False):
-        for part, tensor in (store.read_tensors(key) or {}).items():
-            arrays[name if name.startswith("ascent") else f"{name}|{part}"] = tensor.numpy()
+    for name, array in planned.arrays(computed, store).items():
+        # The images of an ascent are all that is drawn of it.
+        arrays[name.removesuffix("|images") if name.startswith("ascent") else name] = array
     rows = rows.drop(columns="key")
     ratios = [to_standard(rows, metric) for metric in RATIOS]
     parts = [rows.assign(against=""), *ratios, at_equal_accuracy(rows)]

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from torch import Tensor
@@ -12,19 +12,26 @@ from torch import Tensor
 from reglib import data_smoothness
 from suite import metrics
 from suite.data import image_shape, load_data
-from suite.errors import check_keys, expected
+from suite.errors import expected
+from suite.papers.design import Item, Plan, measurement, panel_of
 from suite.papers.initialisation import squared_gradients_and_paths
 from suite.store import Reader
-from suite.units import FIELDS, Measurement, Network, Pretrained, Training, Unit, Values, identity
+from suite.units import Measurement, Network, Pretrained, Training, Values, identity
 
-# Keys of a panel that stand for parameters of the chapter, and further ones that are not fields of
-# a training; "shift": pixels by which so many test images are moved off their centre, "warm_up":
-# steps in which the strength rises, of a penalty that then acts in every step; "seeds_of": models
-# that have seeds of their own, "paired_seeds": of which these share images with "none"; "marked":
-# what the names of models end in, where a panel is another one's but for its training.
-INSTEAD = ("alphas", "checked", "n_landscape", "block", "seeds")
-FURTHER = {"shift": 0, "n_shifted": None, "warm_up": 0}
-OF_PANEL = ("models", "few", "early", "seeds_of", "paired_seeds", "marked", *FURTHER, *INSTEAD)
+# Keys of a panel that are not fields of a training; "shift": pixels by which so many test images
+# are moved off their centre, "warm_up": steps in which the strength rises, of a penalty that then
+# acts in every step; "seeds_of": models that have seeds of their own, "paired_seeds": of which
+# these share images with "none"; "marked": what the names of models end in, where a panel is
+# another one's but for its training.
+OF_PANEL: dict[str, Any] = {
+    "shift": 0,
+    "n_shifted": None,
+    "warm_up": 0,
+    "models": None,
+    "few": None,
+}
+OF_PANEL |= {"few": None, "early": None, "seeds_of": {}, "paired_seeds": {}, "marked": ""}
+OF_PANEL |= dict.fromkeys(("alphas", "checked", "n_landscape", "block", "seeds"))
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 SHORT_NAMES = {
@@ -46,45 +53,29 @@ STATIC = ("tv", "block_tv", "centre_to_rim")
 FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
 
 
-class Planned(NamedTuple):
-    """A unit: "full", "early", "printed" or "pretrained", of a model, by the name of its data.
-
-    `pair` names the model whose images, right with and without penalty, it is measured on.
-    """
-
-    kind: str
-    model: str
-    data: str
-    pair: str
-    unit: Unit
-
-
 def label(panel: Values) -> str:
     """Return the name of data and cropping: in tables, RC+ stands as data of its own."""
     return panel["data"] + ("-cropped" if panel.get("crop_padding") else "")
 
 
-def training(p: SimpleNamespace, panel: Values, model: str, seed: int, **changes: Any) -> Training:
+def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Training:
     """Return a training of a panel; a model is "none", or a penalty and its alpha."""
     penalty, _, alpha = model.partition(" ")
-    settings = {"strength": float(alpha or 0), "every": p.interval}
-    if panel.get("warm_up"):
-        settings = {"strength": settings["strength"], "warm_up": panel["warm_up"]}
+    rises = {"warm_up": p.warm_up} if p.warm_up else {"every": p.interval}
+    settings = {"strength": float(alpha or 0), **rises}
     penalties = {} if penalty == "none" else {f"landscape_{penalty}": settings}
     fields = {"learning_rate": p.learning_rate, "batch_size": p.batch_size, "penalties": penalties}
-    fields |= {name: value for name, value in panel.items() if name not in OF_PANEL}
-    return Training(**fields | changes, seed=seed)
+    return Training(**fields | p.fields | changes, seed=seed)
 
 
 def _flatness(
-    p: SimpleNamespace, network: Network, *parts: str, block: int, **settings: Any
+    network: Network, *parts: str, block: int, landscape: bool = True, **settings: Any
 ) -> Iterator[Measurement]:
-    settings = {"n_images": p.n_landscape, **settings}
-    for part in parts or FLATNESS:
+    for part in parts:
         of_part = {"part": part} | ({"block": block} if part == "block_tv" else {})
-        yield Measurement(training=network, metric="flatness", settings=of_part | settings)
-    if not parts:
-        yield Measurement(training=network, metric=LANDSCAPE, settings=settings)
+        yield measurement(network, "flatness", **of_part, **settings)
+    if landscape:
+        yield measurement(network, LANDSCAPE, **settings)
 
 
 def measurements(p: SimpleNamespace, network: Training) -> Iterator[Measurement]:
@@ -92,73 +83,67 @@ def measurements(p: SimpleNamespace, network: Training) -> Iterator[Measurement]
     names = ["accuracy", "cross_entropy"]
     names += ["top_k_accuracy"] if network.data in MANY_CLASSES else []
     for name in names:
-        yield Measurement(training=network, metric=name)
+        yield measurement(network, name)
     if p.shift:
-        settings = {"pixels": p.shift, "n_images": p.n_shifted}
-        yield Measurement(training=network, metric="shifted_accuracy", settings=settings)
-    yield from _flatness(p, network, block=p.block)
+        yield measurement(network, "shifted_accuracy", pixels=p.shift, n_images=p.n_shifted)
+    yield from _flatness(network, *FLATNESS, block=p.block, n_images=p.n_landscape)
     if network.data.startswith("digits"):
         shifts = {"data": "digits-centred", "margin": 6, "stride": 2, "n_images": p.n_location}
-        yield Measurement(training=network, metric="accuracy_by_location", settings=shifts)
+        yield measurement(network, "accuracy_by_location", **shifts)
 
 
 def _robust(p: SimpleNamespace, network: Training, other: Training | None) -> Iterator[Measurement]:
-    """Go through what is measured on images that two networks classify right."""
-    pixels = {"n_images": p.n_corrupted}
-    corruptions = [
-        {"category": category, "level": level, **pixels}
-        for category in p.categories or metrics.CORRUPTIONS
-        for level in p.levels
-    ]
-    for settings in corruptions if other is None else ():
-        yield Measurement(training=network, metric="corrupted_accuracy", settings=settings)
+    """Go through what is measured under corruptions; with another network, and as pixels go.
+
+    The images are then those that both classify right.
+    """
+    beside = {} if other is None else {"beside": identity(other)}
+    metric = "corrupted_accuracy" if other is None else "corruption_robustness"
+    for category, level in itertools.product(p.categories or metrics.CORRUPTIONS, p.levels):
+        settings = {"category": category, "level": level, "n_images": p.n_corrupted}
+        yield measurement(network, metric, **settings, **beside)
     if other is not None:
-        beside = {"beside": identity(other)}
-        for settings in corruptions:
-            settings = settings | beside
-            yield Measurement(training=network, metric="corruption_robustness", settings=settings)
         ablation = {"n_images": p.n_ablated, "n_baselines": p.n_baselines, "stride": p.stride}
-        ablation |= {"n_steps": p.n_steps} | beside
-        yield Measurement(training=network, metric="ablation_auc", settings=ablation)
+        yield measurement(network, "ablation_auc", **ablation, n_steps=p.n_steps, **beside)
 
 
-def _of_panel(p: SimpleNamespace, panel: Values) -> Iterator[Planned]:
+def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
     """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
-    own = {name: panel[name] for name in (*INSTEAD, *FURTHER) if name in panel}
-    p = SimpleNamespace(**{**FURTHER, **vars(p), **own})
     strengths = itertools.product(("target", "curvature"), p.alphas)
     models = ["none", *(f"{penalty} {alpha:.15g}" for penalty, alpha in strengths)]
-    models = [m for m in models if m in panel.get("models", models)]
-    few = panel.get("few", [m for m in models if m not in p.compared])
-    data = label(panel)
-    seeds = {m: p.seeds[: p.few_seeds] if m in few else p.seeds for m in models}
-    seeds |= panel.get("seeds_of", {})
-    paired = seeds | panel.get("paired_seeds", {})
+    models = [m for m in models if p.models is None or m in p.models]
+    few = [m for m in models if m not in p.compared] if p.few is None else p.few
+    data = label(vars(p))
+    seeds = {m: p.seeds[: p.few_seeds] if m in few else p.seeds for m in models} | p.seeds_of
+    paired = seeds | p.paired_seeds
     for model in models:
         checked = bool(p.checked) and model in ("none", *p.checked) and "centred" not in data
+        labels = {"kind": "full", "model": model, "data": data, "pair": ""}
+        labels |= {"model": f"{model}, {p.marked}"} if p.marked else {}
         for seed in seeds[model]:
-            network = training(p, panel, model, seed)
-            name = f"{model}, {panel['marked']}" if "marked" in panel else model
-            units: list[Unit] = [network, *measurements(p, network)]
-            units += _robust(p, network, None) if checked else []
-            yield from (Planned("full", name, data, "", unit) for unit in units)
+            network = training(p, model, seed)
+            yield Item(network, labels)
+            alone = _robust(p, network, None) if checked else ()
+            for unit in (*measurements(p, network), *alone):
+                yield Item(unit, labels)
             for kind in p.checked if checked and model == "none" else [model][:checked]:
-                beside = training(p, panel, kind if model == "none" else "none", seed)
+                beside = training(p, kind if model == "none" else "none", seed)
                 if all(seed in paired.get(one, ()) for one in ("none", kind)):
-                    robust = _robust(p, network, beside)
-                    yield from (Planned("full", name, data, kind, unit) for unit in robust)
-            for epochs in panel.get("early", p.early_epochs) if model in p.compared else ():
-                earlier = training(p, panel, model, seed, epochs=epochs)
-                units = [Measurement(training=earlier, metric="accuracy")]
-                units += _flatness(p, earlier, "tv", "block_tv", block=p.block)
-                yield from (Planned("early", name, data, "", unit) for unit in units)
-    n_positions = math.prod(image_shape(panel["data"])[1:])
-    for alpha in p.printed_alphas if data == panel["data"] and "models" not in panel else []:
+                    for unit in _robust(p, network, beside):
+                        yield Item(unit, labels | {"pair": kind})
+            early = p.early_epochs if p.early is None else p.early
+            for epochs in early if model in p.compared else ():
+                earlier, settings = training(p, model, seed, epochs=epochs), {"block": p.block}
+                settings |= {"n_images": p.n_landscape, "landscape": False}
+                tv = _flatness(earlier, "tv", "block_tv", **settings)
+                for unit in (measurement(earlier, "accuracy"), *tv):
+                    yield Item(unit, labels | {"kind": "early"})
+    n_positions = math.prod(image_shape(p.data)[1:])
+    for alpha in p.printed_alphas if data == p.data and p.models is None else []:
         settings = {"strength": float(alpha * n_positions), "every": p.interval}
-        penalties = {"landscape_target": settings}
-        network = training(p, panel, f"target {alpha:.15g}", p.seeds[0], penalties=penalties)
-        unit = Measurement(training=network, metric="accuracy")
-        yield Planned("printed", f"target {alpha:.15g}", data, "", unit)
+        model, changes = f"target {alpha:.15g}", {"penalties": {"landscape_target": settings}}
+        labels = {"kind": "printed", "model": model, "data": data, "pair": ""}
+        yield Item(measurement(training(p, model, p.seeds[0], **changes), "accuracy"), labels)
 
 
 def choices(parameters: Values) -> dict[str, Collection[str]]:
@@ -170,29 +155,28 @@ def choices(parameters: Values) -> dict[str, Collection[str]]:
     return {name: ["none", *models] for name in named} | {"categories": metrics.CORRUPTIONS}
 
 
-def _planned(parameters: Values) -> list[Planned]:
-    p = SimpleNamespace(**parameters)
-    for panel in p.panels:
-        check_keys("panels", panel, {*FIELDS, *OF_PANEL}, ("data", "network", "epochs"))
-    for pair in p.pretrained:
+def plan(parameters: Values) -> Plan:
+    """Return the units of the chapter: those of each panel, and of networks not trained here.
+
+    Raises:
+        UsageError: a key of a panel that is not known or is missing, or an entry of `pretrained`
+            that is not a pair of names.
+    """
+    panels = [panel_of(parameters, panel, OF_PANEL) for panel in parameters["panels"]]
+    found = Plan(item for p in panels for item in _of_panel(p))
+    block, n_images = parameters["block_pretrained"], parameters["n_pretrained"]
+    images = {"n_images": n_images, "n_draws": parameters["n_draws_pretrained"]}
+    for pair in parameters["pretrained"]:
         if [type(part) for part in pair] != [str, str]:
             raise expected("pretrained", "[data, network] in each entry", pair)
-    plan = [planned for panel in p.panels for planned in _of_panel(p, panel)]
-    for data, name in p.pretrained:
-        network = Pretrained(data=data, network=name)
-        images = {"n_images": p.n_pretrained, "n_draws": p.n_draws_pretrained}
-        for unit in _flatness(p, network, block=p.block_pretrained, **images):
-            plan.append(Planned("pretrained", AS_IT_IS, data, "", unit))
+        network = Pretrained(data=pair[0], network=pair[1])
+        by_model = {AS_IT_IS: _flatness(network, *FLATNESS, block=block, **images)}
         for model, of in COMPARED_WITH.items():
-            of_model = [*_flatness(p, network, *STATIC, block=p.block_pretrained, of=of)]
-            drawn = Measurement(training=network, metric=LANDSCAPE, settings={"of": of})
-            plan += [Planned("pretrained", model, data, "", unit) for unit in (*of_model, drawn)]
-    return plan
-
-
-def units(parameters: Values) -> list[Unit]:
-    """Return the units of the chapter."""
-    return [planned.unit for planned in _planned(parameters)]
+            by_model[model] = _flatness(network, *STATIC, block=block, of=of)
+        for model, units in by_model.items():
+            labels = {"kind": "pretrained", "model": model, "data": pair[0], "pair": ""}
+            found += [Item(unit, labels) for unit in units]
+    return found
 
 
 def collect(
@@ -204,14 +188,9 @@ def collect(
     correlations of the theory.
     """
     p = SimpleNamespace(**parameters)
-    plan = _planned(parameters)
-    rows = computed.assign(
-        kind=[one.kind for one in plan],
-        model=[one.model for one in plan],
-        data=[one.data for one in plan],
-        pair=[one.pair for one in plan],
-    )
-    kinds, _, marks = zip(*(one.model.partition(", ") for one in plan), strict=True)
+    planned = plan(parameters)
+    rows = planned.rows(computed)
+    kinds, _, marks = zip(*rows["model"].map(lambda model: model.partition(", ")), strict=True)
     rows["penalty"] = [mark or kind.split()[0] for kind, mark in zip(kinds, marks, strict=True)]
     alphas = pd.Series(kinds).str.extract(r" ([\d.e+-]+)$")[0].astype(float)
     rows["alpha"] = alphas.fillna(0.0).to_numpy()

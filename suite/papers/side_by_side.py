@@ -1,17 +1,17 @@
 """Side by side: every method at several strengths, by the measures of all papers."""
 
 import math
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from suite.errors import check_keys, expected, unknown
+from suite.errors import expected, unknown
+from suite.papers.design import Item, Plan, check_one_for_a_data_set, measurement, panel_of
 from suite.papers.names import NAMES
 from suite.store import Reader
 from suite.training import penalties
-from suite.units import FIELDS, Measurement, Training, Unit
+from suite.units import Training, Values
 
 Settings = dict[str, Any]
 
@@ -28,24 +28,25 @@ PGD_STEPS = 3
 # Clean accuracy that a method may cost, on the images that strengths are chosen on.
 MOST_LOST = 0.01
 ROUNDING = 1e-9
+# What is measured: `parameters` are settings that a panel has by another name.
+MEASURES: dict[str, Settings] = NAMES["side_by_side"]["measures"]
 # The smallest difference that matters, as in the claims; of other measures it is a factor, of
 # the entropy one of the number of pixels that it stands for.
-SMALLEST = {"accuracy": 0.01, "calibration": 0.01, "corrupted": 0.01, "shifted": 0.01}
-SMALLEST |= {"attacked": 0.05, "faithful": 0.05, "formula": 0.05, "insertion": 0.01}
 FACTOR = 1.1
-SMALLEST |= {"pointing": 0.02, "on_object": 0.02, "beyond": 0.02, "swapped": 0.01}
+SMALLEST = {name: each["smallest"] for name, each in MEASURES.items() if "smallest" in each}
 SMALLEST |= {"entropy": math.log(FACTOR)}
+# Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
+ASKED_FOR = {name for name, each in MEASURES.items() if each.get("asked_for")}
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
-OF_TRAINING = FIELDS - {"penalties", "seed"}
 # Keys of a panel that are not fields of a training: `warm_up` is that of every penalty, `measured`
 # says whether networks that choose strengths get more than their accuracy, `only` names measures
 # where not all are taken, and the others are those of the chapter, for this panel alone.
-OF_PANEL = {"strengths", "chosen", "top_gap", "epsilon", "shift", "warm_up", "measured", "only"}
-OF_PANEL |= {"seeds", "n_few", "n_least", "n_attacked", "auto_steps", "n_queries", "n_corrupted"}
-OF_PANEL |= {"n_landscape", "block", "patch", "n_shifted", "n_targets"}
-# Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
-ASKED_FOR = {"leakage", "leakage_share", "on_object", "beyond", "swapped"}
-REQUIRED = {"data", "network", "epochs", "learning_rate", "strengths", "chosen", "epsilon", "shift"}
+OF_CHAPTER = (
+    "seeds n_few n_least n_attacked auto_steps n_queries n_corrupted n_landscape block patch"
+)
+REQUIRED = "data network epochs learning_rate strengths chosen epsilon shift".split()
+OF_PANEL = dict.fromkeys([*OF_CHAPTER.split(), *REQUIRED[4:], "top_gap", "n_shifted", "n_targets"])
+OF_PANEL |= {"warm_up": 0, "measured": True, "only": None}
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
 
@@ -54,12 +55,11 @@ class Measure(NamedTuple):
     """What is measured of each network.
 
     `better` is 1 where a larger value is better, -1 where a smaller one is, 0 where neither is.
-    `of` is the chapter whose paper measures it, or "all". `turned` gives the value the other sign.
+    `turned` gives the value the other sign.
     """
 
     title: str
     better: int
-    of: str
     metric: str
     settings: Settings
     turned: bool = False
@@ -74,54 +74,28 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
     Raises:
         UsageError: `only` names a measure that is not known.
     """
-    few, least = {"n_images": p.n_few}, {"n_images": p.n_least}
-    maps = few | {"saliency": "logit_gradient"}
-    attack = {"attack": "auto_attack", "epsilon": p.epsilon, "n_images": p.n_attacked}
-    attack |= {"counts": "correct", "keep_images": False}
-    parts = ["apgd-ce", "apgd-t", "square"]
-    auto = {"parts": parts, "steps": p.auto_steps, "queries": p.n_queries}
-    attack["attack_settings"] = auto | ({"n_targets": p.n_targets} if p.n_targets else {})
-    corrupted = {"level": p.level, "n_images": p.n_corrupted}
-    shifted = {"pixels": p.shift} | ({"n_images": p.n_shifted} if p.n_shifted else {})
-    # Of a linear network with its gradient as the map, it is about -0.5 on dark images: no better.
-    faith = [maps | {"patch": p.patch, "score": score} for score in ("logit", "confidence")]
-    noisy = maps | {"n_samples": p.n_samples}
-    scaled = noisy | {"normalised": True}
-    noise, swapped = few | {"noise_std": p.noise_std}, {"data": f"{p.data}_swapped"}
-    curve = few | {"saliency": "integrated_gradients", "n_steps": 28}
-    flat = {"part": "block_tv", "block": p.block, "n_images": p.n_landscape}
-    regular, density, high = "gradient_regularisation", "marginal_density", "high_order_saliency"
-    lipschitz, faithful = "local_lipschitz_estimate", "faithfulness_estimate"
-    relative, beyond, on_object = {"relative": True}, {"beyond_others": True}, "share_on_object"
-    found = {
-        "accuracy": ("clean accuracy", 1, "all", "accuracy", {"half": 1}),
-        "calibration": ("calibration error", -1, "all", "calibration_error", {}),
-        "attacked": ("accuracy, attacked", 1, "all", "robust_accuracy", attack),
-        "corrupted": ("accuracy, corruptions", 1, "all", "corrupted_accuracy", corrupted),
-        "shifted": ("accuracy, off centre", 1, "pilcro", "shifted_accuracy", shifted),
-        "faithful": ("Faithfulness (Quantus)", 0, regular, faithful, faith[0]),
-        "formula": ("Faithfulness (formula)", 0, regular, faithful, faith[1]),
-        "lipschitz": ("normalised Lipschitz estimate", -1, regular, lipschitz, scaled),
-        "sensitivity": ("max-sensitivity", -1, regular, "max_sensitivity", noisy),
-        "entropy": ("entropy of the map", -1, regular, "entropy", maps),
-        "insertion": ("insertion", 1, density, "insertion_auc", curve),
-        "change": ("change of the gradient by noise", -1, density, "gradient_change", noise),
-        "share": ("share of the first eigenvalue", 0, high, "exact_share", least),
-        "distance": ("distance of CASO from CAFO", 0, high, "second_order_distance", least),
-        "flatness": ("unevenness of the landscape", -1, "pilcro", "flatness", flat),
-        "pointing": ("share on one image of four", 1, "top_gap", "grid_pointing", maps),
-        "leakage": ("leakage into the null block", -1, density, "feature_leakage", few),
-        "leakage_share": ("share of leakage", -1, density, "feature_leakage", few | relative),
-        "on_object": ("share on the object", 1, "top_gap", on_object, maps),
-        "beyond": ("beyond other objects'", 1, "top_gap", on_object, maps | beyond),
-        "swapped": ("accuracy, backgrounds swapped", 1, "top_gap", "accuracy", swapped),
-    }
     for name in p.only or ():
-        if name not in found:
-            raise unknown("measure", name, [*found])
-    turned = {"faithful"}  # the software takes f(x) - f(x_i), the formula f(x_i) - f(x)
-    wanted = found.keys() - ASKED_FOR if p.only is None else {"accuracy", *p.only}
-    return {n: Measure(*values, turned=n in turned) for n, values in found.items() if n in wanted}
+        if name not in MEASURES:
+            raise unknown("measure", name, [*MEASURES])
+    wanted = MEASURES.keys() - ASKED_FOR if p.only is None else {"accuracy", *p.only}
+    found = {}
+    for name, each in MEASURES.items():
+        if name in wanted:
+            settings = _settings(each, p)
+            about = (each["title"], each["better"], each["metric"])
+            found[name] = Measure(*about, settings, each.get("turned", False))
+    return found
+
+
+def _settings(each: Settings, p: SimpleNamespace) -> Settings:
+    """Return the settings of a measure; those that a panel has not are left out."""
+    own = {name: getattr(p, of) for name, of in each.get("parameters", {}).items()}
+    settings = each.get("settings", {}) | {name: v for name, v in own.items() if v is not None}
+    if "attack_settings" in each:
+        settings["attack_settings"] = _settings(each["attack_settings"], p)
+    if "data" in settings:
+        settings["data"] = settings["data"].format(p.data)
+    return settings
 
 
 class Network(NamedTuple):
@@ -133,31 +107,23 @@ class Network(NamedTuple):
     chosen: bool
 
 
-def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
+def panels(parameters: Values) -> list[SimpleNamespace]:
     """Return the parameters of each panel: its own before those of the chapter.
 
     Raises:
         UsageError: a key that is not known or is missing, a method that is not known or is chosen
             at a strength that is not among its own, or two panels of one data set.
     """
-    found = []
-    for panel in parameters["panels"]:
-        check_keys("panels", panel, OF_TRAINING | OF_PANEL, REQUIRED)
-        strengths, chosen = panel["strengths"], panel["chosen"]
-        for method in [*strengths, *chosen]:
+    found = [panel_of(parameters, panel, OF_PANEL, REQUIRED) for panel in parameters["panels"]]
+    for p in found:
+        for method in [*p.strengths, *p.chosen]:
             if method not in METHODS or method == "none":
                 raise unknown("method", method, [name for name in METHODS if name != "none"])
-        for method, strength in chosen.items():
-            if strength not in strengths.get(method, []):
-                among = f"one of its strengths, {strengths.get(method, [])}"
+        for method, strength in p.chosen.items():
+            if strength not in p.strengths.get(method, []):
+                among = f"one of its strengths, {p.strengths.get(method, [])}"
                 raise expected(f"chosen, {method}", among, strength)
-        own = {"warm_up": 0, "measured": True, "n_shifted": None, "n_targets": None}
-        own["only"] = None
-        own |= {**parameters, **panel}
-        found.append(SimpleNamespace(**own, fields=panel.keys() & OF_TRAINING))
-    names = [p.data for p in found]
-    if len(set(names)) < len(names):
-        raise expected("panels", "one for a data set", names)
+    check_one_for_a_data_set(found)
     return found
 
 
@@ -188,13 +154,11 @@ def training(p: SimpleNamespace, network: Network) -> Training:
     for noise its standard deviation, and for PGD training the radius, in the maximum norm: half of
     the loss is that of the attacked images, found in three steps of half the radius.
     """
-    fields = {name: getattr(p, name) for name in p.fields}
-    options = dict(fields.pop("network_options", {}))
     method, strength = network.method, network.strength
-    if method == "top_gap":
-        options |= p.top_gap
-    if method == "softplus":
-        options |= {"softplus": 1 / strength}
+    fields = {"network_options": {}, **p.fields}
+    if method in ("top_gap", "softplus"):
+        changed = p.top_gap if method == "top_gap" else {"softplus": 1 / strength}
+        fields["network_options"] = fields["network_options"] | changed
     if method == "noise":
         fields["input_noise"] = strength
     terms: Settings = {}
@@ -205,7 +169,7 @@ def training(p: SimpleNamespace, network: Network) -> Training:
     if method == "adversarial":
         attack = {"epsilon": strength, "step_size": strength / 2, "n_steps": PGD_STEPS}
         terms = {"adversarial": {"strength": 0.5, "random_start": True} | attack}
-    return Training(**fields, network_options=options, penalties=terms, seed=network.seed)
+    return Training(**fields, penalties=terms, seed=network.seed)
 
 
 def cure_radii(epochs: int) -> list[float]:
@@ -213,63 +177,38 @@ def cure_radii(epochs: int) -> list[float]:
     return [round(CURE_RADIUS * (epoch + 1) / epochs, 6) for epoch in range(epochs)]
 
 
-def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Measurement]]:
-    """Return the labels of each row, and its measurement."""
-    pairs = []
-    for p in panels(parameters):
+def plan(parameters: Values) -> Plan:
+    """Return the units of the chapter: what is measured, what is drawn, and the trainings.
+
+    Maps are those of the first panel: photographs of others must not get into kept results.
+    """
+    measured, drawn, trained = Plan(), Plan(), Plan()
+    for number, p in enumerate(panels(parameters)):
         wanted = measures(p)
-        choice = Measure("", 1, "", "accuracy", {"half": 0})
+        choice = wanted["accuracy"]._replace(settings={"half": 0})
         for network in networks(p):
             unit = training(p, network)
-            common = network._asdict()
-            del common["seed"]
-            full = network.chosen or p.measured
-            of_network = wanted if full else {"accuracy": wanted["accuracy"]}
-            for name, measure in {"choice": choice, **of_network}.items():
+            trained.append(Item(unit))
+            taken = wanted if network.chosen or p.measured else {"accuracy": wanted["accuracy"]}
+            common = {n: v for n, v in network._asdict().items() if n != "seed"}
+            for name, measure in {"choice": choice, **taken}.items():
                 labels = common | {"metric": name, "turned": measure.turned}
-                taken = Measurement(training=unit, metric=measure.metric, settings=measure.settings)
-                pairs.append((labels, taken))
-    return pairs
-
-
-def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
-    """Return the measurements that keep images and maps, by the start of the names of their arrays.
-
-    They are those of the first panel: photographs of others must not get into kept results.
-    """
-    found = {}
-    for p in panels(parameters)[:1]:
-        for network in networks(p):
-            if network.chosen and network.seed == p.seeds[0]:
-                found[f"{p.data}|{network.method}"] = Measurement(
-                    training=training(p, network),
-                    metric="saliency_maps",
-                    settings={"saliency": "logit_gradient", "n_images": p.n_maps},
-                )
-    return found
-
-
-def units(parameters: Mapping[str, Any]) -> list[Unit]:
-    """Return the units of the chapter: what is measured and drawn, and the trainings."""
-    planned = _planned(parameters)
-    measured = [unit for _, unit in planned]
-    trainings = [unit.training for labels, unit in planned if labels["metric"] == "choice"]
-    return [*measured, *_drawn(parameters).values(), *trainings]
+                measured.append(Item(measurement(unit, measure.metric, **measure.settings), labels))
+            if number == 0 and network.chosen and network.seed == p.seeds[0]:
+                settings = {"saliency": "logit_gradient", "n_images": p.n_maps}
+                maps = measurement(unit, "saliency_maps", **settings)
+                drawn.append(Item(maps, keep=f"{p.data}|{network.method}"))
+    return Plan([*measured, *drawn, *trained])
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
+    parameters: Values, computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and measure, and images and maps."""
-    labels = pd.DataFrame([labels for labels, _ in _planned(parameters)])
-    rows = pd.concat([labels, computed.iloc[: len(labels)][COLUMNS]], axis=1)
+    planned = plan(parameters)
+    rows = planned.rows(computed, COLUMNS)
     rows["value"] = rows["value"].where(~rows["turned"], -rows["value"])
-    arrays = {
-        f"{name}|{part}": tensor.numpy()
-        for name, key in zip(_drawn(parameters), computed["key"].iloc[len(labels) :], strict=False)
-        for part, tensor in (store.read_tensors(key) or {}).items()
-    }
-    return rows.drop(columns="turned"), arrays
+    return rows.drop(columns="turned"), planned.arrays(computed, store)
 
 
 def strongest_allowed(rows: pd.DataFrame, most_lost: float = MOST_LOST) -> dict[str, float]:

@@ -4,17 +4,15 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from torch import Tensor
 
-from suite.errors import check_keys, expected
 from suite.networks.pretrained import PRETRAINED
+from suite.papers.design import Item, Plan, check_one_for_a_data_set, measurement, panel_of
 from suite.papers.names import NAMES
 from suite.store import Reader
 from suite.training.folds import data_of
-from suite.units import FIELDS, Measurement, Training, Unit, identity
+from suite.units import Training, Values, identity
 
 TITLES: dict[str, str] = NAMES["top_gap"]["titles"]
 VARIANTS = list(TITLES)[:8]
@@ -28,9 +26,8 @@ WITHOUT_SQUARE = ["apgd-ce", "apgd-t", "fab-t"]
 # The units are networks: values of single images are summed up before anything is read.
 READS_IMAGES = False
 RESULT = "data network epochs seed value std n undefined status seconds key".split()
-OF_TRAINING = FIELDS - {"network_options", "penalties"}
 # Keys of a panel that are not fields of a training.
-OF_PANEL = set(
+OF_PANEL = dict.fromkeys(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
     "masks_of_others epsilon epsilons auto_epsilons auto_steps scales steps_swept few seeds "
     "few_seeds seeds_of validation_seeds validation_strengths l1_strengths last_strengths "
@@ -56,23 +53,22 @@ class Model(NamedTuple):
     validated: bool = False  # tested on a fifth of the training images
 
 
-def panels(parameters: Mapping[str, Any]) -> list[SimpleNamespace]:
+def panels(parameters: Values) -> list[SimpleNamespace]:
     """Return the parameters of each panel: its own before those of the chapter.
 
     Raises:
         UsageError: a key that is not known, no data, or two panels of one data set.
     """
-    found = []
-    for panel in parameters["panels"]:
-        check_keys("panels", panel, OF_TRAINING | OF_PANEL, ["data"])
-        found.append(SimpleNamespace(**{**parameters, **panel}, fields=panel.keys() & OF_TRAINING))
-    names = [p.data for p in found]
-    if len(set(names)) < len(names):
-        raise expected("panels", "one for a data set", names)
+    never = ("network", "network_options", "penalties", "seed")
+    found = [
+        panel_of(parameters, panel, OF_PANEL, ["data"], never=never)
+        for panel in parameters["panels"]
+    ]
+    check_one_for_a_data_set(found)
     return found
 
 
-def choices(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
+def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
     of_variants = {name: [*TITLES] for name in ("attacked", "few", "seeds_of")}
     return of_variants | {"left_out": [*TITLES, "k"]}
@@ -96,7 +92,8 @@ def _chosen_from(p: SimpleNamespace) -> list[Model]:
 
 
 def _swept(p: SimpleNamespace) -> list[Model]:
-    return [Model(ALL_THREE, k, p.strength, s) for k in p.k_values for s in p.seeds]
+    k_values = [] if "k" in p.left_out else p.k_values
+    return [Model(ALL_THREE, k, p.strength, s) for k in k_values for s in p.seeds]
 
 
 def models(p: SimpleNamespace) -> list[Model]:
@@ -105,7 +102,7 @@ def models(p: SimpleNamespace) -> list[Model]:
     penalised = {"l1": alone, "last": p.last_strengths, "all": p.all_strengths}
     penalised[ALL_THREE] = p.strengths
     result = [main_model(p, v, s) for v in VARIANTS for s in _seeds(p, v)]
-    result += _chosen_from(p) + ([] if "k" in p.left_out else _swept(p))
+    result += _chosen_from(p) + _swept(p)
     result += [main_model(p, v, s) for v in list(TITLES)[8:-2] for s in _seeds(p, v)]
     result += [
         Model(variant, p.k if variant == ALL_THREE else 1.0, strength, s)
@@ -141,8 +138,7 @@ def training(p: SimpleNamespace, model: Model) -> Training:
         options |= {"backbone": p.backbone_name}
         if p.backbone_name not in PRETRAINED:
             options |= {"pretrained": p.pretrained}
-    common = {name: getattr(p, name) for name in p.fields}
-    common = {"epochs": p.epochs, "learning_rate": p.learning_rate} | common
+    common = {"epochs": p.epochs, "learning_rate": p.learning_rate} | p.fields
     folds = p.validation_folds if model.validated else p.folds
     if folds:
         common |= {"folds": folds, "fold": model.seed % folds}
@@ -272,86 +268,82 @@ def _measured(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
     yield from _attacks(p, model)
 
 
-def _planned(parameters: Mapping[str, Any]) -> list[tuple[Settings, Unit]]:
-    """Return every unit with what claims and figures select it by."""
-    pairs: list[tuple[Settings, Unit]] = []
-    for p in panels(parameters):
-        swept = [] if "k" in p.left_out else _swept(p)
+def _labels_of(p: SimpleNamespace, model: Model) -> Settings:
+    """Return what all rows of a model are selected by."""
+    main, chosen = _is_main(p, model), (model.k, model.strength) == (p.k, p.strength)
+    whole = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
+    smallest = model[:3] == (ALL_THREE, min(p.k_values), p.strength)
+    return DEFAULTS | {
+        "variant": model.variant,
+        "k": model.k,
+        "strength": model.strength,
+        "main": main,
+        "sweep": model in _swept(p) or whole,
+        "dose": rounded(model.strength * model.k),
+        "chosen": chosen,
+        "sparsest": (main and model.variant == "none") or smallest,
+    }
+
+
+def _drawn(p: SimpleNamespace) -> Iterator[Item]:
+    """Yield what is drawn of a panel: class maps by variant and k, and receptive fields."""
+    n, first, made = {"n_images": p.n_images}, p.few_seeds[0], models(p)
+    named = {f"maps|{v}": main_model(p, v, first) for v in VARIANTS}
+    named |= {f"maps_k|{m.k:g}": m for m in _swept(p) if m.seed == first}
+    for name, model in named.items():
+        if model in made:
+            unit = measurement(training(p, model), "class_map_sparsity", **n)
+            yield Item(unit, keep=f"{p.data}|{name}")
+    for variant in ("none", ALL_THREE):
+        network = training(p, main_model(p, variant, first))
+        for name, location in LOCATIONS.items():
+            settings = n | {"location": list(location)}
+            unit = measurement(network, "effective_receptive_field", **settings)
+            yield Item(unit, keep=f"{p.data}|erf|{variant}|{name}")
+
+
+def plan(parameters: Values) -> Plan:
+    """Return the units of the chapter: networks, what is measured of each, and what is drawn."""
+    found = Plan()
+    for p in (every := panels(parameters)):
         for model in models(p):
-            common = DEFAULTS | {n: getattr(model, n) for n in ("variant", "k", "strength")}
-            whole = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
-            common |= {"main": _is_main(p, model), "sweep": model in swept or whole}
-            common |= {"dose": rounded(model.strength * model.k)}
-            common |= {"chosen": (model.k, model.strength) == (p.k, p.strength)}
-            smallest = (model.variant, model.strength) == (ALL_THREE, p.strength)
-            smallest &= model.k == min(p.k_values)
-            common |= {"sparsest": (common["main"] and model.variant == "none") or smallest}
-            network = training(p, model)
-            pairs.append((common, network))
+            common, network = _labels_of(p, model), training(p, model)
+            found.append(Item(network, common))
             for labels, metric, settings in _measured(p, model):
-                unit = Measurement(training=network, metric=metric, settings=settings)
-                pairs.append((common | labels, unit))
-    return pairs
-
-
-def _drawn(parameters: Mapping[str, Any]) -> dict[str, Measurement]:
-    """Return the measurements that keep what is drawn, by the names of their arrays."""
-    result = {}
-    for p in panels(parameters):
-        n, first = {"n_images": p.n_images}, p.few_seeds[0]
-        made = models(p)
-        named = {f"maps|{v}": main_model(p, v, first) for v in VARIANTS}
-        swept = [] if "k" in p.left_out else _swept(p)
-        named |= {f"maps_k|{m.k:g}": m for m in swept if m.seed == first}
-        for name, model in named.items():
-            if model in made:
-                result[f"{p.data}|{name}"] = Measurement(
-                    training=training(p, model), metric="class_map_sparsity", settings=n
-                )
-        for variant in ("none", ALL_THREE):
-            for name, location in LOCATIONS.items():
-                result[f"{p.data}|erf|{variant}|{name}"] = Measurement(
-                    training=training(p, main_model(p, variant, first)),
-                    metric="effective_receptive_field",
-                    settings=n | {"location": list(location)},
-                )
-    return result
-
-
-def units(parameters: Mapping[str, Any]) -> list[Unit]:
-    """Return the units of the chapter."""
-    return [*(unit for _, unit in _planned(parameters)), *_drawn(parameters).values()]
+                found.append(Item(measurement(network, metric, **settings), common | labels))
+    return Plan([*found, *(item for p in every for item in _drawn(p))])
 
 
 def collect(
-    parameters: Mapping[str, Any], computed: pd.DataFrame, store: Reader
+    parameters: Values, computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, and images, class maps and receptive fields."""
-    labels = pd.DataFrame([labels for labels, _ in _planned(parameters)])
-    rows = labels.join(computed[RESULT])
-    arrays: dict[str, NDArray[Any]] = {}
-    drawn = _drawn(parameters)
-    for name, key in zip(drawn, computed["key"].iloc[len(labels) :], strict=True):
-        for kind, tensor in (store.read_tensors(key) or {}).items():
-            shown = tensor if kind == "field" else _uint8(tensor[: parameters["n_shown"]])
-            arrays[name] = np.asarray(shown)
+    planned, n = plan(parameters), parameters["n_shown"]
+    rows = planned.rows(computed, RESULT)
+
+    def shown(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {k: t if k == "field" else _uint8(t[:n]) for k, t in tensors.items()}
+
+    # An array is all that is drawn of its unit, so it has the name of that.
+    drawn = planned.arrays(computed, store, shown)
+    arrays = {name.rpartition("|")[0]: array for name, array in drawn.items()}
     for p in panels(parameters):
         test = data_of(training(p, main_model(p, ALL_THREE, p.few_seeds[0]))).test
-        shown = test.images[: p.n_shown]
-        if shown.shape[1] == 1:  # those in colour are photographs, and never kept
-            arrays[f"{p.data}|images"] = shown.expand(-1, 3, -1, -1).numpy()
-        arrays[f"{p.data}|labels"] = test.labels[: p.n_shown].numpy()
+        images = test.images[:n]
+        if images.shape[1] == 1:  # those in colour are photographs, and never kept
+            arrays[f"{p.data}|images"] = images.expand(-1, 3, -1, -1).numpy()
+        arrays[f"{p.data}|labels"] = test.labels[:n].numpy()
     return rows.assign(matched=matched(rows)), arrays
 
 
-def kept_tensors(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what `collect` reads of a unit: maps of the images shown, in the 256 values drawn."""
     n = parameters["n_shown"]
     return {k: t if k == "field" else (255 * t[:n]).round() / 255 for k, t in tensors.items()}
 
 
-def _uint8(maps: Tensor) -> NDArray[np.uint8]:
-    return (255 * maps).round().clamp(0, 255).byte().numpy()
+def _uint8(maps: Tensor) -> Tensor:
+    return (255 * maps).round().clamp(0, 255).byte()
 
 
 def matched(rows: pd.DataFrame) -> "pd.Series[bool]":

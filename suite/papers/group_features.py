@@ -1,7 +1,7 @@
 """Measurements of maps with group-features: their quality, their objective, where they lie."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -360,7 +360,3 @@ def clipped_to(maps: Tensor, sparsity: Tensor) -> Tensor:
     zeros = (sparsity * sizes.shape[1]).round().long()
     rank = sizes.argsort(dim=1, stable=True).argsort(dim=1)
     return torch.where((rank >= zeros[:, None]).view_as(maps), maps, 0)
-
-
-_METRICS = (group_objective, interpretation_quality, lambda1_sweep, on_object)
-METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

@@ -249,9 +249,7 @@ def activation_ascent(
     return Result(reached, {"images": (255 * images.detach()).byte()})
 
 
-_OWN = (activation_ascent, feature_leakage, ood_auroc)
 METRICS: dict[str, Callable[..., Result]] = {
-    **{metric.__name__: metric for metric in (*_OWN, training_steps, worst_group_accuracy)},
     "density_change": of_subject(metrics.density_change, _density_change),
     "density_gradient": of_subject(metrics.density_gradients, _density_gradient),
     "gradient_change": of_subject(metrics.gradient_change),

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection
+from types import ModuleType
 from typing import Literal, get_args, get_origin
 
 import torch
@@ -47,18 +48,35 @@ def saliency_maps(
     return Result(maps.flatten(1).norm(dim=1), kept)
 
 
+def _metrics_in(module: ModuleType) -> dict[str, Callable[..., Result]]:
+    """Return the metrics of a module: its public functions that take first a `subject`."""
+    functions = inspect.getmembers(module, inspect.isfunction)
+    return {
+        name: function
+        for name, function in functions
+        if function.__module__ == module.__name__
+        and not name.startswith("_")
+        and [*inspect.signature(function).parameters][:1] == ["subject"]
+    }
+
+
+MODULES = (
+    density_measures,
+    group_features,
+    landscape_measures,
+    second_order,
+    side_by_side_measures,
+    top_gap_measures,
+)
 METRICS: dict[str, Callable[..., Result]] = {
-    **{metric.__name__: metric for metric in (accuracy, saliency_maps)},
+    "accuracy": accuracy,
+    "saliency_maps": saliency_maps,
     "entropy": of_subject(metrics.entropy),
     "faithfulness_estimate": of_subject(metrics.faithfulness_estimate),
     "local_lipschitz_estimate": of_subject(metrics.local_lipschitz_estimate),
     "max_sensitivity": of_subject(metrics.max_sensitivity),
     **density_measures.METRICS,
-    **group_features.METRICS,
-    **landscape_measures.METRICS,
-    **second_order.METRICS,
-    **side_by_side_measures.METRICS,
-    **top_gap_measures.METRICS,
+    **{name: metric for module in MODULES for name, metric in _metrics_in(module).items()},
 }
 # Settings that are a name in a table, of all metrics or of one. Those that are one of a few words
 # are of type `Literal` in the metric.

@@ -1,7 +1,7 @@
 """Measures of the chapter on importance landscapes: see `suite.metrics` and `reglib.landscape`."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -289,16 +289,3 @@ def cross_entropy(subject: EvaluatedModel, *, n_images: int | None = None) -> Re
     """Cross-entropy of each test image, in nats, without penalties."""
     images, labels = subject.test_images(n_images)
     return Result(F.cross_entropy(subject.logits(images), labels, reduction="none"))
-
-
-_METRICS = (
-    ablation_auc,
-    accuracy_by_location,
-    corrupted_accuracy,
-    corruption_robustness,
-    cross_entropy,
-    flatness,
-    importance_landscape,
-    top_k_accuracy,
-)
-METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

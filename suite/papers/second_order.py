@@ -328,7 +328,3 @@ def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
 def as_uint8(values: Tensor) -> Tensor:
     """Return values in [0, 1] as uint8."""
     return (values * 255).round().to(torch.uint8)
-
-
-_METRICS = (closed_form_error, exact_share, first_and_second_order, high_order)
-METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

@@ -1,7 +1,5 @@
 """What "side by side" measures that no other chapter does."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -143,7 +141,3 @@ def second_order_distance(subject: EvaluatedModel, *, n_images: int) -> Result:
         second = unit_vectors(caso_converged(loss).maps)
         distances.append((second - unit_vectors(loss.gradient)).norm(dim=1))
     return Result(torch.cat(distances).double())
-
-
-_ALL = (calibration_error, grid_pointing, second_order_distance, share_on_object, shifted_accuracy)
-METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _ALL}

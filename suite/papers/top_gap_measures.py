@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import torch
@@ -246,13 +246,3 @@ def check_attack(attack: str, attack_settings: Values | None = None, **others: o
 OVERLAPS = {"mask_iou", "mask_iou_beyond_others"}
 OF_MASKS = OVERLAPS | {"share_on_object"}
 OF_MAPS = OVERLAPS | {"class_map_sparsity", "effective_receptive_field", "erf_distance"}
-_METRICS = (
-    class_map_sparsity,
-    effective_receptive_field,
-    erf_distance,
-    mask_iou,
-    mask_iou_beyond_others,
-    robust_accuracy,
-    vanishing_gradients,
-)
-METRICS: dict[str, Callable[..., Result]] = {metric.__name__: metric for metric in _METRICS}

@@ -74,6 +74,17 @@ def measurement(network: Network, metric: str, **settings: Any) -> Measurement:
     return Measurement(training=network, metric=metric, settings=settings)
 
 
+def settings_of(measure: Values, p: SimpleNamespace) -> dict[str, Any]:
+    """Return the settings of a measure.
+
+    Args:
+        measure: its `settings`, and its `parameters`: further ones, that `p` has by other names.
+        p: parameters of a panel; those that are None are left out.
+    """
+    own = {name: getattr(p, of) for name, of in measure.get("parameters", {}).items()}
+    return measure.get("settings", {}) | {n: value for n, value in own.items() if value is not None}
+
+
 def panel_of(
     parameters: Values,
     panel: Values,

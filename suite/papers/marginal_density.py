@@ -1,5 +1,6 @@
 """Marginal density: its penalty and others, by leakage, attacks, groups, noise and detection."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -10,8 +11,8 @@ import pandas as pd
 from torch import Tensor
 
 from suite.errors import unknown
-from suite.papers.design import Item, Plan, measurement, panel_of
-from suite.papers.marginal_density_measures import SHIFTS
+from suite.papers.design import Item, Plan, measurement, panel_of, settings_of
+from suite.papers.names import NAMES
 from suite.store import Reader
 from suite.units import Training, Values, training_of
 
@@ -28,8 +29,10 @@ SCORES |= {"ood_probability_auroc": "max_probability"}
 RATIOS = {"leakage": "leakage_ratio", "whole": "whole_ratio"}
 RATIOS |= {"shift": "shift_ratio", "centred": "centred_ratio"}
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
-# Settings of metrics that are columns too, by the names of these.
-LABELS = {"noise_std": "noise_std", "epsilon": "epsilon", "data": "foreign", "form": "form"}
+MEASURES: dict[str, Values] = NAMES["marginal_density"]["measures"]
+ACCURACIES = "worst_group_accuracy usual_accuracy"
+PIXELS = "insertion pixel_perturbation"  # what becomes of the logit as pixels come and go
+GRADIENTS = "label_gradient others_gradient"  # of the label's logit and of others, for remark 3
 # The ending of methods whose batches have as many images of each group.
 BALANCED = "_balanced"
 # The units are networks: values of single images are summed up before anything is read.
@@ -112,17 +115,25 @@ def _penalties(p: SimpleNamespace, method: str, strength: float, norm: float) ->
     return penalties.get(method, {})
 
 
-def _wanted(metric: str, title: str | None = None, **settings: Any) -> Wanted:
-    labels = {LABELS[name]: value for name, value in settings.items() if name in LABELS}
-    return Wanted({"metric": title or metric} | labels, metric, settings)
+def _wanted(p: SimpleNamespace, names: str, **settings: Any) -> list[Wanted]:
+    """Return measures by their names, each with further settings."""
+    found = []
+    for name in names.split():
+        measure = MEASURES[name]
+        given = settings_of(measure, p) | settings
+        labels = {key: given[key] for key in ("noise_std", "form") if key in given}
+        found.append(Wanted({"metric": name} | labels, measure["metric"], given))
+    return found
 
 
 def _attack(norm: str, epsilon: float, attack: str, title: str, n: int, **settings: Any) -> Wanted:
     common = {"attack": attack, "epsilon": epsilon, "n_images": n}
     common |= {"counts": "correct", "keep_images": False}
-    wanted = _wanted("robust_accuracy", title, **common, attack_settings=settings | {"norm": norm})
-    wanted.labels.update(attack=attack, norm=norm)
-    return wanted
+    common |= {"attack_settings": settings | {"norm": norm}}
+    labels = {"metric": title, "epsilon": epsilon, "attack": attack, "norm": norm}
+    return Wanted(
+        labels, "robust_accuracy", common | {"attack_settings": settings | {"norm": norm}}
+    )
 
 
 def _pgd_20(norm: str, epsilon: float, step_size: float, n: int) -> Wanted:
@@ -138,48 +149,24 @@ def _auto(p: SimpleNamespace, norm: str, epsilon: float, title: str, *parts: str
     return _attack(norm, epsilon, "auto_attack", title, p.n_battery, **settings)
 
 
-def _leakage(n: int) -> list[Wanted]:
-    return [
-        _wanted("feature_leakage", "leakage", n_images=n),
-        _wanted("feature_leakage", "leakage_share", n_images=n, relative=True),
-    ]
-
-
-def _insertion(p: SimpleNamespace) -> list[Wanted]:
-    settings = {"saliency": "integrated_gradients", "n_images": p.n_curves, "n_steps": 28}
-    return [_wanted("insertion_auc", "insertion", **settings, score="logit", fractional=True)]
-
-
-def _of_pixels(p: SimpleNamespace) -> list[Wanted]:
-    """Return what becomes of the logit as pixels come and go."""
-    settings = {"n_images": p.n_curves, "n_steps": 28, "over": "mean"}
-    return [*_insertion(p), _wanted("pixel_perturbation", **settings)]
-
-
-def _gradients(n: int, cosine: bool) -> list[Wanted]:
-    """Return sizes of gradients of the label's logit and of others, for remark 3."""
-    parts = ["label", "others"] + ["cosine"] * cosine
-    return [_wanted("logit_gradient", f"{p}_gradient", n_images=n, part=p) for p in parts]
-
-
 def _changes(p: SimpleNamespace) -> list[Wanted]:
     """Return parts of the density's gradient, and changes under noise."""
-    n = p.n_images
-    parts = ("whole", "shift", "centred")
-    return [_wanted("density_gradient", part, n_images=n, part=part) for part in parts] + [
-        _wanted(metric, n_images=n, noise_std=noise)
-        for metric in ("gradient_change", "density_change")
+    changes = [
+        change
+        for name in ("gradient_change", "density_change")
         for noise in p.noise_levels
+        for change in _wanted(p, name, noise_std=noise)
     ]
+    return _wanted(p, "whole shift centred") + changes
 
 
 def _detection(p: SimpleNamespace) -> list[Wanted]:
     """Return the measurements that detect out-of-distribution images."""
-    return [
-        _wanted("ood_auroc", name, data=data, score=score, n_images=p.n_foreign)
-        for data in p.foreign
-        for name, score in SCORES.items()
-    ]
+    found = []
+    for data, (name, score) in itertools.product(p.foreign, SCORES.items()):
+        settings = {"data": data, "score": score, "n_images": p.n_foreign}
+        found.append(Wanted({"metric": name, "foreign": data}, "ood_auroc", settings))
+    return found
 
 
 def _grid(
@@ -215,14 +202,12 @@ def _own_strength(p: SimpleNamespace, method: str, strength: float) -> float:
 
 
 def _of_block(p: SimpleNamespace, seeds: Sequence[int], first: bool) -> Iterator[Item]:
-    n = p.n_images
-    attacked = [_pgd_20(**reading, n=n) for reading in (p.pgd if first else p.pgd[:1])]
-    plain = [_wanted("accuracy"), *_leakage(n), *attacked]
-    shifts = [_wanted("feature_leakage", f"leakage_{s}", n_images=n, shift=s) for s in SHIFTS]
+    attacked = [_pgd_20(**reading, n=p.n_images) for reading in (p.pgd if first else p.pgd[:1])]
+    plain = [*_wanted(p, "accuracy leakage leakage_share"), *attacked]
+    shifts = _wanted(p, "leakage_centred leakage_log_probability" + " leakage_alone" * first)
     wanted = [*plain, *_changes(p)]
     if first:
-        wanted += [*_of_pixels(p), *_gradients(n, cosine=True)]
-        shifts.append(_wanted("feature_leakage", "leakage_alone", n_images=n, alone=True))
+        wanted += _wanted(p, f"{PIXELS} {GRADIENTS} cosine_gradient")
     forms = ["density_stable"] + ["density_naive"] * (p.network == "mlp")
     yield from _grid("methods", p, TABLE_3, wanted, p.strength, p.seeds)
     if first:
@@ -251,18 +236,16 @@ def _masking(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
 
 def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
     """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
-    n, blocks = p.n_images, p.data.startswith("blockmnist")
-    noise = {"n_images": n, "noise_std": p.noise_levels[-1]}
+    blocks = p.data.startswith("blockmnist")
+    readings = [each for each in p.pgd if each["norm"] == "l2" or not blocks]
     wanted = [
-        _wanted("accuracy"),
-        *(_leakage(n) if blocks else ()),
-        *[_pgd_20(**r, n=n) for r in p.pgd if r["norm"] == "l2" or not blocks],
-        *[_wanted("feature_leakage", "leakage_other", n_images=n, other=True)] * blocks,
+        *_wanted(p, "accuracy" + " leakage leakage_share" * blocks),
+        *(_pgd_20(**reading, n=p.n_images) for reading in readings),
+        *_wanted(p, "leakage_other" * blocks),
         _auto(p, "linf", p.battery_linf, "auto_linf", "apgd-ce", "apgd-t"),
-        *_gradients(n, cosine=not blocks),
-        *_of_pixels(p),
-        _wanted("gradient_change", **noise),
-        _wanted("gradient_change", "absolute_change", **noise, relative=False),
+        *_wanted(p, GRADIENTS + " cosine_gradient" * (not blocks)),
+        *_wanted(p, PIXELS),
+        *_wanted(p, "gradient_change absolute_change", noise_std=p.noise_levels[-1]),
     ]
     known = {each.labels["metric"] for each in wanted}
     for name, named, choices in (("part", [p.part], EQUAL), ("metric", p.metrics, known)):
@@ -281,8 +264,7 @@ def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
 
 
 def _of_norms(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
-    n = p.n_images
-    plain = [_wanted("accuracy"), *_leakage(n), _pgd_20(**p.pgd[0], n=n)]
+    plain = [*_wanted(p, "accuracy leakage leakage_share"), _pgd_20(**p.pgd[0], n=p.n_images)]
     for strength in p.norm_strengths:
         for norm in (2.0, *p.norms):
             yield from _grid("norms", p, ["density"], plain, strength, seeds, norm)
@@ -290,19 +272,16 @@ def _of_norms(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
 
 def _of_steps(p: SimpleNamespace) -> Iterator[Item]:
     """Yield Figure 2: what each form gives in the steps of a training."""
-    settings = {"n_steps": p.n_training_steps, "strength": p.steps_strength}
-    wanted = [_wanted("training_steps", form=form, **settings) for form in FORMS_TRAINED]
+    wanted = [each for form in FORMS_TRAINED for each in _wanted(p, "training_steps", form=form)]
     yield from _grid("training", p, ["standard"], wanted, 0.0, p.few_seeds)
-
-
-ACCURACIES = [_wanted("worst_group_accuracy"), _wanted("accuracy", "usual_accuracy")]
 
 
 def _of_groups(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
     dro, strength = [name for name in TABLE_2 if name not in TABLE_3], p.group_strength
-    yield from _grid("groups", p, TABLE_3, ACCURACIES, strength, p.seeds)
-    yield from _grid("groups", p, dro, ACCURACIES, strength, seeds)
-    yield from _grid("groups", p, TABLE_3, _insertion(p), strength, seeds)
+    accuracies = _wanted(p, ACCURACIES)
+    yield from _grid("groups", p, TABLE_3, accuracies, strength, p.seeds)
+    yield from _grid("groups", p, dro, accuracies, strength, seeds)
+    yield from _grid("groups", p, TABLE_3, _wanted(p, "insertion"), strength, seeds)
     yield from _grid("foreign", p, TABLE_6, _detection(p), strength, seeds)
 
 
@@ -310,7 +289,8 @@ def _of_group_sweep(p: SimpleNamespace) -> Iterator[Item]:
     for strength in (0.0, *p.group_strengths):
         names = ["density", "input_gradient"] if strength else ["standard"]
         methods = [name + end for name in names for end in ("", BALANCED)]
-        yield from _grid("group_sweep", p, methods, ACCURACIES, strength, p.group_seeds)
+        accuracies = _wanted(p, ACCURACIES)
+        yield from _grid("group_sweep", p, methods, accuracies, strength, p.group_seeds)
 
 
 def _of_photos(p: SimpleNamespace) -> Iterator[Item]:
@@ -319,7 +299,7 @@ def _of_photos(p: SimpleNamespace) -> Iterator[Item]:
         for norm, values in {"l2": p.photo_l2, "linf": p.photo_linf}.items()
         for size in values
     ]
-    wanted = [_wanted("accuracy"), *attacks, *_changes(p)]
+    wanted = [*_wanted(p, "accuracy"), *attacks, *_changes(p)]
     yield from _grid("photos", p, PHOTOS, wanted, p.photo_strength, p.seeds)
     yield from _grid("foreign", p, PHOTOS, _detection(p), p.photo_strength, p.seeds)
 

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from suite.errors import expected, unknown
-from suite.papers.design import Item, Plan, check_one_for_a_data_set, measurement, panel_of
+from suite.papers.design import (
+    Item,
+    Plan,
+    check_one_for_a_data_set,
+    measurement,
+    panel_of,
+    settings_of,
+)
 from suite.papers.names import NAMES
 from suite.store import Reader
 from suite.training import penalties
@@ -88,11 +95,9 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
 
 
 def _settings(each: Settings, p: SimpleNamespace) -> Settings:
-    """Return the settings of a measure; those that a panel has not are left out."""
-    own = {name: getattr(p, of) for name, of in each.get("parameters", {}).items()}
-    settings = each.get("settings", {}) | {name: v for name, v in own.items() if v is not None}
+    settings = settings_of(each, p)
     if "attack_settings" in each:
-        settings["attack_settings"] = _settings(each["attack_settings"], p)
+        settings["attack_settings"] = settings_of(each["attack_settings"], p)
     if "data" in settings:
         settings["data"] = settings["data"].format(p.data)
     return settings

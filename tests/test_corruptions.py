@@ -111,7 +111,7 @@ class TestMeasurements:
             NETWORK.measured("ablation_auc", n_images=4, n_baselines=3, stride=0)
 
     def test_corruption_robustness(self):
-        settings = {"category": "blur", "level": 5, "n_images": 40, "seed": 3}
+        settings = {"category": "blur", "level": 5, "n_images": 40}
         result = NETWORK.measured("corruption_robustness", **settings)
         subject = NETWORK.subject()
         pixels, labels = subject.test_uint8(40)
@@ -122,7 +122,7 @@ class TestMeasurements:
         clean = probabilities(pixels)
         ratios = []
         for name in CORRUPTIONS["blur"]:
-            changed = corrupted(pixels, corruption=name, level=5, seed=3)
+            changed = corrupted(pixels, corruption=name, level=5, seed=0)
             ratios.append((probabilities(changed) / clean)[range(40), labels])
         right = clean.argmax(1) == labels
         assert 0 < right.sum() < 40
@@ -159,16 +159,16 @@ class TestMeasurements:
             return corrupted(images, **settings)
 
         monkeypatch.setattr("suite.metrics.corrupted", count)
-        settings = {"category": "digital", "level": 5, "seed": 71}
+        settings = {"category": "digital", "level": 5}
         first, again = (
             NETWORK.measured("corruption_robustness", n_images=4, **settings) for _ in range(2)
         )
         torch.testing.assert_close(first.per_image, again.per_image, equal_nan=True)
         n = len(CORRUPTIONS["digital"])
         assert len(made) == n
-        for changes in ({"level": 4}, {"seed": 72}, {"n_images": 5}):
+        for changes in ({"level": 4}, {"n_images": 5}):
             NETWORK.measured("corruption_robustness", **{"n_images": 4, **settings, **changes})
-        assert len(made) == 4 * n
+        assert len(made) == 3 * n
         monkeypatch.setattr("suite.papers.pilcro_measures.REMEMBERED_BYTES", 10)
         NETWORK.measured("corruption_robustness", n_images=4, **settings)
-        assert len(made) == 5 * n
+        assert len(made) == 4 * n

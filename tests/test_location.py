@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from reglib.landscape import data_smoothness, expected_importance_landscape, total_variation
-from suite.errors import UsageError
-from suite.metrics import correct_by_location, positions
+from suite.metrics import correct_by_location
 from tests.untrained import Untrained
 
 
@@ -60,19 +59,6 @@ class TestCorrectByLocation:
     def test_refuses_shifts_that_there_are_not(self, options, message):
         with pytest.raises(ValueError, match=message):
             correct_by_location(Brightest(), torch.zeros(1, 1, 8, 8), torch.zeros(1), **options)
-
-
-def test_positions_by_name():
-    assert [int(positions(name, 5).sum()) for name in ("all", "middle", "edge", "corners")] == [
-        25,
-        1,
-        16,
-        4,
-    ]
-    assert positions("middle", 5)[2, 2]
-    assert positions("corners", 5)[[0, 0, 4, 4], [0, 4, 0, 4]].all()
-    with pytest.raises(UsageError, match="unknown position 'edges': did you mean 'edge'"):
-        positions("edges", 5)
 
 
 NETWORK = Untrained("digits-anywhere")

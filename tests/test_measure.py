@@ -8,15 +8,15 @@ from suite.papers.measure import METRICS
 
 # The keys of kept results hold the settings: names and defaults must stay.
 SETTINGS = """
-ablation_auc: beside=None data=None n_baselines n_images n_steps=50 seed=0 stride=1
+ablation_auc: beside=None n_baselines n_images n_steps=50 stride=1
 accuracy: data=None half=None n_images=None
-accuracy_by_location: data=None margin n_images=None stride=1 where='all'
+accuracy_by_location: data=None margin n_images=None stride=1
 activation_ascent: n_classes n_steps seed=0 step_size
 calibration_error: n_bins=15 n_images=None
 class_map_sparsity: n_images
 closed_form_error: first=0 n_images seed=0 step=1
-corrupted_accuracy: category=None data=None level n_images=None seed=0
-corruption_robustness: beside=None category data=None level n_images=None seed=0
+corrupted_accuracy: category=None level n_images=None
+corruption_robustness: beside=None category level n_images=None
 cross_entropy: n_images=None
 density_change: n_images n_samples=1 noise_std published=True seed=0
 density_gradient: n_images part='whole'
@@ -28,12 +28,12 @@ faithfulness_estimate: n_images patch=1 saliency score='probability'
 feature_leakage: alone=False n_images other=False relative=False \
 saliency='integrated_gradients' shift=None
 first_and_second_order: n_images
-flatness: block=4 data=None n_draws=None n_images=None of='network' part
+flatness: block=4 n_draws=None n_images=None of='network' part
 gradient_change: n_images n_samples=1 noise_std relative=True seed=0
 grid_pointing: n_images saliency='logit_gradient'
 group_objective: first=0 n_images seed=0 step=1
 high_order: first=0 k=5 margins=(1.0, 10.0, 100.0) n_classes=None n_images seed=0 step=1
-importance_landscape: data=None n_draws=None n_images=None of='network'
+importance_landscape: n_draws=None n_images=None of='network'
 insertion_auc: fractional=False n_images n_steps saliency score='probability'
 interpretation_quality: first=0 keep_maps=False n_images n_steps=28 patch=16 saliencies step=1
 lambda1_sweep: image n_images

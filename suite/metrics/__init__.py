@@ -37,7 +37,7 @@ from suite.metrics.faithfulness import (
     pixel_effects,
 )
 from suite.metrics.groups import group_accuracies
-from suite.metrics.location import centre_to_rim, correct_by_location, positions
+from suite.metrics.location import centre_to_rim, correct_by_location
 from suite.metrics.out_of_distribution import OOD_SCORES, auroc, logit_auroc
 from suite.metrics.receptive_field import (
     ERFDistance,

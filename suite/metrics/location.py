@@ -5,8 +5,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from suite.errors import unknown
-
 
 @torch.no_grad()
 def correct_by_location(
@@ -58,29 +56,6 @@ def correct_by_location(
             predicted = model(images.roll((down, right), (2, 3))).argmax(1)
             rows.append((predicted == labels).double())
     return torch.stack(rows, 1).view(len(images), len(shifts), len(shifts))
-
-
-def positions(name: str, n: int) -> Tensor:
-    """Return which of `n` x `n` shifts are meant by a name: all, middle, edge or corners.
-
-    Raises:
-        UsageError: another name.
-
-    >>> positions("edge", 3).int().tolist()
-    [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
-    """
-    index = torch.arange(n)
-    outer = (index == 0) | (index == n - 1)
-    middle = index == n // 2
-    chosen = {
-        "all": torch.ones(n, n, dtype=torch.bool),
-        "middle": middle[:, None] & middle,
-        "edge": outer[:, None] | outer,
-        "corners": outer[:, None] & outer,
-    }
-    if name not in chosen:
-        raise unknown("position", name, chosen)
-    return chosen[name]
 
 
 def centre_to_rim(landscape: Tensor) -> Tensor:

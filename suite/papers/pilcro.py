@@ -2,11 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from reglib import data_smoothness
@@ -16,7 +17,16 @@ from suite.errors import expected
 from suite.papers.design import Item, Plan, measurement, panel_of
 from suite.papers.initialisation import squared_gradients_and_paths
 from suite.store import Reader
-from suite.units import Measurement, Network, Pretrained, Training, Values, identity
+from suite.units import (
+    Measurement,
+    Network,
+    Pretrained,
+    Training,
+    Unit,
+    Values,
+    identity,
+    training_of,
+)
 
 # Keys of a panel that are not fields of a training; "shift": pixels by which so many test images
 # are moved off their centre, "warm_up": steps in which the strength rises, of a penalty that then
@@ -48,6 +58,7 @@ NAMED = {
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
 AS_IT_IS = "as it is"
 LANDSCAPE = "importance_landscape"
+DRAWN = (LANDSCAPE, "accuracy_by_location", "ablation_auc")  # metrics whose tensors are drawn
 COMPARED_WITH = {"its paths": "paths", "the images": "target"}  # `of` of the measure "flatness"
 STATIC = ("tv", "block_tv", "centre_to_rim")
 FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
@@ -107,6 +118,33 @@ def _robust(p: SimpleNamespace, network: Training, other: Training | None) -> It
         yield measurement(network, "ablation_auc", **ablation, n_steps=p.n_steps, **beside)
 
 
+def _item(
+    unit: Unit, kind: str, model: str, data: str, *, pair: str = "", marked: str = ""
+) -> Item:
+    """Return a unit with its labels: "full", "early", "printed" or "pretrained", of a model.
+
+    `pair` names the model whose images, right with and without penalty, it is measured on.
+    """
+    penalty, _, alpha = model.partition(" ")
+    labels: dict[str, Any] = {
+        "kind": kind,
+        "model": f"{model}, {marked}" if marked else model,
+        "data": data,
+    }
+    labels |= {"pair": pair, "penalty": marked or penalty}
+    labels["alpha"] = float(alpha or 0) if kind != "pretrained" else 0.0
+    metric = unit.metric if isinstance(unit, Measurement) else "training_loss"
+    part = unit.settings["part"] if isinstance(unit, Measurement) and metric == "flatness" else ""
+    name = part or SHORT_NAMES.get(metric, metric)
+    labels["metric"] = NAMED.get(kind, {}).get(name, name)
+    if metric not in DRAWN:
+        return Item(unit, labels)
+    network = training_of(unit)
+    shown = network.network if model == AS_IT_IS else labels["model"]
+    shown += f", beside {pair}" if pair else ""
+    return Item(unit, labels, f"{data}|{shown}|{getattr(network, 'seed', 0)}")
+
+
 def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
     """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
     strengths = itertools.product(("target", "curvature"), p.alphas)
@@ -118,32 +156,31 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
     paired = seeds | p.paired_seeds
     for model in models:
         checked = bool(p.checked) and model in ("none", *p.checked) and "centred" not in data
-        labels = {"kind": "full", "model": model, "data": data, "pair": ""}
-        labels |= {"model": f"{model}, {p.marked}"} if p.marked else {}
         for seed in seeds[model]:
             network = training(p, model, seed)
-            yield Item(network, labels)
             alone = _robust(p, network, None) if checked else ()
-            for unit in (*measurements(p, network), *alone):
-                yield Item(unit, labels)
+            for unit in (network, *measurements(p, network), *alone):
+                yield _item(unit, "full", model, data, marked=p.marked)
             for kind in p.checked if checked and model == "none" else [model][:checked]:
                 beside = training(p, kind if model == "none" else "none", seed)
                 if all(seed in paired.get(one, ()) for one in ("none", kind)):
                     for unit in _robust(p, network, beside):
-                        yield Item(unit, labels | {"pair": kind})
+                        yield _item(unit, "full", model, data, pair=kind, marked=p.marked)
             early = p.early_epochs if p.early is None else p.early
             for epochs in early if model in p.compared else ():
-                earlier, settings = training(p, model, seed, epochs=epochs), {"block": p.block}
-                settings |= {"n_images": p.n_landscape, "landscape": False}
-                tv = _flatness(earlier, "tv", "block_tv", **settings)
+                earlier, shown = (
+                    training(p, model, seed, epochs=epochs),
+                    {"n_images": p.n_landscape},
+                )
+                tv = _flatness(earlier, "tv", "block_tv", block=p.block, landscape=False, **shown)
                 for unit in (measurement(earlier, "accuracy"), *tv):
-                    yield Item(unit, labels | {"kind": "early"})
+                    yield _item(unit, "early", model, data, marked=p.marked)
     n_positions = math.prod(image_shape(p.data)[1:])
     for alpha in p.printed_alphas if data == p.data and p.models is None else []:
         settings = {"strength": float(alpha * n_positions), "every": p.interval}
-        model, changes = f"target {alpha:.15g}", {"penalties": {"landscape_target": settings}}
-        labels = {"kind": "printed", "model": model, "data": data, "pair": ""}
-        yield Item(measurement(training(p, model, p.seeds[0], **changes), "accuracy"), labels)
+        model, penalties = f"target {alpha:.15g}", {"landscape_target": settings}
+        network = training(p, model, p.seeds[0], penalties=penalties)
+        yield _item(measurement(network, "accuracy"), "printed", model, data)
 
 
 def choices(parameters: Values) -> dict[str, Collection[str]]:
@@ -164,18 +201,20 @@ def plan(parameters: Values) -> Plan:
     """
     panels = [panel_of(parameters, panel, OF_PANEL) for panel in parameters["panels"]]
     found = Plan(item for p in panels for item in _of_panel(p))
-    block, n_images = parameters["block_pretrained"], parameters["n_pretrained"]
-    images = {"n_images": n_images, "n_draws": parameters["n_draws_pretrained"]}
+    block, n = parameters["block_pretrained"], parameters["n_landscape"]
+    images = {"n_images": parameters["n_pretrained"], "n_draws": parameters["n_draws_pretrained"]}
     for pair in parameters["pretrained"]:
         if [type(part) for part in pair] != [str, str]:
             raise expected("pretrained", "[data, network] in each entry", pair)
         network = Pretrained(data=pair[0], network=pair[1])
-        by_model = {AS_IT_IS: _flatness(network, *FLATNESS, block=block, **images)}
+        by_model: dict[str, Iterable[Unit]] = {
+            AS_IT_IS: _flatness(network, *FLATNESS, block=block, **images)
+        }
         for model, of in COMPARED_WITH.items():
-            by_model[model] = _flatness(network, *STATIC, block=block, of=of)
+            flatness = _flatness(network, *STATIC, block=block, landscape=False, n_images=n, of=of)
+            by_model[model] = itertools.chain(flatness, [measurement(network, LANDSCAPE, of=of)])
         for model, units in by_model.items():
-            labels = {"kind": "pretrained", "model": model, "data": pair[0], "pair": ""}
-            found += [Item(unit, labels) for unit in units]
+            found += [_item(unit, "pretrained", model, pair[0]) for unit in units]
     return found
 
 
@@ -190,20 +229,11 @@ def collect(
     p = SimpleNamespace(**parameters)
     planned = plan(parameters)
     rows = planned.rows(computed)
-    kinds, _, marks = zip(*rows["model"].map(lambda model: model.partition(", ")), strict=True)
-    rows["penalty"] = [mark or kind.split()[0] for kind, mark in zip(kinds, marks, strict=True)]
-    alphas = pd.Series(kinds).str.extract(r" ([\d.e+-]+)$")[0].astype(float)
-    rows["alpha"] = alphas.fillna(0.0).to_numpy()
     rows["seed"] = rows["seed"].fillna(0).astype(int) if "seed" in rows else 0
-    names = rows["metric"].replace(SHORT_NAMES)
-    rows["metric"] = names.where(rows["metric"] != "flatness", rows.get("part"))
-    arrays, by_location = _maps(rows, store)
-    rows = rows[rows["metric"] != "importance_landscape"]
-    final = rows["kind"].isin(["full", "pretrained"])
-    for kind, named in NAMED.items():
-        of_kind = rows["kind"] == kind
-        rows.loc[of_kind, "metric"] = rows.loc[of_kind, "metric"].map(named)
-    rows.loc[final, "epochs"] = 0
+    arrays: dict[str, Any] = planned.arrays(computed, store, as_floats)
+    by_location = _by_location(rows, store)
+    rows = rows[rows["metric"] != LANDSCAPE]
+    rows.loc[rows["kind"].isin(["full", "pretrained"]), "epochs"] = 0
     tv = rows[rows["metric"] == "tv"].set_index(NETWORK)["value"].rename("tv")
     rows = rows.join(tv, on=NETWORK)
     panels = [panel for panel in p.panels if label(panel) in set(rows["data"])]
@@ -225,28 +255,26 @@ def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str,
     return {**tensors, **half}
 
 
-def _maps(rows: pd.DataFrame, store: Reader) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Return landscapes, curves and maps of accuracy, and rows of the latter."""
-    arrays: dict[str, Any] = {}
+def as_floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors in single precision."""
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _by_location(rows: pd.DataFrame, store: Reader) -> pd.DataFrame:
+    """Return rows of the accuracy at the edge and in the middle of the shifts."""
     found = []
-    drawn = ["importance_landscape", "accuracy_by_location", "ablation"]
-    for row in rows[rows["metric"].isin(drawn)].itertuples():
-        tensors = store.read_tensors(str(row.key)) or {}
-        name = f"{row.model!s}, beside {row.pair!s}" if row.pair else str(row.model)
-        name = str(row.network) if row.model == AS_IT_IS else name
-        start = f"{row.data!s}|{name}|{row.seed!s}"
-        arrays |= {f"{start}|{name}": tensor.float().numpy() for name, tensor in tensors.items()}
-        if row.metric == "accuracy_by_location" and tensors:
-            accuracy = tensors["accuracy"]
-            n = len(accuracy)
-            edge = float(accuracy[metrics.positions("edge", n)].mean())
-            middle = float(accuracy[n // 2, n // 2])
-            values = {"accuracy_at_edge": edge, "accuracy_in_the_middle": middle}
-            values["lost_at_edge"] = middle - edge
-            network = {name: getattr(row, name) for name in [*NETWORK, "pair"]}
-            same = network | {"n": 1, "status": "done", "epochs": 0}
+    for row in rows[rows["metric"] == "accuracy_by_location"].to_dict("records"):
+        if tensors := store.read_tensors(row["key"]):
+            accuracy, n = tensors["accuracy"], len(tensors["accuracy"])
+            edge = torch.ones(n, n, dtype=torch.bool)
+            edge[1:-1, 1:-1] = False
+            values = {"accuracy_at_edge": float(accuracy[edge].mean())}
+            values["accuracy_in_the_middle"] = middle = float(accuracy[n // 2, n // 2])
+            values["lost_at_edge"] = middle - values["accuracy_at_edge"]
+            same = {name: row[name] for name in [*NETWORK, "pair"]}
+            same |= {"n": 1, "status": "done", "epochs": 0}
             found += [same | {"metric": m, "value": value} for m, value in values.items()]
-    return arrays, pd.DataFrame(found)
+    return pd.DataFrame(found)
 
 
 def _compared(rows: pd.DataFrame) -> list[pd.DataFrame]:

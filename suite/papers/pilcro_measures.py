@@ -36,22 +36,19 @@ def accuracy_by_location(
     subject: EvaluatedModel,
     *,
     margin: int,
-    where: str = "all",
     stride: int = 1,
     n_images: int | None = None,
     data: str | None = None,
 ) -> Result:
     """Share of the shifts over an empty margin after which an image is classified right.
 
-    `where` is a name in `suite.metrics.positions`; the accuracy of each shift is kept. See
-    `suite.metrics.correct_by_location`.
+    The accuracy of each shift is kept. See `suite.metrics.correct_by_location`.
     """
     images, labels = subject.test_images(n_images, data)
     correct = metrics.correct_by_location(
         subject.logits, images, labels, margin=margin, stride=stride
     )
-    chosen = metrics.positions(where, correct.shape[1]).to(correct.device)
-    return Result(correct[:, chosen].mean(1), {"accuracy": correct.mean(0)})
+    return Result(correct.mean((1, 2)), {"accuracy": correct.mean(0)})
 
 
 def importance_landscape(
@@ -59,7 +56,6 @@ def importance_landscape(
     *,
     n_images: int | None = None,
     n_draws: int | None = None,
-    data: str | None = None,
     of: Of = "network",
 ) -> Result:
     """Total variation of the importance landscape over test images: one value. The map is kept.
@@ -68,7 +64,7 @@ def importance_landscape(
     `reglib.landscape.expected_squared_gradients` and `reglib.landscape.total_variation`; for what
     it can be `of`, see `flatness`.
     """
-    landscape = scaled_norm(_halves(subject, n_images, n_draws, data, of).mean(0))
+    landscape = scaled_norm(_halves(subject, n_images, n_draws, of).mean(0))
     return Result(total_variation(landscape)[None], {"landscape": landscape.float()})
 
 
@@ -79,13 +75,12 @@ def flatness(
     n_images: int | None = None,
     n_draws: int | None = None,
     block: int = 4,
-    data: str | None = None,
     of: Of = "network",
 ) -> Result:
     """Say how flat the importance landscape over test images is: one value.
 
     Args:
-        subject, n_images, n_draws, data: see `importance_landscape`.
+        subject, n_images, n_draws: see `importance_landscape`.
         part: "tv", the total variation; "noise", the part of it that comes of the number of images;
             "block_tv", that of the means over squares, which a grid within them does not change;
             "centre_to_rim", see `suite.metrics.centre_to_rim`; "target_distance", the mean squared
@@ -95,7 +90,7 @@ def flatness(
             the weights of each layer (`suite.papers.path_counts`), and "target", the smoothness of
             the images; neither has "noise".
     """
-    halves = _halves(subject, n_images, n_draws, data, of)
+    halves = _halves(subject, n_images, n_draws, of)
     landscape = scaled_norm(halves.mean(0))
     if part == "centre_to_rim":
         value = metrics.centre_to_rim(landscape)
@@ -109,15 +104,13 @@ def flatness(
     return Result(value[None])
 
 
-def _halves(
-    subject: EvaluatedModel, n_images: int | None, n_draws: int | None, data: str | None, of: Of
-) -> Tensor:
+def _halves(subject: EvaluatedModel, n_images: int | None, n_draws: int | None, of: Of) -> Tensor:
     """Return squared values of one or two halves of the images, (1 or 2, C, H, W)."""
     if of == "target":
         return _target(subject.unit)[None, None]
     if of == "paths":
         return _squared_paths(subject)[None]
-    return _squared_gradients(subject, n_images, n_draws, data)
+    return _squared_gradients(subject, n_images, n_draws)
 
 
 def _squared_paths(subject: EvaluatedModel) -> Tensor:
@@ -129,19 +122,19 @@ def _squared_paths(subject: EvaluatedModel) -> Tensor:
 
 
 def _squared_gradients(
-    subject: EvaluatedModel, n_images: int | None, n_draws: int | None, data: str | None
+    subject: EvaluatedModel, n_images: int | None, n_draws: int | None
 ) -> Tensor:
     """Return mean squared gradients over one and the other half of the images, (2, C, H, W)."""
 
     def compute() -> Tensor:
-        images, _ = subject.test_images(n_images, data)
+        images, _ = subject.test_images(n_images)
         size = max(1, BATCH_PIXELS // images[0, 0].numel())
         source = None if n_draws is None else subject.generator(0)
         halves = [images[start::2].split(size) * (n_draws or 1) for start in (0, 1)]
         model = subject.folded
         return torch.stack([expected_squared_gradients(model, h, generator=source) for h in halves])
 
-    return subject.cached(("squared gradients", n_images, n_draws, data), compute)
+    return subject.cached(("squared gradients", n_images, n_draws), compute)
 
 
 @functools.lru_cache(4)
@@ -173,8 +166,6 @@ def ablation_auc(
     n_baselines: int,
     n_steps: int = 50,
     stride: int = 1,
-    seed: int = 0,
-    data: str | None = None,
     beside: Mapping[str, Any] | None = None,
 ) -> Result:
     """Area under the curve of `suite.metrics.ablation_curve`, by Integrated Gradients.
@@ -183,9 +174,9 @@ def ablation_auc(
     `beside`, too, if it is given, with other test images as baselines.
     The number of replaced pixels goes from none to all by `stride`; the mean curve is kept.
     """
-    images, labels = subject.test_images(None, data)
+    images, labels = subject.test_images(None)
     correct = _right_of_both(subject, beside, images, labels)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     order = order.to(images.device)
     chosen = order[correct[order]][:n_images]
     others = order[~torch.isin(order, chosen)][:n_baselines]
@@ -206,11 +197,9 @@ def ablation_auc(
 
 
 @functools.lru_cache(N_CORRUPTED_SETS)
-def _corrupted(
-    pixels: bytes, shape: tuple[int, ...], corruption: str, level: int, seed: int
-) -> Tensor:
+def _corrupted(pixels: bytes, shape: tuple[int, ...], corruption: str, level: int) -> Tensor:
     images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(shape)
-    return metrics.corrupted(images, corruption=corruption, level=level, seed=seed)
+    return metrics.corrupted(images, corruption=corruption, level=level, seed=0)
 
 
 def corruption_robustness(
@@ -219,8 +208,6 @@ def corruption_robustness(
     category: str,
     level: int,
     n_images: int | None = None,
-    seed: int = 0,
-    data: str | None = None,
     beside: Mapping[str, Any] | None = None,
 ) -> Result:
     """Mean of `suite.metrics.probability_ratio` over the corruptions of a category.
@@ -228,35 +215,29 @@ def corruption_robustness(
     The class is the label. Images that are classified wrong have no value, nor those that the
     network of the identity `beside`, if it is given, classifies wrong.
     """
-    pixels, labels = subject.test_uint8(n_images, data)
+    pixels, labels = subject.test_uint8(n_images)
     ratios = [
         metrics.probability_ratio(subject.logits, pixels, changed, labels)
-        for changed in _corruptions(pixels, category, level, seed)
+        for changed in _corruptions(pixels, category, level)
     ]
     right = _right_of_both(subject, beside, pixels, labels)
     return Result(torch.stack(ratios).mean(0).double().where(right, torch.nan))
 
 
 def corrupted_accuracy(
-    subject: EvaluatedModel,
-    *,
-    level: int,
-    n_images: int | None = None,
-    category: str | None = None,
-    seed: int = 0,
-    data: str | None = None,
+    subject: EvaluatedModel, *, level: int, n_images: int | None = None, category: str | None = None
 ) -> Result:
     """Share of the corruptions under which the prediction is the label, for each test image.
 
     They are all of `suite.metrics.CORRUPTIONS`, or those of one category.
     """
-    pixels, labels = subject.test_uint8(n_images, data)
-    changed = _corruptions(pixels, category, level, seed)
+    pixels, labels = subject.test_uint8(n_images)
+    changed = _corruptions(pixels, category, level)
     correct = [(subject.predict(images) == labels).double() for images in changed]
     return Result(torch.stack(correct).mean(0))
 
 
-def _corruptions(pixels: Tensor, category: str | None, level: int, seed: int) -> Iterator[Tensor]:
+def _corruptions(pixels: Tensor, category: str | None, level: int) -> Iterator[Tensor]:
     """Yield the corrupted images; smaller ones have their outermost pixels repeated meanwhile."""
     corrupt = _corrupted if pixels.nbytes <= REMEMBERED_BYTES else _corrupted.__wrapped__
     height, width = pixels.shape[-2:]
@@ -265,7 +246,7 @@ def _corruptions(pixels: Tensor, category: str | None, level: int, seed: int) ->
     content = whole.cpu().numpy().tobytes(), tuple(whole.shape)
     for kind in [category] if category else metrics.CORRUPTIONS:
         for name in metrics.CORRUPTIONS[kind]:
-            changed = corrupt(*content, name, level, seed)
+            changed = corrupt(*content, name, level)
             top, left = ((n - m) // 2 for n, m in zip(changed.shape[-2:], (height, width)))
             yield changed[..., top : top + height, left : left + width].to(pixels.device)
 

@@ -33,6 +33,7 @@ WITHIN = 0.05  # of clean accuracy, for settings whose ranks are compared
 DRAWS = 1000
 SHORT = {name: title for name, title in METHODS.items() if name != "none"}
 SHORT |= NAMES["side_by_side"]["short"]
+SENTENCES: dict[str, str] = NAMES["side_by_side"]["sentences"]
 
 
 class Panel(NamedTuple):
@@ -112,13 +113,9 @@ def every_cell(
     wide = cells.assign(text=text).pivot(index="measure", columns="method", values="text")
     names = [name for name in measures if name in wide.index]
     base = cells.groupby("measure")["base"].first()
-    first = pd.DataFrame(
-        {
-            "measure": [measures[name].title for name in names],
-            "without": [f"{base[name]:.3g}" for name in names],
-        },
-        index=names,
-    )
+    columns = {"measure": [measures[name].title for name in names]}
+    columns["without"] = [f"{base[name]:.3g}" for name in names]
+    first = pd.DataFrame(columns, index=names)
     methods = [m for m in SHORT if m in wide]
     parts = [methods[n : n + per_table] for n in range(0, len(methods), per_table)]
     return [first.join(wide.loc[names, part].rename(columns=SHORT)) for part in parts]
@@ -137,24 +134,34 @@ def repeated(cells: pd.DataFrame, others: pd.DataFrame, measures: Mapping[str, M
     stands = standing["stands_other"].astype(bool)
     again, turned = standing[same & stands], standing[~same & stands]
     better, worse = again[again["deviations"] > 0], again[again["deviations"] < 0]
-    other_sign = f": {_by_measure(turned, measures)}" if len(turned) else ""
     only = both[~both["stands"].astype(bool) & both["stands_other"]]
-    return (
-        f"Of {len(standing)} differences that stand on the first data set, {same.sum()} have the "
-        f"same sign on the second. {len(again)} of them stand there, too: better "
-        f"{_by_measure(better, measures)}; worse {_by_measure(worse, measures)}. "
-        f"{len(turned)} stand there with the other sign{other_sign}. "
-        f"Not on the first, but on the second stand {_by_measure(only, measures)}."
-    )
+    listed = {"better": better, "worse": worse, "turned": turned, "only": only}
+    named = {name: _by_measure(part, measures) for name, part in listed.items()}
+    named["turned"] = f": {named['turned']}" if len(turned) else ""
+    counts = {
+        "n": len(standing),
+        "same": same.sum(),
+        "n_again": len(again),
+        "n_turned": len(turned),
+    }
+    return SENTENCES["repeated"].format(**counts, **named)
 
 
 def _by_measure(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
     """Name measures, and the methods of each."""
-    parts = [
-        f"{measures[str(name)].title} ({', '.join(SHORT[method] for method in part['method'])})"
-        for name, part in cells.groupby("measure", sort=False)
-    ]
-    return ", ".join(parts) or "none"
+    titles = {name: measure.title for name, measure in measures.items()}
+    return _listed(cells, {"measure": titles, "method": SHORT}) or "none"
+
+
+def _listed(
+    cells: pd.DataFrame, names: Mapping[str, Mapping[str, str]], between: str = ", "
+) -> str:
+    """Name the values of a column, and of another column those that each has."""
+    (by, outer), (of, inner) = names.items()
+    groups = cells.groupby(by, sort=False)[of]
+    return between.join(
+        f"{outer[str(name)]} ({', '.join(inner[one] for one in part)})" for name, part in groups
+    )
 
 
 def short_number(value: float) -> str:
@@ -247,14 +254,11 @@ def harm(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> tuple[str, str
     """
     worse = cells[cells["matters"].astype(bool) & (cells["deviations"] < 0)]
     stands, beyond = worse["stands"].astype(bool), worse["low"] * worse["high"] > 0
-    texts = []
-    for found in (worse[stands], worse[beyond & ~stands]):
-        parts = [
-            f"{SHORT[str(method)]} ({', '.join(measures[name].title for name in part['measure'])})"
-            for method, part in found.groupby("method", sort=False)
-        ]
-        texts.append("; ".join(parts) or "none")
-    return texts[0], texts[1]
+    names = {"method": SHORT, "measure": {name: m.title for name, m in measures.items()}}
+    clear, vague = (
+        _listed(part, names, "; ") or "none" for part in (worse[stands], worse[beyond & ~stands])
+    )
+    return clear, vague
 
 
 def price(rows: pd.DataFrame, first: str, second: str) -> str:
@@ -311,11 +315,14 @@ def _rank_correlations(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def every_pair(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
     """Write every rank correlation with its interval, from alike to the other way round."""
     ordered = pairs.sort_values("correlation", ascending=False)
-    ends = [Interval(*row) for row in ordered[["correlation", "low", "high"]].to_numpy(float)]
     titles = {name: measure.title for name, measure in measures.items()}
-    return pd.DataFrame(
-        {"one": ordered["second"].map(titles), "other": ordered["first"].map(titles)}
-    ).assign(correlation=[interval_text(found, ".2f") for found in ends])
+    names = {"one": ordered["second"].map(titles), "other": ordered["first"].map(titles)}
+    return pd.DataFrame(names).assign(correlation=_written(ordered))
+
+
+def _written(pairs: pd.DataFrame) -> list[str]:
+    ends = pairs[["correlation", "low", "high"]].to_numpy(float)
+    return [interval_text(Interval(*row), ".2f") for row in ends]
 
 
 def pairs_of_measures(
@@ -329,12 +336,8 @@ def pairs_of_measures(
     for sign in (1, -1):
         ends = pairs["low"] if sign > 0 else -pairs["high"]
         clear = pairs[ends > least].sort_values("correlation", ascending=sign < 0)
-        parts = []
-        for first, second in clear[["first", "second"]].to_numpy(str):
-            ends = clear[(clear["first"] == first) & (clear["second"] == second)]
-            found = Interval(*ends[["correlation", "low", "high"]].to_numpy(float)[0])
-            titles = f"{measures[second].title} and {measures[first].title}"
-            parts.append(f"{titles} ({interval_text(found, '.2f')})")
+        named = zip(clear["second"], clear["first"], _written(clear), strict=True)
+        parts = [f"{measures[a].title} and {measures[b].title} ({text})" for a, b, text in named]
         texts.append("; ".join(parts) or "none")
     return texts[0], texts[1]
 
@@ -350,23 +353,17 @@ def carried_over(pairs: pd.DataFrame, others: pd.DataFrame, measures: Mapping[st
         f"{measures[a].title} and {measures[b].title} ({x:.2f}, there {y:.2f})".replace("-", "−")
         for a, b, x, y in sure.loc[there & ~same, columns].to_numpy()
     ]
-    return (
-        f"Of {len(both)} pairs {len(sure)} have an interval without zero here; {same.sum()} of "
-        f"these have the same sign on the second data set, of {others['n'].max():.0f} settings, "
-        f"and {(same & there).sum()} of them an interval without zero there, too. With the other "
-        f"sign there: {'; '.join(turned) or 'none'}."
-    )
+    counts = {"n": len(both), "sure": len(sure), "same": same.sum(), "n_others": others["n"].max()}
+    again, named = (same & there).sum(), "; ".join(turned) or "none"
+    return SENTENCES["carried_over"].format(**counts, again=again, turned=named)
 
 
 def expected_of(cells: pd.DataFrame, method: str, steps: Mapping[str, float]) -> str:
     """Say what a method gave under attack and what it cost, of the cells of `compared`."""
     of_method = cells[cells["method"] == method].set_index("measure")
     attacked, paid = of_method.loc["attacked"], 100 * of_method.loc["accuracy", ENDS]
-    return (
-        f"accuracy under attack {attacked['base']:.2f} → {attacked['mean']:.2f} "
-        f"({_ends(*attacked[ENDS])}), clean accuracy {_ends(*paid)} points, "
-        f"{attacked['n']} networks, a step {steps[method]:.1f} times as long"
-    )
+    ends = {"gain": _ends(*attacked[ENDS]), "paid": _ends(*paid)}
+    return SENTENCES["expected_of"].format(attacked=attacked, step=steps[method], **ends)
 
 
 def triangle(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
@@ -376,13 +373,21 @@ def triangle(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, 
         sure=(pairs["low"] > 0) | (pairs["high"] < 0),
     ).rename(columns={"correlation": "values"})
     names = [name for name in measures if name in {*pairs["first"], *pairs["second"]}]
-    titles = [measures[name].title for name in names]
+    titles = [(name, measures[name].title) for name in names]
+    pairs = pairs.rename(columns={"first": "row", "second": "column"})
+    return _parts(pairs, dict(titles[1:]), dict(titles[:-1]))
+
+
+def _parts(
+    cells: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, str]
+) -> dict[str, pd.DataFrame]:
+    """Return what `suite.plots.matrix` draws of cells, by rows and columns with their titles."""
     parts = {}
     for part, empty in (("values", np.nan), ("numbers", ""), ("sure", False)):
-        wide = pairs.pivot(index="first", columns="second", values=part)
-        wide = wide.reindex(index=names[1:], columns=names[:-1])
+        wide = cells.pivot(index="row", columns="column", values=part)
+        wide = wide.reindex(index=[*rows], columns=[*columns])
         filled = wide.where(wide.notna(), empty)
-        parts[part] = filled.set_axis(titles[1:]).set_axis(titles[:-1], axis="columns")
+        parts[part] = filled.set_axis([*rows.values()]).set_axis([*columns.values()], axis=1)
     return parts
 
 
@@ -416,12 +421,7 @@ def attacks(p: SimpleNamespace) -> str:
 
 def sizes(p: SimpleNamespace) -> str:
     """Say of how many images the measures of a panel are, and how large its noise is."""
-    return (
-        f"maps and their changes of {p.n_few} images, second derivatives of {p.n_least}, "
-        f"corruptions of {p.n_corrupted}; noise has a standard deviation of {p.noise_std:g} for "
-        f"the change of the gradient and of 0.1 for the Lipschitz estimate, and reaches 0.2 for "
-        f"max-sensitivity, whose values are the largest of {p.n_samples} draws"
-    )
+    return SENTENCES["sizes"].format(**vars(p))
 
 
 def map_grid(
@@ -458,15 +458,11 @@ def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd
     names = [name for name in measures if name in set(cells["measure"])]
     methods = [method for method in SHORT if method in set(cells["method"])]
     cells = cells.assign(numbers=cells["difference"].map(short_number))
+    cells = cells.rename(columns={"measure": "row", "method": "column"})
     cells = cells.rename(columns={"deviations": "values", "stands": "sure"})
     arrows = {1: " ↑", 0: "", -1: " ↓"}  # where better is
-    rows = [measures[name].title + arrows[measures[name].better] for name in names]
-    columns = [SHORT[m] for m in methods]
-    parts = {}
-    for part in ("values", "numbers", "sure"):
-        wide = cells.pivot(index="measure", columns="method", values=part).loc[names, methods]
-        parts[part] = wide.set_axis(rows).set_axis(columns, axis="columns")
-    return parts
+    rows = {name: measures[name].title + arrows[measures[name].better] for name in names}
+    return _parts(cells, rows, {method: SHORT[method] for method in methods})
 
 
 def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]) -> pd.DataFrame:

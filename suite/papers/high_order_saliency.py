@@ -1,6 +1,8 @@
 """High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
 
+import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -129,8 +131,15 @@ def _shown(other: Values) -> tuple[Pretrained, int]:
 
 def plan(parameters: Values) -> Plan:
     """Return the units of the chapter, each with the group that it is of."""
-    by_group = groups(parameters)
-    return Plan(Item(unit, {"group": name}) for name, units in by_group.items() for unit in units)
+    return Plan(
+        Item(
+            unit,
+            {"group": name, "network": network_name(training_of(unit))},
+            keep=name if name in ("pair", "sweep") else "",
+        )
+        for name, units in groups(parameters).items()
+        for unit in units
+    )
 
 
 def per_image(units: Iterable[Unit], keys: Iterable[str], store: Reader) -> pd.DataFrame:
@@ -185,8 +194,9 @@ def collect(
     parameters: Values, computed: pd.DataFrame, store: Reader
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a photograph and measure, and the maps that are drawn."""
-    by_group, computed = groups(parameters), plan(parameters).rows(computed)
-    done = {name: computed[computed["group"] == name] for name in by_group}
+    by_group, planned = groups(parameters), plan(parameters)
+    rows = planned.rows(computed)
+    done = {name: rows[rows["group"] == name] for name in by_group}
     tables = {
         name: per_image(group, done[name]["key"], store)
         for name, group in by_group.items()
@@ -194,21 +204,14 @@ def collect(
     }
     for name in ("quality", "quality_of_smooth"):
         tables[name] = tables[name].rename(columns={"value": "confidence"})
-    rows = _long(tables, parameters["margins"])
-    accuracy = done["accuracy"].assign(
-        metric="accuracy",
-        seed=0,
-        network=[network_name(training_of(u)) for u in by_group["accuracy"]],
-    )
-    rows = pd.concat(
-        [
-            rows,
-            _accuracies(tables),
-            accuracy.reindex(columns=["data", "network", "metric", "value", "seed", "n", "status"]),
-        ]
-    )
-    arrays = _pictures(parameters, by_group, {n: d["key"] for n, d in done.items()}, tables, store)
-    return rows, arrays
+    columns = ["data", "network", "metric", "value", "seed", "n", "status"]
+    accuracy = done["accuracy"].assign(seed=0)[columns]
+    rows = pd.concat([_long(tables, parameters["margins"]), _accuracies(tables), accuracy])
+    drawn = planned.arrays(computed, store, functools.partial(kept_tensors, parameters))
+    arrays = {n.replace("|", "_"): a for n, a in drawn.items() if n != "pair|labels"}
+    arrays["sweep_index"] = np.array([parameters["sweep_image"]])
+    keys = {name: part["key"] for name, part in done.items()}
+    return rows, arrays | _compared(parameters, by_group, keys, tables["quality"], store)
 
 
 def _accuracies(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -261,7 +264,7 @@ def _long(tables: dict[str, pd.DataFrame], margins: Sequence[float]) -> pd.DataF
         if len(tables[group]):
             table = tables[group].rename(columns=names)
             table["confidence"] = among_all(table)
-            parts += [_melted(table, name) for name in names.values()]
+            parts += _melted(table, {name: name for name in names.values()})
     rows = pd.concat(parts, ignore_index=True).dropna(subset="value")
     rows = rows.reindex(columns=[*LABELS, "metric", "value"])
     rows["sure"] = rows["sure"].fillna(pd.Series(sureness(rows["confidence"]), rows.index))
@@ -279,99 +282,86 @@ def sureness(confidence: Any) -> NDArray[Any]:
     return np.select(cases, [np.array(None), np.array("low"), np.array("high")], "between")
 
 
-def _melted(table: pd.DataFrame, column: str, metric: str = "", **labels: Any) -> pd.DataFrame:
-    """Return a column as rows of a metric, with the labels that the table has."""
-    known = [label for label in LABELS if label in table]
-    rows = table[known].assign(value=table[column], metric=metric or column)
-    return rows.assign(**labels)
+def _melted(table: pd.DataFrame, metrics: Mapping[str, str], **labels: Any) -> list[pd.DataFrame]:
+    """Return columns as rows of metrics, by their names, with the labels that the table has."""
+    known = table[[label for label in LABELS if label in table]]
+    return [known.assign(value=table[c], metric=m, **labels) for c, m in metrics.items()]
 
 
 def _of_order(spectra: pd.DataFrame, margins: Sequence[float]) -> list[pd.DataFrame]:
     """Return the rows of what `high_order` measures."""
-    parts = [
-        _melted(spectra, "value", "share"),
-        _melted(spectra, "cosine"),
-        _melted(spectra, "moved"),
-        _melted(spectra, "eigenvalues_1", "largest_eigenvalue"),
-    ]
+    same = {name: name for name in ("cosine", "moved")}
+    parts = _melted(spectra, {"value": "share", **same, "eigenvalues_1": "largest_eigenvalue"})
     whole = spectra[spectra["classes"] == ALL]
     for n, margin in enumerate(margins, start=1):
-        parts.append(_melted(spectra, f"differences_{n}", "difference", margin=margin))
-        parts.append(_melted(whole, f"norms_{n}", "norm", margin=margin))
-        parts += [
-            _melted(whole, f"true_{name}_{n}", "true_loss", margin=margin, saliency=name)
-            for name in ("cafo", "caso")
-        ]
+        at = {"margin": margin}
+        parts += _melted(spectra, {f"differences_{n}": "difference"}, **at)
+        parts += _melted(whole, {f"norms_{n}": "norm"}, **at)
+        for name in ("cafo", "caso"):
+            parts += _melted(whole, {f"true_{name}_{n}": "true_loss"}, **at, saliency=name)
         if margin != second_order.MARGIN:
             continue
-        close = spectra.assign(close=(spectra[f"differences_{n}"] < ALIKE).astype(float))
-        parts.append(_melted(close, "close", "alike", margin=margin))
-        bound = distance_bound(spectra["eigenvalues_1"], margin)
-        relative = spectra.assign(relative=spectra[f"differences_{n}"] / bound)
-        parts.append(_melted(relative, "relative", "relative_distance", margin=margin))
-        random = {"margin": margin, "saliency": "random"}
-        parts.append(_melted(whole, f"true_random_{n}", "true_loss", **random))
+        distance = spectra[f"differences_{n}"]
+        relative = distance / distance_bound(spectra["eigenvalues_1"], margin)
+        of_distance = spectra.assign(close=(distance < ALIKE).astype(float), relative=relative)
+        parts += _melted(of_distance, {"close": "alike", "relative": "relative_distance"}, **at)
+        parts += _melted(whole, {f"true_random_{n}": "true_loss"}, **at, saliency="random")
         for kind in ("first", "second"):
             gap = (whole[f"{kind}_cafo_{n}"] - whole[f"true_cafo_{n}"]).abs()
-            labels = {"margin": margin, "saliency": f"{kind} order"}
-            parts.append(_melted(whole.assign(gap=gap), "gap", "expansion_error", **labels))
+            labels = at | {"saliency": f"{kind} order"}
+            parts += _melted(whole.assign(gap=gap), {"gap": "expansion_error"}, **labels)
     return parts
 
 
 def _of_groups(tables: dict[str, pd.DataFrame]) -> list[pd.DataFrame]:
     """Return the rows of what is measured of maps with and without groups of pixels."""
     parts = []
-    for group in ("quality", "quality_of_smooth"):
-        table = tables[group]
-        for name in QUALITY:
-            found = [str(c) for c in table if str(c).startswith(f"{name}_")]
-            parts += [_melted(table, c, name, saliency=c.removeprefix(f"{name}_")) for c in found]
+    for group, name in itertools.product(("quality", "quality_of_smooth"), QUALITY):
+        parts += _by_saliency(tables[group], f"{name}_", name)
     if len(tables["objective"]):
         objective = tables["objective"].rename(columns={"value": "true_caso"})
-        parts += [_melted(objective, f"true_{n}", "group_loss", saliency=n) for n in OBJECTIVE]
-        parts += [_melted(objective, name) for name in ("ten_cosine", "ten_norm")]
-    objects = tables["objects"]
-    shares = [str(c) for c in objects if str(c)[:6] == "share_" and objects[c].notna().any()]
-    for scene in SCENES if shares else ():
-        table = objects[objects["scene"] == scene]
-        parts += [
-            _melted(table, c, f"on_{scene}", saliency=c.removeprefix("share_")) for c in shares
-        ]
+        for name in OBJECTIVE:
+            parts += _melted(objective, {f"true_{name}": "group_loss"}, saliency=name)
+        parts += _melted(objective, {name: name for name in ("ten_cosine", "ten_norm")})
+    objects = tables["objects"].dropna(axis="columns", how="all")
+    for scene in SCENES if len(objects) else ():
+        parts += _by_saliency(objects[objects["scene"] == scene], "share_", f"on_{scene}")
     return [part for part in parts if len(part)]
 
 
-def _pictures(
+def _by_saliency(table: pd.DataFrame, start: str, metric: str) -> list[pd.DataFrame]:
+    """Return the columns whose names start so as rows of a metric; how they end is the saliency."""
+    endings = [str(c).removeprefix(start) for c in table if str(c).startswith(start)]
+    return [
+        part
+        for ending in endings
+        for part in _melted(table, {f"{start}{ending}": metric}, saliency=ending)
+    ]
+
+
+def _compared(
     parameters: Values,
     by_group: Mapping[str, list[Unit]],
-    keys: dict[str, Any],
-    tables: Mapping[str, pd.DataFrame],
+    keys: Mapping[str, Any],
+    quality: pd.DataFrame,
     store: Reader,
 ) -> dict[str, NDArray[Any]]:
-    """Return the maps that are drawn, and what stands beside them."""
-    p = SimpleNamespace(**parameters)
-    pair, sweep = (store.read_tensors(keys[name].iloc[0]) or {} for name in ("pair", "sweep"))
-    arrays = {f"pair_{name}": pair[name].numpy() for name in ("index", "predicted", "confidence")}
-    arrays["pair_maps"] = _shrunk(pair["maps"]).numpy()
-    arrays |= {f"sweep_{name}": v.numpy() for name, v in sweep.items() if v.ndim == 1}
-    for name in ("cafo_maps", "caso_maps", "clipped_maps"):
-        arrays[f"sweep_{name}"] = _shrunk(sweep[name]).numpy()
-    arrays["sweep_index"] = np.array([p.sweep_image])
-    drawn: dict[int, dict[str, NDArray[Any]]] = {}
+    """Return the maps of the photographs that all methods have, and what the network says."""
+    drawn: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
     for group in ("quality", "quality_of_smooth"):
         for unit, key in zip(by_group[group], keys[group], strict=True):
             settings = unit.settings if isinstance(unit, Measurement) else {}
             if settings.get("keep_maps"):
                 maps = _shrunk((store.read_tensors(key) or {})["maps"])[0].numpy()
-                of = drawn.setdefault(settings["first"], {})
-                of |= dict(zip(settings["saliencies"], maps, strict=True))
-    every = sorted(image for image in drawn if p.saliencies[0] in drawn[image])
+                drawn[settings["first"]] |= zip(settings["saliencies"], maps, strict=True)
+    every = sorted(image for image in drawn if parameters["saliencies"][0] in drawn[image])
     if not every:
-        return arrays
-    quality = tables["quality"].set_index("image").loc[every]
-    arrays["compared_index"] = np.array(every)
-    arrays["compared_predicted"] = quality["predicted"].to_numpy(int)
-    arrays["compared_confidence"] = quality["confidence"].to_numpy()
-    for saliency in dict.fromkeys([*p.smooth_saliencies, *p.saliencies]):
+        return {}
+    shown = quality.set_index("image").loc[every]
+    arrays = {"compared_index": np.array(every)}
+    arrays["compared_predicted"] = shown["predicted"].to_numpy(int)
+    arrays["compared_confidence"] = shown["confidence"].to_numpy()
+    for saliency in dict.fromkeys([*parameters["smooth_saliencies"], *parameters["saliencies"]]):
         if all(saliency in drawn[image] for image in every):
             arrays[f"compared_{saliency}"] = np.stack([drawn[i][saliency] for i in every])
     return arrays

@@ -36,6 +36,7 @@ OF_PANEL = dict.fromkeys(
 )
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
+LABELLED = ("counts", "scale", "steps")  # settings of attacks that are labels
 DEFAULTS = {"metric": "training_loss", "battery": "none", "test": "own", "part": "", **NO_ATTACK}
 
 Settings = dict[str, Any]
@@ -161,34 +162,30 @@ def _attack(name: str, n_images: int, epsilon: float, **attack_settings: Any) ->
 
 def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]:
     """Yield attacks that are harder to fool, by the names of their parts."""
-    n, across = p.n_battery, {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
+    across = {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
+    alone = {"keep_images": False}
     for size in p.epsilons:
-        yield "radii", _attack("pgd", n, size, **across)
+        yield "radii", _attack("pgd", p.n_battery, size, **across)
     yield from _auto(p)
     if model.seed in p.squared_seeds and model.variant in COMPARED:
         for size in p.auto_epsilons:
-            without = _auto_attack(p, size, parts=WITHOUT_SQUARE)
-            yield "auto without square", without | {"keep_images": False}
+            yield "auto without square", _auto_attack(p, size, parts=WITHOUT_SQUARE) | alone
     if not p.epsilon:
         return
-    ce = {"parts": ["apgd-ce"], "steps": p.pgd_steps}
-    yield "parts", _attack("auto_attack", n, p.epsilon, **ce)
-    yield "parts", _attack("auto_attack", n, p.epsilon, **ce | {"parts": ["apgd-t"]})
+    ce, targeted = ({"parts": [part], "steps": p.pgd_steps} for part in ("apgd-ce", "apgd-t"))
     square = {"parts": ["square"], "queries": p.square_queries or p.n_queries}
-    yield "parts", _attack("auto_attack", n, p.epsilon, **square)
-    if p.square_queries and model.variant == ALL_THREE:
-        for part in (ce | {"parts": ["apgd-t"]}, square):
-            yield "small parts", _attack("auto_attack", n, p.small_epsilon, **part)
+    for part in (ce, targeted, square):
+        yield "parts", _attack("auto_attack", p.n_battery, p.epsilon, **part)
+    for part in (targeted, square) if p.square_queries and model.variant == ALL_THREE else ():
+        yield "small parts", _attack("auto_attack", p.n_battery, p.small_epsilon, **part)
+    crossing = _attack("pgd", p.n_battery, p.epsilon, **across)
     for scale in p.scales:
-        settings = _attack("pgd", n, p.epsilon, **across)
-        yield "scale", settings | {"scale": scale}
-    pair = {"none": ALL_THREE, ALL_THREE: "none"}
-    if model.variant in pair:
-        other = identity(training(p, main_model(p, pair[model.variant], model.seed)))
-        settings = _attack("pgd", n, p.epsilon, **across)
-        yield "transfer", settings | {"source": other, "keep_images": False}
+        yield "scale", crossing | {"scale": scale}
+    if other := {"none": ALL_THREE, ALL_THREE: "none"}.get(model.variant):
+        source = identity(training(p, main_model(p, other, model.seed)))
+        yield "transfer", crossing | {"source": source} | alone
     for steps in p.steps_swept:
-        yield "steps", _attack("pgd", n, p.epsilon, steps=steps)
+        yield "steps", _attack("pgd", p.n_battery, p.epsilon, steps=steps)
 
 
 def _auto_attack(p: SimpleNamespace, epsilon: float, **parts: Any) -> Settings:
@@ -227,19 +224,10 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
 
 def _labels(battery: str, settings: Settings) -> Settings:
     """Return what the rows of an attack are selected by."""
-    labels: Settings = {
-        "metric": "robust_accuracy",
-        "battery": battery,
-        "counts": "unchanged",
-        "steps": 1,
-    }
-    named = ("attack", "epsilon", "counts", "scale")
-    labels |= {name: settings[name] for name in named if name in settings}
-    labels |= settings.get("attack_settings", {})
-    labels["parts"] = "+".join(labels.get("parts", ()))
-    labels["epsilon"] = rounded(settings["epsilon"])
-    for name in ("relative_step", "queries"):
-        labels.pop(name, None)
+    given = settings | settings.get("attack_settings", {})
+    labels = {"metric": "robust_accuracy", "battery": battery, "counts": "unchanged", "steps": 1}
+    labels |= {name: given[name] for name in ("attack", *LABELLED) if name in given}
+    labels |= {"parts": "+".join(given.get("parts", ())), "epsilon": rounded(given["epsilon"])}
     return labels | ({"attack": "transfer"} if "source" in settings else {})
 
 

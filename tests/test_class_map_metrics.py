@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from suite.errors import UsageError
 from suite.metrics import (
     effective_receptive_field,
     erf_distance,
@@ -62,22 +61,13 @@ def test_erf_distance_of_given_gradients():
     centre, corner = 5 * random(1, 6, 6) - 2, random(1, 6, 6, seed=1) - 0.5
     model, x = CentreAndCorner(centre, corner), random(3, 1, 6, 6, seed=2)
 
-    def z(values, of=None):
-        of = values if of is None else of
-        return ((values - of.mean()) / of.std(correction=0)).abs().mean().expand(3)
+    def z(values):
+        return ((values - values.mean()) / values.std(correction=0)).abs().mean().expand(3)
 
-    both = torch.stack([centre, corner])
-    expected = {
-        "none": (centre.abs().mean().expand(3), corner.abs().mean().expand(3)),
-        "each": (z(centre), z(corner)),
-        "together": (z(centre, both), z(corner, both)),
-    }
-    for way, (middle, edge) in expected.items():
-        found = erf_distance(model, x, normalise=way)
-        torch.testing.assert_close(found.centre, middle)
-        torch.testing.assert_close(found.corner, edge)
-        torch.testing.assert_close(found.distance, middle - edge)
-    assert torch.equal(erf_distance(model, x).distance, erf_distance(model, x, normalise="each")[2])
+    found = erf_distance(model, x)
+    torch.testing.assert_close(found.centre, z(centre))
+    torch.testing.assert_close(found.corner, z(corner))
+    torch.testing.assert_close(found.distance, z(centre) - z(corner))
 
 
 def test_a_location_that_sees_nothing_has_no_receptive_field():
@@ -110,8 +100,6 @@ def test_receptive_fields_leave_the_network_alone_and_work_for_a_real_one():
     torch.testing.assert_close(together.distance[1:2], alone.distance)
     assert all(p.grad is None for p in network.parameters())
     assert not x.requires_grad
-    with pytest.raises(UsageError, match="unknown normalise 'eech': did you mean 'each'"):
-        erf_distance(network.class_maps, x, normalise="eech")
 
 
 @pytest.mark.parametrize("size", [(2, 2), (1, 5), (7, 2)])

@@ -22,7 +22,7 @@ density_change: n_images n_samples=1 noise_std published=True seed=0
 density_gradient: n_images part='whole'
 effective_receptive_field: location n_images
 entropy: n_images saliency
-erf_distance: n_images normalise='each' part='distance'
+erf_distance: n_images part='distance'
 exact_share: first=0 n_images step=1
 faithfulness_estimate: n_images patch=1 saliency score='probability'
 feature_leakage: alone=False n_images other=False relative=False \

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from reglib.autodiff import input_gradient
-from suite.errors import unknown
 
 
 class ERFDistance(NamedTuple):
@@ -55,53 +54,38 @@ def effective_receptive_field(
         return input_gradient(maps[:, :, row, column], x)
 
 
-def erf_distance(
-    maps_of: Callable[[Tensor], Tensor], images: Tensor, *, normalise: str = "each"
-) -> ERFDistance:
+def erf_distance(maps_of: Callable[[Tensor], Tensor], images: Tensor) -> ERFDistance:
     r"""Compare the effective receptive fields of the centre and of the corner of the maps.
 
     .. math:: \text{ERF}(l) = \frac{1}{n} \sum_{ij} \left| z_{ij}(l) \right|, \qquad
        \text{ERF}(\text{centre}) - \text{ERF}(\text{corner})
 
-    Of gradients that are normalised to mean 0 and standard deviation 1 *each*, this measures how
-    evenly a gradient is spread: 0.8 if its values are normal, next to 0 if few pixels have all of
-    it. How large it is matters only if both are normalised *together*, or if *none* is.
+    Each gradient is normalised to mean 0 and standard deviation 1, so this measures how evenly it
+    is spread, and not how large it is: 0.8 if its values are normal, next to 0 if few pixels have
+    all of it.
 
     Args:
         maps_of, images: see `effective_receptive_field`. The corner is (0, 0), the centre
             ((h - 1) // 2, (w - 1) // 2): the fourth of seven, as in the paper.
-        normalise: "each" gradient by its own mean and standard deviation, both of an image
-            "together", or "none".
 
     Returns:
         For each image; zero where a gradient is constant.
 
     Raises:
-        UsageError: unknown way to normalise.
         ValueError: maps that do not depend on the images, or are smaller than 3 x 3, of which the
             centre would be the corner.
 
     Source: definition 4.1 and section B.1 of :cite:t:`topgap`, which does not say over what the
     gradients are normalised.
     """
-    if normalise not in ("each", "together", "none"):
-        raise unknown("normalise", normalise, ["each", "together", "none"])
     with torch.no_grad():
         height, width = maps_of(images[:1]).shape[-2:]
     check_map_size(height, width)
     centre = ((height - 1) // 2, (width - 1) // 2)
-    fields = torch.stack(
-        [
-            effective_receptive_field(maps_of, images, location=place).flatten(1)
-            for place in (centre, (0, 0))
-        ],
-        dim=1,
-    )  # (B, 2, C * H * W)
-    if normalise != "none":
-        over = (2,) if normalise == "each" else (1, 2)
-        spread = fields.std(over, correction=0, keepdim=True)
-        deviation = fields - fields.mean(over, keepdim=True)
-        fields = deviation / torch.where(spread > 0, spread, 1)
+    places = (effective_receptive_field(maps_of, images, location=at) for at in (centre, (0, 0)))
+    fields = torch.stack([field.flatten(1) for field in places], dim=1)  # (B, 2, C * H * W)
+    spread = fields.std(2, correction=0, keepdim=True)
+    fields = (fields - fields.mean(2, keepdim=True)) / torch.where(spread > 0, spread, 1)
     middle, corner = fields.abs().mean(2).T
     return ERFDistance(middle, corner, middle - corner)
 

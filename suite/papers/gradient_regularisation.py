@@ -277,22 +277,14 @@ def readings(table: pd.DataFrame) -> pd.DataFrame:
                 continue
             squares = tables.select(by_squares, **dict(zip(PANEL, panel))).dropna(subset="value")
             x = defined["alpha"], defined["value"]
-            rows.append(
-                {
-                    "on": panel_name(panel),
-                    "map": MAP_NAMES[saliency],
-                    "score": score,
-                    "ρ, pixels": interval_text(correlation(*x), "+.2f"),
-                    "ρ, squares": interval_text(
-                        correlation(squares["alpha"], squares["value"]), "+.2f"
-                    ),
-                    "Pearson, pixels": interval_text(
-                        pearson_interval(np.log10(x[0]), x[1]), "+.2f"
-                    ),
-                    "networks": len(defined),
-                    "images": int(part["n"].min()),
-                }
-            )
+            intervals = {
+                "ρ, pixels": correlation(*x),
+                "ρ, squares": correlation(squares["alpha"], squares["value"]),
+                "Pearson, pixels": pearson_interval(np.log10(x[0]), x[1]),
+            }
+            row = {"on": panel_name(panel), "map": MAP_NAMES[saliency], "score": score}
+            row |= {name: interval_text(each, "+.2f") for name, each in intervals.items()}
+            rows.append(row | {"networks": len(defined), "images": int(part["n"].min())})
     return pd.DataFrame(rows)
 
 

@@ -170,15 +170,11 @@ def erf_distance(
     *,
     n_images: int,
     part: Literal["distance", "centre", "corner"] = "distance",
-    normalise: Literal["each", "together", "none"] = "each",
 ) -> Result:
     """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
     network = _with_class_maps(subject.folded, subject.unit.network)
     images, _ = subject.test_images(n_images)
-    distances = [
-        metrics.erf_distance(network.class_maps, batch, normalise=normalise)
-        for batch in images.split(IMAGES)
-    ]
+    distances = [metrics.erf_distance(network.class_maps, x) for x in images.split(IMAGES)]
     return Result(torch.cat([getattr(one, part) for one in distances]))
 
 

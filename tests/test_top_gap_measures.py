@@ -79,11 +79,10 @@ def test_class_maps_are_measured_in_batches():
     torch.testing.assert_close(values("mask_iou_beyond_others").per_image, beyond, equal_nan=True)
 
 
-@pytest.mark.parametrize("normalise", ["each", "together", "none"])
-def test_parts_of_the_erf_distance(normalise):
-    expected = metrics.erf_distance(subject().network.class_maps, images()[0], normalise=normalise)
+def test_parts_of_the_erf_distance():
+    expected = metrics.erf_distance(subject().network.class_maps, images()[0])
     for part in ("centre", "corner", "distance"):
-        found = values("erf_distance", part=part, normalise=normalise).per_image
+        found = values("erf_distance", part=part).per_image
         torch.testing.assert_close(found, getattr(expected, part))
 
 

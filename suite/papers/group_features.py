@@ -1,8 +1,9 @@
 """Measurements of maps with group-features: their quality, their objective, where they lie."""
 
 import warnings
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ from suite.training.evaluated import EvaluatedModel, Result
 
 GREY = 0.5
 CLIPPED = "clipped_"
+CURVES = {"insertion": metrics.insertion_curve, "deletion": metrics.deletion_curve}
 Area = tuple[slice, slice]
 
 
@@ -64,19 +66,31 @@ def interpretation_quality(
         (B, S, H, W).
     """
 
+    model = subject.folded
+
     def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
-        maps = maps_of(subject.folded, images, predicted, saliencies)
-        effects = metrics.patch_effects(subject.folded, images, predicted, patch=patch).abs()
-        gradient = loss_gradient(subject.folded, images, predicted)
-        columns = [
-            _quality(subject.folded, images, predicted, m, gradient, effects, patch, n_steps)
-            for m in maps
-        ]
-        numbers = {name: torch.stack([c[name] for c in columns], 1) for name in columns[0]}
+        maps = maps_of(model, images, predicted, saliencies)
+        effects = metrics.patch_effects(model, images, predicted, patch=patch).abs()
+        gradient = loss_gradient(model, images, predicted)
+        shown: dict[str, Any] = {"n_steps": n_steps, "baseline": GREY}
+        numbers: dict[str, list[Tensor]] = defaultdict(list)
+        for m in maps:
+            sizes = m.abs().sum(1, keepdim=True)
+            order = ranks(sizes, gradient.abs().sum(1, keepdim=True))
+            for name, curve in CURVES.items():
+                area = metrics.area_under_curve(curve(order, model, images, predicted, **shown))
+                numbers[name].append(area.double())
+            in_patches = nn.functional.avg_pool2d(sizes, patch)
+            numbers["faithfulness"].append(metrics.faithfulness_estimate(in_patches, effects))
+            numbers["entropy"].append(metrics.entropy(sizes).double())
+            numbers["sparsity"].append(zeros_of(m))
+            largest, in_map = clipped_to(gradient, zeros_of(m)) != 0, m != 0
+            numbers["overlap"].append(_share(largest & in_map, largest | in_map))
         if keep_maps:
-            numbers["maps"] = torch.stack([as_uint8(normalised_for_display(m)) for m in maps], 1)
-        return numbers | {"confidence": confidence, "predicted": predicted}
+            numbers["maps"] = [as_uint8(normalised_for_display(m)) for m in maps]
+        stacked = {name: torch.stack(columns, 1) for name, columns in numbers.items()}
+        return stacked | {"confidence": confidence, "predicted": predicted}
 
     return in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "confidence")
 
@@ -114,37 +128,6 @@ def maps_of(
 def zeros_of(maps: Tensor) -> Tensor:
     """Return the share of the values of each map that are exactly zero, (B,)."""
     return (maps == 0).flatten(1).double().mean(1)
-
-
-def _quality(
-    model: nn.Module,
-    images: Tensor,
-    predicted: Tensor,
-    maps: Tensor,
-    gradient: Tensor,
-    effects: Tensor,
-    patch: int,
-    n_steps: int,
-) -> dict[str, Tensor]:
-    sizes = maps.abs().sum(1, keepdim=True)
-    in_patches = nn.functional.avg_pool2d(sizes, patch)
-    order = ranks(sizes, gradient.abs().sum(1, keepdim=True))
-    inserted, deleted = (
-        metrics.area_under_curve(
-            curve(order, model, images, predicted, n_steps=n_steps, baseline=GREY)
-        )
-        for curve in (metrics.insertion_curve, metrics.deletion_curve)
-    )
-    sparsity = zeros_of(maps)
-    largest, in_map = clipped_to(gradient, sparsity) != 0, maps != 0
-    return {
-        "insertion": inserted.double(),
-        "deletion": deleted.double(),
-        "faithfulness": metrics.faithfulness_estimate(in_patches, effects),
-        "entropy": metrics.entropy(sizes).double(),
-        "sparsity": sparsity,
-        "overlap": _share(largest & in_map, largest | in_map),
-    }
 
 
 def ranks(maps: Tensor, ties: Tensor) -> Tensor:

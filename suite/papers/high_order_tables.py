@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from suite.data import class_names, load_data
+from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.evidence.statistics import mean_interval, spearman
@@ -23,6 +24,7 @@ SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
 ENDS = {"low": "at most 0.5", "high": "at least 0.95"}
 LEAST = 3  # photographs of which a mean is shown
+SHAPE = {"share": "share of λ₁²", "cosine": "|cos(g, v₁)|", "difference": "‖CASO − CAFO‖"}
 QUALITY_COLUMNS = {name: name for name in QUALITY}
 SCENE_COLUMNS = {"on_box": "on the object of a box", "on_pair": "on the named one of a pair"}
 Rows = list[list[NDArray[Any] | None]]
@@ -41,11 +43,9 @@ def select(
     With `smooth` None those of both, and with `classes` those where so many were kept (or where
     none could be left out). Further columns have the values of `where`.
     """
-    rows = table[table["metric"] == metric]
+    rows = tables.select(table, metric=metric, **where)
     if smooth is not None:
         rows = rows[rows["network"].isin(SMOOTH) == smooth]
-    for name, value in where.items():
-        rows = rows[rows[name] == value]
     return rows[rows["classes"].isna() | (rows["classes"] == classes)]
 
 
@@ -169,18 +169,12 @@ def objective_table(rows: pd.DataFrame) -> pd.DataFrame:
                 continue
             wide = part.pivot_table(index="image", columns="saliency", values="value")
             norms = select(rows, "norm", smooth=None, margin=margin, sure=sure)
-            lines.append(
-                {
-                    "top probability": words,
-                    "margin of λ₂": f"{margin:g}",
-                    "n": len(wide),
-                    "norm, median": f"{norms['value'].median():.2g}",
-                    "loss gained, CAFO": f"{wide['cafo'].mean():.3g}",
-                    "CASO": f"{wide['caso'].mean():.3g}",
-                    "CASO ÷ CAFO": _ratio(wide["caso"], wide["cafo"]),
-                    "CASO is ahead": f"{(wide['caso'] > wide['cafo']).mean():.0%}",
-                }
-            )
+            first, second = wide["cafo"], wide["caso"]
+            line = {"top probability": words, "margin of λ₂": f"{margin:g}", "n": len(wide)}
+            line |= {"norm, median": f"{norms['value'].median():.2g}"}
+            line |= {"loss gained, CAFO": f"{first.mean():.3g}", "CASO": f"{second.mean():.3g}"}
+            line |= {"CASO ÷ CAFO": _ratio(second, first)}
+            lines.append(line | {"CASO is ahead": f"{(second > first).mean():.0%}"})
     return pd.DataFrame(lines)
 
 
@@ -231,23 +225,20 @@ def expansion_table(results: Sequence[Results]) -> pd.DataFrame:
                 continue
             wide = rows.pivot_table(index="image", columns="saliency", values="value")
             true = main(result, "true_loss", margin=MARGIN, sure=sure, saliency="cafo")
-            lines.append(
-                {
-                    "profile": result.provenance["profile"],
-                    "top probability": words,
-                    "n": len(wide),
-                    "true rise, median": f"{true['value'].median():.3g}",
-                    "error to first order, median": f"{wide['first order'].median():.3g}",
-                    "to second order": f"{wide['second order'].median():.3g}",
-                    "second ÷ first": _ratio(wide["second order"], wide["first order"]),
-                }
-            )
+            medians = {
+                "true rise, median": true["value"],
+                "error to first order, median": wide["first order"],
+                "to second order": wide["second order"],
+            }
+            line = {"profile": result.provenance["profile"], "top probability": words}
+            line |= {"n": len(wide)} | {n: f"{v.median():.3g}" for n, v in medians.items()}
+            ratio = _ratio(wide["second order"], wide["first order"])
+            lines.append(line | {"second ÷ first": ratio})
     return pd.DataFrame(lines)
 
 
 def curved_table(result: Results) -> pd.DataFrame:
     """Return what the Hessian is like in smooth networks, and in the same ones with ReLU."""
-    columns = {"cosine": "|cos(g, v₁)|", "share": "share of λ₁²", "difference": "‖CASO − CAFO‖"}
     names = [*SMOOTH, "resnet", "efficientnet_lite0"]
     lines = []
     for (data, network), rows in result.frame.groupby(["data", "network"], sort=False):
@@ -256,9 +247,8 @@ def curved_table(result: Results) -> pd.DataFrame:
         line = {"network": name_of(network), "photographs": name_of(data)}
         accuracy = select(rows, "accuracy", smooth=None)["value"]
         line["accuracy"] = f"{accuracy.mean():.2f}" if len(accuracy) else "–"
-        for metric, column in columns.items():
-            where: dict[str, Any] = {"margin": MARGIN} if metric == "difference" else {}
-            part = select(rows, metric, smooth=None, **where)
+        for metric in ("cosine", "share", "difference"):
+            column, part = SHAPE[metric], select(rows, metric, smooth=None, **_margin_of(metric))
             rho = spearman(part["confidence"], part["value"]) if len(part) >= LEAST else np.nan
             line["n"] = f"{len(part)}"
             line[column] = f"{part['value'].median():.2f} ({_quartiles(part['value'])})"
@@ -270,21 +260,19 @@ def curved_table(result: Results) -> pd.DataFrame:
 def classes_table(result: Results) -> pd.DataFrame:
     """Return shares, cosines and distances of the same photographs with fewer classes."""
     counts = result.provenance["parameters"]["class_counts"]
-    columns: dict[str, dict[str, Any]] = {
-        "share": {},
-        "cosine": {},
-        "difference": {"margin": MARGIN},
-    }
     means = {}
-    for metric, where in columns.items():
-        rows = by_classes(result.frame, metric, counts, **where)
+    for metric in SHAPE:
+        rows = by_classes(result.frame, metric, counts, **_margin_of(metric))
         for network, part in rows.groupby("network", sort=False):
             means[network, metric] = mean_text(part["value"], ".3f")
             means[network, "n"] = f"{len(part)}"
-    wide = pd.Series(means).unstack().reindex(columns=["n", *columns])
-    names = {"share": "share of λ₁²", "cosine": "|cos(g, v₁)|", "difference": "‖CASO − CAFO‖"}
+    wide = pd.Series(means).unstack().reindex(columns=["n", *SHAPE])
     wide = wide.reindex([*(f"{count} classes" for count in counts), "all classes"])
-    return wide.rename(columns=names).rename_axis("classes").reset_index()
+    return wide.rename(columns=SHAPE).rename_axis("classes").reset_index()
+
+
+def _margin_of(metric: str) -> dict[str, Any]:
+    return {"margin": MARGIN} if metric == "difference" else {}
 
 
 def pictures(result: Results, name: str) -> tuple[list[NDArray[Any] | None], list[str]]:

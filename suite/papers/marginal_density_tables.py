@@ -359,8 +359,5 @@ def perturbation_curves(results: Iterable[Results]) -> pd.DataFrame:
 
 def by_reading(rows: pd.DataFrame) -> pd.DataFrame:
     """Name each row by its metric, and by norm and step size of PGD-20, in the column `column`."""
-    names = [
-        f"{norm}, steps of {step:g}" if str(metric).startswith("pgd_") else metric
-        for metric, norm, step in zip(rows["metric"], rows["norm"], rows["step_size"], strict=True)
-    ]
-    return rows.assign(column=names)
+    names = rows["norm"] + rows["step_size"].map(", steps of {:g}".format)
+    return rows.assign(column=names.where(rows["metric"].str.startswith("pgd_"), rows["metric"]))

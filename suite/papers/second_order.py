@@ -1,6 +1,7 @@
 """Measurements of the loss to second order, and of interpretations, for each image of a network."""
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -154,10 +155,14 @@ def _changes(
         # CAFO and noise point in one direction at all margins: one product is enough.
         curved = vectors if name == "caso" else vectors[:1]
         curvatures = [curvature(loss, v) for v in curved] * (len(vectors) // len(curved))
-        moves = zip(vectors, curvatures, norms.unbind(1), strict=True)
-        columns = [_change(model, images, index, loss, v, c, rho) for v, c, rho in moves]
-        for kind, values in zip(("first", "second", "true"), zip(*columns), strict=True):
-            numbers[f"{kind}_{name}"] = torch.stack(values, 1)
+        changes: dict[str, list[Tensor]] = defaultdict(list)
+        for v, c, norm in zip(vectors, curvatures, norms.unbind(1), strict=True):
+            rho = norm.double()
+            slope = rho * (loss.gradient.flatten(1) * v).sum(1).double()
+            changes["first"].append(slope)
+            changes["second"].append(slope + rho**2 * c / 2)
+            changes["true"].append(loss_change(model, images, index, norm[:, None] * v))
+        numbers |= {f"{kind}_{name}": torch.stack(each, 1) for kind, each in changes.items()}
     return numbers
 
 
@@ -169,22 +174,6 @@ def normal(like: Tensor, generator: torch.Generator) -> Tensor:
 def curvature(loss: SurrogateLoss, vectors: Tensor) -> Tensor:
     r"""Return :math:`v^T H v` of vectors (B, d), one for each image, (B,)."""
     return (vectors * loss.product(vectors.view_as(loss.gradient)).flatten(1)).sum(1).double()
-
-
-def _change(
-    model: nn.Module,
-    images: Tensor,
-    index: Tensor,
-    loss: SurrogateLoss,
-    vectors: Tensor,
-    curvature: Tensor,
-    norms: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the change of the loss along unit vectors: to first, to second order, and true."""
-    rho = norms.double()
-    first = rho * (loss.gradient.flatten(1) * vectors).sum(1).double()
-    true = loss_change(model, images, index, norms[:, None] * vectors)
-    return first, first + rho**2 * curvature / 2, true
 
 
 @torch.no_grad()

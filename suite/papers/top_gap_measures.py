@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from reglib.autodiff import input_gradient
 from reglib.top_gap import TopGAPNet
 from suite import metrics
-from suite.attacks import ATTACKS, AUTO_ATTACK, NORMS, Attacked, judged
+from suite.attacks import ATTACKS, AUTO_ATTACK, NORMS, judged
 from suite.data import ImageData
 from suite.errors import UsageError, check_call, expected, unknown
 from suite.training.evaluated import EvaluatedModel, Result
@@ -42,37 +42,24 @@ def robust_accuracy(
     What is attacked has its logits multiplied by `scale`, which changes no prediction, but the size
     of gradients that would otherwise round to zero.
     """
-    attacked_model = subject
-    if source is not None:
-        attacked_model = subject.related(training_of(from_identity(source)))
-    images = _attacked(attacked_model, attack, epsilon, n_images, attack_settings, scale, seed)
-    result = _judged(subject, images)
-    values = result.unchanged if counts == "unchanged" else result.correct
-    return Result(values.double(), {"images": images} if keep_images else {})
-
-
-def _attacked(
-    subject: EvaluatedModel,
-    attack: str,
-    epsilon: float,
-    n_images: int,
-    attack_settings: Values | None,
-    scale: float,
-    seed: int,
-) -> Tensor:
-    """Return attacked images, made once for all the metrics of a network that need them."""
-    if subject.pixel_range != (0, 1):
+    attacked = subject if source is None else subject.related(training_of(from_identity(source)))
+    if attacked.pixel_range != (0, 1):
         raise UsageError(
             "robust_accuracy: expected a network of images in [0, 1], got one trained "
-            f"with pixel_range {subject.pixel_range}"
+            f"with pixel_range {attacked.pixel_range}"
         )
     settings = {"epsilon": epsilon, **(attack_settings or {})}
+    # The images are made once for all the measurements of a network that need them.
     key = ("attacked", attack, n_images, seed, scale, json.dumps(settings, sort_keys=True))
     if "generator" in inspect.signature(ATTACKS[attack]).parameters:
-        settings["generator"] = subject.generator(seed)
-    images = subject.test_images(n_images)
-    network = subject.folded if scale == 1 else Scaled(subject.folded, scale)
-    return subject.cached(key, lambda: ATTACKS[attack](network, *images, **settings).images)
+        settings["generator"] = attacked.generator(seed)
+    network = attacked.folded if scale == 1 else Scaled(attacked.folded, scale)
+    shown = attacked.test_images(n_images)
+    images = attacked.cached(key, lambda: ATTACKS[attack](network, *shown, **settings).images)
+    clean, labels = subject.test_images(n_images)
+    result = judged(subject.folded, clean, images, labels)
+    values = result.unchanged if counts == "unchanged" else result.correct
+    return Result(values.double(), {"images": images} if keep_images else {})
 
 
 class Scaled(nn.Module):
@@ -84,11 +71,6 @@ class Scaled(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.scale * self.network(images)
-
-
-def _judged(subject: EvaluatedModel, attacked: Tensor) -> Attacked:
-    images, labels = subject.test_images(len(attacked))
-    return judged(subject.folded, images, attacked, labels)
 
 
 def _with_class_maps(network: nn.Module, name: str) -> TopGAPNet:

@@ -44,24 +44,16 @@ class Attacked(NamedTuple):
     correct: Tensor
 
 
-def judged(
-    model: nn.Module,
-    images: Tensor,
-    attacked: Tensor,
-    labels: Tensor,
-    *,
-    batch_size: int = BATCH_SIZE,
-) -> Attacked:
+def judged(model: nn.Module, images: Tensor, attacked: Tensor, labels: Tensor) -> Attacked:
     """Evaluate a network on attacked images, possibly crafted on another network.
 
     Args:
         model: network; a copy in evaluation mode is asked.
         images, attacked: clean and attacked images, (B, C, H, W).
         labels: (B,).
-        batch_size: images at a time.
     """
     frozen = folded_copy(model)
-    before, after = (_predicted(frozen, x, batch_size) for x in (images, attacked))
+    before, after = (_predicted(frozen, x) for x in (images, attacked))
     unchanged = before == after
     return Attacked(attacked, unchanged, unchanged & (before == labels))
 
@@ -75,24 +67,16 @@ def _attack(prepare: Callable[..., Perturb]) -> Callable[..., Attacked]:
     """
 
     @wraps(prepare, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-    def attack(
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        *,
-        batch_size: int = BATCH_SIZE,
-        **settings: Any,
-    ) -> Attacked:
+    def attack(model: nn.Module, images: Tensor, labels: Tensor, **settings: Any) -> Attacked:
         _check(images, **settings)
         perturb = prepare(images, **settings)
         # The copy of the network keeps gradients and modes of an attack away from the caller's.
         frozen = folded_copy(model)
         with seeded(settings.get("generator")):
             attacked = [
-                perturb(frozen, x, _predicted(frozen, x, batch_size))
-                for x in images.detach().split(batch_size)
+                perturb(frozen, x, _predicted(frozen, x)) for x in images.detach().split(BATCH_SIZE)
             ]
-        return judged(frozen, images, torch.cat(attacked), labels, batch_size=batch_size)
+        return judged(frozen, images, torch.cat(attacked), labels)
 
     common = inspect.signature(attack, follow_wrapped=False).parameters.values()
     own = inspect.signature(prepare).parameters.values()
@@ -256,8 +240,8 @@ ATTACKS: dict[str, Callable[..., Attacked]] = {
 
 
 @torch.no_grad()
-def _predicted(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
-    logits = torch.cat([model(x) for x in images.split(batch_size)])
+def _predicted(model: nn.Module, images: Tensor) -> Tensor:
+    logits = torch.cat([model(x) for x in images.split(BATCH_SIZE)])
     if not logits.isfinite().all():
         raise ValueError(
             "model: expected finite logits, got infinity or NaN; has the training diverged?"

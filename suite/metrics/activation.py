@@ -1,7 +1,5 @@
 """What does a network take for a typical member of a class?"""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -11,20 +9,14 @@ from suite.metrics.saliency import logit_gradient
 
 
 def maximise_activation(
-    model: nn.Module,
-    start: Tensor,
-    class_index: Tensor,
-    *,
-    n_steps: int,
-    step_size: float,
-    pixel_range: Sequence[float] = (0.0, 1.0),
+    model: nn.Module, start: Tensor, class_index: Tensor, *, n_steps: int, step_size: float
 ) -> Tensor:
     r"""Change images by gradient ascent on a logit.
 
     .. math:: x^{t+1} = \Pi \Bigl( x^t + \alpha
        \frac{\nabla_x f_c(x^t)}{\| \nabla_x f_c(x^t) \|_2} \Bigr)
 
-    with :math:`\Pi` the projection into the pixel range.
+    with :math:`\Pi` the projection into [0, 1].
 
     Args:
         model: network in evaluation mode.
@@ -32,7 +24,6 @@ def maximise_activation(
         class_index: the class `c` of each image, (B,).
         n_steps: number of steps.
         step_size: :math:`\alpha`, the Euclidean length of a step.
-        pixel_range: smallest and largest value of a pixel.
 
     Returns:
         Images, (B, C, H, W).
@@ -47,5 +38,5 @@ def maximise_activation(
     images = start
     for _ in range(n_steps):
         step = unit_length(logit_gradient(model, images, class_index))
-        images = torch.clamp(images + step_size * step, *pixel_range)
+        images = torch.clamp(images + step_size * step, 0, 1)
     return images

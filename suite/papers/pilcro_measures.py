@@ -106,27 +106,8 @@ def flatness(
 
 def _halves(subject: EvaluatedModel, n_images: int | None, n_draws: int | None, of: Of) -> Tensor:
     """Return squared values of one or two halves of the images, (1 or 2, C, H, W)."""
-    if of == "target":
-        return _target(subject.unit)[None, None]
-    if of == "paths":
-        return _squared_paths(subject)[None]
-    return _squared_gradients(subject, n_images, n_draws)
 
-
-def _squared_paths(subject: EvaluatedModel) -> Tensor:
-    """Return the expected squared gradients along all paths, (C, H, W), behind normalisation."""
-    network = subject.network
-    if isinstance(network, nn.Sequential) and isinstance(network[0], Normalise):
-        network = network[1]
-    return path_counts(network, image_shape(subject.unit.data), squared=True)
-
-
-def _squared_gradients(
-    subject: EvaluatedModel, n_images: int | None, n_draws: int | None
-) -> Tensor:
-    """Return mean squared gradients over one and the other half of the images, (2, C, H, W)."""
-
-    def compute() -> Tensor:
+    def gradients() -> Tensor:
         images, _ = subject.test_images(n_images)
         size = max(1, BATCH_PIXELS // images[0, 0].numel())
         source = None if n_draws is None else subject.generator(0)
@@ -134,7 +115,14 @@ def _squared_gradients(
         model = subject.folded
         return torch.stack([expected_squared_gradients(model, h, generator=source) for h in halves])
 
-    return subject.cached(("squared gradients", n_images, n_draws), compute)
+    if of == "target":
+        return _target(subject.unit)[None, None]
+    if of == "network":
+        return subject.cached(("squared gradients", n_images, n_draws), gradients)
+    network = subject.network
+    if isinstance(network, nn.Sequential) and isinstance(network[0], Normalise):
+        network = network[1]  # the paths behind normalisation
+    return path_counts(network, image_shape(subject.unit.data), squared=True)[None]
 
 
 @functools.lru_cache(4)

@@ -3,6 +3,7 @@
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -103,7 +104,10 @@ def high_order(
             found = [caso_converged(loss, margin=margin) for margin in margins]
         second = [result.maps.flatten(1) for result in found]
         gradient = unit_vectors(loss.gradient)
-        gaps = [(unit_vectors(maps) - gradient).norm(dim=1) for maps in second]
+        units = [unit_vectors(maps) for maps in second]
+        of_margin = dict(zip(margins, units, strict=True))
+        moved = of_margin.get(MARGIN, units[0]) - of_margin[max(margins)]
+        gaps = [(unit - gradient).norm(dim=1) for unit in units]
         numbers = {
             "labels": labels,
             "predicted": predicted,
@@ -112,44 +116,27 @@ def high_order(
             "share": _share_of_first(pairs.values),
             "cosine": (gradient * pairs.vectors[:, 0].flatten(1)).sum(1).abs().double(),
             "differences": torch.stack(gaps, 1).double(),
-            "moved": _moved(second, margins),
+            "moved": moved.norm(dim=1).double(),
             "residuals": torch.stack([result.residual for result in found], 1).double(),
         }
         if n_classes is None:
             # Each image gets the same direction, whatever the batch.
             random = unit_vectors(normal(images[:1], subject.generator(seed))).expand_as(gradient)
-            numbers |= _changes(model, images, index, loss, second, random)
+            change = partial(loss_change, model, images, index)
+            numbers |= _changes(loss, second, random, change)
         return numbers
 
     return in_batches(numbers_of, subject.batches(n_images, first, step), "share")
 
 
-def _moved(second: Sequence[Tensor], margins: Sequence[float]) -> Tensor:
-    """Return the distance of maps of margin 10 and of the largest margin, of norm 1."""
-    of = dict(zip(margins, second, strict=True))
-    return (
-        (unit_vectors(of.get(MARGIN, second[0])) - unit_vectors(of[max(margins)]))
-        .norm(dim=1)
-        .double()
-    )
-
-
 def _changes(
-    model: nn.Module,
-    images: Tensor,
-    index: Tensor,
-    loss: SurrogateLoss,
-    second: Sequence[Tensor],
-    random: Tensor,
+    loss: SurrogateLoss, second: Sequence[Tensor], random: Tensor, change: Callable[..., Tensor]
 ) -> dict[str, Tensor]:
     """Return what the loss changes by, by the expansion and in truth: see `high_order`."""
     norms = torch.stack([maps.norm(dim=1) for maps in second], 1)  # (B, M)
-    first = [unit_vectors(loss.gradient)] * len(second)
-    directions = {
-        "cafo": first,
-        "caso": [unit_vectors(maps) for maps in second],
-        "random": [random] * len(second),
-    }
+    directions = {"cafo": [unit_vectors(loss.gradient)] * len(second)}
+    directions |= {"caso": [unit_vectors(maps) for maps in second]}
+    directions |= {"random": [random] * len(second)}
     numbers = {"norms": norms.double()}
     for name, vectors in directions.items():
         # CAFO and noise point in one direction at all margins: one product is enough.
@@ -161,7 +148,7 @@ def _changes(
             slope = rho * (loss.gradient.flatten(1) * v).sum(1).double()
             changes["first"].append(slope)
             changes["second"].append(slope + rho**2 * c / 2)
-            changes["true"].append(loss_change(model, images, index, norm[:, None] * v))
+            changes["true"].append(change(norm[:, None] * v))
         numbers |= {f"{kind}_{name}": torch.stack(each, 1) for kind, each in changes.items()}
     return numbers
 

@@ -345,8 +345,8 @@ def test_the_guide_names_all_that_help_with_what_they_gain_and_cost():
 def test_a_tenth_fewer_pixels_matter_in_the_entropy_of_a_map():
     size = paper.SMALLEST["entropy"]
     assert np.exp(size) == pytest.approx(paper.FACTOR)
-    assert tables._matters("entropy", 6.5, 6.5 - 1.01 * size)
-    assert not tables._matters("entropy", 6.5, 6.5 - 0.99 * size)
+    assert paper.matters("entropy", 6.5, 6.5 - 1.01 * size)
+    assert not paper.matters("entropy", 6.5, 6.5 - 0.99 * size)
 
 
 def test_what_the_other_half_would_allow_is_listed():

@@ -3,7 +3,6 @@
 from suite.metrics.activation import maximise_activation
 from suite.metrics.chunks import CHUNK_BYTES
 from suite.metrics.class_maps import (
-    FeatureLeakage,
     feature_leakage,
     largest_mask_iou,
     map_sparsity,
@@ -39,11 +38,6 @@ from suite.metrics.faithfulness import (
 from suite.metrics.groups import group_accuracies
 from suite.metrics.location import centre_to_rim, correct_by_location
 from suite.metrics.out_of_distribution import OOD_SCORES, auroc, logit_auroc
-from suite.metrics.receptive_field import (
-    ERFDistance,
-    check_map_size,
-    effective_receptive_field,
-    erf_distance,
-)
+from suite.metrics.receptive_field import check_map_size, effective_receptive_field, erf_distance
 from suite.metrics.robustness import local_lipschitz_estimate, max_sensitivity
 from suite.metrics.saliency import SALIENCIES, saliency_maps

@@ -112,8 +112,20 @@ def panel_of(
     return SimpleNamespace(**{**own, **parameters, **panel}, fields=fields)
 
 
-def check_one_for_a_data_set(panels: Collection[SimpleNamespace]) -> None:
-    """Raise a `UsageError` if two panels are of one data set."""
-    names = [p.data for p in panels]
+def panels_of(
+    parameters: Values, own: Values, required: Collection[str], **options: Any
+) -> list[SimpleNamespace]:
+    """Return the parameters of the panels of a chapter, each of a data set of its own.
+
+    Args:
+        parameters, own, required, options: see `panel_of`.
+
+    Raises:
+        UsageError: as `panel_of`, or two panels of one data set.
+    """
+    panels = parameters["panels"]
+    found = [panel_of(parameters, panel, own, required, **options) for panel in panels]
+    names = [p.data for p in found]
     if len(set(names)) < len(names):
         raise expected("panels", "one for a data set", names)
+    return found

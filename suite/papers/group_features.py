@@ -9,23 +9,18 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms.v2.functional import resize
 
-from reglib.saliency import cafo, caso, surrogate_loss
+from reglib._common import normal_noise
+from reglib.saliency import Settings, cafo, caso, surrogate_loss
 from suite import metrics
 from suite.data import class_names
 from suite.errors import UsageError, expected, unknown
 from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import SALIENCIES, caso_converged, loss_gradient, sparse_choice
-from suite.papers.second_order import (
-    OF_THE_AUTHORS,
-    as_uint8,
-    in_batches,
-    loss_change,
-    normal,
-    unit_vectors,
-)
+from suite.papers.second_order import as_uint8, in_batches, loss_change, unit_vectors
 from suite.training.evaluated import EvaluatedModel, Result
 
 GREY = 0.5
+OF_THE_AUTHORS = Settings(step=0.1, max_iterations=10)
 CLIPPED = "clipped_"
 CURVES = {"insertion": metrics.insertion_curve, "deletion": metrics.deletion_curve}
 Area = tuple[slice, slice]
@@ -178,7 +173,7 @@ def group_objective(
             "cafo": cafo(loss, lambda1=left_out).maps,
             "clipped_loss_gradient": clipped,
             "clipped_logit_gradient": -clipped_to(logit, zeros),
-            "random": clipped_to(normal(images, subject.generator(seed)), zeros),
+            "random": clipped_to(normal_noise(images, subject.generator(seed)), zeros),
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # so few steps do not converge

@@ -17,16 +17,7 @@ from suite.errors import expected
 from suite.papers.design import Item, Plan, measurement, panel_of
 from suite.papers.initialisation import squared_gradients_and_paths
 from suite.store import Reader
-from suite.units import (
-    Measurement,
-    Network,
-    Pretrained,
-    Training,
-    Unit,
-    Values,
-    identity,
-    training_of,
-)
+from suite.units import Measurement, Network, Pretrained, Training, Unit, Values, identity
 
 # Keys of a panel that are not fields of a training; "shift": pixels by which so many test images
 # are moved off their centre, "warm_up": steps in which the strength rises, of a penalty that then
@@ -133,13 +124,14 @@ def _item(
     }
     labels |= {"pair": pair, "penalty": marked or penalty}
     labels["alpha"] = float(alpha or 0) if kind != "pretrained" else 0.0
-    metric = unit.metric if isinstance(unit, Measurement) else "training_loss"
-    part = unit.settings["part"] if isinstance(unit, Measurement) and metric == "flatness" else ""
-    name = part or SHORT_NAMES.get(metric, metric)
+    if not isinstance(unit, Measurement):
+        return Item(unit, labels | {"metric": "training_loss"})
+    part = unit.settings["part"] if unit.metric == "flatness" else ""
+    name = part or SHORT_NAMES.get(unit.metric, unit.metric)
     labels["metric"] = NAMED.get(kind, {}).get(name, name)
-    if metric not in DRAWN:
+    if unit.metric not in DRAWN:
         return Item(unit, labels)
-    network = training_of(unit)
+    network = unit.training
     shown = network.network if model == AS_IT_IS else labels["model"]
     shown += f", beside {pair}" if pair else ""
     return Item(unit, labels, f"{data}|{shown}|{getattr(network, 'seed', 0)}")

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from reglib._common import normal_noise
 from reglib.double_backward import folding_of
 from reglib.input_hessian import (
     closed_form_hessian,
@@ -16,14 +17,13 @@ from reglib.input_hessian import (
     input_hessian,
     true_hessian,
 )
-from reglib.saliency import Settings, SurrogateLoss, surrogate_loss
+from reglib.saliency import SurrogateLoss, surrogate_loss
 from suite.errors import UsageError
 from suite.metrics.saliency import caso_converged
 from suite.training.evaluated import EvaluatedModel, Result
 
 MARGINS = (1.0, 10.0, 100.0)  # of lambda2 over L / 2, by pixels in [0, 1]; the paper's is 10
 MARGIN = 10.0
-OF_THE_AUTHORS = Settings(step=0.1, max_iterations=10)
 
 
 class LikeliestClasses(nn.Module):
@@ -121,9 +121,9 @@ def high_order(
         }
         if n_classes is None:
             # Each image gets the same direction, whatever the batch.
-            random = unit_vectors(normal(images[:1], subject.generator(seed))).expand_as(gradient)
+            random = unit_vectors(normal_noise(images[:1], subject.generator(seed)))
             change = partial(loss_change, model, images, index)
-            numbers |= _changes(loss, second, random, change)
+            numbers |= _changes(loss, second, random.expand_as(gradient), change)
         return numbers
 
     return in_batches(numbers_of, subject.batches(n_images, first, step), "share")
@@ -151,11 +151,6 @@ def _changes(
             changes["true"].append(change(norm[:, None] * v))
         numbers |= {f"{kind}_{name}": torch.stack(each, 1) for kind, each in changes.items()}
     return numbers
-
-
-def normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return noise of the shape and type of images."""
-    return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
 def curvature(loss: SurrogateLoss, vectors: Tensor) -> Tensor:

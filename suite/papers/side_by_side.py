@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from suite.errors import expected, unknown
-from suite.papers.design import (
-    Item,
-    Plan,
-    check_one_for_a_data_set,
-    measurement,
-    panel_of,
-    settings_of,
-)
+from suite.papers.design import Item, Plan, measurement, panels_of, settings_of
 from suite.papers.names import NAMES
 from suite.store import Reader
 from suite.training import penalties
@@ -119,7 +112,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key that is not known or is missing, a method that is not known or is chosen
             at a strength that is not among its own, or two panels of one data set.
     """
-    found = [panel_of(parameters, panel, OF_PANEL, REQUIRED) for panel in parameters["panels"]]
+    found = panels_of(parameters, OF_PANEL, REQUIRED)
     for p in found:
         for method in [*p.strengths, *p.chosen]:
             if method not in METHODS or method == "none":
@@ -128,7 +121,6 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
             if strength not in p.strengths.get(method, []):
                 among = f"one of its strengths, {p.strengths.get(method, [])}"
                 raise expected(f"chosen, {method}", among, strength)
-    check_one_for_a_data_set(found)
     return found
 
 
@@ -214,6 +206,13 @@ def collect(
     rows = planned.rows(computed, COLUMNS)
     rows["value"] = rows["value"].where(~rows["turned"], -rows["value"])
     return rows.drop(columns="turned"), planned.arrays(computed, store)
+
+
+def matters(measure: str, base: float, mean: float) -> bool:
+    """Whether a difference of means is of a size that matters."""
+    if measure in SMALLEST:
+        return abs(mean - base) >= SMALLEST[measure]
+    return bool(min(base, mean) <= 0 or max(base / mean, mean / base) >= FACTOR)
 
 
 def strongest_allowed(rows: pd.DataFrame, most_lost: float = MOST_LOST) -> dict[str, float]:

@@ -12,15 +12,7 @@ from suite.evidence.results import Results
 from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
 from suite.papers.names import NAMES
-from suite.papers.side_by_side import (
-    FACTOR,
-    METHODS,
-    SMALLEST,
-    Measure,
-    lost,
-    measures,
-    strongest_allowed,
-)
+from suite.papers.side_by_side import METHODS, Measure, lost, matters, measures, strongest_allowed
 
 # Of a cell: what is compared with no method, over the seeds that both have.
 ENDS = ["difference", "low", "high"]
@@ -81,19 +73,13 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFram
             cell |= {"base": base.mean(), "mean": values.mean(), "n": gap.n}
             cell |= {"difference": gap.estimate, "low": gap.low, "high": gap.high}
             cell |= {"deviations": measure.better * gap.estimate / (spread or 1.0)}
-            cell |= {"matters": _matters(name, cell["base"], cell["mean"])}
+            cell |= {"matters": matters(name, cell["base"], cell["mean"])}
             cells.append(cell | {"p": t_test_p(values - base)})
         frame = pd.DataFrame(cells).reindex(columns=CELL)
         tested = frame["p"].notna()
         frame.loc[tested, "p_holm"] = holm(frame.loc[tested, "p"].tolist())
         found.append(frame.assign(stands=frame["p_holm"].astype(float) < 0.05))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=CELL)
-
-
-def _matters(measure: str, base: float, mean: float) -> bool:
-    if measure in SMALLEST:
-        return abs(mean - base) >= SMALLEST[measure]
-    return bool(min(base, mean) <= 0 or max(base / mean, mean / base) >= FACTOR)
 
 
 def left_out(rows: pd.DataFrame) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 from torch import Tensor
 
 from suite.networks.pretrained import PRETRAINED
-from suite.papers.design import Item, Plan, check_one_for_a_data_set, measurement, panel_of
+from suite.papers.design import Item, Plan, measurement, panels_of
 from suite.papers.names import NAMES
 from suite.store import Reader
 from suite.training.folds import data_of
@@ -61,12 +61,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key that is not known, no data, or two panels of one data set.
     """
     never = ("network", "network_options", "penalties", "seed")
-    found = [
-        panel_of(parameters, panel, OF_PANEL, ["data"], never=never)
-        for panel in parameters["panels"]
-    ]
-    check_one_for_a_data_set(found)
-    return found
+    return panels_of(parameters, OF_PANEL, ["data"], never=never)
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:

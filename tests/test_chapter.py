@@ -95,7 +95,7 @@ class TestNameOfRun:
         monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
         monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "store"))
         kept = load_results(NAME, "workstation").frame.drop(columns="profile")
-        monkeypatch.setattr(paper, "units", lambda parameters: [])
+        monkeypatch.setattr(paper, "plan", lambda parameters: paper.Plan())
         monkeypatch.setattr(paper, "collect", lambda *_: (kept, {}))
         nothing = pd.DataFrame(columns=["key", "metric", "status"])
         monkeypatch.setattr("suite.chapter.compute", lambda *_, **__: nothing)

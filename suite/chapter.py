@@ -4,15 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 
 from suite import notebooks, plots
-from suite.evidence.claims import load_claims, load_published
-from suite.evidence.headlines import in_short
+from suite.evidence import html, quote
+from suite.evidence.answers import claim_value, headline_cells
+from suite.evidence.claims import load_claims, load_published, load_words
+from suite.evidence.headlines import accuracies, headlines
 from suite.evidence.names import PANEL, name_of, readable
-from suite.evidence.report import origin, section_verdicts, verdict_table, with_claims
+from suite.evidence.quote import Value
+from suite.evidence.report import origin, section_verdicts
 from suite.evidence.results import Results, judged, load_results, save_tables
-from suite.evidence.tables import sentences
+from suite.evidence.rules import NOT_RUN
+from suite.evidence.tables import select, sentences
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
@@ -59,13 +63,6 @@ class Chapter:
         largest = str(self.table["profile"].iloc[-1])
         return largest if self.profile in notebooks.PROFILES else self.profile
 
-    def show_claims(self, *kinds: str) -> None:
-        """Show the quotations, and what the paper has of some kinds: "tables", "figures"."""
-        tables = [pd.DataFrame(self.claims)[["tier", "says", "quote", "where", "published"]]]
-        tables += [pd.DataFrame(self.published[kind])[["number", "shows"]] for kind in kinds]
-        with pd.option_context("display.max_colwidth", None):
-            display(*(table.style.hide() for table in tables))
-
     def what_we_ran(self) -> None:
         """Show how many networks were trained on what at each profile, and how good they are."""
         parts = [pd.DataFrame(r.trainings).assign(profile=p) for p, r in self._by_profile().items()]
@@ -109,10 +106,63 @@ class Chapter:
                 lines.append(f"*{profile}*: {len(status)} trainings, of which {lost} diverged.")
         display(Markdown("\n".join(f"- {line}" for line in lines)))
 
-    def say(self, template: str, rows: pd.DataFrame, by: str | None = None) -> None:
+    def claim(self, name: str, data: str = "", network: str = "") -> Value:
+        """Return the verdict on a claim as a value: that of its main panel, unless told otherwise.
+
+        Raises:
+            UsageError: there is no such claim.
+        """
+        return claim_value(self.name, self.decided, name, data, network)
+
+    def mean(self, **where: Any) -> Value:
+        """Return the mean over seeds of the rows with these values, at the best profile."""
+        return quote.mean(self._sound(where))
+
+    def paired(self, between: str, first: str, second: str, **where: Any) -> Value:
+        """Return how far `first` is ahead of `second` in the rows with these values."""
+        return quote.paired(self._sound(where), between, first, second)
+
+    def _sound(self, where: Mapping[str, Any]) -> pd.DataFrame:
+        return select(self.table, status="done", **where)
+
+    def say(self, text: str, *, expects: Mapping[str, str] | None = None, **values: Value) -> None:
+        """Show a sentence with values in it, see `suite.evidence.quote.sentence`."""
+        display(Markdown(quote.sentence(text, values, expects or {})))
+
+    def sentences(self, template: str, rows: pd.DataFrame, by: str | None = None) -> None:
         """Show a sentence for each profile, see `suite.evidence.tables.sentences`."""
-        for sentence in sentences(template, rows, by):
-            display(Markdown(sentence))
+        for text in sentences(template, rows, by):
+            display(Markdown(text))
+
+    def headline_table(self) -> None:
+        """Show the claims of the abstract: paper, here, verdict and scale; and on what."""
+        cells = headline_cells(self.name, self.decided)
+        display(HTML(html.table(cells, "headlines") + f'<p class="caption">{self.tested_on()}</p>'))
+
+    def tested_on(self) -> str:
+        """Return on what the claims of the abstract were tested, with accuracies here and there."""
+        rows = headlines(self.name, self.decided)
+        parts = [
+            f"{name_of(row['data'])}: {text}"
+            for _, row in rows[rows["verdict"] != NOT_RUN].iterrows()
+            if (text := accuracies(row))
+        ]
+        here = f" Here: {'; '.join(dict.fromkeys(parts))}." if parts else ""
+        paper = f" In the paper: {scale}" if (scale := load_words(self.name)["scale"]) else ""
+        return f"Brackets hold 95% intervals.{here}{paper}"
+
+    def claims_tab(self, *sections: str) -> str:
+        """Return the verdicts on the claims of sections as HTML for a tab."""
+        parts = [section_verdicts(self.name, self.decided, section) for section in sections]
+        return "".join(html.table(tested) for tested, _ in parts if len(tested))
+
+    def tabs(self, pieces: Mapping[str, str]) -> None:
+        """Show a tab set, see `suite.evidence.html.tabs`."""
+        display(HTML(html.tabs(pieces)))
+
+    def slider(self, frames: Mapping[str, bytes], **words: str) -> None:
+        """Show pictures that a range input changes, see `suite.evidence.html.slider`."""
+        display(HTML(html.slider(frames, **words)))
 
     def check(self, rows: pd.DataFrame, by: list[str]) -> None:
         """Print counts and means of groups of rows, to two digits, for the tests to compare."""
@@ -132,18 +182,6 @@ class Chapter:
         if profile == self.profile:
             return self.parameters
         return notebooks.all_parameters(self.name, notebooks.profiles(self.name)[profile])
-
-    def in_short(self) -> None:
-        """Show what came out of the headline claims."""
-        trainings = {profile: r.trainings for profile, r in self._by_profile().items()}
-        display(Markdown(in_short(self.name, self.decided, trainings)))
-
-    def all_verdicts(self) -> None:
-        """Show every claim with its quotation, and every verdict on it."""
-        rows = verdict_table(with_claims(self.name, self.decided)).drop(columns="published")
-        display(rows.style.hide())
-        counts = self.decided.groupby(["profile", "verdict"]).size().unstack(fill_value=0)
-        display(counts.reset_index().rename_axis(columns=None).style.hide())
 
     def provenance(self) -> None:
         """Show where the numbers of each profile come from."""

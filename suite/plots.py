@@ -22,8 +22,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from numpy.typing import NDArray
 
+from suite.evidence import html
 from suite.evidence.names import name_of
 from suite.evidence.statistics import correlation, mean_interval, permutation_p, spearman
+from suite.evidence.tables import mean_text
 
 GREY, BLUE, ORANGE, GREEN = "#767676", "#0173b2", "#de8f05", "#029e73"
 RED, PINK, SKY, BROWN, BLACK = "#d55e00", "#cc78bc", "#56b4e9", "#8c5a2b", "#222222"
@@ -211,6 +213,69 @@ def by_method(frame: pd.DataFrame, method: str, y_label: str, names: Mapping[Any
     return figure
 
 
+def dots(
+    panels: Mapping[str, pd.DataFrame],
+    names: Mapping[Any, str],
+    *,
+    method: str,
+    x_label: str,
+    published: Mapping[str, Mapping[Any, float]] | None = None,
+    share: bool = True,
+) -> Figure:
+    """Draw means with 95% intervals, a row a method, a number beside each.
+
+    Args:
+        panels: rows by the title of their panel: `method`, `seed` and `value`, which is averaged
+            within a seed first.
+        names: what methods are called, in their order from the top; others are not drawn.
+        method, x_label: column and label.
+        published: numbers of the paper, drawn as black diamonds, by panel and method.
+        share: values are shares, shown in percent.
+    """
+    factor, unit, digits = (100, "%", ".0f") if share else (1, "", ".2f")
+    count = len(panels)
+    shown = [
+        name for name in names if any((rows[method] == name).any() for rows in panels.values())
+    ]
+    if not shown:
+        return not_run()
+    size = (WIDTH * 1.12, 0.3 * len(shown) + 0.85)
+    figure, axes = plt.subplots(
+        1, count, figsize=size, sharey=True, squeeze=False, layout="constrained"
+    )
+    palette = _palette(pd.Series(shown, dtype=object), names)
+    for axis, (title, rows) in zip(axes.flat, panels.items()):
+        printed = (published or {}).get(title, {})
+        for place, name in enumerate(shown):
+            seeds = rows[rows[method] == name].groupby("seed")["value"].mean() * factor
+            mean = mean_interval(seeds) if len(seeds) else None
+            beside: dict[str, Any] = {"va": "center", "size": 8.5, "textcoords": "offset points"}
+            if mean:
+                colour, ends = palette[name], (mean.low, mean.high)
+                axis.plot(mean.estimate, place, "o", ms=6, color=colour, zorder=2)
+                axis.plot(ends, [place, place], linewidth=2, color=colour, zorder=2)
+                text = mean_text(seeds, digits) + unit
+                at = np.nanmax([mean.estimate, mean.high]), place
+                axis.annotate(text, at, (6, 0), color=colour, **beside)
+            if name in printed:
+                at = printed[name] * factor, place
+                axis.plot(*at, "D", ms=5, color=BLACK, zorder=3)
+                near = mean is not None and -12 < at[0] - mean.estimate < 22
+                if not near:
+                    axis.annotate(f"paper {at[0]:{digits}}{unit}", at, (6, 0), **beside)
+        axis.set_title(title, loc="left", weight="bold")
+        axis.set(xlabel=x_label, ylim=(len(shown) - 0.5, -0.5))
+        axis.set_yticks(range(len(shown)), [names[name] for name in shown])
+        axis.tick_params(axis="y", length=0)
+        axis.grid(axis="x", color="0.92", zorder=0)
+        if share:
+            axis.set_xlim(-3, 112)
+            axis.set_xticks(range(0, 101, 25))
+            axis.xaxis.set_major_formatter("{x:g}%")
+        sns.despine(ax=axis, left=True)
+    return figure
+
+
 def key_figure(rows: pd.DataFrame, *, x: str, x_label: str, beyond: str) -> Figure:
     """Draw several measures against `x`: a row a measure, a column a data set and network.
 
@@ -390,68 +455,6 @@ def ratios(frame: pd.DataFrame, titles: Mapping[str, tuple[str, str]]) -> Figure
     return figure
 
 
-def forest(rows: pd.DataFrame) -> Figure:
-    """Draw headline claims: effect and interval in units of the published one, a row each.
-
-    Args:
-        rows: `paper`, `says`, `middle`, `low`, `high` (NaN where nothing was measured), `unit`
-            ("published" or "of interest"), `within` (the claim is that the effect lies within the
-            grey band), `verdict`, `word` and `setting`; `link`, if it is there, is where a click on
-            the claim leads.
-    """
-    n, heads = len(rows), rows["paper"].nunique()
-    figure, axis = plt.subplots(figsize=(WIDTH * 1.25, 0.27 * (n + 1.1 * heads) + 0.7))
-    figure.subplots_adjust(left=0.42, right=0.585, top=0.995, bottom=0.6 / figure.get_figheight())
-    axis.set_xlim(*FOREST_LIMITS)
-    left, place = axis.get_yaxis_transform(), 0.0
-    for paper, part in rows.groupby("paper", sort=False):
-        axis.text(-2.46, place, str(paper), transform=left, weight="bold", va="center", size=9)
-        for row in part.itertuples():
-            place += 1
-            colour = WORD_COLOURS.get(str(row.verdict), GREY)
-            says = axis.text(-2.42, place, str(row.says), transform=left, va="center", size=8.5)
-            says.set_url(getattr(row, "link", None))
-            word: dict[str, Any] = {"transform": left, "va": "center", "color": colour}
-            axis.text(1.04, place, str(row.word), weight="bold", size=8.5, **word)
-            axis.text(2.27, place, str(row.setting), size=7.5, **(word | {"color": GREY}))
-            if np.isfinite(float(row.middle)):  # type: ignore[arg-type]
-                if row.within:
-                    axis.plot([-1, 1], [place, place], color="0.88", linewidth=8, zorder=-1)
-                else:
-                    look: dict[str, Any] = {"mfc": "white", "mec": BLACK, "mew": 0.8, "ms": 5.5}
-                    axis.plot(1, place, "D" if row.unit == "published" else "s", **look, zorder=1)
-                _effect(axis, place, row, colour)
-        place += 1.3
-    axis.axvline(0, color=BLACK, linewidth=0.8, zorder=0)
-    axis.axvline(1, color=GREY, linewidth=0.6, zorder=0)
-    axis.set(ylim=(place - 0.4, -0.6), yticks=[], xticks=[-2, -1, 0, 1, 2, 3])
-    axis.set_xticklabels(["−2", "−1", "none", "1", "2", "3"], size=8)
-    axis.set_xlabel(
-        "effect here ÷ ◇ published, or □ smallest of interest; grey: where it must lie", size=8.5
-    )
-    sns.despine(ax=axis, left=True)
-    return figure
-
-
-FOREST_LIMITS = (-2.4, 3.4)
-WORD_COLOURS = {"holds": BLUE, "smaller than claimed": SKY, "no effect": RED, "contradicted": RED}
-
-
-def _effect(axis: Axes, place: float, row: Any, colour: str) -> None:
-    """Draw one effect with its interval; an arrow stands where it leaves the axis."""
-    low, high = FOREST_LIMITS
-    ends = [min(max(end, low), high) for end in (row.low, row.high)]
-    if np.isfinite(ends).all():
-        axis.plot(ends, [place, place], color=colour, linewidth=1.8, solid_capstyle="butt")
-        for end, limit, arrow in zip((row.low, row.high), (low, high), "<>"):
-            if (end - limit) * (1 if arrow == ">" else -1) > 0:
-                axis.plot(limit, place, arrow, color=colour, markersize=4.5, clip_on=False)
-    inside = low < row.middle < high
-    marker = "o" if inside else "<" if row.middle < 0 else ">"
-    middle = min(max(row.middle, low + 0.1), high - 0.1)
-    axis.plot(middle, place, marker, color=colour, markersize=5.5, zorder=3, clip_on=False)
-
-
 def kept_against_here(frame: pd.DataFrame, kinds: Sequence[str]) -> Figure:
     """Draw values of this machine against kept ones, one panel a chapter.
 
@@ -504,6 +507,7 @@ def picture_grid(
     marked: Collection[tuple[int, int]] = (),
     scale: tuple[float, float] | None = None,
     scale_label: str | None = None,
+    side: float = 1.4,
 ) -> Figure:
     """Draw photographs (3, H, W) and maps (H, W) in rows.
 
@@ -516,9 +520,10 @@ def picture_grid(
         marked: (row, column) of pictures that get a green frame.
         scale: values at the ends of the colour bar of maps of real numbers.
         scale_label: label of that bar.
+        side: of a picture, in inches; less where there are many.
     """
     n = max(map(len, rows))
-    side = min(1.4, (WIDTH - 0.8) / n)
+    side = min(side, (WIDTH - 0.8) / n)
     size = (side * n + 0.4, (side + (0.25 if notes else 0.05)) * len(rows) + 0.4)
     figure, axes = plt.subplots(len(rows), n, figsize=size, squeeze=False, layout="constrained")
     for (r, c), axis in np.ndenumerate(axes):
@@ -562,6 +567,19 @@ def _show(axis: Axes, picture: NDArray[Any], scale: tuple[float, float] | None) 
 
 def _wrapped(text: str, inches: float) -> str:
     return "\n".join(textwrap.fill(line, int(15 * inches)) for line in text.splitlines())
+
+
+def as_bytes(figure: Figure, form: str = "png") -> bytes:
+    """Return a figure as a file, and close it; two runs give the same bytes."""
+    metadata = {"Date": None} if form == "svg" else None
+    data = print_figure(figure, form, metadata=metadata)
+    plt.close(figure)
+    return data.encode() if isinstance(data, str) else data
+
+
+def as_html(figure: Figure, *, alt: str, caption: str = "", form: str = "svg") -> str:
+    """Return a figure as a picture for a tab, see `suite.evidence.html.picture`."""
+    return html.picture(as_bytes(figure, form), alt, caption, form)
 
 
 def saliency_grid(

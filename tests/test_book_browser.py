@@ -21,6 +21,8 @@ TOC = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
 PAGES = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
 CHAPTERS = [f"executed/{name}" for name in chapters()]
 DESK, PHONE = 1350, 390
+SCREENS = {"desk": (DESK, 1000), "phone": (PHONE, 844)}
+LIMITS = yaml.safe_load((ROOT / "tests" / "budgets.yml").read_text(encoding="utf-8"))
 
 LOOK = """() => {
   const article = document.querySelector('article') || document.body;
@@ -51,6 +53,37 @@ LOOK = """() => {
     links: all('a', document).map(a => a.href?.baseVal  // of a link inside a picture
       ? new URL(a.href.baseVal, document.baseURI).href : a.href).filter(Boolean),
     ids: all('[id]', document).map(e => e.id),
+  };
+}"""
+
+# What a reader meets: the size of a page, and what of it is on a screen of its width and height.
+SIZE = """(height) => {
+  const article = document.querySelector('article') || document.body;
+  const shown = node => node && node.checkVisibility({visibilityProperty: true});
+  const walker = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
+  const apart = 'table, figcaption, .caption, pre, code, .math, svg, script, style, .scale, label';
+  let words = 0, prose = '';
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const parent = node.parentElement;
+    if (!shown(parent) || parent.closest('script, style, .math, svg, .headerlink')) continue;
+    words += (node.textContent.match(/\\S+/g) || []).length;
+    if (!parent.closest(apart)) prose += node.textContent + (
+      parent.closest('p, li, h1, h2, h3, dd')?.lastChild === node ? '\\n' : '');
+  }
+  const above = node => shown(node) && node.getBoundingClientRect().top < height;
+  const pictures = [...article.querySelectorAll('img, svg')].filter(node => {
+    const box = node.getBoundingClientRect();
+    return shown(node) && box.width > 60 && box.height > 40 && box.top + 40 < height;
+  });
+  return {
+    height: document.documentElement.scrollHeight, words: words,
+    numbers: (prose.match(/\\[[^\\]]*\\d[^\\]]*\\]|\\d+\\.\\d+%?|\\d+%/g) || []).length,
+    pictures: pictures.length,
+    question: above(article.querySelector('h1')),
+    verdict: [...article.querySelectorAll('.verdict')].filter(
+      node => shown(node) && node.getBoundingClientRect().bottom < height).length,
+    unlabelled: [...article.querySelectorAll('table.folds td')].filter(
+      node => !node.dataset.label && node.cellIndex > 0).length,
   };
 }"""
 
@@ -137,10 +170,9 @@ def look(browser):
                 button.first.click()
                 seen["themes"].append(page.evaluate("document.documentElement.dataset.theme"))
         seen["dark"] = page.evaluate(CONTRAST)
-        page.set_viewport_size({"width": DESK, "height": 900})
-        seen["desk"] = page.evaluate(CUT_OFF)
-        page.set_viewport_size({"width": PHONE, "height": 800})
-        seen["phone"] = page.evaluate(CUT_OFF)
+        for name, (width, height) in SCREENS.items():
+            page.set_viewport_size({"width": width, "height": height})
+            seen[name] = page.evaluate(CUT_OFF) | page.evaluate(SIZE, height)
         page.close()
         return seen
 
@@ -266,6 +298,25 @@ def test_a_chapter_answers_on_its_first_screen(page, look):
     assert 0 < seen["answer"] < 700
     assert len(seen["before"]) <= 2  # the folded parameters: a bar with its code
     assert seen["bars"] == 0
+
+
+class TestBudgets:
+    @pytest.mark.parametrize("page", [*LIMITS["budgets"], *LIMITS["old"]])
+    @pytest.mark.parametrize("what", ["height", "words", "numbers"])
+    def test_size(self, page, what, look):
+        most = (LIMITS["budgets"] | LIMITS["old"])[page][what]
+        assert look(html(page))["desk"][what] <= most
+
+    @pytest.mark.parametrize("page", LIMITS["budgets"])
+    def test_first_screen(self, page, look):
+        desk, phone = (look(html(page))[name] for name in SCREENS)
+        assert desk["pictures"]
+        assert phone["question"]
+        assert phone["verdict"]
+        assert not desk["unlabelled"]
+
+    def test_every_page_of_results_is_listed(self):
+        assert set(CHAPTERS) <= set(LIMITS["budgets"]) | set(LIMITS["old"])
 
 
 def test_the_notation_is_mathematics(look):

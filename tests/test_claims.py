@@ -64,15 +64,6 @@ def words(found):
     return list(zip(found["data"], found["verdict"], strict=True))
 
 
-@pytest.mark.parametrize(
-    "advice", [{"claim": "another", "else": "Do."}, {"claim": "c", "perhaps": "Do."}]
-)
-def test_advice_is_for_claims_and_words_that_there_are(advice):
-    claims.check_advice([{"claim": "c", "holds": "Do.", "else": "Wait."}], [claim()], "c.yml")
-    with pytest.raises(UsageError, match=r"c\.yml: advice"):
-        claims.check_advice([advice], [claim()], "c.yml")
-
-
 def test_a_headline_names_its_quantity():
     headline = claim(tier="headline")
     with pytest.raises(UsageError, match="expected the quantity in words"):

@@ -163,28 +163,6 @@ def verdict(claim, data, profile, word):
     }
 
 
-def test_verdict_table_names_where_a_claim_was_tested_and_puts_the_verdict_beside_it(monkeypatch):
-    claims = [claim(name, "one", "falls") for name in ("b", "a")]
-    monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
-    rows = [
-        verdict("a", "fashion_mnist", "workstation", "holds"),
-        verdict("a", "mnist", "workstation", "not run"),
-        verdict("b", "mnist", "laptop", "inconclusive"),
-    ]
-    table = report.verdict_table(report.with_claims("chapter", pd.DataFrame(rows)))
-    assert table["claim"].tolist() == ["b falls", "a falls"]  # as the claims are listed
-    assert table["verdict"][0] == "inconclusive (reduced): about 9 networks would settle it"
-    assert table.to_dict("records")[1] == {
-        "claim": "a falls",
-        "on": "Fashion-MNIST, MLP, workstation",
-        "verdict": "holds (reduced)",
-        "published": "falls",
-        "measured": "mean: 1.00 [0.50, 1.50], n = 6",
-    }
-    with_one = report.with_claims("chapter", pd.DataFrame(rows[1:2]))
-    assert report.verdict_table(with_one).empty
-
-
 def test_a_section_names_what_no_profile_has_tested(monkeypatch):
     claims = [
         claim(name, section, "less") for name, section in (("a", "one"), ("b", "one"), ("c", "two"))

@@ -57,12 +57,11 @@ def _stage(source: Path, executed: Path) -> None:
     shutil.copy(ROOT / "_config.yml", source.parent)
     target = source / "executed"
     target.mkdir()
-    for chapter in notebooks.chapters():
-        shutil.copy(executed / f"{chapter}.ipynb", target)
     for name, results in (("results", executed / "results"), ("kept", KEPT_RESULTS)):
         if results.is_dir():
             shutil.copytree(results, target / name, ignore=shutil.ignore_patterns("*.zip"))
     pages.write_pages(target)
+    pages.write_chapters(executed, target)
 
 
 def _replace(html: Path, built: Path) -> Path:

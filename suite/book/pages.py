@@ -1,54 +1,70 @@
 """The pages of the book that are written by code: evidence, status, benchmarks, results."""
 
 import json
-import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from suite import notebooks
-from suite.book import agreement, benchmarks
+from suite.book import agreement, benchmarks, front, records
 from suite.data import SOURCES
 from suite.errors import UsageError
 from suite.evidence import headlines
-from suite.evidence.claims import TIERS, load_claims, load_settings, on_printed_numbers
-from suite.evidence.names import name_of
+from suite.evidence.answers import values_of
+from suite.evidence.claims import TIERS, load_claims
+from suite.evidence.quote import to_json
 from suite.evidence.render import markdown_table, render, tier_name, words
 from suite.evidence.report import all_verdicts, best_profile, with_claims
 from suite.evidence.results import load_results, save_tables
-from suite.evidence.rules import NOT_RUN, NOT_TESTABLE, RULES, WORDS, decide
-from suite.evidence.scale import copies_of
+from suite.evidence.rules import NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder, read_yaml
 from suite.store import Kept, Store
 
 TEMPLATES = Path(__file__).parent / "templates"
-PICTURE = "headlines.svg"
-INLINE = "headlines.html"  # the same inside a page, where its links can be followed
-ALT = "Effect and 95% interval of each headline claim in units of the published one, and a verdict"
 
 
 def write_pages(folder: Path) -> None:
     """Write all generated pages into the folder of executed chapters."""
     verdicts = all_verdicts()
     rows = headline_rows(verdicts)
-    draw_headlines(rows.assign(link=headline_links(rows)), folder / PICTURE)
     ours = rows["chapter"].isin(["side_by_side"])
     tallies = headlines.tally(rows[~ours], "the papers’ "), headlines.tally(rows[ours], "our ")
     pages = {
-        INLINE: inline(folder / PICTURE),
         "tally.md": " ".join(tallies) + "\n",
-        "results.md": headline_table(rows, linked=True),
-        "evidence.md": evidence_page(verdicts, folder),
+        "cards.md": _raw(front.cards(verdicts)),
+        "answers.md": _raw(front.table(verdicts)),
+        "values.json": json.dumps(values(verdicts), indent=0),
+        "evidence.md": evidence_page(verdicts),
         "status.md": status_page(),
         "benchmarks.md": _page("benchmarks", **benchmarks.contents(folder)),
         "agreement.md": agreement_page(folder),
     }
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def _raw(text: str) -> str:
+    return f"```{{raw}} html\n{text}\n```\n"
+
+
+def values(verdicts: pd.DataFrame) -> dict[str, Any]:
+    """Return all verdicts as JSON by `CHAPTER:CLAIM`, for the role `v` of the book.
+
+    Raises:
+        UsageError: two values have one name.
+    """
+    found: dict[str, Any] = {}
+    for chapter in with_evidence():
+        named = values_of(chapter, verdicts[verdicts["chapter"] == chapter])
+        entries = to_json({f"{chapter}:{name}": value for name, value in named.items()})
+        if twice := found.keys() & entries.keys():
+            raise UsageError(f"values: expected one value a name, got two of {sorted(twice)}")
+        found |= entries
+    return found
 
 
 def agreement_page(folder: Path) -> str:
@@ -73,65 +89,26 @@ def chapter_name(chapter: str) -> str:
 
 
 def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return the headline claims of all chapters: one row a claim, see `plots.forest`."""
-    parts = []
-    for chapter in with_evidence():
-        rows = headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter])
-        effects = [headlines.relative(row) for _, row in rows.iterrows()]
-        rows[["middle", "low", "high", "unit_of_effect"]] = effects
-        rows.loc[rows["verdict"] == NOT_TESTABLE, ["middle", "low", "high"]] = np.nan
-        setting = [_setting(row) for _, row in rows.iterrows()]
-        parts.append(rows.assign(paper=chapter_name(chapter), chapter=chapter, setting=setting))
-    rows = pd.concat(parts, ignore_index=True)
-    return rows.rename(columns={"unit": "unit_of_n"}).rename(columns={"unit_of_effect": "unit"})
+    """Return the headline claims of all chapters: one row a claim, with `chapter` and `paper`."""
+    parts = [
+        headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter]).assign(
+            chapter=chapter, paper=chapter_name(chapter)
+        )
+        for chapter in with_evidence()
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
-def _setting(row: "pd.Series[Any]") -> str:
-    if row["verdict"] == NOT_RUN:
-        return ""
-    count = f", {row['n']:.0f} {row['unit']}s" if row["n"] else ""
-    return f"{name_of(row['data'])}{count}"
-
-
-def draw_headlines(rows: pd.DataFrame, file: Path) -> None:
-    """Draw the picture of the first page."""
-    from suite import plots
-
-    plots.set_style()
-    plots.forest(rows).savefig(file, metadata={"Date": None})
-
-
-def headline_links(rows: pd.DataFrame) -> list[str]:
-    """Return the address of the section of each headline claim, from the first page."""
-    sections = [f"{row.chapter}-{row.section}".replace("_", "-") for row in rows.itertuples()]
-    return [f"executed/{row.chapter}.html#{to}" for row, to in zip(rows.itertuples(), sections)]
-
-
-def inline(file: Path) -> str:
-    """Return a picture as an element of a page; it scrolls where the page is narrow."""
-    svg = file.read_text(encoding="utf-8")
-    label = f'role="img" aria-label="{ALT}" style="width: 100%; min-width: 640px; height: auto"'
-    svg = re.sub(r'width="\S+pt" height="\S+pt"', label, svg[svg.index("<svg ") :], count=1)
-    return f'<div style="overflow-x: auto">\n{svg}</div>\n'
-
-
-def headline_table(rows: pd.DataFrame, *, linked: bool) -> str:
-    """Return the headline claims as Markdown.
-
-    Args:
-        rows: of `headline_rows`.
-        linked: whether each claim links to its section, in the book.
-    """
-    table = []
-    for row in rows.itertuples():
-        target = f"{row.chapter}-{row.section}".replace("_", "-")
-        says = f"{{ref}}`{row.says} <{target}>`" if linked else row.says
-        table.append([row.paper, says, f"**{row.word}**", row.scale, row.measured, row.on])
+def headline_table(rows: pd.DataFrame) -> str:
+    """Return the headline claims as Markdown; `rows` are those of `headline_rows`."""
+    table = [
+        [r.paper, r.says, f"**{r.word}**", r.scale, r.measured, r.on] for r in rows.itertuples()
+    ]
     return markdown_table(["paper", "headline claim", "verdict", "scale", "measured", "on"], table)
 
 
 def judge_kept(readme: Path) -> list[Path]:
-    """Judge all kept results by the claims as they are now; write verdicts, picture and README.
+    """Judge all kept results by the claims as they are now; write the verdicts and the README.
 
     Args:
         readme: whose table of headlines is replaced.
@@ -144,16 +121,15 @@ def judge_kept(readme: Path) -> list[Path]:
         results = load_results(path.stem, path.parent.name)
         files.append(save_tables(path.stem, path.parent.name, results, KEPT_RESULTS))
     rows = headline_rows(all_verdicts(kept_only=True))
-    draw_headlines(rows, KEPT_RESULTS / PICTURE)
     before, start, rest = readme.read_text(encoding="utf-8").partition("<!-- headlines:start -->\n")
     _, end, after = rest.partition("<!-- headlines:end -->")
     if not (start and end):
         raise UsageError(
             f"{readme.name}: expected <!-- headlines:start --> and :end, each on a line"
         )
-    table = headline_table(rows, linked=False)
+    table = headline_table(rows)
     readme.write_text(f"{before}{start}{table}\n{end}{after}", encoding="utf-8")
-    return [*files, KEPT_RESULTS / PICTURE, readme]
+    return [*files, readme]
 
 
 def with_evidence() -> list[str]:
@@ -178,57 +154,33 @@ def summary_table(verdicts: pd.DataFrame) -> str:
     return markdown_table(["", "tier", *(w for w in WORDS if w != NOT_RUN)], table)
 
 
-def evidence_page(verdicts: pd.DataFrame, folder: Path) -> str:
-    """Return the page of all claims with quotation, published, measured, test and verdict."""
-    best = best_profile(verdicts)
+def evidence_page(verdicts: pd.DataFrame) -> str:
+    """Return the index of the records: how a verdict arises, and the words of each chapter."""
     chapters = []
     for chapter in with_evidence():
-        every = with_claims(chapter, verdicts[verdicts["chapter"] == chapter])
-        shown = with_claims(chapter, best[best["chapter"] == chapter])
-        claims = sorted(load_claims(chapter), key=lambda claim: TIERS.index(claim["tier"]))
-        parts = [claim | _evidence(chapter, claim, every, shown) for claim in claims]
-        links = downloads(chapter, folder)
-        chapters.append({"name": chapter_name(chapter), "downloads": links, "claims": parts})
+        rows = headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter])
+        tally = headlines.tally(rows)
+        chapters.append({"name": chapter_name(chapter), "file": chapter, "tally": tally})
     decision = " ".join((decide.__doc__ or "").partition("Args:")[0].split("\n\n", 1)[1].split())
-    return _page(
-        "evidence",
-        rules=RULES,
-        decision=decision,
-        words=WORDS,
-        tiers=TIERS,
-        results=summary_table(verdicts),
-        chapters=chapters,
-    )
+    contents = {"rules": RULES, "decision": decision, "chapters": chapters}
+    return _page("evidence", results=summary_table(verdicts), **contents)
 
 
-def _evidence(
-    chapter: str, claim: Mapping[str, Any], every: pd.DataFrame, shown: pd.DataFrame
-) -> dict[str, Any]:
-    tested = every[(every["claim"] == claim["id"]) & (every["verdict"] != NOT_RUN)]
-    found = dict.fromkeys(shown[shown["claim"] == claim["id"]]["verdict"])
-    words = list(found) or [NOT_RUN]
-    settings, done = load_settings(chapter), {*tested["data"]}
-    copies = {name: {name, *copies_of(settings, name)} for name in claim["data_of_paper"]}
-    absent = [name_of(name) for name, data in copies.items() if not data & done]
-    printed = on_printed_numbers(claim)
-    return {
-        "verdicts": tested[["on", "word", "scale", "remark", "measured"]].to_numpy().tolist(),
-        "heading": ", ".join(words),
-        "classes": " ".join(f"word-{word.replace(' ', '-')}" for word in words),
-        "absent": absent,
-        "target": f"{chapter}-{claim['section']}".replace("_", "-"),
-        "on_printed": headlines.of_printed(printed) if printed else "",
-    }
+def write_chapters(executed: Path, folder: Path) -> None:
+    """Write the pages of the chapters, and their records, see `suite.book.records`.
 
-
-def downloads(chapter: str, folder: Path) -> str:
-    """Return links to the tables of a chapter, below the folder of the generated pages."""
-    links = []
-    for file in sorted(folder.glob(f"*/*/{chapter}*.csv")):
-        kind = "verdicts" if ".verdicts" in file.name else "values"
-        text = f"{file.parent.name}, {file.parent.parent.name}: {kind}"
-        links.append(f"{{download}}`{text} <{file.relative_to(folder)}>`")
-    return " · ".join(links) or "none yet"
+    Args:
+        executed: folder of the notebooks that were run.
+        folder: of the generated pages.
+    """
+    verdicts, recorded = all_verdicts(), with_evidence()
+    for chapter in notebooks.chapters():
+        if chapter in recorded:
+            rows = verdicts[verdicts["chapter"] == chapter]
+            first = records.opening(chapter, chapter_name(chapter), rows, folder)
+            records.split(executed / f"{chapter}.ipynb", folder, first, records.closing(chapter))
+        else:
+            shutil.copy(executed / f"{chapter}.ipynb", folder)
 
 
 def status_page() -> str:

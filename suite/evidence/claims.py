@@ -18,7 +18,6 @@ from suite.evidence.rules import (
     NOT_TESTABLE,
     RULES,
     UNIT_COLUMNS,
-    WORDS,
     Finding,
     Verdict,
     decide,
@@ -40,7 +39,7 @@ TIERS = ("headline", "supporting", "ours")
 REQUIRED = """id tier says quote where section published unit smallest_effect data networks
 data_of_paper written test""".split()
 OPTIONAL = """published_effect quantity needs least_units untestable printed seen looks main
-trained elsewhere""".split()
+trained elsewhere form paper""".split()
 MEANS = ("level", "paired", "not_worse")
 # The columns of `judge`, in this order; what each holds is said there.
 COLUMNS = """claim data network main tier scale verdict word detail looks statistic unit estimate
@@ -71,19 +70,9 @@ def load_claims(chapter: str) -> list[dict[str, Any]]:
 
 @functools.cache
 def load_words(chapter: str) -> dict[str, Any]:
-    """Read what else the claims file of a chapter says: `names` of kinds, `advice`, `scale`.
-
-    The last says in words at what scale the paper worked.
-
-    Raises:
-        UsageError: advice for a claim or a word that does not exist.
-    """
+    """Read the `names` of kinds, and the `scale` at which the paper worked, in words."""
     file = NOTEBOOKS / "claims" / f"{chapter}.yml"
-    words = read_yaml(file) if file.exists() else {}
-    check_advice(words.get("advice", []), load_claims(chapter), file.name)
-    return {"names": {}, "advice": [], "scale": ""} | {
-        name: words[name] for name in ("names", "advice", "scale") if name in words
-    }
+    return {"names": {}, "scale": ""} | (read_yaml(file) if file.exists() else {})
 
 
 @functools.cache
@@ -99,23 +88,6 @@ def load_settings(chapter: str) -> tuple[Setting, ...]:
     except TypeError as error:
         what = f"settings of data, network, options, epochs and accuracy ({error})"
         raise expected(f"published/{chapter}.yml", what, settings) from error
-
-
-def check_advice(advice: Sequence[Mapping[str, Any]], claims: Sequence[Claim], file: str) -> None:
-    """Check that advice is given for claims and verdicts that there are.
-
-    Args:
-        advice: each with the id of a `claim` and, by verdict or "else", a sentence.
-        claims: of the file.
-        file: its name, for messages.
-
-    Raises:
-        UsageError: names the file and what was expected.
-    """
-    for part in advice:
-        _one_of(f"{file}: advice: claim", part.get("claim"), [claim["id"] for claim in claims])
-        for verdict in part.keys() - {"claim"}:
-            _one_of(f"{file}: advice for {part['claim']}", verdict, [*WORDS, "else"])
 
 
 @functools.cache

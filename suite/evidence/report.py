@@ -142,15 +142,6 @@ def _word(rows: pd.DataFrame) -> "pd.Series[str]":
     return said + (": " + rows["remark"]).where(rows["remark"] != "", "")
 
 
-COLUMNS = {"says": "claim", "on": "on", "word": "verdict", "published": "published"}
-
-
-def verdict_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Put what was published beside what was measured, of the claims that were tested."""
-    rows = rows[rows["verdict"] != NOT_RUN].assign(word=_word)[[*COLUMNS, "measured"]]
-    return rows.rename(columns=COLUMNS).reset_index(drop=True)
-
-
 def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
     """Put what was published beside what was measured, a row a claim, as HTML.
 

@@ -5,11 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from suite.data import SOURCES, source
-from suite.evidence.names import name_of, readable
 from suite.evidence.rules import NO_EFFECT
 from suite.networks import NETWORKS
 from suite.store import Record
@@ -121,43 +118,6 @@ def word_at(verdict: str, scale: str) -> str:
     return verdict + at.get(scale, "") if verdict == NO_EFFECT else verdict
 
 
-def described(where: Mapping[Any, Any], trainings: Trainings) -> str:
-    """Describe on what the verdicts of a panel rest.
-
-    Args:
-        where: data and network of the panel.
-        trainings: of the chapter at its profile.
-    """
-    data = where["data"].removesuffix("-cropped")
-    here = [t for t in trainings if (t["data"], t["network"]) == (data, where["network"])]
-    cropped = [t for t in here if t.get("crop_padding")]
-    here = cropped if data != where["data"] else [t for t in here if t not in cropped] or here
-    form = f" ({form})" if (form := _form(here)) else ""
-    words = [name_of(where["data"]), name_of(where["network"]) + form]
-    if data in SOURCES or ":" in data:  # networks at their initialisation are on no data set
-        words[0] += f" ({source(data).about.removeprefix(f'{words[0]}, ')})"
-    # The longest training first; None stands for all training images.
-    spans = {(t.get("cosine_epochs", t["epochs"]), t.get("n_train")) for t in here if "epochs" in t}
-    for epochs, number in sorted(spans, key=lambda s: (-s[0], -(s[1] or np.inf))):
-        of = "all" if number is None else f"{number:,}"
-        words.append(f"{epochs} epoch{'s' * (epochs > 1)} on {of} training images")
-    return ", ".join(words)
-
-
 def networks_alone(rows: pd.DataFrame) -> pd.DataFrame:
     """Leave out rows that were interpolated between networks, and so are of none."""
     return rows[rows["against"].fillna("") == ""] if "against" in rows else rows
-
-
-def _form(trainings: Trainings) -> str:
-    """Write the options of size that all trainings share."""
-    parts = []
-    for training in trainings:
-        options = training.get("network_options", {})
-        options = {**options, **options.get("backbone_options", {})}
-        parts.append({name: options[name] for name in SIZES if name in options})
-    shared = (
-        {k: v for k, v in parts[0].items() if all(p.get(k) == v for p in parts)} if parts else {}
-    )
-    written = {k: " + ".join(map(str, v)) if isinstance(v, list) else v for k, v in shared.items()}
-    return readable(written)

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,11 @@ def mean_text(
     return text if mean.n < 2 else f"{text} ± {mean.high - mean.estimate:{half or digits}}"
 
 
-def interval_text(interval: Interval, digits: str | None = None) -> str:
+def interval_text(interval: Interval, digits: str | None = None, sign: str = "") -> str:
     """Write an estimate with the ends of its interval, if it has one.
 
-    Unless told otherwise, half of the interval has two digits that count.
+    Unless told otherwise, half of the interval has two digits that count; with the sign "+",
+    positive numbers have one.
 
     >>> interval_text(Interval(-0.00117, -0.00506, 0.00273, n=4))
     '−0.0012 [−0.0051, 0.0027]'
@@ -59,8 +60,44 @@ def interval_text(interval: Interval, digits: str | None = None) -> str:
     estimate, low, high, _ = interval
     places = 1 - math.floor(math.log10((high - low) / 2)) if high > low else 9
     form = digits or (f".{max(places, 0)}f" if places < 7 and abs(estimate) < 1e6 else ".3g")
+    form = form if form[0] in "+-" else sign + form
     text = f"{estimate:{form}}" + (f" [{low:{form}}, {high:{form}}]" if np.isfinite(low) else "")
     return text.replace("-", "−")
+
+
+def wide(
+    rows: pd.DataFrame,
+    index: str,
+    columns: str,
+    names: Mapping[Any, str],
+    *,
+    digits: str = ".1%",
+    printed: Mapping[str, Mapping[str, float]] | None = None,
+) -> pd.DataFrame:
+    """Return means with half of their 95% intervals, for a tab of a page.
+
+    Args:
+        rows: with `value`, `seed`, `index` and `columns`; those of a seed are averaged first.
+        index, columns: whose values name the rows and the columns.
+        names: of the rows, in their order; others are left out.
+        digits: of a number; with "%" they are shares in percent.
+        printed: numbers of the paper: further rows, by their name and that of the column.
+    """
+    factor, form = (100, digits.replace("%", "f")) if "%" in digits else (1, digits)
+    heads, unit = list(dict.fromkeys(rows[columns])), "%" if "%" in digits else ""
+    table = []
+    for name in (n for n in names if n in set(rows[index])):
+        cells = {"": names[name]}
+        for head in heads:
+            part = rows[(rows[index] == name) & (rows[columns] == head)]
+            means = part.groupby("seed")["value"].mean() * factor
+            text = mean_text(means, form, empty="–") if len(means) else "–"
+            cells[str(head)] = text + unit * (text != "–")
+        table.append(cells)
+    for name, values in (printed or {}).items():
+        shown = {h: f"{factor * values[h]:{form}}{unit}" if h in values else "–" for h in heads}
+        table.append({"": f"<i>{name}</i>"} | {h: f"<i>{text}</i>" for h, text in shown.items()})
+    return pd.DataFrame(table)
 
 
 def paired_difference(

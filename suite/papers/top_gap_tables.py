@@ -168,6 +168,51 @@ def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFram
     return f"Table {number} of the paper: {entry['shows']}.", frame
 
 
+def on_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
+    """Return what the paper's Table 4 has, with AutoAttack, of CIFAR-10 here and there."""
+    main = {"data": "cifar10-jpeg", "main": True}
+    clean = select(table, metric="accuracy", test="own", **main).assign(name="clean")
+    rows = select(table, metric="robust_accuracy", counts="unchanged", **main)
+    rows = rows[rows["epsilon"] == rounded(8 / 255)]
+    twenty = rows[(rows["attack"] == "pgd") & (rows["battery"] == "none")]
+    fifty = rows[(rows["battery"] == "steps") & (rows["steps"] == 50)]
+    auto = rows[rows["battery"] == "auto"].assign(name="AutoAttack")
+    parts = [clean, twenty.assign(name="PGD-20"), fifty.assign(name="PGD-50"), auto]
+    _, frame = printed(published, "4")
+    names = {"PGD-20": "PGD-20", "PGD-50": "PGD-50", "clean": "clean"}
+    paper = {
+        f"paper: {row['method']}, {row['network']}": {
+            name: float(row[name]) for name in names if row[name] != "–"
+        }
+        for _, row in frame.iterrows()
+    }
+    return tables.wide(pd.concat(parts), "variant", "name", TITLES, printed=paper)
+
+
+def elsewhere(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what PGD and AutoAttack leave of three kinds of networks on other data."""
+    rows = select(table, metric="robust_accuracy", counts="unchanged", main=True)
+    rows = rows[rows["variant"].isin(["none", "l1", "fpn+l1+pool"])]
+    pgd = rows[(rows["attack"] == "pgd") & (rows["battery"] == "none") & (rows["steps"] == 20)]
+    rows = pd.concat([pgd, rows[rows["battery"] == "auto"]])
+    rows = rows[rows["profile"] == "workstation"]
+    radius = (255 * rows["epsilon"]).map(", {:.3g}/255".format)
+    names = rows["data"].map(name_of) + ", " + rows["attack"].map(ATTACKS) + radius
+    heads = rows["variant"].map(TITLES)
+    rows = rows.assign(name=names, head=heads)
+    return tables.wide(rows, "name", "head", dict(zip(names, names)))
+
+
+def printed_parts(published: Mapping[str, Any]) -> dict[str, float]:
+    """Return accuracy under FGSM by variant, of the paper's Table 7."""
+    entry = next(table for table in published["tables"] if table["number"] == "7")
+    names = ("fpn", "l1", "pool")
+    return {
+        "+".join(n for n, on in zip(names, row[:3]) if on) or "none": row[4]
+        for row in entry["rows"]
+    }
+
+
 def training_steps(file: Path = ROOT / "benchmarks" / "results" / "cpu.json") -> pd.DataFrame:
     """Return how much longer a training step with Top-GAP and L1 takes, with its quartiles."""
     rows = pd.DataFrame(json.loads(file.read_text(encoding="utf-8"))["rows"])

@@ -1,0 +1,119 @@
+"""The record of a chapter: what its page leaves out, as a page of its own.
+
+One notebook makes both pages. Cells tagged `record`, and the cell of parameters, are shown in the
+record; the claims with all verdicts, and the history of their rules, are written around them.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from suite.evidence import headlines
+from suite.evidence.claims import TIERS, load_claims, load_settings, on_printed_numbers
+from suite.evidence.names import name_of
+from suite.evidence.render import render, words
+from suite.evidence.report import best_profile, with_claims
+from suite.evidence.rules import NOT_RUN
+from suite.evidence.scale import copies_of
+from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
+
+TEMPLATES = Path(__file__).parent / "templates"
+CHANGED = "verdicts_changed.csv"
+
+
+def split(executed: Path, folder: Path, opening: str, closing: str) -> list[Path]:
+    """Write the page and the record of an executed chapter.
+
+    Args:
+        executed: the notebook that was run.
+        folder: where both pages go, as `CHAPTER.ipynb` and `CHAPTER_record.ipynb`.
+        opening, closing: Markdown around the cells of the record.
+
+    Returns:
+        Both files.
+    """
+    notebook = json.loads(executed.read_text(encoding="utf-8"))
+    cells: dict[str, list[Any]] = {"": [], "_record": [_markdown("opening", opening)]}
+    last = []
+    for cell in notebook["cells"]:
+        tags = cell["metadata"].get("tags", [])
+        if "parameters" in tags:
+            last.append(cell)
+        else:
+            cells["_record" if "record" in tags else ""].append(cell)
+    cells["_record"] += [*last, _markdown("closing", closing)]
+    files = []
+    for suffix, part in cells.items():
+        file = folder / f"{executed.stem}{suffix}.ipynb"
+        file.write_text(json.dumps(notebook | {"cells": part}), encoding="utf-8")
+        files.append(file)
+    return files
+
+
+def _markdown(name: str, text: str) -> dict[str, Any]:
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": text}
+
+
+def opening(chapter: str, name: str, verdicts: pd.DataFrame, folder: Path) -> str:
+    """Return what a record begins with: every claim with quotation, rule and all verdicts.
+
+    Args:
+        chapter, name: the file and the short name of the chapter.
+        verdicts: of the chapter at all profiles.
+        folder: of the generated pages, with the tables to download.
+    """
+    every, shown = with_claims(chapter, verdicts), with_claims(chapter, best_profile(verdicts))
+    claims = sorted(load_claims(chapter), key=lambda claim: TIERS.index(claim["tier"]))
+    return render(
+        TEMPLATES / "record.md.jinja",
+        chapter=chapter,
+        name=name,
+        target=chapter.replace("_", "-"),
+        downloads=downloads(chapter, folder),
+        tally=headlines.tally(headlines.headlines(chapter, verdicts)),
+        claims=[claim | _evidence(chapter, claim, every, shown) for claim in claims],
+    )
+
+
+def closing(chapter: str) -> str:
+    """Return what a record ends with: changed verdicts, and the history of the rules."""
+    table = pd.read_csv(KEPT_RESULTS / CHANGED, keep_default_na=False)
+    changed = table[table["chapter"] == chapter].drop(columns="chapter")
+    history = read_yaml(NOTEBOOKS / "claims" / "history.yml")
+    entries = [*history.get(chapter, []), *history["all"]]
+    return render(
+        TEMPLATES / "record_end.md.jinja",
+        header=list(map(words, map(str, changed.columns))),
+        changed=changed.to_numpy().tolist(),
+        history=sorted(entries, key=lambda entry: str(entry["when"])),
+    )
+
+
+def _evidence(
+    chapter: str, claim: Mapping[str, Any], every: pd.DataFrame, shown: pd.DataFrame
+) -> dict[str, Any]:
+    tested = every[(every["claim"] == claim["id"]) & (every["verdict"] != NOT_RUN)]
+    found = list(dict.fromkeys(shown[shown["claim"] == claim["id"]]["verdict"])) or [NOT_RUN]
+    settings, done = load_settings(chapter), {*tested["data"]}
+    copies = {name: {name, *copies_of(settings, name)} for name in claim["data_of_paper"]}
+    printed = on_printed_numbers(claim)
+    return {
+        "verdicts": tested[["on", "word", "scale", "remark", "measured"]].to_numpy().tolist(),
+        "heading": ", ".join(found),
+        "classes": " ".join(f"word-{word.replace(' ', '-')}" for word in found),
+        "absent": [name_of(name) for name, data in copies.items() if not data & done],
+        "on_printed": headlines.of_printed(printed) if printed else "",
+    }
+
+
+def downloads(chapter: str, folder: Path) -> str:
+    """Return links to the tables of a chapter, below the folder of the generated pages."""
+    links = []
+    for file in sorted(folder.glob(f"*/*/{chapter}*.csv")):
+        kind = "verdicts" if ".verdicts" in file.name else "values"
+        text = f"{file.parent.name}, {file.parent.parent.name}: {kind}"
+        links.append(f"{{download}}`{text} <{file.relative_to(folder)}>`")
+    return " · ".join(links) or "none yet"

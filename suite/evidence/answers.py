@@ -1,0 +1,126 @@
+"""What came out of the claims of an abstract: values for sentences, and a table for a page."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from suite.errors import unknown
+from suite.evidence.claims import Claim, load_claims, published_effect
+from suite.evidence.headlines import headlines
+from suite.evidence.html import badge
+from suite.evidence.names import name_of
+from suite.evidence.quote import Value, best
+from suite.evidence.rules import NOT_RUN
+
+MEANING = "how_to_read.html#verdicts"
+
+
+def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
+    """Return a verdict as a value that sentences take.
+
+    Args:
+        row: of `claims.judge`, with `profile`.
+        claim: that it is about.
+    """
+    estimate, low, high = (float(row[name]) for name in ("estimate", "low", "high"))
+    return Value(
+        estimate,
+        low,
+        high,
+        n=int(np.nan_to_num(row["n"])),
+        word=str(row["verdict"]),
+        shown=str(row["word"]),
+        scale=scale_text(row),
+        published=printed(claim),
+        on=name_of(row["data"]),
+        profile=str(row["profile"]),
+    )
+
+
+def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
+    """Write the scale of a verdict, and how often its data were looked at.
+
+    >>> scale_text({"verdict": "holds", "scale": "reduced", "data": "mnist", "looks": 2})
+    'reduced: MNIST, looked at 2 times'
+    """
+    if row["verdict"] == NOT_RUN:
+        return ""
+    looks = f", looked at {row['looks']:.0f} times" if row["looks"] > 1 else ""
+    return f"{row['scale']}: {name_of(row['data'])}{looks}"
+
+
+def printed(claim: Claim) -> str:
+    """Return the published effect in the form of the claim, or the words that stand for it."""
+    effect = published_effect(claim)
+    if effect is None or "paper" in claim:
+        return str(claim.get("paper", "no number"))
+    return format(Value(effect), f"{claim['form']}~" if "form" in claim else ".2g")
+
+
+def claim_value(
+    chapter: str, verdicts: pd.DataFrame, name: str, data: str = "", network: str = ""
+) -> Value:
+    """Return the verdict on a claim as a value.
+
+    Args:
+        chapter: whose claim.
+        verdicts: of the chapter at all its profiles.
+        name: id of the claim.
+        data, network: of the panel; default: the main one.
+
+    Raises:
+        UsageError: there is no such claim.
+    """
+    claims = {claim["id"]: claim for claim in load_claims(chapter)}
+    if name not in claims:
+        raise unknown("claim", name, claims)
+    rows = verdicts[(verdicts["claim"] == name) & (verdicts["verdict"] != NOT_RUN)]
+    for column, value in {"data": data, "network": network}.items():
+        rows = rows[rows[column] == value] if value else rows
+    rows = rows if data or network else rows[rows["main"].astype(bool)]
+    rows = best(rows)
+    return Value() if rows.empty else value_of(rows.iloc[0], claims[name])
+
+
+def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
+    """Return all verdicts of a chapter: those of main panels by `CLAIM`, all by `CLAIM@DATA`.
+
+    Where several networks were tested on one data set, `CLAIM@DATA/NETWORK` is unambiguous.
+    """
+    values = {}
+    for claim in load_claims(chapter):
+        name, rows = claim["id"], verdicts[verdicts["claim"] == claim["id"]]
+        values[name] = claim_value(chapter, verdicts, name)
+        for data, network in dict.fromkeys(zip(rows["data"], rows["network"])):
+            value = claim_value(chapter, verdicts, name, data, network)
+            values |= {f"{name}@{data}/{network}": value}
+            values.setdefault(f"{name}@{data}", value)
+    return values
+
+
+def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.DataFrame:
+    """Return the claims of the abstract as cells of HTML: claim, paper, here, verdict and scale.
+
+    Each claim leads to its entry in the record of the chapter, each word to what it means.
+
+    Args:
+        chapter: whose claims.
+        verdicts: of the chapter at all its profiles.
+        base: what addresses of the chapter begin with, from the page.
+    """
+    claims = {claim["id"]: claim for claim in load_claims(chapter)}
+    table = []
+    for _, row in headlines(chapter, verdicts).iterrows():
+        claim = claims[row["claim"]]
+        value = value_of(row, claim)
+        anchor = f"{chapter}-{row['claim']}".replace("_", "-")
+        says = f'<a href="{base}{chapter}_record.html#{anchor}">{row["says"]}</a>'
+        count = f" ({value.n} {row['unit']}s)" if value.n else ""
+        here = f"{value:{claim.get('form', '')}}{count}" if value else row["detail"] or "–"
+        verdict = badge(value.shown, value.scale, f"{'' if base else '../'}{MEANING}")
+        table.append([says, value.published, here, verdict])
+    return pd.DataFrame(
+        table, columns=["What the paper claims", "Paper", "Here", "Verdict and scale"]
+    )

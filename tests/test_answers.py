@@ -1,0 +1,75 @@
+"""Verdicts as values, and as the table of a first screen."""
+
+import pytest
+
+from suite.errors import UsageError
+from suite.evidence import answers
+from suite.evidence.claims import load_claims
+from suite.evidence.report import all_verdicts
+from suite.evidence.rules import NOT_RUN
+
+NAME = "pgd-accuracy-rises"
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    rows = all_verdicts(kept_only=True)
+    return rows[rows["chapter"] == "top_gap"]
+
+
+class TestClaimValue:
+    def test_main_panel(self, verdicts):
+        value = answers.claim_value("top_gap", verdicts, NAME)
+        (row,) = verdicts[
+            (verdicts["claim"] == NAME) & verdicts["main"] & (verdicts["profile"] == "workstation")
+        ].to_dict("records")
+        assert (value.estimate, value.word, value.n) == (row["estimate"], row["verdict"], row["n"])
+        assert value.scale.startswith(row["scale"])
+
+    def test_other_panel(self, verdicts):
+        value = answers.claim_value("top_gap", verdicts, NAME, "fashion_mnist")
+        assert value.on == "Fashion-MNIST"
+
+    def test_panel_that_was_not_run(self, verdicts):
+        assert not answers.claim_value("top_gap", verdicts, NAME, "cub")
+
+    def test_unknown_claim_is_refused_with_its_neighbour(self, verdicts):
+        with pytest.raises(UsageError, match=NAME):
+            answers.claim_value("top_gap", verdicts, "pgd-accuracy-rise")
+
+
+class TestValuesOf:
+    def test_names(self, verdicts):
+        values = answers.values_of("top_gap", verdicts)
+        assert {claim["id"] for claim in load_claims("top_gap")} <= values.keys()
+        assert values[f"{NAME}@cifar10-jpeg"] == values[f"{NAME}@cifar10-jpeg/top_gap"]
+        assert values[NAME] == values[f"{NAME}@cifar10-jpeg"]
+
+
+class TestHeadlineCells:
+    def test_row_for_each_claim_of_the_abstract(self, verdicts):
+        cells = answers.headline_cells("top_gap", verdicts)
+        claims = [c for c in load_claims("top_gap") if c["tier"] == "headline"]
+        assert len(cells) == len(claims)
+        for claim, (_, row) in zip(claims, cells.iterrows(), strict=True):
+            assert f"top_gap_record.html#top-gap-{claim['id']}" in row.iloc[0]
+            assert 'class="verdict' in row["Verdict and scale"]
+
+    def test_nothing_run(self, verdicts):
+        cells = answers.headline_cells("top_gap", verdicts.iloc[:0])
+        assert cells["Verdict and scale"].str.contains(NOT_RUN).all()
+
+
+class TestPrinted:
+    @pytest.mark.parametrize(
+        ("claim", "text"),
+        [
+            ({"published_effect": "+0.517", "form": "points"}, "+51.7 points"),
+            ({"published_effect": "x 0.68", "form": "times"}, "0.68 times"),
+            ({"published_effect": "+0.333"}, "0.33"),
+            ({"paper": "a plot"}, "a plot"),
+            ({}, "no number"),
+        ],
+    )
+    def test_forms(self, claim, text):
+        assert answers.printed(claim) == text

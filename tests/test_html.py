@@ -1,0 +1,65 @@
+"""Pieces of a page as HTML."""
+
+import pandas as pd
+import pytest
+
+from suite.evidence import html
+from suite.evidence.rules import WORDS
+
+PIXEL = b"\x89PNG"
+
+
+class TestBadge:
+    @pytest.mark.parametrize("word", WORDS)
+    def test_word_and_scale(self, word):
+        text = html.badge(word, "reduced: MNIST")
+        assert f">{word}</span>" in text
+        assert '<span class="scale">reduced: MNIST</span>' in text
+
+    def test_words_differ_in_look(self):
+        looks = {html.badge(word).partition('">')[0] for word in WORDS}
+        assert len(looks) == 6  # what says nothing of the effect looks alike
+
+    def test_text_is_escaped(self):
+        assert "<b>" not in html.badge("<b>", "<b>")
+
+    def test_link(self):
+        assert '<a href="a.html#b">holds</a>' in html.badge("holds", link="a.html#b")
+
+
+class TestTable:
+    def test_cells_name_their_column(self):
+        text = html.table(pd.DataFrame({"claim": ["x"], "here <i>now</i>": ["y"]}))
+        assert '<td data-label="here now">y</td>' in text
+
+
+class TestTabs:
+    def test_first_tab_is_open_and_empty_ones_are_left_out(self):
+        text = html.tabs({"Figure": "f", "Numbers": "", "Claims": "c"})
+        assert text.count(" checked ") == 1
+        assert "Numbers" not in text
+        assert text.count('type="radio"') == 2
+
+    def test_two_tab_sets_have_other_names(self):
+        first, second = html.tabs({"a": "x"}), html.tabs({"a": "x"})
+        assert first != second
+
+
+class TestSlider:
+    def test_first_picture_is_shown_and_all_have_alt_texts(self):
+        frames = {"none": PIXEL, "k = 2%": PIXEL}
+        text = html.slider(frames, alt="maps", label="k", caption="below")
+        assert text.count("<img hidden") == 1
+        assert 'alt="maps: none"' in text
+        assert 'alt="maps: k = 2%"' in text
+        assert 'max="1"' in text
+        assert 'aria-label="k"' in text
+        assert "<output>none</output>" in text
+
+
+class TestCards:
+    def test_card_is_a_link(self):
+        entry = {"link": "a.html", "picture": "p", "title": "T", "text": "t", "foot": "f"}
+        text = html.cards([entry])
+        assert '<a class="card" href="a.html">' in text
+        assert "<b>T</b> t" in text

@@ -1,0 +1,58 @@
+"""One notebook, two pages: a chapter and its record."""
+
+import json
+
+import nbformat
+import pytest
+
+from suite.book import records
+from suite.evidence.claims import load_claims
+from suite.evidence.report import all_verdicts
+from suite.paths import KEPT_RESULTS
+
+
+@pytest.fixture
+def executed(tmp_path):
+    def cell(source, *tags):
+        return nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)})
+
+    cells = [cell("seen"), cell("p = 1", "parameters"), cell("moved", "record"), cell("end")]
+    path = tmp_path / "sample.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+def sources(path):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+
+
+class TestSplit:
+    def test_cells_go_to_one_page_each(self, executed, tmp_path):
+        folder = tmp_path / "pages"
+        folder.mkdir()
+        page, record = records.split(executed, folder, "# first", "last")
+        assert sources(page) == ["seen", "end"]
+        assert sources(record) == ["# first", "moved", "p = 1", "last"]
+        nbformat.validate(nbformat.read(record, as_version=4))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    verdicts = all_verdicts(kept_only=True)
+    rows = verdicts[verdicts["chapter"] == "top_gap"]
+    return records.opening("top_gap", "Top-GAP", rows, tmp_path_factory.mktemp("pages"))
+
+
+class TestOpening:
+    def test_every_claim_has_its_entry(self, text):
+        for claim in load_claims("top_gap"):
+            assert f"(top-gap-{claim['id']})=" in text
+            assert claim["quote"] in text
+
+
+class TestClosing:
+    def test_changed_verdicts_and_history(self):
+        text = records.closing("top_gap")
+        rows = (KEPT_RESULTS / "verdicts_changed.csv").read_text().splitlines()
+        assert text.count("workstation |") == sum(r.startswith("workstation,top_gap") for r in rows)
+        assert "## History of the rules" in text

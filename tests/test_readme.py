@@ -113,14 +113,3 @@ def test_the_hours_of_workstation_are_those_that_it_took():
     assert 10 < max(hours) <= 11
     for file in (ROOT / "README.md", ROOT / "book" / "how_to_read.md"):
         assert "2 to 11 h a chapter on 2 cores" in file.read_text()
-
-
-def test_the_first_page_has_the_epochs_of_the_profiles():
-    text = (ROOT / "book" / "index.md").read_text()
-    panels = profiles("gradient_regularisation")["workstation"]["panels"]
-    digits, articles, residual, photographs, *_ = panels
-    assert residual["data"] == "mnist"
-    assert residual["epochs"] == digits["epochs"]
-    assert articles["epochs"] == digits["epochs"]
-    assert f"MNIST, {digits['epochs']} epochs" in text
-    assert f"photographs of 64 × 64 pixels, {photographs['epochs']} epochs" in text

@@ -9,7 +9,7 @@ from IPython.display import HTML, Markdown, display
 from suite import notebooks, plots
 from suite.evidence import html, quote
 from suite.evidence.answers import claim_value, headline_cells
-from suite.evidence.claims import load_claims, load_published, load_words
+from suite.evidence.claims import load_claims, load_published
 from suite.evidence.headlines import accuracies, headlines
 from suite.evidence.names import PANEL, name_of, readable
 from suite.evidence.quote import Value
@@ -147,9 +147,10 @@ class Chapter:
             for _, row in rows[rows["verdict"] != NOT_RUN].iterrows()
             if (text := accuracies(row))
         ]
-        here = f" Here: {'; '.join(dict.fromkeys(parts))}." if parts else ""
-        paper = f" In the paper: {scale}" if (scale := load_words(self.name)["scale"]) else ""
-        return f"Brackets hold 95% intervals.{here}{paper}"
+        return (
+            "Brackets: 95% intervals. Looks: how often data were seen before a verdict. "
+            + "; ".join(dict.fromkeys(parts))
+        )
 
     def claims_tab(self, *sections: str) -> str:
         """Return the verdicts on the claims of sections as HTML for a tab."""

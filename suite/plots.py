@@ -239,10 +239,8 @@ def dots(
     ]
     if not shown:
         return not_run()
-    size = (WIDTH * 1.12, 0.3 * len(shown) + 0.85)
-    figure, axes = plt.subplots(
-        1, count, figsize=size, sharey=True, squeeze=False, layout="constrained"
-    )
+    size = (WIDTH, 0.3 * len(shown) + 0.85)
+    figure, axes = plt.subplots(1, count, figsize=size, squeeze=False, layout="constrained")
     palette = _palette(pd.Series(shown, dtype=object), names)
     for axis, (title, rows) in zip(axes.flat, panels.items()):
         printed = (published or {}).get(title, {})
@@ -260,8 +258,7 @@ def dots(
             if name in printed:
                 at = printed[name] * factor, place
                 axis.plot(*at, "D", ms=5, color=BLACK, zorder=3)
-                near = mean is not None and -12 < at[0] - mean.estimate < 22
-                if not near:
+                if mean is None or not -22 < mean.estimate - at[0] < 48:  # room for the text
                     axis.annotate(f"paper {at[0]:{digits}}{unit}", at, (6, 0), **beside)
         axis.set_title(title, loc="left", weight="bold")
         axis.set(xlabel=x_label, ylim=(len(shown) - 0.5, -0.5))
@@ -569,17 +566,27 @@ def _wrapped(text: str, inches: float) -> str:
     return "\n".join(textwrap.fill(line, int(15 * inches)) for line in text.splitlines())
 
 
-def as_bytes(figure: Figure, form: str = "png") -> bytes:
+def as_bytes(figure: Figure, form: str = "png", **options: Any) -> bytes:
     """Return a figure as a file, and close it; two runs give the same bytes."""
     metadata = {"Date": None} if form == "svg" else None
-    data = print_figure(figure, form, metadata=metadata)
+    data = print_figure(figure, form, metadata=metadata, **options)
     plt.close(figure)
     return data.encode() if isinstance(data, str) else data
 
 
-def as_html(figure: Figure, *, alt: str, caption: str = "", form: str = "svg") -> str:
-    """Return a figure as a picture for a tab, see `suite.evidence.html.picture`."""
-    return html.picture(as_bytes(figure, form), alt, caption, form)
+def as_html(figure: Figure, *, alt: str, caption: str = "") -> str:
+    """Return a figure as pictures, one a panel, which a narrow screen puts below each other."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # as it is now, whatever part is saved
+    parts = [(part, part.get_tightbbox()) for part in (*figure.axes, *figure.legends)]
+    inches, files = figure.dpi_scale_trans.inverted(), []
+    for part, box in parts:
+        for legend in figure.legends:
+            legend.set_visible(legend is part)
+        if box is not None:  # an axis that is on
+            panel = box.padded(3).transformed(inches)
+            files.append(as_bytes(figure, "svg", bbox_inches=panel))
+    return html.picture(*files, alt=alt, caption=caption, form="svg")
 
 
 def saliency_grid(

@@ -1,4 +1,4 @@
-"""The first page: a card a chapter with a picture and an answer, and what came out as a table."""
+"""The first page: a card a chapter, with a picture, an answer, and what came of its first claim."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from suite import plots
 from suite.evidence import html
-from suite.evidence.answers import headline_cells
+from suite.evidence.answers import value_of
 from suite.evidence.claims import load_claims
 from suite.evidence.headlines import headlines
 from suite.evidence.rules import HOLDS, NOT_RUN
+from suite.evidence.scale import OURS
 from suite.paths import ROOT, read_yaml
 from suite.store import archive_path, read_archive
 
@@ -27,17 +28,22 @@ def cards(verdicts: pd.DataFrame) -> str:
     """
     entries = []
     for card in read_yaml(CARDS)["cards"]:
-        rows = headlines(card["chapter"], verdicts[verdicts["chapter"] == card["chapter"]])
-        shown = rows[rows["verdict"] != NOT_RUN]
-        scales = ", ".join(shown["scale"].value_counts().index)
-        held = f"{(rows['verdict'] == HOLDS).sum()} of {len(rows)} claims held"
+        chapter = card["chapter"]
+        rows = headlines(chapter, verdicts[verdicts["chapter"] == chapter])
+        first, held = rows.iloc[0], (rows["verdict"] == HOLDS).sum()
+        claim = next(claim for claim in load_claims(chapter) if claim["id"] == first["claim"])
+        value = value_of(first, claim)
+        measured = f"{value:{claim.get('form', '')}}"
         entries.append(
-            {
-                "link": f"executed/{card['chapter']}.html",
-                "picture": html.picture(_picture(card), f"{card['title']}: {_titles(card)}"),
-                "title": card["title"],
+            {"use": "", **card}
+            | {
+                "link": f"executed/{chapter}.html",
+                "picture": html.picture(_picture(card), alt=f"{card['title']}: {_titles(card)}"),
                 "text": answer(card, dict(zip(rows["claim"], rows["verdict"]))),
-                "foot": html.badge(held, scales),
+                "verdict": html.badge(value.shown, value.scale),
+                "claim": f"{first['says']}: {measured} ({value.n} {first['unit']}s)",
+                "paper": value.published if first["scale"] != OURS else "",
+                "held": f"{held} of {len(rows)} claims held",
             }
         )
     return html.cards(entries)
@@ -54,19 +60,6 @@ def answer(card: Mapping[str, Any], words: Mapping[str, str]) -> str:
         if (came := words.get(claim, NOT_RUN)) != word:
             return f"(written for “{word}” of {claim}; now “{came}”)"
     return str(card["answer"])
-
-
-def table(verdicts: pd.DataFrame) -> str:
-    """Return what each paper says, printed and measured, as HTML: the main claim of each card."""
-    rows = []
-    for card in (card for card in read_yaml(CARDS)["cards"] if "use" in card):
-        chapter = card["chapter"]
-        cells = headline_cells(chapter, verdicts[verdicts["chapter"] == chapter], "executed/")
-        claims = [claim["id"] for claim in load_claims(chapter) if claim["tier"] == "headline"]
-        row = cells.iloc[claims.index(card["main"])]
-        name = f'<a href="executed/{chapter}.html">{card["title"]}</a>'
-        rows.append({"": name, **row, "Use it?": card["use"]})
-    return html.table(pd.DataFrame(rows))
 
 
 def _titles(card: Mapping[str, Any]) -> str:

@@ -36,7 +36,6 @@ def write_pages(folder: Path) -> None:
     pages = {
         "tally.md": " ".join(tallies) + "\n",
         "cards.md": _raw(front.cards(verdicts)),
-        "answers.md": _raw(front.table(verdicts)),
         "values.json": json.dumps(values(verdicts), indent=0),
         "evidence.md": evidence_page(verdicts),
         "status.md": status_page(),

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from suite.evidence import headlines
-from suite.evidence.claims import TIERS, load_claims, load_settings, on_printed_numbers
+from suite.evidence.claims import TIERS, load_claims, load_settings, load_words, on_printed_numbers
 from suite.evidence.names import name_of
 from suite.evidence.render import render, words
 from suite.evidence.report import best_profile, with_claims
@@ -74,6 +74,7 @@ def opening(chapter: str, name: str, verdicts: pd.DataFrame, folder: Path) -> st
         target=chapter.replace("_", "-"),
         downloads=downloads(chapter, folder),
         tally=headlines.tally(headlines.headlines(chapter, verdicts)),
+        scale=load_words(chapter)["scale"],
         claims=[claim | _evidence(chapter, claim, every, shown) for claim in claims],
     )
 

@@ -14,6 +14,7 @@ from suite.evidence.names import name_of
 from suite.evidence.quote import Value, best
 from suite.evidence.rules import NOT_RUN
 
+LONGEST = 60  # reason in a cell; the record has it in any case
 MEANING = "how_to_read.html#verdicts"
 
 
@@ -43,11 +44,11 @@ def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
     """Write the scale of a verdict, and how often its data were looked at.
 
     >>> scale_text({"verdict": "holds", "scale": "reduced", "data": "mnist", "looks": 2})
-    'reduced: MNIST, looked at 2 times'
+    'reduced: MNIST, 2 looks'
     """
     if row["verdict"] == NOT_RUN:
         return ""
-    looks = f", looked at {row['looks']:.0f} times" if row["looks"] > 1 else ""
+    looks = f", {row['looks']:.0f} looks" if row["looks"] > 1 else ""
     return f"{row['scale']}: {name_of(row['data'])}{looks}"
 
 
@@ -118,7 +119,8 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.D
         anchor = f"{chapter}-{row['claim']}".replace("_", "-")
         says = f'<a href="{base}{chapter}_record.html#{anchor}">{row["says"]}</a>'
         count = f" ({value.n} {row['unit']}s)" if value.n else ""
-        here = f"{value:{claim.get('form', '')}}{count}" if value else row["detail"] or "–"
+        reason = row["detail"] if len(row["detail"]) < LONGEST else ""
+        here = f"{value:{claim.get('form', '')}}{count}" if value else reason or "–"
         verdict = badge(value.shown, value.scale, f"{'' if base else '../'}{MEANING}")
         table.append([says, value.published, here, verdict])
     return pd.DataFrame(

@@ -63,9 +63,9 @@ def tabs(pieces: Mapping[str, str]) -> str:
     return str(_pieces().tabs(f"tabs-{next(_numbers)}", shown))
 
 
-def picture(data: bytes, alt: str, caption: str = "", form: str = "png") -> str:
-    """Return a picture with its bytes in it, and a caption below."""
-    return str(_pieces().picture(_source(data, form), alt, caption))
+def picture(*data: bytes, alt: str, caption: str = "", form: str = "png") -> str:
+    """Return a picture, or several side by side, with their bytes in them, and a caption below."""
+    return str(_pieces().picture([_source(file, form) for file in data], alt, caption))
 
 
 def _source(data: bytes, form: str = "png") -> str:
@@ -86,6 +86,6 @@ def slider(frames: Mapping[str, bytes], *, alt: str, label: str, caption: str = 
     return str(_pieces().slider(sources, alt, label, caption))
 
 
-def cards(entries: Sequence[Mapping[str, str]]) -> str:
-    """Return cards that are links: each with `link`, `picture`, `title`, `text` and `foot`."""
+def cards(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return cards that are links, see `cards` in the templates for what each has."""
     return str(_pieces().cards(entries))

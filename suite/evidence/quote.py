@@ -16,16 +16,22 @@ NAN = float("nan")
 ORDER = ("paper", "workstation", "gpu", "desktop", "laptop", "smoke")  # profiles, the best first
 NOT_RUN = "not run"
 # Forms of a value: factor, sign of positive numbers, and the words behind it.
-FORMS = {"points": (100, "+", " points"), "%": (100, "", "%"), "times": (1, "", " times")}
+FORMS = {
+    "points": (100, "+", " points"),
+    "more": (100, "", " points"),
+    "%": (100, "", "%"),
+    "times": (1, "", " times"),
+}
 
 
 @dataclass(frozen=True)
 class Value:
     """An estimate with its 95% interval, and the verdict that rests on it.
 
-    In a format string a value writes itself: `{}` with its interval; `{:points}`, `{:%}` and
-    `{:times}` with a unit; a `~` behind these leaves out the interval; any other form is that of
-    the estimate alone. A value that was not measured writes "not run" in every form.
+    In a format string a value writes itself: `{}` with its interval; `{:points}`, `{:more}` (points
+    in a sentence that says the direction), `{:%}` and `{:times}` with a unit; a `~` behind these
+    leaves out the interval; any other form is that of the estimate alone. A value that was not
+    measured writes "not run" in every form.
 
     Args:
         estimate, low, high: of the effect or mean.

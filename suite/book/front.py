@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from suite import plots
 from suite.evidence import html
-from suite.evidence.answers import value_of
+from suite.evidence.answers import measured, value_of
 from suite.evidence.claims import load_claims
 from suite.evidence.headlines import headlines
 from suite.evidence.rules import HOLDS, NOT_RUN
@@ -33,7 +33,6 @@ def cards(verdicts: pd.DataFrame) -> str:
         first, held = rows.iloc[0], (rows["verdict"] == HOLDS).sum()
         claim = next(claim for claim in load_claims(chapter) if claim["id"] == first["claim"])
         value = value_of(first, claim)
-        measured = f"{value:{claim.get('form', '')}}"
         entries.append(
             {"use": "", **card}
             | {
@@ -41,7 +40,7 @@ def cards(verdicts: pd.DataFrame) -> str:
                 "picture": html.picture(_picture(card), alt=f"{card['title']}: {_titles(card)}"),
                 "text": answer(card, dict(zip(rows["claim"], rows["verdict"]))),
                 "verdict": html.badge(value.shown, value.scale),
-                "claim": f"{first['says']}: {measured} ({value.n} {first['unit']}s)",
+                "claim": f"{first['says']}: {measured(first, claim) or NOT_RUN}",
                 "paper": value.published if first["scale"] != OURS else "",
                 "held": f"{held} of {len(rows)} claims held",
             }

@@ -101,6 +101,15 @@ def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
     return values
 
 
+def measured(row: "pd.Series[Any]", claim: Claim) -> str:
+    """Write what was measured on a claim, with its interval and n; nothing where nothing was."""
+    value = value_of(row, claim)
+    if not value:
+        return ""
+    of_ranks = "rank correlation " * str(row["statistic"]).startswith("Spearman")
+    return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s)"
+
+
 def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.DataFrame:
     """Return the claims of the abstract as cells of HTML: claim, paper, here, verdict and scale.
 
@@ -118,9 +127,8 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.D
         value = value_of(row, claim)
         anchor = f"{chapter}-{row['claim']}".replace("_", "-")
         says = f'<a href="{base}{chapter}_record.html#{anchor}">{row["says"]}</a>'
-        count = f" ({value.n} {row['unit']}s)" if value.n else ""
         reason = row["detail"] if len(row["detail"]) < LONGEST else ""
-        here = f"{value:{claim.get('form', '')}}{count}" if value else reason or "–"
+        here = measured(row, claim) or reason or "–"
         verdict = badge(value.shown, value.scale, f"{'' if base else '../'}{MEANING}")
         table.append([says, value.published, here, verdict])
     return pd.DataFrame(

@@ -136,8 +136,8 @@ class Chapter:
 
     def headline_table(self) -> None:
         """Show the claims of the abstract: paper, here, verdict and scale; and on what."""
-        cells = headline_cells(self.name, self.decided)
-        display(HTML(html.table(cells, "headlines") + f'<p class="caption">{self.tested_on()}</p>'))
+        cells = html.table(headline_cells(self.name, self.decided), "headlines")
+        display(HTML(f'<p class="caption">{self.tested_on()}</p>{cells}'))
 
     def tested_on(self) -> str:
         """Return on what the claims of the abstract were tested, with accuracies here and there."""
@@ -148,8 +148,9 @@ class Chapter:
             if (text := accuracies(row))
         ]
         return (
-            "Brackets: 95% intervals. Looks: how often data were seen before a verdict. "
-            + "; ".join(dict.fromkeys(parts))
+            "Numbers are differences that the method makes, with 95% intervals. "
+            f"{'; '.join(dict.fromkeys(parts))}. "
+            "<i>3 looks</i>: results were read three times while networks were added."
         )
 
     def claims_tab(self, *sections: str) -> str:

@@ -232,7 +232,7 @@ def dots(
         published: numbers of the paper, drawn as black diamonds, by panel and method.
         share: values are shares, shown in percent.
     """
-    factor, unit, digits = (100, "%", ".0f") if share else (1, "", ".2f")
+    factor, unit, digits = (100, "%", ".1f") if share else (1, "", ".2f")
     count = len(panels)
     shown = [
         name for name in names if any((rows[method] == name).any() for rows in panels.values())
@@ -255,6 +255,8 @@ def dots(
                 text = mean_text(seeds, digits) + unit
                 at = np.nanmax([mean.estimate, mean.high]), place
                 axis.annotate(text, at, (6, 0), color=colour, **beside)
+            elif name not in printed:
+                axis.annotate("not run", (0, place), (6, 0), color="0.5", **beside)
             if name in printed:
                 at = printed[name] * factor, place
                 axis.plot(*at, "D", ms=5, color=BLACK, zorder=3)

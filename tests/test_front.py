@@ -35,19 +35,13 @@ class TestCards:
         headlines = {c["id"] for c in load_claims(card["chapter"]) if c["tier"] == "headline"}
         assert card["expects"].keys() <= headlines
         assert set(card["expects"].values()) <= set(WORDS)
-        assert "main" not in card or card["main"] in headlines
 
-    def test_every_card_has_picture_answer_and_scale(self, verdicts):
+    def test_every_card_has_picture_verdict_number_and_scale(self, verdicts):
         text = front.cards(verdicts)
         assert text.count('<a class="card"') == len(CARDS) == text.count("<img ")
-        assert text.count("claims held</span>") == text.count('class="scale"') == len(CARDS)
+        assert text.count("claims held") == text.count('class="scale"') == len(CARDS)
+        assert text.count("<i>Here:</i>") == len(CARDS) == 1 + text.count("<i>Paper:</i>")
+        assert "<i>Here:</i> not run" not in text
 
     def test_answers_fit_the_kept_verdicts(self, verdicts):
         assert "written for" not in front.cards(verdicts)
-
-
-class TestTable:
-    def test_row_for_each_paper(self, verdicts):
-        text = front.table(verdicts)
-        assert text.count("<tr>") == 1 + sum("use" in card for card in CARDS)
-        assert 'href="how_to_read.html#verdicts"' in text

@@ -59,7 +59,10 @@ class TestSlider:
 
 class TestCards:
     def test_card_is_a_link(self):
-        entry = {"link": "a.html", "picture": "p", "title": "T", "text": "t", "foot": "f"}
-        text = html.cards([entry])
-        assert '<a class="card" href="a.html">' in text
-        assert "<b>T</b> t" in text
+        names = ("link", "picture", "title", "verdict", "claim", "paper", "here", "network")
+        entry = {name: f"the {name}" for name in (*names, "text", "held")}
+        text = html.cards([entry, entry | {"paper": ""}])
+        assert text.count('<a class="card" href="the link">') == 2
+        assert "<i>Paper:</i> the claim, the paper." in text
+        assert "<i>Claim:</i> the claim." in text
+        assert all(f"the {name}" in text for name in entry)

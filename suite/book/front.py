@@ -11,7 +11,8 @@ from suite import plots
 from suite.evidence import html
 from suite.evidence.answers import measured, value_of
 from suite.evidence.claims import load_claims
-from suite.evidence.headlines import headlines
+from suite.evidence.headlines import accuracies, headlines
+from suite.evidence.names import name_of
 from suite.evidence.rules import HOLDS, NOT_RUN
 from suite.evidence.scale import OURS
 from suite.paths import ROOT, read_yaml
@@ -40,8 +41,10 @@ def cards(verdicts: pd.DataFrame) -> str:
                 "picture": html.picture(_picture(card), alt=f"{card['title']}: {_titles(card)}"),
                 "text": answer(card, dict(zip(rows["claim"], rows["verdict"]))),
                 "verdict": html.badge(value.shown, value.scale),
-                "claim": f"{first['says']}: {measured(first, claim) or NOT_RUN}",
+                "claim": first["says"],
                 "paper": value.published if first["scale"] != OURS else "",
+                "here": measured(first, claim) or NOT_RUN,
+                "network": ", ".join(filter(None, [name_of(first["network"]), accuracies(first)])),
                 "held": f"{held} of {len(rows)} claims held",
             }
         )

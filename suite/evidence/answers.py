@@ -12,7 +12,7 @@ from suite.evidence.headlines import headlines
 from suite.evidence.html import badge
 from suite.evidence.names import name_of
 from suite.evidence.quote import Value, best
-from suite.evidence.rules import NOT_RUN
+from suite.evidence.rules import NOT_RUN, UNTESTABLE
 
 LONGEST = 60  # reason in a cell; the record has it in any case
 MEANING = "how_to_read.html#verdicts"
@@ -48,7 +48,9 @@ def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
     """
     if row["verdict"] == NOT_RUN:
         return ""
-    looks = f", {row['looks']:.0f} looks" if row["looks"] > 1 else ""
+    looks = (
+        f", {row['looks']:.0f} looks" if row["looks"] > 1 and row["verdict"] != UNTESTABLE else ""
+    )
     return f"{row['scale']}: {name_of(row['data'])}{looks}"
 
 
@@ -106,8 +108,9 @@ def measured(row: "pd.Series[Any]", claim: Claim) -> str:
     value = value_of(row, claim)
     if not value:
         return ""
-    of_ranks = "rank correlation " * str(row["statistic"]).startswith("Spearman")
-    return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s)"
+    of_ranks = "rank correlation " * (statistic := str(row["statistic"])).startswith("Spearman")
+    of_each = " of each" * (row["unit"] == "network" and bool({"−", "÷"} & {*statistic.split()}))
+    return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s{of_each})"
 
 
 def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from suite.evidence.claims import COLUMNS, Claim, load_claims
 from suite.evidence.report import best_profile, measured, with_claims
-from suite.evidence.rules import NOT_RUN, WORDS, Finding, Verdict
+from suite.evidence.rules import HOLDS, NOT_RUN, Finding, Verdict
 from suite.evidence.scale import OURS, PAPERS, REDUCED, SCALES, STAND_IN
 
 AT = {PAPERS: "at the paper's scale", REDUCED: "at reduced scale", STAND_IN: "on stand-in data"}
@@ -54,14 +54,13 @@ def accuracies(row: "Mapping[str, Any] | pd.Series[Any]") -> str:
 
 
 def tally(rows: pd.DataFrame, whose: str = "") -> str:
-    """Count the words of headlines, scale by scale, in a sentence."""
+    """Count the headlines that held, scale by scale, in a sentence."""
     ran, parts = rows[rows["verdict"] != NOT_RUN], []
     for scale in SCALES:
-        counts = ran[ran["scale"] == scale]["verdict"].value_counts()
-        words = [f"{counts[word]} {word}" for word in WORDS if word in counts]
-        parts += [f"{AT[scale]} {', '.join(words)}"] if words else []
+        held = (words := ran[ran["scale"] == scale]["verdict"]).eq(HOLDS).sum()
+        parts += [f"{held} of {len(words)} {AT[scale]}"] if len(words) else []
     parts += [f"{missing} {NOT_RUN}"] if (missing := len(rows) - len(ran)) else []
-    return f"Of {whose}{len(rows)} headline claims: {'; '.join(parts)}."
+    return f"Of {whose}{len(rows)} headline claims held: {', '.join(parts)}."
 
 
 def of_printed(found: tuple[Verdict, Finding]) -> str:

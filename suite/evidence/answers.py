@@ -12,7 +12,7 @@ from suite.evidence.headlines import headlines
 from suite.evidence.html import badge
 from suite.evidence.names import name_of
 from suite.evidence.quote import Value, best
-from suite.evidence.rules import NOT_RUN, UNTESTABLE
+from suite.evidence.rules import NOT_RUN, NOT_TESTABLE
 
 LONGEST = 60  # reason in a cell; the record has it in any case
 MEANING = "how_to_read.html#verdicts"
@@ -49,7 +49,7 @@ def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
     if row["verdict"] == NOT_RUN:
         return ""
     looks = (
-        f", {row['looks']:.0f} looks" if row["looks"] > 1 and row["verdict"] != UNTESTABLE else ""
+        f", {row['looks']:.0f} looks" if row["looks"] > 1 and row["verdict"] != NOT_TESTABLE else ""
     )
     return f"{row['scale']}: {name_of(row['data'])}{looks}"
 

@@ -148,7 +148,8 @@ class Chapter:
             if (text := accuracies(row))
         ]
         return (
-            "Numbers are differences that the method makes, with 95% intervals. "
+            "Numbers are differences that the method makes, with 95% intervals and the number of "
+            "networks of each kind. "
             f"{'; '.join(dict.fromkeys(parts))}. "
             "<i>3 looks</i>: results were read three times while networks were added."
         )

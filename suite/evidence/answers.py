@@ -108,9 +108,8 @@ def measured(row: "pd.Series[Any]", claim: Claim) -> str:
     value = value_of(row, claim)
     if not value:
         return ""
-    of_ranks = "rank correlation " * (statistic := str(row["statistic"])).startswith("Spearman")
-    of_each = " of each" * (row["unit"] == "network" and bool({"−", "÷"} & {*statistic.split()}))
-    return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s{of_each})"
+    of_ranks = "rank correlation " * str(row["statistic"]).startswith("Spearman")
+    return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s)"
 
 
 def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.DataFrame:

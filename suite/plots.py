@@ -6,7 +6,7 @@ and the measured `value`. Each function returns a figure at most `WIDTH` inches 
 
 import itertools
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, Locator, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from suite.evidence import html
@@ -53,16 +53,8 @@ PANELS = ("data", "network", "profile")
 WIDTH = 7.0
 FEW, LONG = 6, 16  # so many different x get a tick each, slanted if longer than so many letters
 MANY = 12  # with more different x, intervals are bands
-STYLE = {
-    "axes.labelsize": 9,
-    "axes.titlesize": 9,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.dpi": 100,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "reglib",
-}
+BELOW: dict[str, Any] = {"loc": "outside lower center", "ncols": 4, "fontsize": 7}
+Frame = pd.DataFrame
 
 
 def set_style() -> None:
@@ -70,7 +62,10 @@ def set_style() -> None:
 
     Two runs give the same bytes: the SVG has no date, and its identifiers a fixed salt.
     """
-    sns.set_theme("paper", "ticks", palette=CYCLE, font_scale=1.03, rc=STYLE)
+    rc = {"svg.fonttype": "none", "svg.hashsalt": "reglib", "legend.frameon": False}
+    rc |= {f"axes.spines.{side}": False for side in ("right", "top")}
+    rc |= {"axes.labelsize": 9, "axes.titlesize": 9, "figure.dpi": 100}
+    sns.set_theme("paper", "ticks", palette=CYCLE, font_scale=1.03, rc=rc)
     shell: Any = get_ipython()
     if shell is not None:
         plt.switch_backend(plt.get_backend())  # its formatters first, then ours in their place
@@ -87,7 +82,7 @@ def _rendered(figure: Figure, form: str) -> str | bytes | None:
 
 
 def value_against(
-    frame: pd.DataFrame,
+    frame: Frame,
     *,
     x: str,
     hue: str,
@@ -111,30 +106,28 @@ def value_against(
         dots: draw each row too.
         level: column, constant in each panel, drawn as a dashed line and named so.
     """
+    names = names or {}
     frame = frame[frame["value"].notna()].astype({hue: object})
-    if frame.empty:
-        return not_run()
-    palette = _palette(frame[hue], names or {})
-    figure, axes = _panels(frame, panels)
-    few = frame[x].nunique() <= MANY
-    look: dict[str, Any] = {"err_style": "bars", "marker": "o", "mew": 0} if few else {}
-    for axis, panel in axes:
-        same: dict[str, Any] = {"data": panel, "x": x, "y": "value", "hue": hue, "ax": axis}
-        same |= {"palette": palette, "hue_order": list(palette), "legend": False}
-        sns.lineplot(**same, errorbar=_ends, **look)
+    palette = _palette(frame[hue], names)
+
+    def draw(axis: Axes, panel: Frame) -> None:
+        few = frame[x].nunique() <= MANY
+        look: dict[str, Any] = {"err_style": "bars", "marker": "o"} if few else {}
+        _lines(axis, panel, x=x, hue=hue, palette=palette, errorbar=_ends, **look)
         if dots:
-            sns.scatterplot(**same, s=12, alpha=0.5, linewidth=0)
+            colours = [palette[method] for method in panel[hue]]
+            axis.scatter(panel[x], panel["value"], 12, colours, alpha=0.5, linewidth=0)
         if level is not None:
             axis.axhline(panel[level].iloc[0], color=GREY, linestyle="--", zorder=0)
         _label(axis, panel[x], x_label, y_label, log=log)
-    lines = {(names or {}).get(m, str(m)): Line2D([], [], color=c) for m, c in palette.items()}
-    dashed = {} if level is None else {level: Line2D([], [], color=GREY, linestyle="--")}
-    _add_legend(figure, lines | dashed)
-    return figure
+
+    lines = {names.get(m, str(m)): Line2D([], [], color=c) for m, c in palette.items()}
+    dashed = {level: Line2D([], [], color=GREY, linestyle="--")} if level else {}
+    return _figure(_split(frame, panels), draw, lines | dashed)
 
 
 def dots_against(
-    frame: pd.DataFrame,
+    frame: Frame,
     *,
     x: str,
     x_label: str,
@@ -162,31 +155,26 @@ def dots_against(
     if frame.empty:
         return not_run()
     methods = frame[hue] if hue else frame["profile"].str.partition(",")[0]
-    frame = frame.assign(method=methods.astype(object))
-    palette = _palette(methods, {})
-    figure, axes = _panels(frame, panels)
-    for axis, panel in axes:
+    frame, palette = frame.assign(method=methods.astype(object)), _palette(methods, {})
+
+    def draw(axis: Axes, panel: Frame) -> None:
         colours: Any = [palette[method] for method in panel["method"]]
+        sizes: Any = 18
+        if size:
+            sizes = np.interp(panel[size], [panel[size].min(), panel[size].max()], [12, 60])
+        out = panel[hollow].astype(bool) if hollow else pd.Series(False, panel.index)
         error = 1.96 * panel["std"] / np.sqrt(panel["n"])
         axis.errorbar(panel[x], panel["value"], error, fmt="none", ecolor=colours, alpha=0.35)
-        sizes: dict[str, Any] = {"size": size, "sizes": (12, 60)} if size else {"s": 18}
-        sizes |= {"palette": palette, "edgecolor": colours, "legend": False, "ax": axis}
-        sns.scatterplot(panel, x=x, y="value", hue="method", **sizes)
-        if hollow:
-            out = panel[hollow].astype(bool).to_numpy()
-            dots: Any = axis.collections[-1]
-            dots.set_facecolor(np.where(out[:, None], 1.0, dots.get_facecolor()))
-            panel = panel[~out]
+        look: dict[str, Any] = {"c": np.where(out, "white", colours), "edgecolors": colours}
+        axis.scatter(panel[x], panel["value"], sizes, **look, linewidths=0.33)
         if with_trend:
-            axis.set_title(f"{axis.get_title()}\n{_trend(panel, x)}")
+            axis.set_title(f"{axis.get_title()}\n{_trend(panel[~out], x)}")
         _label(axis, panel[x], x_label, y_label, log=log)
-    if hue:
-        dot = partial(Line2D, [], [], marker="o", linestyle="")
-        _add_legend(figure, {str(m): dot(color=colour) for m, colour in palette.items()})
-    return figure
+
+    return _figure(_split(frame, panels), draw, _round(palette) if hue else {})
 
 
-def by_method(frame: pd.DataFrame, method: str, y_label: str, names: Mapping[Any, str]) -> Figure:
+def by_method(frame: Frame, method: str, y_label: str, names: Mapping[Any, str]) -> Figure:
     """Draw `value` by method: a dot a network, and means with 95% intervals.
 
     Args:
@@ -195,22 +183,21 @@ def by_method(frame: pd.DataFrame, method: str, y_label: str, names: Mapping[Any
         names: what the axis calls the methods, in its order.
     """
     frame = frame[frame["value"].notna() & frame[method].isin(list(names))]
-    frame = frame.astype({method: object})
     if frame.empty:
         return not_run()
     frame = frame[frame["profile"] == frame["profile"].iloc[-1]]
-    palette = _palette(frame[method], names)
-    figure, axes = _panels(frame, PANELS)
-    for axis, panel in axes:
+    palette = _palette(frame[method].astype(object), names)
+
+    def draw(axis: Axes, panel: Frame) -> None:
         same: dict[str, Any] = {"x": method, "y": "value", "ax": axis, "order": list(palette)}
         sns.stripplot(panel, **same, hue=method, palette=palette, size=3.5, legend=False)
         look: dict[str, Any] = {"color": BLACK, "linestyle": "none", "marker": "_", "capsize": 0.15}
         sns.pointplot(panel, **same, **look, errorbar=_ends, err_kws={"linewidth": 1.2})
         axis.set_xticks(range(len(palette)), [names[name] for name in palette])
         axis.tick_params(axis="x", rotation=30)
-        first = axis.get_subplotspec()
-        axis.set(xlabel="", ylabel=y_label if first is None or first.is_first_col() else "")
-    return figure
+        _label(axis, panel[method], "", y_label, log="")
+
+    return _figure(_split(frame.astype({method: object}), PANELS), draw)
 
 
 def dots(
@@ -284,40 +271,33 @@ def key_figure(rows: pd.DataFrame, *, x: str, x_label: str, beyond: str) -> Figu
         beyond: column, constant in a panel: what lies beyond is shaded.
     """
     rows = rows[rows["value"].notna()]
-    if rows.empty:
-        return not_run()
     measures, panels = (list(dict.fromkeys(rows[name])) for name in ("measure", "panel"))
     palette = dict(zip(dict.fromkeys(rows["line"]), (BLACK, BLUE, ORANGE, GREEN)))
-    size = (min(WIDTH, 2.4 * len(panels) + 1.2), 1.55 * len(measures) + 0.8)
-    figure, axes = plt.subplots(
-        len(measures),
-        len(panels),
-        figsize=size,
-        sharex="col",
-        sharey="row",
-        squeeze=False,
-        layout="constrained",
+    cells = {
+        (measure, panel): rows[(rows["measure"] == measure) & (rows["panel"] == panel)]
+        for measure, panel in itertools.product(measures, panels)
+    }
+    named = {name: colour for name, colour in palette.items() if name != "network"}
+    figure = _figure(
+        [
+            (panel if measure == measures[0] else "", cell)
+            for (measure, panel), cell in cells.items()
+        ],
+        partial(_lines, x=x, hue="line", palette=palette, marker="o", ms=3.5, errorbar=None),
+        {name: Line2D([], [], color=colour, marker="o") for name, colour in named.items()},
+        across=len(panels),
+        size=(min(WIDTH, 2.4 * len(panels) + 1.2), 1.55 * len(measures) + 0.8),
+        share={"sharex": "col", "sharey": "row"},
     )
-    for (i, measure), (j, panel) in itertools.product(enumerate(measures), enumerate(panels)):
-        axis, part = axes[i, j], rows[(rows["measure"] == measure) & (rows["panel"] == panel)]
-        look: dict[str, Any] = {"hue": "line", "palette": palette, "marker": "o", "mew": 0}
-        sns.lineplot(part, x=x, y="value", ax=axis, legend=False, ms=3.5, errorbar=None, **look)
-        axis.set(xscale="log", xlabel=x_label, ylabel=measure if j == 0 else "")
-        if i == 0:
-            axis.set_title(textwrap.fill(panel, max(12, 80 // len(panels))))
-        start = float(rows[rows["panel"] == panel][beyond].iloc[0])
-        if np.isfinite(start):
-            axis.axvspan(start, rows[rows["panel"] == panel][x].max(), color="0.92", zorder=0)
-    lines = [name for name in palette if name != "network"]
-    handles = {name: Line2D([], [], color=palette[name], marker="o") for name in lines}
-    if handles:
-        _add_legend(figure, handles)
+    for axis, (measure, panel) in zip(figure.axes, cells):
+        axis.set(xscale="log", xlabel=x_label, ylabel=measure if panel == panels[0] else "")
+        column = rows[rows["panel"] == panel]
+        if np.isfinite(start := float(column[beyond].iloc[0])):
+            axis.axvspan(start, column[x].max(), color="0.92", zorder=0)
     return figure
 
 
-def dots_with_bins(
-    frame: pd.DataFrame, *, x: str, x_label: str, y_label: str, n_bins: int = 8
-) -> Figure:
+def dots_with_bins(frame: Frame, *, x: str, x_label: str, y_label: str, n_bins: int = 8) -> Figure:
     """Draw one dot an image: `value` against `x`, and the means of bins with equally many images.
 
     Args:
@@ -328,22 +308,21 @@ def dots_with_bins(
     Returns:
         The figure; Spearman's correlation and n are in the titles.
     """
-    if frame.empty:
-        return not_run()
-    figure, axes = _panels(frame, PANELS)
-    for axis, panel in axes:
+
+    def draw(axis: Axes, panel: Frame) -> None:
         panel = panel.sort_values(x)
         parts = np.array_split(panel[x], max(1, min(n_bins, len(panel) // 5)))
         centres = np.concatenate([np.full(len(part), part.mean()) for part in parts])
-        look: dict[str, Any] = _palette(panel["profile"], {})
-        look = {"color": look[panel["profile"].iloc[0]], "alpha": min(1, max(0.2, 60 / len(panel)))}
-        sns.scatterplot(panel, x=x, y="value", ax=axis, s=14, linewidth=0, **look)
+        (colour,) = _palette(panel["profile"], {}).values()
+        look: dict[str, Any] = {"alpha": min(1, max(0.2, 60 / len(panel))), "linewidth": 0}
+        axis.scatter(panel[x], panel["value"], 14, colour, **look)
         look = {"err_style": "bars", "marker": "s", "linestyle": "", "color": BLACK}
         sns.lineplot(panel.assign(x=centres), x="x", y="value", ax=axis, errorbar=_ends, **look)
         rho = float(spearman(panel[x], panel["value"]))
         axis.set_title(f"{axis.get_title()}\nρ = {rho:.2f}, n = {len(panel)}")
         _label(axis, panel[x], x_label, y_label, log="")
-    return figure
+
+    return _figure(_split(frame, PANELS), draw)
 
 
 def _palette(methods: "pd.Series[Any]", names: Mapping[Any, str]) -> dict[Any, str]:
@@ -360,22 +339,62 @@ def _palette(methods: "pd.Series[Any]", names: Mapping[Any, str]) -> dict[Any, s
     return {m: colour or next(spare) for m, colour in colours.items()}
 
 
-def _panels(
-    frame: pd.DataFrame, columns: Sequence[str]
-) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
-    """Make an axis with a title for each combination of values, three in a row (four: two)."""
-    groups = list(frame.groupby(list(columns), sort=False)) if columns else [((), frame)]
-    across = 2 if len(groups) == 4 else min(3, len(groups))
-    rows = -(-len(groups) // across)
-    size = (WIDTH if across > 1 else 4.6, (3.0, 2.9, 2.6)[across - 1] * rows)
-    figure, axes = plt.subplots(rows, across, figsize=size, squeeze=False, layout="constrained")
-    for axis in axes.flat[len(groups) :]:
+def _lines(axis: Axes, panel: Frame, *, palette: Mapping[Any, str], **look: Any) -> None:
+    """Draw the mean of `value`, one line a method, in the order of the palette."""
+    look |= {"palette": palette, "hue_order": list(palette), "legend": False, "ax": axis}
+    sns.lineplot(panel, y="value", mew=0, **look)
+
+
+def _round(palette: Mapping[Any, str]) -> dict[str, Line2D]:
+    """Return what a legend shows for dots."""
+    dot = partial(Line2D, [], [], marker="o", linestyle="")
+    return {str(method): dot(color=colour) for method, colour in palette.items()}
+
+
+def _styles(methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Give each of many methods a marker and a colour: once filled, once hollow and dashed."""
+    colours = sns.color_palette("colorblind", -(-len(methods) // 2))
+    second = {"linestyle": "--", "markerfacecolor": "white"}
+    looks = zip(itertools.cycle("osD^vPX*<>hp"), itertools.product(({}, second), colours))
+    return {m: {"marker": k, "color": c} | more for m, (k, (more, c)) in zip(methods, looks)}
+
+
+def _split(frame: Frame, columns: Sequence[str]) -> list[tuple[str, Frame]]:
+    """Return the rows of each combination of values, with its title."""
+    groups: Any = (
+        frame.groupby(list(columns), sort=False) if columns and len(frame) else [((), frame)]
+    )
+    return [(", ".join(map(name_of, values)), panel) for values, panel in groups if len(panel)]
+
+
+def _figure(
+    panels: Sequence[tuple[str, Frame]],
+    draw: Callable[[Axes, Frame], None],
+    legend: Mapping[str, Line2D] | None = None,
+    *,
+    across: int | None = None,
+    size: tuple[float, float] | None = None,
+    share: Mapping[str, Any] | None = None,
+) -> Figure:
+    """Draw panels with their titles, three in a row (four: two), and a legend below them."""
+    if not panels:
+        return not_run()
+    across = across or (2 if len(panels) == 4 else min(3, len(panels)))
+    rows = -(-len(panels) // across)
+    size = size or (WIDTH if across > 1 else 4.6, (3.0, 2.9, 2.6)[across - 1] * rows)
+    look: dict[str, Any] = {"figsize": size, "squeeze": False, "layout": "constrained"}
+    figure, axes = plt.subplots(rows, across, **look, **(share or {}))
+    for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
-    for axis, (values, _) in zip(axes.flat, groups):
-        title = ", ".join(map(name_of, values))
-        width = (60, 40, 28)[across - 1]
+    for axis, (title, panel) in zip(axes.flat, panels):
+        width = max(12, min(60, 84 // across))
         axis.set_title(textwrap.fill(title, width, break_on_hyphens=False))
-    return figure, [(axis, panel) for axis, (_, panel) in zip(axes.flat, groups)]
+        draw(axis, panel)
+    if legend:
+        columns = max(1, int(WIDTH * 11 / (7 + max(map(len, legend)))))
+        look = {"loc": "outside lower center", "ncols": min(columns, len(legend))}
+        figure.legend([*legend.values()], [*legend], **look)
+    return figure
 
 
 def _label(axis: Axes, x: "pd.Series[Any]", x_label: str, y_label: str, *, log: str) -> None:
@@ -384,20 +403,18 @@ def _label(axis: Axes, x: "pd.Series[Any]", x_label: str, y_label: str, *, log: 
     first = place is None or place.is_first_col()
     scales = {f"{side}scale": "log" for side in log}
     axis.set(xlabel=x_label, ylabel=y_label if first else "", **scales)
-    ticks = sorted(x.unique())
+    ticks = x.drop_duplicates().sort_values().tolist() if "x" in log else []
     few = len(ticks) <= FEW
-    if "x" in log and (few or ticks[-1] < 100 * ticks[0]):
-        axis.xaxis.set_major_locator(FixedLocator(ticks) if few else LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_locator(NullLocator())
+    if ticks and (few or ticks[-1] < 100 * ticks[0]):
+        _numbers(axis, FixedLocator(ticks) if few else LogLocator(subs=(1, 2, 5)))
         if few and sum(len(f"{tick:g}") for tick in ticks) > LONG:
             axis.tick_params(axis="x", rotation=45)
 
 
-def _add_legend(figure: Figure, handles: Mapping[str, Line2D]) -> None:
-    columns = max(1, int(WIDTH * 11 / (7 + max(map(len, handles)))))
-    columns = min(columns, len(handles))
-    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=columns)
+def _numbers(axis: Axes, locator: Locator) -> None:
+    axis.xaxis.set_major_locator(locator)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def _ends(values: "pd.Series[Any]") -> tuple[float, float]:
@@ -405,56 +422,47 @@ def _ends(values: "pd.Series[Any]") -> tuple[float, float]:
     return interval.low, interval.high
 
 
-def _trend(panel: pd.DataFrame, x: str) -> str:
+def _trend(panel: Frame, x: str) -> str:
     if len(panel) < 3 or panel["value"].nunique() < 2:
         return f"n = {len(panel)}: too few for a trend"
     rho = correlation(panel[x], panel["value"]).estimate
     return f"ρ = {rho:.2f}, p = {permutation_p(panel[x], panel['value']):.2g}, n = {len(panel)}"
 
 
-def ratios(frame: pd.DataFrame, titles: Mapping[str, tuple[str, str]]) -> Figure:
+def ratios(frame: Frame, titles: Mapping[str, tuple[str, str]]) -> Figure:
     """Draw ratios of times as dots with their quartiles, one panel a benchmark, one row a method.
 
     Args:
         frame: one row a ratio: panel, method, network, ratio, low, high.
         titles: of the panels that are drawn, in order, with the label of the axis.
     """
-    panels = {name: frame[frame["panel"] == name] for name in titles}
-    panels = {name: panel for name, panel in panels.items() if len(panel)}
-    heights = [
-        panel["method"].nunique() * max(1, panel["network"].nunique() / 3) + 2.5
-        for panel in panels.values()
-    ]
-    figure, grid = plt.subplots(
-        len(panels),
-        figsize=(WIDTH, 0.24 * sum(heights) + 0.4),
-        height_ratios=heights,
-        layout="constrained",
-        squeeze=False,
-    )
-    for axis, (name, panel) in zip(grid[:, 0], panels.items(), strict=True):
+    parts = {name: frame[frame["panel"] == name] for name in titles}
+    panels = [("", part) for part in parts.values() if len(part)]
+    counts = [(part["method"].nunique(), part["network"].nunique()) for _, part in panels]
+    heights = [methods * max(1, networks / 3) + 2.5 for methods, networks in counts]
+
+    def draw(axis: Axes, panel: Frame) -> None:
+        title, x_label = titles[panel["panel"].iloc[0]]
         methods = list(dict.fromkeys(panel["method"]))
-        networks = list(dict.fromkeys(panel["network"]))
-        for n, network in enumerate(networks):
+        networks = dict(zip(dict.fromkeys(panel["network"]), CYCLE))
+        for n, (network, colour) in enumerate(networks.items()):
             rows = panel[panel["network"] == network]
             apart = (n - (len(networks) - 1) / 2) * 0.7 / max(3, len(networks))
-            y = rows["method"].map(methods.index) + apart
-            error = [rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]
-            axis.errorbar(
-                rows["ratio"], y, xerr=error, fmt="o", ms=4, color=CYCLE[n], label=network
-            )
+            look: dict[str, Any] = {"fmt": "o", "ms": 4, "color": colour, "label": network}
+            look["xerr"] = [rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]
+            axis.errorbar(rows["ratio"], rows["method"].map(methods.index) + apart, **look)
         axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
-        axis.set(xscale="log", yticks=range(len(methods)), yticklabels=methods)
-        axis.set(title=titles[name][0], xlabel=titles[name][1])
-        axis.xaxis.set_major_locator(FixedLocator([1, 2, 3, 5, 10, 20, 50, 100, 200]))
-        axis.xaxis.set_minor_locator(NullLocator())
-        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set(title=title, xlabel=x_label, xscale="log")
+        axis.set_yticks(range(len(methods)), methods)
+        _numbers(axis, FixedLocator([1, 2, 3, 5, 10, 20, 50, 100, 200]))
         axis.invert_yaxis()
         axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
+
+    size = (WIDTH, 0.24 * sum(heights) + 0.4)
+    return _figure(panels, draw, across=1, size=size, share={"height_ratios": heights})
 
 
-def kept_against_here(frame: pd.DataFrame, kinds: Sequence[str]) -> Figure:
+def kept_against_here(frame: Frame, kinds: Sequence[str]) -> Figure:
     """Draw values of this machine against kept ones, one panel a chapter.
 
     Args:
@@ -462,30 +470,20 @@ def kept_against_here(frame: pd.DataFrame, kinds: Sequence[str]) -> Figure:
         kinds: values of `agreement`, the best first.
     """
     palette = dict(zip(kinds, (SKY, BLUE, ORANGE, GREY, BLACK), strict=True))
-    figure, axes = _panels(frame[frame[["kept", "here"]].notna().all(axis=1)], ["panel"])
-    for axis, panel in axes:
+
+    def draw(axis: Axes, panel: Frame) -> None:
+        panel = panel.sort_values("agreement", key=lambda column: column.map(list(kinds).index))
         smallest = float(panel["kept"].abs()[panel["kept"] != 0].quantile(0.05))
         axis.axline((0, 0), slope=1, color=GREY, linewidth=0.8, zorder=0)
-        order = panel["agreement"].map(list(kinds).index)
-        sns.scatterplot(
-            panel.iloc[order.argsort(kind="stable")],
-            x="kept",
-            y="here",
-            hue="agreement",
-            palette=palette,
-            s=14,
-            linewidth=0,
-            legend=False,
-            ax=axis,
-        )
-        for scale in (axis.set_xscale, axis.set_yscale):
-            scale("symlog", linthresh=smallest)
+        colours = [palette[kind] for kind in panel["agreement"]]
+        axis.scatter(panel["kept"], panel["here"], 14, colours, linewidth=0)
         axis.set(xlabel="kept", ylabel="here")
-        for part in (axis.xaxis, axis.yaxis):
+        for side, part in (("x", axis.xaxis), ("y", axis.yaxis)):
+            getattr(axis, f"set_{side}scale")("symlog", linthresh=smallest)
             part.set_major_locator(FixedLocator(_few_powers(panel["kept"], smallest)))
-    dot = partial(Line2D, [], [], marker="o", linestyle="")
-    _add_legend(figure, {kind: dot(color=colour) for kind, colour in palette.items()})
-    return figure
+
+    frame = frame[frame[["kept", "here"]].notna().all(axis=1)]
+    return _figure(_split(frame, ["panel"]), draw, _round(palette))
 
 
 def _few_powers(values: "pd.Series[float]", smallest: float) -> list[float]:
@@ -613,12 +611,7 @@ def saliency_grid(
 
 
 def matrix(
-    values: pd.DataFrame,
-    numbers: pd.DataFrame,
-    *,
-    label: str,
-    limit: float,
-    sure: pd.DataFrame | None = None,
+    values: Frame, numbers: Frame, *, label: str, limit: float, sure: Frame | None = None
 ) -> Figure:
     """Draw a table as coloured cells: blue above zero, red below.
 
@@ -633,30 +626,27 @@ def matrix(
         return not_run()
     certain = np.ones(values.shape, bool) if sure is None else sure.to_numpy(bool)
     levels = values.to_numpy(float)
-    height = 1.0 + 0.3 * len(values)
-    figure, axis = plt.subplots(figsize=(WIDTH, height), layout="constrained")
-    ticks = {"xticklabels": list(values), "yticklabels": list(values.index)}
+    figure, axis = plt.subplots(figsize=(WIDTH, 1.0 + 0.3 * len(values)), layout="constrained")
+    look: dict[str, Any] = {"vmin": -limit, "vmax": limit, "cmap": "RdBu", "linewidths": 0.5}
+    look |= {"xticklabels": list(values), "yticklabels": list(values.index)}
     bar = {"label": label, "shrink": 0.7}
-    colours = {"vmin": -limit, "vmax": limit, "cmap": "RdBu"}
-    sns.heatmap(
-        levels.clip(-limit, limit), linewidths=0.5, cbar_kws=bar, ax=axis, **colours, **ticks
-    )
+    sns.heatmap(levels.clip(-limit, limit), cbar_kws=bar, ax=axis, **look)
     alphas: Any = np.where(certain, 1.0, 0.25).ravel()
     axis.collections[0].set_alpha(alphas)
     for (row, column), level in np.ndenumerate(levels):
         if np.isfinite(level):
             dark = certain[row, column] and abs(level) > 0.6 * limit
             colour = "white" if dark else BLACK if certain[row, column] else GREY
+            place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6.8}
             text = str(numbers.iloc[row, column])
-            place: dict[str, Any] = {"ha": "center", "va": "center"}
-            axis.text(column + 0.5, row + 0.5, text, color=colour, fontsize=6.8, **place)
+            axis.text(column + 0.5, row + 0.5, text, color=colour, **place)
     axis.tick_params(length=0, labelsize=7.5)
     plt.setp(axis.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
     plt.setp(axis.get_yticklabels(), rotation=0)
     return figure
 
 
-def trade_offs(rows: pd.DataFrame, *, x_label: str, most: float) -> Figure:
+def trade_offs(rows: Frame, *, x_label: str, most: float) -> Figure:
     """Draw measures against what is paid for them, one line a method, from one common point.
 
     Args:
@@ -664,59 +654,47 @@ def trade_offs(rows: pd.DataFrame, *, x_label: str, most: float) -> Figure:
         x_label: of what is paid.
         most: what is drawn of it below the common point.
     """
-    measures, methods = (list(dict.fromkeys(rows[name])) for name in ("measure", "method"))
-    lines = -(-len(measures) // 2)
-    size = (WIDTH, 2.6 * lines + 0.7)
-    figure, axes = plt.subplots(lines, 2, figsize=size, layout="constrained", squeeze=False)
-    colours = sns.color_palette("colorblind", -(-len(methods) // 2))
-    handles: dict[str, Line2D] = {}
-    for axis, measure in itertools.zip_longest(axes.flat, measures):
-        if measure is None:
-            axis.remove()
-            continue
-        for number, method in enumerate(methods):
-            line = rows[(rows["measure"] == measure) & (rows["method"] == method)]
+    styles = _styles(list(dict.fromkeys(rows["method"])))
+
+    def draw(axis: Axes, panel: Frame) -> None:
+        start = panel.iloc[0]
+        for method, style in styles.items():
+            line = panel[panel["method"] == method]
             line = line[line["x"] >= line["x"].iloc[0] - most]
-            style: dict[str, Any] = {"marker": "osD^vPX*<>hp"[number % 12], "markersize": 3.5}
-            style |= {"color": colours[number % len(colours)], "linewidth": 0.9}
-            if number >= len(colours):  # each colour once with a line, once with dashes
-                style |= {"linestyle": "--", "markerfacecolor": "white"}
-            (handles[method],) = axis.plot(line["x"], line["value"], **style)
-        start = rows[rows["measure"] == measure].iloc[0]
+            axis.plot(line["x"], line["value"], **style, markersize=3.5, linewidth=0.9)
         axis.plot(start["x"], start["value"], "+", color=BLACK, markersize=11, zorder=5)
         axis.axvline(start["x"] - 0.01, color=GREY, linewidth=0.7, linestyle=":")
-        axis.set(xlabel=x_label, ylabel=measure)
-    below: dict[str, Any] = {"loc": "outside lower center", "ncols": 4, "fontsize": 7}
-    figure.legend(list(handles.values()), list(handles), **below)
+        axis.set(title="", xlabel=x_label, ylabel=start["measure"])
+
+    panels = _split(rows, ["measure"])
+    figure = _figure(panels, draw, across=2, size=(WIDTH, 2.6 * -(-len(panels) // 2) + 0.7))
+    lines = [Line2D([], [], **style, markersize=3.5, linewidth=0.9) for style in styles.values()]
+    figure.legend(lines, list(styles), **BELOW)
     return figure
 
 
-def gain_and_cost(rows: pd.DataFrame, *, gain_label: str, cost_label: str) -> Figure:
+def gain_and_cost(rows: Frame, *, gain_label: str, cost_label: str) -> Figure:
     """Draw what methods gain against what they cost, a point with both intervals a method.
 
     Args:
         rows: `method`, and `gain` and `cost` with their ends `..._low` and `..._high`.
         gain_label, cost_label: of the two axes.
     """
-    if rows.empty:
-        return not_run()
-    figure, axis = plt.subplots(figsize=(WIDTH, 4.2), layout="constrained")
-    colours = sns.color_palette("colorblind", -(-len(rows) // 2))
-    for number, row in enumerate(rows.to_dict("records")):
-        ends: dict[str, Any] = {
-            f"{side}err": [[row[at] - row[f"{at}_low"]], [row[f"{at}_high"] - row[at]]]
-            for side, at in (("x", "cost"), ("y", "gain"))
-        }
-        style: dict[str, Any] = {"color": colours[number % len(colours)], "elinewidth": 0.5}
-        if number >= len(colours):  # each colour once filled, once not
-            style |= {"markerfacecolor": "white"}
-        marker = "osD^vPX*<>hp"[number % 12]
-        axis.errorbar(row["cost"], row["gain"], **ends, fmt=marker, label=row["method"], **style)
-    for line in (axis.axvline, axis.axhline):
-        line(0, color=GREY, linewidth=0.7, zorder=0)
-    axis.set(xlabel=cost_label, ylabel=gain_label)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=7)
-    return figure
+
+    def draw(axis: Axes, rows: Frame) -> None:
+        styles = _styles(list(rows["method"]))
+        for row in rows.to_dict("records"):
+            look: dict[str, Any] = styles[row["method"]] | {"linestyle": "none", "elinewidth": 0.5}
+            for side, at in (("x", "cost"), ("y", "gain")):
+                look[f"{side}err"] = [[row[at] - row[f"{at}_low"]], [row[f"{at}_high"] - row[at]]]
+            axis.errorbar(row["cost"], row["gain"], label=row["method"], **look)
+        for line in (axis.axvline, axis.axhline):
+            line(0, color=GREY, linewidth=0.7, zorder=0)
+        axis.set(xlabel=cost_label, ylabel=gain_label)
+        figure: Any = axis.figure
+        figure.legend(**BELOW)
+
+    return _figure(_split(rows, ()), draw, size=(WIDTH, 4.2))
 
 
 def not_run(reason: str = "not run at the profiles that are shown") -> Figure:

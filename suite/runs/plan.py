@@ -138,7 +138,7 @@ def _fingerprint(name: str) -> str:
     memory, files = data_folder() / MEMORY, _files(data_folder())
     if not files or "imagefolder:" in name:  # images elsewhere, or from packages alone
         return load_data(name).fingerprint
-    remembered = json.loads(memory.read_text()) if memory.is_file() else {}
+    remembered = json.loads(memory.read_text(encoding="utf-8")) if memory.is_file() else {}
     known: dict[str, str] = remembered.get(files, {})
     if name not in known:
         known[name] = load_data(name).fingerprint

@@ -148,10 +148,9 @@ class Chapter:
             if (text := accuracies(row))
         ]
         return (
-            "Numbers are differences that the method makes, with 95% intervals and the number of "
-            "networks of each kind. "
-            f"{'; '.join(dict.fromkeys(parts))}. "
-            "<i>3 looks</i>: results were read three times while networks were added."
+            f"{'; '.join(dict.fromkeys(parts))}. Numbers are differences that the method makes, with "
+            "95% intervals and the number of networks of each kind. <i>Read 3 times</i>: results were "
+            "read so often while networks were added."
         )
 
     def claims_tab(self, *sections: str) -> str:

@@ -60,7 +60,7 @@ class TestSlider:
 class TestCards:
     def test_card_is_a_link(self):
         names = ("link", "picture", "title", "verdict", "claim", "paper", "here", "network")
-        entry = {name: f"the {name}" for name in (*names, "text", "held")}
+        entry = {name: f"the {name}" for name in (*names, "idea", "text", "held")}
         text = html.cards([entry, entry | {"paper": ""}])
         assert text.count('<a class="card" href="the link">') == 2
         assert "<i>Paper:</i> the claim, the paper." in text

@@ -12,7 +12,6 @@ from suite.evidence import html
 from suite.evidence.answers import measured, value_of
 from suite.evidence.claims import load_claims
 from suite.evidence.headlines import accuracies, headlines
-from suite.evidence.names import name_of
 from suite.evidence.rules import HOLDS, NOT_RUN
 from suite.evidence.scale import OURS
 from suite.paths import ROOT, read_yaml
@@ -44,7 +43,7 @@ def cards(verdicts: pd.DataFrame) -> str:
                 "claim": first["says"],
                 "paper": value.published if first["scale"] != OURS else "",
                 "here": measured(first, claim) or NOT_RUN,
-                "network": ", ".join(filter(None, [name_of(first["network"]), accuracies(first)])),
+                "network": f"{card['network']}, {accuracies(first)}",
                 "held": f"{held} of {len(rows)} claims held",
             }
         )

@@ -147,10 +147,10 @@ class Chapter:
             for _, row in rows[rows["verdict"] != NOT_RUN].iterrows()
             if (text := accuracies(row))
         ]
+        here = "; ".join(dict.fromkeys(parts))
         return (
-            f"{'; '.join(dict.fromkeys(parts))}. Numbers are differences that the method makes, with "
-            "95% intervals and the number of networks of each kind. <i>Read 3 times</i>: results were "
-            "read so often while networks were added."
+            f"{here}. Numbers: the difference that the method makes, with its 95% interval and the "
+            "networks of each kind. <i>Read 3×</i>: so often while networks were added."
         )
 
     def claims_tab(self, *sections: str) -> str:

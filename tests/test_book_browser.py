@@ -61,8 +61,8 @@ SIZE = """(height) => {
   const article = document.querySelector('article') || document.body;
   const shown = node => node && node.checkVisibility({visibilityProperty: true});
   const walker = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
-  const apart = 'table, figcaption, .caption, pre, code, .math, svg, script, style, .scale, label,' +
-    '.foot';
+  const apart = 'table, figcaption, .caption, pre, code, .math, svg, script, style, .scale, .foot,'
+    + 'label';
   let words = 0, prose = '';
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const parent = node.parentElement;

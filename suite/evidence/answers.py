@@ -44,14 +44,12 @@ def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
     """Write the scale of a verdict, and how often its data were looked at.
 
     >>> scale_text({"verdict": "holds", "scale": "reduced", "data": "mnist", "looks": 2})
-    'reduced: MNIST, read 2 times'
+    'reduced: MNIST, read 2×'
     """
     if row["verdict"] == NOT_RUN:
         return ""
     looks = (
-        f", read {row['looks']:.0f} times"
-        if row["looks"] > 1 and row["verdict"] != NOT_TESTABLE
-        else ""
+        f", read {row['looks']:.0f}×" if row["looks"] > 1 and row["verdict"] != NOT_TESTABLE else ""
     )
     return f"{row['scale']}: {name_of(row['data'])}{looks}"
 

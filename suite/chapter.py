@@ -29,7 +29,7 @@ class Chapter:
     """A chapter of the book, from its parameters to its verdicts.
 
     The module in `suite.papers` that has its name says what is particular to it: it has
-    `units(parameters)`, and `collect(parameters, computed, store)`, which gives the rows that
+    `plan(parameters)`, and `collect(parameters, computed, store)`, which gives the rows that
     claims are judged on and the arrays that figures need.
 
     Args:
@@ -150,7 +150,8 @@ class Chapter:
         here = "; ".join(dict.fromkeys(parts))
         return (
             f"{here}. Numbers: the difference that the method makes, with its 95% interval and the "
-            "networks of each kind. <i>Read 3×</i>: so often while networks were added."
+            "networks of each kind. <i>Read 3×</i>: results were looked at three times while "
+            "networks were added, for which intervals do not allow."
         )
 
     def claims_tab(self, *sections: str) -> str:

@@ -130,7 +130,7 @@ def distance(found, wanted):
     return max(float((a.double() - b.double()).norm()) for a, b in pairs) / max(size, 1e-300)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     random_networks(),
     st.sampled_from(sorted(PENALTIES)),
@@ -149,7 +149,7 @@ def test_a_step_is_that_of_stock_autograd(drawn, penalty, order):
     assert distance(found, wanted) < 1e-11
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(random_networks(), st.sampled_from(sorted(PENALTIES)))
 def test_evaluation_mode_is_that_of_stock_autograd(drawn, penalty):
     model, shape = drawn
@@ -158,7 +158,7 @@ def test_evaluation_mode_is_that_of_stock_autograd(drawn, penalty):
     assert distance(step(evaluation_mode(model), x, labels, penalty), wanted) < 1e-11
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(random_networks(), st.sampled_from(sorted(PENALTIES)))
 def test_rounding_in_float32_is_like_that_of_stock_autograd(drawn, penalty):
     """Rounding may put an activation on the other side of its kink: rare, and the same for both."""

@@ -12,7 +12,7 @@ from benchmarks import tables as benchmark_tables
 from suite import notebooks
 from suite.attacks import AUTO_ATTACK
 from suite.errors import UsageError
-from suite.evidence.claims import load_claims, load_words, published_effect
+from suite.evidence.claims import load_claims, published_effect
 from suite.evidence.results import load_results
 from suite.evidence.statistics import Interval
 from suite.evidence.tables import interval_text, paired_difference
@@ -21,7 +21,6 @@ from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
 from suite.papers.design import panel_of
 from suite.papers.marginal_density import OF_PANEL, at_equal_accuracy, plan, to_standard
-from suite.paths import ROOT
 from suite.units import Measurement, Training
 
 CHAPTER = "marginal_density"
@@ -485,21 +484,6 @@ def test_what_the_deviations_say_of_score_matching_is_what_was_kept():
     assert f"{100 * (means['standard'] - means['score_matching']):.0f}" == said
 
 
-def advised(claim, verdict):
-    (text,) = [p[verdict] for p in load_words(CHAPTER)["advice"] if p["claim"] == claim]
-    return text
-
-
-def test_balanced_batches_raise_the_worst_group_as_the_box_says():
-    text = advised("worst-group-above-standard-in-balanced-batches", "not testable here")
-    frame = load_results(CHAPTER, "workstation").frame
-    rows = frame.query("panel == 'group_sweep' and metric == 'worst_group_accuracy'")
-    means = 100 * rows.groupby(["method", "strength"])["value"].mean()
-    plain, balanced = (means[name][0.0] for name in ("standard", "standard_balanced"))
-    assert text.startswith("No strength of the penalty was shown to raise the worst group")
-    assert means["density"].max() < plain < balanced
-
-
 PAGE = " ".join("".join(c["source"]) for c in json.loads(source(CHAPTER).read_text())["cells"])
 
 
@@ -516,24 +500,6 @@ def test_the_implementations_of_table_3_train_alike():
     assert {n for n, *_ in ratio.groups} == {"mlp", "resnet", "vgg11"}
     assert ((ratio.mean() - 1).abs() < 0.1).all(), ratio.mean()
     assert set(ratio.size()) == {4, 6}
-
-
-def test_what_is_said_of_leakage_in_the_long_trainings_is_so():
-    frame = load_results(CHAPTER, "workstation").frame
-    rows = frame[(frame["panel"] == "methods") & (frame["against"].fillna("") == "")]
-    rows = rows[(rows["data"] == "blockmnist") & (rows["network"] == "mlp")]
-    means = rows.groupby(["metric", "method"])["value"].mean()
-    accuracy, share, size = (
-        means[metric][["density", "input_gradient"]].tolist()
-        for metric in ("accuracy", "leakage_share", "leakage")
-    )
-    assert "nearly equal ({:.1%} and {:.1%})".format(*accuracy) in PAGE
-    both = "({:.2f} against {:.2f}), and more in size ({:.3f} against {:.3f})"
-    assert both.format(*share, *size) in PAGE
-    shares = rows[rows["metric"] == "leakage_share"]
-    assert paired_difference(shares, "method", "density", "input_gradient").high < 0
-    first = (ROOT / "book" / "index.md").read_text()
-    assert both.replace("and more", "more").format(*share, *size) in first
 
 
 def test_which_form_is_faster_is_what_was_measured():

@@ -14,7 +14,6 @@ from suite.evidence.results import load_results
 from suite.evidence.statistics import Interval
 from suite.evidence.tables import paired_difference
 from suite.papers import pilcro, pilcro_tables
-from suite.paths import ROOT
 from suite.units import Measurement, Pretrained, Training, identity, training_of
 
 PANEL = {"data": "digits-centred", "network": "resnet", "epochs": 3, "n_train": 50}
@@ -313,18 +312,6 @@ def test_the_networks_of_photographs_are_those_that_are_said(kept, photographs):
     assert f"8 epochs, accuracy {clean['none']:.2f} without penalty and" in page()
     assert f"penalty and {clean['target 10']:.2f} with it, ten networks" in page()
     assert f"without penalty have {clean['none']:.2f} here" in page()
-
-
-def test_the_weight_of_the_middle_before_training_is_what_is_said(photographs):
-    panels = notebooks.all_parameters(CHAPTER, notebooks.profiles(CHAPTER)["workstation"])["panels"]
-    (row,) = pilcro_tables.middles(photographs.frame, panels).to_dict("records")
-    trained = row["trained"].split()[0]
-    assert f"weight of the middle, from {row['untrained']:.2f} to {trained} times" in page()
-    said = f"rim {row['untrained']:.1f} times, after training {float(trained):.1f} times"
-    assert said in page()
-    first = (ROOT / "book" / "index.md").read_text()
-    said = f"{row['untrained']:.1f} times by their paths, {float(trained):.1f} times after training"
-    assert said in first
 
 
 def paired(rows, metric, model):

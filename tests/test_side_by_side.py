@@ -573,30 +573,6 @@ def test_what_the_lead_on_the_fine_tuned_network_says_of_accuracy_and_calibratio
     assert "PGD training its calibration error rises from {:.3f} to {:.3f}.".format(*error) in text
 
 
-def test_what_is_said_of_both_halves_of_the_test_images_is_so():
-    shown, cells, text = fine_tuned()
-    rows = shown.rows[shown.rows["chosen"].astype(bool)]
-    other = rows[rows["metric"] == "choice"].pivot_table("value", "seed", "method")
-    gaps = other.rsub(other["none"], axis=0).drop(columns="none")
-    costs = {method: mean_interval(100 * gaps[method])[:3] for method in gaps}
-    here = -100 * cells.loc["accuracy", "difference"].astype(float)
-    assert len(costs) == 10
-    assert all(cost[0] > here[method] for method, cost in costs.items())  # "kinder to all ten"
-    named = ["input_gradient", "finite_difference", "cure", "noise", "adversarial"]
-    said = (
-        "the same six networks lose {} points with the input gradient ({:.2f} on the half that is "
-        "shown), {} with finite differences ({:.2f}), {} with CURE ({:.2f}), {} with noise ({:.2f})"
-        ", {} with PGD training ({:.2f}), and gain {} with L1 ({:.2f})."
-    )
-    parts = [part for m in named for part in (ends(costs[m], form=".2f"), here[m])]
-    assert said.format(*parts, ends(costs["l1"], -1, ".2f"), -here["l1"]) in text
-    assert f"at 0.01 six networks lose {costs['input_gradient'][0]:.2f} points on the half" in text
-    first = (ROOT / "book" / "index.md").read_text()
-    lost = [ends(costs[m], form=".2f") for m in ("finite_difference", "input_gradient")]
-    assert f"half of the test images alone ({lost[0]} points)" in first
-    assert f"points ({lost[1]} on the other half of the test images): open." in first
-
-
 def test_what_is_said_of_l1_and_of_steady_maps_of_the_fine_tuned_network_is_so():
     _, cells, text = fine_tuned()
     errors = cells.loc["calibration", "mean"][["l1", "cure"]]

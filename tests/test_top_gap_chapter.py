@@ -7,18 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.tables import measured
 from suite import notebooks
-from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence.claims import load_claims, load_published
 from suite.evidence.results import load_results
-from suite.evidence.statistics import mean_interval
-from suite.evidence.tables import interval_text, select
-from suite.metrics import largest_mask_iou
+from suite.evidence.tables import select
 from suite.papers import top_gap
 from suite.papers.top_gap import TITLES
-from suite.paths import KEPT_RESULTS, ROOT
+from suite.paths import KEPT_RESULTS
 from suite.training.loop import check
 from suite.units import Measurement, Training, identity, training_of
 
@@ -328,46 +324,6 @@ def test_k_is_that_which_held_out_images_choose_and_strength_loses_no_point_ther
         assert (panels[data].strength, largest) == (1.0, 3.0 if data == ARTICLES else 1.0)
 
 
-def test_what_is_said_of_strengths_on_held_out_images_is_what_was_kept():
-    rows = results("workstation").frame.query("metric == 'accuracy' and test == 'validation'")
-    own_k = {p.data: p.k for p in top_gap.panels(of_profile("workstation"))}
-    rows = rows[rows["k"] == rows["data"].map(own_k)]
-    table = rows.pivot_table("value", "data", "strength")
-    assert set(table.index) == {"fashion_mnist", ARTICLES, CIFAR10}
-    text = notebooks.source(CHAPTER).read_text()
-    assert (table.drop(columns=1.0).max(axis=1) - table[1.0]).max() < 0.0045
-    assert "CIFAR-10) is another one more accurate than by 0.004;" in text
-    diverged = rows[rows["status"] == "diverged"]
-    assert {*zip(diverged["data"], diverged["strength"], strict=True)} == {
-        *(("fashion_mnist", strength) for strength in (0.1, 10.0)),
-        (CIFAR10, 10.0),
-    }
-    articles = table.loc[ARTICLES]
-    lost = articles[1.0] - articles[10.0]
-    said = "λ = 10 diverged on Fashion-MNIST and CIFAR-10 and lost {:.2f} on articles, 0.1 diverged"
-    assert said.format(lost) in text
-    both = f"λ = 3 is as good as 1 ({articles[3.0]:.3f} and {articles[1.0]:.3f}, two networks"
-    assert both in text
-    assert rows.query("data == @ARTICLES").groupby("strength")["seed"].nunique().eq(2).all()
-
-
-def test_what_is_said_of_autoattack_without_square_is_what_was_kept():
-    rows = results("workstation").frame
-    rows = rows[rows["counts"].eq("unchanged") | rows["battery"].eq("auto without square")]
-    rows = rows[rows["battery"].isin(["auto", "auto without square"]) & rows["main"]]
-    wide = rows.pivot_table("value", ["data", "variant", "seed", "epsilon"], "battery").dropna()
-    assert (wide["auto"] == wide["auto without square"]).all()
-    counts = wide.groupby(["data", "variant"]).size()
-    assert counts.to_dict() == dict.fromkeys(
-        [(d, v) for d in ("fashion_mnist", ARTICLES) for v in ("none", "l1", "fpn+l1", ALL)], 4
-    )
-    said = (
-        "on two networks of each of four kinds (unmodified, L1 alone, pyramid with L1, Top-GAP), "
-        "at two radii, on Fashion-MNIST and articles, as much is left with Square as without"
-    )
-    assert said in notebooks.source(CHAPTER).read_text()
-
-
 def test_where_nothing_is_chosen_k_is_that_of_the_paper_s_ablation():
     """256 of the 56 x 56 locations of its maps."""
     panels = [p for p in top_gap.panels(of_profile("workstation")) if not p.validation_seeds]
@@ -391,15 +347,6 @@ def test_photographs_are_attacked_at_the_radius_of_table_3_and_at_half_of_it_and
     assert "pretrained" not in network.network_options  # its weights are always loaded
 
 
-def test_one_picture_for_each_class_overlaps_as_much_as_the_page_says():
-    data = load_data("digit_canvas")
-    train, masks, labels = data.train, data.test.masks[:200], data.test.labels[:200]
-    means = [train.masks[train.labels == label].float().mean(0) for label in range(10)]
-    pictures = torch.stack([mean / mean.max() for mean in means])[labels]
-    assert f"{float(largest_mask_iou(pictures, masks).mean()):.2f}" == "0.30"
-    assert "has an IOU of 0.30 on canvases of digits" in notebooks.source(CHAPTER).read_text()
-
-
 def test_what_the_page_says_of_fashion_mnist_is_what_was_kept():
     rows = results("workstation").frame
     rows = rows[rows["data"] == "fashion_mnist"]
@@ -420,44 +367,6 @@ def own_values(metric, data, variant, profile="workstation", **where):
     where |= {"metric": metric, "data": data, "variant": variant, "main": True, "status": "done"}
     rows = select(frame, **where)
     return rows.groupby("seed")["value"].mean()
-
-
-def test_what_is_said_of_pooling_with_l1_on_photographs_is_what_was_kept():
-    text = notebooks.source(CHAPTER).read_text()
-
-    def field(variant, part="distance", data=PHOTOGRAPHS):
-        return f"{own_values('erf_distance', data, variant, part=part).mean():.3f}"
-
-    said = f"a distance of {field('l1+pool')} in place of {field('none')} (six networks of each)"
-    assert said in text
-    assert len(own_values("erf_distance", PHOTOGRAPHS, "l1+pool", part="corner")) == 6
-    corner, centre = (
-        [field(v, part) for v in ("l1+pool", "none")] for part in ("corner", "centre")
-    )
-    assert "the corner has {} in place of {}, the centre {} and {}".format(*corner, *centre) in text
-    rows = select(results("workstation").frame, data=PHOTOGRAPHS, variant="l1+pool", part="corner")
-    # Of values that are zero or alike, the share that is not zero.
-    on = rows["value"] ** 2 / (rows["value"] ** 2 + rows["std"] ** 2)
-    on = on.fillna(0)  # all are zero
-    assert sorted(on.round(2)) == pytest.approx([0, 0.01, 0.01, 0.01, 0.02, 1 / 6], abs=0.01)
-    alone = (
-        field("pool"),
-        field("l1"),
-        field("l1+pool", data=ARTICLES),
-        field("none", data=ARTICLES),
-    )
-    assert "({}, {}), nor do both on articles ({} and {})".format(*alone) in text
-    sparse = own_values("class_map_sparsity", PHOTOGRAPHS, "l1+pool").mean()
-    assert f"at its resolution, pooling with L1 has {sparse:.2f})" in text
-
-
-def test_what_is_said_of_the_cost_is_what_was_measured():
-    text = notebooks.source(CHAPTER).read_text()
-    rows = pd.DataFrame(measured("cpu")["rows"])
-    rows = rows.set_index(["benchmark", "case"])["value"]["side by side"]
-    assert f"it is {rows['top_gap']:.2f} times, and {rows['fine-tuned: top_gap']:.2f} times" in text
-    peaks = [rows[f"fine-tuned: {name}, peak above start"] for name in ("top_gap", "none")]
-    assert "peaks at {:.0f} MiB above the start, without a method at {:.0f}".format(*peaks) in text
 
 
 def test_what_sections_say_without_a_claim_is_what_was_kept():
@@ -484,32 +393,3 @@ def mean_of(metric, data, variant, **where):
     """Return the mean over networks, as text of two digits and of three."""
     mean = own_values(metric, data, variant, **where).mean()
     return f"{mean:.2f}", f"{mean:.3f}"
-
-
-def test_what_is_said_of_strengths_between_is_so():
-    text = notebooks.source(CHAPTER).read_text()
-    frame = results("workstation").frame.query("data == @ARTICLES")
-    clean = frame[(frame["metric"] == "accuracy") & (frame["test"] == "own")]
-    clean = clean.groupby(["variant", "strength"])["value"].mean()
-    auto = frame[(frame["battery"] == "auto") & (frame["counts"] == "unchanged")]
-    auto = auto[auto["epsilon"] < 0.02].groupby(["variant", "strength"])["value"].mean()
-    both = f"no accuracy ({clean[top_gap.ALL_THREE, 3]:.3f}), and AutoAttack at 4/255 leaves "
-    assert f"{both}{auto[top_gap.ALL_THREE, 3]:.2f}, as L1 alone at λ = 1 has it" in text
-    assert f"({auto['l1', 1]:.2f}); L1 alone at λ = 3 is down to {clean['l1', 3]:.2f}" in text
-    first_page = (ROOT / "book" / "index.md").read_text()
-    both = auto[top_gap.ALL_THREE, 3], auto["l1", 1]
-    assert "4/255 leaves {:.2f}, as with L1 alone at one ({:.2f})".format(*both) in first_page
-    low = frame[(frame["battery"] == "auto") & (frame["counts"] == "unchanged")]
-    low = low.groupby(["variant", "strength", "seed"])["value"].mean()
-    more = interval_text(mean_interval((low[top_gap.ALL_THREE, 1] - low["l1", 0.1]).dropna()))
-    assert f"it leaves {more} more (mean of two radii, three networks, no claim)" in text
-
-
-def test_what_is_said_of_maps_of_photographs_from_random_weights_is_so():
-    text = notebooks.source(CHAPTER).read_text()
-    pair = (top_gap.ALL_THREE, "none")
-    marked = [mean_of("class_map_sparsity", FROM_SCRATCH, v)[0] for v in pair]
-    assert "it is {} with Top-GAP and {} with the unmodified".format(*marked) in text
-    part = {"part": "distance"}
-    fields = [mean_of("erf_distance", FROM_SCRATCH, v, **part)[1] for v in pair[::-1]]
-    assert "of 64 pixels {1} in place of {0}".format(*fields) in text

@@ -19,7 +19,7 @@ from nbval import plugin
 
 from suite.paths import NOTEBOOKS, executed_folder
 
-TOLERANCE = {"rel_tol": 0.1, "abs_tol": 0.02}
+TOLERANCE = {"rel_tol": 0.15, "abs_tol": 0.02}
 COMPARED, INJECTED = "nbval-check-output", "injected-parameters"
 FOLDER = tempfile.TemporaryDirectory()
 

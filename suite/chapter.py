@@ -149,9 +149,8 @@ class Chapter:
         ]
         here = "; ".join(dict.fromkeys(parts))
         return (
-            f"{here}. Numbers: the difference that the method makes, with its 95% interval and the "
-            "networks of each kind. <i>Read 3×</i>: results were looked at three times while "
-            "networks were added, for which intervals do not allow."
+            f"{here}. Numbers: the effect of the method, its 95% interval, networks of each kind. "
+            "<i>Read 3×</i>: results read so often as networks were added, not allowed for."
         )
 
     def claims_tab(self, *sections: str) -> str:

@@ -252,8 +252,8 @@ def _changes(file: Path | None, parameter: Sequence[tuple[str, str]]) -> dict[st
 
 
 def _literal(text: str) -> Any:
-    """Read a value as Python writes it, or as JSON does; else it is text."""
-    for read in (ast.literal_eval, json.loads):
+    """Read a value as Python or JSON writes it, or a number that is none; else it is text."""
+    for read in (ast.literal_eval, json.loads, float):  # a check refuses nan and inf
         with contextlib.suppress(ValueError, SyntaxError, TypeError):
             return read(text)
     return text

@@ -345,6 +345,7 @@ def test_what_computes_nothing_does_not_wait_for_torch():
         ("top_gap", "batch_size", "0", "unknown parameter of top_gap 'batch_size'"),
         ("top_gap", "pgd_steps", "-3", "parameter pgd_steps: expected a positive number, got -3"),
         ("top_gap", "crossing_steps", "0", "parameter crossing_steps: expected a positive"),
+        (CHAPTER, "alpha_min", "nan", "expected a finite number, got nan"),
         (CHAPTER, "repetitions", "0", "parameter repetitions: expected a positive number, got 0"),
         (CHAPTER, "batch_size", "0", "parameter batch_size: expected a positive number, got 0"),
         ("high_order_saliency", "chunk", "0", "parameter chunk: expected a positive"),

@@ -7,10 +7,16 @@ import torch
 from torch import nn
 from torch.autograd.functional import jacobian
 
-from reglib.double_backward import evaluation_mode, fast_double_backward
+from reglib.double_backward import evaluation_mode, fast_double_backward, layout
 from tests.double_backward import cases, in_general_position, randn
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+@pytest.fixture(autouse=True)
+def _small_images_too(monkeypatch):
+    monkeypatch.setattr(layout, "LEAST_PIXELS", 64)  # the images of these tests are small
+
 
 LAYERS = {
     "linear": [nn.Flatten(), nn.Linear(192, 16)],

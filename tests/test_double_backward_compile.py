@@ -6,10 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.double_backward import evaluation_mode, fast_double_backward
+from reglib.double_backward import evaluation_mode, fast_double_backward, layout
 from tests.double_backward import in_general_position, randn, step
 
 LABELS = torch.tensor([0, 3, 1])
+
+
+@pytest.fixture(autouse=True)
+def _small_images_too(monkeypatch):
+    monkeypatch.setattr(layout, "LEAST_PIXELS", 64)  # the images of these tests are small
 
 
 def compiled(target):

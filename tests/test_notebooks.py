@@ -53,6 +53,26 @@ def test_parameters_have_type_default_and_help(chapter):
     assert (entry.default, entry.help) == (100.0, "smallest")
 
 
+def test_a_profile_of_ones_own_is_named_where_it_is_wrong(chapter):
+    file = chapter / "profiles" / "sample" / "mine.yml"
+    for text, message in (("profile: smoke", "mine.yml"), ("", "mine.yml"), ("a: [", "mine.yml")):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=message):
+            notebooks.resolve("sample", "mine", {})
+        assert notebooks.resolve("sample", "smoke", {})["n_images"] == 2
+
+
+def test_a_disk_that_fills_up_is_told_with_the_page(chapter, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(notebooks, "_execute", full)
+    with pytest.raises(
+        RunFailed, match=r"No space left on device(.|\n)*Partial notebook: .*sample"
+    ):
+        run(**notebooks.resolve("sample", "smoke", {}))
+
+
 def test_values_come_from_profile_then_changes(chapter):
     smoke = {"profile": "smoke", "alpha_min": 100.0, "n_images": 2, "seeds": [0]}
     assert notebooks.resolve("sample", "smoke", {}) == smoke

@@ -3,7 +3,13 @@
 import pytest
 
 from suite.errors import UsageError
-from suite.paths import NOTEBOOKS, ROOT, checked_name, read_yaml
+from suite.paths import NOTEBOOKS, ROOT, checked_name, read_yaml, with_whole_paths
+
+
+def test_own_images_are_found_from_where_a_command_is_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = [{"data": f"imagefolder:{tmp_path}/photos"}]
+    assert with_whole_paths([{"data": "imagefolder:photos"}]) == whole
 
 
 class TestName:

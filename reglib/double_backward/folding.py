@@ -67,13 +67,15 @@ def evaluation_mode(model: nn.Module) -> Any:
 
     What is folded shows in each call anew, so that the network may change: a normalisation of what
     a convolution has put out, whichever modules or functions they are. No gradient goes through the
-    output of a folded convolution; a network with hooks, which may ask for it, is not folded.
+    output of a folded convolution; a network with hooks, which may ask for it, is not folded. In a
+    call modules are of subclasses of their classes: ask by `isinstance`, not by `type(m) is C`.
 
     Args:
         model: any network in Python.
 
     Raises:
-        ValueError: TorchScript or quantised modules, or a lazy module that was never called.
+        ValueError: TorchScript or quantised modules, `__slots__` in the class of the network, or a
+            lazy module that was never called.
         RuntimeError: in the call, activation checkpointing in a network in training mode.
     """
     check(model, lazy=False)

@@ -194,14 +194,17 @@ def fast_double_backward(model: nn.Module, *, channels_last: bool = False) -> An
             PyTorch that are not known to do the same in both layouts get contiguous images, and so
             does the caller; a network with forward hooks keeps its layout. What PyTorch does not
             tell of may find channels-last images: TorchScript, extensions in C++, a module that
-            keeps feature maps. Without it the layout is that of the network and the images, and
+            keeps feature maps, and you, in an output that is no tensor, list, tuple or mapping.
+            Without it the layout is that of the network and the images, and
             `model.to(memory_format=torch.channels_last)` is faster where you can do that.
 
     Returns:
-        A module of a subclass of the class of `model`. Copies and pickles of it are again views.
+        A module of a subclass of the class of `model`, so `type(self) is C` is false in it. Copies
+        and pickles of it are again views.
 
     Raises:
-        ValueError: TorchScript or quantised modules, or a lazy module that was never called.
+        ValueError: TorchScript or quantised modules, `__slots__` in the class of the network, or a
+            lazy module that was never called.
     """
     check(model)
     kind = LaidOut if channels_last else Fast

@@ -97,14 +97,15 @@ def _evidence(
     chapter: str, claim: Mapping[str, Any], every: pd.DataFrame, shown: pd.DataFrame
 ) -> dict[str, Any]:
     tested = every[(every["claim"] == claim["id"]) & (every["verdict"] != NOT_RUN)]
-    found = list(dict.fromkeys(shown[shown["claim"] == claim["id"]]["verdict"])) or [NOT_RUN]
+    found = shown[shown["claim"] == claim["id"]]
+    classes = [f"word-{word.replace(' ', '-')}" for word in found["verdict"].unique()]
     settings, done = load_settings(chapter), {*tested["data"]}
     copies = {name: {name, *copies_of(settings, name)} for name in claim["data_of_paper"]}
     printed = on_printed_numbers(claim)
     return {
         "verdicts": tested[["on", "word", "scale", "remark", "measured"]].to_numpy().tolist(),
-        "heading": ", ".join(found),
-        "classes": " ".join(f"word-{word.replace(' ', '-')}" for word in found),
+        "heading": ", ".join(dict.fromkeys(found["word"])) or NOT_RUN,
+        "classes": " ".join(classes),
         "absent": [name_of(name) for name, data in copies.items() if not data & done],
         "on_printed": headlines.of_printed(printed) if printed else "",
     }

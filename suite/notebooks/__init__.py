@@ -226,7 +226,7 @@ def run(chapter: str, values: Values, *, bar: bool = True) -> Path:
         _execute(source(chapter), working, values, sys.stderr if bar else None)
         _finish(chapter, working, notice(chapter, all_parameters(chapter, values)))
         os.replace(working, page)
-    except RunFailed as error:
+    except (RunFailed, OSError) as error:
         if working.exists():
             os.replace(working, partial)
         raise RunFailed(f"{error}\n\nPartial notebook: {partial}") from error

@@ -103,8 +103,8 @@ def _check_commits(commits: Collection[str]) -> None:
     for commit in sorted(commits):
         if commit.endswith("+changes") or commit == "unknown":
             raise UsageError(
-                f"units were computed by code of no commit ({commit}): commit the changes, then "
-                "run again with --force"
+                f"units were computed by code of no commit ({commit}): commit the changes, or see "
+                "'git status' where git refuses this folder; then run again with --force"
             )
         if not git("merge-base", "HEAD", commit).startswith(commit):
             raise UsageError(

@@ -150,7 +150,7 @@ class Chapter:
         here = "; ".join(dict.fromkeys(parts))
         return (
             f"{here}. Numbers: the effect of the method, its 95% interval, networks of each kind. "
-            "<i>Read 3×</i>: results read so often as networks were added, not allowed for."
+            "<i>Read 3×</i>: three times, as networks were added; intervals do not correct for it."
         )
 
     def claims_tab(self, *sections: str) -> str:

@@ -47,22 +47,26 @@ def units(small):
     return [small(), mine, Measurement(training=mine, metric="accuracy")]
 
 
-def times(table):
-    return table["key"].tolist(), table["seconds"].tolist(), table["value"].tolist()
+def written(table, store):
+    """Return keys, when the record of each was written, and values."""
+    keys = table["key"].tolist()
+    files = [store.folder / key[:2] / f"{key}.json" for key in keys]
+    return keys, [file.stat().st_mtime_ns for file in files], table["value"].tolist()
 
 
 class TestPenaltyOfAUser:
     def test_changed_function_is_computed_anew(self, write, units, store, here, capsys):
         write(FIRST)
-        keys, before, values = times(compute(units, store=store, resources=here))
+        keys, before, values = written(compute(units, store=store, resources=here), store)
         assert "computed anew" not in capsys.readouterr().out
         write(FIRST.replace("square", "abs"))
-        again, after, others = times(compute(units, store=store, resources=here))
+        again, after, others = written(compute(units, store=store, resources=here), store)
         assert again == keys
         assert after[0] == before[0]
         assert others[1] != values[1]
+        assert after[2] != before[2]
         assert "because functions that they name changed: 2 units" in capsys.readouterr().out
-        _, last, _ = times(compute(units, store=store, resources=here))
+        _, last, _ = written(compute(units, store=store, resources=here), store)
         assert last == after
 
     def test_its_file_counts(self, write, units):

@@ -43,5 +43,11 @@ class TestCards:
         assert text.count("<i>Here:</i>") == len(CARDS) == 1 + text.count("<i>Paper:</i>")
         assert "<i>Here:</i> not run" not in text
 
+    def test_epochs_are_those_of_the_networks_of_the_verdict(self, verdicts):
+        text = front.cards(verdicts)
+        assert "the paper’s MLP, 80 epochs (paper: 80), accuracy" in text
+        assert "LeNet-5, 6 epochs (paper: 25), accuracy" in text
+        assert "EfficientNet-Lite0 (paper: ResNet-50), accuracy" in text  # it was not trained here
+
     def test_answers_fit_the_kept_verdicts(self, verdicts):
         assert "written for" not in front.cards(verdicts)

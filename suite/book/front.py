@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from suite import plots
 from suite.evidence import html
 from suite.evidence.answers import measured, value_of
-from suite.evidence.claims import load_claims
+from suite.evidence.claims import load_claims, load_settings
 from suite.evidence.headlines import accuracies, headlines
 from suite.evidence.rules import HOLDS, NOT_RUN
-from suite.evidence.scale import OURS
+from suite.evidence.scale import OURS, Trainings, trainings_of
 from suite.paths import ROOT, read_yaml
 from suite.store import archive_path, read_archive
 
-CARDS = ROOT / "book" / "cards.yml"
+CARDS, KEPT = ROOT / "book" / "cards.yml", "workstation"
 
 
 def cards(verdicts: pd.DataFrame) -> str:
@@ -32,22 +32,38 @@ def cards(verdicts: pd.DataFrame) -> str:
         rows = headlines(chapter, verdicts[verdicts["chapter"] == chapter])
         first, held = rows.iloc[0], (rows["verdict"] == HOLDS).sum()
         claim = next(claim for claim in load_claims(chapter) if claim["id"] == first["claim"])
-        value = value_of(first, claim)
+        value, kept = value_of(first, claim), read_archive(archive_path(chapter, KEPT))
+        trained = trainings_of(kept.records.values()) if first["profile"] == KEPT else []
+        epochs = _epochs(trained, chapter, first, claim)
         entries.append(
-            {"use": "", **card}
+            card
             | {
                 "link": f"executed/{chapter}.html",
-                "picture": html.picture(_picture(card), alt=f"{card['title']}: {_titles(card)}"),
+                "picture": html.picture(
+                    _picture(card, kept.arrays), alt=f"{card['title']}: {_titles(card)}"
+                ),
                 "text": answer(card, dict(zip(rows["claim"], rows["verdict"]))),
                 "verdict": html.badge(value.shown, value.scale),
                 "claim": first["says"],
                 "paper": value.published if first["scale"] != OURS else "",
                 "here": measured(first, claim) or NOT_RUN,
-                "network": f"{card['network']}, {accuracies(first)}",
+                "network": f"{card['network']}{epochs}, {accuracies(first)}",
                 "held": f"{held} of {len(rows)} claims held",
             }
         )
     return html.cards(entries)
+
+
+def _epochs(
+    trained: Trainings, chapter: str, row: "pd.Series[Any]", claim: Mapping[str, Any]
+) -> str:
+    """Write for how many epochs the networks of a verdict, and the paper's, were trained."""
+    panel = {"data": row["data"], "network": row["network"]} | claim.get("trained", {})
+    here = sorted({t["epochs"] for t in trained if "epochs" in t and panel.items() <= t.items()})
+    fits = [s for s in load_settings(chapter) if row["data"] in s.data and s.epochs]
+    paper = [setting.epochs for setting in fits if setting.network == row["network"]]
+    there = f" (paper: {paper[0]})" if paper else ""
+    return f", {' or '.join(map(str, here))} epochs{there}" if here else ""
 
 
 def answer(card: Mapping[str, Any], words: Mapping[str, str]) -> str:
@@ -67,8 +83,7 @@ def _titles(card: Mapping[str, Any]) -> str:
     return ", ".join(title for title, _, _ in card["pictures"])
 
 
-def _picture(card: Mapping[str, Any]) -> bytes:
-    kept = read_archive(archive_path(card["chapter"], "workstation")).arrays
+def _picture(card: Mapping[str, Any], kept: Mapping[str, NDArray[Any]]) -> bytes:
     plots.set_style()
     row = [
         _flat(kept[name] if n is None else kept[name][n], is_image=name.endswith("images"))

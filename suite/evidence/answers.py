@@ -15,7 +15,7 @@ from suite.evidence.quote import Value, best
 from suite.evidence.rules import NOT_RUN, NOT_TESTABLE
 
 LONGEST = 60  # reason in a cell; the record has it in any case
-MEANING = "how_to_read.html#verdicts"
+MEANING = "../how_to_read.html#verdicts"
 
 
 def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
@@ -48,9 +48,8 @@ def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
     """
     if row["verdict"] == NOT_RUN:
         return ""
-    looks = (
-        f", read {row['looks']:.0f}×" if row["looks"] > 1 and row["verdict"] != NOT_TESTABLE else ""
-    )
+    again = row["looks"] > 1 and row["verdict"] != NOT_TESTABLE
+    looks = f", read {row['looks']:.0f}×" if again else ""
     return f"{row['scale']}: {name_of(row['data'])}{looks}"
 
 
@@ -112,7 +111,7 @@ def measured(row: "pd.Series[Any]", claim: Claim) -> str:
     return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s)"
 
 
-def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.DataFrame:
+def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
     """Return the claims of the abstract as cells of HTML: claim, paper, here, verdict and scale.
 
     Each claim leads to its entry in the record of the chapter, each word to what it means.
@@ -120,7 +119,6 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.D
     Args:
         chapter: whose claims.
         verdicts: of the chapter at all its profiles.
-        base: what addresses of the chapter begin with, from the page.
     """
     claims = {claim["id"]: claim for claim in load_claims(chapter)}
     table = []
@@ -128,10 +126,10 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame, base: str = "") -> pd.D
         claim = claims[row["claim"]]
         value = value_of(row, claim)
         anchor = f"{chapter}-{row['claim']}".replace("_", "-")
-        says = f'<a href="{base}{chapter}_record.html#{anchor}">{row["says"]}</a>'
+        says = f'<a href="{chapter}_record.html#{anchor}">{row["says"]}</a>'
         reason = row["detail"] if len(row["detail"]) < LONGEST else ""
         here = measured(row, claim) or reason or "–"
-        verdict = badge(value.shown, value.scale, f"{'' if base else '../'}{MEANING}")
+        verdict = badge(value.shown, value.scale, MEANING)
         table.append([says, value.published, here, verdict])
     return pd.DataFrame(
         table, columns=["What the paper claims", "Paper", "Here", "Verdict and scale"]

@@ -139,11 +139,17 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     Args:
         rows: with `value`, `seed` and the column `between`, of which both are values.
         between, first, second: the difference is first minus second.
+
+    Returns:
+        The mean difference; its word is "higher", "lower" or, where the interval has both signs,
+        "unclear".
     """
     rows = best(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
-    return _of(rows, paired_difference(rows, between, first, second))
+    ahead = paired_difference(rows, between, first, second)
+    word = "higher" if ahead.low > 0 else "lower" if ahead.high < 0 else "unclear"
+    return replace(_of(rows, ahead), word=word)
 
 
 def _of(rows: pd.DataFrame, interval: Interval) -> Value:
@@ -167,7 +173,7 @@ def to_json(values: Mapping[str, Value]) -> dict[str, Any]:
 def from_json(entry: Mapping[str, Any]) -> Value:
     """Return a value that `to_json` wrote."""
     numbers = {name: NAN for name in ("estimate", "low", "high") if entry[name] is None}
-    return replace(Value(**{**entry, **numbers}))
+    return Value(**{**entry, **numbers})
 
 
 def _without_nan(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -136,12 +136,6 @@ def remark(row: "pd.Series[Any]") -> str:
     return ", ".join(filter(None, parts))
 
 
-def _word(rows: pd.DataFrame) -> "pd.Series[str]":
-    """Return verdicts with their scale and what stands beside them."""
-    said = rows["word"] + (" (" + rows["scale"] + ")").where(rows["scale"] != "", "")
-    return said + (": " + rows["remark"]).where(rows["remark"] != "", "")
-
-
 def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
     """Put what was published beside what was measured, a row a claim, as HTML.
 

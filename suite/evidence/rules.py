@@ -31,7 +31,6 @@ HOLDS, SMALLER, NO_EFFECT = "holds", "smaller than claimed", "no effect"
 CONTRADICTED, INCONCLUSIVE = "contradicted", "inconclusive"
 NOT_TESTABLE, NOT_RUN = "not testable here", "not run"
 WORDS = (HOLDS, SMALLER, NO_EFFECT, CONTRADICTED, INCONCLUSIVE, NOT_TESTABLE, NOT_RUN)
-SILENT = (NOT_TESTABLE, NOT_RUN)  # these say nothing of the effect
 
 LEAST_UNITS = 3
 NAN = float("nan")

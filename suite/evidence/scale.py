@@ -14,8 +14,6 @@ from suite.store import Record
 PAPERS, REDUCED, STAND_IN, OURS = SCALES = ("paper's", "reduced", "stand-in", "ours")
 # Columns that tell apart how networks were trained.
 KINDS = ("model", "variant", "method")
-# Options of a network that decide its size.
-SIZES = ("backbone", "blocks", "bottleneck", "hidden", "width")
 # How networks were trained: the identity of each, and its `accuracy` where that was measured.
 Trainings = Sequence[Mapping[str, Any]]
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -207,45 +207,3 @@ def rectified_variance(variance: float) -> float:
     0.3408
     """
     return variance * (1 / 2 - 1 / (2 * math.pi))
-
-
-def batch_norm_importance(
-    counts: Tensor,
-    *,
-    fan_ins: Sequence[int],
-    n_values: Sequence[int],
-    input_variance: float,
-    gamma: float = 1.0,
-) -> Tensor:
-    r"""Predict the squared derivative through convolutions, each with training-mode normalisation.
-
-    .. math:: \mathbb E_{j, x, w} \left[ \left( \frac{\partial y_j}{\partial x_i} \right)^2 \right]
-       \approx \frac{\gamma_L^2}{\mathbb V[x]} \, \mathbb E_j[\# p_{y_j \to x_i}]
-       \prod_{l=1}^L \frac{N_l - 1}{N_l K_l}
-
-    whatever the variance of the weights. Behind a normalisation :math:`\mathbb V[h^{(l)}] =
-    \gamma_l^2`, so that of the scales that of the last layer is left. `K` is the number of paths
-    into an output, input channels times kernel, as the variance of a convolution has it. The paper
-    divides by the largest number of paths from all outputs of a layer to one of its inputs: the
-    same where channels are equally many before and after, as it assumes, and some input has all its
-    paths; else the same landscape but for its scale. The counts are those of the whole stack, since
-    a path moves from position to position.
-
-    Args:
-        counts: mean over outputs of the path counts of the network, of any shape.
-        fan_ins: `K` of each layer.
-        n_values: `N`, values of a channel in the batch, for each layer.
-        input_variance: of the input values, which are independent.
-        gamma: the scale of the last normalisation.
-
-    Returns:
-        The prediction, of the shape of `counts`. Of one layer it is exact to relative order
-        `1 / N`; of more, also as far as the values between the layers are independent.
-
-    Raises:
-        ValueError: not as many `fan_ins` as `n_values`.
-
-    Source: lemma 2 and equation 17 of :cite:t:`moens2020`.
-    """
-    factors = [(n - 1) / (n * k) for n, k in zip(n_values, fan_ins, strict=True)]
-    return counts * (math.prod(factors) * gamma**2 / input_variance)

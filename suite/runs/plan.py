@@ -153,7 +153,7 @@ def _files(folder: Path) -> str:
     if not folder.is_dir():
         return ""
     walked = [*os.walk(folder, followlinks=True), *os.walk(ROOT / "suite" / "data")]
-    made = [str(folder / "decoded"), str(folder / MEMORY)]  # by the suite, of the others
+    made = [str(folder / "decoded") + os.sep, str(folder / MEMORY)]  # by the suite, of the others
     paths = sorted(os.path.join(place, n) for place, _, names in walked for n in names)
     sources = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
     about = [[p, entry.st_size, entry.st_mtime_ns] for p in sources for entry in [os.stat(p)]]

@@ -17,7 +17,7 @@ from suite.data import load_data
 from suite.evidence.claims import judge, load_claims, load_settings
 from suite.networks import build_network
 from suite.paths import KEPT_RESULTS
-from suite.runs.compute import keys_of
+from suite.runs.execute import keys_of
 from suite.training.loop import train
 from suite.training.penalties import PENALTIES, TrainingContext, forward
 from suite.units import Training

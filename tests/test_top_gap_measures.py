@@ -9,7 +9,8 @@ from suite.data import ImageData, Split, to_float
 from suite.errors import RunFailed, UsageError
 from suite.networks import build_network
 from suite.papers import top_gap_measures
-from suite.papers.measure import METRICS, EvaluatedModel, check
+from suite.papers.measure import METRICS, check
+from suite.training.evaluated import EvaluatedModel
 from suite.training.loop import train
 from suite.units import Measurement, Training, identity
 

@@ -2,7 +2,8 @@
 
 from suite.data import load_data
 from suite.networks import build_network
-from suite.papers.measure import EvaluatedModel, measure
+from suite.papers.measure import measure
+from suite.training.evaluated import EvaluatedModel
 from suite.units import Measurement, Training
 
 

@@ -9,9 +9,8 @@ import torch
 
 from suite import notebooks
 from suite.errors import UsageError
-from suite.evidence.claims import load_claims, load_published
+from suite.evidence.claims import load_claims
 from suite.evidence.results import load_results
-from suite.evidence.tables import select
 from suite.networks import build_network
 from suite.papers import top_gap
 from suite.papers.top_gap import TITLES
@@ -52,17 +51,6 @@ def test_what_headlines_compare_is_trained_with_six_seeds(profile):
         assert len(units) == len({str(u) for u in units})
         for unit in units[:: len(units) // 10]:
             check(unit)
-
-
-@pytest.mark.parametrize(
-    ("data", "six"), [(ARTICLES, {"fgsm_at", "pgd_at", "pgd_at+fpn+l1+pool"}), (CIFAR10, set())]
-)
-def test_pairs_of_headlines_have_more_seeds_where_the_time_was_found(data, six):
-    (p,) = [p for p in top_gap.panels(of_profile("workstation")) if p.data == data]
-    made = [m for m in top_gap.models(p) if m == top_gap.main_model(p, m.variant, m.seed)]
-    n_made = {v: sum(m.variant == v for m in made) for v in p.seeds_of}
-    assert n_made == dict.fromkeys(p.seeds_of, 12) | dict.fromkeys(six, 6)
-    assert set(p.seeds_of) - six >= {"none", "fpn+l1+pool"}
 
 
 def test_strengths_for_held_out_images_alone_are_trained_without_them_and_not_tested():
@@ -200,15 +188,6 @@ def test_panels_that_cannot_be_are_refused(panels, message):
         top_gap.plan(of_profile("desktop") | {"panels": panels})
 
 
-def test_every_row_of_a_published_table_has_a_value_for_every_column():
-    tables = load_published(CHAPTER)["tables"]
-    assert [table["number"] for table in tables] == [*"1234567", *(f"A{n}" for n in range(1, 10))]
-    for table in tables:
-        assert all(len(row) == len(table["columns"]) for row in table["rows"]), table["id"]
-    gains = [ours - plain for _, _, plain, ours in tables[1]["rows"]]
-    assert min(gains) > 0.1
-
-
 def smoke():
     defaults = {name: p.default for name, p in notebooks.parameters(CHAPTER).items()}
     return defaults | notebooks.resolve(CHAPTER, "smoke", {})
@@ -332,68 +311,6 @@ def test_where_nothing_is_chosen_k_is_that_of_the_paper_s_ablation():
     panels += [p for p in top_gap.panels(of_profile("workstation")) if len(p.k_values) == 1]
     assert {p.data for p in panels} == {ARTICLES, PHOTOGRAPHS, FROM_SCRATCH}  # λ alone on articles
     assert {p.k for p in panels} == {round(256 / 56**2, 2)}
-
-
-def test_photographs_are_attacked_at_the_radius_of_table_3_and_at_half_of_it_and_not_kept():
-    (p,) = [p for p in top_gap.panels(of_profile("workstation")) if p.data == PHOTOGRAPHS]
-    for variant in ("fpn", top_gap.ALL_THREE):
-        measured = [*top_gap._attacks(p, top_gap.main_model(p, variant, 0))]
-        sizes = {(labels["attack"], round(255 * labels["epsilon"], 3)) for labels, _, _ in measured}
-        strong = {("pgd", 1.0), ("auto_attack", 0.5)}
-        assert sizes == {("fgsm", 1.0)} | (set() if variant == "fpn" else strong)
-        fgsm = [settings for labels, _, settings in measured if labels["attack"] == "fgsm"]
-        assert {(s["n_images"], s["keep_images"]) for s in fgsm} == {(500, False)}
-    network = top_gap.training(p, top_gap.main_model(p, "none", 0))
-    assert network.network_options["backbone"] == "efficientnet_lite0"
-    assert "pretrained" not in network.network_options  # its weights are always loaded
-
-
-def test_what_the_page_says_of_fashion_mnist_is_what_was_kept():
-    rows = results("workstation").frame
-    rows = rows[rows["data"] == "fashion_mnist"]
-    trained = rows[(rows["metric"] == "training_loss") & (rows["variant"] == "fpn+pool")]
-    assert trained["status"].tolist().count("diverged") == 3  # the reason of two withdrawals
-    assert len(trained) == 6
-    held_out = rows.query("metric == 'accuracy' and test == 'validation' and strength == 1")
-    assert len(held_out) == 3
-    assert held_out["value"].max() - held_out["value"].min() < 0.001
-    pgd = rows[(rows["attack"] == "pgd") & (rows["steps"] == 20) & rows["main"]]
-    pgd = pgd[(pgd["counts"] == "unchanged") & (pgd["epsilon"] > 0.03)]
-    means = pgd.groupby(["n", "variant"])["value"].mean().unstack()[top_gap.COMPARED]
-    assert means.loc[500].idxmax() != means.loc[64].idxmax()  # other images, another order
-
-
-def own_values(metric, data, variant, profile="workstation", **where):
-    frame = results(profile).frame
-    where |= {"metric": metric, "data": data, "variant": variant, "main": True, "status": "done"}
-    rows = select(frame, **where)
-    return rows.groupby("seed")["value"].mean()
-
-
-def test_what_sections_say_without_a_claim_is_what_was_kept():
-    frame = results("workstation").frame
-    assert select(frame, metric="vanishing_gradients")["value"].max() == 0
-    radius = top_gap.rounded(8 / 255)
-    attacked = select(frame, metric="robust_accuracy", counts="unchanged", epsilon=radius)
-    for data in ("fashion_mnist", ARTICLES):
-        rows = attacked[(attacked["data"] == data) & (attacked["scale"] == 1)]
-        left = rows.groupby(["battery", "attack", "parts", "variant"], dropna=False)["value"].mean()
-        square, apgd = (left["parts", "auto_attack", p] for p in ("square", "apgd-t"))
-        assert (square > apgd).all()
-        own = rows[(rows["battery"] == "none") & (rows["attack"] == "pgd")]
-        transfer = rows[rows["battery"] == "transfer"].groupby("variant")["value"].mean()
-        assert (transfer > own.groupby("variant")["value"].mean()[transfer.index]).all()
-    of_articles = attacked[(attacked["data"] == ARTICLES) & (attacked["battery"] == "none")]
-    for attack in ("fgsm", "pgd"):
-        left = of_articles[of_articles["attack"] == attack].groupby("variant")["value"].mean()
-        assert left[["flc", "k_wta"]].min() > left["fpn+l1+pool"]
-    assert "flc" not in set(attacked.loc[attacked["battery"] == "auto", "variant"])
-
-
-def mean_of(metric, data, variant, **where):
-    """Return the mean over networks, as text of two digits and of three."""
-    mean = own_values(metric, data, variant, **where).mean()
-    return f"{mean:.2f}", f"{mean:.3f}"
 
 
 @pytest.mark.parametrize("variant", ["none", top_gap.ALL_THREE])

@@ -202,28 +202,6 @@ def test_sizes_stand_beside_those_that_the_paper_prints():
     ]
 
 
-def test_a_trade_off_pairs_the_accuracies_of_a_network():
-    columns = ["seed", "variant", "k", "strength", "metric", "attack", "counts", "epsilon", "value"]
-    rows = [
-        (0, "none", 1.0, 0.0, "accuracy", "", "", 0.0, 0.9),
-        (0, "none", 1.0, 0.0, "robust_accuracy", "pgd", "unchanged", 0.1, 0.2),
-        (0, "none", 1.0, 0.0, "robust_accuracy", "pgd", "unchanged", 0.2, 0.1),
-        (0, "fpn+l1+pool", 0.5, 2.0, "accuracy", "", "", 0.0, 0.8),
-        (0, "fpn+l1+pool", 0.5, 2.0, "robust_accuracy", "pgd", "unchanged", 0.1, 0.3),
-        (0, "fpn+l1+pool", 0.5, 2.0, "robust_accuracy", "pgd", "correct", 0.1, 0.7),
-        (1, "l1", 1.0, 1.0, "robust_accuracy", "pgd", "unchanged", 0.1, 0.7),
-    ]
-    frame = table(rows, columns, profile="laptop")
-    small = frame.assign(data="small")
-    small = small[(small["epsilon"] < 0.1) | (small["value"] == 0.2)].replace(
-        {"epsilon": 0.1}, 0.05
-    )
-    found = top_gap_tables.trade_off(pd.concat([frame, small]), 0.1, ["none", "l1", "fpn+l1+pool"])
-    assert found[["clean", "value"]].to_numpy().tolist() == [[0.9, 0.2], [0.8, 0.3], [0.9, 0.2]]
-    assert found["name"].tolist() == ["unmodified", "Top-GAP, λ = 2", "unmodified"]
-    assert found["radius"].tolist() == ["PGD, 25.5/255", "PGD, 25.5/255", "PGD, 12.75/255"]
-
-
 def test_training_steps_are_those_of_the_benchmark(tmp_path):
     step = {"benchmark": "Top-GAP", "value": 1.5, "quartiles": [1.25, 1.75]}
     rows = [

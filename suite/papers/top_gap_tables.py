@@ -115,23 +115,6 @@ def sizes(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
     return pd.concat([rows, of_paper], ignore_index=True)
 
 
-def trade_off(table: pd.DataFrame, epsilon: float, variants: list[str]) -> pd.DataFrame:
-    """Return robust accuracies under the paper's PGD, and `clean` ones, named by variant and λ.
-
-    They are those of the largest of its radii up to `epsilon` that a data set was attacked with.
-    """
-    keys = ["profile", "data", "variant", "k", "strength", "seed"]
-    own = select(table, metric="accuracy", test="own", variant=variants)
-    pgd = {"attack": "pgd", "battery": "none", "counts": "unchanged"}
-    rows = select(table, metric="robust_accuracy", variant=variants, **pgd)
-    rows = rows[rows["epsilon"] <= rounded(epsilon)]
-    rows = rows[rows["epsilon"] == rows.groupby(["profile", "data"])["epsilon"].transform("max")]
-    rows = rows.merge(own[[*keys, "value"]].rename(columns={"value": "clean"}), on=keys)
-    strength = rows["strength"].map(", λ = {:g}".format).mask(rows["strength"].isin([0, 1]), "")
-    radius = (255 * rows["epsilon"]).round(2).map("PGD, {:g}/255".format)
-    return rows.assign(name=rows["variant"].map(TITLES) + strength, radius=radius)
-
-
 def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
     """Return means ± standard deviations over seeds, and the number of seeds."""
     if rows.empty:

@@ -27,18 +27,23 @@ Entries = Mapping[str, Parameter]
 class Profiles(Mapping[str, dict[str, Any]]):
     """The profiles of a chapter, each read when it is asked for: a broken one breaks no other.
 
+    A chapter that has a module in `suite.papers` and no file has `BASE`: the notebook as it is.
     Folders of own images are relative to the folder of the project.
     """
 
     def __init__(self, chapter: str) -> None:
         files = {file.stem: file for file in (NOTEBOOKS / "profiles" / chapter).glob("*.yml")}
+        self.files: dict[str, Path | None] = {}
+        if not files and _has_module(chapter):
+            self.files = {BASE: None}
         names = dict.fromkeys([*PROFILES, *sorted(files)])
-        self.files = {name: files[name] for name in names if name in files}
+        self.files |= {name: files[name] for name in names if name in files}
 
     def __getitem__(self, name: str) -> dict[str, Any]:
-        values = read_yaml(self.files[name])
+        file = self.files[name]
+        values = read_yaml(file) if file else {}
         if values.setdefault("profile", name) != checked_name(name):
-            raise expected(f"{self.files[name]}: profile", f"its name, {name}", values["profile"])
+            raise expected(f"{file}: profile", f"its name, {name}", values["profile"])
         return with_whole_paths(values, ROOT)
 
     def __iter__(self) -> Iterator[str]:
@@ -49,7 +54,7 @@ class Profiles(Mapping[str, dict[str, Any]]):
 
 
 def chapters() -> list[str]:
-    """Return the names of all chapters: notebooks that have a profile."""
+    """Return the names of all chapters: notebooks with a profile, or a module in `suite.papers`."""
     return sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if profiles(path.stem))
 
 
@@ -189,9 +194,12 @@ def units_of(chapter: str, values: Values) -> list[Any]:
 
 def paper(chapter: str) -> Any:
     """Return the module in `suite.papers` of a chapter, or None where there is none."""
+    return importlib.import_module(f"suite.papers.{chapter}") if _has_module(chapter) else None
+
+
+def _has_module(chapter: str) -> bool:
     name = f"suite.papers.{chapter}"
-    there = name in sys.modules or importlib.util.find_spec(name)
-    return importlib.import_module(name) if there else None
+    return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
 def all_parameters(chapter: str, values: Values) -> dict[str, Any]:

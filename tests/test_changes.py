@@ -1,4 +1,4 @@
-"""The four changes that the page "Map of the project" shows, made as a user makes them."""
+"""The five changes that the page "Map of the project" shows, made as a user makes them."""
 
 import os
 import re
@@ -73,7 +73,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 def test_changes_take_three_steps_at_most() -> None:
-    assert len(CHANGES) == 4
+    assert len(CHANGES) == 5
     for name, text in CHANGES.items():
         steps = re.findall(r"^(\d)\. ", text, re.MULTILINE)
         assert steps == [str(n) for n in range(1, len(steps) + 1)], name
@@ -107,6 +107,23 @@ def test_images_of_ones_own_are_run(checkout: Checkout) -> None:
     rows = checkout.table("photos", "gradient_regularisation")
     assert set(rows["data"]) == {f"imagefolder:{checkout.folder}/photos"}
     assert rows["alpha"].nunique() == 2
+
+
+def test_chapter_of_ones_own_is_run(checkout: Checkout) -> None:
+    change = "A chapter of your own"
+    texts = [textwrap.dedent(text) for _, text in BLOCK.findall(CHANGES[change])]
+    module, heading, parameters, cell, _ = texts
+    (checkout.folder / "suite" / "papers" / "noise.py").write_text(module, encoding="utf-8")
+    cells = [nbformat.v4.new_markdown_cell(heading), nbformat.v4.new_code_cell(parameters)]
+    cells[1].metadata["tags"] = ["parameters"]
+    notebook = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell(cell)])
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = kernel  # as Jupyter writes it
+    nbformat.write(notebook, checkout.folder / "notebooks" / "noise.ipynb")
+    page = checkout.run(checkout.console(change)).strip().partition(": ")[2]
+    rows = checkout.table("desktop", "noise")
+    assert rows.groupby("noise")["seed"].nunique().to_dict() == {0.0: 2, 0.5: 2}
+    assert picture(nbformat.read(page, as_version=4).cells[-1].outputs[-1])
 
 
 def test_runs_of_papermill_make_one_table(checkout: Checkout) -> None:

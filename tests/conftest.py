@@ -1,12 +1,15 @@
 """Fixtures that several files share."""
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from suite.evidence.statistics import permutation_p
 from suite.runs import Store
 from suite.runs.executors import Resources
 from suite.units import Training
@@ -28,6 +31,22 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _one_thread() -> None:
     """Give every executor the same number of threads, which is what small tensors need."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _each_p_value_once() -> Iterator[None]:
+    """Many tests judge the same kept results: permute for each correlation once."""
+    known: dict[bytes, float] = {}
+
+    def remember(*given: Any) -> float:
+        key = pickle.dumps([None if v is None else np.asarray(v).tolist() for v in given])
+        if key not in known:
+            known[key] = permutation_p(*given)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("suite.evidence.rules.permutation_p", remember)
+        yield
 
 
 @pytest.fixture

@@ -34,73 +34,102 @@ def in_general_position(model, seed=1):
     return model
 
 
-def preactivation():
-    class Block(nn.Module):
-        """BatchNorm, ReLU and convolution, twice, with functional ReLU that is used again."""
+class Net(nn.Module):
+    """Layers by name, and what a function of them makes of the images."""
 
-        def __init__(self, inputs, outputs, stride):
-            super().__init__()
-            self.norm1 = nn.BatchNorm2d(inputs)
-            self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-            self.norm2 = nn.BatchNorm2d(outputs)
-            self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+    def __init__(self, call, **layers):
+        super().__init__()
+        self.call = call
+        for name, layer in layers.items():
+            setattr(self, name, layer)
 
-        def forward(self, x):
-            out = F.relu(self.norm1(x))
-            shortcut = self.shortcut(out)
-            out = self.conv1(out)
-            return self.conv2(F.relu(self.norm2(out))) + shortcut
+    def forward(self, x):
+        return self.call(self, x)
 
-    stages = [Block(64 * 2 ** max(i - 1, 0), 64 * 2**i, 1 if i == 0 else 2) for i in range(4)]
-    return nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1),
-        *stages,
-        nn.BatchNorm2d(512),
-        nn.ReLU(inplace=True),
-        nn.AvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(512, CLASSES),
+
+def second_order(model, x):
+    """Return output, input gradient of its square, and the derivatives of that one's square."""
+    x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    y = model(x)
+    (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    by = [p for p in model.parameters() if p.requires_grad]
+    return [y, g, *torch.autograd.grad(g.square().sum(), by, materialize_grads=True)]
+
+
+def assert_same_second_order(model, expected, x, *, rtol=1e-9, atol=1e-11):
+    pairs = zip(second_order(model, x), second_order(expected, x), strict=True)
+    for got, wanted in pairs:
+        torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol)
+
+
+def preactivation_block(inputs, outputs, stride):
+    """BatchNorm, ReLU and convolution, twice, with functional ReLU that is used again."""
+
+    def call(net, x):
+        out = F.relu(net.norm1(x))
+        shortcut = net.shortcut(out)
+        return net.conv2(F.relu(net.norm2(net.conv1(out)))) + shortcut
+
+    return Net(
+        call,
+        norm1=nn.BatchNorm2d(inputs),
+        conv1=nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+        norm2=nn.BatchNorm2d(outputs),
+        conv2=nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+        shortcut=nn.Conv2d(inputs, outputs, 1, stride, bias=False),
     )
 
 
-def _timm(name):
+def pooled(width):
+    return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES)
+
+
+def _mlp():
+    layers = nn.Linear(192, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, CLASSES)
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def _vgg():
+    from torchvision import models
+
+    features = models.vgg.make_layers([8, "M", 16, "M", 24, 24, "M"], batch_norm=True)
+    return nn.Sequential(features, *pooled(24))
+
+
+def _preactivation():
+    blocks = (preactivation_block(n, m, stride) for n, m, stride in ((8, 8, 1), (8, 16, 2)))
+    end = nn.BatchNorm2d(16), nn.ReLU(inplace=True), *pooled(16)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *blocks, *end)
+
+
+def _resnet(block, **options):
+    from torchvision.models import resnet
+
+    return resnet.ResNet(getattr(resnet, block), [1] * 4, CLASSES, **options)
+
+
+def _timm(name, **options):
     import timm
 
-    return timm.create_model(name, num_classes=CLASSES)
+    return timm.create_model(name, num_classes=CLASSES, **options)
 
 
-def _torchvision(name):
-    import torchvision
-
-    return torchvision.models.get_model(name, num_classes=CLASSES)
-
-
-# How to make a network, and the size of its images.
+# The size of images, and how to make a network for them.
 NETWORKS = {
-    "LeNet-5": (lambda: build_network("lenet5", (3, 32, 32), CLASSES, options={}, seed=0), 32),
-    "MLP": (
-        lambda: nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(3072, 256),
-            nn.BatchNorm1d(256),
-            nn.ReLU(),
-            nn.Linear(256, CLASSES),
-        ),
-        32,
-    ),
-    "VGG-11 of torchvision": (lambda: _torchvision("vgg11_bn"), 32),
-    "ResNet-18 of torchvision": (lambda: _torchvision("resnet18"), 64),
-    "ResNet-18 of timm": (lambda: _timm("resnet18"), 64),
-    "PreAct-ResNet": (preactivation, 32),
-    "WideResNet-50-2": (lambda: _torchvision("wide_resnet50_2"), 64),
-    "EfficientNet-Lite0": (lambda: _timm("efficientnet_lite0"), 64),
+    "LeNet-5": (32, lambda: build_network("lenet5", (3, 32, 32), CLASSES, options={}, seed=0)),
+    "MLP": (8, _mlp),
+    "VGG of torchvision": (16, _vgg),
+    "ResNet of torchvision": (32, lambda: _resnet("BasicBlock")),
+    "ResNet of timm": (32, lambda: _timm("resnet18", channels=(8, 12, 16, 24))),
+    "PreAct-ResNet": (16, _preactivation),
+    "bottlenecks": (32, lambda: _resnet("Bottleneck", groups=2, width_per_group=4)),
+    "EfficientNet-Lite0": (32, lambda: _timm("efficientnet_lite0")),
 }
 
 
 def network_and_images(name):
     """Build a network in double precision, and three images for it."""
-    make, size = NETWORKS[name]
+    size, make = NETWORKS[name]
     torch.manual_seed(0)
     return make().double(), randn(3, 3, size, size)
 

@@ -38,29 +38,39 @@ CUTS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("dtype", "layout", "images"),
+    [
+        (torch.float32, torch.contiguous_format, 1),
+        (torch.float64, torch.channels_last, 1),
+        (torch.float64, torch.contiguous_format, 100),
+        (torch.float32, torch.channels_last, 100),
+    ],
+)
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("images", [1, 100])
 def test_values_and_gradients_are_those_of_pytorch(cut, dtype, layout, images, monkeypatch):
     maps = cut(random(5, 7, 9, 8, dtype=dtype)).contiguous(memory_format=layout)
+    before = maps.clone()
     monkeypatch.setattr(blocks, "BLOCK_BYTES", images * maps[0].nbytes)
+    monkeypatch.setattr(blocks, "PARTITION_BYTES", 4 * maps[0, 0].nbytes)  # of 35 rows
     for k in (1, 5, 71, 72):
-        expected = by_torch(maps, k)
-        torch.testing.assert_close(tuple(top_gap_and_l1(maps, k=k)), expected)
-        found = gradient(lambda m, k=k: top_gap_and_l1(m, k=k), maps)
-        wanted = gradient(lambda m, k=k: by_torch(m, k), maps)
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
-        assert found.is_contiguous(memory_format=layout)
+        for pool, parts in ((top_gap_and_l1, 2), (lambda m, k: [top_gap(m, k=k)], 1)):
+            expected = by_torch(maps, k)[:parts]
+            torch.testing.assert_close(tuple(pool(maps, k=k)), expected)
+            found = gradient(lambda m, k=k, pool=pool: pool(m, k=k), maps)
+            wanted = gradient(lambda m, k=k, parts=parts: by_torch(m, k)[:parts], maps)
+            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+            assert parts == 2 or torch.equal(found != 0, wanted != 0)
+            assert (parts, k) == (1, 72) or found.is_contiguous(memory_format=layout)
+    assert torch.equal(maps, before)
 
 
 def test_one_of_the_two_may_have_no_gradient():
     maps = random(2, 3, 4, 5)
-    for index in (0, 1):
-        found = gradient(lambda m, i=index: top_gap_and_l1(m, k=4)[i : i + 1], maps)
-        torch.testing.assert_close(
-            found, gradient(lambda m, i=index: by_torch(m, 4)[i : i + 1], maps)
-        )
+    for part in (slice(1), slice(1, 2)):
+        found = gradient(lambda m, part=part: top_gap_and_l1(m, k=4)[part], maps)
+        wanted = gradient(lambda m, part=part: by_torch(m, 4)[part], maps)
+        torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["some rows equal"]])
@@ -111,9 +121,10 @@ def test_a_gradient_that_is_not_finite_stays_with_the_largest_values():
     torch.testing.assert_close(by(lambda x: top_gap(x, k=3)), by(lambda x: by_torch(x, 3)[0]))
 
 
-def test_maps_with_nan_have_the_gradients_of_topk():
+def test_maps_with_nan_have_the_means_and_gradients_of_topk():
     maps = random(2, 2, 4, 4)
     maps[0, 1, 2, 2] = torch.nan
+    assert top_gap(maps, k=3).isnan().tolist() == [[False, True], [False, False]]
     found = gradient(lambda m: [top_gap(m, k=3)], maps)
     torch.testing.assert_close(found, gradient(lambda m: by_torch(m, 3)[:1], maps))
 

@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 
 from suite import notebooks
+from suite.evidence import rules
 from suite.evidence.claims import decided, load_claims, published_effect
-from suite.evidence.results import load_results
 from suite.evidence.rules import HOLDS, NOT_RUN, NOT_TESTABLE
 from suite.paths import KEPT_RESULTS
+from suite.store import archive_path, read_archive
 
 KEPT = [
     (path.parent.name, path.name.partition(".")[0])
@@ -54,8 +55,10 @@ def favourable(claim, frame):
 
 
 @pytest.mark.parametrize(("profile", "chapter"), KEPT)
-def test_each_rule_could_hold_at_the_n_of_its_profile(profile, chapter):
-    frame, hopeless = load_results(chapter, profile).frame, []
+def test_each_rule_could_hold_at_the_n_of_its_profile(profile, chapter, monkeypatch):
+    monkeypatch.setattr(rules, "permutation_p", lambda *given: 1.0)  # words rest on intervals
+    frame = read_archive(archive_path(chapter, profile)).rows.assign(profile=profile)
+    hopeless = []
     for claim in load_claims(chapter):
         bare = {name: value for name, value in claim.items() if name not in ("needs", "untestable")}
         if "elsewhere" in claim:
@@ -64,9 +67,11 @@ def test_each_rule_could_hold_at_the_n_of_its_profile(profile, chapter):
         about = frame["network"].isin(claim["networks"]) & frame["data"].isin(claim["data"])
         for where, _ in frame[about].groupby(["data", "network"], sort=False):
             panel = about & (frame["data"] == where[0]) & (frame["network"] == where[1])
-            asked, _ = decided(bare, frame[panel], frame)
             could, _ = decided(bare, best[panel], best)
-            if asked.word not in (NOT_TESTABLE, NOT_RUN) and could.word != HOLDS:
+            if could.word == HOLDS:
+                continue
+            asked, _ = decided(bare, frame[panel], frame)
+            if asked.word not in (NOT_TESTABLE, NOT_RUN):
                 hopeless.append((claim["id"], *where, could))
     assert not hopeless
 

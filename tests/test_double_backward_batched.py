@@ -93,28 +93,28 @@ def gradients(call, model, x, differentiate):
     return [plain, products.detach(), *found]
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "view"), [("vmap", "training"), ("engine", "laid out"), ("engine", "evaluation")]
+)
 @cases(LAYERS)
 def test_products_with_many_vectors(case, way, view):
     model, x = network(case)
     stock = copy.deepcopy(model)
     stock = stock.eval() if view == "evaluation" else stock
     got = gradients(VIEWS[view](model), model, x, WAYS[way])
-    for a, b in zip(got, gradients(stock, stock, x, by_loop), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+    wanted = gradients(stock, stock, x, by_loop)
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
 @cases(LAYERS)
 def test_second_derivatives_for_many_vectors(case):
     model, x = network(case)
-    fast = fast_double_backward(copy.deepcopy(model))
+    fast, v = fast_double_backward(copy.deepcopy(model)), randn(4, *x.shape)
 
     def gradient(call):
         (g,) = torch.autograd.grad(call(x).pow(3).sum(), x, create_graph=True)
         return g
 
-    v = randn(4, *x.shape)
     (got,) = torch.autograd.grad(gradient(fast), x, v, is_grads_batched=True)
     wanted = [torch.autograd.grad(gradient(model), x, u)[0] for u in v]
     torch.testing.assert_close(got, torch.stack(wanted), rtol=1e-9, atol=1e-9)

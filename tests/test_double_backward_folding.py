@@ -10,34 +10,32 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from reglib.double_backward import evaluation_mode, fast_double_backward, folded_copy, folding_of
 from suite.networks import build_network
-from tests.double_backward import in_general_position, network_and_images, randn
+from tests.double_backward import (
+    Net,
+    assert_same_second_order,
+    cases,
+    in_general_position,
+    network_and_images,
+    randn,
+)
 
 
-class Odd(nn.Module):
+def call_odd(net, x):
     """Each batch normalisation but the first has a reason not to be folded."""
+    x = net.after_relu(F.relu(net.good(net.conv(x))))
+    y = net.forked_conv(x)
+    x = net.forked(y) + y
+    x = net.after_shared(net.shared_conv(net.shared_conv(x)))
+    x = net.twice(net.twice(net.twice_conv(x)))
+    return net.batch(net.batch_conv(x)).mean((2, 3))
 
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(2, 2, 3, padding=1)
-        self.good = nn.BatchNorm2d(2)
-        self.forked_conv = nn.Conv2d(2, 2, 3, padding=1)
-        self.forked = nn.BatchNorm2d(2)
-        self.after_relu = nn.BatchNorm2d(2)
-        self.shared_conv = nn.Conv2d(2, 2, 3, padding=1)
-        self.after_shared = nn.BatchNorm2d(2)
-        self.twice_conv = nn.Conv2d(2, 2, 1)
-        self.twice = nn.BatchNorm2d(2)
-        self.batch_conv = nn.Conv2d(2, 2, 1)
-        self.batch = nn.BatchNorm2d(2, track_running_stats=False)
-        self.unused = nn.BatchNorm2d(2)
 
-    def forward(self, x):
-        x = self.after_relu(F.relu(self.good(self.conv(x))))
-        y = self.forked_conv(x)
-        x = self.forked(y) + y
-        x = self.after_shared(self.shared_conv(self.shared_conv(x)))
-        x = self.twice(self.twice(self.twice_conv(x)))
-        return self.batch(self.batch_conv(x)).mean((2, 3))
+def odd():
+    names = "conv forked_conv shared_conv twice_conv batch_conv".split()
+    layers = {name: nn.Conv2d(2, 2, 3, padding=1) for name in names}
+    layers |= {name: nn.BatchNorm2d(2) for name in ("good", *REASONS)}
+    layers["batch"] = nn.BatchNorm2d(2, track_running_stats=False)
+    return in_general_position(Net(call_odd, **layers).double())
 
 
 REASONS = {
@@ -50,10 +48,6 @@ REASONS = {
 }
 
 
-def odd():
-    return in_general_position(Odd().double())
-
-
 def test_what_is_not_folded_says_why():
     folding = folding_of(odd())
     assert folding.folded == {"good": "conv"}
@@ -61,23 +55,15 @@ def test_what_is_not_folded_says_why():
     assert list(folding.nonlinear.values()) == ["batch normalises by statistics of the batch"]
 
 
-def test_output_and_gradients_are_those_of_the_network_in_evaluation_mode():
+def test_derivatives_are_those_of_the_network_in_evaluation_mode():
     model = odd()
-    x = randn(3, 2, 5, 5).requires_grad_()
-    results = []
-    for other in (copy.deepcopy(model).eval(), evaluation_mode(model)):
-        logits = other(x)
-        (gx,) = torch.autograd.grad(logits.square().sum(), x, create_graph=True)
-        used = [p for n, p in other.named_parameters() if "unused" not in n]
-        gradients = torch.autograd.grad(gx.square().sum(), used, materialize_grads=True)
-        results.append([logits, gx, *gradients])
-    for wanted, got in zip(*results):
-        torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+    stock = copy.deepcopy(model).eval()
+    for network in (model, stock):
+        network.unused.requires_grad_(False)
+    assert_same_second_order(evaluation_mode(model), stock, randn(3, 2, 5, 5))
 
 
-@pytest.mark.parametrize(
-    "name", ["VGG-11 of torchvision", "ResNet-18 of timm", "EfficientNet-Lite0", "PreAct-ResNet"]
-)
+@pytest.mark.parametrize("name", ["VGG of torchvision", "ResNet of timm", "PreAct-ResNet"])
 def test_whole_networks_fold(name):
     model, x = network_and_images(name)
     for module in model.modules():
@@ -94,30 +80,32 @@ def test_whole_networks_fold(name):
         torch.testing.assert_close(folded, model.eval()(x), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["ResNet-18 of torchvision", "EfficientNet-Lite0"])
-def test_a_folded_copy_gives_the_same_and_is_a_copy(name):
-    model, x = network_and_images(name)
-    in_general_position(model.train())
-    state = copy.deepcopy(model.state_dict())
-    folded = folded_copy(model)
-    x.requires_grad_()
-    wanted = copy.deepcopy(model).eval()(x)
-    found = folded(x)
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
-    gradients = [torch.autograd.grad(y[:, 0].sum(), x)[0] for y in (found, wanted)]
-    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9 * float(gradients[1].abs().max()))
-    assert not any(p.requires_grad for p in folded.parameters())
-    assert not any(module.training for module in folded.modules())
-    assert all(torch.equal(v, state[n]) for n, v in model.state_dict().items())
-    assert all(p.requires_grad for p in model.parameters())
-    assert model.training
+class TestFoldedCopy:
+    @pytest.mark.parametrize("name", ["ResNet of torchvision", "EfficientNet-Lite0"])
+    def test_gives_the_same_and_is_a_copy(self, name):
+        model, x = network_and_images(name)
+        in_general_position(model.train())
+        state = copy.deepcopy(model.state_dict())
+        folded = folded_copy(model)
+        x.requires_grad_()
+        wanted, found = copy.deepcopy(model).eval()(x), folded(x)
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+        one, other = (torch.autograd.grad(y[:, 0].sum(), x)[0] for y in (found, wanted))
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9 * float(other.abs().max()))
+        assert not any(p.requires_grad for p in folded.parameters())
+        assert not any(module.training for module in folded.modules())
+        assert all(torch.equal(v, state[n]) for n, v in model.state_dict().items())
+        assert all(p.requires_grad for p in model.parameters())
+        assert model.training
+        # timm's layers have the activation in them, which stays.
+        assert not any(isinstance(m, nn.BatchNorm2d) for m in folded.modules())
+        assert not any("running_mean" in name for name in folded.state_dict())
+        assert not folding_of(folded).nonlinear
 
-
-def test_a_folded_copy_has_fewer_layers():
-    model = build_network("resnet", (1, 16, 16), 3, options={"width": 2}, seed=0)
-    left = [m for m in folded_copy(model).modules() if isinstance(m, nn.BatchNorm2d)]
-    assert not left
-    assert len(folding_of(model).folded) == 20
+    def test_has_fewer_layers(self):
+        model = build_network("resnet", (1, 16, 16), 3, options={"width": 2}, seed=0)
+        assert not any(isinstance(m, nn.BatchNorm2d) for m in folded_copy(model).modules())
+        assert len(folding_of(model).folded) == 20
 
 
 class Unpadded(nn.Conv2d):
@@ -128,145 +116,106 @@ class Unpadded(nn.Conv2d):
 
 
 def test_a_convolution_that_was_traced_is_right_in_a_folded_copy():
-    layers = [Unpadded(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU()]
-    model = in_general_position(nn.Sequential(*layers).double()).eval()
-    traced = torch.fx.symbolic_trace(model)
-    x = randn(2, 2, 6, 6)
+    model = pair(Unpadded(2, 2, 3, bias=False)).eval()
+    traced, x = torch.fx.symbolic_trace(model), randn(2, 2, 6, 6)
     torch.testing.assert_close(folded_copy(traced)(x), model(x))
 
 
-def test_a_folded_copy_keeps_the_activation_that_timm_has_in_a_normalisation():
-    model, _ = network_and_images("EfficientNet-Lite0")
-    assert any(type(m).__name__ == "BatchNormAct2d" for m in model.modules())
-    folded = folded_copy(model)
-    assert not any(isinstance(m, nn.BatchNorm2d) for m in folded.modules())
-    assert not any("running_mean" in name for name in folded.state_dict())
-    assert not folding_of(folded).nonlinear
+def pair(conv=None):
+    layers = conv or nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.ReLU()
+    return in_general_position(nn.Sequential(*layers).double())
 
 
-def test_modes_and_statistics_are_left_as_they_were():
-    model = odd().train()
-    model.forked.eval()
-    before = copy.deepcopy(model.state_dict())
-    modes = [module.training for module in model.modules()]
-    view = evaluation_mode(model)
-    view(randn(2, 2, 5, 5))
-    with pytest.raises(RuntimeError):
-        view(randn(2, 3, 5, 5))
-    assert [module.training for module in model.modules()] == modes
-    after = model.state_dict()
-    assert all(torch.equal(value, after[name]) for name, value in before.items())
-
-
-def test_new_weights_and_statistics_are_seen_in_the_next_call():
-    model = odd()
-    view = evaluation_mode(model)
-    x = randn(2, 2, 5, 5)
-    view(x)
-    in_general_position(model, seed=9)
+def assert_evaluates(view, model, x):
     torch.testing.assert_close(view(x), copy.deepcopy(model).eval()(x))
 
 
-def test_hooks_that_would_see_or_change_other_values_stop_the_folding():
-    model = odd()
-    view = evaluation_mode(model)
-    x = randn(2, 2, 5, 5)
-    seen = []
-    handle = model.conv.register_forward_hook(
-        lambda module, given, out: seen.append(out) or 2 * out
+class TestEvaluationMode:
+    def test_leaves_modes_and_statistics_as_they_were(self):
+        model = odd().train()
+        model.forked.eval()
+        before = copy.deepcopy(model.state_dict())
+        modes = [module.training for module in model.modules()]
+        view = evaluation_mode(model)
+        view(randn(2, 2, 5, 5))
+        with pytest.raises(RuntimeError):
+            view(randn(2, 3, 5, 5))
+        assert [module.training for module in model.modules()] == modes
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+    def test_sees_new_weights_and_statistics_in_the_next_call(self):
+        model, x = odd(), randn(2, 2, 5, 5)
+        view = evaluation_mode(model)
+        view(x)
+        in_general_position(model, seed=9)
+        assert_evaluates(view, model, x)
+
+    def test_does_not_fold_where_hooks_see_or_change_other_values(self):
+        model, x, seen = odd(), randn(2, 2, 5, 5), []
+        view = evaluation_mode(model)
+        handle = model.conv.register_forward_hook(lambda m, given, out: seen.append(out) or 2 * out)
+        assert_evaluates(view, model, x)
+        torch.testing.assert_close(seen[0], seen[1])
+        handle.remove()
+        model.good.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+        assert_evaluates(view, model, x)
+
+    def test_takes_weights_that_a_hook_makes(self):
+        model, x = pair(), randn(2, 2, 5, 5)
+        model[0].register_forward_pre_hook(
+            lambda module, _: module.__dict__.update(weight=2 * module._parameters["weight"])
+        )
+        kept = model[0]._parameters["weight"]
+        view, folded = evaluation_mode(model), folded_copy(model)
+        wanted = copy.deepcopy(model[1:]).eval()(F.conv2d(x, 2 * kept, model[0].bias))
+        torch.testing.assert_close(view(x), wanted)
+        torch.testing.assert_close(folded(x), wanted)
+
+    @pytest.mark.filterwarnings("ignore:.torch.nn.utils.weight_norm. is deprecated")
+    @pytest.mark.parametrize(
+        "norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm], ids=["hook", "new"]
     )
-    wanted = copy.deepcopy(model).eval()(x)
-    torch.testing.assert_close(view(x), wanted)
-    torch.testing.assert_close(seen[0], seen[1])
-    handle.remove()
-    model.good.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
-    torch.testing.assert_close(view(x), copy.deepcopy(model).eval()(x))
+    def test_does_not_fold_reparametrised_convolutions(self, norm):
+        model, x = pair(norm(nn.Conv2d(2, 2, 3))), randn(2, 2, 5, 5)
+        assert not folding_of(model).folded
+        found = evaluation_mode(model)(x)
+        torch.testing.assert_close(found, model.eval()(x))
+
+    def test_is_right_where_the_network_cannot_be_traced(self):
+        def branch(net, x):
+            return net.norm(net.conv(x)) if x.sum() > 0 else x
+
+        model = Net(branch, conv=nn.Conv2d(2, 2, 3), norm=nn.BatchNorm2d(2))
+        model, x = in_general_position(model.double()), randn(1, 2, 4, 4).abs()
+        folding = folding_of(model)
+        assert "cannot be traced" in folding.kept["norm"]
+        assert "cannot be traced" in folding.nonlinear["model"]
+        assert_evaluates(evaluation_mode(model), model, x)
 
 
-def test_weights_that_a_hook_makes_are_not_folded_and_not_forgotten():
-    model = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2)).double()
-    in_general_position(model)
-    model[0].register_forward_pre_hook(
-        lambda module, _: module.__dict__.update(weight=2 * module._parameters["weight"])
-    )
-    kept = model[0]._parameters["weight"]
-    view, folded = evaluation_mode(model), folded_copy(model)
-    x = randn(2, 2, 5, 5)
-    wanted = copy.deepcopy(model[1]).eval()(F.conv2d(x, 2 * kept, model[0].bias))
-    torch.testing.assert_close(view(x), wanted)
-    torch.testing.assert_close(folded(x), wanted)
+NONLINEAR = {
+    "product": (lambda net, x: (2 * x) * x / 3, "mul is called"),
+    "attention": (
+        lambda net, x: F.scaled_dot_product_attention(x, x, F.hardsigmoid(x)),
+        "scaled_dot_product_attention is called",
+    ),
+    "normalised by a buffer": (lambda net, x: (x - net.std) / net.std * net.std, None),
+    "quotient": (lambda net, x: net.std / (x - net.std), "the method div is called"),
+}
 
 
-@pytest.mark.filterwarnings("ignore:.torch.nn.utils.weight_norm. is deprecated")
-@pytest.mark.parametrize(
-    "norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm], ids=["hook", "new"]
-)
-def test_reparametrised_convolutions_are_not_folded(norm):
-    model = in_general_position(nn.Sequential(norm(nn.Conv2d(2, 2, 3)), nn.BatchNorm2d(2)).double())
-    x = randn(2, 2, 5, 5)
-    wanted = copy.deepcopy(model).eval()(x) if norm is not nn.utils.weight_norm else None
-    assert not folding_of(model).folded
-    found = evaluation_mode(model)(x)
-    torch.testing.assert_close(found, model.eval()(x) if wanted is None else wanted)
+class TestNonlinear:
+    @pytest.mark.parametrize("module", [nn.SiLU(), nn.LayerNorm(3), nn.Softplus()], ids=str)
+    def test_modules_are_named(self, module):
+        model = nn.Sequential(nn.Conv2d(1, 2, 3), module)
+        assert folding_of(model).nonlinear == {"_1": f"1 is a {type(module).__name__}"}
 
-
-class Branching(nn.Module):
-    """A network that cannot be traced: where it goes depends on its input."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(2, 2, 3)
-        self.norm = nn.BatchNorm2d(2)
-
-    def forward(self, x):
-        return self.norm(self.conv(x)) if x.sum() > 0 else x
-
-
-def test_a_network_that_cannot_be_traced_is_right_and_says_so():
-    model = in_general_position(Branching().double())
-    folding = folding_of(model)
-    assert "cannot be traced" in folding.kept["norm"]
-    assert "cannot be traced" in folding.nonlinear["model"]
-    x = torch.ones(1, 2, 4, 4, dtype=torch.float64)
-    torch.testing.assert_close(evaluation_mode(model)(x), copy.deepcopy(model).eval()(x))
-
-
-@pytest.mark.parametrize("module", [nn.SiLU(), nn.LayerNorm(3), nn.Softplus()], ids=str)
-def test_what_is_nonlinear_is_named(module):
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), module)
-    assert folding_of(model).nonlinear == {"_1": f"1 is a {type(module).__name__}"}
-
-
-def test_attention_is_nonlinear_and_hardsigmoid_is_not():
-    class Attends(nn.Module):
-        def forward(self, x):
-            return F.scaled_dot_product_attention(x, x, F.hardsigmoid(x))
-
-    reasons = list(folding_of(Attends()).nonlinear.values())
-    assert reasons == ["scaled_dot_product_attention is called"]
-
-
-def test_a_normalisation_by_buffers_is_linear_and_a_quotient_of_activations_is_not():
-    class Normalised(nn.Module):
-        def __init__(self, top):
-            super().__init__()
-            self.top = top
-            self.register_buffer("std", torch.tensor([0.5, 0.25]).view(2, 1, 1))
-
-        def forward(self, x):
-            scaled = (x - self.std) / self.std * self.std
-            return self.std / scaled if self.top else scaled
-
-    assert not folding_of(Normalised(False)).nonlinear
-    assert len(folding_of(Normalised(True)).nonlinear) == 1
-
-
-def test_a_product_of_activations_is_nonlinear_and_one_with_a_number_is_not():
-    class Products(nn.Module):
-        def forward(self, x):
-            return (2 * x) * x / 3
-
-    assert list(folding_of(Products()).nonlinear.values()) == ["mul is called"]
+    @cases(NONLINEAR)
+    def test_functions_are_named(self, case):
+        call, reason = case
+        model = Net(call)
+        model.register_buffer("std", torch.tensor([0.5, 0.25]).view(2, 1, 1))
+        assert list(folding_of(model).nonlinear.values()) == ([reason] if reason else [])
 
 
 def flops(function):

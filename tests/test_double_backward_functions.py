@@ -21,7 +21,7 @@ CONVOLUTIONS = {
     "oblong": {"kernel_size": (1, 3), "padding": (0, 1)},
     "dilated": {"kernel_size": 3, "dilation": (2, 1), "padding": 2},
     "groups": {"kernel_size": 3, "in_channels": 4, "groups": 2},
-    "depthwise": {"kernel_size": 3, "in_channels": 4, "groups": 4, "padding": 1},
+    "depthwise": {"kernel_size": 3, "groups": 2, "padding": 1},
     "same": {"kernel_size": 3, "padding": "same", "dilation": 2},
     "same, not symmetric": {"kernel_size": 2, "padding": "same"},
     "valid": {"kernel_size": 3, "padding": "valid"},
@@ -68,7 +68,7 @@ def check_layer(layer, x):
     x = x.requires_grad_()
 
     def function(x, *values):
-        state = dict(zip(names, values)) | dict(copy.deepcopy(layer).named_buffers())
+        state = dict(zip(names, values)) | {n: b.clone() for n, b in layer.named_buffers()}
         with FastLayers():
             return torch.func.functional_call(layer, state, (x,))
 
@@ -91,12 +91,12 @@ def check_layer(layer, x):
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @cases(CONVOLUTIONS)
 def test_convolution(case):
-    settings = {"in_channels": 2, "out_channels": 4, **case}
-    check_layer(nn.Conv2d(**settings), randn(2, settings["in_channels"], 6, 5))
+    settings = {"in_channels": 2, "out_channels": case.get("groups", 2), **case}
+    check_layer(nn.Conv2d(**settings), randn(2, settings["in_channels"], 3, 4))
 
 
 @cases(NORMS)
-@pytest.mark.parametrize("shape", [(3, 2, 2, 3), (5, 2)], ids=["images", "features"])
+@pytest.mark.parametrize("shape", [(2, 2, 2, 2), (4, 2)], ids=["images", "features"])
 def test_batch_norm(case, shape):
     settings = dict(case)
     training = settings.pop("training", True)
@@ -147,17 +147,17 @@ def test_cuda_gives_the_second_derivatives_of_the_cpu(case, layout):
 
 @cases(ACTIVATIONS)
 def test_activation(case):
-    check_layer(case, randn(3, 7))
+    check_layer(case, randn(2, 7))
 
 
 @cases(POOLS)
-@pytest.mark.parametrize("size", [(6, 5), (8, 6)], ids=["odd", "even"])
+@pytest.mark.parametrize("size", [(5, 4), (4, 6)], ids=["odd", "even"])
 def test_pool(case, size):
-    check_layer(case, randn(2, 2, *size))
+    check_layer(case, randn(1, 2, *size))
 
 
 def test_linear_and_what_follows():
-    check_layer(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), randn(3, 4))
+    check_layer(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)), randn(2, 3))
 
 
 def test_all_orders_of_differentiation_agree_with_stock_autograd():

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from reglib.double_backward import fast_double_backward, layout
-from tests.double_backward import CLASSES, assert_same_step, cases, in_general_position, randn
+from tests.double_backward import CLASSES, Net, assert_same_step, cases, in_general_position, randn
 
 LABELS = torch.tensor([0, 3, 1])
 
@@ -21,20 +21,20 @@ def _small_images_too(monkeypatch):
     monkeypatch.setattr(layout, "LEAST_PIXELS", 0)
 
 
-class Around(nn.Module):
-    """Does something to the feature maps of a convolution, then convolves and averages them."""
+def around(function):
+    """Do something to the feature maps of a convolution, then convolve and average them."""
 
-    def __init__(self, function, width=16):
-        super().__init__()
-        self.function = function
-        self.first = nn.Conv2d(3, 16, 3, padding=1)
-        self.norm = nn.BatchNorm2d(16)
-        self.last = nn.Conv2d(width, 18, 3, padding=1)
-        self.head = nn.Linear(18, CLASSES)
+    def call(net, x):
+        x = function(net.norm(net.first(x)))
+        return net.head(net.last(x).mean((2, 3)))
 
-    def forward(self, x):
-        x = self.function(self.norm(self.first(x)))
-        return self.head(self.last(x).mean((2, 3)))
+    return Net(
+        call,
+        first=nn.Conv2d(3, 16, 3, padding=1),
+        norm=nn.BatchNorm2d(16),
+        last=nn.Conv2d(16, 18, 3, padding=1),
+        head=nn.Linear(18, CLASSES),
+    ).double()
 
 
 def written_through_a_view(x):
@@ -53,9 +53,9 @@ def strides(x):
     return x
 
 
-def both(x):
+def in_a_list(x):
     y = F.relu(x)
-    return torch.cat([y, y.view(3, -1).view(3, 16, 6, 6)], 1)
+    return torch.cat([y, y.view(3, -1).view(3, 16, 6, 6)], 1)[:, 8:24]
 
 
 FUNCTIONS = {
@@ -69,29 +69,14 @@ FUNCTIONS = {
     "padded": lambda x: F.pad(F.relu(x), (1, 0, 0, 1)),
     "interpolated": lambda x: F.interpolate(F.max_pool2d(x, 2), scale_factor=2.0),
     "groups": lambda x: F.group_norm(x, 4),
+    "in a list": in_a_list,
+    "many channels": lambda x: F.conv2d(F.relu(x), x.new_ones(260, 16, 1, 1))[:, :16],
 }
 
 
 @cases(FUNCTIONS)
 def test_whatever_is_done_inside_is_as_in_the_network_itself(case):
-    assert_same_step(Around(case).double(), randn(3, 3, 6, 6), LABELS, channels_last=True)
-
-
-def test_a_tensor_in_a_list_is_found():
-    assert_same_step(Around(both, width=32).double(), randn(3, 3, 6, 6), LABELS, channels_last=True)
-
-
-def test_many_channels_are_convolved_as_they_were():
-    model = nn.Sequential(
-        nn.Conv2d(3, 16, 3),
-        nn.ReLU(),
-        nn.Conv2d(16, 260, 1),
-        nn.ReLU(),
-        nn.Conv2d(260, CLASSES, 1),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-    )
-    assert_same_step(model.double(), randn(3, 3, 6, 6), LABELS, channels_last=True)
+    assert_same_step(around(case), randn(3, 3, 6, 6), LABELS, channels_last=True)
 
 
 class Kept(nn.Module):
@@ -166,17 +151,14 @@ class TestByDefault:
             assert type(copied).__mro__[1] is type(view).__mro__[1]
 
 
-class Keep(nn.Module):
-    """Hands on its input, and keeps it for itself."""
-
-    def forward(self, x):
-        self.kept = x
-        return x
+def keep():
+    """A layer that hands on its input, and keeps it for itself."""
+    return Net(lambda net, x: setattr(net, "kept", x) or x)
 
 
 @pytest.mark.parametrize(("channels", "laid_out"), [(256, True), (257, False)])
 def test_images_of_very_many_channels_are_not_laid_out(channels, laid_out):
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, channels, 1), Keep(), nn.ReLU())
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, channels, 1), keep(), nn.ReLU())
     assert fast_double_backward(model, channels_last=True)(torch.rand(2, 3, 6, 6)).is_contiguous()
     assert model[2].kept.is_contiguous() != laid_out
 
@@ -205,36 +187,33 @@ def test_a_network_in_channels_last_stays_so(where):
 
 def test_few_pixels_are_not_laid_out(monkeypatch):
     monkeypatch.setattr(layout, "LEAST_PIXELS", 2 * 64)
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), Keep(), nn.Conv2d(16, 16, 1), Keep(), nn.ReLU())
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), keep(), nn.Conv2d(16, 16, 1), keep(), nn.ReLU())
     assert fast_double_backward(model, channels_last=True)(torch.rand(2, 3, 8, 8)).is_contiguous()
     assert not model[1].kept.is_contiguous()
     assert model[3].kept.is_contiguous()
 
 
-class Watched(nn.Module):
-    """Keeps the output of the batch normalisation before its ReLU."""
+def watched():
+    """A network that keeps the output of the batch normalisation before its ReLU."""
 
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
-        self.head = nn.Linear(16, CLASSES)
+    def call(net, x):
+        net.normalised = net.norm(net.conv(x))
+        return net.head(F.relu(net.normalised).mean((2, 3)))
 
-    def forward(self, x):
-        self.normalised = self.norm(self.conv(x))
-        return self.head(F.relu(self.normalised).mean((2, 3)))
+    layers = {"conv": nn.Conv2d(3, 16, 3), "norm": nn.BatchNorm2d(16)}
+    return in_general_position(Net(call, **layers, head=nn.Linear(16, CLASSES)).double())
 
 
-def test_the_output_of_a_batch_normalisation_before_relu_can_be_differentiated_by():
-    model = in_general_position(Watched().double())
-    results = []
-    for other in (copy.deepcopy(model), fast_double_backward(model, channels_last=True)):
-        loss = other(randn(3, 3, 6, 6).requires_grad_()).square().sum()
-        (by_norm,) = torch.autograd.grad(loss, other.normalised, create_graph=True)
-        results.append([by_norm, *torch.autograd.grad(by_norm.square().sum(), other.head.weight)])
-    torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-12)
+class TestNormalisationBeforeRelu:
+    def test_can_be_differentiated_by(self):
+        model, results = watched(), []
+        for net in (copy.deepcopy(model), fast_double_backward(model, channels_last=True)):
+            loss = net(randn(3, 3, 6, 6).requires_grad_()).square().sum()
+            (by_norm,) = torch.autograd.grad(loss, net.normalised, create_graph=True)
+            results.append([by_norm, *torch.autograd.grad(by_norm.square().sum(), net.head.weight)])
+        torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
 
-
-def test_a_hook_may_replace_the_output_of_a_batch_normalisation():
-    model = in_general_position(Watched().double())
-    model.norm.register_forward_hook(lambda module, given, out: 2 * out + out.square())
-    assert_same_step(model, randn(3, 3, 6, 6), LABELS, channels_last=True)
+    def test_may_be_replaced_by_a_hook(self):
+        model = watched()
+        model.norm.register_forward_hook(lambda module, given, out: 2 * out + out.square())
+        assert_same_step(model, randn(3, 3, 6, 6), LABELS, channels_last=True)

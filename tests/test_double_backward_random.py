@@ -12,7 +12,7 @@ from torch import nn
 from reglib.autodiff import input_gradient
 from reglib.double_backward import evaluation_mode, fast_double_backward, layout
 from reglib.regularizers import input_gradient_penalty
-from tests.double_backward import in_general_position, randn
+from tests.double_backward import Net, in_general_position, randn
 
 CLASSES = 3
 PENALTIES = {
@@ -29,75 +29,51 @@ def _squared(outputs, x):
     return input_gradient(outputs, x, create_graph=True).square().sum()
 
 
-class Residual(nn.Module):
-    def __init__(self, body):
-        super().__init__()
-        self.body = body
+def residual(width):
+    return Net(lambda net, x: x + net.body(x), body=nn.Conv2d(width, width, 3, padding=1))
 
-    def forward(self, x):
-        return x + self.body(x)
+
+def one_of(*choices):
+    return st.sampled_from(choices)
 
 
 @st.composite
 def convolutions(draw, channels):
-    groups = draw(st.sampled_from([g for g in (1, channels) if channels % g == 0]))
-    width = draw(st.sampled_from([2, 4]))
+    width, groups = draw(one_of(2, 4)), draw(one_of(1, channels))
+    sizes = {"kernel_size": draw(one_of(1, 2, 3, (1, 3))), "padding": draw(one_of(1, 2))}
+    steps = {"stride": draw(one_of(1, 2)), "dilation": draw(one_of(1, 2))}
     groups = groups if width % groups == 0 else 1
     return width, nn.Conv2d(
-        channels,
-        width,
-        draw(st.sampled_from([1, 2, 3, (1, 3)])),
-        stride=draw(st.sampled_from([1, 2])),
-        padding=draw(st.sampled_from([1, 2])),
-        dilation=draw(st.sampled_from([1, 2])),
-        groups=groups,
-        bias=draw(st.booleans()),
+        channels, width, **sizes, **steps, groups=groups, bias=draw(one_of(0, 1))
     )
+
+
+ACTIVATIONS = nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.LeakyReLU(0.1), nn.SiLU(), nn.Tanh()
+POOLS = (
+    nn.MaxPool2d(2, ceil_mode=True),
+    nn.MaxPool2d(3, 1, padding=1),
+    nn.AvgPool2d(3, 2, padding=1),
+    nn.AdaptiveAvgPool2d(2),
+    nn.AdaptiveMaxPool2d((2, 1)),
+)
 
 
 @st.composite
 def layers(draw, channels):
     """Draw a layer that keeps the number of channels."""
-    kind = draw(st.sampled_from(["norm", "activation", "pool", "residual"]))
+    kind = draw(one_of("norm", "activation", "pool", "residual"))
     if kind == "norm":
-        return nn.BatchNorm2d(
-            channels,
-            affine=draw(st.booleans()),
-            track_running_stats=draw(st.booleans()),
-            momentum=draw(st.sampled_from([0.1, 0.5, None])),
-        )
-    if kind == "activation":
-        return draw(
-            st.sampled_from(
-                [
-                    nn.ReLU(),
-                    nn.ReLU(inplace=True),
-                    nn.ReLU6(),
-                    nn.LeakyReLU(0.1),
-                    nn.SiLU(),
-                    nn.Tanh(),
-                ]
-            )
-        )
-    if kind == "pool":
-        return draw(
-            st.sampled_from(
-                [
-                    nn.MaxPool2d(2, ceil_mode=True),
-                    nn.MaxPool2d(3, 1, padding=1),
-                    nn.AvgPool2d(3, 2, padding=1),
-                    nn.AdaptiveAvgPool2d(2),
-                    nn.AdaptiveMaxPool2d((2, 1)),
-                ]
-            )
-        )
-    return Residual(nn.Conv2d(channels, channels, 3, padding=1))
+        options = {"affine": draw(st.booleans()), "track_running_stats": draw(st.booleans())}
+        return nn.BatchNorm2d(channels, **options, momentum=draw(one_of(0.1, 0.5, None)))
+    if kind == "residual":
+        return residual(channels)
+    return draw(one_of(*(ACTIVATIONS if kind == "activation" else POOLS)))
 
 
 @st.composite
 def random_networks(draw):
     """Draw two to four convolutions, each with up to three layers after it, and a linear head."""
-    channels = draw(st.sampled_from([1, 2]))
+    channels = draw(one_of(1, 2))
     modules, width = [], channels
     for _ in range(draw(st.integers(2, 4))):
         width, conv = draw(convolutions(width))
@@ -123,6 +99,11 @@ def step(model, x, labels, penalty):
     return [loss.detach(), value.detach(), *gradients, *model.buffers()]
 
 
+def few(examples):
+    slow = [HealthCheck.too_slow]
+    return settings(max_examples=examples, deadline=None, suppress_health_check=slow)
+
+
 def distance(found, wanted):
     """The largest difference of two lists of tensors, relative to the largest tensor."""
     size = max(float(tensor.double().norm()) for tensor in wanted)
@@ -130,7 +111,7 @@ def distance(found, wanted):
     return max(float((a.double() - b.double()).norm()) for a, b in pairs) / max(size, 1e-300)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@few(150)
 @given(
     random_networks(),
     st.sampled_from(sorted(PENALTIES)),
@@ -149,7 +130,7 @@ def test_a_step_is_that_of_stock_autograd(drawn, penalty, order):
     assert distance(found, wanted) < 1e-11
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@few(60)
 @given(random_networks(), st.sampled_from(sorted(PENALTIES)))
 def test_evaluation_mode_is_that_of_stock_autograd(drawn, penalty):
     model, shape = drawn
@@ -158,7 +139,7 @@ def test_evaluation_mode_is_that_of_stock_autograd(drawn, penalty):
     assert distance(step(evaluation_mode(model), x, labels, penalty), wanted) < 1e-11
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@few(60)
 @given(random_networks(), st.sampled_from(sorted(PENALTIES)))
 def test_rounding_in_float32_is_like_that_of_stock_autograd(drawn, penalty):
     """Rounding may put an activation on the other side of its kink: rare, and the same for both."""

@@ -17,38 +17,36 @@ from reglib.double_backward import calls_of, evaluation_mode, folded_copy, foldi
 from reglib.double_backward.modules import in_evaluation_mode
 from reglib.input_hessian import true_hessian
 from reglib.top_gap import TopGAPNet
-from tests.double_backward import in_general_position, randn
+from tests.double_backward import Net, assert_same_second_order, cases, in_general_position, randn
 
 MAKERS = [fast_double_backward, evaluation_mode]
 both = pytest.mark.parametrize("make", MAKERS)
 
 
-def conv_and_norm(width=3):
-    layers = nn.Conv2d(2, width, 3), nn.BatchNorm2d(width), nn.ReLU()
+def net_of(*layers):
     return in_general_position(nn.Sequential(*layers).double())
+
+
+def conv_and_norm(width=3):
+    return net_of(nn.Conv2d(2, width, 3), nn.BatchNorm2d(width), nn.ReLU())
+
+
+def top_gap(**options):
+    layers = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 8, 3, stride=2)
+    return TopGAPNet(nn.Sequential(*layers), 5, k=0.5, width=8, image_size=16, **options).double()
 
 
 def images(n=4):
     return randn(n, 2, 6, 6)
 
 
-def evaluated(model, x):
-    """The output of a copy in evaluation mode, by stock functions."""
-    return copy.deepcopy(model).eval()(x)
+def stock(net):
+    """A copy in evaluation mode, with stock functions."""
+    return copy.deepcopy(net).eval()
 
 
-def assert_same_derivatives(view, net, x):
-    """Compare outputs, input gradients and their gradients with those of a copy of a network."""
-    results = []
-    for model in (view, copy.deepcopy(net).eval()):
-        x = x.detach().requires_grad_()
-        y = model(x)
-        (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-        wanted = [p for p in model.parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(g.square().sum(), wanted, materialize_grads=True)
-        results.append([y, g, *gradients])
-    for got, expected in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-11)
+def close(got, wanted):
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-11)
 
 
 def statistics(model):
@@ -80,33 +78,23 @@ class Streaming(nn.Module):
 
 
 class TestMaking:
-    @pytest.mark.parametrize(
-        "make",
-        [
-            *MAKERS,
-            folding_of,
-            folded_copy,
-            lambda net: calls_of(net, torch.rand(2, 2, 5, 5).requires_grad_()),
-        ],
-        ids=["fast", "evaluation", "folding_of", "folded_copy", "calls_of"],
-    )
+    @pytest.mark.parametrize("make", [*MAKERS, folding_of, folded_copy, calls_of])
     def test_leaves_the_network_and_random_numbers_alone(self, make):
-        net, seen = Streaming().eval(), []
-        net(torch.rand(2, 2, 5, 5).requires_grad_())
+        net, seen, x = Streaming().eval(), [], torch.rand(2, 2, 5, 5).requires_grad_()
+        net(x)
         net.inner.register_forward_hook(lambda module, given, out: seen.append(out))
         features, attributes = net.features, {**vars(net)}
         state, rng = copy.deepcopy(net.state_dict()), torch.get_rng_state()
-        make(net)
+        make(net, x) if make is calls_of else make(net)
         assert (net.calls, len(net.log)) == (1, 1)
         assert net.features is features
         assert {**vars(net)} == attributes
         assert all(torch.equal(v, state[n]) for n, v in net.state_dict().items())
-        assert not [out for out in seen if not isinstance(out, torch.Tensor)]
-        if make is not MAKERS[0] and make in (evaluation_mode, folding_of, folded_copy):
+        if make is not calls_of:
             assert not seen
             assert torch.equal(rng, torch.get_rng_state())
 
-    def test_hooks_of_all_modules_see_no_symbol(self):
+    def test_shows_no_symbol_to_hooks_of_all_modules(self):
         seen = []
         hook = nn.modules.module.register_module_forward_hook(lambda *given: seen.append(given))
         evaluation_mode(nn.Sequential(conv_and_norm()))
@@ -121,7 +109,7 @@ class TestMaking:
         evaluation_mode(net)
         assert changed(before, net) == 0
 
-    def test_calls_still_reach_the_attributes_of_the_network(self):
+    def test_lets_calls_reach_the_attributes_of_the_network(self):
         net = Streaming()
         evaluation_mode(net)(torch.rand(2, 2, 5, 5))
         assert net.calls == 1
@@ -136,8 +124,7 @@ class TestMemory:
         gc.disable()
         try:
             net = conv_and_norm()
-            weight = weakref.ref(net[0].weight)
-            view = make(net)
+            view, weight = make(net), weakref.ref(net[0].weight)
             view(images())
             if names == "copies":
                 others = copy.deepcopy(view), pickle.loads(pickle.dumps(view))
@@ -157,20 +144,18 @@ class TestMemory:
             gc.enable()
 
     @both
-    def test_views_of_a_class_have_one_class(self, make):
+    def test_holds_one_class_of_views_for_a_class(self, make):
         assert type(make(conv_and_norm())) is type(make(conv_and_norm(5)))
 
     @both
-    def test_whole_networks_are_saved_and_loaded(self, make):
-        backbone = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2))
-        net = nn.Sequential(TopGAPNet(backbone, 5, k=0.5, width=8, image_size=16), nn.Identity())
-        x = torch.rand(2, 2, 16, 16)
-        file = io.BytesIO()
+    def test_is_saved_and_loaded_with_both_names(self, make):
+        net = nn.Sequential(top_gap(), nn.Identity()).eval()
+        x, file = randn(2, 2, 16, 16), io.BytesIO()
         torch.save(nn.ModuleList([make(net), net]), file)
         file.seek(0)
         view, loaded = torch.load(file, weights_only=False)
-        torch.testing.assert_close(view(x), evaluated(net, x))
-        torch.testing.assert_close(loaded.eval()(x), evaluated(net, x))
+        close(view(x), stock(net)(x))
+        close(loaded(x), stock(net)(x))
 
 
 class Methods(nn.Module):
@@ -201,8 +186,7 @@ class TestMethods:
     def test_of_an_evaluation_view_run_in_evaluation_mode(self, name):
         net, x = Methods(), images()
         before, view = statistics(net), evaluation_mode(net)
-        wanted = getattr(copy.deepcopy(net).eval(), name)(x)
-        torch.testing.assert_close(getattr(view, name)(x), wanted)
+        close(getattr(view, name)(x), getattr(stock(net), name)(x))
         assert changed(before, net) == 0
         assert all(net.is_training())
         assert not any(view.is_training())
@@ -210,11 +194,10 @@ class TestMethods:
     def test_have_second_derivatives(self):
         net, x = Methods(), images().requires_grad_()
         results = []
-        for model in (copy.deepcopy(net).eval(), evaluation_mode(net)):
+        for model in (stock(net), evaluation_mode(net)):
             (g,) = torch.autograd.grad(model.forward(x, scale=2).sum(), x, create_graph=True)
             results.append([g, *torch.autograd.grad(g.square().sum(), model.body[0].weight)])
-        for got, wanted in zip(results[1], results[0], strict=True):
-            torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+        close(results[1], results[0])
 
     def test_that_set_the_mode_set_it(self):
         net = Methods()
@@ -222,24 +205,22 @@ class TestMethods:
         view.freeze()
         assert not net.body[1].training
         view.train()
-        assert net.body[1].training
         assert net.training
+        assert net.body[1].training
         view.eval()
         assert not net.training
 
     def test_put_on_the_network_itself_run_in_evaluation_mode_too(self):
         net, x = Methods(), images()
         net.forward = net.forward_features
-        torch.testing.assert_close(evaluation_mode(net).forward(x), evaluated(net.body, x))
+        close(evaluation_mode(net).forward(x), stock(net.body)(x))
 
     def test_of_top_gap_give_the_same_maps_twice(self):
-        backbone = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 8, 3, 2))
-        net = TopGAPNet(backbone, 5, k=0.5, width=8, image_size=16, dropout=0.5).double()
+        net = top_gap(dropout=0.5)
         view, x, labels = evaluation_mode(net), randn(3, 2, 16, 16), torch.arange(3)
         before = statistics(net)
-        torch.testing.assert_close(view.class_maps(x), copy.deepcopy(net).eval().class_maps(x))
-        maps = [view.class_activation_maps(x, labels) for _ in range(2)]
-        torch.testing.assert_close(*maps)
+        close(view.class_maps(x), stock(net).class_maps(x))
+        close(view.class_activation_maps(x, labels), view.class_activation_maps(x, labels))
         assert changed(before, net) == 0
 
 
@@ -262,43 +243,49 @@ def in_threads(*functions):
         raise errors[0]
 
 
-class Waits(nn.Module):
-    """A layer where two threads meet in the midst of their passes, if they are told to."""
+def meeting():
+    """A network in whose first and last layer threads meet, if they are given a barrier."""
 
-    def __init__(self):
-        super().__init__()
-        self.meet = None
-
-    def forward(self, x):
-        if self.meet is not None:
-            self.meet.wait(20)
+    def wait(layer, x):
+        if layer.meet is not None:
+            layer.meet.wait(20)
         return x
 
-
-def meeting():
     # Without momentum the statistics that a pass counts are the same for both threads.
     norm = nn.BatchNorm2d(3, momentum=0.0)
-    layers = Waits(), nn.Conv2d(2, 3, 3), norm, nn.Dropout(0.5), Waits()
-    return in_general_position(nn.Sequential(*layers).double())
+    gates = Net(wait, meet=None), Net(wait, meet=None)
+    return net_of(gates[0], nn.Conv2d(2, 3, 3), norm, nn.Dropout(0.5), gates[1])
+
+
+class Calling(nn.Sequential):
+    """Calls a function of its network in the midst of its own call."""
+
+    def __init__(self, net, function):
+        super().__init__(net)
+        self.function = function
+
+    def forward(self, x):
+        self.function(self[0])
+        return super().forward(x)
 
 
 class TestThreads:
     def test_one_that_trains_does_so_while_another_evaluates(self):
         net, x = meeting(), images()
-        view, wanted = evaluation_mode(net), evaluated(net, x)
+        view, wanted, outputs = evaluation_mode(net), stock(net)(x), {}
         net[0].meet = net[4].meet = threading.Barrier(2)
-        outputs = {}
         in_threads(
             lambda: outputs.update(evaluated=view(x)), lambda: outputs.update(trained=net(x))
         )
         assert int(net[2].num_batches_tracked) == 1
         assert (outputs["trained"] == 0).any()
-        torch.testing.assert_close(outputs["evaluated"], wanted)
+        close(outputs["evaluated"], wanted)
         assert all(module.training for module in net.modules())
 
     def test_may_evaluate_through_one_view_at_once(self):
         net, x, left = meeting(), images(), threading.Event()
-        view, wanted, before = evaluation_mode(net), evaluated(net, x), statistics(net)
+        view, wanted, before = evaluation_mode(net), stock(net)(x), statistics(net)
+        kinds = [type(module) for module in net]
         net[0].meet = threading.Barrier(2)
 
         def hook(*_):
@@ -309,44 +296,37 @@ class TestThreads:
 
         def slow():
             threading.current_thread().name = "slow"
-            torch.testing.assert_close(view(x), wanted)
+            close(view(x), wanted)
 
         def quick():
-            torch.testing.assert_close(view(x), wanted)
+            close(view(x), wanted)
             left.set()
 
         in_threads(slow, quick)
         assert changed(before, net) == 0
-        assert [type(m) for m in net] == [Waits, nn.Conv2d, nn.BatchNorm2d, nn.Dropout, Waits]
+        assert [type(module) for module in net] == kinds
 
     def test_may_turn_training_on_while_another_evaluates(self):
-        net, x = meeting().eval(), images()
-        view, wanted, before = evaluation_mode(net), evaluated(net, x), statistics(net)
+        net, x, outputs = meeting().eval(), images(), []
+        view, wanted, before = evaluation_mode(net), stock(net)(x), statistics(net)
         net[0].meet = threading.Barrier(2)
 
         def start_training():
             net[0].meet.wait(20)
             net.train()
 
-        outputs = []
         net[0].register_forward_hook(lambda *_: net.train() and None)
         in_threads(lambda: outputs.append(view(x)), start_training)
-        torch.testing.assert_close(outputs[0], wanted)
+        close(outputs[0], wanted)
         assert changed(before, net) == 0
         assert net[2].training
 
     def test_may_copy_and_save_a_network_that_is_evaluated(self):
-        net, x, copies = conv_and_norm(), images(), []
-
-        def copy_it(module, given):
-            copies.extend([copy.deepcopy(net), pickle.loads(pickle.dumps(net)), copy.copy(net)])
-
-        class Copies(nn.Sequential):
-            def forward(self, x):
-                copy_it(None, None)
-                return super().forward(x)
-
-        evaluation_mode(Copies(net))(x)
+        net, copies = conv_and_norm(), []
+        ways = copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module)), copy.copy
+        calling = Calling(net, lambda inner: copies.extend(way(net) for way in ways))
+        evaluation_mode(calling)(images())
+        assert len(copies) == 3
         for other in copies:
             assert [type(m) for m in other] == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU]
             assert type(other) is nn.Sequential
@@ -354,13 +334,8 @@ class TestThreads:
 
     def test_that_nn_data_parallel_starts_evaluate(self):
         net, replicas = conv_and_norm(), []
-
-        class Replicates(nn.Sequential):
-            def forward(self, x):
-                replicas.append(self[0][1]._replicate_for_data_parallel())
-                return super().forward(x)
-
-        evaluation_mode(Replicates(net))(images())
+        calling = Calling(net, lambda n: replicas.append(n[1]._replicate_for_data_parallel()))
+        evaluation_mode(calling)(images())
         assert net[1].training
         assert not replicas[0].training
         assert replicas[0].train().training
@@ -376,9 +351,9 @@ class TestThreads:
                 setattr(copied, name, value.detach().clone().requires_grad_(value.requires_grad))
             replica._modules[str(index)] = copied
         wanted = other.eval() if make is evaluation_mode else other
-        torch.testing.assert_close(replica(x), copy.deepcopy(wanted)(x))
+        close(replica(x), copy.deepcopy(wanted)(x))
 
-    def test_code_inside_sees_evaluation_mode_and_other_networks_do_not(self):
+    def test_see_evaluation_mode_inside_and_other_networks_do_not(self):
         net, other = conv_and_norm(), conv_and_norm()
         with in_evaluation_mode(net), in_evaluation_mode(net[1]):
             assert not any(module.training for module in net.modules())
@@ -387,144 +362,80 @@ class TestThreads:
         assert net[1].training
 
 
+REPLACED = {
+    "no norm": lambda net: net.__setitem__(1, nn.Identity()),
+    "group norm": lambda net: net.__setitem__(1, nn.GroupNorm(1, 3)),
+    "norm": lambda net: net.__setitem__(1, nn.BatchNorm2d(3)),
+    "conv": lambda net: net.__setitem__(0, nn.Conv2d(2, 3, 3)),
+    "block": lambda net: net.__setitem__(0, nn.Sequential(nn.Conv2d(2, 3, 3), nn.SiLU())),
+    "between": lambda net: net.insert(1, nn.SiLU()),
+    "another norm": lambda net: net.insert(1, nn.BatchNorm2d(3)),
+    "more": lambda net: net.append(nn.Conv2d(3, 2, 1)),
+    "less": lambda net: net.pop(1),
+    "statistics": lambda net: vars(net[1])["_buffers"].update(running_mean=None, running_var=None),
+    "weight": lambda net: setattr(net[0], "weight", nn.Parameter(2 * net[0].weight.detach())),
+    "bias": lambda net: setattr(net[0], "bias", None),
+}
+NORMS = {
+    "weight, hook": nn.utils.weight_norm,
+    "spectral, hook": nn.utils.spectral_norm,
+    "weight": nn.utils.parametrizations.weight_norm,
+    "spectral": nn.utils.parametrizations.spectral_norm,
+}
+
+
 class TestChanges:
     """What becomes of a network after its evaluation view was made."""
 
-    def of(self, *layers):
-        net = in_general_position(nn.Sequential(*layers).double())
-        return net, evaluation_mode(net)
-
     @pytest.mark.filterwarnings("ignore:.torch.nn.utils.weight_norm. is deprecated")
-    @pytest.mark.parametrize(
-        "norm",
-        [
-            nn.utils.weight_norm,
-            nn.utils.spectral_norm,
-            nn.utils.parametrizations.weight_norm,
-            nn.utils.parametrizations.spectral_norm,
-        ],
-        ids=["weight, hook", "spectral, hook", "weight", "spectral"],
-    )
     @pytest.mark.parametrize("widths", [(4, 4, 4), (3, 4, 5)], ids=["equal", "unequal"])
-    def test_parametrised_layers(self, norm, widths):
-        layers = [
-            layer
-            for given, width in zip((2, *widths), widths, strict=False)
-            for layer in (nn.Conv2d(given, width, 3), nn.BatchNorm2d(width), nn.ReLU())
-        ]
-        net, view = self.of(*layers)
-        x = randn(2, 2, 9, 9)
+    @cases(NORMS)
+    def test_parametrised_layers(self, case, widths):
+        pairs = zip((2, *widths), widths, strict=False)
+        layers = [(nn.Conv2d(n, width, 3), nn.BatchNorm2d(width), nn.ReLU()) for n, width in pairs]
+        net = net_of(*sum(layers, ()))
+        view, x = evaluation_mode(net), randn(2, 2, 9, 9)
         view(x)
         for index in (0, 3, 6):
-            norm(net[index])
+            case(net[index])
         for _ in range(3):
             with torch.no_grad():
                 got = view(x)
-                net.eval()
-                torch.testing.assert_close(got, net(x))
+                close(got, net.eval()(x))
                 net.train()
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda net: net.__setitem__(1, nn.Identity()),
-            lambda net: net.__setitem__(1, nn.GroupNorm(1, 3)),
-            lambda net: net.__setitem__(1, nn.BatchNorm2d(3)),
-            lambda net: net.__setitem__(0, nn.Conv2d(2, 3, 3)),
-            lambda net: net.__setitem__(0, nn.Sequential(nn.Conv2d(2, 3, 3), nn.SiLU())),
-            lambda net: net.insert(1, nn.SiLU()),
-            lambda net: net.insert(1, nn.BatchNorm2d(3)),
-            lambda net: net.append(nn.Conv2d(3, 2, 1)),
-            lambda net: net.pop(1),
-            lambda net: net.__delitem__(2),
-            lambda net: (
-                setattr(net[1], "running_mean", None) or setattr(net[1], "running_var", None)
-            ),
-            lambda net: setattr(net[0], "weight", nn.Parameter(2 * net[0].weight.detach())),
-            lambda net: setattr(net[0], "bias", None),
-        ],
-        ids="no norm,group norm,norm,conv,block,between,another norm,more,popped,less,"
-        "statistics,weight,bias".split(","),
-    )
-    def test_layers_replaced_moved_or_removed(self, change):
-        net, view = self.of(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU())
-        x = images()
+    @cases(REPLACED)
+    def test_layers_replaced_moved_or_removed(self, case):
+        net, x = conv_and_norm(), images()
+        view = evaluation_mode(net)
         view(x)
-        change(net)
+        case(net)
         net.double()
-        assert_same_derivatives(view, net, x)
+        assert_same_second_order(view, stock(net), x)
 
     def test_layers_that_change_places(self):
-        layers = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)
-        net, view = self.of(*layers)
+        net = net_of(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2))
+        view = evaluation_mode(net)
         view(images())
         net[0], net[1], net[3] = net[1], net[3], net[0]
-        assert_same_derivatives(view, net, images())
+        assert_same_second_order(view, stock(net), images())
 
-    def test_a_block_with_layers_of_the_same_names(self):
-        class Block(nn.Module):
-            def __init__(self, first):
-                super().__init__()
-                self.conv, self.norm, self.first = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), first
-
-            def forward(self, x):
-                x = self.conv(x) if self.first else self.norm(x)
-                return self.norm(x) if self.first else self.conv(x)
-
-        net, view = self.of(Block(True))
-        view(images())
-        net[0] = in_general_position(Block(False).double())
-        assert_same_derivatives(view, net, images())
-        assert folding_of(net).folded == {}
-
-    def test_another_order_of_the_same_layers(self):
-        class Block(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.conv, self.norm, self.order = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), 0
-
-            def forward(self, x):
-                x = self.conv(x)
-                orders = (
-                    self.norm,
-                    F.relu,
-                    lambda x: self.norm(F.relu(x)),
-                    lambda x: self.norm(x) + x,
-                )
-                return orders[self.order](x)
-
-        net, view = self.of(Block())
-        for order in range(4):
-            net[0].order = order
-            assert_same_derivatives(view, net, images())
-
-
-class Keywords(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)
-
-    def forward(self, x):
-        conv, norm = self.conv, self.norm
-        x = F.conv2d(weight=conv.weight, bias=conv.bias, input=x)
-        x = F.batch_norm(
-            running_var=norm.running_var,
-            running_mean=norm.running_mean,
-            weight=norm.weight,
-            bias=norm.bias,
-            training=self.training,
-            input=x,
-        )
-        return F.conv2d(input=norm(conv(input=x[:, :2]))[:, :2], weight=conv.weight)
-
-
-class SomeKeywords(Keywords):
-    def forward(self, x):
-        conv, norm = self.conv, self.norm
-        x = F.conv2d(x, conv.weight, bias=conv.bias, stride=2, padding=1)
-        return F.batch_norm(
-            x, norm.running_mean, running_var=norm.running_var, weight=norm.weight, bias=norm.bias
-        )
+    def test_another_order_of_layers_of_the_same_names(self):
+        orders = {
+            "folds": lambda net, x: net.norm(net.conv(x)),
+            "without norm": lambda net, x: F.relu(net.conv(x)),
+            "between": lambda net, x: net.norm(F.relu(net.conv(x))),
+            "forked": lambda net, x: net.norm(y := net.conv(x)) + y,
+            "norm first": lambda net, x: net.conv(net.norm(x)),
+        }
+        net = net_of(Net(None, conv=nn.Conv2d(2, 2, 1), norm=nn.BatchNorm2d(2)))
+        view = evaluation_mode(net)
+        for name, net[0].call in orders.items():
+            assert_same_second_order(view, stock(net), images())
+            assert (folding_of(net).folded != {}) == (name == "folds")
+        net[0] = in_general_position(copy.deepcopy(net[0]), seed=7)  # a block of other layers
+        net[0].call = orders["folds"]
+        assert_same_second_order(view, stock(net), images())
 
 
 class OwnConv(nn.Conv2d):
@@ -533,50 +444,66 @@ class OwnConv(nn.Conv2d):
 
 
 class OwnNorm(nn.BatchNorm2d):
-    def forward(self, x):
-        return F.batch_norm(
-            x, self.running_mean, self.running_var, weight=self.weight, bias=self.bias
-        )
-
-
-class DoubledNorm(nn.BatchNorm2d):
-    def forward(self, x):
-        return F.batch_norm(x, self.running_mean, self.running_var, 2 * self.weight, self.bias)
-
-
-class Own(Keywords):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = OwnConv(2, 3, 3), OwnNorm(3)
+    factor = 1
 
     def forward(self, x):
-        return self.norm(self.conv(x))
+        weight = self.weight if self.factor == 1 else self.factor * self.weight
+        return F.batch_norm(x, self.running_mean, self.running_var, weight=weight, bias=self.bias)
 
 
-class Doubled(Own):
-    def __init__(self):
-        super().__init__()
-        self.norm = DoubledNorm(3)
+class DoubledNorm(OwnNorm):
+    factor = 2
 
 
-class Named(Keywords):
-    def forward(self, x):
-        return self.norm(input=self.conv(input=x))
+def keywords(net, x):
+    conv, norm = net.conv, net.norm
+    x = F.conv2d(weight=conv.weight, bias=conv.bias, input=x)
+    x = F.batch_norm(
+        running_var=norm.running_var,
+        running_mean=norm.running_mean,
+        weight=norm.weight,
+        bias=norm.bias,
+        training=net.training,
+        input=x,
+    )
+    return F.conv2d(input=norm(conv(input=x[:, :2]))[:, :2], weight=conv.weight)
 
 
-class TestKeywords:
-    @pytest.mark.parametrize("kind", [Keywords, SomeKeywords, Named, Own, Doubled])
-    def test_of_functions_and_layers_are_taken(self, kind):
-        net, x = in_general_position(kind().double()), randn(3, 2, 9, 9)
-        wanted = evaluated(net, x)
-        assert_same_derivatives(evaluation_mode(net), net, x)
-        torch.testing.assert_close(folded_copy(net)(x), wanted)
-        fast = fast_double_backward(copy.deepcopy(net).eval())
-        torch.testing.assert_close(fast(x), wanted)
+def some_keywords(net, x):
+    conv, norm = net.conv, net.norm
+    x = F.conv2d(x, conv.weight, bias=conv.bias, stride=2, padding=1)
+    return F.batch_norm(
+        x, norm.running_mean, running_var=norm.running_var, weight=norm.weight, bias=norm.bias
+    )
 
-    @pytest.mark.parametrize("kind", [Own, Named])
-    def test_do_not_stop_the_folding(self, kind):
-        assert folding_of(kind()).folded == {"norm": "conv"}
+
+def named(net, x):
+    return net.norm(input=net.conv(input=x))
+
+
+def in_order(net, x):
+    return net.norm(net.conv(x))
+
+
+PAIRS = {
+    "functions": (keywords, nn.Conv2d, nn.BatchNorm2d),
+    "some": (some_keywords, nn.Conv2d, nn.BatchNorm2d),
+    "layers": (named, nn.Conv2d, nn.BatchNorm2d),
+    "own layers": (in_order, OwnConv, OwnNorm),
+    "doubled": (in_order, OwnConv, DoubledNorm),
+}
+
+
+@cases(PAIRS)
+def test_keywords_of_functions_and_layers_are_taken(case):
+    call, conv, norm = case
+    net = in_general_position(Net(call, conv=conv(2, 3, 3), norm=norm(3)).double())
+    x = randn(3, 2, 9, 9)
+    assert_same_second_order(evaluation_mode(net), stock(net), x)
+    close(folded_copy(net)(x), stock(net)(x))
+    close(fast_double_backward(stock(net))(x), stock(net)(x))
+    if case in (PAIRS["layers"], PAIRS["own layers"]):
+        assert folding_of(net).folded == {"norm": "conv"}
 
 
 class TestTracing:
@@ -587,51 +514,30 @@ class TestTracing:
         whole = nn.Sequential(nn.Identity(), make(inner)).train(training)
         traced = torch.fx.symbolic_trace(whole)
         x, before = images(), statistics(inner)
-        if make is fast_double_backward:
+        wanted = copy.deepcopy(inner) if make is fast_double_backward else stock(inner)
+        results = []
+        for model in (traced, wanted):
             torch.manual_seed(0)
-            got = traced(x)
-            assert (changed(before, inner) > 0) == training
-            with torch.no_grad():
-                for buffer, value in zip(inner.buffers(), before, strict=True):
-                    buffer.copy_(value)
-            torch.manual_seed(0)
-            torch.testing.assert_close(got, nn.Sequential(nn.Identity(), inner)(x))
-        else:
-            torch.testing.assert_close(traced(x), evaluated(inner, x))
-            assert changed(before, inner) == 0
+            results.append(model(x))
+        close(*results)
+        assert (changed(before, inner) > 0) == (training and make is fast_double_backward)
 
     @both
     def test_a_network_that_holds_a_view_folds_as_with_the_network_itself(self, make):
-        inner = conv_and_norm()
-        whole, plain = (
-            nn.Sequential(nn.Identity(), make(inner)),
-            nn.Sequential(nn.Identity(), inner),
-        )
+        inner, x = conv_and_norm(), images()
+        whole, plain = (nn.Sequential(nn.Identity(), part) for part in (make(inner), inner))
         assert folding_of(whole) == folding_of(plain)
         assert folding_of(whole).folded == {"1.1": "1.0"}
-        torch.testing.assert_close(evaluation_mode(whole)(images()), evaluated(plain, images()))
-        torch.testing.assert_close(folded_copy(whole)(images()), evaluated(plain, images()))
-
-
-class Sums(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.sum = nn.Conv2d(2, 2, 1), torch.ao.nn.quantized.FloatFunctional()
-
-    def forward(self, x):
-        return self.sum.add_relu(self.conv(x), x)
+        close(evaluation_mode(whole)(x), stock(plain)(x))
+        close(folded_copy(whole)(x), stock(plain)(x))
 
 
 @both
 def test_floating_point_functions_of_quantisation_are_accepted(make):
-    net = in_general_position(Sums().double())
-    x = images().requires_grad_()
-    results = []
-    for model in (copy.deepcopy(net), make(net)):
-        (g,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
-        results.append([g, *torch.autograd.grad(g.square().sum(), list(model.parameters()))])
-    for got, wanted in zip(results[1], results[0], strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    sums = torch.ao.nn.quantized.FloatFunctional()
+    net = Net(lambda net, x: net.sum.add_relu(net.conv(x), x), conv=nn.Conv2d(2, 2, 1), sum=sums)
+    net = in_general_position(net.double())
+    assert_same_second_order(make(net), copy.deepcopy(net), images())
 
 
 class TestHooks:
@@ -640,12 +546,12 @@ class TestHooks:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("where", ["0", "1", "0.0", "1.0", "all"])
     def test_see_what_they_see_in_evaluation_mode(self, kind, where):
-        parts = conv_and_norm()
-        net = nn.Sequential(nn.Sequential(parts[0]), nn.Sequential(parts[1]), nn.ReLU())
+        conv, norm, relu = conv_and_norm()
+        net = nn.Sequential(nn.Sequential(conv), nn.Sequential(norm), relu)
         view, x = evaluation_mode(net), images().requires_grad_()
         view(x)
         results = []
-        for model in (copy.deepcopy(net).eval(), view):
+        for model in (stock(net), view):
             seen = []
 
             def keep(module, *given, seen=seen):
@@ -659,38 +565,27 @@ class TestHooks:
             model(x).square().sum().backward()
             handle.remove()
             results.append(seen)
-        assert len(results[0]) == len(results[1]) > 0
-        for got, wanted in zip(results[1], results[0], strict=True):
-            torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+        assert results[0]
+        close(results[1], results[0])
 
     def test_that_change_what_a_block_hands_on_are_heard(self):
-        parts = conv_and_norm()
-        net = nn.Sequential(nn.Sequential(parts[0]), parts[1])
+        conv, norm, _ = conv_and_norm()
+        net, x = nn.Sequential(nn.Sequential(conv), norm), images()
         net[0].register_forward_hook(lambda module, given, out: 2 * out)
-        torch.testing.assert_close(evaluation_mode(net)(images()), evaluated(net, images()))
-        torch.testing.assert_close(folded_copy(net)(images()), evaluated(net, images()))
+        close(evaluation_mode(net)(x), stock(net)(x))
+        close(folded_copy(net)(x), stock(net)(x))
 
 
 class TestHessians:
     def test_accept_an_evaluation_view_of_a_network_in_training_mode(self):
-        net = in_general_position(
-            nn.Sequential(
-                nn.Conv2d(2, 3, 3),
-                nn.BatchNorm2d(3),
-                nn.ReLU(),
-                nn.Dropout(0.5),
-                nn.Flatten(),
-                nn.Linear(48, 3),
-            ).double()
-        )
+        net = net_of(conv_and_norm(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(48, 3))
         view, x, labels = evaluation_mode(net), images(), torch.tensor([0, 1, 2, 0])
-        stock, v = copy.deepcopy(net).eval(), randn(4, 2, 6, 6, seed=3)
-        before = statistics(net)
+        v, before = randn(4, 2, 6, 6, seed=3), statistics(net)
         for hessian in (closed_form_hessian, lambda *given: true_hessian(*given, labels)):
-            torch.testing.assert_close(hessian(view, x).product(v), hessian(stock, x).product(v))
-        got, wanted = (surrogate_loss(model, x, labels) for model in (view, stock))
-        torch.testing.assert_close(got.gradient, wanted.gradient)
-        torch.testing.assert_close(got.largest_eigenvalue, wanted.largest_eigenvalue)
+            close(hessian(view, x).product(v), hessian(stock(net), x).product(v))
+        got, wanted = (surrogate_loss(model, x, labels) for model in (view, stock(net)))
+        close(got.gradient, wanted.gradient)
+        close(got.largest_eigenvalue, wanted.largest_eigenvalue)
         assert net.training
         assert changed(before, net) == 0
 
@@ -719,7 +614,7 @@ class TestClasses:
         view = make(Net())
         assert isinstance(view, Net)
         assert registry == ["net"]
-        torch.testing.assert_close(view(images()), 2 * images())
+        close(view(images()), 2 * images())
 
     @both
     def test_with_a_metaclass_that_keeps_a_list(self, make):
@@ -734,7 +629,7 @@ class TestClasses:
             def forward(self, x):
                 return F.relu(x)
 
-        torch.testing.assert_close(make(Net())(images()), F.relu(images()))
+        close(make(Net())(images()), F.relu(images()))
         assert Registers.names == ["Net"]
 
     @both
@@ -751,7 +646,7 @@ class TestClasses:
 
         with pytest.raises(ValueError, match=r"model: expected .* got Slots with __slots__"):
             make(Slots())
-        torch.testing.assert_close(make(nn.Sequential(Slots()))(images()), 2 * images())
+        close(make(nn.Sequential(Slots()))(images()), 2 * images())
 
     def test_that_are_lazy_are_refused_inside_an_evaluation_view(self):
         net = nn.Sequential(nn.LazyConv2d(2, 3), nn.LazyBatchNorm2d())

@@ -13,7 +13,17 @@ from torch.utils.checkpoint import checkpoint
 
 from reglib.double_backward import calls_of, evaluation_mode, fast_double_backward
 from suite.training.loop import DEFAULT
-from tests.double_backward import CLASSES, assert_same_step, in_general_position, randn, small
+from tests.double_backward import (
+    CLASSES,
+    Net,
+    assert_same_step,
+    cases,
+    in_general_position,
+    randn,
+    small,
+)
+
+both = pytest.mark.parametrize("make", [fast_double_backward, evaluation_mode])
 
 
 def test_a_view_has_the_state_of_its_network():
@@ -32,15 +42,13 @@ def test_a_view_has_the_state_of_its_network():
     assert fast_double_backward(fast) is fast
 
 
-@pytest.mark.parametrize("make", [fast_double_backward, evaluation_mode])
+@both
 def test_a_view_outlives_every_other_name_of_its_network(make):
-    x = torch.rand(2, 2, 12, 12)
-    view = make(small())
+    x, view = torch.rand(2, 2, 12, 12), make(small())
     gc.collect()
-    wanted = make(model := small())(x)
-    torch.testing.assert_close(view(x), wanted)
+    torch.testing.assert_close(view(x), make(small())(x))
     assert view[0].weight is view.get_submodule("0").weight
-    assert len(view) == len(model)
+    assert len(view) == len(small())
 
 
 class Named(nn.Sequential):
@@ -48,39 +56,33 @@ class Named(nn.Sequential):
 
     def __init__(self, *layers):
         super().__init__(*layers)
-        self.original = self.viewed = self.folded = "mine"
+        self.original = self.viewed = self.folded = "its own"
 
     def make(self, factor):
         return factor * 2
 
 
-def test_a_view_hides_no_name_of_the_network():
-    model = Named(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    for view in (fast_double_backward(model), evaluation_mode(model)):
-        for again in (view, copy.deepcopy(view), evaluation_mode(view)):
-            assert (again.original, again.viewed, again.folded, again.make(2)) == (
-                "mine",
-                "mine",
-                "mine",
-                4,
-            )
+@both
+def test_a_view_hides_no_name_of_the_network(make):
+    view = make(Named(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
+    for again in (view, copy.deepcopy(view), evaluation_mode(view)):
+        assert {again.original, again.viewed, again.folded} == {"its own"}
+        assert again.make(2) == 4
 
 
-def test_the_network_itself_is_as_it_was():
-    model = small()
+@both
+def test_the_network_itself_is_as_it_was(make):
+    model, x = small(), torch.rand(2, 2, 12, 12)
     before = set(vars(model))
-    fast_double_backward(model)
-    evaluation_mode(model)
+    make(model)
     assert type(model).__name__ == "ConvNet"
     assert set(vars(model)) == before
-    x = torch.rand(2, 2, 12, 12)
     assert model[0](x).grad_fn.name() == "ConvolutionBackward0"
     assert model(x).requires_grad
 
 
 def test_hooks_of_every_kind_fire():
-    model = small()
-    seen = []
+    model, seen = small(), []
     model.register_forward_pre_hook(lambda *_: seen.append("network, before"))
     model[0].register_forward_hook(lambda *_: seen.append("convolution"))
     model[1].register_full_backward_hook(lambda *_: seen.append("norm, gradient"))
@@ -90,16 +92,14 @@ def test_hooks_of_every_kind_fire():
     assert seen == ["network, before", "convolution", "registered later", "norm, gradient"]
 
 
-@pytest.mark.parametrize("make", [fast_double_backward, evaluation_mode])
+@both
 def test_copies_and_pickles_are_views_with_a_state_of_their_own(make):
-    view = make(small())
-    file = io.BytesIO()
+    view, x, file = make(small()), torch.rand(2, 2, 12, 12), io.BytesIO()
     torch.save(view, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
     for again in (copy.deepcopy(view), pickle.loads(pickle.dumps(view)), loaded):
         assert type(again).__name__ == type(view).__name__
-        x = torch.rand(2, 2, 12, 12)
         torch.testing.assert_close(again(x), view(x))
         assert not any(a is b for a, b in zip(again.parameters(), view.parameters()))
         with torch.no_grad():
@@ -130,8 +130,7 @@ def test_what_is_fast_is_listed_and_what_is_not():
 
 
 def test_without_gradients_nothing_is_recorded():
-    fast = fast_double_backward(small())
-    x = torch.rand(2, 2, 12, 12)
+    fast, x = fast_double_backward(small()), torch.rand(2, 2, 12, 12)
     with torch.no_grad():
         assert fast(x).grad_fn is None
     with torch.inference_mode():
@@ -142,59 +141,49 @@ def test_without_gradients_nothing_is_recorded():
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_function_transforms_and_forward_mode_get_stock_functions():
     model = small().double().eval()
-    fast = fast_double_backward(model)
-    x, direction = randn(2, 2, 12, 12), randn(2, 2, 12, 12, seed=1)
+    fast, x, direction = fast_double_backward(model), randn(2, 2, 12, 12), randn(2, 2, 12, 12)
     wanted = torch.func.jvp(model, (x,), (direction,))
-    got = torch.func.jvp(fast, (x,), (direction,))
-    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(torch.func.jvp(fast, (x,), (direction,)), wanted)
     rows = [
-        torch.func.vmap(torch.func.grad(lambda v, f=f: f(v[None]).sum())) for f in (fast, model)
+        torch.func.vmap(torch.func.grad(lambda v, f=f: f(v[None]).sum()))(x) for f in (fast, model)
     ]
-    torch.testing.assert_close(rows[0](x), rows[1](x))
+    torch.testing.assert_close(*rows)
     with torch.autograd.forward_ad.dual_level():
         dual = fast(torch.autograd.forward_ad.make_dual(x, direction))
         tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
     torch.testing.assert_close(tangent, wanted[1])
 
 
-class Checkpointed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU())
-        self.head = nn.Linear(3, CLASSES)
+def checkpointed():
+    body = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU())
 
-    def forward(self, x):
-        return self.head(checkpoint(self.body, x, use_reentrant=False).mean((2, 3)))
+    def call(net, x):
+        return net.head(checkpoint(net.body, x, use_reentrant=False).mean((2, 3)))
 
-
-def test_activation_checkpointing_gets_stock_functions():
-    model = in_general_position(Checkpointed().double())
-    assert_same_step(model, randn(3, 2, 6, 6), torch.tensor([0, 3, 1]))
-    calls = calls_of(model, randn(3, 2, 6, 6).requires_grad_())
-    assert not calls.fast
+    return in_general_position(Net(call, body=body, head=nn.Linear(3, CLASSES)).double())
 
 
-def test_checkpointing_is_refused_where_it_would_run_in_another_mode():
-    model = in_general_position(Checkpointed().double())
-    x = randn(3, 2, 6, 6).requires_grad_()
-    with pytest.raises(RuntimeError, match="expected no activation checkpointing"):
-        evaluation_mode(model)(x)
-    wanted = copy.deepcopy(model).eval()(x)
-    torch.testing.assert_close(evaluation_mode(model.eval())(x), wanted)
+class TestCheckpointing:
+    def test_gets_stock_functions(self):
+        model, x = checkpointed(), randn(3, 2, 6, 6)
+        assert_same_step(model, x, torch.tensor([0, 3, 1]))
+        assert not calls_of(model, x.requires_grad_()).fast
+
+    def test_is_refused_where_it_would_run_in_another_mode(self):
+        model, x = checkpointed(), randn(3, 2, 6, 6).requires_grad_()
+        with pytest.raises(RuntimeError, match="expected no activation checkpointing"):
+            evaluation_mode(model)(x)
+        wanted = copy.deepcopy(model).eval()(x)
+        torch.testing.assert_close(evaluation_mode(model.eval())(x), wanted)
 
 
-def test_complex_convolutions_stay_stock():
-    conv = nn.Conv2d(1, 2, 3, dtype=torch.complex128)
-    x = torch.rand(1, 1, 4, 4, dtype=torch.complex128, requires_grad=True)
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((1, 1, 4, 4), torch.complex128), ((1, 4, 4), None)], ids=str
+)
+def test_complex_convolutions_and_single_images_stay_stock(shape, dtype):
+    conv, x = nn.Conv2d(1, 2, 3, dtype=dtype), torch.rand(shape, dtype=dtype, requires_grad=True)
     assert calls_of(conv, x).fast == {}
     torch.testing.assert_close(fast_double_backward(conv)(x), conv(x))
-
-
-def test_a_single_image_without_a_batch_stays_stock():
-    conv = nn.Conv2d(1, 2, 3)
-    x = torch.rand(1, 4, 4, requires_grad=True)
-    torch.testing.assert_close(fast_double_backward(conv)(x), conv(x))
-    assert calls_of(conv, x).fast == {}
 
 
 def test_one_value_in_a_channel_is_refused_as_by_stock_autograd():
@@ -213,30 +202,28 @@ def test_a_network_changed_in_place_between_the_passes_is_refused():
         torch.autograd.grad(y, x, create_graph=True)
 
 
-@pytest.mark.parametrize(
-    ("model", "text"),
-    [
-        (lambda: F.relu, "model: expected a torch.nn.Module, got function"),
-        (lambda: nn.LazyConv2d(2, 3), "got LazyConv2d; call it once on an input first"),
-        (
-            lambda: nn.Sequential(torch.jit.script(nn.ReLU())),
-            "model.0: expected a module in Python, got TorchScript",
-        ),
-    ],
-    ids=["function", "lazy", "TorchScript"],
-)
+REFUSED = {
+    "function": (lambda: F.relu, "model: expected a torch.nn.Module, got function"),
+    "lazy": (lambda: nn.LazyConv2d(2, 3), "got LazyConv2d; call it once on an input first"),
+    "TorchScript": (
+        lambda: nn.Sequential(torch.jit.script(nn.ReLU())),
+        "model.0: expected a module in Python, got TorchScript",
+    ),
+    "quantised": (
+        lambda: nn.Sequential(torch.ao.nn.quantized.Conv2d(1, 1, 3)),
+        r"model.0: expected a floating-point module.*Conv2d",
+    ),
+}
+
+
+@both
+@cases(REFUSED)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-def test_what_a_view_cannot_be_made_of_is_refused_by_name(model, text):
-    for make in (fast_double_backward, evaluation_mode):
-        with pytest.raises(ValueError, match=text):
-            make(model())
-
-
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-def test_quantised_modules_are_refused_by_name():
-    model = nn.Sequential(torch.ao.nn.quantized.Conv2d(1, 1, 3))
-    with pytest.raises(ValueError, match=r"model.0: expected a floating-point module.*Conv2d"):
-        fast_double_backward(model)
+def test_what_a_view_cannot_be_made_of_is_refused_by_name(case, make):
+    model, text = case
+    with pytest.raises(ValueError, match=text):
+        make(model())
 
 
 def test_a_submodule_may_be_lazy_until_its_first_call():

@@ -73,22 +73,20 @@ CUTS = {
 @runs_the_kernel
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 def test_means_and_gradients_are_those_of_sorting(cut):
-    maps = cut(random(1, 3, 5, 7))
-    for k in (1, 11, 34, 35):
+    maps = cut(random(1, 2, 5, 7))
+    for k in (1, 11, 35):
         assert_same(maps, k)
 
 
 @runs_the_kernel
 @pytest.mark.parametrize("size", [(1, 1), (9, 1), (1, 2), (8, 4), (16, 17)])
 def test_maps_of_every_form(size):
-    maps = random(2, 2, *size)
-    for k in {1, (size[0] * size[1] + 1) // 2}:
-        assert_same(maps, k)
+    assert_same(random(2, 2, *size), (size[0] * size[1] + 1) // 2)
 
 
 @runs_the_kernel
 def test_the_largest_maps():
-    maps = random(1, 2, 64, 64)
+    maps = random(1, 1, 64, 64)
     assert maps[0, 0].numel() == fused.LARGEST_MAP
     assert_same(maps, 400)
 
@@ -99,7 +97,7 @@ def test_half_precision_is_computed_in_single(dtype):
     maps = random(2, 2, 6, 6, dtype=dtype)
     maps[0] = maps[0].mul(2).round()
     eps = torch.finfo(dtype).eps
-    for k in (1, 7, 36):
+    for k in (7, 36):
         gradient = assert_same(maps, k, rtol=2 * eps, atol=eps / 2)
         assert gradient.dtype == dtype
         logits, sizes = fused.fused_means(maps, k)
@@ -198,8 +196,7 @@ def counted(monkeypatch):
 
 
 @runs_the_kernel
-@pytest.mark.parametrize("penalties", [("class_map_l1",), ("class_map_l1", "input_gradient")])
-def test_a_training_step_takes_both_from_one_launch(penalties, monkeypatch):
+def test_a_training_step_takes_both_from_one_launch(monkeypatch):
     options = {"k": 0.2, "width": 6, "backbone_options": {"width": 4, "blocks": (1, 1)}}
     model = build_network("top_gap", (1, 12, 12), 3, options=options, seed=0).to(DEVICE)
     images, labels = random(2, 1, 12, 12), torch.tensor([0, 2], device=DEVICE)
@@ -208,7 +205,7 @@ def test_a_training_step_takes_both_from_one_launch(penalties, monkeypatch):
         generator = torch.Generator(DEVICE).manual_seed(0)
         step = forward(model, images.clone().requires_grad_(), labels, generator)
         loss = F.cross_entropy(step.logits, labels)
-        for name in penalties:
+        for name in ("class_map_l1", "input_gradient"):
             loss = loss + PENALTIES[name](step).mean()
         return torch.autograd.grad(loss, list(model.parameters()))
 
@@ -234,13 +231,9 @@ def fuse(monkeypatch, decide):
 def test_the_kernel_in_the_interpreter_of_triton():
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", __file__],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    command += ["-m", "gpu", __file__]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "passed" in run.stdout
     assert "skipped" not in run.stdout

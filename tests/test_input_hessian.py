@@ -1,6 +1,7 @@
 """The closed-form Hessian against one formed by autograd, in double precision."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from reglib.input_hessian import (
     true_hessian,
 )
 from suite.papers.second_order import closed_form_difference
-from tests.double_backward import in_general_position, randn
+from tests.double_backward import Net, in_general_position, randn
 
 CLASSES = 4
 LABELS = torch.tensor([3, 0, 1])
@@ -43,12 +44,15 @@ PIECEWISE = {
 }
 CURVED = {"softplus": convolutional(nn.Softplus()), "SiLU": convolutional(nn.SiLU())}
 piecewise_linear = pytest.mark.parametrize("model", PIECEWISE.values(), ids=PIECEWISE)
-curved = pytest.mark.parametrize("model", CURVED.values(), ids=CURVED)
 
 
 @pytest.fixture
 def images():
     return 2 * randn(3, 2, 6, 6, seed=5)
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
 
 
 def formed(model, images, labels):
@@ -59,7 +63,7 @@ def formed(model, images, labels):
         def loss(x, shape=image.shape, label=label):
             return F.cross_entropy(model(x.view(shape)), label)
 
-        matrices.append(torch.autograd.functional.hessian(loss, image.flatten()))
+        matrices.append(torch.autograd.functional.hessian(loss, image.flatten(), vectorize=True))
     return torch.stack(matrices)
 
 
@@ -78,55 +82,34 @@ def columns(product, images):
 
 
 @piecewise_linear
-def test_the_closed_form_is_the_hessian(model, images):
-    hessian = closed_form_hessian(model, images)
-    assert_close(columns(hessian.product, images), formed(model, images, LABELS))
-
-
-@piecewise_linear
-def test_the_hessian_does_not_depend_on_the_label(model, images):
-    other = (LABELS + 1) % CLASSES
-    assert_close(formed(model, images, other), formed(model, images, LABELS))
-
-
-@pytest.mark.parametrize(
-    "model", [*PIECEWISE.values(), *CURVED.values()], ids=[*PIECEWISE, *CURVED]
-)
-def test_differentiating_twice_is_the_hessian(model, images):
-    hessian = true_hessian(model, images, LABELS)
-    assert_close(columns(hessian.product, images), formed(model, images, LABELS))
-
-
-@curved
-def test_which_case_holds_and_by_how_much(model, images):
-    generator = torch.Generator().manual_seed(0)
-    difference = closed_form_difference(model, images, LABELS, generator=generator)
-    assert folding_of(model).nonlinear
-    v = torch.randn(images.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    ours = columns(closed_form_hessian(model, images).product, images)
-    theirs = formed(model, images, LABELS)
-    v = ours @ v.flatten(1)[:, :, None]
-    wanted = ((ours - theirs) @ v).norm(dim=1) / (theirs @ v).norm(dim=1)
-    torch.testing.assert_close(difference, wanted[:, 0], rtol=1e-8, atol=0)
-    assert (difference > 1e-3).all()
-
-
-@piecewise_linear
-def test_in_a_straight_network_both_products_agree(model, images):
-    generator = torch.Generator().manual_seed(0)
-    difference = closed_form_difference(model, images, LABELS, generator=generator)
+def test_closed_form_and_differentiating_twice_are_the_hessian(model, images):
+    wanted = formed(model, images, LABELS)
+    assert_close(columns(closed_form_hessian(model, images).product, images), wanted)
+    assert_close(columns(true_hessian(model, images, LABELS).product, images), wanted)
+    assert_close(formed(model, images, (LABELS + 1) % CLASSES), wanted)  # whatever the labels
+    difference = closed_form_difference(model, images, LABELS, generator=generator(0))
     assert not folding_of(model).nonlinear
     assert (difference < 1e-12).all()
 
 
-def test_the_case_decides_which_product_is_made(images):
-    for model in (PIECEWISE["ReLU"], CURVED["SiLU"]):
-        hessian = input_hessian(model, images, LABELS)
-        assert_close(columns(hessian.product, images), formed(model, images, LABELS))
+@pytest.mark.parametrize("model", CURVED.values(), ids=CURVED)
+def test_in_a_curved_network_they_differ_by_what_is_told(model, images):
+    closed = columns(closed_form_hessian(model, images).product, images)
+    wanted = formed(model, images, LABELS)
+    assert_close(columns(true_hessian(model, images, LABELS).product, images), wanted)
+    assert folding_of(model).nonlinear
+    difference = closed_form_difference(model, images, LABELS, generator=generator(0))
+    v = torch.randn(images.shape, generator=generator(0), dtype=torch.float64)
+    v = closed @ v.flatten(1)[:, :, None]
+    found = ((closed - wanted) @ v).norm(dim=1) / (wanted @ v).norm(dim=1)
+    torch.testing.assert_close(difference, found[:, 0], rtol=1e-8, atol=0)
+    assert (difference > 1e-3).all()
 
 
 @pytest.mark.parametrize("model", [PIECEWISE["max-pooling"], CURVED["SiLU"]], ids=["ReLU", "SiLU"])
-def test_the_gradient_is_that_of_each_loss(model, images):
+def test_the_network_decides_which_product_is_made_and_gradients_are_of_each_loss(model, images):
+    hessian = input_hessian(model, images, LABELS)
+    assert_close(columns(hessian.product, images), formed(model, images, LABELS))
     x = images.clone().requires_grad_()
     loss = F.cross_entropy(model(x), LABELS, reduction="sum")
     (wanted,) = torch.autograd.grad(loss, x)
@@ -140,31 +123,31 @@ def test_a_confident_network_keeps_its_digits_in_single_precision():
     with torch.no_grad():
         model[1].bias.copy_(torch.tensor([21.0, 0.0, 0.0]))
     images, labels = torch.zeros(1, 1, 1, 3), torch.tensor([0])
-    wide = copy.deepcopy(model).double()
-    v = torch.randn(1, 1, 1, 3, generator=torch.Generator().manual_seed(1))
-    for found, wanted in (
-        (
-            closed_form_hessian(model, images).product(v),
-            closed_form_hessian(wide, images.double()).product(v.double()),
-        ),
-        (
-            closed_form_hessian(model, images).gradient(labels),
-            closed_form_hessian(wide, images.double()).gradient(labels),
-        ),
-    ):
-        assert_close(found.double(), wanted, rtol=1e-5)
+    v = torch.randn(1, 1, 1, 3, generator=generator(1))
+    hessian = closed_form_hessian(model, images)
+    wide = closed_form_hessian(copy.deepcopy(model).double(), images.double())
+    assert_close(hessian.product(v).double(), wide.product(v.double()), rtol=1e-5)
+    assert_close(hessian.gradient(labels).double(), wide.gradient(labels), rtol=1e-5)
 
 
-@piecewise_linear
-def test_folding_batch_normalisation_changes_nothing(model, images):
+def test_folding_batch_normalisation_changes_nothing(images):
+    model = PIECEWISE["batch normalisation"]
     v = randn(*images.shape, seed=8)
     folded = closed_form_hessian(folded_copy(model), images).product(v)
     assert_close(folded, closed_form_hessian(model, images).product(v))
 
 
-@piecewise_linear
-@pytest.mark.parametrize("keep_jacobian", [False, True])
-@pytest.mark.parametrize("chunk", [1, 3, 9])
+@pytest.mark.parametrize(
+    ("model", "chunk", "keep_jacobian"),
+    [
+        (PIECEWISE["ReLU6"], 1, False),
+        (PIECEWISE["leaky ReLU"], 3, True),
+        (PIECEWISE["max-pooling"], 3, False),
+        (PIECEWISE["batch normalisation"], 1, True),
+        (PIECEWISE["ReLU"], 9, False),
+        (PIECEWISE["ReLU"], 9, True),
+    ],
+)
 def test_the_decomposition_is_that_of_the_formed_hessian(model, images, keep_jacobian, chunk):
     found = decomposition(
         model, images, n_vectors=CLASSES, chunk=chunk, keep_jacobian=keep_jacobian
@@ -292,18 +275,6 @@ def test_the_network_is_left_as_it_was(images, way):
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
-class AlwaysDropping(nn.Module):
-    def forward(self, x):
-        return F.dropout(x.flatten(1), 0.5)
-
-
-class Linear(nn.Module):
-    """Logits that are the image."""
-
-    def forward(self, x):
-        return x.flatten(1)
-
-
 def test_a_network_in_training_mode_is_refused(images):
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(72, 3)).double()
     with pytest.raises(ValueError, match=r"Sequential is in training mode; call model\.eval"):
@@ -315,42 +286,48 @@ def test_a_network_in_training_mode_is_refused(images):
         closed_form_hessian(model, images)
 
 
-def test_active_dropout_and_statistics_of_the_batch_are_refused(images):
-    with pytest.raises(ValueError, match="calls dropout with training=True in evaluation mode"):
-        closed_form_hessian(AlwaysDropping().eval(), images)
-    model = nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten()).double()
-    with pytest.raises(ValueError, match="BatchNorm2d '0' normalises by statistics of the batch"):
-        closed_form_hessian(model.eval(), images)
+LINEAR = nn.Flatten()  # logits that are the image
+TWO = torch.zeros(3, 1, 1, 2)
+REFUSED = {
+    "dropout": (
+        Net(lambda net, x: F.dropout(x.flatten(1), 0.5)),
+        TWO,
+        "calls dropout with training=True in evaluation mode",
+    ),
+    "batch": (
+        nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten()),
+        TWO,
+        "BatchNorm2d '0' normalises by statistics of the batch",
+    ),
+    "overflow": (
+        Net(lambda net, x: x.flatten(1).pow(2) + x.flatten(1)),
+        TWO + torch.tensor([0, 1e30, 0]).view(3, 1, 1, 1),
+        r"logits: expected finite values, got .* for image 1;",
+    ),
+    "NaN": (
+        LINEAR,
+        TWO + torch.tensor([torch.nan, torch.nan, 0]).view(3, 1, 1, 1),
+        r"images: expected finite .* for image 0 and 1 more;",
+    ),
+    "bytes": (LINEAR, TWO.byte(), r"images: expected floating-point .* torch\.uint8"),
+    "no batch": (
+        LINEAR,
+        torch.zeros(3),
+        r"images: expected a batch .* got shape \(3,\); add the batch dimension",
+    ),
+    "empty": (LINEAR, TWO[:0], "images: expected a batch .* at least one image"),
+    "one class": (
+        LINEAR,
+        TWO[..., :1],
+        r"model: expected logits of shape \(3, classes\) .* got \(3, 1\)",
+    ),
+}
 
 
-def test_logits_that_are_not_finite_are_refused():
-    images = torch.zeros(3, 1, 1, 2)
-    images[1] = 1e30
-
-    class Overflow(nn.Module):
-        def forward(self, x):
-            return x.flatten(1).pow(2) + x.flatten(1)
-
-    with pytest.raises(ValueError, match=r"logits: expected finite values, got .* for image 1;"):
-        closed_form_hessian(Overflow().eval(), images)
-    images[:2] = torch.nan
-    with pytest.raises(ValueError, match=r"images: expected finite .* for image 0 and 1 more;"):
-        closed_form_hessian(Overflow().eval(), images)
-
-
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (torch.zeros(2, 3, dtype=torch.uint8), r"images: expected floating-point .* torch\.uint8"),
-        (torch.zeros(3), r"images: expected a batch .* got shape \(3,\); add the batch dimension"),
-        (torch.zeros(0, 3), "images: expected a batch .* at least one image"),
-        (torch.zeros(2, 1), r"model: expected logits of shape \(2, classes\) .* got \(2, 1\)"),
-    ],
-    ids=["bytes", "no batch", "empty", "one class"],
-)
-def test_images_and_logits_of_another_form_are_refused(images, message):
+@pytest.mark.parametrize(("model", "images", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_has_no_hessian_is_refused(model, images, message):
     with pytest.raises(ValueError, match=message):
-        closed_form_hessian(Linear().eval(), images)
+        closed_form_hessian(model.eval(), images)
 
 
 @pytest.mark.parametrize(
@@ -378,16 +355,15 @@ def test_labels_that_are_no_classes_are_refused(images, labels, message):
         ({"k": 73}, "k: expected 1 to 72"),
         ({"tolerance": 0.0}, "tolerance: expected a positive number"),
         ({"k": 3, "max_products": 2}, "max_products: expected at least k = 3"),
+        ({"n_vectors": 5}, r"n_vectors: expected 0 to 4 \(classes\), got 5"),
+        ({"chunk": 0}, "chunk: expected a positive number, got 0"),
     ],
     ids=str,
 )
-def test_settings_of_lanczos_out_of_range_are_refused(images, options, message):
+def test_settings_out_of_range_are_refused(images, options, message):
+    model, function = PIECEWISE["ReLU"], hessian_eigenpairs
+    hessian = closed_form_hessian(model, images)
+    if {"n_vectors", "chunk"} & options.keys():
+        hessian, function = images, partial(decomposition, model)
     with pytest.raises(ValueError, match=message):
-        hessian_eigenpairs(closed_form_hessian(PIECEWISE["ReLU"], images), **options)
-
-
-def test_settings_of_the_decomposition_out_of_range_are_refused(images):
-    with pytest.raises(ValueError, match=r"n_vectors: expected 0 to 4 \(classes\), got 5"):
-        decomposition(PIECEWISE["ReLU"], images, n_vectors=5)
-    with pytest.raises(ValueError, match="chunk: expected a positive number, got 0"):
-        decomposition(PIECEWISE["ReLU"], images, chunk=0)
+        function(hessian, **options)

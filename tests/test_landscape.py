@@ -61,19 +61,6 @@ class TestLandscape:
         close(importance_landscape(certain, images, generator=generator()), expected)
         close(expected_importance_landscape(certain, [images]), expected)
 
-    def test_of_one_channel_is_the_squared_weight_over_its_root_mean_square(self):
-        weight = torch.tensor([[[[1.0, 2.0], [3.0, 0.0]]], [[[0.0] * 2] * 2]]).double()
-        model = linear_network(weight, torch.tensor([900.0, 0.0]))
-        landscape = importance_landscape(model, randn(1, 1, 2, 2), generator=generator())
-        close(landscape, 2 * torch.tensor([[1.0, 4.0], [9.0, 0.0]]).double() / math.sqrt(98))
-
-    def test_has_a_mean_square_of_one_and_a_mean_below(self):
-        model = linear_network(randn(CLASSES, *SHAPE), torch.zeros(CLASSES))
-        landscape = importance_landscape(model, randn(5, *SHAPE), generator=generator())
-        assert landscape.shape == SHAPE[1:]
-        assert float(landscape.square().mean()) == pytest.approx(1, rel=1e-12)
-        assert float(landscape.mean()) < 0.95
-
     def test_of_a_pixel_that_the_network_ignores_is_zero(self):
         weight = randn(CLASSES, *SHAPE)
         weight[:, :, 2, 3] = 0
@@ -94,7 +81,7 @@ class TestLandscape:
 
     def test_samples_have_the_expectation(self):
         model = linear_network(randn(CLASSES, *SHAPE), torch.tensor([0.3, -0.2, 1.0]))
-        images = (0.1 * randn(1, *SHAPE, seed=1)).expand(20_000, *SHAPE)
+        images = (0.1 * randn(1, *SHAPE, seed=1)).expand(5_000, *SHAPE)
         sampled = importance_landscape(model, images, generator=generator())
         expected = expected_importance_landscape(model, [images[:1]])
         assert float((sampled - expected).abs().max()) < 0.03
@@ -248,13 +235,10 @@ class TestLaplacian:
 
 class TestCurvaturePenalty:
     @pytest.mark.parametrize("width", [3, 5])
-    def test_of_a_flat_landscape_is_zero(self, width):
+    def test_is_zero_where_the_landscape_is_flat_alone(self, width):
         flat = torch.full((6, 7), 0.7, dtype=torch.float64)
         assert float(curvature_penalty(flat, kernel_width=width)) < 1e-30
         assert float(curvature_penalty(torch.ones(6, 7), kernel_width=width)) == 0
-
-    @pytest.mark.parametrize("width", [3, 5])
-    def test_of_planes_and_bowls_is_not_zero(self, width):
         y, x = torch.meshgrid(torch.arange(6.0), torch.arange(7.0), indexing="ij")
         for landscape in (x, y, x - y, x**2 + y**2, x * y):
             assert float(curvature_penalty(landscape, kernel_width=width)) > 1e-3

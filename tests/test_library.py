@@ -29,10 +29,16 @@ reveal_type(TopGAP(k=1).k)
 reveal_type(input_gradient_penalty)
 scaled_maps("maps", 3, 4)
 """
-# Where there is only torch: no suite, no backbones by name, and `python -m reglib` says what to do.
-AFTERWARDS = """
-assert all(p.grad.isfinite().all() for p in model.parameters())
-import reglib, runpy
+# Where there is only torch: each program by itself, in one process, after what may import no more.
+# There is no suite, there are no backbones by name, and `python -m reglib` says what to do.
+PROGRAMS = """
+import runpy, sys
+for file in sys.argv[1:]:
+    print("run", file)
+    names = runpy.run_path(file, run_name="__main__")
+    if file.endswith("program0.py"):  # of the README
+        assert all(p.grad.isfinite().all() for p in names["model"].parameters())
+import reglib
 for program in ("import suite", "reglib.TopGAPNet('resnet18', 10, k=0.1)"):
     try:
         exec(program)
@@ -83,17 +89,30 @@ def python(wheel, tmp_path_factory):
     return interpreter
 
 
-def run(python, *words, code=0):
-    """Run the interpreter far from the checkout; return what it printed."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+def example_of_the_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return FENCE.search(text[text.index(f"## {HEADING}") :])[1]
+
+
+@pytest.fixture(scope="module")
+def printed(python, tmp_path_factory):
+    """Return what the programs print where there is torch alone, far from the checkout."""
+    folder = tmp_path_factory.mktemp("programs")
+    blocks = FENCE.findall(PARTS[1])
+    assert len(blocks) >= 4
+    files = []
+    for number, code in enumerate([example_of_the_readme(), *blocks]):
+        files.append(folder / f"program{number}.py")
+        files[-1].write_text(code)
     done = subprocess.run(
-        [str(python), *map(str, words)],
+        [python, "-I", *WARNINGS, "-c", PROGRAMS, ROOT / "tests" / "only_torch.py", *files],
         capture_output=True,
         text=True,
-        cwd=python.parent,
-        env=environment,
+        cwd=folder,
+        env={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
     )
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 1, done.stderr  # `python -m reglib` ends with an error
+    assert all(f"run {file}" in done.stdout for file in files), done.stderr
     return done.stdout + done.stderr
 
 
@@ -112,26 +131,24 @@ def test_the_wheel_holds_reglib_alone(wheel):
     assert backbones == {"timm", "torchvision"}
 
 
-def test_each_penalty_trains_where_reglib_may_import_torch_alone(python):
-    assert "ok 14" in run(python, "-I", ROOT / "tests" / "only_torch.py")
+def test_each_penalty_trains_where_reglib_may_import_torch_alone(printed):
+    assert "ok 14" in printed
 
 
-def test_the_example_of_the_readme_runs(python, tmp_path):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text[text.index(f"## {HEADING}") :]
-    example = FENCE.search(section)[1]
+def test_the_example_of_the_readme_runs(printed):
+    example = example_of_the_readme()
     imports = set(re.findall(r"^(?:from|import) (\w+)", example, re.MULTILINE))
     assert imports == {"torch", "reglib"}
-    file = tmp_path / "example.py"
-    file.write_text(example + AFTERWARDS)
-    printed = run(python, "-I", *WARNINGS, file, code=1)
     epochs = re.findall(r"^epoch (\d): loss \S+, penalty \S+, accuracy (\S+)$", printed, re.M)
-    assert [number for number, _ in epochs] == ["0", "1", "2"]
+    assert [number for number, _ in epochs[:3]] == ["0", "1", "2"]
     accuracies = [float(accuracy) for _, accuracy in epochs]
     assert accuracies[2] > max(0.5, accuracies[0])  # of four classes
+
+
+def test_what_is_not_there_is_named(printed):
     assert "No module named 'suite'" in printed
     assert 'pip install "reglib[backbones]"' in printed
-    assert "used from a checkout" in printed  # by `python -m reglib`, which ends with an error
+    assert "used from a checkout" in printed  # by `python -m reglib`
 
 
 class TestOwnTraining:
@@ -150,41 +167,16 @@ class TestOwnTraining:
         assert "`pip install .` in a checkout" in top
         assert '`pip install --editable ".[suite]"` in the checkout' in suite
 
-    def test_blocks_run_where_there_is_torch_alone(self, python, tmp_path):
-        blocks = FENCE.findall(PARTS[1])
-        assert len(blocks) >= 4
-        files = [tmp_path / f"block{number}.py" for number in range(len(blocks))]
-        for file, code in zip(files, blocks, strict=True):
-            file.write_text(code)
-        run(
-            python,
-            "-I",
-            *WARNINGS,
-            "-c",
-            "import runpy, sys; [*map(runpy.run_path, sys.argv[1:])]",
-            *files,
-        )
 
-
-class TestTypes:
-    def check(self, python, folder):
-        file = folder / "program.py"
-        file.write_text(TYPED)
-        settings = folder / "mypy.ini"
-        settings.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
-        command = [sys.executable, "-m", "mypy", "--config-file", settings, "--strict"]
-        done = subprocess.run(
-            [*command, "--python-executable", python, "--cache-dir", folder / "cache", file],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-        )
-        return done.stdout
-
-    def test_of_the_installed_package_are_seen(self, python, tmp_path):
-        found = self.check(python, tmp_path)
-        assert 'Revealed type is "int | float"' in found or "Union[int, float]" in found
-        assert "logits:" in found
-        assert 'Too many arguments for "scaled_maps"' in found
-        assert "py.typed" not in found
-        assert "explicitly export" not in found
+def test_types_of_the_installed_package_are_seen(python, tmp_path):
+    file, settings = tmp_path / "program.py", tmp_path / "mypy.ini"
+    file.write_text(TYPED)
+    settings.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", settings, "--strict"]
+    command += ["--python-executable", python, "--cache-dir", tmp_path / "cache", file]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert 'Revealed type is "int | float"' in found or "Union[int, float]" in found
+    assert "logits:" in found
+    assert 'Too many arguments for "scaled_maps"' in found
+    assert "py.typed" not in found
+    assert "explicitly export" not in found

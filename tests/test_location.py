@@ -82,9 +82,9 @@ class TestMeasurements:
         assert centred.per_image.shape == (60,)
 
     def test_importance_landscape(self):
-        result = NETWORK.measured("importance_landscape", n_images=120)
+        result = NETWORK.measured("importance_landscape", n_images=40)
         subject = NETWORK.subject()
-        images, _ = subject.test_images(120)
+        images, _ = subject.test_images(40)
         expected = expected_importance_landscape(subject.network, [images])
         landscape = result.tensors["landscape"]
         torch.testing.assert_close(landscape.double(), expected, rtol=1e-4, atol=1e-5)

@@ -18,6 +18,7 @@ from reglib.landscape import (
 )
 from reglib.saliency import smooth_surrogate_loss
 from reglib.top_gap import feature_maps
+from tests.double_backward import Net
 
 IMAGES, LABELS = torch.rand(2, 3, 9, 9), torch.tensor([0, 1])
 BALL = {"epsilon": 0.1, "step_size": 0.1}
@@ -30,17 +31,6 @@ def generator():
 def network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(243, 3), nn.Tanh(), nn.Linear(3, 3)).eval()
-
-
-class Returning(nn.Module):
-    """A network that returns more than logits, or something else."""
-
-    def __init__(self, pack):
-        super().__init__()
-        self.layers, self.pack = network(), pack
-
-    def forward(self, x):
-        return self.pack(self.layers(x))
 
 
 def step(model):
@@ -116,32 +106,25 @@ def test_every_penalty_of_a_gradient_or_a_second_call_is_here():
 
 
 @each(NETWORK_CALLS)
-class TestNetwork:
-    @pytest.mark.parametrize(
-        "pack",
-        [lambda y: {"logits": y}, lambda y: (y, y), lambda y: None],
-        ids=["dict", "tuple", "None"],
-    )
-    def test_that_returns_no_tensor_is_refused(self, function, pack):
+def test_a_network_that_returns_no_tensor_is_refused(function):
+    for pack in (lambda y: {"logits": y}, lambda y: (y, y), lambda y: None):
         kind = type(pack(0)).__name__
         with refuses(f"output of model: expected a PyTorch Tensor, got {kind}; give a module"):
-            function(Returning(pack).eval(), IMAGES)
+            function(
+                Net(lambda net, x, pack=pack: pack(net.layers(x)), layers=network()).eval(), IMAGES
+            )
 
-    def test_that_returns_logits_is_fine(self, function):
-        assert function(Returning(lambda y: y).eval(), IMAGES) is not None
 
-
-@each({k: f for k, f in NETWORK_CALLS.items() if k not in OF_ANY_CALLABLE})
-def test_a_function_is_no_network(function):
+@each(NETWORK_CALLS)
+def test_a_function_has_a_landscape_and_is_else_no_network(function):
     model = network()
-    with refuses("model: expected a PyTorch Module, got function"):
-        function(lambda x: model(x), IMAGES)
-
-
-@each(OF_ANY_CALLABLE)
-def test_a_function_has_a_landscape(function):
-    model = network()
-    assert torch.equal(function(lambda x: model(x), IMAGES), function(model, IMAGES))
+    wanted = function(model, IMAGES)
+    assert wanted is not None
+    if function in OF_ANY_CALLABLE.values():
+        assert torch.equal(function(lambda x: model(x), IMAGES), wanted)
+    else:
+        with refuses("model: expected a PyTorch Module, got function"):
+            function(lambda x: model(x), IMAGES)
 
 
 VIEWS = {
@@ -150,15 +133,13 @@ VIEWS = {
 }
 
 
-@each(VIEWS | {"calls_of": lambda m: calls_of(m, IMAGES)})
-def test_a_function_has_no_view(function):
-    with refuses(r"model: expected a .*Module, got function"):
-        function(lambda x: x)
+BACKBONES = {"feature_maps": feature_maps, "TopGAPNet": lambda b: reglib.TopGAPNet(b, 3, k=1)}
 
 
-@each({"feature_maps": feature_maps, "TopGAPNet": lambda b: reglib.TopGAPNet(b, 3, k=1)})
-def test_a_function_is_no_backbone(function):
-    with refuses("backbone: expected a PyTorch Module, got function"):
+@each(VIEWS | {"calls_of": lambda m: calls_of(m, IMAGES)} | BACKBONES)
+def test_a_function_has_no_view_and_is_no_backbone(function):
+    name = "backbone" if function in BACKBONES.values() else "model"
+    with refuses(rf"{name}: expected a .*Module, got function"):
         function(lambda x: x)
 
 
@@ -185,25 +166,19 @@ def test_labels_are_a_tensor(function):
 
 
 @each({k: f for k, f in ALL_OF_LOGITS.items() if k != "adversarial_penalty"})
-class TestGraph:
-    HINT = re.escape("call inputs.requires_grad_() before the forward pass")
-
-    def test_that_begins_after_the_forward_pass_is_explained(self, function):
-        x = IMAGES.clone()
-        logits = network()(x)
-        with refuses(f"got independent ones; {self.HINT}"):
-            function(logits, LABELS, x.requires_grad_())
-        frozen = network().requires_grad_(False)
-        x = IMAGES.clone()
-        logits = frozen(x)
-        with refuses(r"without a graph; .* before inputs\.requires_grad_\(\)"):
-            function(logits, LABELS, x.requires_grad_())
-
-    def test_that_a_detach_cuts_is_explained(self, function):
-        x = IMAGES.clone().requires_grad_()
-        logits = network()(x.detach())
-        with refuses(f"got independent ones; {self.HINT}, in which nothing may detach"):
-            function(logits, LABELS, x)
+def test_a_graph_that_begins_too_late_or_is_cut_is_explained(function):
+    hint = re.escape("call inputs.requires_grad_() before the forward pass")
+    x = IMAGES.clone()
+    logits = network()(x)
+    with refuses(f"got independent ones; {hint}"):
+        function(logits, LABELS, x.requires_grad_())
+    x = IMAGES.clone()
+    logits = network().requires_grad_(False)(x)
+    with refuses(r"without a graph; .* before inputs\.requires_grad_\(\)"):
+        function(logits, LABELS, x.requires_grad_())
+    logits = network()(x.detach())
+    with refuses(f"got independent ones; {hint}, in which nothing may detach"):
+        function(logits, LABELS, x)
 
 
 GENERATORS = {

@@ -33,6 +33,7 @@ SETTINGS = {
     "batch normalisation in training mode": ("convnet", {"width": 4}, True),
     "batch normalisation in evaluation mode": ("resnet", RESNET, False),
 }
+PLAIN, TRAINING, _ = SETTINGS.values()
 TOP_GAP = {
     "Top-GAP in training mode": ("top_gap", {"k": 9, "width": 3, "backbone_options": RESNET}, True),
     "Top-GAP of the last map": (
@@ -90,17 +91,20 @@ CASES = {
 
 
 def settings_of(name, penalty):
-    """Return the networks that a penalty is tried on, those of Top-GAP once for each penalty."""
-    plain = {} if name == "class_map_l1" else SETTINGS
-    return plain | TOP_GAP if name == penalty.name else plain
+    """Return the networks that a penalty is tried on; other settings of it need one alone."""
+    if penalty.name == "class_map_l1":
+        return list(TOP_GAP)
+    if name != penalty.name:
+        return list(SETTINGS)[1:2]
+    return [*SETTINGS, "Top-GAP in training mode"]
 
 
 each_case = pytest.mark.parametrize(
     ("penalty", "setting"),
     [
-        pytest.param(penalty, setting, id=f"{name}-{title}")
+        pytest.param(penalty, (SETTINGS | TOP_GAP)[title], id=f"{name}-{title}")
         for name, penalty in CASES.items()
-        for title, setting in settings_of(name, penalty).items()
+        for title in settings_of(name, penalty)
     ],
 )
 
@@ -170,11 +174,34 @@ def test_settings_of_a_penalty_are_the_arguments_that_no_step_holds():
 
 
 @each_case
-def test_one_finite_value_for_each_sample(penalty, setting):
-    values = penalty(step_of(network_for(penalty, setting), images()))
+def test_one_finite_value_for_each_sample_and_all_else_is_left_as_it_was(penalty, setting):
+    model = network_for(penalty, setting)
+    only_forward = copy.deepcopy(model)
+    only_forward(images())
+    step = step_of(model, images())
+    inputs, logits = step.inputs.detach().clone(), step.logits.detach().clone()
+    modes = [module.training for module in model.modules()]
+    hooked, random = hooks(model), torch.get_rng_state()
+
+    values = penalty(step)
+
     assert values.shape == (BATCH,)
     assert values.isfinite().all()
     assert (values != 0 if penalty.signed else values > 0).all()
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [module.training for module in model.modules()] == modes
+    assert hooks(model) == hooked
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    expected = only_forward.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    assert torch.equal(step.inputs, inputs)
+    assert torch.equal(step.logits, logits)
+    assert step.inputs.grad is None
+    assert torch.equal(step.labels, torch.tensor([3, 0, 1]))
+    # The loss can still be differentiated afterwards.
+    loss = F.cross_entropy(step.logits, step.labels) + values.mean()
+    loss.backward(inputs=list(model.parameters()))
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 @each_case
@@ -198,6 +225,7 @@ def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
 
 @each_case
 def test_parameter_gradient_agrees_with_finite_differences(penalty, setting):
+    """Along one direction that moves every parameter by the same length."""
     if penalty.held:
         return  # test_side_by_side.py compares it with a direction that is held
     model = network_for(penalty, setting)
@@ -206,61 +234,28 @@ def test_parameter_gradient_agrees_with_finite_differences(penalty, setting):
             module.momentum = 0.0  # penalties take running statistics as constants
     values = penalty(step_of(model, images()))
     gradients = parameter_gradients(values, model)
-    rounding = 1e-12 + 1e-9 * float(values.detach().abs().amax())
     generator = torch.Generator().manual_seed(10)
-    for parameter, gradient in zip(model.parameters(), gradients):
-        direction = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-        direction /= direction.norm()
-        slope = finite_difference(penalty, model, parameter, direction)
-        tolerance = 1e-5 * float(gradient.norm()) + rounding
-        assert float((gradient * direction).sum()) == pytest.approx(slope, rel=0, abs=tolerance)
+    directions = [
+        F.normalize(torch.randn(g.shape, generator=generator, dtype=g.dtype), dim=None)
+        for g in gradients
+    ]
+    slope = finite_difference(penalty, model, directions)
+    found = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
+    rounding = 1e-12 + 1e-9 * float(values.detach().abs().amax())
+    tolerance = 1e-5 * float(torch.stack([g.norm() for g in gradients]).norm()) + rounding
+    assert found == pytest.approx(slope, rel=0, abs=tolerance)
 
 
-def finite_difference(penalty, model, parameter, direction, step=1e-6):
+def finite_difference(penalty, model, directions, step=1e-6):
     """Differentiate the mean penalty along a direction, by central differences."""
-    kept = parameter.detach().clone()
+    kept = [parameter.detach().clone() for parameter in model.parameters()]
     values = []
-    for sign in (1, -1):
+    for size in (step, -step, 0.0):
         with torch.no_grad():
-            parameter.copy_(kept + sign * step * direction)
+            for parameter, at, direction in zip(model.parameters(), kept, directions, strict=True):
+                parameter.copy_(at + size * direction)
         values.append(float(penalty(step_of(model, images())).mean().detach()))
-    with torch.no_grad():
-        parameter.copy_(kept)
     return (values[0] - values[1]) / (2 * step)
-
-
-@each_case
-def test_model_inputs_and_global_random_state_are_left_as_they_were(penalty, setting):
-    model = network_for(penalty, setting)
-    only_forward = copy.deepcopy(model)
-    only_forward(images())
-    step = step_of(model, images())
-    inputs, logits = step.inputs.detach().clone(), step.logits.detach().clone()
-    modes = [module.training for module in model.modules()]
-    hooked, random = hooks(model), torch.get_rng_state()
-
-    penalty(step)
-
-    assert torch.equal(torch.get_rng_state(), random)
-    assert [module.training for module in model.modules()] == modes
-    assert hooks(model) == hooked
-    assert all(p.grad is None and p.requires_grad for p in model.parameters())
-    expected = only_forward.state_dict()
-    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
-    assert torch.equal(step.inputs, inputs)
-    assert torch.equal(step.logits, logits)
-    assert step.inputs.grad is None
-    assert torch.equal(step.labels, torch.tensor([3, 0, 1]))
-
-
-@each_case
-def test_the_loss_can_still_be_differentiated_afterwards(penalty, setting):
-    model = network_for(penalty, setting)
-    step = step_of(model, images())
-    loss = F.cross_entropy(step.logits, step.labels)
-    total = loss + penalty(step).mean()
-    total.backward(inputs=list(model.parameters()))
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 @each_case
@@ -278,32 +273,29 @@ def test_bfloat16_autocast_gives_nearly_the_same(penalty, setting):
     assert any(g.any() for g in gradients)
 
 
+def assert_same(penalty, model, inputs, expected, gradients):
+    values = penalty(step_of(model, inputs))
+    torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
+    found = parameter_gradients(values, model)
+    torch.testing.assert_close(found, gradients, rtol=1e-9, atol=1e-12)
+
+
 @each_case
-def test_channels_last_gives_the_same(penalty, setting):
+def test_channels_last_and_fast_double_backpropagation_give_the_same(penalty, setting):
     model = network_for(penalty, setting)
-    last = copy.deepcopy(model).to(memory_format=torch.channels_last)
-    expected = penalty(step_of(model, images()))
-    inputs = images().contiguous(memory_format=torch.channels_last)
-    values = penalty(step_of(last, inputs))
-    torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
-    pairs = zip(parameter_gradients(values, last), parameter_gradients(expected, model))
-    for got, wanted in pairs:
-        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
-
-
-@each_case
-def test_fast_double_backpropagation_gives_the_same(penalty, setting):
-    model = network_of(setting)
+    others = [copy.deepcopy(model).to(memory_format=torch.channels_last)]
     if penalty.third_order and model.training:
+        stock = network_of(setting)
         with pytest.raises(RuntimeError, match="batch_norm does not support 3rd"):
-            parameter_gradients(penalty(step_of(model, images())), model)
-        return
-    fast = fast_double_backward(copy.deepcopy(model))
-    expected, values = penalty(step_of(model, images())), penalty(step_of(fast, images()))
-    torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
-    pairs = zip(parameter_gradients(values, fast), parameter_gradients(expected, model))
-    for got, wanted in pairs:
-        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
+            parameter_gradients(penalty(step_of(stock, images())), stock)
+    else:
+        others.append(fast_double_backward(copy.deepcopy(model)))
+    expected = penalty(step_of(model, images()))
+    gradients = parameter_gradients(expected, model)
+    layouts = torch.channels_last, torch.contiguous_format
+    for other, layout in zip(others, layouts, strict=False):
+        inputs = images().contiguous(memory_format=layout)
+        assert_same(penalty, other, inputs, expected, gradients)
 
 
 @pytest.mark.gpu
@@ -320,157 +312,140 @@ def test_cuda_gives_the_same(penalty, setting):
     torch.testing.assert_close(penalty(step).cpu(), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_input_gradient_penalty_of_a_linear_softmax_network():
-    r"""With logits W x + c, the gradient of sample b is W^T (p_b - e_y)."""
-    generator = torch.Generator().manual_seed(11)
-    weight = torch.randn(4, 6, generator=generator, dtype=torch.float64)
-    bias = torch.randn(4, generator=generator, dtype=torch.float64)
-    x = torch.randn(3, 6, generator=generator, dtype=torch.float64, requires_grad=True)
-    logits = x @ weight.T + bias
-    values = input_gradient_penalty(logits, LABELS, x)
-    errors = logits.detach().softmax(1) - F.one_hot(LABELS, 4)
-    torch.testing.assert_close(values, (errors @ weight).square().sum(1), rtol=1e-12, atol=0)
+class TestInputGradientPenalty:
+    def test_of_a_linear_softmax_network(self):
+        r"""With logits W x + c, the gradient of sample b is W^T (p_b - e_y)."""
+        generator = torch.Generator().manual_seed(11)
+        weight, bias, x = (
+            torch.randn(shape, generator=generator, dtype=torch.float64)
+            for shape in ((4, 6), (4,), (3, 6))
+        )
+        logits = x.requires_grad_() @ weight.T + bias
+        values = input_gradient_penalty(logits, LABELS, x)
+        errors = logits.detach().softmax(1) - F.one_hot(LABELS, 4)
+        torch.testing.assert_close(values, (errors @ weight).square().sum(1), rtol=1e-12, atol=0)
+
+    def test_of_a_sample_does_not_depend_on_the_batch(self):
+        model = network_of(PLAIN)
+        together = PENALTIES["input_gradient"](step_of(model, images()))
+        for b in range(BATCH):
+            x = images()[b : b + 1].requires_grad_()
+            alone = input_gradient_penalty(model(x), LABELS[b : b + 1], x)
+            torch.testing.assert_close(together[b : b + 1], alone, rtol=1e-12, atol=0)
+
+    def test_under_batch_statistics_differentiates_the_summed_loss(self):
+        model, x = network_of(TRAINING), images().requires_grad_()
+        logits = model(x)
+        values = input_gradient_penalty(logits, LABELS, x)
+        losses = F.cross_entropy(logits, LABELS, reduction="none")
+        rows = [torch.autograd.grad(loss, x, retain_graph=True)[0] for loss in losses]
+        torch.testing.assert_close(values, sum(rows).square().sum((1, 2, 3)), rtol=1e-10, atol=0)
+        own = torch.stack([rows[b][b].square().sum() for b in range(BATCH)])
+        assert ((values - own).abs() > 1e-3 * own).all()
+
+    def test_refuses_inputs_without_gradient(self):
+        logits = torch.zeros(1, 2, requires_grad=True)
+        with pytest.raises(ValueError, match="inputs: expected a tensor that requires a gradient"):
+            input_gradient_penalty(logits, torch.tensor([0]), torch.zeros(1, 2))
 
 
-def test_input_gradient_penalty_of_a_sample_does_not_depend_on_the_batch():
-    model = network_of(SETTINGS["without batch normalisation"])
-    together = PENALTIES["input_gradient"](step_of(model, images()))
-    for b in range(BATCH):
-        x = images()[b : b + 1].requires_grad_()
-        alone = input_gradient_penalty(model(x), LABELS[b : b + 1], x)
-        torch.testing.assert_close(together[b : b + 1], alone, rtol=1e-12, atol=0)
+class TestLandscapePenalties:
+    @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+    def test_are_those_of_the_batch_in_evaluation_mode(self, setting):
+        model = network_of(setting)
+        curvature = landscape_curvature(step_of(model, images()), kernel_width=5)
+        target = landscape_target(step_of(model, images()), kernel_width=5)
+        model(images())  # the running statistics after a third step
+        last = landscape_curvature(step_of(model, images()), kernel_width=5)
+        generator = torch.Generator().manual_seed(9)
+        landscape = importance_landscape(model.eval(), images(), generator=generator)
+        expected = curvature_penalty(landscape, kernel_width=5)
+        torch.testing.assert_close(last, expected.expand(BATCH), rtol=1e-12, atol=0)
+        if not setting[2]:
+            torch.testing.assert_close(curvature, last, rtol=1e-12, atol=0)
+            distance = (landscape - data_smoothness([images()], kernel_width=5)).square().mean()
+            torch.testing.assert_close(target, distance.expand(BATCH), rtol=1e-12, atol=0)
+
+    def test_draw_their_classes_from_the_generator_of_the_step(self):
+        step = step_of(network_of(PLAIN), images())
+        values = [landscape_curvature(step) for _ in range(8)]
+        assert len({float(v[0].detach()) for v in values}) > 1
+        step.generator.manual_seed(9)
+        assert torch.equal(landscape_curvature(step), values[0])
+
+    def test_take_a_batch_of_one_under_batch_normalisation(self):
+        model, x, generator = network_of(TRAINING), images()[:1], torch.Generator().manual_seed(3)
+        state = copy.deepcopy(model.state_dict())
+        value = landscape_curvature(PenaltyInputs(model, x, LABELS[:1], torch.empty(0), generator))
+        expected = importance_landscape(model.eval(), x, generator=generator.manual_seed(3))
+        torch.testing.assert_close(value, curvature_penalty(expected)[None], rtol=1e-12, atol=0)
+        assert all(torch.equal(v, state[name]) for name, v in model.state_dict().items())
+
+    def test_with_a_target_need_training_images(self):
+        step = step_of(network_of(PLAIN), images())
+        with pytest.raises(ValueError, match=r"context: expected TrainingContext.* got None"):
+            landscape_target(step._replace(context=None))
+        with pytest.raises(ValueError, match="batches: expected an image that has an edge"):
+            landscape_target(step._replace(context=TrainingContext(step.model)))
+
+    def test_refuse_batch_statistics_without_running_ones(self):
+        layers = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False)
+        model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(300, 4)).double()
+        with pytest.raises(ValueError, match="BatchNorm2d '1' normalises by statistics of the"):
+            landscape_curvature(step_of(model, images()))
+        assert model.training
+
+    def test_make_constants_once(self):
+        calls = []
+        constants = TrainingContext(network_of(PLAIN), lambda: calls.append(1) or [images()])
+        assert constants.smoothness(3) is constants.smoothness(3)
+        assert constants.smoothness(5).shape == (12, 12)
+        assert len(calls) == 2
+        assert constants.evaluated is constants.evaluated
 
 
-def test_input_gradient_penalty_under_batch_statistics_differentiates_the_summed_loss():
-    model = network_of(SETTINGS["batch normalisation in training mode"])
-    step = step_of(model, images())
-    values = input_gradient_penalty(step.logits, step.labels, step.inputs)
-    x = images().requires_grad_()
-    losses = F.cross_entropy(model(x), LABELS, reduction="none")
-    rows = [torch.autograd.grad(loss, x, retain_graph=True)[0] for loss in losses]
-    torch.testing.assert_close(values, sum(rows).square().sum((1, 2, 3)), rtol=1e-10, atol=0)
-    own = torch.stack([rows[b][b].square().sum() for b in range(BATCH)])
-    assert ((values - own).abs() > 1e-3 * own).all()
+class TestClassMapL1:
+    def test_takes_the_maps_of_the_same_forward_pass(self):
+        model, passes = network_of(TOP_GAP["Top-GAP in training mode"]), []
+        model.classifier.register_forward_hook(lambda module, given, output: passes.append(output))
+        step = step_of(model, images())
+        assert len(passes) == 1
+        assert step.class_maps is passes[0]
+        assert torch.equal(step.logits, model.pool(step.class_maps))
+        torch.testing.assert_close(PENALTIES["class_map_l1"](step), class_map_l1(passes[0]))
+
+    def test_is_the_mean_of_absolute_values(self):
+        maps = torch.tensor([[[[1.0, -2.0]], [[0.0, 3.0]]], [[[0.0, 0.0]], [[0.5, -0.5]]]])
+        assert torch.equal(class_map_l1(maps), torch.tensor([1.5, 0.25]))
+        maps.requires_grad_()
+        class_map_l1(maps).sum().backward()
+        assert torch.equal(maps.grad, maps.detach().sign() / 4)
+
+    def test_asks_for_a_network_with_class_maps(self):
+        step = step_of(network_of(PLAIN), images())
+        assert step.class_maps is None
+        with pytest.raises(UsageError, match="expected a network with a TopGAP layer, got LeNet5"):
+            PENALTIES["class_map_l1"](step)
 
 
-def test_input_gradient_penalty_refuses_inputs_without_gradient():
-    logits = torch.zeros(1, 2, requires_grad=True)
-    with pytest.raises(ValueError, match="inputs: expected a tensor that requires a gradient"):
-        input_gradient_penalty(logits, torch.tensor([0]), torch.zeros(1, 2))
+class TestActivationL1:
+    def test_takes_the_outputs_of_the_activation_layers(self):
+        model, outputs, x = network_of(PLAIN), [], images()
+        step = step_of(model, images())
+        for layer in model:
+            x = layer(x)
+            if isinstance(layer, torch.nn.ReLU):
+                outputs.append(x.flatten(1).abs().mean(1))
+        assert len(outputs) == 4
+        torch.testing.assert_close(PENALTIES["activation_l1"](step), outputs[-1])
+        torch.testing.assert_close(PENALTIES["activation_l1"](step, layers="all"), sum(outputs))
+        with pytest.raises(ValueError, match="layers: expected last or all, got 'lst'"):
+            PENALTIES["activation_l1"](step, layers="lst")
 
-
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_landscape_penalties_are_those_of_the_batch_in_evaluation_mode(setting):
-    model = network_of(setting)
-    curvature = landscape_curvature(step_of(model, images()), kernel_width=5)
-    target = landscape_target(step_of(model, images()), kernel_width=5)
-    model(images())  # the running statistics after a third step
-    last = landscape_curvature(step_of(model, images()), kernel_width=5)
-    generator = torch.Generator().manual_seed(9)
-    landscape = importance_landscape(model.eval(), images(), generator=generator)
-    expected = curvature_penalty(landscape, kernel_width=5)
-    torch.testing.assert_close(last, expected.expand(BATCH), rtol=1e-12, atol=0)
-    if not setting[2]:
-        torch.testing.assert_close(curvature, last, rtol=1e-12, atol=0)
-        distance = (landscape - data_smoothness([images()], kernel_width=5)).square().mean()
-        torch.testing.assert_close(target, distance.expand(BATCH), rtol=1e-12, atol=0)
-
-
-def test_landscape_penalties_draw_their_classes_from_the_generator_of_the_step():
-    model = network_of(SETTINGS["without batch normalisation"])
-    step = step_of(model, images())
-    values = [landscape_curvature(step) for _ in range(8)]
-    assert len({float(v[0].detach()) for v in values}) > 1
-    step.generator.manual_seed(9)
-    assert torch.equal(landscape_curvature(step), values[0])
-
-
-def test_landscape_of_a_batch_of_one_under_batch_normalisation_is_that_of_evaluation_mode():
-    model = network_of(SETTINGS["batch normalisation in training mode"])
-    x, generator = images()[:1], torch.Generator().manual_seed(3)
-    state = copy.deepcopy(model.state_dict())
-    value = landscape_curvature(PenaltyInputs(model, x, LABELS[:1], torch.empty(0), generator))
-    expected = importance_landscape(model.eval(), x, generator=generator.manual_seed(3))
-    torch.testing.assert_close(value, curvature_penalty(expected)[None], rtol=1e-12, atol=0)
-    assert all(torch.equal(v, state[name]) for name, v in model.state_dict().items())
-
-
-def test_landscape_target_needs_training_images():
-    step = step_of(network_of(SETTINGS["without batch normalisation"]), images())
-    with pytest.raises(ValueError, match=r"context: expected TrainingContext.* got None"):
-        landscape_target(step._replace(context=None))
-    with pytest.raises(ValueError, match="batches: expected an image that has an edge"):
-        landscape_target(step._replace(context=TrainingContext(step.model)))
-
-
-def test_landscape_penalties_refuse_batch_statistics_without_running_ones():
-    model = nn.Sequential(
-        nn.Conv2d(2, 3, 3),
-        nn.BatchNorm2d(3, track_running_stats=False),
-        nn.Flatten(),
-        nn.Linear(300, 4),
-    ).double()
-    with pytest.raises(ValueError, match="BatchNorm2d '1' normalises by statistics of the batch"):
-        landscape_curvature(step_of(model, images()))
-    assert model.training
-
-
-def test_constants_are_made_once():
-    calls = []
-    model = network_of(SETTINGS["without batch normalisation"])
-    constants = TrainingContext(model, lambda: calls.append(1) or [images()])
-    assert constants.smoothness(3) is constants.smoothness(3)
-    assert constants.smoothness(5).shape == (12, 12)
-    assert len(calls) == 2
-    assert constants.evaluated is constants.evaluated
-
-
-def test_class_map_l1_takes_the_maps_of_the_same_forward_pass():
-    model = network_of(TOP_GAP["Top-GAP in training mode"])
-    passes = []
-    model.classifier.register_forward_hook(lambda module, inputs, output: passes.append(output))
-    step = step_of(model, images())
-    assert len(passes) == 1
-    assert step.class_maps is passes[0]
-    assert torch.equal(step.logits, model.pool(step.class_maps))
-    torch.testing.assert_close(PENALTIES["class_map_l1"](step), class_map_l1(passes[0]))
-
-
-def test_class_map_l1_is_the_mean_of_absolute_values():
-    maps = torch.tensor([[[[1.0, -2.0]], [[0.0, 3.0]]], [[[0.0, 0.0]], [[0.5, -0.5]]]])
-    assert torch.equal(class_map_l1(maps), torch.tensor([1.5, 0.25]))
-    maps.requires_grad_()
-    class_map_l1(maps).sum().backward()
-    assert torch.equal(maps.grad, maps.detach().sign() / 4)
-
-
-def test_class_map_l1_asks_for_a_network_with_class_maps():
-    step = step_of(network_of(SETTINGS["without batch normalisation"]), images())
-    assert step.class_maps is None
-    with pytest.raises(UsageError, match="expected a network with a TopGAP layer, got LeNet5"):
-        PENALTIES["class_map_l1"](step)
-
-
-def test_activation_l1_takes_the_outputs_of_the_activation_layers():
-    model = network_of(SETTINGS["without batch normalisation"])
-    step = step_of(model, images())
-    outputs, x = [], images()
-    for layer in model:
-        x = layer(x)
-        if isinstance(layer, torch.nn.ReLU):
-            outputs.append(x.flatten(1).abs().mean(1))
-    assert len(outputs) == 4
-    torch.testing.assert_close(PENALTIES["activation_l1"](step), outputs[-1])
-    torch.testing.assert_close(PENALTIES["activation_l1"](step, layers="all"), sum(outputs))
-    with pytest.raises(ValueError, match="layers: expected last or all, got 'lst'"):
-        PENALTIES["activation_l1"](step, layers="lst")
-
-
-def test_activation_l1_asks_for_a_step_with_activations():
-    model = network_of(SETTINGS["without batch normalisation"])
-    step = forward(model, images(), LABELS, torch.Generator())
-    with pytest.raises(UsageError, match=r"got none; LeNet5 must .* with_activations=True"):
-        PENALTIES["activation_l1"](step)
+    def test_asks_for_a_step_with_activations(self):
+        step = forward(network_of(PLAIN), images(), LABELS, torch.Generator())
+        with pytest.raises(UsageError, match=r"got none; LeNet5 must .* with_activations=True"):
+            PENALTIES["activation_l1"](step)
 
 
 def test_a_step_that_fails_leaves_no_hook():

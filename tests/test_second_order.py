@@ -1,3 +1,5 @@
+from functools import cache
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,10 +22,11 @@ from tests.tiny_pretrained import CLASSES, PHOTOGRAPHS, register, subject_of
 TENTH = MARGINS.index(10.0)
 
 
-@pytest.fixture
-def subject(tmp_path, monkeypatch):
-    register(tmp_path / "data", monkeypatch)
-    return subject_of()
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        register(tmp_path_factory.mktemp("second_order") / "data", patch)
+        yield subject_of()
 
 
 def inputs_of(subject, index):
@@ -31,6 +34,7 @@ def inputs_of(subject, index):
     return network_inputs("tiny", subject.data.test.images[index : index + 1]).double()
 
 
+@cache
 def dense(subject, index, n_classes=CLASSES):
     """Return confidence, gradient and Hessian of a photograph in double precision, by autograd."""
     network = subject.folded.double()
@@ -42,7 +46,7 @@ def dense(subject, index, n_classes=CLASSES):
 
     point = images.flatten()
     gradient = torch.autograd.functional.jacobian(loss, point)
-    hessian = torch.autograd.functional.hessian(loss, point)
+    hessian = torch.autograd.functional.hessian(loss, point, vectorize=True)
     confidence = network(images)[0, kept].softmax(0)[0]
     subject.folded.float()
     return confidence, gradient, hessian

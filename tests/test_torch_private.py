@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from reglib import _torch_private as private
 from suite.paths import ROOT
 
+MODULES = [*(ROOT / "reglib").rglob("*.py")]
 PRIVATE = re.compile(r"torch\._(?!assert\b)|\b_(current_level|BatchNorm|forward_(pre_)?hooks)\b")
 
 
@@ -29,18 +30,13 @@ class Recorded(torch.autograd.Function):
         return gradient, gradient
 
 
-@pytest.mark.parametrize("wanted", [0, 1])
-def test_will_run_knows_by_which_tensor_is_differentiated(wanted):
+def test_will_run_knows_by_which_tensor_is_differentiated():
     leaves = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
-    inner = [leaf * 2 for leaf in leaves]
-    y = Recorded.apply(*inner)
-    torch.autograd.grad(y.sum(), leaves[wanted])
-    assert Recorded.notes.pop() == [wanted == 0, wanted == 1]
-
-
-def test_will_run_of_a_leaf_by_which_is_differentiated():
-    leaf = torch.ones(2, requires_grad=True)
-    torch.autograd.grad(Recorded.apply(leaf, torch.ones(2)).sum(), leaf)
+    for wanted in (0, 1):
+        y = Recorded.apply(*[leaf * 2 for leaf in leaves])
+        torch.autograd.grad(y.sum(), leaves[wanted])
+        assert Recorded.notes.pop() == [wanted == 0, wanted == 1]
+    torch.autograd.grad(Recorded.apply(leaves[0], torch.ones(2)).sum(), leaves[0])
     assert Recorded.notes.pop()[0]
 
 
@@ -95,47 +91,36 @@ def test_batched_gradients_are_seen():
     assert not private.is_batched(x)
 
 
-@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
-def test_batch_normalisations_have_one_base(kind):
-    assert issubclass(kind, private.BatchNorm)
+def test_batch_normalisations_have_one_base():
+    for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
+        assert issubclass(kind, private.BatchNorm)
     assert not issubclass(nn.GroupNorm, private.BatchNorm)
 
 
-class TestHooks:
-    KINDS = ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"]
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_of_a_module_are_seen(self, kind):
-        module, other = nn.Identity(), nn.Identity()
-        assert not private.is_hooked(module)
-        handle = getattr(module, f"register_{kind}")(lambda *_: None)
-        assert private.is_hooked(module)
-        assert not private.is_hooked(other)
-        handle.remove()
-        assert not private.is_hooked(module)
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_of_all_modules_are_seen(self, kind):
-        handle = getattr(nn.modules.module, f"register_module_{kind}")(lambda *_: None)
-        assert private.is_hooked(nn.Identity())
-        handle.remove()
-        assert not private.is_hooked(nn.Identity())
+KINDS = ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    "convolution_backward native_batch_norm native_batch_norm_backward threshold_backward "
-    "hardsigmoid hardsigmoid_ hardtanh_ hardtanh_backward leaky_relu_ leaky_relu_backward "
-    "max_pool2d_with_indices_backward "
-    "adaptive_max_pool2d_backward avg_pool2d_backward _adaptive_avg_pool2d "
-    "_adaptive_avg_pool2d_backward".split(),
-)
-def test_operators_are_there(name):
-    assert hasattr(private.aten, name)
+@pytest.mark.parametrize("kind", KINDS)
+def test_hooks_of_a_module_and_of_all_modules_are_seen(kind):
+    module, other = nn.Identity(), nn.Identity()
+    assert not private.is_hooked(module)
+    handle = getattr(module, f"register_{kind}")(lambda *_: None)
+    assert (private.is_hooked(module), private.is_hooked(other)) == (True, False)
+    handle.remove()
+    handle = getattr(nn.modules.module, f"register_module_{kind}")(lambda *_: None)
+    assert private.is_hooked(other)
+    handle.remove()
+    assert not private.is_hooked(module)
+
+
+def test_operators_are_there():
+    names = re.findall(r"\baten\.(\w+)", "".join(path.read_text() for path in MODULES))
+    assert len(set(names)) > 10
+    assert not [name for name in names if not hasattr(private.aten, name)]
 
 
 def test_no_other_module_reaches_into_torch():
-    for path in (ROOT / "reglib").rglob("*.py"):
+    for path in MODULES:
         if path.name != "_torch_private.py":
             lines = path.read_text(encoding="utf-8").splitlines()
             assert not [line for line in lines if PRIVATE.search(line)], path

@@ -68,8 +68,8 @@ def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
         row = {"network": name, "step with the penalty": 10 * ten["value"] - 9}
         row |= {"one in ten with it": ten["value"]}
         row |= {"quartiles": "{:.2f} to {:.2f}".format(*ten["quartiles"])}
-        memory = found[f"{name}: landscape penalty / plain step"]["value"]
-        rows.append(row | {"memory of the penalty": memory})
+        memory = found.get(f"{name}: landscape penalty / plain step", {"value": float("nan")})
+        rows.append(row | {"memory of the penalty": memory["value"]})
     if not rows:
         raise ValueError("benchmarks/results: expected a landscape penalty; run 'make bench'")
     return pd.DataFrame(rows)

@@ -231,6 +231,8 @@ def dots(
     palette = _palette(pd.Series(shown, dtype=object), names)
     for axis, (title, rows) in zip(axes.flat, panels.items()):
         printed = (published or {}).get(title, {})
+        values = [*rows.loc[rows[method].isin(shown), "value"], *map(printed.get, printed)]
+        room = 0.35 * (100 if share else np.ptp(values))
         for place, name in enumerate(shown):
             seeds = rows[rows[method] == name].groupby("seed")["value"].mean() * factor
             mean = mean_interval(seeds) if len(seeds) else None
@@ -239,15 +241,17 @@ def dots(
                 colour, ends = palette[name], (mean.low, mean.high)
                 axis.plot(mean.estimate, place, "o", ms=6, color=colour, zorder=2)
                 axis.plot(ends, [place, place], linewidth=2, color=colour, zorder=2)
-                text = mean_text(seeds, digits) + unit
-                at = np.nanmax([mean.estimate, mean.high]), place
+                text = mean_text(seeds, digits).replace("-", "−") + unit
+                end = np.nanmax([mean.estimate, mean.high])
+                mark = printed.get(name, end) * (factor if name in printed else 1)
+                at = max(end, mark) if mark - end < room else end, place  # beyond a diamond
                 axis.annotate(text, at, (6, 0), color=colour, **beside)
             elif name not in printed:
                 axis.annotate("not run", (0, place), (6, 0), color="0.5", **beside)
             if name in printed:
                 at = printed[name] * factor, place
                 axis.plot(*at, "D", ms=5, color=BLACK, zorder=3)
-                if mean is None or not -22 < mean.estimate - at[0] < 48:  # room for the text
+                if mean is None or (share and not -22 < mean.estimate - at[0] < 48):  # room
                     axis.annotate(f"paper {at[0]:{digits}}{unit}", at, (6, 0), **beside)
         axis.set_title(title, loc="left", weight="bold")
         axis.set(xlabel=x_label, ylim=(len(shown) - 0.5, -0.5))

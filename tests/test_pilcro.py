@@ -1,19 +1,16 @@
 """The units of the chapter on importance landscapes, its rows, and what its page says of them."""
 
-import json
-
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from benchmarks import tables as benchmarks
+from reglib import total_variation
 from suite import notebooks
-from suite.evidence.claims import load_published
 from suite.evidence.results import load_results
-from suite.evidence.statistics import Interval
-from suite.evidence.tables import paired_difference
+from suite.networks import build_network
 from suite.papers import pilcro, pilcro_tables
+from suite.store import archive_path, read_archive
 from suite.units import Measurement, Pretrained, Training, identity, training_of
 
 PANEL = {"data": "digits-centred", "network": "resnet", "epochs": 3, "n_train": 50}
@@ -275,128 +272,49 @@ def test_landscapes_are_kept_in_half_precision():
 
 
 CHAPTER = "pilcro"
-CENTRED, MOVED, CROPPED = "digits-centred", "digits-anywhere", "digits-centred-cropped"
-CIFAR = "cifar10-jpeg"
+CIFAR = pilcro_tables.CIFAR
 
 
 @pytest.fixture(scope="module")
 def kept():
-    return load_results(CHAPTER, "desktop")
+    return load_results(CHAPTER, "workstation").frame
 
 
-def page():
-    cells = json.loads(notebooks.source(CHAPTER).read_text())["cells"]
-    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+class TestWhatThePageSaysWithoutAVerdict:
+    def test_parameters(self):
+        sizes = []
+        for profile, data in (("paper", "cifar100"), ("workstation", CIFAR)):
+            panels = notebooks.profiles(CHAPTER)[profile]["panels"]
+            panel = next(panel for panel in panels if panel["data"] == data)
+            build = {"options": panel.get("network_options", {}), "seed": 0}
+            with torch.device("meta"):
+                network = build_network(panel["network"], (3, 32, 32), 100, **build)
+            sizes.append(sum(p.numel() for p in network.parameters()))
+        assert 280 < sizes[0] / sizes[1] < 320
 
+    def test_training_flattens_more_than_the_penalty(self, kept):
+        board = pilcro_tables.untrained(notebooks.profiles(CHAPTER)["workstation"]["panels"][0])
+        tv = pilcro_tables.select(kept, "tv", CIFAR).groupby("model")["value"].mean()
+        assert total_variation(board) / tv["none"] > 10 > tv["none"] / tv["target 10"]
 
-@pytest.fixture(scope="module")
-def photographs():
-    return load_results(CHAPTER, "workstation")
+    def test_a_step_with_the_penalty_costs_more_on_a_gpu(self):
+        cpu, gpu = (benchmarks.landscape_steps(benchmarks.measured(d)) for d in ("cpu", "cuda"))
+        assert cpu["one in ten with it"].min() > 1
+        assert cpu["one in ten with it"].max() < gpu["one in ten with it"].min()
 
+    @pytest.mark.parametrize("metric", ["ablation", "corrupted_accuracy"])
+    def test_networks_fall_into_two_groups_that_are_not_the_batches(self, kept, metric):
+        rows = pilcro_tables.select(kept, metric, CIFAR, "target 10")
+        means = rows.groupby("seed")["value"].mean()
+        assert means[:5].min() > means[5:].max()
+        every = pilcro_tables.select(kept, "accuracy", CIFAR, "target 10").set_index("seed")
+        assert every["value"].sort_index()[:5].min() < every["value"].sort_index()[5:].max()
 
-def test_the_networks_of_photographs_are_those_that_are_said(kept, photographs):
-    data = {*kept.frame["data"], *photographs.frame["data"]}
-    tuned = "resized:imagenette160:96"
-    assert data == {CENTRED, MOVED, CROPPED, CIFAR, tuned, "initialisation", "imagenet-samples"}
-    accuracy = photographs.frame.query("data == @CIFAR and metric == 'accuracy' and epochs == 0")
-    seeds = accuracy.groupby("model")["seed"].nunique()
-    slow = dict.fromkeys(["none, rate 0.03", "target 10, rate 0.03"], 4)
-    ten = dict.fromkeys(["none", "target 10", "target 3", "curvature 10"], 10)
-    assert seeds.to_dict() == ten | {"target 1": 6, "target 100": 4} | slow
-    assert "ten seeds of no penalty, of the target penalty at α = 10 and 3 and of that of" in page()
-    assert (
-        "six of the target penalty at α = 1, four at α = 100, and four of the first two" in page()
-    )
-    assert "ten networks of each of these kinds) and on 4,000 digits" in page()
-    clean = accuracy.groupby("model")["value"].mean()
-    assert f"8 epochs, accuracy {clean['none']:.2f} without penalty and" in page()
-    assert f"penalty and {clean['target 10']:.2f} with it, ten networks" in page()
-    assert f"without penalty have {clean['none']:.2f} here" in page()
-
-
-def paired(rows, metric, model):
-    """Return the interval of a model less none, each network one value."""
-    rows = rows[rows["metric"] == metric]
-    rows = rows.groupby(["seed", "model"], as_index=False)["value"].mean()
-    return Interval(*paired_difference(rows, "model", model, "none", ["seed"])[:3])
-
-
-def gap(kept, data, metric, model):
-    """Return the interval of a model against none, of logarithms but for differences."""
-    rows = kept.frame.query("data == @data and metric == @metric and epochs == 0")
-    if metric not in ("accuracy", "target_distance", "accuracy_early"):
-        rows = rows.assign(value=np.log(rows["value"]))
-    return paired_difference(rows, "model", model, "none", ["seed"])
-
-
-def test_what_is_said_of_flatness_by_other_measures_is_so(kept):
-    for metric in ("block_tv", "centre_to_rim"):
-        assert gap(kept, CENTRED, metric, "target 10").low > 0
-        apart = gap(kept, MOVED, metric, "target 10")
-        assert apart.low < 0 < apart.high
-    for data in (CENTRED, MOVED):
-        assert gap(kept, data, "target_distance", "target 10").high < 0
-        assert gap(kept, data, "target_distance", "target 10").n == 6
-
-
-def test_what_is_said_of_strengths_is_so(kept):
-    factors = [np.exp(gap(kept, CENTRED, "tv", f"target {a}").estimate) for a in (1, 10)]
-    assert "({:.2f} times, against {:.2f})".format(*factors) in page()
-    mild, elsewhere = (np.exp(gap(kept, MOVED, "tv", f"target {a}").estimate) for a in (1, 10))
-    assert f"it is {mild:.2f} times, against {elsewhere:.2f}, at no cost" in page()
-    cost = gap(kept, MOVED, "accuracy", "target 1")
-    assert cost.low < 0 < cost.high
-    assert 0.3 < factors[1] < 0.4  # "to a third or a half"
-    assert 0.45 < elsewhere < 0.55
-    mild = gap(kept, CENTRED, "accuracy", "target 1")
-    assert -0.0055 < mild.estimate < -0.0045  # "half a point"
-    assert mild.high < 0
-    rows = kept.frame.query("data == @CENTRED and metric == 'accuracy' and epochs == 0")
-    strong = rows[rows["model"] == "target 10"].set_index("seed")["value"]
-    assert strong.idxmin() == 0
-    # Networks that "have hardly learnt", beside a chance of one in ten and 0.97 without penalty.
-    assert rows[rows["alpha"] == 100].groupby("model")["value"].mean().between(0.1, 0.6).all()
-
-
-def test_early_epochs_are_behind_on_average(kept):
-    early = kept.frame.query("metric == 'accuracy_early'")
-    means = early.groupby(["data", "model"])["value"].mean().unstack()
-    for data in (CENTRED, MOVED):
-        assert means.loc[data, "target 10"] < means.loc[data, "none"]
-
-
-def test_a_step_with_the_penalty_costs_what_is_said():
-    steps = benchmarks.landscape_steps(benchmarks.measured("cpu"))
-    assert steps["step with the penalty"].min() > 2
-    assert steps["one in ten with it"].max() < 1.2
-
-
-def test_what_is_said_of_the_published_tables_is_so():
-    published = load_published(CHAPTER)
-    nothing = pd.DataFrame(columns=["metric", "status", "data", "value"])
-    table = pilcro_tables.tables_3_and_4(published, nothing, "robustness", ["target 10"])
-    gaps = table.set_index("category").drop(columns="model").astype(float)
-    assert gaps.filter(like="CIFAR").idxmin().tolist() == ["noise", "noise"]
-    assert (gaps["published, ImageNet"] < 0).sum() == 3
-    paper = pilcro_tables.published_values(published, 2)
-    assert all(abs(p["top_1"] - paper["none"]["top_1"]) < 0.01 for p in paper.values())
-
-
-def test_deviations_say_of_photographs_what_the_profile_has():
-    p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "workstation", {}))
-    panel, *_, tuned = p["panels"]
-    assert f"over {panel['epochs']} epochs (`workstation`, a number" in page()
-    steps = panel["epochs"] * -(-50_000 // p["batch_size"]) // p["interval"]
-    assert f"20 (`desktop`), {steps} (`workstation`)" in page()
-    assert p["levels"] == [3]
-    assert f"level 3, digits anywhere) or {p['n_corrupted']} (`workstation`, level 3)" in page()
-    ablated = f"{p['n_ablated']} images, {p['n_baselines']} baselines, every {p['stride']}th"
-    assert ablated in page()
-    steps = -(-tuned["n_train"] // tuned["batch_size"])
-    assert f"for one epoch, {steps} steps, on {tuned['n_train']:,} photographs" in page()
-    assert f"moved by {tuned['shift']} of 96 pixels" in page()
-    assert f"a strength that rises in the first {tuned['warm_up']}:" in page()
-    assert (tuned["alphas"], tuned["epochs"], tuned["fixed_statistics"]) == ([3.0], 1, True)
+    def test_batches_have_the_commits_that_are_named(self):
+        records = read_archive(archive_path(CHAPTER, "workstation")).records.values()
+        areas = [r for r in records if r.unit.get("metric") == "ablation_auc"]
+        found = {(r.provenance["commit"][:7], r.unit["training"]["seed"] > 3) for r in areas}
+        assert found == {("13356a8", False), ("c754859", True)}
 
 
 def test_the_paper_profile_can_be_decided_and_trains_nothing_twice():
@@ -428,22 +346,3 @@ def test_a_panel_may_have_parameters_for_itself():
     assert {"landscape_curvature": {"strength": 10.0, "warm_up": 5}} in penalties
     shifts = {unit.settings["pixels"] for unit in measured if unit.metric == "shifted_accuracy"}
     assert shifts == {2}
-
-
-def test_kinds_and_seeds_of_the_networks_are_those_that_are_said(kept):
-    rows = kept.frame.query("metric == 'accuracy' and epochs == 0")
-    seeds = rows.groupby(["data", "model"])["seed"].nunique()
-    target, curvature = ([f"{p} {a}" for a in (1, 10, 100)] for p in ("target", "curvature"))
-    assert seeds[MOVED].to_dict() == dict.fromkeys(["none", *target[:2]], 6)
-    assert seeds[CROPPED].to_dict() == dict.fromkeys(["none", "target 10"], 6)
-    few = dict.fromkeys([target[2], *curvature], 2)
-    assert seeds[CENTRED].drop(["cropped", "target 10 cropped"]).to_dict() == (
-        dict.fromkeys(["none", *target[:2]], 6) | few
-    )
-
-
-def test_how_many_images_are_corrupted_and_ablated_is_said():
-    p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "desktop", {}))
-    assert f"at level {p['levels'][0]} on {p['n_corrupted']} images" in page()
-    assert f"here are {p['n_ablated']} with {p['n_baselines']} each (`desktop`)" in page()
-    assert len(p["levels"]) == 1

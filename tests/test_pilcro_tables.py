@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from suite.evidence.claims import load_published
 from suite.evidence.results import Results
 from suite.evidence.statistics import mean_interval
 from suite.papers import pilcro_tables as tables
 
-DATA = "digits-centred"
+DATA, CIFAR = "digits-centred", tables.CIFAR
 PUBLISHED = load_published("pilcro")
 
 
@@ -40,7 +41,7 @@ class TestMeasured:
         rows("robustness", "none", [0.75], category="noise"),
     )
 
-    def test_a_mean_has_its_interval_and_tv_a_digit_more(self):
+    def test_mean(self):
         half = mean_interval([0.5, 0.6, 0.7])
         text = f"0.600 ± {half.high - 0.6:.3f}"
         assert tables.measured(self.TABLE, "accuracy", DATA, "none") == text
@@ -48,36 +49,26 @@ class TestMeasured:
         assert tables.measured(self.TABLE, "robustness, noise", DATA, "none") == "0.750"
         assert tables.measured(self.TABLE, "robustness, weather", DATA, "none") == "not run"
 
-    def test_a_difference_is_taken_seed_by_seed_and_has_an_interval_from_three_on(self):
+    def test_difference_seed_by_seed(self):
         pair = ("target 10", "none")
         assert tables.measured(self.TABLE, "accuracy", DATA, pair) == "+0.150 (n = 2)"
         assert tables.measured(self.TABLE, "accuracy", DATA, pair[::-1]) == "−0.150 (n = 2)"
         table = self.TABLE.assign(value=self.TABLE["value"].fillna(1.0))
-        gap = mean_interval([0.1, 0.2, 0.3])
-        expected = f"+0.200 [{gap.low:+.3f}, {gap.high:+.3f}]".replace("-", "−")
-        assert tables.measured(table, "accuracy", DATA, pair) == expected
+        half = mean_interval([0.1, 0.2, 0.3]).high - 0.2
+        assert tables.measured(table, "accuracy", DATA, pair) == f"+0.200 ± {half:.3f}"
         assert tables.measured(self.TABLE, "tv", DATA, pair) == "not run"
-        assert tables.measured(self.TABLE, "tv", DATA, ("none", "none")) == "+0.0000 (n = 1)"
 
-    def test_rows_that_did_not_end_do_not_count(self):
+    def test_rows_that_did_not_end(self):
         table = frame(rows("accuracy", "none", [0.1], status="diverged"))
         assert tables.measured(table, "accuracy", DATA, "none") == "not run"
         assert tables.data_sets(table) == []
 
-    def test_noise_is_taken_off_and_a_tv_that_is_mostly_noise_is_marked(self):
-        plain = [rows("tv", "none", [0.5, 0.7]), rows("noise", "none", [0.1, 0.2])]
-        noisy = [rows("tv", "target 10", [0.3]), rows("noise", "target 10", [0.2])]
-        alone = rows("tv", "curvature 10", [0.1])
-        table = tables.with_less_noise(frame(*plain, *noisy, alone))
-        less = tables.select(table, "tv_less_noise").set_index(["model", "seed"])["value"]
-        assert less.to_dict() == pytest.approx(
-            {("none", 0): 0.4, ("none", 1): 0.5, ("target 10", 0): 0.1}
-        )
-        found = tables.compare(table, ["tv"], [DATA], "none", "target 10", "curvature 10")
-        marked = [" (mostly noise" in text for text in found["TV"]]
-        assert marked == [False, True, False]
+    def test_noise_is_taken_off(self):
+        table = frame(rows("tv", "none", [0.5, 0.7]), rows("noise", "none", [0.1, 0.2]))
+        less = tables.select(tables.with_less_noise(table), "tv_less_noise")
+        assert less["value"].tolist() == pytest.approx([0.4, 0.5])
 
-    def test_compare_has_a_row_for_each_data_set_and_model_or_pair(self):
+    def test_compare(self):
         found = tables.compare(
             self.TABLE, ["accuracy", "tv"], [DATA], "none", ("target 10", "none")
         )
@@ -87,68 +78,77 @@ class TestMeasured:
         assert found["TV"].tolist() == ["0.2500", "not run"]
 
 
+class TestAgainstNone:
+    TABLE = frame(
+        rows("tv", "none", [0.4, 0.2, 0.1], CIFAR),
+        rows("tv", "target 10", [0.1, 0.1], CIFAR),
+        rows("accuracy", "none", [0.5, 0.6], CIFAR),
+        rows("accuracy", "target 10", [0.4, 0.6], CIFAR),
+    )
+
+    def test_ratio_is_a_geometric_mean(self):
+        value = tables.times(self.TABLE, "tv", "target 10")
+        assert (value.estimate, value.n) == (pytest.approx(8**-0.5), 2)
+        assert not tables.times(self.TABLE, "tv", "target 3")
+
+    def test_strengths_are_named_by_it(self):
+        assert tables.strengths(self.TABLE) == {"none": "no penalty", "target 10": "TV × 0.35"}
+        (first, second) = tables.by_strength(self.TABLE, ["tv"]).to_dict("records")
+        assert first[""] == "no penalty (α = 0, n = 2)"
+        assert second == {"": "TV × 0.35 (α = 10, n = 2)", "TV": "0.1000 (n = 2)"}
+
+    def test_networks_of_one_seed(self):
+        assert tables.against_none(self.TABLE, "tv")["value"].tolist() == [0.25, 0.5]
+        points = tables.against_none(self.TABLE, "accuracy")["value"]
+        assert points.tolist() == pytest.approx([-10, 0])
+
+    def test_landscapes_have_their_numbers_below(self):
+        maps = {f"{CIFAR}__none__{seed}__landscape": np.full((2, 2), seed) for seed in (0, 1)}
+        maps |= {f"{CIFAR}__target__10__0__landscape": np.ones((2, 2))}
+        maps = {name.replace("target__10", "target 10"): array for name, array in maps.items()}
+        run = results(**maps, **{f"{CIFAR}__target": np.eye(2)})
+        shown = tables.landscapes([run], self.TABLE, PUBLISHED, torch.eye(2))
+        assert [float(part.mean()) for part in shown["rows"][0]] == [0.5, 0.5, 1.0, 0.5]
+        assert shown["titles"][1:3] == ["no\npenalty", "penalty,\nTV × 0.35"]
+        assert shown["notes"][0][0] == "not\ntrained\nTV 1"
+        assert shown["notes"][0][2].endswith("TV 0.1000\npaper 0.05")
+
+
 class TestPublished:
-    def test_table_1_puts_what_was_measured_beside_what_is_published(self):
-        table = frame(
-            rows("accuracy", "target 10", [0.5]),
-            rows("accuracy", "target 0.1", [0.3]),
-            rows("tv", "target 10", [0.25]),
-            rows("accuracy", "none", [0.4], "cifar100-cropped"),
-        )
-        found = tables.table_1(PUBLISHED, table, DATA).set_index("model")
-        assert found.index.tolist() == ["target 0.1", "target 10"]
-        assert found.loc["target 10", "accuracy, published"] == "0.7041"
-        assert found.loc["target 10", ["accuracy, here", "TV, here"]].tolist() == [
+    def test_table_1(self):
+        table = frame(rows("accuracy", "target 10", [0.5]), rows("accuracy", "target 0.1", [0.3]))
+        found = tables.table_1(PUBLISHED, table, DATA).set_index("models")
+        assert found.loc["target 10", ["accuracy", "top_1, published"]].tolist() == [
             "0.500",
-            "0.2500",
-        ]
-        assert found.loc["target 0.1", "accuracy, published"] == "–"
-        cropped = tables.table_1(PUBLISHED, table, "cifar100-cropped").set_index("model")
-        assert cropped.loc["none"].tolist()[:2] == ["0.7610", "0.400"]
-
-    def test_of_imagenet_it_is_table_2_and_alone_where_nothing_was_measured(self):
-        found = tables.table_1(PUBLISHED, frame(rows("accuracy", "none", [0.1])), "imagenet")
-        assert list(found) == ["model", *(f"{n}, published" for n in ("accuracy", "TV", "loss"))]
-        first = found.set_index("model").loc["curvature 1"].tolist()
-        assert first == ["0.7790", "0.00102", "1.4072"]
-
-    def test_tables_3_and_4_have_means_over_levels(self):
-        of_pair = {"category": "noise", "pair": "target 10"}
-        table = frame(
-            rows("robustness", "none", [0.5, 0.6], level=1, **of_pair),
-            rows("robustness", "none", [0.3, 0.4], level=5, **of_pair),
-            rows("robustness", "none", [0.9, 0.9], level=5, **of_pair | {"pair": "target 1"}),
-            rows("robustness", "target 10", [0.7, 0.7], level=1, **of_pair),
-            rows("robustness", "target 10", [0.3, 0.5], level=5, **of_pair),
-        )
-        found = tables.tables_3_and_4(PUBLISHED, table, "robustness", ["target 10"])
-        assert found["category"].tolist() == ["noise", "blur", "weather", "digital"]
-        first = found.iloc[0]
-        minus = (0.51 + 0.29 + 0.15 + 0.10 + 0.07) - (0.59 + 0.41 + 0.25 + 0.17 + 0.12)
-        assert first["published, CIFAR-100 RC−"] == f"{minus / 5:+.3f}"
-        gap = mean_interval([0.1, 0.1])
-        assert first["centred digits"].startswith(f"{gap.estimate:+.3f}")
-        assert found["centred digits"].tolist()[1:] == ["not run"] * 3
-        table = table.assign(metric="corrupted_accuracy", pair="")
-        found = tables.tables_3_and_4(PUBLISHED, table, "corrupted_accuracy", ["target 10"])
-        assert list(found) == ["category", "model", "centred digits"]
-
-    def test_the_printed_equation_stands_beside_the_mean_of_the_same_seed(self):
-        table = frame(
-            rows("accuracy", "target 10", [0.9, 0.1]),
-            rows("accuracy_printed", "target 10", [0.2], alpha=10.0),
-            rows("accuracy_printed", "target 5", [0.3], alpha=5.0),
-        )
-        found = tables.printed_equation(PUBLISHED, table)
-        assert found.iloc[0].tolist() == [
-            "centred digits",
-            "laptop",
-            "10",
-            "0.900",
-            "0.200",
             "0.7041",
         ]
-        assert found.iloc[1].tolist()[3:] == ["not run", "0.300", "–"]
+        assert found.loc["target 0.1", "top_1, published"] == "–"
+
+    def test_table_2_alone_where_nothing_was_measured(self):
+        found = tables.table_1(PUBLISHED, frame(rows("accuracy", "none", [0.1])), "imagenet")
+        assert found.set_index("models").loc["curvature 1", "tv, published"] == "0.00102"
+
+    def test_against_none(self):
+        printed = tables.printed_against_none(PUBLISHED)
+        assert printed["Accuracy, points"]["target 10"] == pytest.approx(2.16)
+        assert printed["Total variation, times"]["none"] == 1
+
+    def test_robustness(self):
+        every = tables.printed_robustness(PUBLISHED)
+        assert every["noise"] == pytest.approx(
+            (0.51 + 0.29 + 0.15 + 0.10 + 0.07) / (0.59 + 0.41 + 0.25 + 0.17 + 0.12)
+        )
+        one = tables.printed_robustness(PUBLISHED, levels=[3])
+        assert one["noise"] == pytest.approx(0.15 / 0.25)
+        imagenet = tables.printed_robustness(PUBLISHED, 4, None)
+        assert sum(value < 1 for value in imagenet.values()) == 3  # as the record says
+
+    def test_printed_equation(self):
+        table = frame(
+            rows("accuracy", "target 10", [0.9, 0.1]), rows("accuracy_printed", "target 10", [0.2])
+        )
+        found = tables.printed_equation(table)
+        assert found.iloc[0].tolist()[-2:] == [0.9, 0.2]
 
 
 class TestCurves:
@@ -182,15 +182,16 @@ class TestCurves:
             [cropped, 9, 0.7],
         ]
 
-    def test_networks_that_were_not_trained_here_have_a_row_and_a_map(self):
-        found = tables.not_trained_here({"a": {"none": [1, 2]}, "b": {"lite": [3]}}, {"a": ()})
-        assert found == ([[3]], ["lite"])
-        of_network = {"data": "imagenet-samples", "network": "lite"}
+    def test_arrays_are_of_the_first_run_that_has_the_data(self):
+        runs = [results(a__none__0__curve=[1.0]), results(a__none__0__curve=[2.0])]
+        assert tables.mean_maps(runs, "curve") == {"a": {"none": [1.0]}}
+
+    def test_networks_that_were_not_trained(self):
+        parts = (("tv", 0.25), ("centre_to_rim", 2.0))
         table = frame(
-            rows("tv", "as it is", [0.25]), rows("centre_to_rim", "as it is", [2.0])
-        ).assign(**of_network)
+            *(rows(metric, "as it is", [value], network="lite") for metric, value in parts)
+        )
         shown = tables.as_it_is(table)
-        assert list(shown) == ["data", "network", "of", "TV", "centre / rim"]
         assert shown.iloc[0].tolist()[1:] == ["lite", "as it is", "0.25", "2"]
 
     def test_ablation_curves_go_from_none_to_all_pixels(self):
@@ -236,22 +237,4 @@ class TestTheory:
         table = frame(rows("path_correlation", "none", [0.9, 0.7], network="convolutions"))
         arrays = self.ARRAYS | {"initialisation|convolutions|error": np.full((2, 1, 2), 0.6)}
         found = tables.theory_table(arrays, table)
-        assert found.iloc[0].tolist() == ["convolutions", "75%", "1.40", "0.800 (least 0.700)"]
-        assert tables.theory_table(self.ARRAYS, table).iloc[0, 1] == "0%"
-
-
-def test_checkerboards_compare_quantiles_of_the_middle():
-    flat = np.ones((224, 224))
-    board = flat + np.indices((224, 224)).sum(0) % 2  # 1 and 2 in turn
-    found = tables.checkerboards({"flat": flat, "board": board}).set_index("network")
-    assert found.loc["flat"].tolist() == [1, 1, 1, 0]
-    assert found.loc["board"].tolist() == pytest.approx([2, 2, 1, 1 / 2.5])
-
-
-def test_location_maps_are_means_over_seeds_with_their_middle_and_least():
-    arrays = {f"a__none__{seed}__accuracy": np.full((3, 3), seed / 4) for seed in (1, 3)}
-    arrays["a__none__3__accuracy"][0, 0] = 0.25
-    maps, notes = tables.location_maps([results(**arrays)], ["target 10", "none"])
-    assert maps[0][0] is None
-    assert maps[0][1].tolist() == [[0.25, 0.5, 0.5], [0.5] * 3, [0.5] * 3]
-    assert notes == [["", "middle 0.50\nleast 0.25"]]
+        assert found.iloc[0].tolist() == ["convolutions", 0.75, 1.4, 0.8]

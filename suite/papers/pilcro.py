@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,15 +24,9 @@ from suite.units import Measurement, Network, Pretrained, Training, Unit, Values
 # acts in every step; "seeds_of": models that have seeds of their own, "paired_seeds": of which
 # these share images with "none"; "marked": what the names of models end in, where a panel is
 # another one's but for its training.
-OF_PANEL: dict[str, Any] = {
-    "shift": 0,
-    "n_shifted": None,
-    "warm_up": 0,
-    "models": None,
-    "few": None,
-}
-OF_PANEL |= {"few": None, "early": None, "seeds_of": {}, "paired_seeds": {}, "marked": ""}
-OF_PANEL |= dict.fromkeys(("alphas", "checked", "n_landscape", "block", "seeds"))
+OF_PANEL: dict[str, Any] = {"shift": 0, "warm_up": 0, "seeds_of": {}, "paired_seeds": {}}
+_UNSET = "n_shifted models few early alphas checked n_landscape block seeds"
+OF_PANEL |= dict.fromkeys(_UNSET.split()) | {"marked": ""}
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 SHORT_NAMES = {
@@ -117,12 +111,8 @@ def _item(
     `pair` names the model whose images, right with and without penalty, it is measured on.
     """
     penalty, _, alpha = model.partition(" ")
-    labels: dict[str, Any] = {
-        "kind": kind,
-        "model": f"{model}, {marked}" if marked else model,
-        "data": data,
-    }
-    labels |= {"pair": pair, "penalty": marked or penalty}
+    labels: dict[str, Any] = {"kind": kind, "model": f"{model}, {marked}" if marked else model}
+    labels |= {"data": data, "pair": pair, "penalty": marked or penalty}
     labels["alpha"] = float(alpha or 0) if kind != "pretrained" else 0.0
     if not isinstance(unit, Measurement):
         return Item(unit, labels | {"metric": "training_loss"})
@@ -160,11 +150,9 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
                         yield _item(unit, "full", model, data, pair=kind, marked=p.marked)
             early = p.early_epochs if p.early is None else p.early
             for epochs in early if model in p.compared else ():
-                earlier, shown = (
-                    training(p, model, seed, epochs=epochs),
-                    {"n_images": p.n_landscape},
-                )
-                tv = _flatness(earlier, "tv", "block_tv", block=p.block, landscape=False, **shown)
+                earlier = training(p, model, seed, epochs=epochs)
+                shown = {"block": p.block, "n_images": p.n_landscape}
+                tv = _flatness(earlier, "tv", "block_tv", landscape=False, **shown)
                 for unit in (measurement(earlier, "accuracy"), *tv):
                     yield _item(unit, "early", model, data, marked=p.marked)
     n_positions = math.prod(image_shape(p.data)[1:])
@@ -199,14 +187,11 @@ def plan(parameters: Values) -> Plan:
         if [type(part) for part in pair] != [str, str]:
             raise expected("pretrained", "[data, network] in each entry", pair)
         network = Pretrained(data=pair[0], network=pair[1])
-        by_model: dict[str, Iterable[Unit]] = {
-            AS_IT_IS: _flatness(network, *FLATNESS, block=block, **images)
-        }
+        units = [(AS_IT_IS, u) for u in _flatness(network, *FLATNESS, block=block, **images)]
         for model, of in COMPARED_WITH.items():
             flatness = _flatness(network, *STATIC, block=block, landscape=False, n_images=n, of=of)
-            by_model[model] = itertools.chain(flatness, [measurement(network, LANDSCAPE, of=of)])
-        for model, units in by_model.items():
-            found += [_item(unit, "pretrained", model, pair[0]) for unit in units]
+            units += [(model, u) for u in (*flatness, measurement(network, LANDSCAPE, of=of))]
+        found += [_item(unit, "pretrained", model, pair[0]) for model, unit in units]
     return found
 
 
@@ -280,11 +265,8 @@ def _compared(rows: pd.DataFrame) -> list[pd.DataFrame]:
     names = {"none": "cropped", "target 10": "target 10 cropped"}
     cropped = rows[rows["data"].str.endswith("-cropped") & rows["model"].isin(names)]
     cropped = cropped[cropped["metric"].isin([*wanted, "accuracy"])]
+    data, model = cropped["data"].str.removesuffix("-cropped"), cropped["model"].map(names)
     return [
         moved.assign(data="digits-centred", model="translated", penalty="translated"),
-        cropped.assign(
-            data=cropped["data"].str.removesuffix("-cropped"),
-            model=cropped["model"].map(names),
-            penalty="cropped",
-        ),
+        cropped.assign(data=data, model=model, penalty="cropped"),
     ]

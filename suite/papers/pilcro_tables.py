@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from reglib import total_variation
+from reglib.landscape import scaled_norm
 from suite.data import image_shape
-from suite.evidence import tables
+from suite.evidence import quote, tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.metrics import CORRUPTIONS, centre_to_rim
@@ -20,17 +22,18 @@ from suite.papers.names import NAMES
 from suite.papers.path_counts import pascal_row, path_counts
 from suite.papers.pilcro import AS_IT_IS, COMPARED_WITH, NAMED, label
 
+CIFAR = "cifar10-jpeg"
 ALPHAS = (0.1, 1, 3, 10, 100)
 MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for a in ALPHAS)]
-# Metric and title of columns of the paper's Tables 1 and 2.
-COLUMNS = {"top_1": ("accuracy", "accuracy"), "tv": ("tv", "TV"), "loss": ("cross_entropy", "loss")}
-FLATNESS = ["accuracy", "tv", "noise", "tv_less_noise", "block_tv"]
-FLATNESS += ["centre_to_rim", "target_distance"]
+FLATNESS = "accuracy tv noise tv_less_noise block_tv centre_to_rim target_distance".split()
 TITLES: dict[str, str] = NAMES["pilcro"]["titles"]
 TITLES |= {f"robustness, {category}": category for category in CORRUPTIONS}
+PARTS = ("mean", "error", "paths")
 Arrays = Mapping[str, NDArray[Any]]
 Model = str | tuple[str, str]  # a kind of model, or two that are compared
 
+PANELS = {"accuracy": "Accuracy, points", "tv": "Total variation, times"}
+SHOWN = ["none", "target 1", "target 3", "target 10", "curvature 10"]
 OF_PRETRAINED = [AS_IT_IS, *COMPARED_WITH]  # landscapes of networks that were not trained here
 
 
@@ -52,20 +55,16 @@ def data_sets(table: pd.DataFrame, metric: str = "accuracy", model: str = "none"
 def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
     """Write the mean of a metric, or the mean difference of two kinds of model, seed by seed."""
     digits = ".4f" if metric in ("tv", "noise", "tv_less_noise", "block_tv") else ".3f"
-    rows = select(table, metric, data)
+    rows, sign = select(table, metric, data), ""
     if isinstance(model, str):
-        of_model = rows[rows["model"] == model]
-        means = of_model.groupby(["profile", "seed"])["value"].mean()
-        if len(means) == 2:
-            return f"{means.mean():{digits}} (n = 2)"
-        return tables.mean_text(means, digits)
-    rows = rows[rows["pair"].isin(["", *model]) | rows["pair"].isna()]
-    if not set(model) <= set(rows["model"]):
-        return "not run"
-    gap = tables.paired_difference(rows, "model", *model, ["profile", "seed"])
-    if gap.n < 3:
-        return f"{gap.estimate:+{digits}} (n = {gap.n})".replace("-", "−") if gap.n else "not run"
-    return tables.interval_text(gap, f"+{digits}")
+        values = rows[rows["model"] == model].groupby(["profile", "seed"])["value"].mean()
+    else:
+        rows, sign = rows[rows["pair"].isin(["", *model]) | rows["pair"].isna()], "+"
+        wide = rows.pivot_table("value", ["profile", "seed"], "model").reindex(columns=[*model])
+        values = (wide[model[0]] - wide[model[1]]).dropna()
+    if len(values) == 2:
+        return f"{values.mean():{sign}{digits}} (n = 2)".replace("-", "−")
+    return tables.mean_text(values, sign + digits, digits).replace("-", "−")
 
 
 def with_less_noise(table: pd.DataFrame) -> pd.DataFrame:
@@ -77,11 +76,35 @@ def with_less_noise(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table, tv], ignore_index=True)
 
 
-def _mostly_noise(table: pd.DataFrame, data: str, model: Model) -> str:
-    """Say so if more than half of the TV of a kind of model is noise."""
-    of_model = {"data": data, "model": model if isinstance(model, str) else ""}
-    tv, noise = (select(table, metric, **of_model)["value"].mean() for metric in ("tv", "noise"))
-    return " (mostly noise: too few images)" if of_model["model"] and noise > tv / 2 else ""
+def times(table: pd.DataFrame, metric: str, model: str, data: str = CIFAR) -> quote.Value:
+    """Return a metric over that without penalty: the geometric mean of networks of one seed."""
+    rows = select(table, metric, data)
+    gap = quote.paired(rows.assign(value=np.log(rows["value"])), "model", model, "none")
+    low, middle, high = (math.exp(end) for end in (gap.low, gap.estimate, gap.high))
+    return replace(gap, estimate=middle, low=low, high=high)
+
+
+def strengths(table: pd.DataFrame, data: str = CIFAR) -> dict[str, str]:
+    """Return what kinds of model are called: by the TV that they reach, over none."""
+    reached = {model: times(table, "tv", model, data) for model in SHOWN[1:]}
+    kinds = {model: "curvature," if "curvature" in model else "TV" for model in reached}
+    names = {m: f"{kinds[m]} × {value:.2f}" for m, value in reached.items() if value}
+    return {"none": "no penalty"} | names
+
+
+def against_none(
+    table: pd.DataFrame, metric: str, by: Sequence[str] = (), data: str = CIFAR
+) -> pd.DataFrame:
+    """Return a metric of each network over that without penalty of its seed.
+
+    Accuracy is in points, and the difference. `by` names further columns that are equal in a pair.
+    """
+    keys = ["profile", "seed", *by]
+    rows = select(table, metric, data)
+    plain = rows[rows["model"] == "none"].set_index(keys)["value"].rename("plain")
+    rows = rows[rows["model"] != "none"].join(plain, on=keys, how="inner")
+    share, points = rows["value"] / rows["plain"], 100 * (rows["value"] - rows["plain"])
+    return rows.assign(value=points if metric == "accuracy" else share)
 
 
 def compare(
@@ -94,11 +117,19 @@ def compare(
             row = {"data": name_of(name)}
             row["models"] = model if isinstance(model, str) else " − ".join(model)
             values = {TITLES.get(m, m): measured(table, m, name, model) for m in metrics}
-            if "tv" in metrics:
-                values["TV"] += _mostly_noise(table, name, model)
             if set(values.values()) != {"not run"}:
                 rows.append(row | values)
     return pd.DataFrame(rows)
+
+
+def by_strength(table: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """Return metrics on CIFAR-10 by what penalties reach, with their α and how many networks."""
+    names = strengths(table)
+    n = select(table, "accuracy", CIFAR).groupby("model")["seed"].nunique()
+    rows = compare(table, metrics, [CIFAR], *names).drop(columns="data")
+    alphas = [model.partition(" ")[2] or "0" for model in rows["models"]]
+    heads = [f"{names[m]} (α = {a}, n = {n[m]})" for m, a in zip(rows["models"], alphas)]
+    return rows.assign(models=heads).rename(columns={"models": ""})
 
 
 def published_values(
@@ -112,43 +143,70 @@ def published_values(
     return dict(zip(models, values))
 
 
+def printed_against_none(published: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return accuracy, in points, and TV, in times, of the paper's networks against no penalty."""
+    paper = published_values(published, 1, False)
+    plain = paper["none"]
+    return {
+        PANELS["accuracy"]: {m: 100 * (v["top_1"] - plain["top_1"]) for m, v in paper.items()},
+        PANELS["tv"]: {m: v["tv"] / plain["tv"] for m, v in paper.items()},
+    }
+
+
+def printed_robustness(
+    published: Mapping[str, Any],
+    number: int = 3,
+    cropping: bool | None = False,
+    levels: Sequence[int] = range(1, 6),
+) -> dict[str, float]:
+    """Return what corruptions leave with the target penalty, α = 10, over none, by category."""
+    paper = published_values(published, number, cropping)
+    left, plain = paper["target 10"], paper["none"]
+    return {
+        c: sum(left[f"{c}_{n}"] for n in levels) / sum(plain[f"{c}_{n}"] for n in levels)
+        for c in CORRUPTIONS
+    }
+
+
+def landscapes(
+    results: Sequence[Results],
+    table: pd.DataFrame,
+    published: Mapping[str, Any],
+    board: torch.Tensor,
+) -> dict[str, Any]:
+    """Return what `picture_grid` takes: mean landscapes, from untrained to the target.
+
+    Args:
+        results, table, published: of the chapter.
+        board: landscape of the untrained network, see `untrained`.
+    """
+    maps, names = mean_maps(results, "landscape")[CIFAR], strengths(table)
+    target = mean_maps(results, "target")[CIFAR]["target"]
+    paper, notes = printed_against_none(published)[PANELS["tv"]], []
+    titles = [f"penalty,\n{name}" if "TV" in name else name for name in names.values()]
+    titles = [title.replace("no ", "no\n").replace(", ", ",\n") for title in titles]
+    for model in names:
+        accuracy, tv = (select(table, m, CIFAR, model)["value"] for m in ("accuracy", "tv"))
+        right = tables.mean_text(100 * accuracy, ".1f").replace(" ±", "%\n±")
+        printed = f"\npaper {paper[model]:.2f}" if paper.get(model, 1) < 1 else ""
+        notes.append(f"{right}\nTV {tv.mean():.4f}{printed}")
+    ends = [f"TV {float(total_variation(torch.as_tensor(m))):.2g}" for m in (board, target)]
+    return {
+        "rows": [[board.numpy(), *(maps[model] for model in names), target]],
+        "titles": ["untrained,\nby paths", *titles, "target S,\nedges"],
+        "notes": [[f"not\ntrained\n{ends[0]}", *notes, f"\n\n{ends[1]}"]],
+        "scale": (0, 2),
+        "scale_label": "importance",
+    }
+
+
 def table_1(published: Mapping[str, Any], table: pd.DataFrame, data: str) -> pd.DataFrame:
     """Return published and measured values, one row a kind of model: Table 2 for ImageNet."""
     number, cropping = (2, None) if data == "imagenet" else (1, data.endswith("-cropped"))
-    paper = published_values(published, number, cropping)
-    here = set(select(table, "accuracy", data)["model"])
-    rows = []
-    for model in (m for m in MODELS if m in (here or paper)):
-        row = {"model": model}
-        for column, (metric, title) in COLUMNS.items():
-            value = paper.get(model, {}).get(column)
-            text = np.format_float_positional(value, min_digits=4) if value else "–"
-            row[f"{title}, published"] = text
-            if here:
-                row[f"{title}, here"] = measured(table, metric, data, model)
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def tables_3_and_4(
-    published: Mapping[str, Any], table: pd.DataFrame, metric: str, models: Sequence[str]
-) -> pd.DataFrame:
-    """Return published ratios and measured differences, one row a category and kind of model."""
-    paper = {"CIFAR-100 RC−": published_values(published, 3, False)}
-    paper["CIFAR-100 RC+"] = published_values(published, 3, True)
-    paper["ImageNet"] = published_values(published, 4)
-    data = dict.fromkeys(select(table, metric)["data"])
-    rows = []
-    for category, model in ((c, m) for c in CORRUPTIONS for m in models):
-        row = {"category": category, "model": f"{model} − none"}
-        for title, values in paper.items() if metric == "robustness" else ():
-            levels = [f"{category}_{level}" for level in range(1, 6)]
-            gap = np.mean([values[model][at] - values["none"][at] for at in levels])
-            row[f"published, {title}"] = f"{gap:+.3f}"
-        for name in data:
-            row[name_of(name)] = measured(table, f"{metric}, {category}", name, (model, "none"))
-        rows.append(row)
-    return pd.DataFrame(rows)
+    paper = pd.DataFrame(published_values(published, number, cropping)).T
+    paper = paper.map("{:g}".format).add_suffix(", published").reset_index(names="models")
+    here = compare(table, ["accuracy", "tv", "cross_entropy"], [data], *MODELS)
+    return paper if here.empty else here.merge(paper, "left", "models").fillna("–")
 
 
 def as_it_is(rows: pd.DataFrame) -> pd.DataFrame:
@@ -160,43 +218,44 @@ def as_it_is(rows: pd.DataFrame) -> pd.DataFrame:
     return wide.assign(**names).replace("nan", "–").rename(columns=TITLES | {"model": "of"})
 
 
-def printed_equation(published: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
+def printed_equation(table: pd.DataFrame) -> pd.DataFrame:
     """Return accuracy with equation 9 as printed, a sum, beside that with the mean."""
-    paper = published_values(published, 1, False)
-    rows = []
-    for _, printed in select(table, "accuracy_printed").iterrows():
-        mean = select(table, "accuracy", printed["data"], printed["model"])
-        mean = mean[mean["seed"] == printed["seed"]]
-        row = {"data": name_of(printed["data"]), "profile": printed["profile"]}
-        row["α"] = f"{printed['alpha']:g}"
-        row["accuracy, mean over positions"] = tables.mean_text(mean["value"])
-        row["accuracy, sum as printed"] = f"{printed['value']:.3f}"
-        published_accuracy = paper.get(printed["model"], {}).get("top_1")
-        row["published, RC−"] = f"{published_accuracy:g}" if published_accuracy else "–"
-        rows.append(row)
-    return pd.DataFrame(rows)
+    keys = ["profile", "data", "model", "seed"]
+    mean = select(table, "accuracy").set_index(keys)["value"].rename("mean over positions")
+    rows = select(table, "accuracy_printed").join(mean, on=keys)
+    rows = rows.assign(data=rows["data"].map(name_of))
+    return rows[[*keys, mean.name, "value"]].rename(columns={"value": "sum, as printed"})
 
 
 def arrays_by_data(
     results: Sequence[Results], part: str
 ) -> dict[str, dict[str, list[NDArray[Any]]]]:
-    """Return the arrays of a name such as "landscape", of all seeds, by data set and model."""
+    """Return the arrays of a name such as "landscape", of all seeds, by data set and model.
+
+    They are of the first run that has some of a data set.
+    """
     arrays: dict[str, dict[str, list[NDArray[Any]]]] = {}
-    for name, array in ((n, a) for r in results for n, a in r.arrays.items()):
-        data, *model_and_seed, last = name.split("|")
-        if last == part:
-            model = model_and_seed[0] if model_and_seed else part
-            arrays.setdefault(data, {}).setdefault(model, []).append(array)
+    for result in results[::-1]:
+        of_run: dict[str, dict[str, list[NDArray[Any]]]] = {}
+        for name in sorted(name for name in result.arrays if name.endswith(f"|{part}")):
+            data, *model, _ = name.split("|")
+            of_model = of_run.setdefault(data, {}).setdefault((model or [part])[0], [])
+            of_model.append(result.arrays[name])
+        arrays |= of_run
     return arrays
 
 
-def not_trained_here(
-    landscapes: Mapping[str, Mapping[str, list[NDArray[Any]]]], trained: Mapping[str, Any]
-) -> tuple[list[list[NDArray[Any]]], list[str]]:
-    """Return a row of landscapes of networks of other data than those of `trained`, and names."""
-    others = {data: maps for data, maps in landscapes.items() if data not in trained}
-    found = [(name, maps[0]) for of_data in others.values() for name, maps in of_data.items()]
-    return [[array for _, array in found]], [name_of(name) for name, _ in found]
+def mean_maps(results: Sequence[Results], part: str) -> dict[str, dict[str, NDArray[Any]]]:
+    """Return the means over seeds of `arrays_by_data`."""
+    found = arrays_by_data(results, part).items()
+    return {data: {m: np.mean(maps, axis=0) for m, maps in by.items()} for data, by in found}
+
+
+def untrained(panel: Mapping[str, Any], seed: int = 0) -> torch.Tensor:
+    """Return the landscape that its paths give a network of a panel before any training."""
+    shape, options = image_shape(panel["data"]), panel.get("network_options", {})
+    network = build_network(panel["network"], shape, 10, options=options, seed=seed)
+    return scaled_norm(path_counts(network, shape, squared=True))
 
 
 def training_curves(
@@ -245,7 +304,7 @@ def squared_gradients(arrays: Arrays) -> pd.DataFrame:
     """Return squared gradients of convolutions at initialisation, and what the paths predict."""
     rows = []
     for kind in ("convolutions", "convolutions with ReLU"):
-        mean, paths = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "paths"))
+        mean, _, paths = (arrays[f"initialisation|{kind}|{p}"] for p in PARTS)
         for model, curve in [("estimates", m[0]) for m in mean] + [("from the paths", paths[0])]:
             columns = {"data": kind, "model": model, "value": curve}
             rows.append(pd.DataFrame(columns).rename_axis("position").reset_index())
@@ -256,28 +315,12 @@ def theory_table(arrays: Arrays, table: pd.DataFrame) -> pd.DataFrame:
     """Return how near squared gradients at initialisation come to what the paths predict."""
     rows = []
     for kind, values in select(table, "path_correlation").groupby("network", sort=False)["value"]:
-        parts = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "error", "paths"))
-        mean, error, paths = parts
+        mean, error, paths = (arrays[f"initialisation|{kind}|{p}"] for p in PARTS)
         inside = np.abs(mean - paths) < 1.96 * error.clip(1e-300)
-        row = {"network": name_of(kind)}
-        row["95% bands that hold the prediction"] = f"{inside.mean():.0%}"
-        row["mean / predicted mean"] = f"{mean.mean() / paths.mean():.2f}"
-        row["correlation with the path counts"] = f"{values.mean():.3f} (least {values.min():.3f})"
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def checkerboards(boards: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
-    """Return how far path counts of images of 224 x 224, with a mean of one, are from flat."""
-    rows = []
-    for name, board in boards.items():
-        high, low = np.quantile(board[56:168, 56:168], [0.99, 0.01])
-        row = {"network": name, "largest / mean": board.max()}
-        row["99% / 1% quantile of the middle"] = high / low
-        row["corner / mean"] = board[0, 0]
-        unit = torch.from_numpy(board / np.sqrt((board**2).mean()))
-        rows.append(row | {"TV": float(total_variation(unit))})
-    return pd.DataFrame(rows)
+        row = {"network": name_of(kind), "95% bands that hold the prediction": inside.mean()}
+        row |= {"mean / predicted mean": mean.mean() / paths.mean()}
+        rows.append(row | {"correlation with the path counts": values.mean()})
+    return pd.DataFrame(rows).round(3)
 
 
 def middles(table: pd.DataFrame, panels: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -294,28 +337,8 @@ def middles(table: pd.DataFrame, panels: Sequence[Mapping[str, Any]]) -> pd.Data
     rows = []
     for panel in panels:
         trained = select(table, "centre_to_rim", label(panel), "none")
-        trained = trained[(trained["epochs"] == 0) & (trained["network"] == "resnet")]
-        if panel["network"] != "resnet" or "marked" in panel or trained.empty:
-            continue
-        shape, options = image_shape(panel["data"]), panel.get("network_options", {})
-        untrained = build_network(panel["network"], shape, 10, options=options, seed=0)
-        board = path_counts(untrained, shape, squared=True)[0]
-        row = {"data": name_of(label(panel)), "untrained": float(centre_to_rim(board))}
-        rows.append(row | {"trained": tables.mean_text(trained["value"], ".2f")})
+        if panel["network"] == "resnet" and "marked" not in panel and len(trained):
+            before = float(centre_to_rim(untrained(panel)))
+            row = {"data": name_of(label(panel)), "untrained": before}
+            rows.append(row | {"trained": tables.mean_text(trained["value"], ".2f")})
     return pd.DataFrame(rows)
-
-
-def location_maps(
-    results: Sequence[Results], models: Sequence[str]
-) -> tuple[list[list[NDArray[Any] | None]], list[list[str]]]:
-    """Return mean accuracy by shift, a row a data set, and in words in the middle and least."""
-    accuracy = arrays_by_data(results, "accuracy").values()
-    maps = [[np.mean(by[m], axis=0) if m in by else None for m in models] for by in accuracy]
-    notes = [
-        [
-            "" if m is None else f"middle {m[len(m) // 2, len(m) // 2]:.2f}\nleast {m.min():.2f}"
-            for m in row
-        ]
-        for row in maps
-    ]
-    return maps, notes

@@ -1,5 +1,7 @@
 """The units of the chapter on importance landscapes, its rows, and what its page says of them."""
 
+import itertools
+
 import pandas as pd
 import pytest
 import torch
@@ -14,35 +16,18 @@ from suite.store import archive_path, read_archive
 from suite.units import Measurement, Pretrained, Training, identity, training_of
 
 PANEL = {"data": "digits-centred", "network": "resnet", "epochs": 3, "n_train": 50}
-PARAMETERS = {
-    "panels": [PANEL],
-    "pretrained": [],
-    "alphas": [10],
-    "interval": 5,
-    "seeds": [0, 1],
-    "few_seeds": 1,
-    "compared": ["none", "target 10"],
-    "checked": ["target 10"],
+PARAMETERS = {"panels": [PANEL], "pretrained": [], "alphas": [10], "interval": 5, "seeds": [0, 1]}
+PARAMETERS |= {"few_seeds": 1, "compared": ["none", "target 10"], "checked": ["target 10"]}
+PARAMETERS |= {
     "learning_rate": 0.1,
     "batch_size": 10,
     "early_epochs": [1, 2],
     "printed_alphas": [1],
-    "n_landscape": 20,
-    "n_pretrained": 8,
-    "n_draws_pretrained": 3,
-    "block": 4,
-    "block_pretrained": 32,
-    "n_location": 30,
-    "categories": ["weather", "digital"],
-    "levels": [2, 4],
-    "n_corrupted": 4,
-    "n_ablated": 5,
-    "n_baselines": 2,
-    "n_steps": 3,
-    "stride": 16,
-    "n_draws": 12,
-    "theory_seeds": 1,
 }
+PARAMETERS |= {"n_landscape": 20, "n_pretrained": 8, "n_draws_pretrained": 3, "block": 4}
+PARAMETERS |= {"block_pretrained": 32, "n_location": 30, "categories": ["weather", "digital"]}
+PARAMETERS |= {"levels": [2, 4], "n_corrupted": 4, "n_ablated": 5, "n_baselines": 2, "n_steps": 3}
+PARAMETERS |= {"stride": 16, "n_draws": 12, "theory_seeds": 1}
 ANYWHERE = PANEL | {"data": "digits-anywhere"}
 
 
@@ -55,7 +40,7 @@ def trainings(found):
 
 
 class TestUnits:
-    def test_every_model_is_trained_and_those_that_are_not_compared_with_few_seeds(self):
+    def test_models_and_their_seeds(self):
         full = trainings(units(PANEL))
         assert [(t.epochs, t.seed) for t in full] == [(3, 0), (3, 1)] * 2 + [(3, 0)]
         assert [t.penalties for t in full[::2]] == [
@@ -65,17 +50,16 @@ class TestUnits:
         ]
         assert {(t.learning_rate, t.batch_size, t.n_train) for t in full} == {(0.1, 10, 50)}
 
-    def test_a_panel_names_models_and_those_with_few_seeds_and_its_own_settings(self):
+    def test_models_of_a_panel(self):
         panel = PANEL | {"models": ["none", "target 10"], "few": ["target 10"], "batch_size": 7}
         full = trainings(units(panel))
         assert [(bool(t.penalties), t.seed) for t in full] == [(False, 0), (False, 1), (True, 0)]
         assert {t.batch_size for t in full} == {7}
 
-    def test_a_model_of_a_panel_may_have_seeds_of_its_own(self):
+    def test_seeds_of_a_model(self):
         panel = PANEL | {"models": ["none", "target 10"], "seeds_of": {"target 10": [1, 5, 7]}}
-        full = trainings(units(panel))
-        assert [t.seed for t in full if not t.penalties] == [0, 1]
-        assert [t.seed for t in full if t.penalties] == [1, 5, 7]
+        found = [(bool(t.penalties), t.seed) for t in trainings(units(panel))]
+        assert found == [(False, 0), (False, 1), (True, 1), (True, 5), (True, 7)]
         anywhere = ANYWHERE | {"models": panel["models"], "seeds_of": panel["seeds_of"]}
         found = [u for u in units(anywhere) if isinstance(u, Measurement)]
         pairs = {
@@ -83,7 +67,7 @@ class TestUnits:
         }
         assert pairs == {(0, 1), (1, 1)}  # seeds that both have
 
-    def test_a_model_of_a_panel_may_be_paired_for_some_of_its_seeds(self):
+    def test_paired_seeds(self):
         panel = ANYWHERE | {"models": ["none", "target 10"], "paired_seeds": {"target 10": [1]}}
         found = [unit for unit in units(panel) if isinstance(unit, Measurement)]
         paired = [unit for unit in found if "beside" in unit.settings]
@@ -91,13 +75,13 @@ class TestUnits:
         alone = [unit for unit in found if unit.metric == "corrupted_accuracy"]
         assert {unit.training.seed for unit in alone} == {0, 1}
 
-    def test_models_of_a_panel_may_be_marked_as_trained_otherwise(self):
+    def test_marked_models(self):
         slow = PANEL | {"models": ["none", "target 10"], "marked": "slow", "learning_rate": 0.01}
         plan = pilcro.plan(PARAMETERS | {"panels": [slow | {"checked": [], "early": []}]})
         assert {one.labels["model"] for one in plan} == {"none, slow", "target 10, slow"}
         assert {one.unit.learning_rate for one in plan if isinstance(one.unit, Training)} == {0.01}
 
-    def test_curves_are_of_shorter_trainings_of_the_models_that_are_compared(self):
+    def test_curves(self):
         measured = [unit for unit in units(PANEL | {"early": [2]}) if isinstance(unit, Measurement)]
         early = [unit for unit in measured if unit.training.epochs == 2]
         assert {(tuple(u.training.penalties), u.training.seed) for u in early} == {
@@ -106,7 +90,7 @@ class TestUnits:
         names = {(unit.metric, unit.settings.get("part")) for unit in early}
         assert names == {("accuracy", None), ("flatness", "tv"), ("flatness", "block_tv")}
 
-    def test_as_printed_the_strength_is_multiplied_by_the_number_of_positions(self):
+    def test_equation_9_as_printed(self):
         printed = units(PANEL)[-1]
         settings = {"strength": 32.0 * 32.0, "every": 5}
         assert printed.training.penalties == {"landscape_target": settings}
@@ -114,15 +98,12 @@ class TestUnits:
         last = units(PANEL | {"crop_padding": 4})[-1]
         assert last.training.penalties["landscape_curvature"]["strength"] == 10
 
-    def test_robustness_is_measured_of_some_models_on_what_two_networks_classify_right(self):
+    def test_robustness_beside_another_network(self):
         found = [u for u in units(ANYWHERE) if isinstance(u, Measurement)]
         beside = [u for u in found if "beside" in u.settings]
         kinds = {(u.metric, u.settings.get("category"), u.settings.get("level")) for u in beside}
-        assert kinds == {("ablation_auc", None, None)} | {
-            ("corruption_robustness", category, level)
-            for category in ("weather", "digital")
-            for level in (2, 4)
-        }
+        corrupted = itertools.product(["corruption_robustness"], ["weather", "digital"], [2, 4])
+        assert kinds == {("ablation_auc", None, None), *corrupted}
         for unit in beside:
             penalties = [
                 list(one["penalties"]) if "penalties" in one else []
@@ -130,11 +111,10 @@ class TestUnits:
             ]
             assert sorted(penalties) == [[], ["landscape_target"]]
             assert unit.settings["beside"]["seed"] == unit.training.seed
-        assert not [
-            u for u in units(PANEL) if "beside" in getattr(u, "settings", {})
-        ]  # on centred digits nothing is lost
+        alone = [u for u in units(PANEL) if "beside" in getattr(u, "settings", {})]
+        assert not alone  # on centred digits nothing is lost
 
-    def test_networks_that_are_not_trained_here_have_classes_drawn(self):
+    def test_pretrained_networks(self):
         found = units(pretrained=[["imagenet-samples", "efficientnet_lite0"]])
         network = Pretrained(data="imagenet-samples", network="efficientnet_lite0")
         assert {unit.training for unit in found} == {network}
@@ -182,23 +162,18 @@ def collected():
 
 
 class TestCollect:
-    def test_names_models_and_puts_cropping_into_the_data(self, collected):
+    def test_models_and_cropping(self, collected):
         _, rows, _ = collected
         full = rows[rows["metric"] == "cross_entropy"]
         assert len(full) == 5 + 5 + 4
         models = full.groupby("data", sort=False)["model"].unique().map(list).to_dict()
-        assert models == {
-            "digits-centred": ["none", "target 10", "curvature 10"],
-            "digits-anywhere": ["none", "target 10", "curvature 10"],
-            "digits-centred-cropped": ["none", "target 10"],
-        }
-        assert set(zip(full["model"], full["penalty"], full["alpha"])) == {
-            ("none", "none", 0.0),
-            ("target 10", "target", 10.0),
-            ("curvature 10", "curvature", 10.0),
-        }
+        every = ["none", "target 10", "curvature 10"]
+        expected = dict.fromkeys(["digits-centred", "digits-anywhere"], every)
+        assert models == expected | {"digits-centred-cropped": every[:2]}
+        kinds = {(m, m.split()[0], float(m.partition(" ")[2] or 0)) for m in full["model"]}
+        assert set(zip(full["model"], full["penalty"], full["alpha"])) == kinds
 
-    def test_every_row_of_a_network_has_its_tv(self, collected):
+    def test_tv_of_each_row(self, collected):
         _, rows, _ = collected
         tv = rows[rows["metric"] == "tv"].set_index(pilcro.NETWORK)["value"]
         for metric in ("accuracy", "noise", "training_loss"):
@@ -206,7 +181,7 @@ class TestCollect:
             names = list(of_metric[pilcro.NETWORK].itertuples(index=False, name=None))
             assert of_metric["tv"].tolist() == tv.loc[names].tolist()
 
-    def test_curves_keep_their_epochs_and_the_rest_has_none(self, collected):
+    def test_epochs_of_curves(self, collected):
         _, rows, _ = collected
         epochs = rows.groupby("metric")["epochs"].unique().map(sorted)
         for metric in ("accuracy_early", "tv_early", "block_tv_early"):
@@ -216,18 +191,17 @@ class TestCollect:
         assert rows[rows["metric"] == "path_correlation"]["n"].unique().tolist() == [12]
         assert "importance_landscape" not in set(rows["metric"])
 
-    def test_robustness_has_a_row_a_category_level_and_pair(self, collected):
+    def test_robustness(self, collected):
         computed, rows, _ = collected
         robust = rows[rows["metric"] == "robustness"]
         assert set(robust["data"]) == {"digits-anywhere"}
         assert set(robust["pair"]) == {"target 10"}
-        assert set(zip(robust["category"], robust["level"])) == {
-            (category, level) for category in ("weather", "digital") for level in (2, 4)
-        }
+        expected = set(itertools.product(("weather", "digital"), (2, 4)))
+        assert set(zip(robust["category"], robust["level"])) == expected
         assert robust.groupby(["model", "seed"]).size().tolist() == [4] * 4
         assert len(robust) == (computed["metric"] == "corruption_robustness").sum()
 
-    def test_accuracy_by_location_has_middle_edge_and_what_is_lost(self, collected):
+    def test_accuracy_by_location(self, collected):
         _, rows, arrays = collected
         names = ["accuracy_in_the_middle", "accuracy_at_edge", "lost_at_edge"]
         one = rows[(rows["data"] == "digits-centred") & (rows["model"] == "target 10")]
@@ -235,18 +209,17 @@ class TestCollect:
         assert one[names].tolist() == [1.0, 0.25, 0.75]
         assert arrays["digits-centred|target 10|1|accuracy"][2, 2] == 1
 
-    def test_landscapes_of_all_seeds_and_of_other_networks_are_there(self, collected):
+    def test_landscapes(self, collected):
         _, _, arrays = collected
         found = {name for name in arrays if name.endswith("|landscape")}
         assert {f"digits-centred|none|{seed}|landscape" for seed in (0, 1)} < found
         assert "imagenet-samples|efficientnet_lite0|0|landscape" in found
         assert "digits-anywhere|none, beside target 10|1|landscape" in found  # the curve's, faked
-        assert {name for name in arrays if name.endswith("|target")} == {
-            f"{data}|target"
-            for data in ("digits-centred", "digits-anywhere", "digits-centred-cropped")
-        }
+        targets = {name for name in arrays if name.endswith("|target")}
+        data = ("digits-centred", "digits-anywhere", "digits-centred-cropped")
+        assert targets == {f"{name}|target" for name in data}
 
-    def test_what_claims_compare_stands_beside_centred_digits(self, collected):
+    def test_what_claims_compare(self, collected):
         _, rows, _ = collected
         beside = rows[rows["data"] == "digits-centred"]
         pairs = {
@@ -317,7 +290,7 @@ class TestWhatThePageSaysWithoutAVerdict:
         assert found == {("13356a8", False), ("c754859", True)}
 
 
-def test_the_paper_profile_can_be_decided_and_trains_nothing_twice():
+def test_paper_profile():
     p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "paper", {}))
     plan = pilcro.plan(p)
     rows = plan.labels().assign(seed=[training_of(unit).seed for unit in plan.units()])
@@ -328,7 +301,7 @@ def test_the_paper_profile_can_be_decided_and_trains_nothing_twice():
     assert set(rows["pair"]) - {""} == set(rows["model"]) - {"none"}
 
 
-def test_a_panel_may_have_parameters_for_itself():
+def test_parameters_of_a_panel():
     tuned = {"models": ["none", "curvature 10"], "checked": [], "warm_up": 5, "shift": 2}
     tuned |= {"n_landscape": 7, "block": 14, "early": [], "few": []}
     panel = {"data": "digits-anywhere", "network": "resnet", "epochs": 1}

@@ -148,11 +148,11 @@ class TestPublished:
             rows("accuracy", "target 10", [0.9, 0.1]), rows("accuracy_printed", "target 10", [0.2])
         )
         found = tables.printed_equation(table)
-        assert found.iloc[0].tolist()[-2:] == [0.9, 0.2]
+        assert found.iloc[0].tolist()[-2:] == ["0.9", "0.2"]
 
 
 class TestCurves:
-    def test_arrays_are_found_by_their_last_part(self):
+    def test_arrays_by_their_last_part(self):
         first = results(a__none__0__curve=[1.0], a__none__1__curve=[2.0], a__target=[3.0])
         second = results(b__none__0__curve=[4.0], b__none__0__counts=[5.0])
         assert tables.arrays_by_data([first, second], "curve") == {
@@ -161,7 +161,7 @@ class TestCurves:
         }
         assert tables.arrays_by_data([first, second], "target") == {"a": {"target": [[3.0]]}}
 
-    def test_training_curves_end_with_the_epochs_of_the_panel(self):
+    def test_training_curves(self):
         cropped = f"{DATA}-cropped"
         table = frame(
             rows("accuracy_early", "none", [0.1, 0.2], epochs=2),
@@ -194,7 +194,7 @@ class TestCurves:
         shown = tables.as_it_is(table)
         assert shown.iloc[0].tolist()[1:] == ["lite", "as it is", "0.25", "2"]
 
-    def test_ablation_curves_go_from_none_to_all_pixels(self):
+    def test_ablation_curves(self):
         arrays = {f"a__none__{seed}__curve": [1.0, 0.5, seed] for seed in (0, 1)}
         arrays |= {f"a__none__{seed}__counts": [0, 8, 32] for seed in (0, 1)}
         found = tables.ablation_curves([results(**arrays)])
@@ -202,7 +202,7 @@ class TestCurves:
         assert found["value"].tolist() == [1, 0.5, 0, 1, 0.5, 1]
         assert set(zip(found["data"], found["model"])) == {("a", "none")}
 
-    def test_shares_of_paths_are_in_units_of_sigma(self):
+    def test_shares_of_paths(self):
         found = tables.shares_of_paths((1, 2))
         one = found[found["model"] == "1 layers"]
         sigma = math.sqrt(2 / 3)
@@ -226,14 +226,14 @@ class TestTheory:
         }.items()
     }
 
-    def test_curves_are_of_every_estimate_and_of_the_paths(self):
+    def test_squared_gradients(self):
         found = tables.squared_gradients(self.ARRAYS)
         found = found[found["data"] == "convolutions"]
         assert found["position"].tolist() == [0, 1] * 3
         assert found["value"].tolist() == [1, 2, 3, 8, 2, 3]
         assert found["model"].tolist() == [*["estimates"] * 4, *["from the paths"] * 2]
 
-    def test_the_table_counts_bands_that_hold_the_prediction(self):
+    def test_theory_table(self):
         table = frame(rows("path_correlation", "none", [0.9, 0.7], network="convolutions"))
         arrays = self.ARRAYS | {"initialisation|convolutions|error": np.full((2, 1, 2), 0.6)}
         found = tables.theory_table(arrays, table)

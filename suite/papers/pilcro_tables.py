@@ -27,7 +27,9 @@ ALPHAS = (0.1, 1, 3, 10, 100)
 MODELS = ["none", *(f"{penalty} {a}" for penalty in ("target", "curvature") for a in ALPHAS)]
 FLATNESS = "accuracy tv noise tv_less_noise block_tv centre_to_rim target_distance".split()
 TITLES: dict[str, str] = NAMES["pilcro"]["titles"]
-TITLES |= {f"robustness, {category}": category for category in CORRUPTIONS}
+TITLES |= {
+    f"{metric}, {c}": c for metric in ("robustness", "corrupted_accuracy") for c in CORRUPTIONS
+}
 PARTS = ("mean", "error", "paths")
 Arrays = Mapping[str, NDArray[Any]]
 Model = str | tuple[str, str]  # a kind of model, or two that are compared
@@ -224,7 +226,9 @@ def printed_equation(table: pd.DataFrame) -> pd.DataFrame:
     mean = select(table, "accuracy").set_index(keys)["value"].rename("mean over positions")
     rows = select(table, "accuracy_printed").join(mean, on=keys)
     rows = rows.assign(data=rows["data"].map(name_of))
-    return rows[[*keys, mean.name, "value"]].rename(columns={"value": "sum, as printed"})
+    return (
+        rows[[*keys, mean.name, "value"]].rename(columns={"value": "sum, as printed"}).astype(str)
+    )
 
 
 def arrays_by_data(

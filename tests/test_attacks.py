@@ -20,6 +20,7 @@ FAST = {
 }
 each_attack = pytest.mark.parametrize("name", ATTACKS)
 each_gradient_attack = pytest.mark.parametrize("name", ["fgsm", "pgd"])
+each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])
 
 
 def generator(seed=0):
@@ -64,25 +65,53 @@ def size(change, norm):
     return change.abs().amax(1) if norm == "linf" else change.norm(dim=1)
 
 
-@each_gradient_attack
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_predictions_change_where_the_worst_perturbation_changes_them(name, norm):
-    w, x = weight(), images()
+def assert_changes_what_the_worst_changes(name, norm="linf", *, near=0.95, scale=1.0, **settings):
+    """Attack 40 images on both sides of the boundary; `near` is a share of what can be reached."""
+    w, x = weight(constant=settings.get("parts") == ["square"]), images()
     epsilon = 0.01 if norm == "linf" else 0.1
-    reach = epsilon * dual_norm(w, norm)
-    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).median()))
+    reach = scale * epsilon * dual_norm(w, norm)
+    # No image lies on the boundary itself, where FAB's smallest change rounds to none.
+    network = Linear(w, 0.1 * reach / scale - float((x.flatten(1) @ w.flatten()).median()))
+    for parameter in network.parameters():
+        parameter.data *= scale
     margin = network(x)[:, 0].abs().detach()
-    near, far = margin < 0.95 * reach, margin > 1.001 * reach
-    assert near.sum() > 5
+    changed, far = margin < near * reach, margin > 1.001 * reach
+    assert changed.sum() > 5
     assert far.sum() > 5
-    found = run(name, network, x, torch.zeros(40).long(), epsilon=epsilon, norm=norm)
-    assert not found.unchanged[near].any()
+    found = run(name, network, x, torch.zeros(40).long(), epsilon=epsilon, norm=norm, **settings)
+    assert not found.unchanged[changed].any()
     assert found.unchanged[far].all()
     assert (size(found.images - x, norm) <= epsilon * (1 + 1e-4)).all()
 
 
-@pytest.mark.parametrize("name", ["fgsm", "pgd"])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+class TestPredictionsChangeWhereTheWorstPerturbationChangesThem:
+    @each_gradient_attack
+    @each_norm
+    def test_by_gradients(self, name, norm):
+        assert_changes_what_the_worst_changes(name, norm)
+
+    @pytest.mark.parametrize(
+        ("part", "norm"),
+        [(part, norm) for part in attacks.AUTO_ATTACK for norm in ("linf", "l2")][:-1],
+    )
+    def test_by_parts_of_the_ensemble(self, part, norm):
+        settings = {"parts": [part], "steps": 20, "queries": 300}
+        settings |= {"near": 0.5} if part == "square" else {}
+        assert_changes_what_the_worst_changes("auto_attack", norm, **settings)
+
+
+def test_an_ensemble_changes_what_the_worst_perturbation_changes():
+    assert_changes_what_the_worst_changes("auto_attack")
+
+
+def test_small_logits_do_not_hide_a_network_from_the_aimed_attack():
+    """Cross-entropy of logits of 1e-9 has gradients that round to the same; their ratio has not."""
+    settings = {"parts": ["apgd-t"], "steps": 20}
+    assert_changes_what_the_worst_changes("auto_attack", scale=1e-9, **settings)
+
+
+@each_gradient_attack
+@each_norm
 def test_the_perturbation_is_the_worst_one(name, norm):
     w, x = weight(), images(3)
     network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
@@ -123,49 +152,6 @@ def test_attacks_by_queries_reach_the_known_bound(settings):
             assert float(size(found.images - x[b : b + 1], "linf")) <= epsilon * (1 + 1e-4)
 
 
-def test_an_ensemble_changes_what_the_worst_perturbation_changes():
-    w, x = weight(), images()
-    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).median()))
-    margin, reach = network(x)[:, 0].abs().detach(), 0.01 * dual_norm(w, "linf")
-    found = run("auto_attack", network, x, torch.zeros(40).long(), epsilon=0.01)
-    assert not found.unchanged[margin < 0.95 * reach].any()
-    assert found.unchanged[margin > 1.001 * reach].all()
-
-
-@pytest.mark.parametrize("part", attacks.AUTO_ATTACK)
-def test_each_part_of_the_ensemble_changes_what_the_worst_perturbation_changes(part):
-    w, x = weight(constant=part == "square"), images()
-    reach = 0.01 * dual_norm(w, "linf")
-    # No image lies on the boundary itself, where FAB's smallest change rounds to none.
-    offset = 0.1 * reach - float((x.flatten(1) @ w.flatten()).median())
-    network = Linear(w, offset=offset)
-    margin = network(x)[:, 0].abs().detach()
-    near = margin < (0.5 if part == "square" else 0.95) * reach
-    assert near.sum() > 5
-    settings = {"parts": [part], "steps": 20, "queries": 300}
-    found = run("auto_attack", network, x, torch.zeros(40).long(), epsilon=0.01, **settings)
-    assert not found.unchanged[near].any()
-    assert found.unchanged[margin > 1.001 * reach].all()
-    assert (size(found.images - x, "linf") <= 0.01 * (1 + 1e-4)).all()
-
-
-@pytest.mark.parametrize("part", ["apgd-ce", "apgd-t", "fab-t"])
-def test_parts_of_the_ensemble_keep_to_a_euclidean_ball(part):
-    w, x = weight(), images()
-    reach = 0.1 * dual_norm(w, "l2")
-    # No image lies on the boundary itself, where FAB's smallest change rounds to none.
-    offset = 0.1 * reach - float((x.flatten(1) @ w.flatten()).median())
-    network = Linear(w, offset=offset)
-    margin = network(x)[:, 0].abs().detach()
-    near = margin < 0.95 * reach
-    assert near.sum() > 5
-    settings = {"epsilon": 0.1, "norm": "l2", "parts": [part], "steps": 20}
-    found = run("auto_attack", network, x, torch.zeros(40).long(), **settings)
-    assert not found.unchanged[near].any()
-    assert found.unchanged[margin > 1.001 * reach].all()
-    assert (size(found.images - x, "l2") <= 0.1 * (1 + 1e-4)).all()
-
-
 def test_an_image_withstands_an_ensemble_if_it_withstands_all_and_is_not_attacked_again(
     monkeypatch,
 ):
@@ -198,19 +184,7 @@ def test_an_image_withstands_an_ensemble_if_it_withstands_all_and_is_not_attacke
     assert found.images[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.5, 0.0]
 
 
-def test_small_logits_do_not_hide_a_network_from_the_aimed_attack():
-    """Cross-entropy of logits of 1e-9 has gradients that round to the same; their ratio has not."""
-    w, x = weight(), images()
-    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).median()))
-    network[1].weight.data *= 1e-9
-    network[1].bias.data *= 1e-9
-    margin, reach = network(x)[:, 0].abs().detach(), 1e-11 * dual_norm(w, "linf")
-    settings = {"epsilon": 0.01, "parts": ["apgd-t"], "steps": 20}
-    found = run("auto_attack", network, x, torch.zeros(40).long(), **settings)
-    assert not found.unchanged[margin < 0.95 * reach].any()
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@each_norm
 @pytest.mark.parametrize("shape", [(16, 8), (8, 16), (40, 6)])
 def test_square_attacks_oblong_images(shape, norm):
     """The network looks at one corner, which some square must have covered."""
@@ -350,23 +324,35 @@ def test_epsilon_that_does_not_fit_the_range_is_refused(name, epsilon):
         run(name, Linear(weight()), images(2), torch.zeros(2).long(), epsilon=epsilon)
 
 
-def test_what_else_is_refused():
-    network, x, labels = Linear(weight()), images(2), torch.zeros(2).long()
+REFUSED = {
+    "norm": (fgsm, {"norm": "l1"}, UsageError, "unknown norm 'l1'"),
+    "steps": (pgd, {"steps": 0}, ValueError, "steps: expected a positive number, got 0"),
+    "parts": (
+        auto_attack,
+        {"parts": ["apgd-ce", "fab"]},
+        UsageError,
+        "unknown part of AutoAttack 'fab': did you mean 'fab-t'",
+    ),
+    "none": (auto_attack, {"parts": []}, UsageError, r"parts: expected some of .*, got none"),
+}
+
+
+@pytest.mark.parametrize(("attack", "settings", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_settings_are_refused(attack, settings, error, message):
+    given = {"epsilon": 0.1} | ({} if attack is fgsm else {"generator": generator()}) | settings
+    with pytest.raises(error, match=message):
+        attack(Linear(weight()), images(2), torch.zeros(2).long(), **given)
+
+
+def test_networks_that_cannot_be_attacked_are_refused():
+    network, given = Linear(weight()), (images(2), torch.zeros(2).long())
     settings = {"epsilon": 0.1, "generator": generator()}
-    with pytest.raises(UsageError, match="unknown norm 'l1'"):
-        fgsm(network, x, labels, epsilon=0.1, norm="l1")
-    with pytest.raises(ValueError, match="steps: expected a positive number, got 0"):
-        pgd(network, x, labels, steps=0, **settings)
     two = nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE * SIDE, 2))
     with pytest.raises(ValueError, match="four classes or more for 'apgd-t', got 2; leave it out"):
-        auto_attack(two, x, labels, **settings)
-    with pytest.raises(UsageError, match="unknown part of AutoAttack 'fab': did you mean 'fab-t'"):
-        auto_attack(network, x, labels, parts=["apgd-ce", "fab"], **settings)
-    with pytest.raises(UsageError, match=r"parts: expected some of apgd-ce, .*, got none"):
-        auto_attack(network, x, labels, parts=[], **settings)
+        auto_attack(two, *given, **settings)
     network[1].bias.data[0] = torch.nan
     with pytest.raises(ValueError, match="model: expected finite logits"):
-        auto_attack(network, x, labels, **settings)
+        auto_attack(network, *given, **settings)
 
 
 def test_the_largest_euclidean_change_is_that_of_the_whole_image():

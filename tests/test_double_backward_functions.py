@@ -9,7 +9,7 @@ from torch import nn
 
 from reglib.double_backward import fast_double_backward
 from reglib.double_backward.layers import FastLayers
-from tests.double_backward import cases, in_general_position, randn
+from tests.double_backward import Net, cases, in_general_position, randn
 
 CONVOLUTIONS = {
     "plain": {"kernel_size": 3},
@@ -42,6 +42,7 @@ NORMS = {
 ACTIVATIONS = {
     "relu": nn.ReLU(),
     "relu6": nn.ReLU6(),
+    "relu6 by its function": Net(lambda net, x: F.relu6(x)),
     "hardtanh": nn.Hardtanh(-0.5, 0.7),
     "leaky relu": nn.LeakyReLU(0.2),
     "leaky relu, negative slope": nn.LeakyReLU(-0.2),
@@ -61,7 +62,7 @@ POOLS = {
 
 
 def check_layer(layer, x):
-    """Check first, second and third derivatives by the input and all parameters."""
+    """Check output, first, second and third derivatives by the input and all parameters."""
     layer = in_general_position(layer.double())
     names = [name for name, _ in layer.named_parameters()]
     values = [p.detach().requires_grad_() for p in layer.parameters()]
@@ -73,6 +74,7 @@ def check_layer(layer, x):
             return torch.func.functional_call(layer, state, (x,))
 
     y = function(x, *values)
+    torch.testing.assert_close(y, copy.deepcopy(layer)(x), rtol=1e-12, atol=1e-12)
     assert torch.autograd.gradcheck(function, (x, *values))
     assert torch.autograd.gradgradcheck(function, (x, *values), randn(*y.shape).requires_grad_())
     gy = randn(*y.shape, seed=3).requires_grad_()
@@ -147,7 +149,7 @@ def test_cuda_gives_the_second_derivatives_of_the_cpu(case, layout):
 
 @cases(ACTIVATIONS)
 def test_activation(case):
-    check_layer(case, randn(2, 7))
+    check_layer(case, 6 * randn(2, 7))  # on all pieces
 
 
 @cases(POOLS)

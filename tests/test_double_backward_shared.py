@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import io
 import pickle
 import threading
 import weakref
@@ -146,16 +145,6 @@ class TestMemory:
     @both
     def test_holds_one_class_of_views_for_a_class(self, make):
         assert type(make(conv_and_norm())) is type(make(conv_and_norm(5)))
-
-    @both
-    def test_is_saved_and_loaded_with_both_names(self, make):
-        net = nn.Sequential(top_gap(), nn.Identity()).eval()
-        x, file = randn(2, 2, 16, 16), io.BytesIO()
-        torch.save(nn.ModuleList([make(net), net]), file)
-        file.seek(0)
-        view, loaded = torch.load(file, weights_only=False)
-        close(view(x), stock(net)(x))
-        close(loaded(x), stock(net)(x))
 
 
 class Methods(nn.Module):
@@ -398,6 +387,7 @@ class TestChanges:
         view(x)
         for index in (0, 3, 6):
             case(net[index])
+        assert not folding_of(net).folded
         for _ in range(3):
             with torch.no_grad():
                 got = view(x)
@@ -567,6 +557,14 @@ class TestHooks:
             results.append(seen)
         assert results[0]
         close(results[1], results[0])
+
+    def test_may_keep_an_output_that_is_differentiated_by(self):
+        net, kept, results = nn.Sequential(*conv_and_norm()[:2]), [], []
+        net[0].register_forward_hook(lambda module, given, out: kept.append(out))
+        for model in (evaluation_mode(net), stock(net)):
+            loss = model(images()).square().sum()
+            results.append(torch.autograd.grad(loss, kept[-1])[0])
+        close(*results)
 
     def test_that_change_what_a_block_hands_on_are_heard(self):
         conv, norm, _ = conv_and_norm()

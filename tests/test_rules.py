@@ -20,6 +20,7 @@ from suite.evidence.rules import (
 from suite.evidence.statistics import Interval
 
 ALPHAS = np.logspace(2, 10, 33)
+NONE = {"unit": "network", "size": 0.5, "x": "alpha"}
 
 
 def frame_of(values, x=ALPHAS, seed=0, **columns):
@@ -100,41 +101,31 @@ class TestWords:
         assert words.count(word) >= 45
 
 
+LOSS, WITHIN = {"bound": -0.01}, {"sign": 0, "bound": 0.5}
+ABOVE_HALF = {"bound": 0.5, "null": 0.5, "least": 0.0}
+LEVEL = {"bound": 0.5, "null": 0.0, "least": 0.5}
+
+
 @pytest.mark.parametrize(
-    ("low", "high", "word"),
+    ("settings", "low", "high", "word"),
     [
-        (-0.005, 0.02, HOLDS),
-        (-0.009, -0.008, HOLDS),
-        (-0.05, -0.02, CONTRADICTED),
-        (-0.05, 0.01, INCONCLUSIVE),
+        (LOSS, -0.005, 0.02, HOLDS),  # a loss that counts as none
+        (LOSS, -0.009, -0.008, HOLDS),
+        (LOSS, -0.05, -0.02, CONTRADICTED),
+        (LOSS, -0.05, 0.01, INCONCLUSIVE),
+        (WITHIN, -0.2, 0.3, HOLDS),
+        (WITHIN, 0.6, 0.9, CONTRADICTED),
+        (WITHIN, 0.2, 0.8, INCONCLUSIVE),
+        (ABOVE_HALF, 0.6, 0.7, HOLDS),
+        (ABOVE_HALF, 0.1, 0.2, CONTRADICTED),
+        (LEVEL, 0.1, 0.2, SMALLER),
+        (LEVEL, -0.2, 0.2, NO_EFFECT),
+        (LEVEL, -0.6, -0.1, CONTRADICTED),
+        (LEVEL, 0.4, 0.6, INCONCLUSIVE),
     ],
 )
-def test_words_of_a_loss_that_counts_as_none(low, high, word):
-    assert decide(found(low, high, bound=-0.01)).word == word
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(-0.2, 0.3, HOLDS), (0.6, 0.9, CONTRADICTED), (0.2, 0.8, INCONCLUSIVE)],
-)
-def test_words_of_staying_within(low, high, word):
-    assert decide(found(low, high, sign=0, bound=0.5)).word == word
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "null", "word"),
-    [
-        (0.6, 0.7, 0.5, HOLDS),
-        (0.1, 0.2, 0.5, CONTRADICTED),
-        (0.1, 0.2, 0.0, SMALLER),
-        (-0.2, 0.2, 0.0, NO_EFFECT),
-        (-0.6, -0.1, 0.0, CONTRADICTED),
-        (0.4, 0.6, 0.0, INCONCLUSIVE),
-    ],
-)
-def test_words_of_a_level(low, high, null, word):
-    finding = found(low, high, bound=0.5, null=null, least=0.5 - null)
-    assert decide(finding).word == word
+def test_words_of_margins_and_levels(settings, low, high, word):
+    assert decide(found(low, high, **settings)).word == word
 
 
 @pytest.mark.parametrize(
@@ -179,25 +170,25 @@ def test_what_is_open_says_how_many_would_settle_it():
     assert 0.5 < held / tried <= 1
 
 
+MANY = frame_of(noise(200, seed=1), np.linspace(1, 2, 200), seed=range(200))
+
+
 @pytest.mark.parametrize(
-    ("values", "expected", "word"),
+    ("rows", "expected", "word"),
     [
-        (np.arange(33) + noise(), "rise", HOLDS),
-        (np.arange(33) + noise(), "fall", CONTRADICTED),
-        (noise(9), "rise", INCONCLUSIVE),
+        (frame_of(np.arange(33) + noise()), "rise", HOLDS),
+        (frame_of(np.arange(33) + noise()), "fall", CONTRADICTED),
+        (frame_of(noise(9), ALPHAS[:9]), "rise", INCONCLUSIVE),
+        (MANY, "rise", NO_EFFECT),
+        (MANY, "none", HOLDS),
+        (frame_of(np.arange(33.0)), "none", CONTRADICTED),
+        (frame_of(noise(7), ALPHAS[:7]), "none", INCONCLUSIVE),
     ],
 )
-def test_trend(values, expected, word):
-    rows = frame_of(values, ALPHAS[: len(values)])
-    finding = rules.trend(rows, unit="network", size=0.3, x="alpha", expected=expected)
+def test_trend(rows, expected, word):
+    finding = rules.trend(rows, expected=expected, **NONE)
     assert decide(finding).word == word
-
-
-def test_trend_can_say_that_there_is_none():
-    rows = frame_of(noise(400, seed=1), np.linspace(1, 2, 400), seed=range(400))
-    finding = rules.trend(rows, unit="network", size=0.3, x="alpha", expected="rise")
-    assert decide(finding).word == NO_EFFECT
-    assert finding.interval.n == 400
+    assert finding.interval.n == len(rows)
 
 
 def test_trend_of_seeds_is_one_correlation_a_seed():
@@ -214,27 +205,15 @@ def test_trend_over_kinds_counts_kinds():
     assert finding.interval.n == 7
 
 
-NONE = {"unit": "network", "size": 0.5, "x": "alpha"}
-
-
-def test_no_trend():
-    many = frame_of(noise(200, seed=1), np.linspace(1, 2, 200), seed=range(200))
-    assert decide(rules.trend(many, expected="none", **NONE)).word == HOLDS
-    rising = frame_of(np.arange(33.0))
-    assert decide(rules.trend(rising, expected="none", **NONE)).word == CONTRADICTED
-    few = frame_of(noise(7), ALPHAS[:7])
-    assert decide(rules.trend(few, expected="none", **NONE)).word == INCONCLUSIVE
-
-
-@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("slope", [0.0, 0.02, 0.05, 1.0])
-def test_the_p_value_of_no_trend_is_that_of_the_margin(seed, slope):
+def test_the_p_value_of_no_trend_is_that_of_the_margin(slope):
     """So that Holm's adjustment weighs what the verdict rests on."""
-    values = noise(60, seed=seed) + slope * np.arange(60)
-    rows = frame_of(values, np.linspace(1, 2, 60), seed=range(60))
-    finding = rules.trend(rows, expected="none", **NONE)
-    decided = decide(finding).word in (HOLDS, CONTRADICTED)
-    assert decided == (finding.p < 0.05)
+    for seed in range(8):
+        values = noise(60, seed=seed) + slope * np.arange(60)
+        rows = frame_of(values, np.linspace(1, 2, 60), seed=range(60))
+        finding = rules.trend(rows, expected="none", **NONE)
+        decided = decide(finding).word in (HOLDS, CONTRADICTED)
+        assert decided == (finding.p < 0.05)
 
 
 class TestTrendAgainst:

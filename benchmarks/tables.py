@@ -7,10 +7,15 @@ from typing import Any
 
 import pandas as pd
 
+from suite.evidence.html import badge
+from suite.evidence.quote import Value
+
 RESULTS = Path(__file__).parent / "results"
 LANDSCAPE = ": landscape penalty in each 10th step / plain, channels-last"
 FORMS = ("naive", "stable", "efficient", "logsumexp", "gradients of all logits")
-COMPLAINTS = {"Three convolutions, batch 128": 3076, "PreAct-ResNet-18, batch 128": 7714}
+NATURAL = "as a user has it"
+WAYS = {"fast": "fast view", "stock": "stock autograd"}
+STEP = ["panel", "method", "network", "ratio", "low", "high"]
 
 
 def measured(name: str) -> dict[str, Any] | None:
@@ -25,33 +30,65 @@ def heading(results: Mapping[str, Any]) -> str:
     return f"**{machine}**, PyTorch {results['versions']['torch']}:"
 
 
-def training_steps(results: Mapping[str, Any]) -> pd.DataFrame:
-    """List ratios of training steps that took turns."""
-    rows = pd.DataFrame(results["rows"])
-    rows = rows[(rows.benchmark == "training step") & (rows.unit == "x")]
-    return rows[["case", "goal"]].assign(
-        median=rows.value.map("{:.2f}".format),
-        quartiles=rows.quartiles.map(lambda q: f"{q[0]:.2f} to {q[1]:.2f}"),
-        met=rows.met.map({True: "yes", False: "no"}),
-    )
+def steps(results: Mapping[str, Any] | None) -> pd.DataFrame:
+    """List penalised steps as a user has them, two rows a network, as `suite.plots.ratios` asks.
 
-
-def complaints(results: Mapping[str, Any]) -> pd.DataFrame:
-    """List the settings of issues of PyTorch, and their steps over the plain one.
-
-    Raises:
-        ValueError: they were not measured.
+    `times` is the time with stock autograd over that with the fast view, `word` what it amounts to.
     """
-    values = {row["case"]: row["value"] for row in results["rows"]}
+    found = {row["case"]: row for row in results["rows"]} if results else {}
     rows = []
-    for network, issue in COMPLAINTS.items():
-        row: dict[str, Any] = {"issue": issue, "network": network}
-        for way in ("stock", "fast"):
-            case = f"{network}: as a user has it, {way} / plain"
-            if case not in values:
-                raise ValueError(f"benchmarks/results: expected {case!r}; run 'make bench'")
-            row[f"{way} / plain"] = values[case]
-        rows.append(row)
+    for network in dict.fromkeys(case.partition(":")[0] for case in found if NATURAL in case):
+        stock, fast = (found[f"{network}: {way}, {NATURAL}"] for way in ("stock", "fast"))
+        title = network.partition(",")[0]
+        (low, high), (first, last) = stock["quartiles"], fast["quartiles"]
+        times = {"times": stock["value"] / fast["value"], "word": _word(low / last, high / first)}
+        for way, name in WAYS.items():
+            row = found[f"{network}: {NATURAL}, {way} / plain"]
+            ends = dict(zip(("low", "high"), row["quartiles"], strict=True))
+            about = {"panel": "steps", "method": title, "network": name, "ratio": row["value"]}
+            rows.append(about | ends | times)
+    return pd.DataFrame(rows, columns=[*STEP, "times", "word"])
+
+
+def timm(results: Mapping[str, Any]) -> pd.DataFrame:
+    """List architectures, those that gain most first, with `times` and `word` as in `steps`."""
+    rows = pd.DataFrame(results["rows"]).sort_values("stock_over_fast", ascending=False)
+    words = [_word(*quartiles) for quartiles in rows.quartiles]
+    names = {"architecture": "method", "stock_over_fast": "times"}
+    return rows.rename(columns=names).assign(word=words)
+
+
+def _word(low: float, high: float) -> str:
+    return "faster" if low > 1 else "slower" if high < 1 else "no clear difference"
+
+
+def summary(rows: pd.DataFrame) -> Value:
+    """Return how many of some networks have the most frequent word, as a value for sentences."""
+    if rows.empty:
+        return Value()
+    of_networks = rows.drop_duplicates("method").word
+    words = of_networks.value_counts()
+    return Value(float(words.iloc[0]), n=len(of_networks), word=str(words.index[0]))
+
+
+def middle(rows: pd.DataFrame, way: str) -> Value:
+    """Return the median over networks of penalised steps over plain ones, as a value."""
+    ratios = rows.ratio[rows.network == WAYS[way]]
+    return Value(ratios.median(), n=len(ratios), word=summary(rows).word)
+
+
+def answer(cpu: pd.DataFrame, timm: pd.DataFrame, cuda: pd.DataFrame) -> pd.DataFrame:
+    """List for networks and devices whether the fast view pays, with badges as HTML."""
+    several = f"{cpu.method.nunique()} convolutional networks"
+    parts = [(several, "CPU, 2 threads", cpu), (several, "GPU, NVIDIA H200", cuda)]
+    parts.insert(1, (f"{len(timm)} architectures of timm, batches of 8", "CPU, 1 thread", timm))
+    names = ("Networks", "Device", "A step with the view is", "Times as fast: median (range)")
+    rows = []
+    for networks, device, part in parts:
+        often, (low, median, high) = summary(part), part.times.quantile([0, 0.5, 1])
+        outcome = f"{badge(often.word)} for {often:.0f} of {often.n}"
+        cells = (networks, device, outcome, f"{median:.2f} ({low:.2f} to {high:.2f})")
+        rows.append(dict(zip(names, cells, strict=True)))
     return pd.DataFrame(rows)
 
 
@@ -132,27 +169,17 @@ def density_forms(results: Mapping[str, Any]) -> pd.DataFrame:
     return table.loc[[*networks], columns].fillna("–").rename_axis(None, axis=1).reset_index()
 
 
-def architectures(results: Mapping[str, Any]) -> tuple[str, pd.DataFrame]:
-    """Sum up in words what came of architectures, and list them, those that gain most first."""
-    rows = pd.DataFrame(results["rows"]).sort_values("stock_over_fast", ascending=False)
-    raises = rows.stock_raises.fillna("").map(_reason)
-    names = ", ".join(sorted(rows.architecture[raises != ""]))
-    text = (
-        f"{heading(results)} images of {results['pixels']} pixels, {results['batch']['speed']} in "
-        f"a batch, timm {results['timm']}. Of {len(rows)} architectures, {rows.exact.sum()} agree "
-        f"to {results['tolerance']:.0e} in both modes. Stock PyTorch raises for "
-        f"{(raises != '').sum()}: {names}."
-    )
-    table = pd.DataFrame(
+def architectures(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of architectures that pages show, from the rows of `timm`."""
+    return pd.DataFrame(
         {
-            "architecture": rows.architecture,
-            "stock PyTorch": raises,
-            "training": rows.training.map("{:.0e}".format),
-            "evaluation": rows.evaluation.map("{:.0e}".format),
-            "stock / fast": rows.stock_over_fast.map("{:.2f}".format),
+            "architecture": rows.method,
+            "stock PyTorch": rows.stock_raises.fillna("").map(_reason),
+            "error, training": rows.training.map("{:.0e}".format),
+            "error, evaluation": rows.evaluation.map("{:.0e}".format),
+            "stock / view": rows.times.map("{:.2f}".format),
         }
     )
-    return text, table
 
 
 def _reason(error: str) -> str:

@@ -1,42 +1,59 @@
 """What the page "Differentiating a gradient" shows of the kept measurements."""
 
 import json
+import re
 
 import pytest
 
 from benchmarks import tables
 from benchmarks.__main__ import merged
 from benchmarks.architectures import gradient
-from benchmarks.training_step import COMPLAINTS
 from suite.paths import ROOT
 from suite.training.loop import DEFAULT
 from tests.double_backward import small
-
-
-def test_complaints_are_the_networks_that_are_measured():
-    names = [f"{name}, batch {case.batch}" for name, case in COMPLAINTS.items()]
-    assert names == list(tables.COMPLAINTS)
 
 
 def row(case, value):
     return {"case": case, "value": value}
 
 
-def test_complaints_show_stock_beside_fast_or_say_what_is_missing():
-    results = {
+class TestSteps:
+    RESULTS = {
         "rows": [
-            row(f"{network}: as a user has it, {way} / plain", value)
-            for network in tables.COMPLAINTS
-            for way, value in (("fast", 2.0), ("stock", 3.5))
+            row(f"{name}, batch 8: {case}", value) | {"quartiles": [value - 0.1, value + 0.1]}
+            for name, stock in (("a", 3.5), ("b", 3.0), ("c", 1.5))
+            for case, value in (
+                ("stock, as a user has it", 10 * stock),
+                ("fast, as a user has it", 30.0),
+                ("as a user has it, stock / plain", stock),
+                ("as a user has it, fast / plain", 3.0),
+            )
         ]
     }
-    table = tables.complaints(results)
-    assert list(table.issue) == [3076, 7714]
-    assert list(table["stock / plain"]) == [3.5, 3.5]
-    assert list(table["fast / plain"]) == [2.0, 2.0]
-    del results["rows"][-1]
-    with pytest.raises(ValueError, match=r"expected 'PreAct-ResNet-18.*stock / plain'; run 'make"):
-        tables.complaints(results)
+
+    def test_words(self):
+        found = tables.steps(self.RESULTS).drop_duplicates("method")
+        words = {"a": "faster", "b": "no clear difference", "c": "slower"}
+        assert dict(zip(found.method, found.word)) == words
+        assert found.times.tolist() == pytest.approx([3.5 / 3, 1.0, 0.5])
+
+    def test_one_row_a_way_for_the_figure(self):
+        found = tables.steps(self.RESULTS)
+        assert list(found.network) == ["fast view", "stock autograd"] * 3
+        assert list(found.ratio) == [3.0, 3.5, 3.0, 3.0, 3.0, 1.5]
+        assert found.low[1] == pytest.approx(3.4)
+
+    def test_not_measured(self):
+        assert not tables.summary(tables.steps(None))
+
+    def test_answer(self):
+        steps = tables.steps(self.RESULTS)
+        timm = tables.timm({"rows": ARCHITECTURES})
+        table = tables.answer(steps[:2], timm, steps[4:])
+        cells = [re.sub("<.*?>", "", text) for text in table["A step with the view is"]]
+        assert cells == ["faster for 1 of 1", "faster for 2 of 3", "slower for 1 of 1"]
+        assert table.iloc[1, -1] == "1.50 (1.00 to 2.00)"
+        assert tables.middle(steps, "stock").estimate == 3.0
 
 
 def test_a_landscape_penalty_is_told_for_its_step_and_for_ten():
@@ -51,38 +68,27 @@ def test_a_landscape_penalty_is_told_for_its_step_and_for_ten():
         tables.landscape_steps({"rows": [memory]})
 
 
-def test_architectures_are_sorted_and_those_that_raise_are_named():
-    rows = [
-        {
-            "architecture": name,
-            "stock_raises": raises,
-            "training": 1e-15,
-            "evaluation": 2e-16,
-            "exact": True,
-            "stock_over_fast": value,
-        }
-        for name, raises, value in (
-            ("slow", None, 1.0),
-            ("tiny", "derivative for aten::hardsigmoid_backward is not implemented", 2.0),
-            ("vit", "derivative for aten::_scaled_dot_product_flash_attention_...", 1.5),
-        )
-    ]
-    results = {
-        "date": "2026-01-01",
-        "device": "x86_64",
-        "threads": 2,
-        "versions": {"torch": "2.15"},
-        "timm": "1.0",
-        "pixels": 64,
-        "batch": {"speed": 8},
-        "tolerance": 1e-8,
-        "rows": rows,
+ARCHITECTURES = [
+    {
+        "architecture": name,
+        "stock_raises": raises,
+        "training": 1e-15,
+        "evaluation": 2e-16,
+        "stock_over_fast": value,
+        "quartiles": [value - 0.1, value + 0.1],
     }
-    text, table = tables.architectures(results)
+    for name, raises, value in (
+        ("slow", None, 1.0),
+        ("tiny", "derivative for aten::hardsigmoid_backward is not implemented", 2.0),
+        ("vit", "derivative for aten::_scaled_dot_product_flash_attention_...", 1.5),
+    )
+]
+
+
+def test_architectures_are_sorted_and_those_that_raise_are_named():
+    table = tables.architectures(tables.timm({"rows": ARCHITECTURES}))
     assert list(table.architecture) == ["tiny", "vit", "slow"]
     assert list(table["stock PyTorch"]) == ["raises: hardsigmoid", "raises: attention", ""]
-    assert "Of 3 architectures, 3 agree to 1e-08" in text
-    assert "raises for 2: tiny, vit." in text
 
 
 def test_formulas_leave_other_functions_as_they_are():
@@ -145,11 +151,8 @@ def test_what_is_said_of_fast_layers_on_cuda_was_measured():
     results = tables.measured("cuda")
     assert results is not None
     assert results["device"] == "NVIDIA H200"
-    times = {row["case"]: row["value"] for row in results["rows"]}
-    ends = [f": as a user has it, {way} / plain" for way in ("stock", "fast")]
-    networks = [case.removesuffix(ends[0]) for case in times if case.endswith(ends[0])]
-    slower = [name for name in networks if times[name + ends[0]] < times[name + ends[1]]]
-    assert (len(slower), len(networks)) == (4, 5)
+    outcome = tables.summary(tables.steps(results))
+    assert (outcome.estimate, outcome.n, outcome.word) == (4, 5, "slower")
     assert DEFAULT["cuda"] == "stock"
     said = "on an H200 stock autograd was the faster one for four of five networks."
     for page in ("README.md", "book/use_in_your_training.md"):

@@ -232,7 +232,7 @@ def test_plain_papermill_runs_a_profile_from_any_folder(tmp_path):
     cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
     injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
-    assert "steps = 4" in injected.source
+    assert "n_epsilons = 7" in injected.source
 
 
 class TestReport:

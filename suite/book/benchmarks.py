@@ -27,9 +27,8 @@ def contents(folder: Path) -> dict[str, Any]:
     Args:
         folder: of the page.
     """
-    files = sorted((ROOT / "benchmarks" / "results").glob("c*.json"))  # cpu, cuda
     machines = []
-    for file in files:
+    for file in sorted((ROOT / "benchmarks" / "results").glob("c*.json")):  # cpu, cuda
         name, machine = file.stem, json.loads(file.read_text(encoding="utf-8"))
         tables: dict[str, list[list[str]]] = {}
         dates: dict[str, str] = {}

@@ -1,7 +1,6 @@
 """The pages of the book that are written by code: evidence, status, benchmarks, results."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -174,12 +173,12 @@ def write_chapters(executed: Path, folder: Path) -> None:
     """
     verdicts, recorded = all_verdicts(), with_evidence()
     for chapter in notebooks.chapters():
+        first, last = f"# {chapter_name(chapter)}: the record", ""
         if chapter in recorded:
             rows = verdicts[verdicts["chapter"] == chapter]
             first = records.opening(chapter, chapter_name(chapter), rows, folder)
-            records.split(executed / f"{chapter}.ipynb", folder, first, records.closing(chapter))
-        else:
-            shutil.copy(executed / f"{chapter}.ipynb", folder)
+            last = records.closing(chapter)
+        records.split(executed / f"{chapter}.ipynb", folder, first, last)
 
 
 def status_page() -> str:

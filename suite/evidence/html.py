@@ -16,9 +16,11 @@ import pandas as pd
 # How a word looks; others look alike, as they say nothing of the effect.
 KINDS = {
     "holds": "good",
+    "faster": "good",
     "smaller than claimed": "part",
     "no effect": "none",
     "contradicted": "bad",
+    "slower": "bad",
     "inconclusive": "open",
 }
 _numbers = itertools.count()

@@ -35,7 +35,7 @@ CYCLE = [BLUE, ORANGE, GREEN, RED, PINK, SKY, BROWN, GREY]
 _METHODS = {
     GREY: "standard none unmodified logit_gradient",
     BLUE: "density target fpn+l1+pool caso",
-    ORANGE: "input_gradient fpn+l1 cafo loss_gradient",
+    ORANGE: "input_gradient fpn+l1 cafo",
     GREEN: "adversarial at_pgd pgd_at smooth_grad",
     RED: "curvature cure pool integrated_gradients",
     PINK: "hessian fpn density_naive caso_dense all pgd_at+fpn+l1+pool",
@@ -43,6 +43,7 @@ _METHODS = {
     BROWN: "softplus group_dro l1 last smooth_cafo",
     BLACK: "group_dro_density l1+pool flc cropped deeplift",
     "#882255": "at_fgsm fgsm_at",
+    "#7f7f00": "loss_gradient",
     "#2b5c8a": "desktop smoke",
     "#3f7f6b": "laptop",
     "#8a4b1c": "workstation",
@@ -93,6 +94,7 @@ def value_against(
     log: str = "x",
     dots: bool = False,
     level: str | None = None,
+    published: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
 ) -> Figure:
     """Draw the mean of `value` against `x`, one line a method, with 95% intervals.
 
@@ -105,6 +107,8 @@ def value_against(
         log: logarithmic axes: "x", "y", "xy" or "".
         dots: draw each row too.
         level: column, constant in each panel, drawn as a dashed line and named so.
+        published: x and value of the paper by what they are of, by the title of their panel: black
+            diamonds.
     """
     names = names or {}
     frame = frame[frame["value"].notna()].astype({hue: object})
@@ -119,6 +123,9 @@ def value_against(
             axis.scatter(panel[x], panel["value"], 12, colours, alpha=0.5, linewidth=0)
         if level is not None:
             axis.axhline(panel[level].iloc[0], color=GREY, linestyle="--", zorder=0)
+        for name, at in (published or {}).get(axis.get_title().replace("\n", " "), {}).items():
+            axis.plot(*at, "D", ms=5, color=BLACK, zorder=3)
+            axis.annotate(name, at, (0, 7), ha="center", size=7, textcoords="offset points")
         _label(axis, panel[x], x_label, y_label, log=log)
 
     lines = {names.get(m, str(m)): Line2D([], [], color=c) for m, c in palette.items()}

@@ -32,6 +32,7 @@ COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 MEASURES: dict[str, Values] = NAMES["marginal_density"]["measures"]
 ACCURACIES = "worst_group_accuracy usual_accuracy"
 PIXELS = "insertion pixel_perturbation"  # what becomes of the logit as pixels come and go
+ON_REQUEST = "pixel_perturbation_centred"  # measured in the sweeps that name it
 GRADIENTS = "label_gradient others_gradient"  # of the label's logit and of others, for remark 3
 # The ending of methods whose batches have as many images of each group.
 BALANCED = "_balanced"
@@ -50,10 +51,11 @@ SWEPT = ("strength", "long", "group_sweep")
 EQUAL = {"strength": "equal", "long": "long_equal"}
 # Clean accuracy below that of standard training at which methods are compared.
 LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
+STEP_SIZES = (0.01, 0.2)  # of PGD-20, each a quantity of its own there beside their mean
 ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
-SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01"}
+SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01", ON_REQUEST}
 
 
 class Wanted(NamedTuple):
@@ -127,13 +129,10 @@ def _wanted(p: SimpleNamespace, names: str, **settings: Any) -> list[Wanted]:
 
 
 def _attack(norm: str, epsilon: float, attack: str, title: str, n: int, **settings: Any) -> Wanted:
-    common = {"attack": attack, "epsilon": epsilon, "n_images": n}
-    common |= {"counts": "correct", "keep_images": False}
-    common |= {"attack_settings": settings | {"norm": norm}}
+    common = {"attack": attack, "epsilon": epsilon, "n_images": n, "counts": "correct"}
+    common |= {"keep_images": False, "attack_settings": settings | {"norm": norm}}
     labels = {"metric": title, "epsilon": epsilon, "attack": attack, "norm": norm}
-    return Wanted(
-        labels, "robust_accuracy", common | {"attack_settings": settings | {"norm": norm}}
-    )
+    return Wanted(labels, "robust_accuracy", common)
 
 
 def _pgd_20(norm: str, epsilon: float, step_size: float, n: int) -> Wanted:
@@ -245,6 +244,7 @@ def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
         _auto(p, "linf", p.battery_linf, "auto_linf", "apgd-ce", "apgd-t"),
         *_wanted(p, GRADIENTS + " cosine_gradient" * (not blocks)),
         *_wanted(p, PIXELS),
+        *_wanted(p, ON_REQUEST * (ON_REQUEST in p.metrics)),
         *_wanted(p, "gradient_change absolute_change", noise_std=p.noise_levels[-1]),
     ]
     known = {each.labels["metric"] for each in wanted}
@@ -416,7 +416,9 @@ def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> p
         density is compared with there.
     """
     rows = rows[rows["panel"].isin(list(EQUAL)) & (rows["status"] == "done")]
-    found = []
+    apart = rows[(rows["metric"] == "pgd_l2") & rows["step_size"].isin(STEP_SIZES)]
+    names = apart["step_size"].astype(object).map("pgd_l2_{:g}".format)
+    rows, found = pd.concat([rows, apart.assign(metric=names)]), []
     for (name, data, network, seed), part in rows.groupby(["panel", "data", "network", "seed"]):
         curves = _curves(part)
         for other in sorted(curves.keys() - {"density"}):

@@ -64,7 +64,15 @@ def _perturbation(
     *,
     n_steps: int,
     over: Literal["image", "mean"] = "image",
+    centred: bool = False,
 ) -> Tensor:
+    """See `suite.metrics.pixel_perturbation`.
+
+    `centred` takes logits less their mean, and maps of these: no shift of all logits moves either.
+    """
+    if centred:
+        model = nn.Sequential(model, SHIFTS["centred"]).eval()
+        maps = metrics.saliency_maps(model, "smooth_grad")(images, class_index)
     return metrics.pixel_perturbation(
         maps.abs(), model, images, class_index, n_steps=n_steps, over=over
     )

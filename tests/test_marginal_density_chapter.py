@@ -1,30 +1,24 @@
 """What the chapter on the marginal density trains and measures, and the rows that come of it."""
 
-import json
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from benchmarks import tables as benchmark_tables
 from suite import notebooks
 from suite.attacks import AUTO_ATTACK
 from suite.errors import UsageError
-from suite.evidence.claims import load_claims, published_effect
+from suite.evidence.answers import claim_value
+from suite.evidence.quote import mean, paired, sentence
 from suite.evidence.results import load_results
-from suite.evidence.statistics import Interval
-from suite.evidence.tables import interval_text, paired_difference
-from suite.notebooks import source
+from suite.evidence.tables import select
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
 from suite.papers.design import panel_of
-from suite.papers.marginal_density import OF_PANEL, at_equal_accuracy, plan, to_standard
+from suite.papers.marginal_density import OF_PANEL, ON_REQUEST, at_equal_accuracy, plan, to_standard
 from suite.units import Measurement, Training
 
 CHAPTER = "marginal_density"
-ALL_LOGITS = "gradients of all logits"
 
 
 def parameters(profile="smoke", **changes):
@@ -384,6 +378,7 @@ def swept(curves=CURVES, seed=0):
         for metric, value in zip(("accuracy", "leakage"), values)
     ]
     common = {"panel": "strength", "data": "d", "network": "n", "seed": seed, "status": "done"}
+    common |= {"step_size": np.nan}
     return pd.DataFrame(rows).assign(**common)
 
 
@@ -465,6 +460,25 @@ class TestLongSweep:
         with pytest.raises(UsageError, match=told):
             rows_of("strength", sweeps=[parameters()["sweeps"][0] | wrong])
 
+    def test_pixels_of_centred_logits_are_measured_where_a_sweep_asks(self):
+        sweep = parameters()["sweeps"][0] | {"metrics": ["accuracy", ON_REQUEST]}
+        measured = {labels["metric"]: unit for labels, unit in rows_of("strength", sweeps=[sweep])}
+        assert set(measured) == {"accuracy", ON_REQUEST}
+        assert measured[ON_REQUEST].settings["centred"]
+        assert ON_REQUEST not in {labels["metric"] for labels, _ in rows_of("strength")}
+
+    def test_step_sizes_are_compared_beside_their_mean(self):
+        sizes = [
+            swept({key: (a, size + leakage) for key, (a, leakage) in CURVES.items()})
+            .replace({"metric": {"leakage": "pgd_l2"}})
+            .assign(step_size=size)
+            for size in (0.01, 0.2)
+        ]
+        found = at_equal_accuracy(pd.concat(sizes)).query("method == 'density'")
+        found = found.set_index("metric")["value"]
+        assert found["pgd_l2_0.2"] - found["pgd_l2_0.01"] == pytest.approx(0.19)
+        assert found["pgd_l2"] == pytest.approx(found[["pgd_l2_0.2", "pgd_l2_0.01"]].mean())
+
     def test_sweeps_are_compared_each_on_its_own(self):
         half = {key: (accuracy, leakage / 2) for key, (accuracy, leakage) in CURVES.items()}
         both = pd.concat([swept(), swept(half).assign(panel="long")])
@@ -474,176 +488,52 @@ class TestLongSweep:
         assert wide.loc["long_equal"].to_numpy() == pytest.approx(wide.loc["equal"].to_numpy() / 2)
 
 
-def test_what_the_deviations_say_of_score_matching_is_what_was_kept():
-    (said,) = re.findall(
-        r"score matching loses (\d+) points", source("marginal_density").read_text()
-    )
-    rows = load_results("marginal_density", "workstation").frame
-    rows = rows.query("data == 'texturedmnist' and panel == 'groups'")
-    means = rows[rows["metric"] == "usual_accuracy"].groupby("method")["value"].mean()
-    assert f"{100 * (means['standard'] - means['score_matching']):.0f}" == said
+class TestPage:
+    """The sentences and figures that the page takes from names.yml."""
 
+    @pytest.fixture(scope="class")
+    def kept(self):
+        found = [load_results(CHAPTER, profile) for profile in ("desktop", "workstation")]
+        return [pd.concat(part) for part in zip(*((r.frame, r.verdicts) for r in found))]
 
-PAGE = " ".join("".join(c["source"]) for c in json.loads(source(CHAPTER).read_text())["cells"])
+    @pytest.mark.parametrize("name", tables.PAGE["sentences"])
+    def test_sentences_were_written_for_what_was_kept(self, kept, name):
+        frame, verdicts = kept
+        entry, values = tables.PAGE["sentences"][name], {}
+        for key, given in entry["values"].items():
+            if isinstance(given, str):
+                values[key] = claim_value(CHAPTER, verdicts, *given.split("@"))
+                continue
+            where = {column: v for column, v in given.items() if column != "pair"}
+            rows = select(frame, status="done", **where)
+            pair = given.get("pair")
+            values[key] = paired(rows, "method", *pair) if pair else mean(rows)
+        text = sentence(entry["text"], values, entry["expects"])
+        assert "written for" not in text
+        assert "not run:" not in text
+        assert all(values.values())
+
+    def test_longest_trainings_count_each_network_once(self, kept):
+        rows = tables.longest(kept[0])
+        assert set(rows["panel"]) == {"methods", "long"}
+        keys = ["method", "strength", "seed", "metric"]
+        assert not rows.duplicated(keys).any()
+        assert {"pgd_l2_0.01", "pgd_l2_0.2"} <= set(rows["metric"])
+        assert set(rows["noise_std"].dropna()) == {0.1}
+        more = rows[(rows["panel"] == "long") & (rows["method"] == "density")]
+        added = more.assign(strength=0.1, profile="workstation")
+        with_more = tables.longest(pd.concat([kept[0], added]))
+        assert len(with_more) == len(rows) + len(added)  # as a later panel adds networks
 
 
 def test_the_implementations_of_table_3_train_alike():
     frame = load_results(CHAPTER, "workstation").frame.query("data == 'blockmnist'")
-    wanted = {"leakage", "leakage_share", "accuracy"}
-    forms = frame[(frame["panel"] == "implementations") & frame["metric"].isin(wanted)]
-    base = frame[(frame["panel"] == "methods") & (frame["method"] == "density")]
+    wanted = ["leakage", "leakage_share", "accuracy"]
+    forms = select(frame, panel="implementations", metric=wanted)
+    base = select(frame, panel="methods", method="density", metric=wanted)
     pairs = forms.merge(base, on=["network", "metric", "seed"], suffixes=("", "_base"))
-    pairs = pairs[pairs["against"].isna() & pairs["against_base"].isna()]
     ratio = (pairs["value"] / pairs["value_base"]).groupby(
         [pairs["network"], pairs["method"], pairs["metric"]]
     )
     assert {n for n, *_ in ratio.groups} == {"mlp", "resnet", "vgg11"}
     assert ((ratio.mean() - 1).abs() < 0.1).all(), ratio.mean()
-    assert set(ratio.size()) == {4, 6}
-
-
-def test_which_form_is_faster_is_what_was_measured():
-    forms = benchmark_tables.density_forms(benchmark_tables.measured("cpu"))
-    forms = forms[["efficient", "stable", "logsumexp"]].iloc[:3].astype(float)
-    low, high = forms.min(), forms.max()
-    said = (
-        f"{low['efficient']:.2f} to {high['efficient']:.2f} plain steps against "
-        f"{low['stable']:.2f} to {high['stable']:.2f}; than logsumexp ({low['logsumexp']:.2f} to "
-        f"{high['logsumexp']:.2f})"
-    )
-    assert said in PAGE
-    assert (forms["efficient"] < forms["stable"]).all()
-    assert not (forms["efficient"] < forms["logsumexp"]).all()
-
-
-def compared(metric, first, second, *, ratio=False, **equal):
-    """Return what is between two methods of the long trainings, networks of the same seed."""
-    rows = load_results(CHAPTER, "workstation").frame
-    wanted = {"panel": "methods", "data": "blockmnist", "network": "mlp", "metric": metric} | equal
-    for column, value in wanted.items():
-        rows = rows[rows[column] == value]
-    rows = rows.assign(value=np.log(rows["value"])) if ratio else rows
-    ends = paired_difference(rows, "method", first, second)[:3]
-    return Interval(*np.exp(ends)) if ratio else Interval(*ends)
-
-
-def test_what_a_sceptic_asked_of_the_long_trainings_is_said():
-    label, others = (
-        interval_text(compared(f"{part}_gradient", "density", "input_gradient", ratio=True), ".2f")
-        for part in ("label", "others")
-    )
-    assert f"logit is {label} times as large with density, those of others {others} times" in PAGE
-    small = compared("pgd_l2", "density", "standard", step_size=0.01)
-    points = interval_text(Interval(*(100 * end for end in small[:3])), ".1f")
-    assert f"with steps of 0.01 alone it is smaller ({points} points; published 10.8" in PAGE
-    frame = load_results(CHAPTER, "workstation").frame
-    long = frame.query("panel == 'methods' and data == 'blockmnist' and network == 'mlp'")
-    left = 100 * long[long["metric"] == "pgd_l2"].groupby(["method", "step_size"])["value"].mean()
-    plain = left["standard"]
-    assert f"({plain[0.01]:.1f}%; steps of 0.2 leave it {plain[0.2]:.1f}%)" in PAGE
-    assert (left["density"] > left[["at_pgd", "at_fgsm"]].groupby("step_size").max()).all()
-    parts = long.pivot_table("value", ["method", "seed"], "metric")
-    whole, shift, centred = (parts[name] for name in ("whole", "shift", "centred"))
-    cosine = (whole**2 - shift**2 - centred**2) / (2 * shift * centred)
-    cosine = cosine.groupby("method").mean()
-    said = "cosine goes from {standard:.2f} to {density:.2f}; with the input gradient to "
-    assert (said + "{input_gradient:.2f})").format(**cosine).replace("-", "−") in PAGE
-    falls = [compared(name, "density", "standard", ratio=True)[0] for name in ("whole", "centred")]
-    assert "falls to {:.3f} of that of standard training, its centred part to {:.3f}".format(
-        *falls
-    ) in (PAGE)
-
-
-def test_what_a_sceptic_asked_of_groups_and_of_foreign_images_is_said():
-    more, behind = (
-        compared(
-            "worst_group_accuracy", *pair, panel="groups", data="texturedmnist", network="lenet5"
-        )
-        for pair in (("input_gradient", "standard"), ("density", "group_dro"))
-    )
-    assert f"penalty loses more ({interval_text(more, '.3f')})" in PAGE
-    said = f"is behind it by {-behind.estimate:.3f} [{-behind.high:.3f}, {-behind.low:.3f}] of"
-    assert said in PAGE
-    frame = load_results(CHAPTER, "workstation").frame
-    rows = frame[frame["panel"] == "foreign"]
-    means = rows.groupby(["metric", "method", "foreign"])["value"].mean()
-    near, far = means["ood_auroc", "input_gradient"][["resized:mnist:28", "photograph-tiles"]]
-    assert f"both come to chance, too ({near:.2f}, {far:.2f});" in PAGE
-    far = means.xs("photograph-tiles", level="foreign")["ood_probability_auroc"]
-    assert {f"{far[name]:.2f}" for name in ("standard", "density")} == {"0.68"}
-    tuned = frame.query("panel == 'strength' and data == 'resized:imagenette160:96'")
-    change = tuned[tuned["metric"] == "gradient_change"].groupby(["method", "strength"])["value"]
-    low, high = change.mean().min(), change.mean().max()
-    assert f"changes by {low:.2f} to {high:.2f} of its size with any method" in PAGE
-
-
-def test_beside_the_input_gradient_leakage_turns_with_the_loss_of_accuracy():
-    frame = load_results(CHAPTER, "workstation").frame
-    frame = frame.query("data == 'blockmnist' and network == 'mlp'")
-    table = tables.by_loss(frame, "input_gradient", ["leakage", "leakage_share"])
-    ends = {
-        lost: [[float(n) for n in re.findall(r"[\d.]+", gap)] for gap in table[lost]]
-        for lost in table.columns[1:]
-    }
-    assert [*ends] == [f"{points} lost" for points in (1, 2, 3, 4, 5)]
-    size, share = ([gaps[row][0] for gaps in ends.values()] for row in (0, 1))
-    assert size == sorted(size, reverse=True)
-    assert share == sorted(share, reverse=True)
-    assert size[0] > 1 > size[2]
-    assert all(ends[lost][0][2] < 1 for lost in ("3 lost", "4 lost", "5 lost"))
-    assert all(high < 1 for _, _, high in ends["5 lost"])
-
-
-def test_norms_by_confidence_are_what_is_said():
-    results = [load_results(CHAPTER, profile) for profile in ("desktop", "workstation")]
-    table = tables.by_confidence(results, marginal_density.TABLE_3)
-    rows = table.set_index(["method", "probability of the label"]).xs("0.9 to 0.99", level=1)
-    both = rows.loc[["input gradient", "density"], ["label's logit", "other logits"]].to_numpy()
-    said = "has a norm of {:.2f} and those of others one of {:.2f}; with density it is {:.2f} and"
-    assert f"{said} {{:.2f}}".format(*both.ravel()) in PAGE
-    assert table.groupby("method")["images"].sum().to_dict() == dict.fromkeys(rows.index, 1000)
-
-
-def test_what_is_said_of_the_two_sizes_of_steps_is_so():
-    """Against standard training and, at equal accuracy, against the input gradient."""
-    frame = load_results(CHAPTER, "workstation").frame
-    rows = frame.query("panel == 'methods' and metric == 'pgd_l2'")
-    gains = {
-        size: paired_difference(part, "method", "density", "standard")
-        for size, part in rows.groupby("step_size")
-    }
-    (claim,) = [c for c in load_claims(CHAPTER) if c["id"] == "l2-robustness-above-standard"]
-    assert gains[0.01].estimate < published_effect(claim) < gains[0.2].low
-    rows = frame.query("data == 'blockmnist' and network == 'mlp'")
-    apart = tables.by_step(rows, "input_gradient").set_index("steps of")["between them"]
-    small, large = (re.findall(r"[+−][\d.]+", apart[size]) for size in ("0.01", "0.2"))
-    assert small[1].startswith("−")
-    assert small[2].startswith("+")
-    assert all(end.startswith("−") for end in large)
-
-
-def test_the_insertion_score_is_highest_with_standard_training_as_the_box_says():
-    frame = load_results(CHAPTER, "workstation").frame
-    rows = frame.query("panel == 'methods' and metric == 'insertion' and data == 'blockmnist'")
-    means = rows.groupby("method")["value"].mean()
-    assert means["standard"] > means[["density", "input_gradient"]].max()
-
-
-def test_the_centred_part_falls_more_than_the_shift():
-    for profile in ("desktop", "workstation"):
-        frame = load_results(CHAPTER, profile).frame
-        means = frame[frame["method"] == "density"].groupby("metric")["value"].mean()
-        assert means["centred_ratio"] < means["shift_ratio"] < 1
-
-
-def test_what_is_said_of_the_number_of_classes_was_measured():
-    table = benchmark_tables.density_forms(benchmark_tables.measured("cpu")).set_index("network")
-    names = [f"MLP, {n} classes" for n in (10, 100, 1000)]
-    of_classes = table.loc[names, ["efficient", "logsumexp", ALL_LOGITS]].astype(float)
-    all_logits = " ".join(f"{v:.2g}" if v < 100 else f"{v:.0f}" for v in of_classes[ALL_LOGITS])
-    said = re.search(
-        r"cost ([\d.]+) plain steps .* 10 classes, (\d+) with 100 and (\d+) with", PAGE
-    )
-    assert " ".join(said.groups()) == all_logits
-    constant = of_classes[["efficient", "logsumexp"]].to_numpy()
-    assert f"stays at {constant.min():.1f} to {constant.max():.1f};" in PAGE

@@ -5,9 +5,7 @@ import pandas as pd
 import pytest
 
 from suite.evidence.claims import load_published
-from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.evidence.tables import mean_text
 from suite.papers import marginal_density_tables as tables
 from suite.papers.marginal_density import TABLE_1, TABLE_2
 
@@ -28,13 +26,6 @@ PAIRS = rows(
     epsilon=np.nan,
     foreign=np.nan,
 )
-
-
-def test_rows_are_selected_by_part_metric_and_columns():
-    table = pd.concat([PAIRS, PAIRS.assign(panel="photos", norm="l2"), PAIRS.assign(metric="a")])
-    assert len(tables.select(table, "methods", "accuracy")) == 4
-    assert len(tables.select(table, ["methods", "photos"], "accuracy")) == 8
-    assert len(tables.select(table, ["methods", "photos"], "accuracy", norm="l2")) == 4
 
 
 def test_panels_are_named_by_what_tells_them_apart():
@@ -62,8 +53,6 @@ def test_a_method_table_has_means_intervals_and_published_values():
     assert found.to_dict("records") == [
         {"method": "density", "acc": "75.0 ± 63.5 (99.5)", "leak": "0.250 (1)"}
     ]
-    assert tables.unmeasured(table, published) == "Not run, so without a row: SoftPlus."
-    assert tables.unmeasured(table, published[:1]) == ""
     only = tables.method_table(table, {"leakage": tables.Column("leak")})
     assert only["method"].tolist() == ["density"]
     plain = tables.method_table(PAIRS, columns)
@@ -72,71 +61,17 @@ def test_a_method_table_has_means_intervals_and_published_values():
     assert [*plain] == ["method", "acc"]
 
 
-def test_columns_may_be_values_of_another_column():
-    table = pd.concat([PAIRS.assign(attack="pgd"), PAIRS.assign(attack="fgsm", value=0.25)])
-    columns = {"fgsm": tables.Column("FGSM", 100), "pgd": tables.Column("PGD", 100)}
-    found = tables.method_table(table, columns, across="attack")
-    assert found["FGSM"].tolist() == ["25.0 ± 0.0", "25.0 ± 0.0"]
-    assert found["PGD"].str.startswith(("60.0", "75.0")).all()
-
-
-def test_a_difference_is_that_of_pairs():
-    sentence = tables.difference(PAIRS, "density", "standard", 100)
-    assert sentence == "density minus standard: 15 [−49, 79], n = 2"
-    one = tables.difference(PAIRS[PAIRS["seed"] == 0], "density", "standard")
-    assert one == "density minus standard: 0.2, n = 1"
-    radii = pd.concat([PAIRS.assign(epsilon=0.1), PAIRS.assign(epsilon=0.2)])
-    assert tables.difference(radii, "density", "standard").endswith("n = 4")
-
-
-def test_parts_of_the_gradient_stand_beside_their_ratios():
-    parts = {"whole": 4.0, "shift": 2.0, "centred": 1.0}
-    values = [
-        rows({("density", 0): value / divisor}, metric=f"{part}{end}")
-        for part, value in parts.items()
-        for end, divisor in (("", 1), ("_ratio", 8))
-    ]
-    table = pd.concat([*values, PAIRS])
-    assert tables.parts_of_gradient(table[table["method"] == "density"]).to_dict("records") == [
-        {
-            "method": "density",
-            "whole gradient": "4.00 (0.50)",
-            "shift": "2.00 (0.25)",
-            "centred part": "1.00 (0.12)",
-        }
-    ]
-
-
 def test_published_tables_have_the_methods_of_the_chapter():
     printed = tables.published_of(load_published("marginal_density")["tables"])
     assert set(printed["table-1"].index) == set(TABLE_1)
     assert set(printed["table-2"].index) == set(TABLE_2)
     assert printed["table-3/vgg11"]["leakage"]["density"] == 2.899
-    groups = tables.published_groups(printed["table-2"])
-    assert groups["worst group, CelebA"]["standard"] == "49.90 ± 8.69"
-    assert groups["all, Waterbirds"]["group_dro_density"] == "90.52 ± 0.10"
-    for table in printed.values():
-        shown = tables.published_table(table)
-        assert len(shown) == len(table)
-    assert [*tables.published_table(printed["table-5"])][1:] == ["L∞ 1/255", "L∞ 2/255", "L∞ 3/255"]
-    assert [*tables.published_table(printed["table-4"])][2] == "L2 0.1"
-    assert [*tables.published_table(printed["table-6"])][1] == "one logit, CIFAR-100"
-
-
-def test_rows_of_photographs_are_named_by_norm_and_radius():
-    table = pd.DataFrame(
-        {"metric": ["accuracy", "pgd_l2", "pgd_linf"], "epsilon": [np.nan, 0.5, 0.00784]}
-    )
-    assert tables.with_radii(table)["column"].tolist() == ["accuracy", "L2 0.5", "L∞ 2/255"]
-    assert tables.with_radii(table[:0])["column"].tolist() == []
 
 
 ARRAYS = {
-    "groups|texturedmnist|standard|0": np.array([1.0, 0.5, 0.25, 1.0]),
-    "groups|texturedmnist|standard|1": np.array([0.5, 0.5, 0.75, 1.0]),
-    "groups|texturedmnist|density|0": np.array([0.0, 0.0, 0.0, 0.0]),
+    "groups|texturedmnist|standard|0": np.array([1.0, 0.5]),
     "curve|mnist|mlp|density": np.array([0.0, 2.0, 1.0]),
-    "maps|block|density|maps": np.zeros(3),
+    "curve|mnist|mlp|standard": np.array([5.0]),
 }
 
 
@@ -144,76 +79,50 @@ def results(arrays, profile="desktop"):
     return Results(pd.DataFrame(), pd.DataFrame(), arrays, {"profile": profile})
 
 
-def test_figures_are_those_of_the_last_profile_that_has_them():
-    larger = results({"curve|mnist|mlp|density": np.ones(3)})
-    assert tables.drawn([results(ARRAYS), larger], "curve")["curve|mnist|mlp|density"].sum() == 3
-    assert [*tables.drawn([results(ARRAYS), larger], "maps|block")] == ["maps|block|density|maps"]
-    assert tables.drawn([larger], "maps") == {}
-    both = [results(ARRAYS), results({"curve|mnist|mlp|density": np.ones(3)}, "workstation")]
-    assert tables.profile_drawn(both, "curve") == "workstation"
-    assert tables.profile_drawn(both, "maps|block") == "desktop"
-    assert tables.profile_drawn(both, "ascent") == ""
-    panel = {"data": "mnist", "network": "mlp", "epochs": 3}
-    assert tables.panel_title(panel, "desktop") == "MNIST, MLP, 3 epochs, profile desktop"
-    both = pd.concat([PAIRS, PAIRS.assign(profile="laptop", value=0.0)])
-    assert tables.largest(both)["value"].eq(0).all()
-    assert tables.largest(both[:0]).empty
+class TestArrays:
+    def test_the_last_profile_that_has_a_kind_in_the_order_of_tables(self):
+        both = [results(ARRAYS), results({"maps|block|density|maps": np.ones(3)}, "workstation")]
+        profile, curves = tables.drawn(both, "curve")
+        assert (profile, [*curves]) == ("desktop", [*reversed([*ARRAYS][1:])])
+        assert tables.drawn(both, "maps|block")[0] == "workstation"
+        assert tables.drawn(both, "ascent") == ("", {})
+
+    def test_a_row_has_the_parts_of_the_name_and_its_place(self):
+        found = tables.array_rows([results(ARRAYS)], "curve", "data network method")
+        assert found["value"].tolist() == [5.0, 0.0, 2.0, 1.0]
+        assert found["step"].tolist() == [1, 1, 2, 3]
+        assert found["method"].tolist() == ["standard", *["density"] * 3]
+        assert set(found["profile"]) == {"desktop"}
 
 
-def test_what_is_drawn_has_the_order_of_tables():
-    arrays = {f"ascent|block|mnist|mlp|{name}": 0 for name in ("density", "at_pgd", "standard")}
-    names = [name.rpartition("|")[2] for name in tables.drawn([results(arrays)], "ascent|block")]
-    assert names == ["standard", "at_pgd", "density"]
-
-
-def test_steps_of_training_have_a_row_each_and_a_part():
-    kept = {
-        f"training_steps|cifar10|{form}|{part}": np.array([1.0, factor])
-        for form in ("naive", "stable")
-        for part, factor in (("norm", 2.0), ("true", 3.0))
-    }
-    found = tables.steps([results(kept)], "norm")
-    assert found["form"].tolist() == ["naive", "naive", "stable", "stable"]
-    assert found["step"].tolist() == [1, 2, 1, 2]
-    assert found["value"].tolist() == [1.0, 2.0, 1.0, 2.0]
-
-
-def test_cosines_stand_beside_the_probability_of_their_image():
-    kept = {
-        "cosine_gradient|blockmnist|standard|cosine": np.array([0.5, np.nan, 1.0]),
-        "cosine_gradient|blockmnist|standard|probability": np.array([0.1, 0.2, 0.9]),
-        "cosine_gradient|blockmnist|density|cosine": np.array([0.0]),
-        "cosine_gradient|blockmnist|density|probability": np.array([0.0]),
-    }
-    found = tables.cosines([results(kept)], "standard")
-    assert found["value"].tolist() == [0.5, 1.0]
-    assert found["probability"].tolist() == [0.1, 0.9]
-
-
-def test_rows_of_the_two_readings_are_named_apart():
+def test_rows_of_attacks_are_named_by_norm_radius_and_steps():
     table = pd.DataFrame(
         {
             "metric": ["accuracy", "pgd_l2", "pgd_linf"],
             "norm": [np.nan, "l2", "linf"],
+            "epsilon": [np.nan, 1.0, 0.3],
             "step_size": [np.nan, 0.2, 0.01],
         }
     )
-    names = ["accuracy", "l2, steps of 0.2", "linf, steps of 0.01"]
-    assert tables.by_reading(table)["column"].tolist() == names
+    names = ["accuracy", "L2 1, steps of 0.2", "L∞ 0.3, steps of 0.01"]
+    assert tables.by_attack(table)["column"].tolist() == names
 
 
-def test_a_trade_off_stands_against_the_mean_clean_accuracy_of_its_strength():
-    table = PAIRS.assign(panel="strength", strength=1.0)
-    both = pd.concat([table, table.assign(metric="leakage", value=2.0)])
-    assert set(tables.trade_off(both, ["leakage"], most_lost=14)["method"]) == {"density"}
-    found = tables.trade_off(both, ["leakage"])
-    assert found["measure"].eq("leakage").all()
-    twice = pd.concat([both, both.assign(step_size=0.01, value=4.0)])
-    assert tables.trade_off(twice, ["leakage"])["value"].tolist() == [3.0] * 4
-    assert found.set_index("method")["clean"].to_dict() == {
-        "standard": pytest.approx(60.0),
-        "density": pytest.approx(75.0),
-    }
+class TestTradeOff:
+    def test_means_of_clean_accuracy_from_standard_training_on(self):
+        strengths = PAIRS["method"].map({"standard": 0.0, "density": 1.0})
+        both = PAIRS.assign(strength=strengths)
+        both = pd.concat([both, both.assign(metric="leakage", value=2.0 + strengths)])
+        found = tables.trade_off(both, {"leakage": "size"}, most_lost=16)
+        assert found["measure"].eq("size").all()
+        line = found.groupby(["method", "strength"])[["clean", "value"]].mean()
+        assert line.loc["density", 0.0].tolist() == pytest.approx([60.0, 2.0])
+        assert line.loc["density", 1.0].tolist() == pytest.approx([75.0, 3.0])
+        assert set(found["method"]) == {"density"}
+        assert tables.trade_off(both, {"leakage": "size"}, most_lost=14)["strength"].eq(1).all()
+
+    def test_no_rows_make_no_lines(self):
+        assert tables.trade_off(PAIRS[:0].assign(strength=0.0), {"leakage": "size"}).empty
 
 
 def test_at_equal_accuracy_sizes_have_ratios_and_shares_differences():
@@ -232,54 +141,3 @@ def test_at_equal_accuracy_sizes_have_ratios_and_shares_differences():
     }
     # Of -1 and -2 the standard error is 0.5, and t with one degree of freedom 12.706.
     assert found[1]["between them"] == "−1.500 [−7.853, +4.853]"
-
-
-def swept(step_size, lost):
-    """Return networks that lose 0, 1 and 5 points, and fall by `lost` under attack."""
-    lines = [("standard", 0.0, 0.9, 0.1)]
-    lines += [(method, 1.0, 0.89, 0.8 - gap) for method, gap in (("density", lost), ("cure", 0.0))]
-    lines += [(method, 2.0, 0.85, 0.8 - gap) for method, gap in (("density", lost), ("cure", 0.0))]
-    found = [
-        {"method": m, "strength": s, "metric": metric, "value": value, "step_size": size}
-        for m, s, clean, robust in lines
-        for metric, value, size in (("accuracy", clean, np.nan), ("pgd_l2", robust, step_size))
-    ]
-    return pd.DataFrame(found).assign(**WHERE, panel="strength", seed=0, status="done")
-
-
-def test_sizes_of_steps_are_compared_apart():
-    both = pd.concat([swept(0.2, 0.3), swept(0.01, 0.1)])
-    found = tables.by_step(both, "cure").set_index("steps of")
-    assert found["between them"].to_dict() == {"0.01": "−0.100", "0.2": "−0.300"}
-    assert tables.by_step(both[both["method"] == "standard"], "cure").empty
-
-
-def test_networks_of_the_trade_off_say_how_good_they_are():
-    table = swept(0.2, 0.3)
-    sweep = {"epochs": 5} | {name: WHERE[name] for name in ("data", "network")}
-    names = f"{name_of(WHERE['data'])}, {name_of(WHERE['network'])}"
-    text = f"*smoke*, {names}: 5 epochs, standard training 90.0 %"
-    assert tables.swept_networks(table, sweep) == f"{text}."
-    equal = table[:1].assign(panel="equal", metric="accuracy", value=0.875)
-    other = table.assign(data="another", value=0.5)
-    found = tables.swept_networks(pd.concat([table, equal, other]), sweep)
-    assert found == f"{text}, methods compared at 87.5 % on average."
-
-
-def test_accuracies_in_groups_are_means_over_networks():
-    found = tables.group_accuracies(ARRAYS)
-    assert found["method"].tolist() == ["standard", "density"]
-    assert found["label 0, background 0"].tolist() == [75.0, 0.0]
-    assert found["label 1, background 0"].tolist() == [50.0, 0.0]
-
-
-def test_curves_of_perturbation_go_over_the_share_of_pixels():
-    found = tables.perturbation_curves([results(ARRAYS)])
-    assert found["share"].tolist() == [0.0, 50.0, 100.0]
-    assert found["value"].tolist() == [0.0, 2.0, 1.0]
-    assert set(found["method"]) == {"density"}
-
-
-@pytest.mark.parametrize("values", [[], [np.nan]])
-def test_no_values_have_no_mean(values):
-    assert mean_text(pd.Series(values, dtype=float), empty="–") == "–"

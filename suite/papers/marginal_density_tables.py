@@ -121,7 +121,8 @@ def trade_off(
 ) -> pd.DataFrame:
     """Return what was measured at each strength, beside the mean clean accuracy there, `clean` (%).
 
-    Each method begins at standard training. Strengths that cost more than so many points of clean
+    Each method begins at standard training. Two networks have their mean, and so no interval that
+    would fill the figure. Strengths that cost more than so many points of clean
     accuracy, against the best, are left out.
 
     Args:
@@ -133,10 +134,10 @@ def trade_off(
     keys = ["method", "strength"]
     clean = rows[rows["metric"] == "accuracy"].groupby(keys)["value"].mean().rename("clean") * 100
     # One value a network: attacks have one for each size of their steps.
-    rows = rows[rows["metric"].isin(list(measures))]
-    rows = (
-        rows.groupby([*keys, "seed", "metric"])["value"].mean().reset_index().join(clean, on=keys)
-    )
+    rows = rows[rows["metric"].isin(list(measures))].groupby([*keys, "seed", "metric"])["value"]
+    rows = rows.mean().reset_index().join(clean, on=keys)
+    groups = rows.groupby([*keys, "metric"])["value"]
+    rows["value"] = rows["value"].where(groups.transform("size") > 2, groups.transform("mean"))
     rows = rows[rows["clean"] >= clean.max() - most_lost]
     order = [m for m in TITLES if m in set(rows["method"]) and (m in methods or not methods)]
     start = rows[rows["method"] == "standard"]

@@ -228,7 +228,7 @@ def test_leakage_may_be_that_of_shifted_logits(subject, name, shift):
 STEPS = {"n_steps": 4, "strength": 0.1, "batch_size": 8}
 
 
-@pytest.mark.parametrize("form", ["naive", "stable", "efficient", "logsumexp"])
+@pytest.mark.parametrize("form", ["naive", "stable", "efficient"])
 def test_without_batch_normalisation_every_form_follows_logsumexp(subject, form):
     slow = dataclasses.replace(UNIT, learning_rate=1e-3)  # so that logits stay small
     model = EvaluatedModel(subject.network, slow, subject.data)

@@ -25,9 +25,7 @@ ATTACKED = ["standard", "at_pgd", "input_gradient", "density"]
 FORMS_TRAINED = ("naive", "stable", "efficient")
 SCORES = {"ood_auroc": "log_density", "ood_logit_auroc": "logit"}
 SCORES |= {"ood_probability_auroc": "max_probability"}
-# Ratios to the standard network, by what they divide.
-RATIOS = {"leakage": "leakage_ratio", "whole": "whole_ratio"}
-RATIOS |= {"shift": "shift_ratio", "centred": "centred_ratio"}
+RATIOS = ["leakage", "whole", "shift", "centred"]  # also over the standard network's
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 MEASURES: dict[str, Values] = NAMES["marginal_density"]["measures"]
 ACCURACIES = "worst_group_accuracy usual_accuracy"
@@ -119,13 +117,11 @@ def _penalties(p: SimpleNamespace, method: str, strength: float, norm: float) ->
 
 def _wanted(p: SimpleNamespace, names: str, **settings: Any) -> list[Wanted]:
     """Return measures by their names, each with further settings."""
-    found = []
-    for name in names.split():
-        measure = MEASURES[name]
-        given = settings_of(measure, p) | settings
-        labels = {key: given[key] for key in ("noise_std", "form") if key in given}
-        found.append(Wanted({"metric": name} | labels, measure["metric"], given))
-    return found
+    labels = {key: settings[key] for key in ("noise_std", "form") if key in settings}
+    return [
+        Wanted({"metric": name} | labels, m["metric"], settings_of(m, p) | settings)
+        for name, m in ((name, MEASURES[name]) for name in names.split())
+    ]
 
 
 def _attack(norm: str, epsilon: float, attack: str, title: str, n: int, **settings: Any) -> Wanted:
@@ -150,22 +146,18 @@ def _auto(p: SimpleNamespace, norm: str, epsilon: float, title: str, *parts: str
 
 def _changes(p: SimpleNamespace) -> list[Wanted]:
     """Return parts of the density's gradient, and changes under noise."""
-    changes = [
-        change
-        for name in ("gradient_change", "density_change")
-        for noise in p.noise_levels
-        for change in _wanted(p, name, noise_std=noise)
-    ]
-    return _wanted(p, "whole shift centred") + changes
+    pairs = itertools.product(("gradient_change", "density_change"), p.noise_levels)
+    changes = [_wanted(p, name, noise_std=noise) for name, noise in pairs]
+    return [*_wanted(p, "whole shift centred"), *itertools.chain(*changes)]
 
 
 def _detection(p: SimpleNamespace) -> list[Wanted]:
     """Return the measurements that detect out-of-distribution images."""
-    found = []
-    for data, (name, score) in itertools.product(p.foreign, SCORES.items()):
-        settings = {"data": data, "score": score, "n_images": p.n_foreign}
-        found.append(Wanted({"metric": name, "foreign": data}, "ood_auroc", settings))
-    return found
+    settings = {"n_images": p.n_foreign}
+    return [
+        Wanted({"metric": n, "foreign": d}, "ood_auroc", settings | {"data": d, "score": score})
+        for d, (n, score) in itertools.product(p.foreign, SCORES.items())
+    ]
 
 
 def _grid(
@@ -182,17 +174,13 @@ def _grid(
     `strength` is that of the penalties on the gradients of density and logit; other methods have
     their own, but for those of the parts in `SWEPT`.
     """
-    for method in _kept(p, methods):
+    for method in (name for name in methods if name not in p.left_out):
         own = strength if part in SWEPT else _own_strength(p, method, strength)
         common = {"panel": part, "method": method, "p": norm, "strength": own}
         for seed in seeds:
             network = training(p, method, seed, own, norm)
             for labels, metric, settings in wanted:
                 yield Item(measurement(network, metric, **settings), common | labels)
-
-
-def _kept(p: SimpleNamespace, methods: Sequence[str]) -> list[str]:
-    return [method for method in methods if method not in p.left_out]
 
 
 def _own_strength(p: SimpleNamespace, method: str, strength: float) -> float:
@@ -310,17 +298,15 @@ def _drawn(panels: Mapping[str, list[SimpleNamespace]]) -> Iterator[Item]:
     photos = [*panels["photo_panels"], *panels["ascent_panels"]]
     maps = {"saliency": "integrated_gradients", "n_images": block.n_maps}
     ascent = {"n_classes": 8, "n_steps": 40, "step_size": 0.5}
-    for name, p, methods, strength, metric, settings in [
-        ("maps|block", block, ATTACKED, block.strength, "saliency_maps", maps),
-        ("maps|groups", groups, TABLE_3, groups.group_strength, "saliency_maps", maps),
-        ("ascent|block", block, ATTACKED, block.strength, "activation_ascent", ascent),
-        *(
-            ("ascent|photo", p, PHOTOS, p.photo_strength, "activation_ascent", ascent)
-            for p in photos
-        ),
-    ]:
+    pictures = [("maps|block", block, ATTACKED, block.strength)]
+    pictures += [("maps|groups", groups, TABLE_3, groups.group_strength)]
+    pictures += [("ascent|block", block, ATTACKED, block.strength)]
+    pictures += [("ascent|photo", p, PHOTOS, p.photo_strength) for p in photos]
+    kinds = {"maps": ("saliency_maps", maps), "ascent": ("activation_ascent", ascent)}
+    for name, p, methods, strength in pictures:
+        metric, settings = kinds[name.partition("|")[0]]
         start = f"{name}|{p.data}|{p.network}" if name.startswith("ascent") else name
-        for method in _kept(p, methods):
+        for method in (name for name in methods if name not in p.left_out):
             network = training(p, method, p.seeds[0], _own_strength(p, method, strength))
             yield Item(measurement(network, metric, **settings), keep=f"{start}|{method}")
 
@@ -363,11 +349,10 @@ def collect(
     """Return one row a value, also as ratios to the standard network, and what figures draw."""
     planned = plan(parameters)
     rows = planned.rows(computed, [*COLUMNS, "key"])
-    arrays = _arrays(rows, store)
+    arrays, rows = _arrays(rows, store), rows.drop(columns="key")
     for name, array in planned.arrays(computed, store).items():
         # The images of an ascent are all that is drawn of it.
         arrays[name.removesuffix("|images") if name.startswith("ascent") else name] = array
-    rows = rows.drop(columns="key")
     ratios = [to_standard(rows, metric) for metric in RATIOS]
     parts = [rows.assign(against=""), *ratios, at_equal_accuracy(rows)]
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays
@@ -468,4 +453,4 @@ def to_standard(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     pair = ["data", "network", "seed"]
     standard = rows[rows["method"] == "standard"].set_index(pair)["value"]
     values = rows["value"] / standard.reindex(pd.MultiIndex.from_frame(rows[pair])).to_numpy()
-    return rows.assign(metric=RATIOS[metric], value=values, std=np.nan)
+    return rows.assign(metric=f"{metric}_ratio", value=values, std=np.nan)

@@ -124,9 +124,8 @@ def worst_group_accuracy(subject: EvaluatedModel, *, n_images: int | None = None
         raise UsageError(f"data set {subject.unit.data!r}: expected groups of images, got none")
     images, labels = subject.test_images(n_images)
     correct = (subject.predict(images) == labels).double()
-    accuracies = metrics.group_accuracies(
-        correct, groups[:n_images].to(correct.device), int(groups.max()) + 1
-    )
+    count = int(groups.max()) + 1
+    accuracies = metrics.group_accuracies(correct, groups[:n_images].to(correct.device), count)
     return Result(accuracies.amin()[None], {"accuracies": accuracies})
 
 
@@ -158,12 +157,6 @@ def check_other_images(own: ImageData, shown: ImageData, own_name: str, name: st
         )
 
 
-def _training(subject: EvaluatedModel) -> Training:
-    if not isinstance(subject.unit, Training):
-        raise UsageError(f"expected a network that is trained here, got {subject.unit.network!r}")
-    return subject.unit
-
-
 def _penalised(
     network: nn.Module, images: Tensor, labels: Tensor, form: str, strength: float
 ) -> tuple[Tensor, Tensor]:
@@ -173,16 +166,14 @@ def _penalised(
     """
     inputs = images.clone().requires_grad_()
     logits = network(inputs)
-    loss, norms = nn.functional.cross_entropy(logits, labels), torch.zeros(())
-    if form != "none":
-        if form in ("stable", "efficient"):
-            source = torch.Generator(images.device).manual_seed(0)
-            norms = marginal_density_penalty(logits, inputs, generator=source, implementation=form)
-        else:
-            total = logits.exp().sum(1) if form == "naive" else logits.logsumexp(1)
-            gradient = input_gradient(total, inputs, create_graph=True).flatten(1)
-            norms = (gradient / total[:, None] if form == "naive" else gradient).norm(dim=1)
-        loss = loss + strength * norms.mean()
+    if form == "naive":
+        total = logits.exp().sum(1)
+        gradient = input_gradient(total, inputs, create_graph=True).flatten(1)
+        norms = (gradient / total[:, None]).norm(dim=1)
+    else:
+        source = torch.Generator(images.device).manual_seed(0)
+        norms = marginal_density_penalty(logits, inputs, generator=source, implementation=form)
+    loss = nn.functional.cross_entropy(logits, labels) + strength * norms.mean()
     for parameter in network.parameters():
         parameter.grad = None
     torch.autograd.backward(loss, inputs=list(network.parameters()))
@@ -192,7 +183,7 @@ def _penalised(
 def training_steps(
     subject: EvaluatedModel,
     *,
-    form: Literal["naive", "stable", "efficient", "logsumexp"],
+    form: Literal["naive", "stable", "efficient"],
     n_steps: int,
     strength: float,
     batch_size: int = 128,
@@ -206,7 +197,9 @@ def training_steps(
     as 1. Kept are, a step each: that `norm`, the `true` one, the cross-entropy `loss`, and
     whether a weight's gradient was finite.
     """
-    unit = _training(subject)
+    unit = subject.unit
+    if not isinstance(unit, Training):
+        raise UsageError(f"expected a network that is trained here, got {unit.network!r}")
     network = initial_network(unit, subject.data).to(subject.device).train()
     optimizer = optimizers.build_optimizer(unit, network)
     split = subject.data.train
@@ -218,9 +211,8 @@ def training_steps(
         labels = split.labels[index].to(subject.device)
         true = _gradient_of_logsumexp(network, images)
         norms, logits = _penalised(network, images, labels, form, strength)
-        finite = all(
-            bool(p.grad.isfinite().all()) for p in network.parameters() if p.grad is not None
-        )
+        gradients = [p.grad for p in network.parameters() if p.grad is not None]
+        finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
         optimizer.step()
         loss = nn.functional.cross_entropy(logits, labels)
         steps.append([float(norms.mean()), true, float(loss), float(finite)])
@@ -246,9 +238,8 @@ def activation_ascent(
     The value is the logit that was reached; see `suite.metrics.maximise_activation`.
     """
     classes = torch.arange(min(n_classes, len(subject.data.classes)), device=subject.device)
-    noise = torch.rand(
-        1, *subject.data.shape, generator=subject.generator(seed), device=subject.device
-    )
+    shape = (1, *subject.data.shape)
+    noise = torch.rand(shape, generator=subject.generator(seed), device=subject.device)
     start = (0.5 + 0.1 * (noise - 0.5)).expand(len(classes), *noise.shape[1:])
     images = metrics.maximise_activation(
         subject.folded, start, classes, n_steps=n_steps, step_size=step_size

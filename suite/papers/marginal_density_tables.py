@@ -21,8 +21,6 @@ TITLES: dict[str, str] = NAMES["marginal_density"]["titles"]
 COMPARED: dict[str, str] = NAMES["marginal_density"]["compared"]
 PAGE: dict[str, dict[str, Any]] = NAMES["marginal_density"]["page"]
 NORMS = {"l2": "L2", "linf": "L∞"}
-ATTACKS = {"fgsm": "FGSM", "pgd": "PGD-20", "longer": "PGD-100", "square": "Square"}
-ATTACKS |= {"auto": "AutoAttack"}
 
 
 class Column(NamedTuple):

@@ -1,5 +1,7 @@
 """What the chapter on the marginal density trains and measures, and the rows that come of it."""
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -488,17 +490,18 @@ class TestLongSweep:
         assert wide.loc["long_equal"].to_numpy() == pytest.approx(wide.loc["equal"].to_numpy() / 2)
 
 
+@cache
+def kept():
+    found = [load_results(CHAPTER, profile) for profile in ("desktop", "workstation")]
+    return [pd.concat(part) for part in zip(*((r.frame, r.verdicts) for r in found))]
+
+
 class TestPage:
     """The sentences and figures that the page takes from names.yml."""
 
-    @pytest.fixture(scope="class")
-    def kept(self):
-        found = [load_results(CHAPTER, profile) for profile in ("desktop", "workstation")]
-        return [pd.concat(part) for part in zip(*((r.frame, r.verdicts) for r in found))]
-
     @pytest.mark.parametrize("name", tables.PAGE["sentences"])
-    def test_sentences_were_written_for_what_was_kept(self, kept, name):
-        frame, verdicts = kept
+    def test_sentences_were_written_for_what_was_kept(self, name):
+        frame, verdicts = kept()
         entry, values = tables.PAGE["sentences"][name], {}
         for key, given in entry["values"].items():
             if isinstance(given, str):
@@ -513,8 +516,8 @@ class TestPage:
         assert "not run:" not in text
         assert all(values.values())
 
-    def test_longest_trainings_count_each_network_once(self, kept):
-        rows = tables.longest(kept[0])
+    def test_longest_trainings_count_each_network_once(self):
+        rows = tables.longest(kept()[0])
         assert set(rows["panel"]) == {"methods", "long"}
         keys = ["method", "strength", "seed", "metric"]
         assert not rows.duplicated(keys).any()
@@ -522,7 +525,7 @@ class TestPage:
         assert set(rows["noise_std"].dropna()) == {0.1}
         more = rows[(rows["panel"] == "long") & (rows["method"] == "density")]
         added = more.assign(strength=0.1, profile="workstation")
-        with_more = tables.longest(pd.concat([kept[0], added]))
+        with_more = tables.longest(pd.concat([kept()[0], added]))
         assert len(with_more) == len(rows) + len(added)  # as a later panel adds networks
 
 

@@ -25,7 +25,7 @@ ATTACKED = ["standard", "at_pgd", "input_gradient", "density"]
 FORMS_TRAINED = ("naive", "stable", "efficient")
 SCORES = {"ood_auroc": "log_density", "ood_logit_auroc": "logit"}
 SCORES |= {"ood_probability_auroc": "max_probability"}
-RATIOS = ["leakage", "whole", "shift", "centred"]  # also over the standard network's
+RATIOS = ["leakage_ratio", "whole_ratio", "shift_ratio", "centred_ratio"]  # to standard training
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 MEASURES: dict[str, Values] = NAMES["marginal_density"]["measures"]
 ACCURACIES = "worst_group_accuracy usual_accuracy"
@@ -353,7 +353,7 @@ def collect(
     for name, array in planned.arrays(computed, store).items():
         # The images of an ascent are all that is drawn of it.
         arrays[name.removesuffix("|images") if name.startswith("ascent") else name] = array
-    ratios = [to_standard(rows, metric) for metric in RATIOS]
+    ratios = [to_standard(rows, name.removesuffix("_ratio")) for name in RATIOS]
     parts = [rows.assign(against=""), *ratios, at_equal_accuracy(rows)]
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays
 

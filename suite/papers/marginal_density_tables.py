@@ -132,8 +132,8 @@ def trade_off(
     keys = ["method", "strength"]
     clean = rows[rows["metric"] == "accuracy"].groupby(keys)["value"].mean().rename("clean") * 100
     # One value a network: attacks have one for each size of their steps.
-    rows = rows[rows["metric"].isin(list(measures))].groupby([*keys, "seed", "metric"])["value"]
-    rows = rows.mean().reset_index().join(clean, on=keys)
+    networks = rows[rows["metric"].isin(list(measures))].groupby([*keys, "seed", "metric"])
+    rows = networks["value"].mean().reset_index().join(clean, on=keys)
     groups = rows.groupby([*keys, "metric"])["value"]
     rows["value"] = rows["value"].where(groups.transform("size") > 2, groups.transform("mean"))
     rows = rows[rows["clean"] >= clean.max() - most_lost]

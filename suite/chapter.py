@@ -34,7 +34,8 @@ class Chapter:
 
     Args:
         name: of the notebook.
-        namespace: where the parameters of the notebook are, by name: its `globals()`.
+        namespace: where the parameters of the notebook are, by name: its `globals()`; those of the
+            profile that it names are put there.
 
     Attributes:
         parameters, profile: of this run; the latter is its name, which says what differs from one.
@@ -43,11 +44,12 @@ class Chapter:
         results: of this run, then of the kept larger runs.
     """
 
-    def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, namespace: dict[str, Any]) -> None:
         plots.set_style()
         self.name = name
         self.parameters = notebooks.of_notebook(name, namespace)
         self.profile = self.parameters["profile"]
+        namespace |= {name: self.parameters[name] for name in self.parameters.keys() & namespace}
         if told := notebooks.notice(name, self.parameters):
             display(Markdown(told))
         self.claims = load_claims(name)

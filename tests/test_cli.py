@@ -14,17 +14,19 @@ from collections import Counter
 import nbformat
 import papermill
 import pytest
-import yaml
 
 from suite import cli, notebooks
 from suite.errors import RunFailed, UsageError
 from suite.evidence.claims import TIERS
 from suite.evidence.rules import NOT_RUN, WORDS
 from suite.evidence.scale import SCALES
+from suite.notebooks.checks import read_cell
 from suite.paths import ROOT
 
 CHAPTER = "gradient_regularisation"
 CHAPTERS = notebooks.chapters()
+# Whose cells have more than 15 and the name of the profile; in the end, none.
+MANY_PARAMETERS = ("high_order_saliency", "marginal_density", "pilcro", "side_by_side")
 
 
 @pytest.fixture
@@ -204,19 +206,36 @@ def test_serve_serves_on_this_machine_only(tmp_path):
             server.kill()
 
 
-@pytest.mark.parametrize("profile", notebooks.PROFILES)
-@pytest.mark.parametrize("chapter", notebooks.chapters())
-def test_papermill_takes_every_profile(chapter, profile):
-    """Papermill only warns of a parameter that a notebook does not have."""
-    file = notebooks.NOTEBOOKS / "profiles" / chapter / f"{profile}.yml"
-    values = yaml.safe_load(file.read_text())
-    assert values["profile"] == profile
-    known = papermill.inspect_notebook(str(notebooks.source(chapter)))
-    assert values.keys() <= known.keys()
-    for name, value in values.items():
-        kind = known[name]["inferred_type_name"]
-        kind = kind.partition("[")[0]
-        assert type(value).__name__ in (kind, "int" if kind == "float" else kind), name
+class TestCellOfParameters:
+    @pytest.mark.parametrize("chapter", notebooks.chapters())
+    def test_is_the_start_of_the_profile_desktop(self, chapter):
+        cell = read_cell(notebooks.source(chapter))
+        desktop = notebooks.profiles(chapter)["desktop"]
+        assert {n: entry.default for n, entry in cell.items()} == {n: desktop[n] for n in cell}
+        assert papermill.inspect_notebook(str(notebooks.source(chapter))).keys() == cell.keys()
+        assert len(cell) <= 16 or chapter in MANY_PARAMETERS
+
+    @pytest.mark.parametrize("profile", notebooks.PROFILES)
+    def test_takes_the_rest_from_the_profile_that_it_names(self, profile):
+        cell = read_cell(notebooks.source("top_gap"))
+        values = {name: entry.default for name, entry in cell.items()} | {"profile": profile}
+        of_profile = notebooks.resolve("top_gap", profile, {})
+        assert notebooks.of_notebook("top_gap", values) == of_profile
+        changed = notebooks.of_notebook("top_gap", values | {"n_shown": 1})
+        assert changed == of_profile | {"n_shown": 1, "profile": f"{profile}+n_shown=1"}
+        values |= {"In": ["# Parameters\nepochs = 8\n"]}  # set, though it is as in desktop
+        assert notebooks.of_notebook("top_gap", values)["epochs"] == 8
+
+    def test_has_what_cells_ask_for(self):
+        for chapter in notebooks.chapters():
+            cells = nbformat.read(notebooks.source(chapter), as_version=4).cells
+            trees = [ast.parse(cell.source) for cell in cells if cell.cell_type == "code"]
+            names = [
+                node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)
+            ]
+            made = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+            asked = {node.id for node in names} - made
+            assert not asked & notebooks.parameters(chapter).keys(), chapter
 
 
 def test_plain_papermill_runs_a_profile_from_any_folder(tmp_path):

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -83,8 +84,9 @@ def source(chapter: str) -> Path:
 
 
 def parameters(chapter: str) -> dict[str, Parameter]:
-    """Read the parameters of a chapter from its cell of parameters."""
-    return checks.read_cell(source(chapter))
+    """Read the parameters of a chapter: those of its cell, and what only `BASE` sets."""
+    in_cell, file = checks.read_cell(source(chapter)), profiles(chapter).files.get(BASE)
+    return in_cell | (checks.read_profile(file, in_cell) if file else {})
 
 
 def profiles(chapter: str) -> Profiles:
@@ -134,17 +136,23 @@ def of_notebook(chapter: str, namespace: Values) -> dict[str, Any]:
 
     Args:
         chapter: its name.
-        namespace: its `globals()`, in which papermill puts parameters by a cell of its own.
+        namespace: its `globals()`, in which papermill puts parameters by a cell of its own. What
+            it does not set, and is as in `BASE`, is as in the profile that it names.
 
     Raises:
         UsageError: as `resolve`.
     """
-    entries = parameters(chapter)
+    entries, by_profile = parameters(chapter), profiles(chapter)
     injected = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
     nodes = [node for source in injected for node in ast.walk(ast.parse(source))]
     names = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    values = {name: namespace[name] for name in dict.fromkeys([*entries, *names])}
-    return _checked(chapter, values, entries)
+    base = all_parameters(chapter, {})
+    given = {
+        name: namespace[name] for name in dict.fromkeys([*entries, *names]) if name in namespace
+    }
+    changed = {n: value for n, value in given.items() if n in names or value != base.get(n)}
+    of_profile = by_profile.get(str(given["profile"]).partition("+")[0], {})
+    return _checked(chapter, base | of_profile | changed, entries)
 
 
 def _checked(chapter: str, values: Values, entries: Entries) -> dict[str, Any]:
@@ -247,6 +255,8 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
+    # It warns of each parameter that is not in the cell; `checks` knows all.
+    logging.getLogger("papermill").setLevel(logging.ERROR)
     for attempt in range(1, START_ATTEMPTS + 1):
         partial.unlink(missing_ok=True)
         try:

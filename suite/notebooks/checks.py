@@ -1,4 +1,4 @@
-"""Parameters: read from the cell of a notebook, checked by name, and what a run is called.
+"""Parameters: read from the cell of a notebook and a profile, checked by name; names of runs.
 
 The comment of a parameter is read, too. "1 to 5" bounds its numbers; "0: ..." or "0 for ..." says
 what zero means, which is refused elsewhere; "at most NAME", "at least NAME" and "below NAME"
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from suite.errors import UsageError, expected, unknown
-from suite.paths import LONGEST_NAME
+from suite.paths import LONGEST_NAME, read_yaml
 
 EXAMPLES: dict[str, Any] = {"str": "", "int": 0, "float": 0.0, "list": [], "dict": {}}
 COMPARED = {"at most": operator.le, "at least": operator.ge, "below": operator.lt}
@@ -73,6 +73,21 @@ def read_cell(notebook: Path) -> dict[str, Parameter]:
         like = [example] if default == [] and of.startswith("list[") else default
         meaning = comments.get(node.lineno) or comments.get(node.end_lineno or 0, "")
         found[name] = Parameter(default, meaning, like)
+    return found
+
+
+def read_profile(file: Path, but: Collection[str]) -> dict[str, Parameter]:
+    """Read the parameters of a profile, all but some: `NAME: VALUE  # meaning`, a line each.
+
+    The meaning of an empty list may begin with its type, such as "list[str]: ".
+    """
+    values, text, found = read_yaml(file), file.read_text(encoding="utf-8-sig"), {}
+    for name in [name for name in values if name not in but]:
+        comment = re.search(rf"^{name}:.*?\s# (.*)$", text, re.MULTILINE)
+        meaning = comment[1] if comment else ""
+        of = re.match(r"list\[(\w+)\]: ", meaning)
+        like = [EXAMPLES[of[1]]] if of and values[name] == [] else values[name]
+        found[name] = Parameter(values[name], meaning, like)
     return found
 
 

@@ -308,12 +308,23 @@ def key_figure(rows: pd.DataFrame, *, x: str, x_label: str, beyond: str) -> Figu
     return figure
 
 
-def dots_with_bins(frame: Frame, *, x: str, x_label: str, y_label: str, n_bins: int = 8) -> Figure:
+def dots_with_bins(
+    frame: Frame,
+    *,
+    x: str,
+    x_label: str,
+    y_label: str,
+    panels: Sequence[str] = PANELS,
+    bound: str | None = None,
+    n_bins: int = 8,
+) -> Figure:
     """Draw one dot an image: `value` against `x`, and the means of bins with equally many images.
 
     Args:
         frame: one row an image: profile, data, network, value, `x`.
         x, x_label, y_label: column and labels.
+        panels: columns; each combination of their values has a panel, and is its title.
+        bound: column of which a grey line shows the medians of bins.
         n_bins: bins, at least five images in each, whose means are drawn with 95% intervals.
 
     Returns:
@@ -329,11 +340,14 @@ def dots_with_bins(frame: Frame, *, x: str, x_label: str, y_label: str, n_bins: 
         axis.scatter(panel[x], panel["value"], 14, colour, **look)
         look = {"err_style": "bars", "marker": "s", "linestyle": "", "color": BLACK}
         sns.lineplot(panel.assign(x=centres), x="x", y="value", ax=axis, errorbar=_ends, **look)
+        if bound:
+            line = panel.groupby(centres)[bound].median()
+            axis.plot(line, color=GREY, linewidth=1.5, zorder=0)
         rho = float(spearman(panel[x], panel["value"]))
-        axis.set_title(f"{axis.get_title()}\nρ = {rho:.2f}, n = {len(panel)}")
+        axis.set_title(f"{axis.get_title()}\nρ = {rho:.2f}, n = {len(panel)}".strip())
         _label(axis, panel[x], x_label, y_label, log="")
 
-    return _figure(_split(frame, PANELS), draw)
+    return _figure(_split(frame, panels), draw)
 
 
 def _palette(methods: "pd.Series[Any]", names: Mapping[Any, str]) -> dict[Any, str]:
@@ -585,8 +599,13 @@ def as_bytes(figure: Figure, form: str = "png", **options: Any) -> bytes:
     return data.encode() if isinstance(data, str) else data
 
 
-def as_html(figure: Figure, *, alt: str, caption: str = "") -> str:
-    """Return a figure as pictures, one a panel, which a narrow screen puts below each other."""
+def as_html(*figures: Figure, alt: str, caption: str = "") -> str:
+    """Return figures as pictures, one a panel, which a narrow screen puts below each other."""
+    files = [file for figure in figures for file in _panels(figure)]
+    return html.picture(*files, alt=alt, caption=caption, form="svg")
+
+
+def _panels(figure: Figure) -> list[bytes]:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # as it is now, whatever part is saved
     parts = [(part, part.get_tightbbox()) for part in (*figure.axes, *figure.legends)]
@@ -597,7 +616,26 @@ def as_html(figure: Figure, *, alt: str, caption: str = "") -> str:
         if box is not None:  # an axis that is on
             panel = box.padded(3).transformed(inches)
             files.append(as_bytes(figure, "svg", bbox_inches=panel))
-    return html.picture(*files, alt=alt, caption=caption, form="svg")
+    return files
+
+
+def columns_as_html(
+    rows: Sequence[Sequence[NDArray[Any] | None]],
+    *,
+    titles: Sequence[str],
+    notes: Sequence[Sequence[str]],
+    alt: str,
+    caption: str = "",
+) -> str:
+    """Return the columns of a `picture_grid` as pictures: four side by side, two on a phone."""
+    columns = zip(zip(*rows, strict=True), titles, zip(*notes, strict=True), strict=True)
+    files = []
+    for part, title, under in columns:
+        column = [[picture] for picture in part], [[note] for note in under]
+        figure = picture_grid(column[0], titles=[title], notes=column[1], side=1.5)
+        figure.set_size_inches(1.6, figure.get_figheight())
+        files.append(as_bytes(figure, bbox_inches=None))
+    return html.picture(*files, alt=alt, caption=caption)
 
 
 def saliency_grid(

@@ -9,9 +9,7 @@ import torch
 
 from suite import notebooks
 from suite.errors import RunFailed, UsageError
-from suite.evidence.results import load_results
 from suite.papers import high_order_saliency as paper
-from suite.papers import high_order_tables, high_order_theory
 from suite.papers.second_order import MARGINS
 from suite.runs import compute
 from suite.store import Record
@@ -385,6 +383,8 @@ def test_rows_of_maps_with_groups(small):
     assert loss == {name: -place for place, name in enumerate(paper.OBJECTIVE[1:])}
     assert set(of(rows, "ten_cosine")["value"]) == {0.5}
     assert set(of(rows, "ten_norm")["value"]) == {0.25}
+    distance = math.sqrt(1 + 0.25**2 - 2 * 0.25 * 0.5)
+    assert of(rows, "ten_distance")["value"].tolist() == pytest.approx([distance] * 6)
 
 
 def test_rows_of_where_maps_lie_are_those_of_named_objects(small):
@@ -474,39 +474,3 @@ def test_photographs_are_as_sure_as_among_all_classes(small):
     sure = everything.drop_duplicates("image").set_index("image")["sure"]
     assert few["sure"].tolist() == sure.loc[few["image"]].tolist()
     assert set(sure) == {"low", "between", "high"}
-
-
-SAMPLES, IMAGENETTE = "imagenet-samples", "resized:imagenette160:224"
-RUN = [(SAMPLES, "efficientnet_lite0"), (IMAGENETTE, "efficientnet_lite0")]
-RUN += [(SAMPLES, "efficientnet_lite1"), (SAMPLES, "efficientnet_lite2")]
-CURVED = [(SAMPLES, "efficientnet_lite0_smooth"), ("resized:imagenette160:64", "resnet_swish")]
-
-
-def test_what_first_sentences_say_beside_verdicts_is_what_was_kept():
-    results = load_results(CHAPTER, "workstation")
-    rows = results.frame
-    errors = rows[rows["metric"] == "closed_form_error"].groupby(["data", "network"])["value"]
-    curved = errors.median().index.isin(CURVED)
-    assert errors.max()[~curved].max() < 1e-3
-    assert errors.median()[curved].min() > 0.2
-    zeros = high_order_tables.select(rows, "sparsity", saliency="caso", network=RUN[0][1])
-    assert len(zeros) == 40
-    assert zeros["value"].min() > 0.75
-    for metric, chance in (("on_box", 0.25), ("on_pair", 0.5)):
-        on = rows[rows["metric"] == metric].groupby("saliency")["value"]
-        assert (on.mean() - 2.1 * on.sem()).min() > chance, metric
-    far = high_order_tables.by_classes(rows[rows["data"] == SAMPLES], "difference", [10], margin=10)
-    assert far["network"].value_counts().to_dict() == {"10 classes": 200, "all classes": 200}
-    for _, of_count in far.groupby("network"):
-        assert of_count["confidence"].corr(of_count["value"], method="spearman") < -0.7
-
-
-def test_what_first_sentences_say_of_theory_is_so():
-    best = [high_order_theory.recovered(ratio)[1] for ratio in (0, 0.25, 0.5, 0.75, 0.9)]
-    assert best[0] == 1
-    assert best == sorted(best, reverse=True)
-    assert best[-1] == pytest.approx(0.5, abs=0.02)
-    tops, counts = (0.5, 0.9, 0.99, 0.999), (10, 31, 100, 313, 1000)
-    left = [[high_order_theory.rank_one_error(c, top)[0] for c in counts] for top in tops]
-    assert (np.diff(left, axis=0) < 0).all()
-    assert (np.diff(left, axis=1) < 0).all()

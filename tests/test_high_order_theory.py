@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from suite.papers.high_order_theory import asymptotic, rank_one_error, recovered
+from suite.papers.high_order_theory import asymptotic, rank_one_error, rank_one_errors, recovered
 
 
 def test_two_classes_have_rank_one_and_more_classes_tend_to_it():
@@ -33,3 +33,10 @@ def test_the_rank_one_error_tends_to_its_limit():
     c = 20
     limit = math.sqrt((c - 2) / ((c + 2) * (c - 1)))
     assert rank_one_error(c, 1 - 1e-7)[0] == pytest.approx(limit, rel=1e-5)
+
+
+def test_the_rank_one_error_falls_with_classes_and_with_confidence():
+    rows = rank_one_errors(tops=(0.5, 0.999), most=100).query("classes >= 10")
+    wide = rows.pivot(index="classes", columns="top probability", values="value")
+    assert (wide["0.999"] < wide["0.5"]).all()
+    assert (wide.diff().dropna() < 0).all(None)

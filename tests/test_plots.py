@@ -243,6 +243,23 @@ def test_dots_have_means_of_bins_with_equally_many_images():
     assert "n = 40" in axis.get_title()
 
 
+def test_the_line_of_a_bound_has_the_medians_of_bins():
+    frame = photographs().assign(most=lambda rows: 2 * rows["value"])
+    labels = {"x": "confidence", "x_label": "", "y_label": ""}
+    (axis,) = plots.dots_with_bins(frame, **labels, panels=(), bound="most", n_bins=1).axes
+    assert axis.lines[-1].get_ydata() == pytest.approx([frame["most"].median()])
+    assert axis.get_title() == "ρ = -1.00, n = 40"
+
+
+def test_columns_of_pictures_are_a_picture_each():
+    grey = np.zeros((4, 4), np.uint8)
+    text = plots.columns_as_html(
+        [[grey, None]] * 2, titles=["a", "b"], notes=[["x", "y"]] * 2, alt="maps"
+    )
+    assert text.count("<img") == 2
+    assert 'alt="maps (2)"' in text
+
+
 def test_dots_of_nothing_say_so():
     figure = plots.dots_with_bins(photographs()[:0], x="confidence", x_label="", y_label="")
     assert figure.axes[0].texts[0].get_text().startswith("not run")

@@ -90,6 +90,12 @@ class TestMeans:
         assert value.estimate == pytest.approx(0.2)
         assert value.on == "MNIST"
 
+    def test_images_stand_where_there_are_no_seeds(self):
+        of_images = rows().rename(columns={"seed": "image"}).assign(seed=0)
+        assert quote.mean(of_images).n == quote.mean(rows()).n
+        pair = "kind", "l1", "none"
+        assert quote.paired(of_images, *pair) == quote.paired(rows(), *pair)
+
     def test_pairs_of_a_seed(self):
         value = quote.paired(rows(), "kind", "l1", "none")
         assert (value.estimate, value.n) == (pytest.approx(0.5), 3)

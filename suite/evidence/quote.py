@@ -126,18 +126,21 @@ def sentence(text: str, values: Mapping[str, Value], expects: Mapping[str, str])
 
 
 def mean(rows: pd.DataFrame) -> Value:
-    """Return the mean of `value` over seeds, whose rows are averaged first, at the best profile."""
+    """Return the mean of `value` over seeds, whose rows are averaged first, at the best profile.
+
+    Where rows are of single images, these take the place of seeds.
+    """
     rows = best(rows.dropna(subset="value"))
     if rows.empty:
         return Value()
-    return _of(rows, mean_interval(rows.groupby("seed")["value"].mean()))
+    return _of(rows, mean_interval(rows.groupby(_unit(rows))["value"].mean()))
 
 
 def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     """Return how far `first` is ahead of `second`, over pairs of one seed, at the best profile.
 
     Args:
-        rows: with `value`, `seed` and the column `between`, of which both are values.
+        rows: see `mean`, with `value`, `seed` and the column `between`, of which both are values.
         between, first, second: the difference is first minus second.
 
     Returns:
@@ -147,9 +150,13 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     rows = best(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
-    ahead = paired_difference(rows, between, first, second)
+    ahead = paired_difference(rows, between, first, second, (_unit(rows),))
     word = "higher" if ahead.low > 0 else "lower" if ahead.high < 0 else "unclear"
     return replace(_of(rows, ahead), word=word)
+
+
+def _unit(rows: pd.DataFrame) -> str:
+    return "image" if "image" in rows else "seed"
 
 
 def _of(rows: pd.DataFrame, interval: Interval) -> Value:

@@ -322,7 +322,12 @@ def _of_groups(tables: dict[str, pd.DataFrame]) -> list[pd.DataFrame]:
         objective = tables["objective"].rename(columns={"value": "true_caso"})
         for name in OBJECTIVE:
             parts += _melted(objective, {f"true_{name}": "group_loss"}, saliency=name)
-        parts += _melted(objective, {name: name for name in ("ten_cosine", "ten_norm")})
+        cosine, norm = objective["ten_cosine"], objective["ten_norm"]
+        apart = np.sqrt((1 + norm**2 - 2 * norm * cosine).clip(lower=0))
+        objective = objective.assign(ten_distance=apart)
+        parts += _melted(
+            objective, {f"ten_{n}": f"ten_{n}" for n in ("cosine", "norm", "distance")}
+        )
     objects = tables["objects"].dropna(axis="columns", how="all")
     for scene in SCENES if len(objects) else ():
         parts += _by_saliency(objects[objects["scene"] == scene], "share_", f"on_{scene}")

@@ -1,6 +1,6 @@
 """Tables, sentences and pictures of the chapter on high-order saliency."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.evidence.statistics import mean_interval, spearman
-from suite.evidence.tables import mean_text
-from suite.papers.high_order_saliency import ALL, OBJECTIVE, QUALITY
+from suite.papers.high_order_saliency import ALL, OBJECTIVE, QUALITY, distance_bound
 from suite.papers.names import NAMES
 from suite.papers.second_order import MARGIN
 
@@ -22,31 +21,29 @@ SMOOTH = ["efficientnet_lite0_smooth", "resnet_swish", "se_resnet50"]
 TITLES: dict[str, str] = NAMES["high_order_saliency"]["titles"]
 SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
-ENDS = {"low": "at most 0.5", "high": "at least 0.95"}
+ENDS = {"low": "p ≤ 0.5", "high": "p ≥ 0.95"}
 LEAST = 3  # photographs of which a mean is shown
 SHAPE = {"share": "share of λ₁²", "cosine": "|cos(g, v₁)|", "difference": "‖CASO − CAFO‖"}
-QUALITY_COLUMNS = {name: name for name in QUALITY}
-SCENE_COLUMNS = {"on_box": "on the object of a box", "on_pair": "on the named one of a pair"}
+METHODS = {name: title.replace("\n", " ") for name, title in TITLES.items()}
+BASELINES = ["logit_gradient", "smooth_grad", "path_gradients"]
+COMPARED = {name: METHODS[name] for name in [*BASELINES, "clipped_logit_gradient", "cafo", "caso"]}
+ON_OBJECT = {"on_pair": "named object of two", "on_box": "object on a grey canvas"}
+BOUND = "most that λ₂ allows"  # Kantorovich's inequality
 Rows = list[list[NDArray[Any] | None]]
 
 
 def select(
-    table: pd.DataFrame,
-    metric: str,
-    *,
-    smooth: bool | None = False,
-    classes: str = ALL,
-    **where: Any,
+    table: pd.DataFrame, metric: str, *, smooth: bool | None = False, **where: Any
 ) -> pd.DataFrame:
     """Return the rows of a metric, of the networks that are piecewise linear or of the smooth ones.
 
-    With `smooth` None those of both, and with `classes` those where so many were kept (or where
-    none could be left out). Further columns have the values of `where`.
+    With `smooth` None those of both. They are of all classes; further columns have the values of
+    `where`.
     """
     rows = tables.select(table, metric=metric, **where)
     if smooth is not None:
         rows = rows[rows["network"].isin(SMOOTH) == smooth]
-    return rows[rows["classes"].isna() | (rows["classes"] == classes)]
+    return rows[rows["classes"].isna() | (rows["classes"] == ALL)]
 
 
 def main(result: Results, metric: str | None = None, **where: Any) -> pd.DataFrame:
@@ -57,124 +54,100 @@ def main(result: Results, metric: str | None = None, **where: Any) -> pd.DataFra
     return rows if metric is None else select(rows, metric, **where)
 
 
-def of_main(results: Sequence[Results], metric: str, **where: Any) -> pd.DataFrame:
-    """Return those rows of several profiles."""
-    return pd.concat([main(result, metric, **where) for result in results])
+def by_margin(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with λ₂ in place of the network."""
+    return rows.assign(network=[f"λ₂ = L/2 + {margin:g}" for margin in rows["margin"]])
 
 
-def by_margin(result: Results, metric: str) -> pd.DataFrame:
-    """Return the main rows of a metric, with the margin in place of the network."""
-    rows = main(result, metric)
-    return rows.assign(network=[f"margin {margin:g}" for margin in rows["margin"]])
+def by_classes(result: Results) -> pd.DataFrame:
+    """Return what the Hessian is like, with the number of classes in place of the network.
 
-
-def by_classes(
-    table: pd.DataFrame, metric: str, counts: Sequence[int], **where: Any
-) -> pd.DataFrame:
-    """Return the rows of the last profile, with the number of classes in place of the network.
-
-    They are of the photographs for which there are all numbers of classes.
+    The rows are of the main photographs for which there are all numbers of classes.
     """
-    last = table[table["profile"] == table["profile"].iloc[-1]]
-    parts = [select(last, metric, classes=str(count), **where) for count in counts]
-    shown = set.intersection(*(set(part["image"]) for part in parts))
-    network = parts[0]["network"].iloc[0]
-    everything = select(last[last["network"] == network], metric, **where)
-    parts = [*parts, everything[everything["data"] == parts[0]["data"].iloc[0]]]
-    names = [*(f"{count} classes" for count in counts), "all classes"]
-    return pd.concat(
-        part[part["image"].isin(shown)].assign(network=name) for part, name in zip(parts, names)
-    )
+    rows = main(result)
+    rows = rows[rows["metric"].isin(SHAPE) & rows["margin"].isin([np.nan, MARGIN])]
+    counts = rows["classes"].drop_duplicates()
+    shown = rows.groupby("image")["classes"].transform("nunique") == len(counts)
+    return by_image(rows[shown].assign(network=rows["classes"] + " classes"))
 
 
-def what_was_measured(results: Sequence[Results]) -> Any:
-    """Return how many photographs each network was shown at each profile, and how sure it was."""
+def networks_table(result: Results) -> pd.DataFrame:
+    """Return what each network was shown at a profile, how sure it was, and what its Hessian is."""
     lines = []
-    for result in results:
-        rows = select(result.frame, "difference", smooth=None, margin=MARGIN)
-        for (data, network), part in rows.groupby(["data", "network"], sort=False):
-            line = {"profile": result.provenance["profile"], "network": name_of(network)}
-            line |= {"photographs": name_of(data), "n": len(part)}
-            right = result.frame[result.frame["metric"] == "accuracy"]
-            right = right[(right["data"] == data) & (right["network"] == network)]
-            line["classified right"] = f"{right['value'].mean():.0%}" if len(right) else "–"
-            line["top probability, quartiles"] = _quartiles(part["confidence"])
-            lines.append(line | {w: f"{(part['sure'] == sure).sum()}" for sure, w in ENDS.items()})
-    return pd.DataFrame(lines).style.hide()
+    for (data, network), rows in result.frame.groupby(["data", "network"], sort=False):
+        part = select(rows, "difference", smooth=None, margin=MARGIN)
+        if part.empty:
+            continue
+        line = {"network": name_of(network), "photographs": name_of(data), "n": len(part)}
+        right = select(rows, "accuracy", smooth=None)["value"]
+        line["classified right"] = f"{right.mean():.0%}" if len(right) else "–"
+        line["top probability"] = _quartiles(part["confidence"])
+        line |= {words: (part["sure"] == sure).sum() for sure, words in ENDS.items()}
+        for metric, title in SHAPE.items():
+            part = select(rows, metric, smooth=None, **_margin_of(metric))
+            rho = spearman(part["confidence"], part["value"]) if len(part) >= LEAST else np.nan
+            line[title] = f"{_quartiles(part['value'])}; ρ = {float(rho):.2f}"
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def _quartiles(values: "pd.Series[float]") -> str:
     return ", ".join(f"{value:.2f}" for value in values.quantile([0.25, 0.5, 0.75]))
 
 
-def fractions(result: Results, limits: Mapping[str, tuple[str, float, int]], **where: Any) -> Any:
-    """Return which share of photographs lies on one side of limits, by confidence.
+def _margin_of(metric: str) -> dict[str, Any]:
+    return {"margin": MARGIN} if metric == "difference" else {}
+
+
+def by_image(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows whose images stand where figures and tables of networks have seeds."""
+    return rows.assign(seed=rows["image"])
+
+
+def pairs(result: Results) -> pd.DataFrame:
+    """Return which share of maps lies on the named of two objects."""
+    return by_image(select(result.frame, "on_pair"))
+
+
+def on_object(result: Results) -> pd.DataFrame:
+    """Return the mean shares of maps on the object, in both kinds of scenes."""
+    rows = by_image(result.frame[result.frame["metric"].isin(ON_OBJECT)])
+    named = rows.assign(metric=rows["metric"].map(ON_OBJECT))
+    return tables.wide(named, "saliency", "metric", COMPARED)
+
+
+def quality(result: Results) -> pd.DataFrame:
+    """Return the means of all measures of maps, a row a method."""
+    rows = by_image(result.frame[result.frame["metric"].isin(QUALITY)])
+    return tables.wide(rows, "saliency", "metric", METHODS, digits=".3f")
+
+
+def shapes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the means of what `by_classes` returns, a row a number of classes."""
+    names = {name: name for name in rows["network"]}
+    named = rows.assign(metric=rows["metric"].map(SHAPE))
+    return tables.wide(named, "network", "metric", names, digits=".3f")
+
+
+def by_sureness(rows: pd.DataFrame, names: Mapping[str, str], *, first: str, second: str) -> Any:
+    """Return medians over photographs, by confidence, and the ratio of two kinds of rows.
 
     Args:
-        result: of a profile.
-        limits: for each column its metric, the limit, and 1 for above or -1 for below.
-        where: of the rows, see `select`.
-    """
-    lines = []
-    for (data, network), rows in result.frame.groupby(["data", "network"], sort=False):
-        if network in SMOOTH:
-            continue
-        for sure, words in SURENESS.items():
-            line = {"photographs, network": f"{name_of(data)}, {name_of(network)}"}
-            line |= {"top probability": words}
-            for column, (metric, limit, side) in limits.items():
-                part = select(rows, metric, sure=sure, **where)
-                line["n"] = f"{len(part)}"
-                line[column] = f"{(side * part['value'] > side * limit).mean():.0%}"
-            if int(line["n"]) >= LEAST:
-                lines.append(line)
-    return pd.DataFrame(lines).style.hide()
-
-
-def quality_table(rows: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
-    """Return means over photographs with half-widths of their 95% intervals, a row a method.
-
-    Args:
-        rows: of one profile.
-        columns: metrics and what their columns are called.
-    """
-    groups = rows[rows["metric"].isin(columns)].groupby(["saliency", "metric"])
-    cells = {key: mean_text(part["value"], ".3g", ".2g") for key, part in groups}
-    counts = groups["value"].count().unstack().reindex(columns=list(columns))
-    numbers = counts.apply(_distinct, axis=1)
-    wide = pd.Series(cells).unstack().reindex(columns=list(columns)).astype(object).fillna("–")
-    wide = wide.reindex([name for name in TITLES if name in wide.index])
-    wide.insert(0, "n", numbers.reindex(wide.index))
-    wide.index = [TITLES[name].replace("\n", " ") for name in wide.index]
-    return wide.rename(columns=columns)
-
-
-def _distinct(counts: "pd.Series[float]") -> str:
-    """Write counts, each once, in their order."""
-    return ", ".join(f"{count:.0f}" for count in dict.fromkeys(counts.dropna()))
-
-
-def objective_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what the loss rises by along CASO and CAFO of the same norm, by confidence.
-
-    Args:
-        rows: of one profile, data set and network.
+        rows: of one profile, data set, network and margin.
+        names: of the kinds that are shown, which stand in the column `saliency`.
+        first, second: kinds whose geometric mean ratio, first over second, is shown.
     """
     lines = []
     for sure, words in SURENESS.items():
-        for margin in sorted(select(rows, "true_loss", smooth=None)["margin"].unique()):
-            part = select(rows, "true_loss", smooth=None, margin=margin, sure=sure)
-            part = part[part["saliency"].isin(["caso", "cafo"])]
-            if len(part) < 2 * LEAST:
-                continue
-            wide = part.pivot_table(index="image", columns="saliency", values="value")
-            norms = select(rows, "norm", smooth=None, margin=margin, sure=sure)
-            first, second = wide["cafo"], wide["caso"]
-            line = {"top probability": words, "margin of λ₂": f"{margin:g}", "n": len(wide)}
-            line |= {"norm, median": f"{norms['value'].median():.2g}"}
-            line |= {"loss gained, CAFO": f"{first.mean():.3g}", "CASO": f"{second.mean():.3g}"}
-            line |= {"CASO ÷ CAFO": _ratio(second, first)}
-            lines.append(line | {"CASO is ahead": f"{(second > first).mean():.0%}"})
+        part = rows[rows["sure"] == sure]
+        wide = part.pivot_table(index="image", columns="saliency", values="value")
+        if len(wide) < LEAST:
+            continue
+        line = {"top probability": words, "n": len(wide)}
+        line |= {title: f"{wide[name].median():.3g}" for name, title in names.items()}
+        line[f"{names[first]} ÷ {names[second]}"] = _ratio(wide[first], wide[second])
+        line["is larger in"] = f"{(wide[first] > wide[second]).mean():.0%}"
+        lines.append(line)
     return pd.DataFrame(lines)
 
 
@@ -186,115 +159,75 @@ def _ratio(first: "pd.Series[float]", second: "pd.Series[float]") -> str:
     return f"{middle:.3g} [{low:.3g}, {high:.3g}]"
 
 
-def groups_table(results: Sequence[Results]) -> pd.DataFrame:
+def objective_table(result: Results) -> pd.DataFrame:
+    """Return what the loss rises by along CASO and CAFO of the same norm, by margin of λ₂."""
+    rows, parts = main(result, "true_loss", saliency=["cafo", "caso"]), []
+    for margin, part in rows.groupby("margin"):
+        table = by_sureness(part, {"cafo": "CAFO", "caso": "CASO"}, first="caso", second="cafo")
+        table.insert(0, "λ₂", f"L/2 + {margin:g}")
+        parts.append(table)
+    return pd.concat(parts)
+
+
+def expansion_table(result: Results) -> pd.DataFrame:
+    """Return the errors of both expansions of the loss beside its rise, by confidence."""
+    true = main(result, "true_loss", margin=MARGIN, saliency="cafo")
+    rows = pd.concat([true.assign(saliency="true rise"), main(result, "expansion_error")])
+    kinds = {kind: kind for kind in ("true rise", "second order", "first order")}
+    return by_sureness(rows, kinds, first="second order", second="first order")
+
+
+def groups_table(result: Results) -> pd.DataFrame:
     """Return what the loss rises by along groups of as many values and of the same norm."""
-    lines = []
-    for result in results:
-        for sure, words in SURENESS.items():
-            rows = main(result, "group_loss", sure=sure)
-            if rows["image"].nunique() < LEAST:
-                continue
-            wide = rows.pivot_table(index="image", columns="saliency", values="value")
-            line = {"profile": result.provenance["profile"], "top probability": words}
-            line |= {"n": f"{len(wide)}", "CASO": f"{wide['caso'].mean():.3g}"}
-            for name in OBJECTIVE[1:]:
-                line[TITLES[name].replace("\n", " ")] = f"{wide[name].mean():.3g}"
-            clipped = _ratio(wide["caso"], wide["clipped_loss_gradient"])
-            lines.append(line | {"CASO ÷ clipped loss gradient": clipped})
-    return pd.DataFrame(lines)
+    names = {name: METHODS[name] for name in OBJECTIVE}
+    rows = main(result, "group_loss")
+    return by_sureness(rows, names, first="caso", second="clipped_loss_gradient")
 
 
 def advantage(result: Results) -> pd.DataFrame:
     """Return by which factor CASO raises the true loss by more than CAFO, a row a photograph."""
-    rows = by_margin(result, "true_loss")
+    rows = by_margin(main(result, "true_loss"))
     index = ["profile", "data", "network", "image", "confidence"]
-    wide = rows.pivot_table(index=index, columns="saliency", values="value")
+    wide = rows.pivot_table(index=index, columns="saliency", values="value", sort=False)
     wide = wide[(wide[["cafo", "caso"]] > 0).all(axis=1)].reset_index()
-    order = {name: place for place, name in enumerate(dict.fromkeys(rows["network"]))}
-    wide = wide.sort_values("network", key=lambda names: names.map(order))
     return wide.assign(value=wide["caso"] / wide["cafo"])
 
 
-def expansion_table(results: Sequence[Results]) -> pd.DataFrame:
-    """Return the errors of both expansions of the loss, by confidence."""
-    lines = []
-    for result in results:
-        for sure, words in SURENESS.items():
-            rows = main(result, "expansion_error", sure=sure)
-            if len(rows) < 2 * LEAST:
-                continue
-            wide = rows.pivot_table(index="image", columns="saliency", values="value")
-            true = main(result, "true_loss", margin=MARGIN, sure=sure, saliency="cafo")
-            medians = {
-                "true rise, median": true["value"],
-                "error to first order, median": wide["first order"],
-                "to second order": wide["second order"],
-            }
-            line = {"profile": result.provenance["profile"], "top probability": words}
-            line |= {"n": len(wide)} | {n: f"{v.median():.3g}" for n, v in medians.items()}
-            ratio = _ratio(wide["second order"], wide["first order"])
-            lines.append(line | {"second ÷ first": ratio})
-    return pd.DataFrame(lines)
-
-
-def curved_table(result: Results) -> pd.DataFrame:
-    """Return what the Hessian is like in smooth networks, and in the same ones with ReLU."""
-    names = [*SMOOTH, "resnet", "efficientnet_lite0"]
-    lines = []
-    for (data, network), rows in result.frame.groupby(["data", "network"], sort=False):
-        if network not in names:
-            continue
-        line = {"network": name_of(network), "photographs": name_of(data)}
-        accuracy = select(rows, "accuracy", smooth=None)["value"]
-        line["accuracy"] = f"{accuracy.mean():.2f}" if len(accuracy) else "–"
-        for metric in ("cosine", "share", "difference"):
-            column, part = SHAPE[metric], select(rows, metric, smooth=None, **_margin_of(metric))
-            rho = spearman(part["confidence"], part["value"]) if len(part) >= LEAST else np.nan
-            line["n"] = f"{len(part)}"
-            line[column] = f"{part['value'].median():.2f} ({_quartiles(part['value'])})"
-            line[f"{column}, ρ with confidence"] = f"{float(rho):.2f}"
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
-def classes_table(result: Results) -> pd.DataFrame:
-    """Return shares, cosines and distances of the same photographs with fewer classes."""
-    counts = result.provenance["parameters"]["class_counts"]
-    means = {}
-    for metric in SHAPE:
-        rows = by_classes(result.frame, metric, counts, **_margin_of(metric))
-        for network, part in rows.groupby("network", sort=False):
-            means[network, metric] = mean_text(part["value"], ".3f")
-            means[network, "n"] = f"{len(part)}"
-    wide = pd.Series(means).unstack().reindex(columns=["n", *SHAPE])
-    wide = wide.reindex([*(f"{count} classes" for count in counts), "all classes"])
-    return wide.rename(columns=SHAPE).rename_axis("classes").reset_index()
-
-
-def _margin_of(metric: str) -> dict[str, Any]:
-    return {"margin": MARGIN} if metric == "difference" else {}
+def with_bound(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return distances, and of the same rows the largest that λ₂ and L leave, whatever the maps."""
+    on = ["profile", "data", "network", "image"]
+    largest = select(rows, "largest_eigenvalue", smooth=None)[[*on, "value"]]
+    distances = select(rows, "difference", smooth=None)
+    both = distances.merge(largest.rename(columns={"value": "largest"}), on=on)
+    bound = [distance_bound(n, m) for n, m in zip(both["largest"], both["margin"])]
+    return both.assign(**{BOUND: bound})
 
 
 def pictures(result: Results, name: str) -> tuple[list[NDArray[Any] | None], list[str]]:
-    """Return the photographs of a kept figure, and the class and probability of each.
-
-    A photograph that is not at hand is None.
-    """
+    """Return the photographs of a kept figure, and the class and probability of each."""
     a = result.arrays
     beside = zip(a[f"{name}_predicted"], a[f"{name}_confidence"], strict=True)
-    labels = [f"{class_names()[c][:22]}\n{confidence:.2f}" for c, confidence in beside]
+    labels = [f"{class_names()[c][:22]}\n{confidence:.0%} sure" for c, confidence in beside]
+    return _photographs(result, a[f"{name}_index"]), labels
+
+
+def _photographs(result: Results, index: NDArray[Any]) -> list[NDArray[Any] | None]:
+    """Return photographs of the main data set; None for one that is not at hand."""
     try:
         pixels = load_data(result.provenance["parameters"]["images"]).test.images
     except ValueError:
-        return [None] * len(labels), labels
-    return [pixels[i].numpy() for i in a[f"{name}_index"]], labels
+        return [None] * len(index)
+    return [pixels[i].numpy() for i in index]
 
 
 def pair_grid(result: Results) -> dict[str, Any]:
-    """Return the two photographs of Figure 2 as `suite.plots.picture_grid` takes them."""
+    """Return the two photographs of Figure 2 as `suite.plots.columns_as_html` takes them."""
     photographs, labels = pictures(result, "pair")
     rows = [[p, *maps] for p, maps in zip(photographs, result.arrays["pair_maps"], strict=True)]
-    return {"rows": rows, "labels": labels, "titles": ["photograph", "CAFO", "CASO", "difference"]}
+    distances = main(result, "difference", margin=MARGIN).set_index("image")["value"]
+    apart = [f"distance\n{distances[image]:.2f}" for image in result.arrays["pair_index"]]
+    notes = [[label, "without\nHessian", "with\nHessian", d] for label, d in zip(labels, apart)]
+    return {"rows": rows, "notes": notes, "titles": ["photograph", "CAFO", "CASO", "difference"]}
 
 
 def sweep_grid(result: Results) -> dict[str, Any]:
@@ -308,17 +241,30 @@ def sweep_grid(result: Results) -> dict[str, Any]:
     return {
         "rows": [[*a[f"sweep_{method}_maps"]] for method in SWEPT],
         "notes": [[f"zeros {share:.1%}" for share in a[f"sweep_{m}_sparsity"]] for m in SWEPT],
-        "titles": [f"λ₁ = {strength:.0e}" for strength in a["sweep_lambda1"]],
+        "titles": [f"λ₁ = {strength:.2g}" for strength in a["sweep_lambda1"]],
         "labels": list(SWEPT.values()),
         "marked": marked,
     }
 
 
-def comparison_grid(result: Results) -> dict[str, Any]:
-    """Return the maps of all methods beside their photographs."""
+def comparison_grid(result: Results, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the maps of methods beside their photographs, as `columns_as_html` takes them."""
     photographs, labels = pictures(result, "compared")
-    methods = [name for name in TITLES if f"compared_{name}" in result.arrays]
+    methods = [name for name in names if f"compared_{name}" in result.arrays]
     columns = [photographs, *(result.arrays[f"compared_{name}"] for name in methods)]
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    titles = ["photograph", *(TITLES[name] for name in methods)]
-    return {"rows": rows, "labels": labels, "titles": titles}
+    titles = ["photograph", *(names[name] for name in methods)]
+    notes = [[label] * len(titles) for label in labels]
+    return {"rows": [*zip(*columns, strict=True)], "notes": notes, "titles": titles}
+
+
+def sweep_frames(result: Results) -> dict[str, Rows]:
+    """Return the photograph of Figure 3 and its maps, by strength of the L1 norm."""
+    a = result.arrays
+    photograph = _photographs(result, a["sweep_index"])
+    zeros = a["sweep_caso_sparsity"]
+    return {
+        f"λ₁ = {strength:.2g}: {share:.0%} of the map is zero": [
+            [*photograph, *(a[f"sweep_{method}_maps"][n] for method in SWEPT)]
+        ]
+        for n, (strength, share) in enumerate(zip(a["sweep_lambda1"], zeros, strict=True))
+    }

@@ -2,8 +2,10 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -85,3 +87,11 @@ def rank_one_error(n_classes: int, top: float) -> tuple[float, float]:
     p[0] = top
     squares = np.sort(np.linalg.eigvalsh(np.diag(p) - np.outer(p, p)) ** 2)
     return left_out / math.hypot(largest, left_out), math.sqrt(squares[:-1].sum() / squares.sum())
+
+
+def rank_one_errors(tops: Sequence[float], most: int = 1000) -> pd.DataFrame:
+    """Return `rank_one_error` from 3 to `most` classes: `value` and `by decomposition`."""
+    counts = np.unique(np.logspace(np.log10(3), np.log10(most), 16).round().astype(int)).tolist()
+    rows = [(n, f"{top:g}", *rank_one_error(n, top)) for top in tops for n in counts]
+    columns = ["classes", "top probability", "value", "by decomposition"]
+    return pd.DataFrame(rows, columns=columns)

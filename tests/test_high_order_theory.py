@@ -39,4 +39,4 @@ def test_the_rank_one_error_falls_with_classes_and_with_confidence():
     rows = rank_one_errors(tops=(0.5, 0.999), most=100).query("classes >= 10")
     wide = rows.pivot(index="classes", columns="top probability", values="value")
     assert (wide["0.999"] < wide["0.5"]).all()
-    assert (wide.diff().dropna() < 0).all(None)
+    assert (wide.diff().dropna() < 0).to_numpy().all()

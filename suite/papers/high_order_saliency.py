@@ -324,10 +324,8 @@ def _of_groups(tables: dict[str, pd.DataFrame]) -> list[pd.DataFrame]:
             parts += _melted(objective, {f"true_{name}": "group_loss"}, saliency=name)
         cosine, norm = objective["ten_cosine"], objective["ten_norm"]
         apart = np.sqrt((1 + norm**2 - 2 * norm * cosine).clip(lower=0))
-        objective = objective.assign(ten_distance=apart)
-        parts += _melted(
-            objective, {f"ten_{n}": f"ten_{n}" for n in ("cosine", "norm", "distance")}
-        )
+        ten = {name: name for name in ("ten_cosine", "ten_norm", "ten_distance")}
+        parts += _melted(objective.assign(ten_distance=apart), ten)
     objects = tables["objects"].dropna(axis="columns", how="all")
     for scene in SCENES if len(objects) else ():
         parts += _by_saliency(objects[objects["scene"] == scene], "share_", f"on_{scene}")

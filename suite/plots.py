@@ -632,8 +632,8 @@ def columns_as_html(
     files = []
     for part, title, under in columns:
         column = [[picture] for picture in part], [[note] for note in under]
-        figure = picture_grid(column[0], titles=[title], notes=column[1], side=1.5)
-        figure.set_size_inches(1.6, figure.get_figheight())
+        figure = picture_grid(column[0], titles=[title], notes=column[1], side=1.45)
+        figure.set_size_inches(1.55, figure.get_figheight())
         files.append(as_bytes(figure, bbox_inches=None))
     return html.picture(*files, alt=alt, caption=caption)
 

@@ -82,7 +82,8 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks
 
 serve:
-	@$(BIN)/python -m suite serve
+	@test -f _build/html/index.html || { echo "There is no book yet: run 'make book' first"; exit 1; }
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html
 
 lock:
 	rm -rf _build/lock

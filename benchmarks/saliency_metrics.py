@@ -40,7 +40,6 @@ class Subject(NamedTuple):
     labels: Tensor
     maps: Tensor
     n_samples: int
-    max_bytes: int
 
     def explain(self, images: Tensor, labels: Tensor) -> Tensor:
         """Compute maps of images."""
@@ -82,27 +81,21 @@ def subject_of(device: torch.device, n_images: int, n_samples: int) -> Subject:
     images = to_float(test.images[:n_images].to(device), (0, 1)).contiguous(memory_format=layout)
     labels = test.labels[:n_images].to(device)
     maps = logit_gradient(network, images, labels)
-    max_bytes = metrics.CHUNK_BYTES * (1 if device.type == "cpu" else 128)
-    return Subject(network, images, labels, maps, n_samples, max_bytes)
+    return Subject(network, images, labels, maps, n_samples)
 
 
 def _ours(subject: Subject) -> dict[str, Callable[[], Tensor]]:
-    network, images, labels, maps, n_samples, max_bytes = subject
+    network, images, labels, maps, n_samples = subject
 
     def faithfulness(perturb: Callable[[Tensor], Tensor]) -> Tensor:
         effects = metrics.pixel_effects(
-            fast_double_backward(network), images, labels, perturb=perturb, max_bytes=max_bytes
+            fast_double_backward(network), images, labels, perturb=perturb
         )
         return metrics.faithfulness_estimate(maps, effects)
 
     def noisy(metric: Callable[..., Tensor]) -> Tensor:
         return metric(
-            subject.explain,
-            images,
-            labels,
-            generator=subject.generator(),
-            n_samples=n_samples,
-            max_bytes=max_bytes,
+            subject.explain, images, labels, generator=subject.generator(), n_samples=n_samples
         )
 
     def black(x: Tensor) -> Tensor:

@@ -4,14 +4,12 @@ Every attack is aimed at the class that the network predicts for the clean image
 answers both questions: is the prediction unchanged, and is it (still) correct?
 """
 
-import inspect
 import logging
+import pkgutil
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +20,7 @@ from reglib._checks import check_positive
 from reglib.double_backward import folded_copy
 from suite.errors import expected, unknown
 
-NORMS: dict[str, Any] = {"linf": np.inf, "l2": 2}
+NORMS = ("linf", "l2")
 AUTO_ATTACK = ("apgd-ce", "apgd-t", "fab-t", "square")
 LOGGER = logging.getLogger(__name__)
 BATCH_SIZE = 128
@@ -58,35 +56,9 @@ def judged(model: nn.Module, images: Tensor, attacked: Tensor, labels: Tensor) -
     return Attacked(attacked, unchanged, unchanged & (before == labels))
 
 
-def _attack(prepare: Callable[..., Perturb]) -> Callable[..., Attacked]:
-    """Make an attack on images, batch by batch, of a function that prepares it.
-
-    `prepare` gets all images and the settings. What it returns gets a frozen copy of the network, a
-    batch of images and their predicted classes; the random numbers it draws from the libraries'
-    global sources are those of the setting `generator`, if there is one.
-    """
-
-    @wraps(prepare, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-    def attack(model: nn.Module, images: Tensor, labels: Tensor, **settings: Any) -> Attacked:
-        _check(images, **settings)
-        perturb = prepare(images, **settings)
-        # The copy of the network keeps gradients and modes of an attack away from the caller's.
-        frozen = folded_copy(model)
-        with seeded(settings.get("generator")):
-            attacked = [
-                perturb(frozen, x, _predicted(frozen, x)) for x in images.detach().split(BATCH_SIZE)
-            ]
-        return judged(frozen, images, torch.cat(attacked), labels)
-
-    common = inspect.signature(attack, follow_wrapped=False).parameters.values()
-    own = inspect.signature(prepare).parameters.values()
-    parameters = [*list(common)[:-1], *(p for p in own if p.name != "images")]
-    attack.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return attack
-
-
-@_attack
-def fgsm(images: Tensor, *, epsilon: float, norm: str = "linf") -> Perturb:
+def fgsm(
+    model: nn.Module, images: Tensor, labels: Tensor, *, epsilon: float, norm: str = "linf"
+) -> Attacked:
     r"""Take one step along the gradient (fast gradient sign method), by Foolbox.
 
     .. math:: x' = \text{clip}(x + \epsilon \, \text{sign} \nabla_x H(\hat c, f(x)))
@@ -99,20 +71,21 @@ def fgsm(images: Tensor, *, epsilon: float, norm: str = "linf") -> Perturb:
         labels: (B,).
         epsilon: largest change: of a value under "linf", of the image under "l2".
         norm: "linf" or "l2".
-        batch_size: images that are attacked at a time.
 
     Raises:
-        ValueError: images outside [0, 1]; epsilon not above 0, or above the largest change.
-        UsageError: unknown norm.
+        UsageError: images outside [0, 1]; epsilon not above 0, or above the largest change; unknown
+            norm.
 
     Source: :cite:t:`goodfellow2015`.
     """
-    return _by_foolbox("FastGradientAttack", norm, epsilon)
+    _check(images, epsilon, norm)
+    return _attacked(model, images, labels, _by_foolbox("FastGradientAttack", norm, epsilon))
 
 
-@_attack
 def pgd(
+    model: nn.Module,
     images: Tensor,
+    labels: Tensor,
     *,
     epsilon: float,
     generator: torch.Generator,
@@ -120,7 +93,7 @@ def pgd(
     steps: int = 40,
     restarts: int = 1,
     relative_step: float = 1 / 30,
-) -> Perturb:
+) -> Attacked:
     r"""Take projected gradient steps from a random start, by Foolbox.
 
     .. math:: x \leftarrow \text{clip}_{\|x - x_0\| \le \epsilon}
@@ -130,7 +103,7 @@ def pgd(
     and 20 steps a value moves by two thirds of `epsilon` at most; 60 steps cross the ball.
 
     Args:
-        model, images, labels, epsilon, norm, batch_size: see `fgsm`.
+        model, images, labels, epsilon, norm: see `fgsm`.
         generator: source of the random starts.
         steps: gradient steps.
         restarts: random starts; an image counts as attacked if one of them changes its prediction.
@@ -141,9 +114,11 @@ def pgd(
 
     Source: :cite:t:`madry2018`.
     """
+    _check(images, epsilon, norm)
     check_positive(steps=steps, restarts=restarts, relative_step=relative_step)
     options = {"steps": steps, "rel_stepsize": relative_step}
-    return _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, restarts, **options)
+    perturb = _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, restarts, **options)
+    return _attacked(model, images, labels, perturb, generator)
 
 
 class _InRows(nn.Module):
@@ -162,9 +137,10 @@ class _InRows(nn.Module):
         return self.network(images)
 
 
-@_attack
 def auto_attack(
+    model: nn.Module,
     images: Tensor,
+    labels: Tensor,
     *,
     epsilon: float,
     generator: torch.Generator,
@@ -173,7 +149,7 @@ def auto_attack(
     steps: int = 100,
     n_targets: int = 9,
     queries: int = 5000,
-) -> Perturb:
+) -> Attacked:
     """Attack by the parts of AutoAttack, in their authors' program, each where the last ones fail.
 
     The parts are APGD with cross-entropy ("apgd-ce"), APGD aimed at the likeliest other classes by
@@ -182,7 +158,7 @@ def auto_attack(
     version. An image is unchanged if all parts fail.
 
     Args:
-        model, images, labels, epsilon, norm, batch_size: see `fgsm`.
+        model, images, labels, epsilon, norm: see `fgsm`.
         generator: source of random starts and squares.
         parts: which, in their order.
         steps: of APGD and FAB.
@@ -195,6 +171,7 @@ def auto_attack(
 
     Source: :cite:t:`croce2020`; Square :cite:t:`andriushchenko2020`.
     """
+    _check(images, epsilon, norm)
     check_positive(steps=steps, n_targets=n_targets, queries=queries)
     if not parts:
         raise expected("parts", f"some of {', '.join(AUTO_ATTACK)}", "none")
@@ -208,22 +185,20 @@ def auto_attack(
     def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
         n_classes = frozen(x[:1]).shape[1]
         if n_classes < 4 and "apgd-t" in parts:
-            raise ValueError(
-                f"parts: expected four classes or more for 'apgd-t', got {n_classes}; leave it out"
-            )
-        aimed = {"n_target_classes": min(n_targets, n_classes - 1)}
-        programs: dict[str, tuple[str, str, dict[str, Any]]] = {
-            "apgd-ce": ("autopgd_base", "APGDAttack", {"n_iter": steps}),
-            "apgd-t": ("autopgd_base", "APGDAttack_targeted", {"n_iter": steps} | aimed),
-            "fab-t": ("fab_pt", "FABAttack_PT", {"n_iter": steps, "targeted": True} | aimed),
-            "square": ("square", "SquareAttack", {"n_queries": queries, "resc_schedule": False}),
+            four = "four classes or more for 'apgd-t'"
+            raise expected("parts", four, f"{n_classes}; leave it out")
+        aimed = {"n_target_classes": min(n_targets, n_classes - 1), "n_iter": steps}
+        logged = {"logger": LOGGER}  # of gradients that vanish; else a warning
+        programs: dict[str, tuple[str, dict[str, Any]]] = {
+            "apgd-ce": ("autopgd_base:APGDAttack", {"n_iter": steps, **logged}),
+            "apgd-t": ("autopgd_base:APGDAttack_targeted", {**aimed, **logged}),
+            "fab-t": ("fab_pt:FABAttack_PT", {"targeted": True, **aimed}),
+            "square": ("square:SquareAttack", {"n_queries": queries, "resc_schedule": False}),
         }
         result, left = x.clone(), torch.arange(len(x), device=x.device)
         for part in parts:
-            module, name, options = programs[part]
-            if part.startswith("apgd"):
-                options["logger"] = LOGGER  # of gradients that vanish; else a warning
-            program = getattr(import_module(f"pyautoattack.{module}"), name)
+            name, options = programs[part]
+            program = pkgutil.resolve_name(f"pyautoattack.{name}")
             attacked = program(_InRows(frozen), **common, **options)
             result[left] = attacked.perturb(x[left].contiguous(), predicted[left])
             left = left[frozen(result[left]).argmax(1) == predicted[left]]
@@ -231,7 +206,7 @@ def auto_attack(
                 break
         return result
 
-    return perturb
+    return _attacked(model, images, labels, perturb, generator)
 
 
 ATTACKS: dict[str, Callable[..., Attacked]] = {
@@ -243,9 +218,7 @@ ATTACKS: dict[str, Callable[..., Attacked]] = {
 def _predicted(model: nn.Module, images: Tensor) -> Tensor:
     logits = torch.cat([model(x) for x in images.split(BATCH_SIZE)])
     if not logits.isfinite().all():
-        raise ValueError(
-            "model: expected finite logits, got infinity or NaN; has the training diverged?"
-        )
+        raise expected("model", "finite logits", "infinity or NaN; has the training diverged?")
     return logits.argmax(1)
 
 
@@ -253,7 +226,7 @@ def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **optio
     """Return an attack of Foolbox, which imports a name that SciPy is about to move."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Please import `gaussian_filter`", DeprecationWarning)
-        foolbox = import_module("foolbox")
+        foolbox = pkgutil.resolve_name("foolbox")
     attack = getattr(foolbox.attacks, norm.capitalize() + name)(**options)
     attack = attack if restarts == 1 else attack.repeat(restarts)
 
@@ -264,8 +237,29 @@ def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **optio
     return perturb
 
 
+def _attacked(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    perturb: Perturb,
+    generator: torch.Generator | None = None,
+) -> Attacked:
+    """Attack images, batch by batch.
+
+    `perturb` gets a frozen copy of the network, a batch of images and their predicted classes; the
+    random numbers it draws from the libraries' global sources are those of `generator`.
+    """
+    # The copy of the network keeps gradients and modes of an attack away from the caller's.
+    frozen = folded_copy(model)
+    with _seeded(generator):
+        attacked = [
+            perturb(frozen, x, _predicted(frozen, x)) for x in images.detach().split(BATCH_SIZE)
+        ]
+    return judged(frozen, images, torch.cat(attacked), labels)
+
+
 @contextmanager
-def seeded(generator: torch.Generator | None) -> Iterator[None]:
+def _seeded(generator: torch.Generator | None) -> Iterator[None]:
     """Give the libraries, which use global generators, numbers of this one; restore them after."""
     if generator is None:
         yield
@@ -283,19 +277,15 @@ def seeded(generator: torch.Generator | None) -> Iterator[None]:
             random.setstate(kept[1])
 
 
-def _check(images: Tensor, epsilon: float, norm: str = "linf", **_: Any) -> None:
+def _check(images: Tensor, epsilon: float, norm: str) -> None:
     if norm not in NORMS:
         raise unknown("norm", norm, NORMS)
     low, high = float(images.min()), float(images.max())
     if not 0 <= low <= high <= 1:
-        raise ValueError(
-            f"images: expected values in [0, 1], got {low:.3g} to {high:.3g}; make what brings "
-            "them to another range part of the network, for instance "
-            "nn.Sequential(v2.Normalize(mean, std), network)"
-        )
+        advice = "make what brings them to another range part of the network, for instance "
+        advice += "nn.Sequential(v2.Normalize(mean, std), network)"
+        raise expected("images", "values in [0, 1]", f"{low:.3g} to {high:.3g}; {advice}")
     largest = 1.0 if norm == "linf" else images[0].numel() ** 0.5
     if not 0 < epsilon <= largest:
-        raise ValueError(
-            f"epsilon: expected a number above 0 and up to {largest:.4g}, the largest change of "
-            f"an image in [0, 1] by {norm}, got {epsilon}; 8 of 255 levels are 8/255"
-        )
+        most = f"a number above 0 and up to {largest:.4g}, the largest change of an image in [0, 1]"
+        raise expected("epsilon", f"{most} by {norm}", f"{epsilon}; 8 of 255 levels are 8/255")

@@ -2,8 +2,6 @@
 
 import ast
 import contextlib
-import functools
-import http.server
 import io
 import json
 import os
@@ -21,10 +19,10 @@ from suite import notebooks
 from suite.errors import RunFailed, UsageError, expected
 from suite.paths import NOTEBOOKS, ROOT, executed_folder, read_yaml
 
-CHAPTERS = click.argument("chapters", nargs=-1, metavar="[CHAPTER]...")
-HTML = click.option(
-    "--html", type=click.Path(path_type=Path), default=ROOT / "_build" / "html", show_default=True
+PARAMETER = click.option(
+    "-p", "parameter", nargs=2, multiple=True, metavar="NAME VALUE", help="A parameter."
 )
+FILE = click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of parameters.")
 
 
 @click.group()
@@ -46,10 +44,10 @@ def list_chapters() -> None:
 
 
 @app.command()
-@CHAPTERS
+@click.argument("chapters", nargs=-1, metavar="[CHAPTER]...")
 @click.option("--profile", default="desktop", help=", ".join(notebooks.PROFILES) + ".")
-@click.option("-p", "parameter", nargs=2, multiple=True, metavar="NAME VALUE", help="A parameter.")
-@click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of parameters.")
+@PARAMETER
+@FILE
 @click.option("--jobs", type=int, help="Local processes; default: the cores.")
 @click.option("--device", help="auto, cpu or cuda.")
 @click.option("--dask", help="Address of a Dask scheduler.")
@@ -93,8 +91,7 @@ def run(
     # What fails is said at once, and not computed a second time by the chapter.
     todo = [unit for name in names for unit in notebooks.units_of(name, values[name])]
     compute(todo, force=force)
-    failures = _execute(names, values, cores())
-    if failures:
+    if failures := _execute(names, values, cores()):
         raise RunFailed("\n\n".join(map(str, failures))) from failures[0]
 
 
@@ -112,9 +109,9 @@ def _execute(
         return None
 
     # Kernels start where this process is, which threads have in common: all paths are whole.
-    for variable in ("EXECUTED", "STORE", "DATA"):
-        if folder := os.environ.get(f"REGLIB_{variable}"):
-            os.environ[f"REGLIB_{variable}"] = str(Path(folder).expanduser().resolve())
+    for variable in ("REGLIB_EXECUTED", "REGLIB_STORE", "REGLIB_DATA"):
+        if folder := os.environ.get(variable):
+            os.environ[variable] = str(Path(folder).expanduser().resolve())
     if at_once > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels would wait for one another
     with contextlib.chdir(NOTEBOOKS), ThreadPoolExecutor(at_once) as pool:
@@ -141,8 +138,8 @@ def _check_machine() -> None:
 @app.command()
 @click.argument("chapter")
 @click.argument("profile")
-@click.option("-p", "parameter", nargs=2, multiple=True, metavar="NAME VALUE", help="A parameter.")
-@click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of parameters.")
+@PARAMETER
+@FILE
 @click.option("--store", "more", type=Path, multiple=True, help="A further store, of a part.")
 def keep(
     chapter: str,
@@ -161,10 +158,8 @@ def keep(
 
     if absent := [folder for folder in more if not folder.is_dir()]:
         raise expected("--store", "a folder of results", absent[0])
-    stores = [Store(), *map(Store, more)]
-    units = notebooks.units_of(chapter, values)
-    paper = notebooks.paper(chapter)
-    click.echo(keep(chapter, values, units, paper, stores=stores))
+    units, paper = notebooks.units_of(chapter, values), notebooks.paper(chapter)
+    click.echo(keep(chapter, values, units, paper, stores=[Store(), *map(Store, more)]))
 
 
 @app.command()
@@ -186,7 +181,7 @@ def judge() -> None:
 
 
 @app.command()
-@HTML
+@click.option("--html", type=Path, default=ROOT / "_build" / "html", show_default=True)
 @click.option("--pdf/--no-pdf", default=True, help="Make the PDF too, with Chromium.")
 def book(html: Path, pdf: bool) -> None:
     """Build the book from the executed chapters."""
@@ -196,40 +191,15 @@ def book(html: Path, pdf: bool) -> None:
 
 
 @app.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def report(as_json: bool) -> None:
+def report() -> None:
     """Print the verdicts of the latest runs and of the kept results."""
     from suite.evidence.report import all_verdicts, damaged_results
 
     verdicts, damaged = all_verdicts(every=True), damaged_results()
-    if as_json:
-        click.echo(verdicts.to_json(orient="records", indent=1))
-    elif verdicts.empty:
-        click.echo("no results yet: python -m suite run")
-    else:
-        click.echo(verdicts.to_string(index=False, float_format="%.3g"))
+    shown = verdicts.to_string(index=False, float_format="%.3g")
+    click.echo("no results yet: python -m suite run" if verdicts.empty else shown)
     if damaged:
         raise RunFailed("\n".join(["damaged, so run or check out again:", *damaged]))
-
-
-@app.command()
-@HTML
-@click.option("--port", default=8000, type=click.IntRange(0, 65535), help="Port on 127.0.0.1.")
-def serve(html: Path, port: int) -> None:
-    """Serve the built book on 127.0.0.1, where its search finds full texts."""
-    if not (html / "index.html").exists():
-        raise UsageError(f"{html}: expected a built book; run 'make book' first")
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(html))
-    try:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except OSError as error:
-        raise UsageError(
-            f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): choose another with "
-            "--port, or 0 for a free one"
-        ) from error
-    with server:
-        click.echo(f"http://127.0.0.1:{server.server_port}  (Ctrl-C ends it)")
-        server.serve_forever()
 
 
 def _plan(

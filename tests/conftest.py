@@ -23,7 +23,7 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tests from the user's store, and the user's settings from the tests."""
     monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "default_store"))
     monkeypatch.setenv("REGLIB_FRESH", "1")  # what the project keeps decides no test
-    for name in ("DEVICE", "JOBS", "DASK", "FORCE"):
+    for name in ("DEVICE", "JOBS", "DASK"):
         monkeypatch.delenv(f"REGLIB_{name}", raising=False)
 
 

@@ -22,75 +22,71 @@ def images(count=400, size=(7, 9)):
     return torch.randint(0, 256, (count, 3, *size), generator=generator(9), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("flip", [False, True])
-def test_each_image_is_a_crop_of_its_padded_self_or_of_its_mirror_image(flip):
-    before = images()
-    after = crop_and_flip(before, crop_padding=2, flip=flip, generator=generator())
-    found = []
-    for old, new in zip(before, after):
-        ways = {
-            (down, right, mirrored): moved(old, down, right, 2)
-            for down in range(-2, 3)
-            for right in range(-2, 3)
-            for mirrored in (False,)
-        }
-        ways |= {(d, r, True): way.flip(2) for (d, r, _), way in list(ways.items())}
-        same = [way for way, image in ways.items() if torch.equal(image, new)]
-        assert len(same) == 1
-        found += same
-    for axis in (0, 1):
-        counts = [sum(way[axis] == shift for way in found) for shift in range(-2, 3)]
-        assert min(counts) > 50  # 80 on average
-    mirrored = sum(way[2] for way in found)
-    assert 160 < mirrored < 240 if flip else mirrored == 0
+class TestCropAndFlip:
+    @pytest.mark.parametrize("flip", [False, True])
+    def test_is_a_crop_of_the_padded_or_mirrored_image(self, flip):
+        before = images()
+        after = crop_and_flip(before, crop_padding=2, flip=flip, generator=generator())
+        found = []
+        for old, new in zip(before, after):
+            ways = {
+                (down, right, mirrored): moved(old, down, right, 2)
+                for down in range(-2, 3)
+                for right in range(-2, 3)
+                for mirrored in (False,)
+            }
+            ways |= {(d, r, True): way.flip(2) for (d, r, _), way in list(ways.items())}
+            same = [way for way, image in ways.items() if torch.equal(image, new)]
+            assert len(same) == 1
+            found += same
+        for axis in (0, 1):
+            counts = [sum(way[axis] == shift for way in found) for shift in range(-2, 3)]
+            assert min(counts) > 50  # 80 on average
+        mirrored = sum(way[2] for way in found)
+        assert 160 < mirrored < 240 if flip else mirrored == 0
 
+    def test_depends_on_the_generator_alone(self):
+        first, again, other = (
+            crop_and_flip(images(), crop_padding=3, flip=True, generator=generator(seed))
+            for seed in (0, 0, 1)
+        )
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
 
-def test_the_same_generator_gives_the_same_changes_and_another_one_others():
-    first, again, other = (
-        crop_and_flip(images(), crop_padding=3, flip=True, generator=generator(seed))
-        for seed in (0, 0, 1)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    def test_mirrors_alike_with_and_without_cropping(self):
+        rows = torch.arange(50.0).expand(40, 1, 50, 50).transpose(2, 3)
+        assert torch.equal(rows[0, 0, :, 0], torch.arange(50.0))
+        columns = rows.transpose(2, 3)
+        plain, cropped = (
+            crop_and_flip(columns, crop_padding=padding, flip=True, generator=generator())
+            for padding in (0, 4)
+        )
+        falls = [batch[:, 0, 0, 30] < batch[:, 0, 0, 20] for batch in (plain, cropped)]
+        assert torch.equal(*falls)
+        assert 5 < int(falls[0].sum()) < 35
 
+    def test_draws_the_same_numbers_for_nothing(self):
+        one, other = generator(), generator()
+        before = images()
+        assert crop_and_flip(before, generator=one) is before
+        crop_and_flip(before, crop_padding=4, flip=True, generator=other)
+        assert torch.equal(one.get_state(), other.get_state())
 
-def test_images_are_mirrored_alike_with_and_without_cropping():
-    rows = torch.arange(50.0).expand(40, 1, 50, 50).transpose(2, 3)
-    assert torch.equal(rows[0, 0, :, 0], torch.arange(50.0))
-    columns = rows.transpose(2, 3)
-    plain, cropped = (
-        crop_and_flip(columns, crop_padding=padding, flip=True, generator=generator())
-        for padding in (0, 4)
-    )
-    falls = [batch[:, 0, 0, 30] < batch[:, 0, 0, 20] for batch in (plain, cropped)]
-    assert torch.equal(*falls)
-    assert 5 < int(falls[0].sum()) < 35
+    @pytest.mark.parametrize("padding", [-1, 7])
+    def test_refuses_padding_beyond_the_image(self, padding):
+        with pytest.raises(
+            UsageError, match=f"crop_padding: expected 0 to 6 pixels.* 7 x 9, got {padding}"
+        ):
+            crop_and_flip(images(), crop_padding=padding, generator=generator())
 
-
-def test_nothing_asked_for_leaves_the_images_and_draws_the_same_numbers():
-    one, other = generator(), generator()
-    before = images()
-    assert crop_and_flip(before, generator=one) is before
-    crop_and_flip(before, crop_padding=4, flip=True, generator=other)
-    assert torch.equal(one.get_state(), other.get_state())
-
-
-@pytest.mark.parametrize("padding", [-1, 7])
-def test_padding_beyond_the_image_is_refused(padding):
-    with pytest.raises(
-        UsageError, match=f"crop_padding: expected 0 to 6 pixels.* 7 x 9, got {padding}"
-    ):
-        crop_and_flip(images(), crop_padding=padding, generator=generator())
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_cuda_gets_the_changes_of_the_cpu():
-    there, here = (
-        crop_and_flip(images().to(device), crop_padding=2, flip=True, generator=generator())
-        for device in ("cuda", "cpu")
-    )
-    assert torch.equal(there.cpu(), here)
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+    def test_cuda_gets_the_changes_of_the_cpu(self):
+        there, here = (
+            crop_and_flip(images().to(device), crop_padding=2, flip=True, generator=generator())
+            for device in ("cuda", "cpu")
+        )
+        assert torch.equal(there.cpu(), here)
 
 
 class TestZoom:

@@ -26,21 +26,21 @@ def convolution(weights):
     return layer
 
 
-def test_receptive_field_of_a_convolution_is_its_kernel_at_the_location():
-    kernel = random(3, 3)
-    field = effective_receptive_field(convolution(kernel), random(2, 1, 9, 8), location=(4, 2))
-    expected = torch.zeros(2, 1, 9, 8, dtype=torch.float64)
-    expected[:, :, 4:7, 2:5] = 3 * kernel  # the channels have 1 and 2 of it
-    torch.testing.assert_close(field, expected)
+class TestReceptiveField:
+    def test_is_the_kernel_of_a_convolution(self):
+        kernel = random(3, 3)
+        field = effective_receptive_field(convolution(kernel), random(2, 1, 9, 8), location=(4, 2))
+        expected = torch.zeros(2, 1, 9, 8, dtype=torch.float64)
+        expected[:, :, 4:7, 2:5] = 3 * kernel  # the channels have 1 and 2 of it
+        torch.testing.assert_close(field, expected)
 
-
-def test_locations_count_from_the_end_too_and_must_exist():
-    layer, x = convolution(random(3, 3)), random(1, 1, 9, 8)
-    last, same = (effective_receptive_field(layer, x, location=at) for at in ((-1, -1), (6, 5)))
-    assert torch.equal(last, same)
-    for location in ((7, 0), (0, 6), (-8, 0)):
-        with pytest.raises(ValueError, match=r"a row and a column of maps of 7 x 6, got \("):
-            effective_receptive_field(layer, x, location=location)
+    def test_locations_count_from_the_end_and_must_exist(self):
+        layer, x = convolution(random(3, 3)), random(1, 1, 9, 8)
+        last, same = (effective_receptive_field(layer, x, location=at) for at in ((-1, -1), (6, 5)))
+        assert torch.equal(last, same)
+        for location in ((7, 0), (0, 6), (-8, 0)):
+            with pytest.raises(ValueError, match=r"a row and a column of maps of 7 x 6, got \("):
+                effective_receptive_field(layer, x, location=location)
 
 
 class CentreAndCorner(nn.Module):
@@ -57,58 +57,57 @@ class CentreAndCorner(nn.Module):
         return maps
 
 
-def test_erf_distance_of_given_gradients():
-    centre, corner = 5 * random(1, 6, 6) - 2, random(1, 6, 6, seed=1) - 0.5
-    model, x = CentreAndCorner(centre, corner), random(3, 1, 6, 6, seed=2)
+class TestErfDistance:
+    def test_of_given_gradients(self):
+        centre, corner = 5 * random(1, 6, 6) - 2, random(1, 6, 6, seed=1) - 0.5
+        model, x = CentreAndCorner(centre, corner), random(3, 1, 6, 6, seed=2)
 
-    def z(values):
-        return ((values - values.mean()) / values.std(correction=0)).abs().mean().expand(3)
+        def z(values):
+            return ((values - values.mean()) / values.std(correction=0)).abs().mean().expand(3)
 
-    found = erf_distance(model, x)
-    torch.testing.assert_close(found.centre, z(centre))
-    torch.testing.assert_close(found.corner, z(corner))
-    torch.testing.assert_close(found.distance, z(centre) - z(corner))
+        found = erf_distance(model, x)
+        torch.testing.assert_close(found.centre, z(centre))
+        torch.testing.assert_close(found.corner, z(corner))
+        torch.testing.assert_close(found.distance, z(centre) - z(corner))
 
+    def test_is_zero_where_nothing_is_seen(self):
+        model = CentreAndCorner(random(1, 6, 6), torch.zeros(1, 6, 6, dtype=torch.float64))
+        found = erf_distance(model, random(2, 1, 6, 6))
+        assert found.corner.tolist() == [0, 0]
+        assert (found.centre > 0.5).all()
 
-def test_a_location_that_sees_nothing_has_no_receptive_field():
-    model = CentreAndCorner(random(1, 6, 6), torch.zeros(1, 6, 6, dtype=torch.float64))
-    found = erf_distance(model, random(2, 1, 6, 6))
-    assert found.corner.tolist() == [0, 0]
-    assert (found.centre > 0.5).all()
+    def test_centre_of_an_even_map_and_of_one_side(self):
+        seen = []
+        kernel = torch.ones(1, 1, 1, 1, dtype=torch.float64)
 
+        def maps_of(x):
+            maps = nn.functional.conv2d(x, kernel)
+            if maps.requires_grad:
+                maps.register_hook(lambda g: seen.append(g[0, 0].nonzero().tolist()))
+            return maps
 
-def test_centre_of_an_even_map_and_of_one_side():
-    seen = []
-    kernel = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+        erf_distance(maps_of, random(1, 1, 8, 5))
+        assert seen == [[[3, 2]], [[0, 0]]]
 
-    def maps_of(x):
-        maps = nn.functional.conv2d(x, kernel)
-        if maps.requires_grad:
-            maps.register_hook(lambda g: seen.append(g[0, 0].nonzero().tolist()))
-        return maps
+    def test_leaves_the_network_alone(self):
+        options = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": (1, 1)}}
+        network = build_network("top_gap", (1, 16, 16), 4, options=options, seed=0).double().eval()
+        x = random(3, 1, 16, 16)
+        together = erf_distance(network.class_maps, x)
+        alone = erf_distance(network.class_maps, x[1:2])
+        torch.testing.assert_close(together.distance[1:2], alone.distance)
+        assert all(p.grad is None for p in network.parameters())
+        assert not x.requires_grad
 
-    erf_distance(maps_of, random(1, 1, 8, 5))
-    assert seen == [[[3, 2]], [[0, 0]]]
+    @pytest.mark.parametrize("size", [(2, 2), (1, 5), (7, 2)])
+    def test_refuses_maps_whose_centre_is_their_corner(self, size):
+        def maps_of(images):
+            return F.adaptive_avg_pool2d(images, size)
 
-
-def test_receptive_fields_leave_the_network_alone_and_work_for_a_real_one():
-    options = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": (1, 1)}}
-    network = build_network("top_gap", (1, 16, 16), 4, options=options, seed=0).double().eval()
-    x = random(3, 1, 16, 16)
-    together = erf_distance(network.class_maps, x)
-    alone = erf_distance(network.class_maps, x[1:2])
-    torch.testing.assert_close(together.distance[1:2], alone.distance)
-    assert all(p.grad is None for p in network.parameters())
-    assert not x.requires_grad
-
-
-@pytest.mark.parametrize("size", [(2, 2), (1, 5), (7, 2)])
-def test_maps_whose_centre_is_their_corner_are_refused(size):
-    def maps_of(images):
-        return F.adaptive_avg_pool2d(images, size)
-
-    with pytest.raises(ValueError, match=rf"at least 3 x 3, .* got {size[0]} x {size[1]}; leave"):
-        erf_distance(maps_of, random(2, 1, 8, 8))
+        with pytest.raises(
+            ValueError, match=rf"at least 3 x 3, .* got {size[0]} x {size[1]}; leave"
+        ):
+            erf_distance(maps_of, random(2, 1, 8, 8))
 
 
 def test_sparsity_is_the_mean():
@@ -131,52 +130,55 @@ def at_threshold(maps, masks, threshold):
     return (marked & masks).sum((1, 2)) / (marked | masks).sum((1, 2))
 
 
-def test_overlap_of_squares():
-    maps, masks = squares()
-    assert at_threshold(maps, masks, 0.9).tolist() == [8 / 16]
-    assert at_threshold(maps, masks, 0.5).tolist() == [pytest.approx(8 / 36)]
-    assert largest_mask_iou(maps, masks).tolist() == [0.5]
+class TestMaskIou:
+    def test_of_squares(self):
+        maps, masks = squares()
+        assert at_threshold(maps, masks, 0.9).tolist() == [8 / 16]
+        assert at_threshold(maps, masks, 0.5).tolist() == [pytest.approx(8 / 36)]
+        assert largest_mask_iou(maps, masks).tolist() == [0.5]
 
+    def test_threshold_cannot_part_equal_values(self):
+        maps, masks = torch.full((1, 4, 4), 0.5), torch.zeros(1, 4, 4, dtype=torch.bool)
+        masks[0, :2] = True
+        assert largest_mask_iou(maps, masks).tolist() == [0.5]
 
-def test_a_threshold_cannot_part_equal_values():
-    maps, masks = torch.full((1, 4, 4), 0.5), torch.zeros(1, 4, 4, dtype=torch.bool)
-    masks[0, :2] = True
-    assert largest_mask_iou(maps, masks).tolist() == [0.5]
+    def test_is_that_of_the_best_threshold(self):
+        maps = random(20, 6, 7).mul(12).round() / 12
+        masks = random(20, 6, 7, seed=1) > 0.6
+        every = torch.stack([at_threshold(maps, masks, t / 12) for t in range(13)])
+        torch.testing.assert_close(largest_mask_iou(maps, masks), every.amax(0))
 
+    def test_beyond_other_images_of_the_class(self):
+        """The mask itself has what masks differ by, one picture for all has nothing on average."""
+        masks = torch.zeros(4, 8, 8, dtype=torch.bool)
+        masks[0, 2:6, 0:4] = masks[1, 2:6, 2:6] = masks[2, :4] = masks[3, 4:] = True
+        labels = torch.tensor([0, 0, 1, 2])
+        own = mask_iou_beyond_others(masks.float(), masks, labels)
+        torch.testing.assert_close(own[:2], torch.full((2,), 1 - 8 / 24))
+        assert own[2:].isnan().all()  # no other image of their class
+        masks = random(30, 6, 7, seed=1) > 0.6
+        labels = torch.arange(30) % 3
+        everywhere = mask_iou_beyond_others(random(1, 6, 7).expand(30, 6, 7), masks, labels)
+        assert everywhere.abs().max() > 0.02
+        torch.testing.assert_close(everywhere.mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
 
-def test_largest_overlap_is_that_of_the_best_threshold():
-    maps = random(20, 6, 7).mul(12).round() / 12
-    masks = random(20, 6, 7, seed=1) > 0.6
-    every = torch.stack([at_threshold(maps, masks, t / 12) for t in range(13)])
-    torch.testing.assert_close(largest_mask_iou(maps, masks), every.amax(0))
-
-
-def test_overlap_beyond_that_with_other_images_of_the_class():
-    """The mask itself has what masks differ by, one picture for all has nothing on average."""
-    masks = torch.zeros(4, 8, 8, dtype=torch.bool)
-    masks[0, 2:6, 0:4] = masks[1, 2:6, 2:6] = masks[2, :4] = masks[3, 4:] = True
-    labels = torch.tensor([0, 0, 1, 2])
-    own = mask_iou_beyond_others(masks.float(), masks, labels)
-    torch.testing.assert_close(own[:2], torch.full((2,), 1 - 8 / 24))
-    assert own[2:].isnan().all()  # no other image of their class
-    masks = random(30, 6, 7, seed=1) > 0.6
-    labels = torch.arange(30) % 3
-    everywhere = mask_iou_beyond_others(random(1, 6, 7).expand(30, 6, 7), masks, labels)
-    assert everywhere.abs().max() > 0.02
-    torch.testing.assert_close(everywhere.mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
-
-
-def test_masks_and_maps_that_mean_nothing_are_refused():
-    overlap = largest_mask_iou
-    maps, masks = squares()
-    with pytest.raises(ValueError, match="got an empty mask for image 1 and 1 more"):
-        overlap(maps.expand(3, 8, 8), torch.cat([masks, ~masks & False, ~masks & False]))
-    with pytest.raises(ValueError, match=r"masks: expected booleans of shape \(1, 8, 8\).*float32"):
-        overlap(maps, masks.float())
-    with pytest.raises(ValueError, match=r"masks: expected booleans.*of shape \(1, 8, 7\)"):
-        overlap(maps, masks[:, :, 1:])
-    for wrong in (maps * 2, maps - 1, maps[None], maps * torch.nan):
-        with pytest.raises(ValueError, match=r"maps: expected class activation maps \(B, H, W\)"):
-            overlap(wrong, masks)
-        with pytest.raises(ValueError, match=r"maps: expected class activation maps \(B, H, W\)"):
-            map_sparsity(wrong)
+    def test_refuses_what_means_nothing(self):
+        overlap = largest_mask_iou
+        maps, masks = squares()
+        with pytest.raises(ValueError, match="got an empty mask for image 1 and 1 more"):
+            overlap(maps.expand(3, 8, 8), torch.cat([masks, ~masks & False, ~masks & False]))
+        with pytest.raises(
+            ValueError, match=r"masks: expected booleans of shape \(1, 8, 8\).*float32"
+        ):
+            overlap(maps, masks.float())
+        with pytest.raises(ValueError, match=r"masks: expected booleans.*of shape \(1, 8, 7\)"):
+            overlap(maps, masks[:, :, 1:])
+        for wrong in (maps * 2, maps - 1, maps[None], maps * torch.nan):
+            with pytest.raises(
+                ValueError, match=r"maps: expected class activation maps \(B, H, W\)"
+            ):
+                overlap(wrong, masks)
+            with pytest.raises(
+                ValueError, match=r"maps: expected class activation maps \(B, H, W\)"
+            ):
+                map_sparsity(wrong)

@@ -1,15 +1,13 @@
-"""The command as a user types it, in a process of its own."""
+"""The command as a user types it."""
 
 import ast
-import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import threading
-import urllib.request
 from collections import Counter
+from unittest import mock
 
 import nbformat
 import papermill
@@ -17,9 +15,6 @@ import pytest
 
 from suite import cli, notebooks
 from suite.errors import RunFailed, UsageError
-from suite.evidence.claims import TIERS
-from suite.evidence.rules import NOT_RUN, WORDS
-from suite.evidence.scale import SCALES
 from suite.notebooks.checks import read_cell
 from suite.paths import ROOT
 
@@ -30,26 +25,36 @@ MANY_PARAMETERS = ("high_order_saliency", "marginal_density", "pilcro", "side_by
 
 
 @pytest.fixture
-def command(tmp_path):
-    """Run the suite with stores and results of its own; give exit code, output and errors."""
+def own(tmp_path):
+    """Stores, data and results of its own, by the variables that move them."""
+    return {
+        f"REGLIB_{name.upper()}": str(tmp_path / name) for name in ("store", "executed", "data")
+    }
+
+
+@pytest.fixture
+def command(own, tmp_path, monkeypatch, capsys):
+    """Run the suite in this process; give exit code, output and errors."""
 
     def call(*arguments, **variables):
-        environment = (
-            os.environ
-            | {
-                "REGLIB_STORE": str(tmp_path / "store"),
-                "REGLIB_EXECUTED": str(tmp_path / "executed"),
-                "REGLIB_DATA": str(tmp_path / "data"),
-            }
-            | variables
-        )
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sys.argv", ["suite", *arguments])
+        with mock.patch.dict(os.environ, own | variables), pytest.raises(SystemExit) as ended:
+            cli.main()
+        return (ended.value.code or 0, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def typed(own, tmp_path):
+    """Run the suite in a process of its own."""
+
+    def call(*arguments, **variables):
+        program = [sys.executable, "-m", "suite", *arguments]
+        environment = os.environ | own | variables
         done = subprocess.run(
-            [sys.executable, "-m", "suite", *arguments],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=tmp_path,
-            timeout=300,
+            program, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -63,18 +68,6 @@ def test_list_shows_profiles_and_parameters_with_type_default_and_help(command):
     assert "n_samples: int = 20\n      noisy copies" in out
 
 
-def test_kept_results_count_unless_the_run_is_fresh(command):
-    asked = ("run", CHAPTER, "--dry-run")
-    code, out, _ = command(*asked, REGLIB_FRESH="")
-    assert code == 0
-    assert "726 units, 0 stored (0 s spent), 726 kept, 0 missing" in out
-    code, out, _ = command(*asked, "--fresh", REGLIB_FRESH="")
-    assert code == 0
-    assert "726 units, 0 stored (0 s spent), 726 missing" in out
-    code, out, _ = command(*asked, "--force", REGLIB_FRESH="")
-    assert "726 units, 0 stored (0 s spent), 726 missing" in out
-
-
 def test_keep_refuses_a_run_that_is_not_finished(command, tmp_path):
     code, _, err = command("keep", CHAPTER, "smoke")
     assert code == 2
@@ -83,25 +76,6 @@ def test_keep_refuses_a_run_that_is_not_finished(command, tmp_path):
     code, _, err = command("keep", CHAPTER, "smoke", "--store", str(tmp_path / "nowhere"))
     assert code == 2
     assert "--store: expected a folder of results" in err
-
-
-def test_dry_run_says_what_is_missing_and_computes_nothing(command, tmp_path):
-    code, out, _ = command("run", CHAPTER, "--profile", "paper", "--dry-run")
-    assert code == 0
-    assert "units, 0 stored" in out
-    for name in ("kmnist", "cifar10", "imagenette320"):
-        assert f"data set '{name}' is not at" in out
-    assert "download=True" in out
-    assert not list((tmp_path / "store").rglob("*.json"))
-    assert not (tmp_path / "executed").exists()
-
-
-def test_data_that_several_sets_are_made_of_are_missed_once(command):
-    code, out, _ = command("run", "marginal_density", "--profile", "workstation", "--dry-run")
-    assert code == 0
-    missed = [line for line in out.splitlines() if "missing data" in line]
-    assert len([line for line in missed if "data set 'mnist'" in line]) == 1
-    assert len(missed) == len(set(missed)) == 3
 
 
 @pytest.mark.parametrize(
@@ -127,7 +101,6 @@ def test_data_that_several_sets_are_made_of_are_missed_once(command):
         (["rum"], "rum"),
         (["run", "--fast"], "--fast"),
         (["compare", "a", "b"], "No such command 'compare'"),
-        (["serve", "--html", "nowhere"], "run 'make book' first"),
         (["book", "--no-pdf"], "was not executed"),
     ],
 )
@@ -138,72 +111,54 @@ def test_what_cannot_be_done_is_said_in_one_message_with_code_2(command, argumen
     assert "Traceback" not in out + err
 
 
-def test_a_gpu_that_is_not_there_is_refused(command):
-    code, _, err = command("run", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
-    assert (code, "torch finds no CUDA device" in err) == (2, True)
-
-
-def test_a_store_that_cannot_be_made_is_refused(command, tmp_path):
-    file = tmp_path / "file"
-    file.write_text("")
-    code, _, err = command("run", CHAPTER, "--profile", "smoke", REGLIB_STORE=str(file))
-    assert code == 2
-    assert f"store folder {file}" in err
-
-
-def test_debug_shows_the_traceback(command):
-    _, _, err = command("--debug", "run", "--profile", "labtop")
+def test_debug_shows_the_traceback(typed):
+    _, _, err = typed("--debug", "run", "--profile", "labtop")
     assert "Traceback" in err
 
 
-def test_parameters_of_a_file_give_way_to_those_of_the_command_line(command, tmp_path):
-    (tmp_path / "params.yml").write_text("repetitions: 4\nalpha_min: 1.0e+3\n")
-    given = ["run", CHAPTER, "--profile", "smoke", "--dry-run", "-f", "params.yml"]
-    _, four, _ = command(*given)
-    _, one, _ = command(*given, "-p", "repetitions", "1")
-    assert f"{CHAPTER}, run smoke+alpha_min=1000.0+repetitions=4: " in four
-    counts = [int(text.partition(" units")[0].split()[-1]) for text in (four, one)]
-    assert counts[0] > 3 * counts[1]
+class TestRun:
+    def test_counts_kept_results_unless_fresh(self, command):
+        asked = ("run", CHAPTER, "--dry-run")
+        code, out, _ = command(*asked, REGLIB_FRESH="")
+        assert code == 0
+        assert "726 units, 0 stored (0 s spent), 726 kept, 0 missing" in out
+        code, out, _ = command(*asked, "--fresh", REGLIB_FRESH="")
+        assert code == 0
+        assert "726 units, 0 stored (0 s spent), 726 missing" in out
+        code, out, _ = command(*asked, "--force", REGLIB_FRESH="")
+        assert "726 units, 0 stored (0 s spent), 726 missing" in out
 
+    def test_dry_run_computes_nothing(self, command, tmp_path):
+        code, out, _ = command("run", CHAPTER, "--profile", "paper", "--dry-run")
+        assert code == 0
+        assert "units, 0 stored" in out
+        for name in ("kmnist", "cifar10", "imagenette320"):
+            assert f"data set '{name}' is not at" in out
+        assert "download=True" in out
+        assert not list((tmp_path / "store").rglob("*.json"))
+        assert not (tmp_path / "executed").exists()
 
-def test_a_parameter_goes_to_the_chapters_that_have_it(command):
-    code, out, _ = command("run", "--dry-run", "--profile", "smoke", "-p", "alpha_min", "1e3")
-    assert code == 0
-    assert "differentiating_a_gradient, run smoke: no units" in out
-    assert f"{CHAPTER}, run smoke+alpha_min=1000.0: " in out
+    def test_data_of_several_sets_are_missed_once(self, command):
+        code, out, _ = command("run", "marginal_density", "--profile", "workstation", "--dry-run")
+        assert code == 0
+        missed = [line for line in out.splitlines() if "missing data" in line]
+        assert len([line for line in missed if "data set 'mnist'" in line]) == 1
+        assert len(missed) == len(set(missed)) == 3
 
+    def test_command_line_goes_before_a_file(self, command, tmp_path):
+        (tmp_path / "params.yml").write_text("repetitions: 4\nalpha_min: 1.0e+3\n")
+        given = ["run", CHAPTER, "--profile", "smoke", "--dry-run", "-f", "params.yml"]
+        _, four, _ = command(*given)
+        _, one, _ = command(*given, "-p", "repetitions", "1")
+        assert f"{CHAPTER}, run smoke+alpha_min=1000.0+repetitions=4: " in four
+        counts = [int(text.partition(" units")[0].split()[-1]) for text in (four, one)]
+        assert counts[0] > 3 * counts[1]
 
-def test_report_as_json_has_the_fields_of_a_verdict(command):
-    code, out, _ = command("report", "--json")
-    assert code == 0
-    for verdict in json.loads(out):
-        assert verdict["verdict"] in WORDS
-        assert verdict["tier"] in TIERS
-        assert verdict["scale"] in SCALES or verdict["verdict"] == NOT_RUN
-        assert verdict["word"].startswith(verdict["verdict"])
-
-
-def test_serve_serves_on_this_machine_only(tmp_path):
-    (tmp_path / "index.html").write_text("<p>here</p>")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    program = ["-m", "suite", "serve", "--html", str(tmp_path)]
-    with subprocess.Popen(
-        [sys.executable, "-u", *program, "--port", str(port)],
-        stdout=subprocess.PIPE,
-        text=True,
-        stderr=subprocess.DEVNULL,
-    ) as server:
-        try:
-            watchdog = threading.Timer(60, server.kill)
-            watchdog.start()
-            assert server.stdout.readline().startswith(f"http://127.0.0.1:{port}")
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as page:
-                assert page.read() == b"<p>here</p>"
-        finally:
-            watchdog.cancel()
-            server.kill()
+    def test_parameter_goes_to_the_chapters_that_have_it(self, command):
+        code, out, _ = command("run", "--dry-run", "--profile", "smoke", "-p", "alpha_min", "1e3")
+        assert code == 0
+        assert "differentiating_a_gradient, run smoke: no units" in out
+        assert f"{CHAPTER}, run smoke+alpha_min=1000.0: " in out
 
 
 class TestCellOfParameters:
@@ -238,20 +193,24 @@ class TestCellOfParameters:
             assert not asked & notebooks.parameters(chapter).keys(), chapter
 
 
-def test_plain_papermill_runs_a_profile_from_any_folder(tmp_path):
-    chapter, file = "differentiating_a_gradient", "profiles/differentiating_a_gradient/smoke.yml"
-    subprocess.run(
-        [sys.executable, "-m", "papermill", str(notebooks.source(chapter)), "out.ipynb"]
-        + ["-f", str(notebooks.NOTEBOOKS / file), "-k", "python3"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        timeout=300,
-    )
-    cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
-    assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
-    injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
-    assert "n_epsilons = 7" in injected.source
+class TestPapermill:
+    def test_runs_a_profile_from_any_folder(self, tmp_path):
+        chapter, file = (
+            "differentiating_a_gradient",
+            "profiles/differentiating_a_gradient/smoke.yml",
+        )
+        subprocess.run(
+            [sys.executable, "-m", "papermill", str(notebooks.source(chapter)), "out.ipynb"]
+            + ["-f", str(notebooks.NOTEBOOKS / file), "-k", "python3"],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            timeout=300,
+        )
+        cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+        assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
+        injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
+        assert "n_epsilons = 7" in injected.source
 
 
 class TestReport:
@@ -319,21 +278,6 @@ class TestBeforeWork:
         assert run.called == []
 
 
-class TestServe:
-    def test_a_port_in_use_is_named(self, command, tmp_path):
-        (tmp_path / "index.html").write_text("")
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            port = str(other.getsockname()[1])
-            code, _, err = command("serve", "--html", str(tmp_path), "--port", port)
-        assert code == 2
-        assert f"port {port} of 127.0.0.1 cannot be used (Address already in use)" in err
-        assert "--port" in err
-
-    def test_a_port_out_of_range_is_refused(self, command):
-        code, _, err = command("serve", "--port", "99999")
-        assert (code, "--port" in err, "65535" in err) == (2, True, True)
-
-
 def test_status_reads_what_is_kept_once(monkeypatch, capsys):
     from suite import cli
     from suite.store import kept
@@ -350,39 +294,38 @@ def test_status_reads_what_is_kept_once(monkeypatch, capsys):
     assert set(times.values()) == {1}
 
 
-def test_what_computes_nothing_does_not_wait_for_torch():
-    program = "import sys; from suite import cli, notebooks; notebooks.parameters('pilcro')"
-    program += "; print(sorted({'torch', 'pandas', 'matplotlib'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+OUT_OF_RANGE = [
+    ("high_order_saliency", "n_images", "4", "parameter n_order: expected at most n_images"),
+    ("top_gap", "batch_size", "0", "unknown parameter of top_gap 'batch_size'"),
+    ("top_gap", "pgd_steps", "-3", "parameter pgd_steps: expected a positive number, got -3"),
+    ("top_gap", "crossing_steps", "0", "parameter crossing_steps: expected a positive"),
+    (CHAPTER, "alpha_min", "nan", "expected a finite number, got nan"),
+    (CHAPTER, "repetitions", "0", "parameter repetitions: expected a positive number, got 0"),
+    (CHAPTER, "batch_size", "0", "parameter batch_size: expected a positive number, got 0"),
+    ("high_order_saliency", "chunk", "0", "parameter chunk: expected a positive"),
+    ("pilcro", "levels", "[9]", "parameter levels[0]: expected a number from 1 to 5, got 9"),
+    ("marginal_density", "norms", "[-1.0]", "parameter norms[0]: expected a positive"),
+    ("marginal_density", "adversarial_epsilon", "1e400", "expected a finite number, got inf"),
+    ("marginal_density", "few_seeds", "[1, 1]", "few_seeds: expected each value once"),
+]
+PROGRAM = f"""
+import contextlib, io, sys
+from suite import cli, notebooks
+
+notebooks.parameters("pilcro")
+for chapter, name, value, message in {OUT_OF_RANGE}:
+    sys.argv = ["suite", "run", chapter, "--profile", "workstation", "-p", name, value]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()) as said:
+        cli.main()
+    if message not in said.getvalue():
+        print(message, said.getvalue())
+print(sorted({{"torch", "pandas", "papermill", "matplotlib"}} & sys.modules.keys()))
+"""
+
+
+def test_a_parameter_out_of_range_is_refused_before_torch_is_waited_for():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
-
-
-@pytest.mark.parametrize(
-    ("chapter", "name", "value", "message"),
-    [
-        ("high_order_saliency", "n_images", "4", "parameter n_order: expected at most n_images"),
-        ("top_gap", "batch_size", "0", "unknown parameter of top_gap 'batch_size'"),
-        ("top_gap", "pgd_steps", "-3", "parameter pgd_steps: expected a positive number, got -3"),
-        ("top_gap", "crossing_steps", "0", "parameter crossing_steps: expected a positive"),
-        (CHAPTER, "alpha_min", "nan", "expected a finite number, got nan"),
-        (CHAPTER, "repetitions", "0", "parameter repetitions: expected a positive number, got 0"),
-        (CHAPTER, "batch_size", "0", "parameter batch_size: expected a positive number, got 0"),
-        ("high_order_saliency", "chunk", "0", "parameter chunk: expected a positive"),
-        ("pilcro", "levels", "[9]", "parameter levels[0]: expected a number from 1 to 5, got 9"),
-        ("marginal_density", "norms", "[-1.0]", "parameter norms[0]: expected a positive"),
-        ("marginal_density", "adversarial_epsilon", "1e400", "expected a finite number, got inf"),
-        ("marginal_density", "few_seeds", "[1, 1]", "few_seeds: expected each value once"),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused_before_torch_is_waited_for(
-    chapter, name, value, message
-):
-    arguments = ["suite", "run", chapter, "--profile", "workstation", "-p", name, value]
-    program = f"import sys; from suite import cli; sys.argv = {arguments}\ntry: cli.main()\n"
-    program += "finally: print(sorted({'torch', 'pandas', 'papermill'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "[]\n"), done.stderr
-    assert message in done.stderr
 
 
 class TestValues:
@@ -394,27 +337,21 @@ class TestValues:
             assert code == 0, err
             assert "run smoke+panels=data-mnist5k-net-" in out
 
-    def test_a_file_is_read_strictly(self, command, tmp_path):
-        (tmp_path / "mine.yml").write_text("alpha_min: 1.0e+3\nrepetitions: 1\nalpha_min: 1.0e+4\n")
-        code, _, err = command("run", CHAPTER, "-f", "mine.yml")
-        assert (code, "mine.yml, line 3: " in err) == (2, True), err
-
 
 class TestEncoding:
     """Pages, claims and comments hold Greek letters."""
 
     @pytest.mark.parametrize(
-        "variables",
+        ("name", "variables"),
         [
-            {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-            {"PYTHONIOENCODING": "ascii"},
+            ("list", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+            ("report", {"PYTHONIOENCODING": "ascii"}),
         ],
     )
-    @pytest.mark.parametrize("arguments", [["list"], ["report"]])
-    def test_output_of_ascii(self, command, arguments, variables):
-        code, out, err = command(*arguments, **variables)
+    def test_output_of_ascii(self, typed, name, variables):
+        code, out, err = typed(name, **variables)
         assert (code, err) == (0, "")
-        assert "smallest α" in out or arguments != ["list"]
+        assert "smallest α" in out or name != "list"
 
     def test_print_of_ascii(self, tmp_path):
         """What is printed by others than the command itself."""

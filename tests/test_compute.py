@@ -3,12 +3,9 @@ import json
 import math
 import os
 import re
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -20,38 +17,37 @@ from suite.errors import DataMissing, RunFailed, UsageError
 from suite.papers import measure
 from suite.runs import Store, compute
 from suite.runs.execute import Job, load_subject, run_job
-from suite.runs.executors import Resources
 from suite.runs.plan import Plan, _files, plan
 from suite.store import Record
-from suite.training.evaluated import EvaluatedModel, Result, checked_test_split
-from suite.units import Measurement, Training, Unit, identity, key
+from suite.training.evaluated import checked_test_split
+from suite.units import Measurement, Training, identity, key
 
 Small = Callable[..., Training]
 SALIENT = {"saliency": "logit_gradient", "n_images": 4}
 
 
-def accuracy_of(training: Training) -> Measurement:
+def accuracy_of(training):
     return Measurement(training=training, metric="accuracy", settings={"n_images": 50})
 
 
-def refuse_to_train(*arguments: Any, **options: Any) -> None:
+def refuse_to_train(*arguments, **options):
     raise AssertionError("trained")
 
 
 @pytest.fixture
-def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_training(monkeypatch):
     monkeypatch.setattr("suite.runs.execute.train", refuse_to_train)
     monkeypatch.setattr("suite.runs.execute.measure", refuse_to_train)
 
 
 @pytest.fixture
-def noted(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
+def noted(monkeypatch):
     """Keep a list of what is trained."""
     from suite.training.loop import train
 
     seen = []
 
-    def note(unit: Training, *arguments: Any, **options: Any) -> Any:
+    def note(unit, *arguments, **options):
         seen.append(unit)
         return train(unit, *arguments, **options)
 
@@ -59,274 +55,47 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
     return seen
 
 
-def test_frame_has_a_row_for_each_unit_in_their_order(
-    store: Store, here: Resources, small: Small, noted: list[Training]
-) -> None:
-    first, second = small(), small(seed=1, penalties={})
-    entropy = Measurement(training=first, metric="entropy", settings=SALIENT)
-    units: list[Unit] = [accuracy_of(second), first, entropy, accuracy_of(second), second, entropy]
-    frame = compute(units, store=store, resources=here)
+def wrong_units(small):
+    def of(metric, training=small(), **settings):  # noqa: B008
+        return Measurement(training=training, metric=metric, settings=settings)
 
-    assert frame.metric.tolist() == [
-        "accuracy",
-        "training_loss",
-        "entropy",
-        "accuracy",
-        "training_loss",
-        "entropy",
-    ]
-    assert frame.seed.tolist() == [1, 0, 0, 1, 1, 0]
-    assert set(frame.columns) == {
-        "data",
-        "network",
-        "epochs",
-        "learning_rate",
-        "seed",
-        "pixel_range",
-        "n_train",
-        "batch_size",
-        "optimizer",
-        "input_gradient_strength",
-        "metric",
-        "saliency",
-        "n_images",
-        "value",
-        "std",
-        "n",
-        "undefined",
-        "status",
-        "seconds",
-        "key",
-    }
-    assert frame.input_gradient_strength.tolist()[1:3] == [0.1, 0.1]
-    assert math.isnan(frame.input_gradient_strength[0])
-    assert set(frame.status) == {"done"}
-    assert frame.n.tolist() == [50, 128, 4, 50, 128, 4]
-    assert frame.undefined.tolist() == [0] * 6
-    assert frame.loc[0].equals(frame.loc[3])
-    assert frame.key.nunique() == 4
-    assert len(noted) == 2
-    for column in ("value", "std", "seconds"):
-        assert frame[column].dtype == np.float64
-    assert (frame.seconds > 0).all()
+    def top_gap(**options):
+        return small(network="top_gap", network_options=options)
 
+    def penalised(name, **settings):
+        return small(penalties={name: {"strength": 1, **settings}})
 
-def test_value_and_std_are_those_of_the_images(store: Store, here: Resources, small: Small) -> None:
-    unit = Measurement(training=small(), metric="entropy", settings=SALIENT)
-    row = compute([unit], store=store, resources=here).loc[0]
-    record = store.read(row.key)
-    assert record is not None
-    assert len(record.values["per_image"]) == 4
-    assert row.value == pytest.approx(np.mean(record.values["per_image"]), rel=1e-15)
-    assert row["std"] == pytest.approx(np.std(record.values["per_image"], ddof=1), rel=1e-12)
-
-
-def test_settings_of_a_metric_do_not_hide_those_of_the_training(
-    store: Store, here: Resources, small: Small
-) -> None:
-    settings = SALIENT | {"n_samples": 2, "seed": 9}
-    unit = Measurement(training=small(), metric="max_sensitivity", settings=settings)
-    row = compute([unit], store=store, resources=here).loc[0]
-    assert (row.seed, row.metric_seed) == (0, 9)
-
-
-def test_a_grid_over_any_setting_can_be_told_apart(
-    store: Store, here: Resources, small: Small
-) -> None:
-    units = [small(learning_rate=rate, epochs=epochs) for rate in (1e-3, 1e-2) for epochs in (1, 2)]
-    frame = compute(units, store=store, resources=here)
-    assert not frame.drop(columns=["key", "value", "seconds"]).duplicated().any()
-    unit = small(data="mnist5k", network="convnet", network_options={"width": 2}, penalties={})
-    assert compute([unit], store=store, resources=here).width.tolist() == [2]
-
-
-def test_a_second_call_computes_nothing(
-    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    units = [small(), accuracy_of(small())]
-    first = compute(units, store=store, resources=here)
-    monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
-    again = compute(units, store=Store(store.folder), resources=here)
-    pd.testing.assert_frame_equal(again, first)
-
-
-def test_only_what_is_missing_is_computed(
-    store: Store, here: Resources, small: Small, noted: list[Training]
-) -> None:
-    compute([small()], store=store, resources=here)
-    compute([accuracy_of(small()), small(seed=1)], store=store, resources=here)
-    assert [unit.seed for unit in noted] == [0, 1]
-
-
-def test_a_measurement_stores_its_training_too(
-    store: Store, here: Resources, small: Small, noted: list[Training]
-) -> None:
-    compute([accuracy_of(small())], store=store, resources=here)
-    compute([small()], store=store, resources=here)
-    assert len(noted) == 1
-
-
-def test_a_loaded_network_measures_like_a_fresh_one(
-    store: Store, here: Resources, small: Small, tmp_path: Path
-) -> None:
-    measured = Measurement(training=small(), metric="saliency_maps", settings=SALIENT)
-    compute([small()], store=store, resources=here)
-    loaded = compute([measured], store=store, resources=here)
-    fresh = Store(tmp_path / "fresh")
-    compute([measured], store=fresh, resources=here)
-    key = loaded.key[0]
-    names = [s.folder / key[:2] / f"{key}.safetensors" for s in (store, fresh)]
-    assert names[0].read_bytes() == names[1].read_bytes()
-
-
-@pytest.mark.parametrize("by_environment", [False, True])
-def test_force_computes_again_with_equal_numbers(
-    store: Store,
-    here: Resources,
-    small: Small,
-    noted: list[Training],
-    by_environment: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    units = [small(), accuracy_of(small())]
-    first = compute(units, store=store, resources=here)
-    if by_environment:
-        monkeypatch.setenv("REGLIB_FORCE", "1")
-    again = compute(units, store=store, resources=here, force=None if by_environment else True)
-    assert len(noted) == 2
-    pd.testing.assert_frame_equal(
-        again.drop(columns="seconds"), first.drop(columns="seconds"), check_exact=True
-    )
-
-
-def test_a_training_that_diverges_is_told_and_disturbs_no_other(
-    store: Store, here: Resources, small: Small
-) -> None:
-    wild = small(learning_rate=1e30)
-    entropy = Measurement(training=wild, metric="entropy", settings=SALIENT)
-    units: list[Unit] = [accuracy_of(wild), small(), wild, entropy, accuracy_of(small())]
-    frame = compute(units, store=store, resources=here)
-    assert frame.status.tolist() == ["diverged", "done", "diverged", "diverged", "done"]
-    assert frame.value.isna().tolist() == [True, False, True, True, False]
-    alone = compute([entropy], store=store, resources=here)
-    assert alone.value.dtype == alone["std"].dtype == np.float64
-    with pytest.raises(RunFailed, match="diverged, so there is no network"):
-        load_subject(wild, store)
-
-
-def test_what_is_compared_with_a_training_that_diverges_is_as_if_it_had_diverged(
-    store: Store, here: Resources, small: Small
-) -> None:
-    attack = {"attack": "fgsm", "epsilon": 0.1, "n_images": 4, "keep_images": False}
-    units = [
-        Measurement(
-            training=small(),
-            metric="robust_accuracy",
-            settings=attack | {"source": identity(small(learning_rate=rate))},
-        )
-        for rate in (1e30, 1e-3)
-    ]
-    frame = compute(units, store=store, resources=here)
-    assert frame.status.tolist() == ["diverged", "done"]
-    assert frame.value.isna().tolist() == [True, False]
-
-
-def test_load_subject_gives_the_stored_network(store: Store, here: Resources, small: Small) -> None:
-    with pytest.raises(RunFailed, match=r"training \(data=mnist5k.*not in the store .*compute it"):
-        load_subject(small(), store)
-    frame = compute([small(), accuracy_of(small())], store=store, resources=here)
-    subject = load_subject(small(), store)
-    assert not subject.network.training
-    measured = measure.accuracy(subject, n_images=50).per_image
-    assert float(measured.mean()) == frame.value[1]
-
-
-def test_an_error_in_one_unit_is_named_and_leaves_the_others_stored(
-    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(subject: EvaluatedModel, *, n_images: int) -> Result:
-        raise ZeroDivisionError("this metric is broken")
-
-    monkeypatch.setitem(measure.METRICS, "broken", broken)
-    units: list[Unit] = [
-        accuracy_of(small()),
-        Measurement(training=small(), metric="broken", settings={"n_images": 3}),
-        Measurement(training=small(), metric="entropy", settings=SALIENT),
-        accuracy_of(small(seed=1)),
-    ]
-    with pytest.raises(RunFailed) as caught:
-        compute(units, store=store, resources=here)
-    message = str(caught.value)
-    assert message.startswith("units that failed: 1; all others are stored. The first: ")
-    assert "broken (n_images=3) of training (data=mnist5k" in message
-    assert "ZeroDivisionError: this metric is broken" in message
-    assert "Traceback in the worker:" in message
-    assert 'raise ZeroDivisionError("this metric is broken")' in message
-    monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
-    frame = compute([units[0], *units[2:]], store=store, resources=here)
-    assert len(frame) == 3
-
-
-def test_reports_are_printed_even_when_units_fail(
-    store: Store,
-    here: Resources,
-    small: Small,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    key = compute([small()], store=store, resources=here).key[0]
-    (store.folder / key[:2] / f"{key}.json").write_text("{")
-    monkeypatch.setattr("suite.runs.execute.train", refuse_to_train)
-    with pytest.raises(RunFailed, match="AssertionError: trained"):
-        compute([small()], store=store, resources=here)
-    assert "does not agree with its checksum" in capsys.readouterr().out
-
-
-def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
-    of = small()
-
-    def of_maps(metric: str, **options: Any) -> Measurement:
-        network = small(network="top_gap", network_options=options)
-        return Measurement(training=network, metric=metric, settings={"n_images": 3})
-
+    shown = {"saliency": "logit_gradient", "n_images": 4}
+    strided = top_gap(k=0.1, fpn=False, backbone_options={"blocks": [1] * 5})
     return {
-        "metric": (
-            Measurement(training=of, metric="acuracy"),
-            "unknown metric 'acuracy': did you mean 'accuracy'?",
-        ),
+        "metric": (of("acuracy"), "unknown metric 'acuracy': did you mean 'accuracy'?"),
         "saliency": (
-            Measurement(training=of, metric="entropy", settings=SALIENT | {"saliency": "depplift"}),
+            of("entropy", saliency="depplift", n_images=4),
             "unknown saliency 'depplift': did you mean 'deeplift'?",
         ),
         "setting": (
-            Measurement(training=of, metric="entropy", settings={"saliensy": "deeplift"}),
+            of("entropy", saliensy="deeplift"),
             "unknown setting of metric 'entropy' 'saliensy': did you mean 'saliency'?",
         ),
-        "missing setting": (
-            Measurement(training=of, metric="entropy", settings={"n_images": 3}),
-            "metric 'entropy': missing a required",
-        ),
+        "missing setting": (of("entropy", n_images=3), "metric 'entropy': missing a required"),
         "network": (small(network="lenet"), "unknown network 'lenet': did you mean 'lenet5'?"),
         "optimizer": (small(optimizer="adan"), "unknown optimizer 'adan': did you mean 'adam'?"),
         "penalty": (
-            small(penalties={"input_gradiant": {"strength": 1}}),
+            penalised("input_gradiant"),
             "unknown penalty 'input_gradiant': did you mean 'input_gradient'?",
         ),
         "setting of a penalty": (
-            small(penalties={"input_gradient": {"strength": 1, "strenght": 1}}),
+            penalised("input_gradient", strenght=1),
             "unknown setting of penalty 'input_gradient' 'strenght': did you mean 'strength'?",
         ),
         "data set": (small(data="mnist5"), "unknown data set 'mnist5': did you mean 'mnist5k'?"),
         "data set of a metric": (
-            Measurement(training=of, metric="saliency_maps", settings=SALIENT | {"data": "kmnst"}),
+            of("saliency_maps", **shown, data="kmnst"),
             "unknown data set 'kmnst': did you mean 'kmnist'?",
         ),
-        "option of a network": (
-            small(network="convnet", network_options={"widht": 3}),
-            "network 'convnet': ",
-        ),
+        "option of a network": (small(network_options={"widht": 3}), "network 'lenet5': "),
         "number of test images": (
-            Measurement(training=of, metric="accuracy", settings={"n_images": 1001}),
+            of("accuracy", n_images=1001),
             "n_images: expected at most 1000 for the test split of 'mnist5k', got 1001",
         ),
         "number of training images": (
@@ -334,92 +103,33 @@ def wrong_units(small: Small) -> dict[str, tuple[Unit, str]]:
             "n_train: expected at most 4000 for the training split of 'mnist5k', got 4001",
         ),
         "locations that are pooled": (
-            small(network="top_gap", network_options={"k": 5000}),
-            "'top_gap' on data set 'mnist5k': k: expected a number of locations, an "
-            "integer from 1 to 784,",
+            top_gap(k=5000),
+            "'top_gap' on data set 'mnist5k': k: expected a number of locations, an integer from 1",
         ),
         "masks": (
-            of_maps("mask_iou", k=0.1),
+            of("mask_iou", top_gap(k=0.1), n_images=3),
             "mask_iou: expected a data set with masks, got 'mnist5k'",
         ),
         "centre of class maps": (
-            of_maps("erf_distance", k=0.1, fpn=False, backbone_options={"blocks": [1] * 5}),
-            "'top_gap' on data set 'mnist5k': maps_of: expected maps of at least 3 x 3, "
-            "or the place called the centre is the corner, got 2 x 2",
+            of("erf_distance", strided, n_images=3),
+            "'top_gap' on data set 'mnist5k': maps_of: expected maps of at least 3 x 3, or the "
+            "position called the centre is the corner, got 2 x 2",
         ),
         "class maps": (
-            Measurement(training=of, metric="class_map_sparsity", settings={"n_images": 3}),
+            of("class_map_sparsity", n_images=3),
             "expected a network with class maps, such as 'top_gap', got ",
         ),
     }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "metric",
-        "saliency",
-        "setting",
-        "missing setting",
-        "network",
-        "optimizer",
-        "penalty",
-        "setting of a penalty",
-        "data set",
-        "data set of a metric",
-        "option of a network",
-        "number of training images",
-        "number of test images",
-        "locations that are pooled",
-        "masks",
-        "centre of class maps",
-        "class maps",
-    ],
-)
-@pytest.mark.usefixtures("no_training")
-def test_what_is_unknown_is_named_before_any_training(
-    kind: str, store: Store, here: Resources, small: Small
-) -> None:
-    unit, expected = wrong_units(small)[kind]
-    with pytest.raises(UsageError, match="^" + re.escape(expected)):
-        compute([small(), accuracy_of(small()), unit], store=store, resources=here)
-    assert list(store.folder.iterdir()) == []
-
-
-@pytest.mark.usefixtures("no_training")
-def test_missing_data_are_named_before_any_training(
-    store: Store, here: Resources, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
-    with pytest.raises(DataMissing) as caught:
-        compute([small(), small(data="kmnist")], store=store, resources=here)
-    assert str(caught.value) == (
-        f"data set 'kmnist' is not at {tmp_path}/KMNIST (Dataset not found. You can use "
-        'download=True to download it). To get it: python -c "from torchvision.datasets import '
-        f"KMNIST; KMNIST('{tmp_path}', download=True)\""
-    )
-    assert list(store.folder.iterdir()) == []
-
-
-def test_the_default_store_is_that_of_the_environment(
-    here: Resources, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "mine"))
-    compute([small()], resources=here)
-    assert len(list((tmp_path / "mine").glob("??/*.json"))) == 1
-
-
-def test_a_store_that_workers_do_not_share_is_told(
-    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("suite.runs.execute._finish", lambda *arguments: None)
-    with pytest.raises(RunFailed, match=r"not in the store: 1, .* see the same store folder"):
-        compute([small()], store=store, resources=here)
+KINDS = """metric, saliency, setting, missing setting, network, optimizer, penalty,
+setting of a penalty, data set, data set of a metric, option of a network, number of test images,
+number of training images, locations that are pooled, masks, centre of class maps, class maps"""
 
 
 @pytest.mark.usefixtures("no_training")
 class TestPlan:
-    def test_counts_without_computing(self, store: Store, small: Small) -> None:
+    def test_counts_without_computing(self, store, small):
         units = [small(seed=seed) for seed in range(3)]
         measured = [accuracy_of(unit) for unit in units]
         assert plan([*units, *measured, units[0]], store) == Plan(
@@ -427,9 +137,7 @@ class TestPlan:
         )
         assert list(store.folder.iterdir()) == []
 
-    def test_names_missing_data_and_checks_names(
-        self, store: Store, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_names_missing_data_and_checks_names(self, store, small, tmp_path, monkeypatch):
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
         there, absent = small(), small(data="kmnist")
         result = plan([there, absent, accuracy_of(absent), absent], store)
@@ -440,8 +148,8 @@ class TestPlan:
             plan([small(data="kmnist", network="lenet")], store)
 
     def test_data_are_read_again_only_when_a_file_of_theirs_changed(
-        self, store: Store, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, store, small, tmp_path, monkeypatch
+    ):
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
         read = mock.Mock(return_value=mock.Mock(fingerprint="of what was read"))
         monkeypatch.setattr("suite.runs.plan.load_data", read)
@@ -455,7 +163,7 @@ class TestPlan:
         assert seen == [1, 1, 2]
 
 
-def test_plan_counts_what_is_stored(store: Store, here: Resources, small: Small) -> None:
+def test_plan_counts_what_is_stored(store, here, small):
     measured = accuracy_of(small())
     seconds = compute([small(), measured], store=store, resources=here).seconds
     todo = [small(), measured, small(seed=2), accuracy_of(small(seed=2)), small(epochs=9)]
@@ -464,162 +172,289 @@ def test_plan_counts_what_is_stored(store: Store, here: Resources, small: Small)
     assert result.spent == pytest.approx(seconds.sum(), abs=1e-9)
 
 
-def test_provenance_says_how_and_where(store: Store, here: Resources, small: Small) -> None:
-    key = compute([small()], store=store, resources=here).key[0]
-    record = store.read(key)
-    assert record is not None
-    provenance = record.provenance
-    assert provenance.keys() == {
-        "seconds",
-        "peak_bytes",
-        "ended",
-        "device",
-        "threads",
-        "python",
-        "torch",
-        "reglib",
-        "commit",
-        "code",
-        "resumed",
-        "double_backward",
-    }
-    assert provenance["device"].endswith("CPU")
-    assert provenance["resumed"] is False
-    assert provenance["double_backward"] == "fast"
-    assert 10**8 < provenance["peak_bytes"] < 10**11
-    assert json.dumps(record.unit)
+class TestTable:
+    def test_has_a_row_for_each_unit_in_order(self, store, here, small, noted):
+        first, second = small(), small(seed=1, penalties={})
+        entropy = Measurement(training=first, metric="entropy", settings=SALIENT)
+        units = [accuracy_of(second), first, entropy, accuracy_of(second), second, entropy]
+        frame = compute(units, store=store, resources=here)
+
+        assert frame.metric.tolist() == ["accuracy", "training_loss", "entropy"] * 2
+        assert frame.seed.tolist() == [1, 0, 0, 1, 1, 0]
+        columns = """data network epochs learning_rate seed pixel_range n_train batch_size optimizer
+    input_gradient_strength metric saliency n_images value std n undefined status seconds key"""
+        assert set(frame.columns) == set(columns.split())
+        assert frame.input_gradient_strength.tolist()[1:3] == [0.1, 0.1]
+        assert math.isnan(frame.input_gradient_strength[0])
+        assert set(frame.status) == {"done"}
+        assert frame.n.tolist() == [50, 128, 4, 50, 128, 4]
+        assert frame.undefined.tolist() == [0] * 6
+        assert frame.loc[0].equals(frame.loc[3])
+        assert frame.key.nunique() == 4
+        assert len(noted) == 2
+        for column in ("value", "std", "seconds"):
+            assert frame[column].dtype == np.float64
+        assert (frame.seconds > 0).all()
+
+    def test_value_and_std_are_those_of_the_images(self, store, here, small):
+        unit = Measurement(training=small(), metric="entropy", settings=SALIENT)
+        row = compute([unit], store=store, resources=here).loc[0]
+        record = store.read(row.key)
+        assert len(record.values["per_image"]) == 4
+        assert row.value == pytest.approx(np.mean(record.values["per_image"]), rel=1e-15)
+        assert row["std"] == pytest.approx(np.std(record.values["per_image"], ddof=1), rel=1e-12)
+
+    def test_settings_of_metric_and_training_differ(self, store, here, small):
+        settings = SALIENT | {"n_samples": 2, "seed": 9}
+        unit = Measurement(training=small(), metric="max_sensitivity", settings=settings)
+        row = compute([unit], store=store, resources=here).loc[0]
+        assert (row.seed, row.metric_seed) == (0, 9)
+
+    def test_grid_over_any_setting_can_be_told_apart(self, store, here, small):
+        units = [
+            small(learning_rate=rate, epochs=epochs) for rate in (1e-3, 1e-2) for epochs in (1, 2)
+        ]
+        frame = compute(units, store=store, resources=here)
+        assert not frame.drop(columns=["key", "value", "seconds"]).duplicated().any()
+        unit = small(data="mnist5k", network="convnet", network_options={"width": 2}, penalties={})
+        assert compute([unit], store=store, resources=here).width.tolist() == [2]
+
+    def test_provenance_says_how_and_where(self, store, here, small):
+        key = compute([small()], store=store, resources=here).key[0]
+        record = store.read(key)
+        provenance = record.provenance
+        names = "seconds peak_bytes ended device threads python torch reglib commit code"
+        assert provenance.keys() == {*names.split(), "resumed", "double_backward"}
+        assert provenance["device"].endswith("CPU")
+        assert provenance["resumed"] is False
+        assert provenance["double_backward"] == "fast"
+        assert 10**8 < provenance["peak_bytes"] < 10**11
+        assert json.dumps(record.unit)
 
 
-def test_progress_is_told_as_units_end(
-    store: Store,
-    here: Resources,
-    small: Small,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from suite.training.loop import train
+class TestCheckpoint:
+    def test_is_not_written_before_its_time(self, store, here, small, monkeypatch):
+        written = []
+        write = Store.write_checkpoint
 
-    seen = []
+        def note(self, key, state):
+            written.append(key)
+            write(self, key, state)
 
-    def note(*arguments: Any, **options: Any) -> Any:
-        time.sleep(0.6)  # bars are drawn anew after half a second
-        seen.append(capsys.readouterr().err.rpartition("| ")[2].split()[0])
-        return train(*arguments, **options)
+        monkeypatch.setattr(Store, "write_checkpoint", note)
+        compute([small(epochs=2)], store=store, resources=here, checkpoint_seconds=1e9)
+        assert written == []
+        compute([small(epochs=3)], store=store, resources=here, checkpoint_seconds=0)
+        assert len(written) == 3
+        assert list(store.folder.rglob("*.checkpoint")) == []
 
-    monkeypatch.setattr("suite.runs.execute.train", note)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    compute([small(), small(seed=1), small(seed=2)], store=store, resources=here)
-    assert seen == ["0/3", "1/3", "2/3"]
-    assert "3/3" in capsys.readouterr().err
+    def test_longer_training_gives_the_shorter_ones(self, store, here, small, noted, tmp_path):
+        cosine = {"cosine_epochs": 3, "learning_rate": 0.01}
+        lengths = [small(epochs=epochs, **cosine) for epochs in (1, 2, 3)]
+        other = small(epochs=1, **cosine | {"cosine_epochs": 4})
+        units = [accuracy_of(lengths[0]), lengths[1], lengths[2], other]
+        frame = compute(units, store=store, resources=here)
+        assert noted == [lengths[2], other]
+        assert frame.status.eq("done").all()
+        alone = Store(tmp_path / "alone")
+        for unit in units:
+            compute([unit], store=alone, resources=here)
+        for name in [key(u, {u.data: load_data(u.data).fingerprint}) for u in lengths]:
+            records = [s.read(name) for s in (store, alone)]
+            assert records[0].values == records[1].values
+            assert records[0].tensors == records[1].tensors
 
+    @pytest.mark.parametrize("network", ["lenet5", "convnet"])
+    def test_interrupted_training_goes_on(self, network, store, here, small, tmp_path, monkeypatch):
+        options = {"width": 4} if network == "convnet" else {}
+        unit = small(network=network, network_options=options, epochs=4)
+        write = Store.write_checkpoint
 
-def test_a_checkpoint_is_not_written_before_its_time(
-    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = []
-    write = Store.write_checkpoint
+        def write_and_stop(self, key, state):
+            write(self, key, state)
+            if len(state["losses"]) == 2:
+                raise KeyboardInterrupt
 
-    def note(self: Store, key: str, state: Any) -> None:
-        written.append(key)
-        write(self, key, state)
-
-    monkeypatch.setattr(Store, "write_checkpoint", note)
-    compute([small(epochs=2)], store=store, resources=here, checkpoint_seconds=1e9)
-    assert written == []
-    compute([small(epochs=3)], store=store, resources=here, checkpoint_seconds=0)
-    assert len(written) == 3
-    assert list(store.folder.rglob("*.checkpoint")) == []
-
-
-def test_a_longer_training_gives_the_shorter_ones_on_its_way(
-    store: Store, here: Resources, small: Small, noted: list[Training], tmp_path: Path
-) -> None:
-    cosine = {"cosine_epochs": 3, "learning_rate": 0.01}
-    lengths = [small(epochs=epochs, **cosine) for epochs in (1, 2, 3)]
-    other = small(epochs=1, **cosine | {"cosine_epochs": 4})
-    units = [accuracy_of(lengths[0]), lengths[1], lengths[2], other]
-    frame = compute(units, store=store, resources=here)
-    assert noted == [lengths[2], other]
-    assert frame.status.eq("done").all()
-    alone = Store(tmp_path / "alone")
-    for unit in units:
-        compute([unit], store=alone, resources=here)
-    for name in [key(u, {u.data: load_data(u.data).fingerprint}) for u in lengths]:
-        records = [s.read(name) for s in (store, alone)]
-        assert records[0] is not None
-        assert records[1] is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "write_checkpoint", write_and_stop)
+            with pytest.raises(KeyboardInterrupt):
+                compute([unit], store=store, resources=here, checkpoint_seconds=0)
+        frame = compute([unit], store=store, resources=here)
+        straight = Store(tmp_path / "straight")
+        compute([unit], store=straight, resources=here)
+        records = [s.read(frame.key[0]) for s in (store, straight)]
+        assert records[0].provenance["resumed"] is True
         assert records[0].values == records[1].values
         assert records[0].tensors == records[1].tensors
+        assert list(store.folder.rglob("*.checkpoint")) == []
+
+    def test_left_by_a_kill_is_removed(self, store, here, small):
+        key = compute([small()], store=store, resources=here).key[0]
+        store.write_checkpoint(key, {"x": load_data("mnist5k").train.labels[:1]})
+        compute([small(seed=1)], store=store, resources=here)
+        assert list(store.folder.rglob("*.checkpoint")) == []
 
 
-@pytest.mark.parametrize("network", ["lenet5", "convnet"])
-def test_an_interrupted_training_goes_on_from_its_checkpoint(
-    network: str,
-    store: Store,
-    here: Resources,
-    small: Small,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    options = {"width": 4} if network == "convnet" else {}
-    unit = small(network=network, network_options=options, epochs=4)
-    write = Store.write_checkpoint
+class TestFailure:
+    def test_diverged_training_disturbs_no_other(self, store, here, small):
+        wild = small(learning_rate=1e30)
+        entropy = Measurement(training=wild, metric="entropy", settings=SALIENT)
+        units = [accuracy_of(wild), small(), wild, entropy, accuracy_of(small())]
+        frame = compute(units, store=store, resources=here)
+        assert frame.status.tolist() == ["diverged", "done", "diverged", "diverged", "done"]
+        assert frame.value.isna().tolist() == [True, False, True, True, False]
+        alone = compute([entropy], store=store, resources=here)
+        assert alone.value.dtype == alone["std"].dtype == np.float64
+        with pytest.raises(RunFailed, match="diverged, so there is no network"):
+            load_subject(wild, store)
 
-    def write_and_stop(self: Store, key: str, state: Any) -> None:
-        write(self, key, state)
-        if len(state["losses"]) == 2:
-            raise KeyboardInterrupt
+    def test_comparison_with_a_diverged_training(self, store, here, small):
+        attack = {"attack": "fgsm", "epsilon": 0.1, "n_images": 4, "keep_images": False}
+        units = [
+            Measurement(
+                training=small(),
+                metric="robust_accuracy",
+                settings=attack | {"source": identity(small(learning_rate=rate))},
+            )
+            for rate in (1e30, 1e-3)
+        ]
+        frame = compute(units, store=store, resources=here)
+        assert frame.status.tolist() == ["diverged", "done"]
+        assert frame.value.isna().tolist() == [True, False]
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "write_checkpoint", write_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            compute([unit], store=store, resources=here, checkpoint_seconds=0)
-    frame = compute([unit], store=store, resources=here)
-    straight = Store(tmp_path / "straight")
-    compute([unit], store=straight, resources=here)
-    records = [s.read(frame.key[0]) for s in (store, straight)]
-    assert records[0] is not None
-    assert records[1] is not None
-    assert records[0].provenance["resumed"] is True
-    assert records[0].values == records[1].values
-    assert records[0].tensors == records[1].tensors
-    assert list(store.folder.rglob("*.checkpoint")) == []
+    def test_error_in_one_unit_is_named(self, store, here, small, monkeypatch):
+        def broken(subject, *, n_images):
+            raise ZeroDivisionError("this metric is broken")
+
+        monkeypatch.setitem(measure.METRICS, "broken", broken)
+        units = [
+            accuracy_of(small()),
+            Measurement(training=small(), metric="broken", settings={"n_images": 3}),
+            Measurement(training=small(), metric="entropy", settings=SALIENT),
+            accuracy_of(small(seed=1)),
+        ]
+        with pytest.raises(RunFailed) as caught:
+            compute(units, store=store, resources=here)
+        message = str(caught.value)
+        assert message.startswith("units that failed: 1; all others are stored. The first: ")
+        assert "broken (n_images=3) of training (data=mnist5k" in message
+        assert "ZeroDivisionError: this metric is broken" in message
+        assert "Traceback in the worker:" in message
+        assert 'raise ZeroDivisionError("this metric is broken")' in message
+        monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
+        frame = compute([units[0], *units[2:]], store=store, resources=here)
+        assert len(frame) == 3
+
+    def test_reports_are_printed(self, store, here, small, monkeypatch, capsys):
+        key = compute([small()], store=store, resources=here).key[0]
+        (store.folder / key[:2] / f"{key}.json").write_text("{")
+        monkeypatch.setattr("suite.runs.execute.train", refuse_to_train)
+        with pytest.raises(RunFailed, match="AssertionError: trained"):
+            compute([small()], store=store, resources=here)
+        assert "does not agree with its checksum" in capsys.readouterr().out
+
+    def test_full_disk_at_a_checkpoint(self, store, here, small, monkeypatch):
+        def full(self, contents):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", full)
+            with pytest.raises(RunFailed, match=r"checkpoint: cannot be written \(No space left"):
+                compute([small()], store=store, resources=here, checkpoint_seconds=0)
+        assert len(compute([small()], store=store, resources=here)) == 1
 
 
-def test_a_checkpoint_left_by_a_kill_after_the_record_is_removed(
-    store: Store, here: Resources, small: Small
-) -> None:
-    key = compute([small()], store=store, resources=here).key[0]
-    store.write_checkpoint(key, {"x": load_data("mnist5k").train.labels[:1]})
-    compute([small(seed=1)], store=store, resources=here)
-    assert list(store.folder.rglob("*.checkpoint")) == []
+class TestStored:
+    def test_computes_nothing_twice(self, store, here, small, monkeypatch):
+        units = [small(), accuracy_of(small())]
+        first = compute(units, store=store, resources=here)
+        monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
+        again = compute(units, store=Store(store.folder), resources=here)
+        pd.testing.assert_frame_equal(again, first)
+
+    def test_computes_what_is_missing(self, store, here, small, noted):
+        compute([small()], store=store, resources=here)
+        compute([accuracy_of(small()), small(seed=1)], store=store, resources=here)
+        assert [unit.seed for unit in noted] == [0, 1]
+
+    def test_stores_the_training_of_a_measurement(self, store, here, small, noted):
+        compute([accuracy_of(small())], store=store, resources=here)
+        compute([small()], store=store, resources=here)
+        assert len(noted) == 1
+
+    def test_loaded_network_measures_like_a_fresh_one(self, store, here, small, tmp_path):
+        measured = Measurement(training=small(), metric="saliency_maps", settings=SALIENT)
+        compute([small()], store=store, resources=here)
+        loaded = compute([measured], store=store, resources=here)
+        fresh = Store(tmp_path / "fresh")
+        compute([measured], store=fresh, resources=here)
+        key = loaded.key[0]
+        names = [s.folder / key[:2] / f"{key}.safetensors" for s in (store, fresh)]
+        assert names[0].read_bytes() == names[1].read_bytes()
+
+    def test_force_computes_again(self, store, here, small, noted):
+        units = [small(), accuracy_of(small())]
+        first = compute(units, store=store, resources=here)
+        again = compute(units, store=store, resources=here, force=True)
+        assert len(noted) == 2
+        pd.testing.assert_frame_equal(
+            again.drop(columns="seconds"), first.drop(columns="seconds"), check_exact=True
+        )
+
+    def test_load_subject_gives_the_network(self, store, here, small):
+        with pytest.raises(
+            RunFailed, match=r"training \(data=mnist5k.*not in the store .*compute it"
+        ):
+            load_subject(small(), store)
+        frame = compute([small(), accuracy_of(small())], store=store, resources=here)
+        subject = load_subject(small(), store)
+        assert not subject.network.training
+        measured = measure.accuracy(subject, n_images=50).per_image
+        assert float(measured.mean()) == frame.value[1]
+
+    def test_default_store_is_of_the_environment(self, here, small, tmp_path, monkeypatch):
+        monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "mine"))
+        compute([small()], resources=here)
+        assert len(list((tmp_path / "mine").glob("??/*.json"))) == 1
+
+    def test_tells_of_a_store_that_is_not_shared(self, store, here, small, monkeypatch):
+        monkeypatch.setattr("suite.runs.execute._finish", lambda *arguments: None)
+        with pytest.raises(RunFailed, match=r"not in the store: 1, .* see the same store folder"):
+            compute([small()], store=store, resources=here)
+
+    @pytest.mark.usefixtures("no_training")
+    def test_retry_leaves_what_is_stored(self, store, small):
+        job = Job([small()], str(store.folder), "cpu")
+        key_of = key(small(), {"mnist5k": load_data("mnist5k").fingerprint})
+        store.write(key_of, Record(identity(small()), "done", {"losses": [1.0]}, {}))
+        assert run_job(job).errors == []
+        [(_, message, _)] = run_job(replace(job, force=True)).errors
+        assert message == "AssertionError: trained"
 
 
-def test_a_failing_disk_during_a_checkpoint_is_told(
-    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Path, contents: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+class TestRefused:
+    @pytest.mark.parametrize("kind", KINDS.replace("\n", " ").split(", "))
+    @pytest.mark.usefixtures("no_training")
+    def test_unknown_names(self, kind, store, here, small):
+        unit, expected = wrong_units(small)[kind]
+        with pytest.raises(UsageError, match="^" + re.escape(expected)):
+            compute([small(), accuracy_of(small()), unit], store=store, resources=here)
+        assert list(store.folder.iterdir()) == []
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
-        with pytest.raises(RunFailed, match=r"checkpoint: cannot be written \(No space left"):
-            compute([small()], store=store, resources=here, checkpoint_seconds=0)
-    assert len(compute([small()], store=store, resources=here)) == 1
+    @pytest.mark.usefixtures("no_training")
+    def test_missing_data(self, store, here, small, tmp_path, monkeypatch):
+        monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+        with pytest.raises(DataMissing) as caught:
+            compute([small(), small(data="kmnist")], store=store, resources=here)
+        assert str(caught.value) == (
+            f"data set 'kmnist' is not at {tmp_path}/KMNIST (Dataset not found. You can use "
+            'download=True to download it). To get it: python -c "from torchvision.datasets import '
+            f"KMNIST; KMNIST('{tmp_path}', download=True)\""
+        )
+        assert list(store.folder.iterdir()) == []
 
-
-@pytest.mark.usefixtures("no_training")
-def test_a_job_that_is_tried_again_leaves_what_is_stored(store: Store, small: Small) -> None:
-    job = Job([small()], str(store.folder), "cpu")
-    key_of = key(small(), {"mnist5k": load_data("mnist5k").fingerprint})
-    store.write(key_of, Record(identity(small()), "done", {"losses": [1.0]}, {}))
-    assert run_job(job).errors == []
-    [(_, message, _)] = run_job(replace(job, force=True)).errors
-    assert message == "AssertionError: trained"
-
-
-def test_labels_that_the_network_does_not_have_are_refused() -> None:
-    own = load_data("mnist5k")
-    more = replace(own, classes=(*own.classes, "ten"))
-    with pytest.raises(UsageError, match="at most the 10 classes of the network, got 11"):
-        checked_test_split(own, more, "more", None)
+    def test_labels_that_the_network_does_not_have(self):
+        own = load_data("mnist5k")
+        more = replace(own, classes=(*own.classes, "ten"))
+        with pytest.raises(UsageError, match="at most the 10 classes of the network, got 11"):
+            checked_test_split(own, more, "more", None)

@@ -8,6 +8,7 @@ from suite.errors import UsageError
 from suite.metrics import (
     ablation_curve,
     area_under_curve,
+    chunks,
     deletion_curve,
     insertion_curve,
     pixel_perturbation,
@@ -22,140 +23,141 @@ def gains(model, images, baseline):
     return ((images - baseline) * weight).sum(1).flatten(1)
 
 
-@pytest.mark.parametrize("baseline", [0.0, 0.4, random_images(3, 2, 4, 4, seed=9)])
-def test_curve_of_a_linear_network_is_a_sum_of_sorted_gains(baseline):
-    model, images = linear_network(32), random_images(3, 2, 4, 4)
-    gain = gains(model, images, baseline)
-    curves = insertion_curve(
-        gain.view(3, 1, 4, 4), model, images, LABELS, n_steps=16, baseline=baseline, score="logit"
+class TestInsertionCurve:
+    @pytest.mark.parametrize("baseline", [0.0, 0.4, random_images(3, 2, 4, 4, seed=9)])
+    def test_of_a_linear_network(self, baseline):
+        model, images = linear_network(32), random_images(3, 2, 4, 4)
+        gain = gains(model, images, baseline)
+        curves = insertion_curve(
+            gain.view(3, 1, 4, 4),
+            model,
+            images,
+            LABELS,
+            n_steps=16,
+            baseline=baseline,
+            score="logit",
+        )
+        start = model(torch.zeros_like(images) + baseline).gather(1, LABELS[:, None]).detach()
+        added = gain.sort(dim=1, descending=True).values.cumsum(1)
+        torch.testing.assert_close(curves, torch.cat([start, start + added], dim=1))
+
+    def test_deletion_takes_gains_away_in_the_same_order(self):
+        model, images = linear_network(32), random_images(3, 2, 4, 4)
+        gain = gains(model, images, 0.3)
+        curves = deletion_curve(
+            gain.view(3, 1, 4, 4), model, images, LABELS, n_steps=16, baseline=0.3, score="logit"
+        )
+        whole = model(images).gather(1, LABELS[:, None]).detach()
+        taken = gain.sort(dim=1, descending=True).values.cumsum(1)
+        torch.testing.assert_close(curves, torch.cat([whole, whole - taken], dim=1))
+
+    @pytest.mark.parametrize("n_steps", [1, 5, 144])
+    def test_agrees_with_a_plain_loop(self, n_steps):
+        model = build_network("lenet5", (3, 12, 12), 3, options={}, seed=2).double().eval()
+        images, maps = random_images(3, 3, 12, 12), random_images(3, 3, 12, 12, seed=1) - 0.5
+        curves = insertion_curve(maps, model, images, LABELS, n_steps=n_steps)
+        assert curves.shape == (3, n_steps + 1)
+        for b in range(3):
+            ranked = sorted(range(144), key=lambda i: -float(maps[b, :, i // 12, i % 12].sum()))
+            for k in range(n_steps + 1):
+                mixed = torch.zeros(3, 12, 12, dtype=torch.float64)
+                for i in ranked[: k * 144 // n_steps]:
+                    mixed[:, i // 12, i % 12] = images[b, :, i // 12, i % 12]
+                with torch.no_grad():
+                    expected = model(mixed[None]).softmax(1)[0, LABELS[b]]
+                torch.testing.assert_close(curves[b, k], expected, rtol=1e-12, atol=0)
+
+    def test_begins_and_ends_at_baseline_and_image(self):
+        model, images = linear_network(16), random_images(3, 1, 4, 4)
+        curves = (insertion_curve, deletion_curve)
+        inserted, deleted = (curve(images, model, images, LABELS, n_steps=3) for curve in curves)
+        black, whole = (model(x).softmax(1)[torch.arange(3), LABELS] for x in (images * 0, images))
+        torch.testing.assert_close(inserted[:, [0, -1]], torch.stack([black, whole], dim=1))
+        torch.testing.assert_close(deleted[:, [0, -1]], torch.stack([whole, black], dim=1))
+
+    def test_equal_pixels_go_by_index(self):
+        model, images = linear_network(900), random_images(3, 1, 30, 30)
+        flat = insertion_curve(torch.zeros(3, 1, 30, 30), model, images, LABELS, n_steps=90)
+        falling = -torch.arange(900.0).view(1, 1, 30, 30).expand(3, -1, -1, -1)
+        assert torch.equal(flat, insertion_curve(falling, model, images, LABELS, n_steps=90))
+
+    def test_chunks_change_the_batches_only(self, monkeypatch):
+        model, images = Recorder(linear_network(16)), random_images(3, 1, 4, 4)
+        whole = insertion_curve(images, linear_network(16), images, LABELS, n_steps=5)
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 16 * 8)
+        small = insertion_curve(images, model, images, LABELS, n_steps=5)
+        assert model.batches == [4, 4, 4, 4, 2]
+        assert model.largest_bytes <= 4 * 16 * 8
+        torch.testing.assert_close(small, whole, rtol=1e-12, atol=0)
+
+    def test_changes_nothing_and_builds_no_graph(self):
+        model, images = linear_network(16), random_images(3, 1, 4, 4)
+        maps, before = images.clone().requires_grad_(), images.clone()
+        curves = deletion_curve(maps, model, images, LABELS, n_steps=4)
+        assert not curves.requires_grad
+        assert torch.equal(images, before)
+        assert not model.training
+
+    def test_area_is_that_of_trapezoids(self):
+        curves = random_images(2, 6)
+        expected = [sum((row[k] + row[k + 1]) / 10 for k in range(5)) for row in curves]
+        torch.testing.assert_close(area_under_curve(curves), torch.stack(expected))
+        assert area_under_curve(torch.ones(1, 9)).item() == 1
+
+    @pytest.mark.parametrize(
+        ("changes", "text"),
+        [
+            ({"n_steps": 0}, "n_steps: expected 1 to 16, .* got 0"),
+            ({"n_steps": 17}, "n_steps: expected 1 to 16, .* got 17"),
+            ({"maps": torch.zeros(2, 1, 4, 4)}, r"maps: expected .*\(3, C, 4, 4\) .* got \(2, 1"),
+            ({"maps": torch.zeros(3, 1, 2, 8)}, r"maps: expected shape \(3, C, 4, 4\)"),
+        ],
     )
-    start = model(torch.zeros_like(images) + baseline).gather(1, LABELS[:, None]).detach()
-    added = gain.sort(dim=1, descending=True).values.cumsum(1)
-    torch.testing.assert_close(curves, torch.cat([start, start + added], dim=1))
+    def test_refuses(self, changes, text):
+        images = random_images(3, 1, 4, 4)
+        arguments = {
+            "maps": images,
+            "images": images,
+            "class_index": LABELS,
+            "n_steps": 4,
+        } | changes
+        with pytest.raises(ValueError, match=text):
+            insertion_curve(model=nn.Flatten(), **arguments)
+
+    def test_unknown_score(self):
+        images = random_images(3, 1, 4, 4)
+        with pytest.raises(UsageError, match="unknown score 'logits': did you mean 'logit'"):
+            deletion_curve(images, linear_network(16), images, LABELS, n_steps=2, score="logits")
 
 
-def test_deletion_takes_the_gains_away_in_the_same_order():
-    model, images = linear_network(32), random_images(3, 2, 4, 4)
-    gain = gains(model, images, 0.3)
-    curves = deletion_curve(
-        gain.view(3, 1, 4, 4), model, images, LABELS, n_steps=16, baseline=0.3, score="logit"
-    )
-    whole = model(images).gather(1, LABELS[:, None]).detach()
-    taken = gain.sort(dim=1, descending=True).values.cumsum(1)
-    torch.testing.assert_close(curves, torch.cat([whole, whole - taken], dim=1))
+class TestPixelPerturbation:
+    def test_of_a_linear_network(self):
+        model, images = linear_network(16), random_images(3, 1, 4, 4)
+        gain = model[1].weight.detach()[LABELS].view_as(images) * images
+        found = pixel_perturbation(gain.abs(), model, images, LABELS, n_steps=16)
+        logits = model(images).gather(1, LABELS[:, None]).detach()
+        by_size = gain.flatten(1).gather(1, gain.flatten(1).abs().argsort(dim=1))
+        top, bottom = by_size.flip(1).cumsum(1).abs(), by_size.cumsum(1).abs()
+        torch.testing.assert_close(found[:, 1:], (top - bottom) / logits.abs())
+        assert torch.equal(found[:, 0], torch.zeros(3).double())
+        torch.testing.assert_close(found[:, -1], torch.zeros(3).double())
 
+    def test_over_the_mean_logit(self):
+        model, images = linear_network(16), random_images(3, 1, 4, 4)
+        maps = random_images(3, 1, 4, 4, seed=4)
+        each = pixel_perturbation(maps, model, images, LABELS, n_steps=16)
+        logits = model(images).gather(1, LABELS[:, None]).detach().abs()
+        found = pixel_perturbation(maps, model, images, LABELS, n_steps=16, over="mean")
+        torch.testing.assert_close(found, each * logits / logits.mean())
 
-@pytest.mark.parametrize("n_steps", [1, 5, 144])
-def test_curves_agree_with_a_plain_loop(n_steps):
-    model = build_network("lenet5", (3, 12, 12), 3, options={}, seed=2).double().eval()
-    images, maps = random_images(3, 3, 12, 12), random_images(3, 3, 12, 12, seed=1) - 0.5
-    curves = insertion_curve(maps, model, images, LABELS, n_steps=n_steps)
-    assert curves.shape == (3, n_steps + 1)
-    for b in range(3):
-        ranked = sorted(range(144), key=lambda i: -float(maps[b, :, i // 12, i % 12].sum()))
-        for k in range(n_steps + 1):
-            mixed = torch.zeros(3, 12, 12, dtype=torch.float64)
-            for i in ranked[: k * 144 // n_steps]:
-                mixed[:, i // 12, i % 12] = images[b, :, i // 12, i % 12]
-            with torch.no_grad():
-                expected = model(mixed[None]).softmax(1)[0, LABELS[b]]
-            torch.testing.assert_close(curves[b, k], expected, rtol=1e-12, atol=0)
-
-
-def test_curves_begin_and_end_at_baseline_and_image():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    curves = (insertion_curve, deletion_curve)
-    inserted, deleted = (curve(images, model, images, LABELS, n_steps=3) for curve in curves)
-    black, whole = (model(x).softmax(1)[torch.arange(3), LABELS] for x in (images * 0, images))
-    torch.testing.assert_close(inserted[:, [0, -1]], torch.stack([black, whole], dim=1))
-    torch.testing.assert_close(deleted[:, [0, -1]], torch.stack([whole, black], dim=1))
-
-
-def test_equal_pixels_go_in_the_order_of_their_index():
-    model, images = linear_network(900), random_images(3, 1, 30, 30)
-    flat = insertion_curve(torch.zeros(3, 1, 30, 30), model, images, LABELS, n_steps=90)
-    falling = -torch.arange(900.0).view(1, 1, 30, 30).expand(3, -1, -1, -1)
-    assert torch.equal(flat, insertion_curve(falling, model, images, LABELS, n_steps=90))
-
-
-def test_size_of_chunks_changes_nothing_but_the_batches():
-    model, images = Recorder(linear_network(16)), random_images(3, 1, 4, 4)
-    one_image = 16 * 8
-    small = insertion_curve(images, model, images, LABELS, n_steps=5, max_bytes=4 * one_image)
-    assert model.batches == [4, 4, 4, 4, 2]
-    assert model.largest_bytes <= 4 * one_image
-    whole = insertion_curve(images, model, images, LABELS, n_steps=5)
-    torch.testing.assert_close(small, whole, rtol=1e-12, atol=0)
-
-
-def test_nothing_is_changed_and_no_graph_is_built():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    maps, before = images.clone().requires_grad_(), images.clone()
-    curves = deletion_curve(maps, model, images, LABELS, n_steps=4)
-    assert not curves.requires_grad
-    assert torch.equal(images, before)
-    assert not model.training
-
-
-def test_area_is_that_of_the_trapezoids():
-    curves = random_images(2, 6)
-    expected = [sum((row[k] + row[k + 1]) / 10 for k in range(5)) for row in curves]
-    torch.testing.assert_close(area_under_curve(curves), torch.stack(expected))
-    assert area_under_curve(torch.ones(1, 9)).item() == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"n_steps": 0}, "n_steps: expected 1 to 16, .* got 0"),
-        ({"n_steps": 17}, "n_steps: expected 1 to 16, .* got 17"),
-        ({"maps": torch.zeros(2, 1, 4, 4)}, r"maps: expected .*\(3, C, 4, 4\) .* got \(2, 1"),
-        ({"maps": torch.zeros(3, 1, 2, 8)}, r"maps: expected shape \(3, C, 4, 4\)"),
-        ({"max_bytes": 0}, "max_bytes: expected a positive number"),
-    ],
-)
-def test_bad_input_is_refused_by_name(changes, text):
-    images = random_images(3, 1, 4, 4)
-    arguments = {"maps": images, "images": images, "class_index": LABELS, "n_steps": 4} | changes
-    with pytest.raises(ValueError, match=text):
-        insertion_curve(model=nn.Flatten(), **arguments)
-
-
-def test_an_unknown_score_names_the_nearest():
-    images = random_images(3, 1, 4, 4)
-    with pytest.raises(UsageError, match="unknown score 'logits': did you mean 'logit'"):
-        deletion_curve(images, linear_network(16), images, LABELS, n_steps=2, score="logits")
-
-
-def test_pixel_perturbation_of_a_linear_network():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    gain = model[1].weight.detach()[LABELS].view_as(images) * images
-    found = pixel_perturbation(gain.abs(), model, images, LABELS, n_steps=16)
-    logits = model(images).gather(1, LABELS[:, None]).detach()
-    by_size = gain.flatten(1).gather(1, gain.flatten(1).abs().argsort(dim=1))
-    top, bottom = by_size.flip(1).cumsum(1).abs(), by_size.cumsum(1).abs()
-    torch.testing.assert_close(found[:, 1:], (top - bottom) / logits.abs())
-    assert torch.equal(found[:, 0], torch.zeros(3).double())
-    torch.testing.assert_close(found[:, -1], torch.zeros(3).double())
-
-
-def test_pixel_perturbation_over_the_mean_logit_is_not_ruled_by_one_image():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    maps = random_images(3, 1, 4, 4, seed=4)
-    each = pixel_perturbation(maps, model, images, LABELS, n_steps=16)
-    logits = model(images).gather(1, LABELS[:, None]).detach().abs()
-    found = pixel_perturbation(maps, model, images, LABELS, n_steps=16, over="mean")
-    torch.testing.assert_close(found, each * logits / logits.mean())
-
-
-def test_pixel_perturbation_refuses_signed_maps():
-    images = random_images(3, 1, 4, 4)
-    with pytest.raises(ValueError, match="maps: expected saliency without sign"):
-        pixel_perturbation(-images, linear_network(16), images, LABELS, n_steps=2)
+    def test_refuses_signed_maps(self):
+        images = random_images(3, 1, 4, 4)
+        with pytest.raises(ValueError, match="maps: expected saliency without sign"):
+            pixel_perturbation(-images, linear_network(16), images, LABELS, n_steps=2)
 
 
 class TestAblationCurve:
-    def test_replaces_the_pixels_of_largest_saliency_by_the_mean(self):
+    def test_replaces_the_pixels_of_largest_saliency_by_the_mean(self, monkeypatch):
         shape, labels = (2, 3, 4), torch.tensor([2, 0])
         model, images, maps = (
             softmax_network(shape),
@@ -163,7 +165,9 @@ class TestAblationCurve:
             random_images(2, *shape, seed=1) - 0.5,
         )
         counts = [0, 1, 5, 12]
-        curve = ablation_curve(model, images, labels, maps, counts=counts, max_bytes=1)
+        together = ablation_curve(model, images, labels, maps, counts=counts)
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", 1)
+        curve = ablation_curve(model, images, labels, maps, counts=counts)
         for b, c in enumerate(labels):
             total = maps[b].sum(0).flatten()
             for k, ratio in zip(counts, curve[b]):
@@ -174,7 +178,6 @@ class TestAblationCurve:
                 before, after = model(pair).softmax(1)[:, c].tolist()
                 assert float(ratio) == pytest.approx(after / before, rel=1e-12)
         assert torch.equal(curve[:, 0], torch.ones(2).double())
-        together = ablation_curve(model, images, labels, maps, counts=counts)
         torch.testing.assert_close(together, curve)
 
     @pytest.mark.parametrize("counts", [[], [-1, 2], [0, 13]])

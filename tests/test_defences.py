@@ -29,134 +29,137 @@ def random(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def test_softplus_is_close_to_relu_and_smooth():
-    network = build("lenet5", (1, 28, 28))
-    images = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
-    gaps = [
-        (with_softplus(network, beta=b)(images) - network(images)).abs().max() for b in (5, 500)
-    ]
-    assert gaps[0] > 1e-2
-    assert gaps[1] < 1e-2 * gaps[0] + 1e-3
-    smooth = with_softplus(network, beta=5.0)
-    kinds = Counter(type(module) for module in smooth.modules())
-    assert kinds[nn.Softplus] == 4
-    assert not kinds[nn.ReLU]
-    x = torch.tensor([-1.0, 0.0, 2.0])
-    torch.testing.assert_close(smooth[2](x), (1 + (5 * x).exp()).log() / 5)
+class TestSoftplus:
+    def test_is_close_to_relu_and_smooth(self):
+        network = build("lenet5", (1, 28, 28))
+        images = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+        gaps = [
+            (with_softplus(network, beta=b)(images) - network(images)).abs().max() for b in (5, 500)
+        ]
+        assert gaps[0] > 1e-2
+        assert gaps[1] < 1e-2 * gaps[0] + 1e-3
+        smooth = with_softplus(network, beta=5.0)
+        kinds = Counter(type(module) for module in smooth.modules())
+        assert kinds[nn.Softplus] == 4
+        assert not kinds[nn.ReLU]
+        x = torch.tensor([-1.0, 0.0, 2.0])
+        torch.testing.assert_close(smooth[2](x), (1 + (5 * x).exp()).log() / 5)
+
+    def test_of_relu6(self):
+        network = nn.Sequential(nn.Linear(3, 3), nn.ReLU6(), nn.ReLU())
+        smooth = with_softplus(network, beta=5.0)
+        x = torch.tensor([-1.0, 0.0, 3.0, 6.0, 9.0])
+        close = with_softplus(network, beta=500.0)
+        torch.testing.assert_close(close[1](x), network[1](x), rtol=0, atol=2e-3)
+        assert isinstance(smooth[2], nn.Softplus)
+        torch.testing.assert_close(
+            smooth[1](x[[1, 3]]) - x[[1, 3]], torch.tensor([1, -1]) * math.log(2) / 5
+        )
+        assert type(network[1]) is nn.ReLU6
+
+    def test_copies_the_network_and_keeps_its_mode(self):
+        network = build("resnet", (3, 32, 32), {"width": 2, "blocks": (1,)}).train()
+        network[0].eval()
+        smooth = with_softplus(network, beta=10.0)
+        assert type(smooth) is ResNet
+        assert smooth.training
+        assert not smooth[0].training
+        assert any(isinstance(module, nn.ReLU) for module in network.modules())
+        nn.init.zeros_(smooth[-1].weight)
+        assert network[-1].weight.any()
+
+    def test_is_an_option_of_every_network(self):
+        network = build("mlp", (1, 28, 28), {"hidden": (5,), "softplus": 3.0})
+        assert network[2].beta == 3.0
+        assert torch.equal(network[1].weight, build("mlp", (1, 28, 28), {"hidden": (5,)})[1].weight)
+
+    def test_refused(self):
+        with pytest.raises(
+            UsageError, match=r"softplus: expected a network with modules of .*ReLU"
+        ):
+            with_softplus(nn.Sequential(nn.Tanh()), beta=1.0)
+        with pytest.raises(UsageError, match="softplus: expected a positive sharpness, got 0"):
+            build("lenet5", (1, 28, 28), {"softplus": 0})
 
 
-def test_softplus_of_relu6_is_smooth_at_both_kinks():
-    network = nn.Sequential(nn.Linear(3, 3), nn.ReLU6(), nn.ReLU())
-    smooth = with_softplus(network, beta=5.0)
-    x = torch.tensor([-1.0, 0.0, 3.0, 6.0, 9.0])
-    close = with_softplus(network, beta=500.0)
-    torch.testing.assert_close(close[1](x), network[1](x), rtol=0, atol=2e-3)
-    assert isinstance(smooth[2], nn.Softplus)
-    torch.testing.assert_close(
-        smooth[1](x[[1, 3]]) - x[[1, 3]], torch.tensor([1, -1]) * math.log(2) / 5
-    )
-    assert type(network[1]) is nn.ReLU6
+class TestKWinnersTakeAll:
+    def test_of_each_sample(self):
+        x = torch.tensor([[[[3.0, -1.0]], [[2.0, 0.5]]], [[[-4.0, -1.0]], [[-2.0, -3.0]]]])
+        expected = torch.tensor([[[[3.0, 0.0]], [[2.0, 0.0]]], [[[0.0, -1.0]], [[-2.0, 0.0]]]])
+        assert torch.equal(KWinnersTakeAll(0.5)(x), expected)
+        assert KWinnersTakeAll(0.001)(x).count_nonzero() == 2
+        assert torch.equal(KWinnersTakeAll(1)(x), x)
+
+    def test_gradient_goes_to_the_winners(self):
+        x = random(2, 3, 4, 4).requires_grad_()
+        KWinnersTakeAll(0.25)(x).sum().backward()
+        assert x.grad.flatten(1).sum(1).tolist() == [12, 12]
+        assert torch.equal(x.grad == 1, KWinnersTakeAll(0.25)(x) != 0)
+
+    @pytest.mark.parametrize("share", [0, -0.5, 1.5, True, "half"])
+    def test_refuses_a_share_out_of_range(self, share):
+        with pytest.raises(UsageError, match="k_wta: expected a share above 0 and up to 1, got"):
+            build("lenet5", (1, 28, 28), {"k_wta": share})
 
 
-def test_softplus_copies_the_network_and_keeps_its_mode():
-    network = build("resnet", (3, 32, 32), {"width": 2, "blocks": (1,)}).train()
-    network[0].eval()
-    smooth = with_softplus(network, beta=10.0)
-    assert type(smooth) is ResNet
-    assert smooth.training
-    assert not smooth[0].training
-    assert any(isinstance(module, nn.ReLU) for module in network.modules())
-    nn.init.zeros_(smooth[-1].weight)
-    assert network[-1].weight.any()
+class TestFrequencyLowCut:
+    @pytest.mark.parametrize("size", [(8, 8), (8, 6), (7, 5), (6, 9)])
+    def test_samples_exactly_what_a_smaller_map_holds(self, size):
+        """A wave below a quarter of a cycle a pixel passes, whatever its phase; others do not."""
+        height, width = size
+        small = ((height + 1) // 2, (width + 1) // 2)
+        y, x = torch.meshgrid(
+            *(torch.arange(n, dtype=torch.float64) / n for n in size), indexing="ij"
+        )
+        v, u = torch.meshgrid(
+            *(torch.arange(n, dtype=torch.float64) / n for n in small), indexing="ij"
+        )
+        slow = [2 + torch.cos(2 * torch.pi * (a + b) + 0.3) for a, b in ((y, x), (v, u))]
+        found = FrequencyLowCut()(slow[0][None, None])[0, 0]
+        assert found.shape == small
+        torch.testing.assert_close(found, slow[1])
+        fast = torch.cos(2 * torch.pi * y * (height // 2))
+        torch.testing.assert_close(
+            FrequencyLowCut()((slow[0] + fast)[None, None])[0, 0], slow[1], atol=1e-12, rtol=0
+        )
+
+    def test_takes_the_place_of_strides(self):
+        network = build("resnet", (3, 32, 32), SMALL | {"stem": "strided"}).eval()
+        changed = with_flc_pooling(network)
+        assert type(changed) is ResNet
+        strides = [m.stride for m in network.modules() if isinstance(m, nn.Conv2d)]
+        assert strides.count((2, 2)) == Counter(map(type, changed.modules()))[FrequencyLowCut] == 3
+        assert {m.stride for m in changed.modules() if isinstance(m, nn.Conv2d)} == {(1, 1)}
+        images = torch.rand(2, 3, 32, 32)
+        shapes = [nn.Sequential(*list(net)[:-3])(images).shape for net in (network, changed)]
+        assert shapes[0] == shapes[1]
+        assert (changed(images) - network(images)).abs().max() > 1e-4
 
 
-def test_softplus_is_an_option_of_every_network():
-    network = build("mlp", (1, 28, 28), {"hidden": (5,), "softplus": 3.0})
-    assert network[2].beta == 3.0
-    assert torch.equal(network[1].weight, build("mlp", (1, 28, 28), {"hidden": (5,)})[1].weight)
+class TestChanged:
+    @pytest.mark.parametrize("change", [{"k_wta": 0.3}, {"flc_pooling": True}])
+    @pytest.mark.parametrize("pre_activation", [False, True])
+    def test_is_folded_to_the_same_function(self, change, pre_activation):
+        network = build("resnet", (3, 32, 32), SMALL | {"pre_activation": pre_activation} | change)
+        images = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+        network.train()(images)
+        network.eval()
+        torch.testing.assert_close(folded_copy(network)(images), network(images))
 
+    @pytest.mark.parametrize("change", [{"k_wta": 0.3}, {"flc_pooling": True}])
+    def test_top_gap_can_be_changed(self, change):
+        options = {"k": 0.2, "width": 4, "backbone_options": SMALL}
+        plain, changed = (build("top_gap", (3, 32, 32), options | more) for more in ({}, change))
+        images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+        assert changed.class_maps(images).shape == plain.class_maps(images).shape
+        assert not torch.allclose(changed(images), plain(images))
+        for a, b in zip(plain.parameters(), changed.parameters(), strict=True):
+            assert torch.equal(a, b)
 
-def test_softplus_without_relu_or_sharpness_is_refused():
-    with pytest.raises(UsageError, match=r"softplus: expected a network with modules of .*ReLU"):
-        with_softplus(nn.Sequential(nn.Tanh()), beta=1.0)
-    with pytest.raises(UsageError, match="softplus: expected a positive sharpness, got 0"):
-        build("lenet5", (1, 28, 28), {"softplus": 0})
-
-
-def test_k_winners_take_all_of_each_sample():
-    x = torch.tensor([[[[3.0, -1.0]], [[2.0, 0.5]]], [[[-4.0, -1.0]], [[-2.0, -3.0]]]])
-    expected = torch.tensor([[[[3.0, 0.0]], [[2.0, 0.0]]], [[[0.0, -1.0]], [[-2.0, 0.0]]]])
-    assert torch.equal(KWinnersTakeAll(0.5)(x), expected)
-    assert KWinnersTakeAll(0.001)(x).count_nonzero() == 2
-    assert torch.equal(KWinnersTakeAll(1)(x), x)
-
-
-def test_gradient_goes_to_the_winners_only():
-    x = random(2, 3, 4, 4).requires_grad_()
-    KWinnersTakeAll(0.25)(x).sum().backward()
-    assert x.grad.flatten(1).sum(1).tolist() == [12, 12]
-    assert torch.equal(x.grad == 1, KWinnersTakeAll(0.25)(x) != 0)
-
-
-@pytest.mark.parametrize("share", [0, -0.5, 1.5, True, "half"])
-def test_a_share_of_winners_out_of_range_is_refused(share):
-    with pytest.raises(UsageError, match="k_wta: expected a share above 0 and up to 1, got"):
-        build("lenet5", (1, 28, 28), {"k_wta": share})
-
-
-@pytest.mark.parametrize("size", [(8, 8), (8, 6), (7, 5), (6, 9)])
-def test_what_a_smaller_map_can_hold_is_sampled_exactly(size):
-    """A wave below a quarter of a cycle a pixel passes, whatever its phase; others do not."""
-    height, width = size
-    small = ((height + 1) // 2, (width + 1) // 2)
-    y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) / n for n in size), indexing="ij")
-    v, u = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) / n for n in small), indexing="ij")
-    slow = [2 + torch.cos(2 * torch.pi * (a + b) + 0.3) for a, b in ((y, x), (v, u))]
-    found = FrequencyLowCut()(slow[0][None, None])[0, 0]
-    assert found.shape == small
-    torch.testing.assert_close(found, slow[1])
-    fast = torch.cos(2 * torch.pi * y * (height // 2))
-    torch.testing.assert_close(
-        FrequencyLowCut()((slow[0] + fast)[None, None])[0, 0], slow[1], atol=1e-12, rtol=0
-    )
-
-
-def test_flc_pooling_takes_the_place_of_strides():
-    network = build("resnet", (3, 32, 32), SMALL | {"stem": "strided"}).eval()
-    changed = with_flc_pooling(network)
-    assert type(changed) is ResNet
-    strides = [m.stride for m in network.modules() if isinstance(m, nn.Conv2d)]
-    assert strides.count((2, 2)) == Counter(map(type, changed.modules()))[FrequencyLowCut] == 3
-    assert {m.stride for m in changed.modules() if isinstance(m, nn.Conv2d)} == {(1, 1)}
-    images = torch.rand(2, 3, 32, 32)
-    shapes = [nn.Sequential(*list(net)[:-3])(images).shape for net in (network, changed)]
-    assert shapes[0] == shapes[1]
-    assert (changed(images) - network(images)).abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("change", [{"k_wta": 0.3}, {"flc_pooling": True}])
-@pytest.mark.parametrize("pre_activation", [False, True])
-def test_changed_networks_are_folded_to_the_same_function(change, pre_activation):
-    network = build("resnet", (3, 32, 32), SMALL | {"pre_activation": pre_activation} | change)
-    images = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(2))
-    network.train()(images)
-    network.eval()
-    torch.testing.assert_close(folded_copy(network)(images), network(images))
-
-
-@pytest.mark.parametrize("change", [{"k_wta": 0.3}, {"flc_pooling": True}])
-def test_top_gap_networks_can_be_changed(change):
-    options = {"k": 0.2, "width": 4, "backbone_options": SMALL}
-    plain, changed = (build("top_gap", (3, 32, 32), options | more) for more in ({}, change))
-    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
-    assert changed.class_maps(images).shape == plain.class_maps(images).shape
-    assert not torch.allclose(changed(images), plain(images))
-    for a, b in zip(plain.parameters(), changed.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_a_change_that_changes_nothing_is_refused():
-    with pytest.raises(UsageError, match=r"k_wta: expected a network with modules of .*ReLU"):
-        with_k_wta(nn.Sequential(nn.Tanh()), share=0.5)
-    with pytest.raises(UsageError, match=r"flc_pooling: .* convolutions of stride 2, found none"):
-        build("lenet5", (1, 28, 28), {"flc_pooling": True})
+    def test_nothing_to_change_is_refused(self):
+        with pytest.raises(UsageError, match=r"k_wta: expected a network with modules of .*ReLU"):
+            with_k_wta(nn.Sequential(nn.Tanh()), share=0.5)
+        with pytest.raises(
+            UsageError, match=r"flc_pooling: .* convolutions of stride 2, found none"
+        ):
+            build("lenet5", (1, 28, 28), {"flc_pooling": True})

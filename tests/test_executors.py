@@ -8,10 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,37 +18,33 @@ from distributed import Client
 from suite.errors import RunFailed, UsageError
 from suite.paths import ROOT
 from suite.runs import Store, compute
-from suite.runs.executors import InProcess, Resources, cores
-from suite.units import Measurement, Training, Unit
+from suite.runs.executors import Resources, cores
+from suite.units import Measurement, Training
 
 Small = Callable[..., Training]
 LONG = 20  # epochs: long enough to lose a worker before their end
 
 
-def grid(small: Small) -> list[Unit]:
+def grid(small):
     trainings = [small(seed=seed) for seed in range(2)]
     settings = {"saliency": "logit_gradient", "n_images": 4}
     maps = [Measurement(training=t, metric="saliency_maps", settings=settings) for t in trainings]
     return [*trainings, *maps]
 
 
-def results(store: Store) -> dict[str, str]:
+def results(store):
     """Return all that is in a store, but when and where it was computed."""
-    found = {}
-    for path in store.folder.glob("??/*.json"):
-        record = store.read(path.stem)
-        assert record is not None
-        found[path.stem] = json.dumps([record.unit, record.status, record.values, record.tensors])
-    return found
+    records = {path.stem: store.read(path.stem) for path in store.folder.glob("??/*.json")}
+    return {k: json.dumps([r.unit, r.status, r.values, r.tensors]) for k, r in records.items()}
 
 
-def resumed(store: Store) -> list[bool]:
-    records = [store.read(path.stem) for path in store.folder.glob("??/*.json")]
-    return [record.provenance["resumed"] for record in records if record is not None]
+def resumed(store):
+    names = [path.stem for path in store.folder.glob("??/*.json")]
+    return [store.read(name).provenance["resumed"] for name in names]
 
 
 @pytest.fixture
-def expected(store: Store, here: Resources, small: Small, tmp_path: Path) -> dict[str, str]:
+def expected(store, here, small, tmp_path):
     """Return what the grid gives in this process, on one thread."""
     reference = Store(tmp_path / "reference")
     compute(grid(small), store=reference, resources=here)
@@ -58,12 +52,12 @@ def expected(store: Store, here: Resources, small: Small, tmp_path: Path) -> dic
 
 
 @contextlib.contextmanager
-def when_checkpointed(store: Store, count: int, act: Callable[[], None]) -> Iterator[None]:
+def when_checkpointed(store, count, act):
     """Act, beside what is done in the context, once `count` trainings have a checkpoint."""
     stop = threading.Event()
     acted = []
 
-    def watch() -> None:
+    def watch():
         while not stop.wait(0.002):
             if len(list(store.folder.glob("??/*.checkpoint"))) >= count:
                 act()
@@ -82,25 +76,17 @@ def when_checkpointed(store: Store, count: int, act: Callable[[], None]) -> Iter
 
 class TestLocalProcesses:
     @pytest.fixture(autouse=True)
-    def _two_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _two_cores(self, monkeypatch):
         """Two processes get one thread each: with more, sums have other roundings."""
         monkeypatch.setattr("suite.runs.executors.cores", lambda: 2)
 
     def test_same_numbers_and_a_killed_worker_is_replaced(
-        self,
-        store: Store,
-        small: Small,
-        expected: dict[str, str],
-        here: Resources,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
+        self, store, small, expected, here, tmp_path, capsys
+    ):
         pool = Resources(device="cpu", jobs=2)
 
-        def kill_one() -> None:
-            worker = multiprocessing.active_children()[0].pid
-            assert worker is not None
-            os.kill(worker, signal.SIGKILL)
+        def kill_one():
+            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
         slow = [small(seed=seed, epochs=LONG) for seed in range(2)]
         with when_checkpointed(store, 1, kill_one):
@@ -112,9 +98,7 @@ class TestLocalProcesses:
         assert re.search(r"a worker died of SIGKILL in .*: trying again, jobs left: \d", err)
         assert results(store).items() >= expected.items()
         assert store.reports == []
-        record = store.read(frame.key[0])
-        assert record is not None
-        assert record.provenance["threads"] == 1
+        assert store.read(frame.key[0]).provenance["threads"] == 1
         straight = Store(tmp_path / "straight")
         compute(slow[:1], store=straight, resources=here)
         assert results(straight).items() <= results(store).items()
@@ -144,10 +128,10 @@ CALL = "compute(units, resources=Resources(device='cpu', jobs=2))"
 
 class TestCrash:
     @pytest.fixture
-    def run(self, tmp_path: Path) -> Callable[[str], str]:
+    def run(self, tmp_path):
         """Run a program that is saved in a file, and return what it writes to the terminal."""
 
-        def call(program: str) -> str:
+        def call(program):
             file = tmp_path / "program.py"
             file.write_text(program)
             environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -159,9 +143,7 @@ class TestCrash:
 
         return call
 
-    def test_unit_and_signal_are_named_and_the_second_is_the_last(
-        self, run: Callable[[str], str]
-    ) -> None:
+    def test_unit_and_signal_are_named_and_the_second_is_the_last(self, run):
         err = run(f"{SCRIPT}\nif __name__ == '__main__':\n    {CALL}\n")
         assert err.count("trying again") == 1
         last = err.splitlines()[-1]
@@ -169,23 +151,14 @@ class TestCrash:
         assert "'crash'" in last
         assert "for the second time; what was finished is stored" in last
 
-    def test_a_script_without_the_line_for_processes_is_told(
-        self, run: Callable[[str], str]
-    ) -> None:
+    def test_a_script_without_the_line_for_processes_is_told(self, run):
         err = run(f"{SCRIPT}\n{CALL}\n")
         assert "a worker died of exit code 1 in its start (does a script" in err.splitlines()[-1]
         assert err.count("trying again") <= 1
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_bar_is_for_a_terminal(
-    terminal: bool,
-    store: Store,
-    here: Resources,
-    small: Small,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_bar_is_for_a_terminal(terminal, store, here, small, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     compute([small()], store=store, resources=here)
     assert ("0/1" in capsys.readouterr().err) is terminal
@@ -197,20 +170,12 @@ DASK_CLI = "import sys; from distributed.cli.{0} import main; sys.exit(main())"
 class Cluster:
     """A Dask scheduler and its workers, each a process on this machine."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes = []
         contact = folder / "scheduler.json"
-        self._open(
-            "dask_scheduler",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--no-dashboard",
-            "--scheduler-file",
-            str(contact),
-        )
+        options = "--host 127.0.0.1 --port 0 --no-dashboard --scheduler-file"
+        self._open("dask_scheduler", *options.split(), str(contact))
         end = time.monotonic() + 60
         while not contact.exists() or not contact.read_text():
             assert time.monotonic() < end, self.log()
@@ -224,7 +189,7 @@ class Cluster:
         with Client(self.address) as client:
             client.wait_for_workers(2, timeout=90)
 
-    def _open(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    def _open(self, program, *arguments):
         with open(self.folder / "log", "ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", DASK_CLI.format(program), *arguments],
@@ -235,17 +200,17 @@ class Cluster:
         self.processes.append(process)
         return process
 
-    def log(self) -> str:
+    def log(self):
         return (self.folder / "log").read_text()
 
-    def close(self) -> None:
+    def close(self):
         for process in self.processes:
             process.kill()
             process.wait()
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dask")
     made = Cluster(folder)
     try:
@@ -255,15 +220,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_dask_gives_the_same_numbers_and_survives_the_loss_of_a_worker(
-    cluster: Cluster, store: Store, small: Small, expected: dict[str, str]
-) -> None:
+    cluster, store, small, expected
+):
     resources = Resources(device="cpu", dask=cluster.address)
     frame = compute(grid(small), store=store, resources=resources)
     assert frame.status.tolist() == ["done"] * 4
     assert results(store) == expected
 
     other = Store(store.folder.with_name("other"))
-    slow: list[Unit] = [small(seed=seed, epochs=LONG) for seed in range(3)]
+    slow = [small(seed=seed, epochs=LONG) for seed in range(3)]
     with when_checkpointed(other, 2, cluster.workers[0].kill):
         frame = compute(slow, store=other, resources=resources, checkpoint_seconds=0)
     assert frame.status.tolist() == ["done"] * 3
@@ -283,19 +248,14 @@ def test_dask_gives_the_same_numbers_and_survives_the_loss_of_a_worker(
     ("address", "seconds"), [("tcp://127.0.0.1:9", 15), ("nonsense://x", 5), ("", 5)]
 )
 def test_a_scheduler_that_does_not_answer_is_a_usage_error(
-    address: str,
-    seconds: float,
-    store: Store,
-    small: Small,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    address, seconds, store, small, capfd, caplog
+):
     if not address:  # something else listens there
         import socket
 
         with socket.create_server(("127.0.0.1", 0)) as server:
 
-            def answer() -> None:
+            def answer():
                 connection, _ = server.accept()
                 with connection:
                     connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
@@ -309,7 +269,7 @@ def test_a_scheduler_that_does_not_answer_is_a_usage_error(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def check_refused(address: str, seconds: float, store: Store, small: Small) -> None:
+def check_refused(address, seconds, store, small):
     start = time.monotonic()
     with pytest.raises(UsageError, match=rf"Dask scheduler {address}: cannot be reached \("):
         compute([small()], store=store, resources=Resources(device="cpu", dask=address))
@@ -319,11 +279,11 @@ def check_refused(address: str, seconds: float, store: Store, small: Small) -> N
 class Losing(Executor):
     """Loses the worker of each job, or answers with an error of its own."""
 
-    def __init__(self, error: Exception | None) -> None:
+    def __init__(self, error):
         self.error = error
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def submit(self, fn, /, *args, **kwargs):
+        future = Future()
         if self.error is None:
             future.cancel()
             future.set_running_or_notify_cancel()
@@ -332,45 +292,28 @@ class Losing(Executor):
         return future
 
 
-@pytest.mark.parametrize("error", [BrokenExecutor("x"), CancelledError("x"), None])
-def test_a_run_that_loses_all_workers_ends(
-    error: Exception | None,
-    store: Store,
-    here: Resources,
-    small: Small,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(Resources, "executor", lambda self: contextlib.nullcontext(Losing(error)))
-    with pytest.raises(RunFailed, match=r"workers were lost 3 times .*what was finished is stored"):
-        compute([small()], store=store, resources=here)
-    assert capsys.readouterr().err.count("trying again, jobs left: 1") == 2
+class TestLost:
+    @pytest.mark.parametrize("error", [BrokenExecutor("x"), CancelledError("x"), None])
+    def test_all_workers_lost_ends_the_run(self, error, store, here, small, monkeypatch, capsys):
+        monkeypatch.setattr(
+            Resources, "executor", lambda self: contextlib.nullcontext(Losing(error))
+        )
+        with pytest.raises(
+            RunFailed, match=r"workers were lost 3 times .*what was finished is stored"
+        ):
+            compute([small()], store=store, resources=here)
+        assert capsys.readouterr().err.count("trying again, jobs left: 1") == 2
+
+    def test_error_of_the_executor_names_the_unit(self, store, here, small, monkeypatch):
+        error = ModuleNotFoundError("No module named 'reglib'")
+        monkeypatch.setattr(
+            Resources, "executor", lambda self: contextlib.nullcontext(Losing(error))
+        )
+        with pytest.raises(RunFailed, match=r"units that failed: 1.*training .*No module named"):
+            compute([small()], store=store, resources=here)
 
 
-def test_an_error_of_the_executor_names_the_unit(
-    store: Store, here: Resources, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error = ModuleNotFoundError("No module named 'reglib'")
-    monkeypatch.setattr(Resources, "executor", lambda self: contextlib.nullcontext(Losing(error)))
-    with pytest.raises(RunFailed, match=r"units that failed: 1.*training .*No module named"):
-        compute([small()], store=store, resources=here)
-
-
-def test_in_process_carries_errors_and_lets_interrupts_through() -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with InProcess() as executor:
-        assert executor.submit(max, 1, 2).result() == 2
-        with pytest.raises(ZeroDivisionError):
-            executor.submit(divmod, 1, 0).result()
-        with pytest.raises(KeyboardInterrupt):
-            executor.submit(interrupt)
-
-
-def test_threads_of_a_worker_take_turns(
-    store: Store, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_of_a_worker_take_turns(store, small, monkeypatch):
     """They share the random state: two at a time would draw from each other's seeds."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -378,7 +321,7 @@ def test_threads_of_a_worker_take_turns(
 
     at_once, most = 0, 0
 
-    def note(*arguments: Any, **options: Any) -> Any:
+    def note(*arguments, **options):
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -396,41 +339,40 @@ def test_threads_of_a_worker_take_turns(
     assert most == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"device": "gpu"}, "device: expected auto, cpu or cuda, got 'gpu'"),
-        ({"jobs": 0}, "jobs: expected a positive number of processes, got 0"),
-        ({"jobs": -2}, "jobs: expected a positive number of processes, got -2"),
-        ({"double_backward": "slow"}, "double_backward: expected fast or stock, got 'slow'"),
-    ],
-)
-def test_bad_resources_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=f"^{message}$"):
-        Resources(**arguments)
+class TestResources:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"device": "gpu"}, "device: expected auto, cpu or cuda, got 'gpu'"),
+            ({"jobs": 0}, "jobs: expected a positive number of processes, got 0"),
+            ({"jobs": -2}, "jobs: expected a positive number of processes, got -2"),
+            ({"double_backward": "slow"}, "double_backward: expected fast or stock, got 'slow'"),
+        ],
+    )
+    def test_refused_by_name(self, arguments, message):
+        with pytest.raises(UsageError, match=f"^{message}$"):
+            Resources(**arguments)
 
+    def test_cuda_that_is_not_there(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(UsageError, match="finds no CUDA device; use --device cpu"):
+            Resources(device="cuda")
+        assert Resources(device="cuda", dask="tcp://elsewhere:8786").chosen_device() == "cuda"
+        assert Resources().chosen_device() == "cpu"
+        assert Resources().chosen_jobs() == cores()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        assert Resources().chosen_device() == "cuda"
+        assert Resources().chosen_jobs() == 1
 
-def test_cuda_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="finds no CUDA device; use --device cpu"):
-        Resources(device="cuda")
-    assert Resources(device="cuda", dask="tcp://elsewhere:8786").chosen_device() == "cuda"
-    assert Resources().chosen_device() == "cpu"
-    assert Resources().chosen_jobs() == cores()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert Resources().chosen_device() == "cuda"
-    assert Resources().chosen_jobs() == 1
-
-
-def test_resources_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Resources.from_environment() == Resources()
-    monkeypatch.setenv("REGLIB_DEVICE", "cpu")
-    monkeypatch.setenv("REGLIB_JOBS", "3")
-    monkeypatch.setenv("REGLIB_DASK", "tcp://a:1")
-    monkeypatch.setenv("REGLIB_DOUBLE_BACKWARD", "stock")
-    expected = Resources(device="cpu", jobs=3, dask="tcp://a:1", double_backward="stock")
-    assert Resources.from_environment() == expected
-    for bad in ("two", "-1", "1.5"):
-        monkeypatch.setenv("REGLIB_JOBS", bad)
-        with pytest.raises(UsageError, match=f"^REGLIB_JOBS: expected a number .*'{bad}'$"):
-            Resources.from_environment()
+    def test_of_the_environment(self, monkeypatch):
+        assert Resources.from_environment() == Resources()
+        monkeypatch.setenv("REGLIB_DEVICE", "cpu")
+        monkeypatch.setenv("REGLIB_JOBS", "3")
+        monkeypatch.setenv("REGLIB_DASK", "tcp://a:1")
+        monkeypatch.setenv("REGLIB_DOUBLE_BACKWARD", "stock")
+        expected = Resources(device="cpu", jobs=3, dask="tcp://a:1", double_backward="stock")
+        assert Resources.from_environment() == expected
+        for bad in ("two", "-1", "1.5"):
+            monkeypatch.setenv("REGLIB_JOBS", bad)
+            with pytest.raises(UsageError, match=f"^REGLIB_JOBS: expected a number .*'{bad}'$"):
+                Resources.from_environment()

@@ -27,104 +27,100 @@ def jpeg():
     return buffer.getvalue()
 
 
-def test_a_photograph_of_the_right_size_stays_as_it_is(tmp_path):
-    path = save(tmp_path / "a.png")
-    expected = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
-    assert torch.equal(read_photograph(path), expected)
+class TestPhotograph:
+    def test_of_the_right_size_stays(self, tmp_path):
+        path = save(tmp_path / "a.png")
+        expected = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
+        assert torch.equal(read_photograph(path), expected)
+
+    @pytest.mark.parametrize("size", [(512, 300), (300, 512), (256, 257), (100, 80)])
+    def test_middle_is_cut_out(self, tmp_path, size):
+        image = read_photograph(save(tmp_path / "a.png", size)).double()
+        assert image.shape == (3, 224, 224)
+        for channel, side in enumerate(size):
+            scaled = side * 256 / min(size)
+            expected = [
+                255 * ((scaled - 224) / 2 + 0.5) / scaled,
+                255 * ((scaled + 224) / 2) / scaled,
+            ]
+            row = image[channel].mean(channel)
+            assert [float(row[0]), float(row[-1])] == pytest.approx(expected, abs=2)
+
+    def test_odd_margins_go_left_and_above(self, tmp_path):
+        path = save(tmp_path / "a.png", (257, 256))
+        pixels = np.array(Image.open(path)).transpose(2, 0, 1)
+        assert np.array_equal(read_photograph(path).numpy(), pixels[:, 16:240, 16:240])
+
+    def test_on_its_side_is_turned(self, tmp_path):
+        exif = Image.Exif()
+        exif[0x0112] = 6  # turn by 90 degrees clockwise
+        turned = read_photograph(save(tmp_path / "a.png", (300, 400), exif=exif))
+        assert turned[1, 0, 0] < turned[1, 0, -1] or turned[1, 0, 0] > turned[1, 0, -1]
+        assert float(turned[1, 0].double().std()) > 10 * float(turned[1, :, 0].double().std())
+
+    def test_no_image_is_named(self, tmp_path):
+        (tmp_path / "a.png").write_text("no image")
+        with pytest.raises(UsageError, match=r"a\.png: not a readable image"):
+            read_photograph(tmp_path / "a.png")
 
 
-@pytest.mark.parametrize("size", [(512, 300), (300, 512), (256, 257), (100, 80)])
-def test_the_middle_of_the_photograph_is_cut_out(tmp_path, size):
-    image = read_photograph(save(tmp_path / "a.png", size)).double()
-    assert image.shape == (3, 224, 224)
-    for channel, side in enumerate(size):
-        scaled = side * 256 / min(size)
-        expected = [255 * ((scaled - 224) / 2 + 0.5) / scaled, 255 * ((scaled + 224) / 2) / scaled]
-        row = image[channel].mean(channel)
-        assert [float(row[0]), float(row[-1])] == pytest.approx(expected, abs=2)
+class TestShown:
+    def test_foolbox_has_labels(self):
+        data = load_data("foolbox-imagenet")
+        assert data.shape == (3, 224, 224)
+        assert (len(data.train.images), len(data.test.images)) == (0, 20)
+        assert data.test.labels[:3].tolist() == [243, 559, 438]
+        assert data.classes[243] == "bull mastiff"
 
+    def test_one_a_class_in_the_order_of_wordnet(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+        folder = tmp_path / "imagenet-samples"
+        folder.mkdir()
+        for index in range(999):
+            (folder / f"n{index:08}_name.JPEG").write_bytes(jpeg())
+        save(folder / "n00000998_twice.png")
+        with pytest.raises(UsageError, match=r"expected 1,000 photographs .* got 1000"):
+            load_data("imagenet-samples")
+        (folder / "n00000998_twice.png").unlink()
+        save(folder / "n99999999_last.png")
+        data = load_data("imagenet-samples")
+        assert data.test.labels.tolist() == list(range(1000))
+        assert int(data.test.images[:999].max()) == 0
+        assert int(data.test.images[999].max()) == 255
 
-def test_odd_margins_are_cut_to_the_left_and_above(tmp_path):
-    path = save(tmp_path / "a.png", (257, 256))
-    pixels = np.array(Image.open(path)).transpose(2, 0, 1)
-    assert np.array_equal(read_photograph(path).numpy(), pixels[:, 16:240, 16:240])
+    def test_validation_sample_is_always_the_same(self, tmp_path):
+        for index in range(1000):
+            path = tmp_path / "imagenet" / "val" / f"n{index:08}" / "a.JPEG"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(jpeg())
+        _, test, classes = image_folders.read_validation_sample(tmp_path, n=5)
+        assert test.images.shape == (5, 3, 224, 224)
+        assert test.labels.tolist() == sorted(
+            torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:5].tolist()
+        )
+        assert len(classes) == 1000
+        with pytest.raises(UsageError, match="at least 2000 photographs, got 1000"):
+            image_folders.read_validation_sample(tmp_path, n=2000)
 
+    def test_own_of_any_size(self, tmp_path):
+        save(tmp_path / "own" / "b" / "1.png", (300, 400))
+        save(tmp_path / "own" / "2.JPG")
+        data = load_data(f"imagefolder:{tmp_path / 'own'}")
+        assert data.test.images.shape == (2, 3, 224, 224)
+        assert data.classes == ("unknown",)
 
-def test_a_photograph_that_lies_on_its_side_is_turned(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turn by 90 degrees clockwise
-    turned = read_photograph(save(tmp_path / "a.png", (300, 400), exif=exif))
-    assert turned[1, 0, 0] < turned[1, 0, -1] or turned[1, 0, 0] > turned[1, 0, -1]
-    assert float(turned[1, 0].double().std()) > 10 * float(turned[1, :, 0].double().std())
+    def test_own_below_the_working_folder(self, tmp_path, monkeypatch):
+        save(tmp_path / "own" / "1.png")
+        for part in ("train", "val"):
+            for name in ("a", "b"):
+                save(tmp_path / "set" / part / name / "1.png", (32, 32))
+        monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "data"))
+        monkeypatch.chdir(tmp_path)
+        assert load_data("imagefolder:own").shape == (3, 224, 224)
+        assert load_data("imagefolder:set").shape == (3, 32, 32)
 
-
-def test_a_file_that_is_no_image_is_named(tmp_path):
-    (tmp_path / "a.png").write_text("no image")
-    with pytest.raises(UsageError, match=r"a\.png: not a readable image"):
-        read_photograph(tmp_path / "a.png")
-
-
-def test_photographs_of_foolbox_have_their_labels():
-    data = load_data("foolbox-imagenet")
-    assert data.shape == (3, 224, 224)
-    assert (len(data.train.images), len(data.test.images)) == (0, 20)
-    assert data.test.labels[:3].tolist() == [243, 559, 438]
-    assert data.classes[243] == "bull mastiff"
-
-
-def test_one_photograph_a_class_in_the_order_of_wordnet(tmp_path, monkeypatch):
-    monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
-    folder = tmp_path / "imagenet-samples"
-    folder.mkdir()
-    for index in range(999):
-        (folder / f"n{index:08}_name.JPEG").write_bytes(jpeg())
-    save(folder / "n00000998_twice.png")
-    with pytest.raises(UsageError, match=r"expected 1,000 photographs .* got 1000"):
-        load_data("imagenet-samples")
-    (folder / "n00000998_twice.png").unlink()
-    save(folder / "n99999999_last.png")
-    data = load_data("imagenet-samples")
-    assert data.test.labels.tolist() == list(range(1000))
-    assert int(data.test.images[:999].max()) == 0
-    assert int(data.test.images[999].max()) == 255
-
-
-def test_a_sample_of_the_validation_set_is_always_the_same(tmp_path):
-    for index in range(1000):
-        path = tmp_path / "imagenet" / "val" / f"n{index:08}" / "a.JPEG"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(jpeg())
-    _, test, classes = image_folders.read_validation_sample(tmp_path, n=5)
-    assert test.images.shape == (5, 3, 224, 224)
-    assert test.labels.tolist() == sorted(
-        torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:5].tolist()
-    )
-    assert len(classes) == 1000
-    with pytest.raises(UsageError, match="at least 2000 photographs, got 1000"):
-        image_folders.read_validation_sample(tmp_path, n=2000)
-
-
-def test_own_photographs_of_any_size_are_shown(tmp_path):
-    save(tmp_path / "own" / "b" / "1.png", (300, 400))
-    save(tmp_path / "own" / "2.JPG")
-    data = load_data(f"imagefolder:{tmp_path / 'own'}")
-    assert data.test.images.shape == (2, 3, 224, 224)
-    assert data.classes == ("unknown",)
-
-
-def test_own_images_may_be_below_the_working_folder(tmp_path, monkeypatch):
-    save(tmp_path / "own" / "1.png")
-    for part in ("train", "val"):
-        for name in ("a", "b"):
-            save(tmp_path / "set" / part / name / "1.png", (32, 32))
-    monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
-    assert load_data("imagefolder:own").shape == (3, 224, 224)
-    assert load_data("imagefolder:set").shape == (3, 32, 32)
-
-
-def test_a_folder_without_photographs_is_missing_data(tmp_path):
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "notes.txt").write_text("nothing")
-    with pytest.raises(DataMissing, match="there are no photographs below"):
-        load_data(f"imagefolder:{tmp_path / 'own'}")
+    def test_folder_without_photographs(self, tmp_path):
+        (tmp_path / "own").mkdir()
+        (tmp_path / "own" / "notes.txt").write_text("nothing")
+        with pytest.raises(DataMissing, match="there are no photographs below"):
+            load_data(f"imagefolder:{tmp_path / 'own'}")

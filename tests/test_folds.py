@@ -9,9 +9,8 @@ from sklearn.model_selection import StratifiedKFold
 from suite import data
 from suite.data import ImageData, Source, Split, load_data, to_float
 from suite.errors import UsageError
-from suite.runs import Store, compute
+from suite.runs import compute
 from suite.runs.execute import load_subject
-from suite.runs.executors import Resources
 from suite.training.folds import data_of, fold_of
 from suite.units import Measurement, Pretrained, Training
 
@@ -19,7 +18,7 @@ from suite.units import Measurement, Pretrained, Training
 COUNTS = (50, 25, 12, 7)
 
 
-def numbered() -> Split:
+def numbered():
     """Images that hold their number, in an order without classes."""
     labels = torch.repeat_interleave(torch.arange(4), torch.tensor(COUNTS))
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))]
@@ -29,7 +28,7 @@ def numbered() -> Split:
     return Split(images, labels, masks, groups=numbers.long() % 3)
 
 
-def numbers_of(split: Split) -> list[int]:
+def numbers_of(split):
     return split.images[:, 0, 0, 0].tolist()
 
 
@@ -37,52 +36,47 @@ SPLIT = numbered()
 DATA = ImageData(SPLIT, Split(SPLIT.images[:1], SPLIT.labels[:1]), tuple("abcd"), "fingerprint")
 
 
-def test_folds_are_disjoint_and_cover_all() -> None:
-    folds = [fold_of(DATA, 5, fold) for fold in range(5)]
-    held_out = [numbers_of(fold.test) for fold in folds]
-    assert sorted(number for tested in held_out for number in tested) == list(
-        range(len(SPLIT.labels))
-    )
-    for fold, tested in zip(folds, held_out):
-        trained = numbers_of(fold.train)
-        assert not set(trained) & set(tested)
-        assert len(trained) + len(tested) == len(SPLIT.labels)
-        assert trained == sorted(trained), "the order of the training split is kept"
-        assert tested == sorted(tested)
+class TestFoldOf:
+    def test_disjoint_and_covering(self):
+        folds = [fold_of(DATA, 5, fold) for fold in range(5)]
+        held_out = [numbers_of(fold.test) for fold in folds]
+        assert sorted(number for tested in held_out for number in tested) == list(
+            range(len(SPLIT.labels))
+        )
+        for fold, tested in zip(folds, held_out):
+            trained = numbers_of(fold.train)
+            assert not set(trained) & set(tested)
+            assert len(trained) + len(tested) == len(SPLIT.labels)
+            assert trained == sorted(trained), "the order of the training split is kept"
+            assert tested == sorted(tested)
 
+    @pytest.mark.parametrize("folds", [2, 5, 7])
+    def test_has_its_share_of_each_class(self, folds):
+        for fold in range(folds):
+            counts = fold_of(DATA, folds, fold).test.labels.bincount(minlength=4)
+            for count, of_all in zip(counts.tolist(), COUNTS):
+                assert abs(count - of_all / folds) < 1
 
-@pytest.mark.parametrize("folds", [2, 5, 7])
-def test_every_fold_has_its_share_of_each_class(folds: int) -> None:
-    for fold in range(folds):
-        counts = fold_of(DATA, folds, fold).test.labels.bincount(minlength=4)
-        for count, of_all in zip(counts.tolist(), COUNTS):
-            assert abs(count - of_all / folds) < 1
+    def test_keeps_what_is_known_of_an_image(self):
+        fold = fold_of(DATA, 5, 2)
+        for split in (fold.train, fold.test):
+            numbers = torch.tensor(numbers_of(split))
+            assert torch.equal(split.labels, SPLIT.labels[numbers])
+            assert torch.equal(split.groups, numbers % 3)
+            assert torch.equal(split.masks[:, 0, 0], numbers % 2 == 0)
 
+    def test_shuffled_and_always_the_same(self):
+        first, again = (numbers_of(fold_of(DATA, 5, 0).test) for _ in range(2))
+        assert first == again
+        unshuffled = next(StratifiedKFold(5).split(SPLIT.labels, SPLIT.labels))[1].tolist()
+        assert set(first) != set(unshuffled)
 
-def test_what_is_known_of_an_image_goes_with_it() -> None:
-    fold = fold_of(DATA, 5, 2)
-    for split in (fold.train, fold.test):
-        numbers = torch.tensor(numbers_of(split))
-        assert torch.equal(split.labels, SPLIT.labels[numbers])
-        assert split.groups is not None
-        assert torch.equal(split.groups, numbers % 3)
-        assert split.masks is not None
-        assert torch.equal(split.masks[:, 0, 0], numbers % 2 == 0)
-
-
-def test_folds_are_shuffled_and_always_the_same() -> None:
-    first, again = (numbers_of(fold_of(DATA, 5, 0).test) for _ in range(2))
-    assert first == again
-    unshuffled = next(StratifiedKFold(5).split(SPLIT.labels, SPLIT.labels))[1].tolist()
-    assert set(first) != set(unshuffled)
-
-
-def test_fewer_images_of_a_class_than_folds_are_told() -> None:
-    with pytest.raises(UsageError, match=r"folds: expected at most 7, .* of class 'd', got 8"):
-        fold_of(DATA, 8, 0)
-    lacking = dataclasses.replace(DATA, classes=tuple("abcde"))
-    with pytest.raises(UsageError, match=r"folds: expected at most 0, .* of class 'e', got 2"):
-        fold_of(lacking, 2, 0)
+    def test_refuses_fewer_images_than_folds(self):
+        with pytest.raises(UsageError, match=r"folds: expected at most 7, .* of class 'd', got 8"):
+            fold_of(DATA, 8, 0)
+        lacking = dataclasses.replace(DATA, classes=tuple("abcde"))
+        with pytest.raises(UsageError, match=r"folds: expected at most 0, .* of class 'e', got 2"):
+            fold_of(lacking, 2, 0)
 
 
 UNIT = Training(
@@ -99,102 +93,91 @@ UNIT = Training(
 
 
 @pytest.fixture
-def _numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+def _numbered(monkeypatch):
     data.loading._load.cache_clear()
     entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "", "", "")
     monkeypatch.setitem(data.SOURCES, "numbered", entry)
 
 
-@pytest.mark.usefixtures("_numbered")
-def test_units_without_folds_have_the_whole_data_set() -> None:
-    plain = dataclasses.replace(UNIT, folds=None, fold=0)
-    assert data_of(plain) is load_data("numbered")
-    assert data_of(Pretrained(data="numbered", network="any")) is load_data("numbered")
-    assert numbers_of(data_of(UNIT).test) == numbers_of(fold_of(DATA, 5, 1).test)
+class TestUnits:
+    @pytest.mark.usefixtures("_numbered")
+    def test_without_folds_have_the_whole_set(self):
+        plain = dataclasses.replace(UNIT, folds=None, fold=0)
+        assert data_of(plain) is load_data("numbered")
+        assert data_of(Pretrained(data="numbered", network="any")) is load_data("numbered")
+        assert numbers_of(data_of(UNIT).test) == numbers_of(fold_of(DATA, 5, 1).test)
 
+    @pytest.mark.usefixtures("_numbered")
+    @pytest.mark.parametrize("reloaded", [False, True])
+    def test_measured_on_what_it_held_out(self, store, here, reloaded):
+        expected = fold_of(DATA, 5, 1)
+        measures = [
+            Measurement(training=UNIT, metric="accuracy"),
+            Measurement(
+                training=UNIT,
+                metric="saliency_maps",
+                settings={"saliency": "logit_gradient", "n_images": 8},
+            ),
+            Measurement(training=UNIT, metric="worst_group_accuracy"),
+        ]
+        if reloaded:
+            compute([UNIT], store=store, resources=here)
+        table = compute(measures, store=store, resources=here)
+        assert table["n"][0] == len(expected.test.labels) == 19
+        images, labels = load_subject(UNIT, store).test_images(None)
+        assert torch.equal(images, to_float(expected.test.images, (0, 1)))
+        assert torch.equal(labels, expected.test.labels)
+        maps = store.read_tensors(table["key"][1])
+        assert torch.equal(maps["labels"], expected.test.labels[:8])
+        subject = load_subject(UNIT, store)
+        correct = (subject.folded(images).argmax(1) == labels).double()
+        assert table["value"][0] == pytest.approx(correct.mean().item())
+        worst = min(correct[subject.data.test.groups == group].mean().item() for group in range(3))
+        assert table["value"][2] == pytest.approx(worst)
 
-@pytest.mark.usefixtures("_numbered")
-@pytest.mark.parametrize("reloaded", [False, True])
-def test_a_fold_is_measured_on_what_it_held_out(
-    store: Store, here: Resources, reloaded: bool
-) -> None:
-    expected = fold_of(DATA, 5, 1)
-    measures = [
-        Measurement(training=UNIT, metric="accuracy"),
-        Measurement(
-            training=UNIT,
-            metric="saliency_maps",
-            settings={"saliency": "logit_gradient", "n_images": 8},
-        ),
-        Measurement(training=UNIT, metric="worst_group_accuracy"),
-    ]
-    if reloaded:
-        compute([UNIT], store=store, resources=here)
-    table = compute(measures, store=store, resources=here)
-    assert table["n"][0] == len(expected.test.labels) == 19
-    images, labels = load_subject(UNIT, store).test_images(None)
-    assert torch.equal(images, to_float(expected.test.images, (0, 1)))
-    assert torch.equal(labels, expected.test.labels)
-    maps = store.read_tensors(table["key"][1])
-    assert maps is not None
-    assert torch.equal(maps["labels"], expected.test.labels[:8])
-    subject = load_subject(UNIT, store)
-    correct = (subject.folded(images).argmax(1) == labels).double()
-    assert table["value"][0] == pytest.approx(correct.mean().item())
-    assert subject.data.test.groups is not None
-    worst = min(correct[subject.data.test.groups == group].mean().item() for group in range(3))
-    assert table["value"][2] == pytest.approx(worst)
+    @pytest.mark.usefixtures("_numbered")
+    def test_trained_on_the_other_folds(self, store, here, monkeypatch):
+        """`n_train` counts the images of the other folds."""
+        seen = []
+        from suite.training import loop as training
 
+        def note(images, pixel_range):
+            seen.extend(images[:, 0, 0, 0].tolist())
+            return images.float() / 255
 
-@pytest.mark.usefixtures("_numbered")
-def test_a_network_is_trained_on_the_other_folds(
-    store: Store, here: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`n_train` counts the images of the other folds."""
-    seen: list[int] = []
-    from suite.training import loop as training
+        monkeypatch.setattr(training, "to_float", note)
+        unit = dataclasses.replace(UNIT, n_train=30)
+        compute([UNIT, unit], store=store, resources=here)
+        others = numbers_of(fold_of(DATA, 5, 1).train)
+        assert sorted(seen[: len(others)]) == others
+        assert sorted(seen[len(others) :]) == others[:30]
 
-    def note(images: torch.Tensor, pixel_range: tuple[float, float]) -> torch.Tensor:
-        seen.extend(images[:, 0, 0, 0].tolist())
-        return images.float() / 255
+    @pytest.mark.usefixtures("_numbered")
+    @pytest.mark.parametrize(
+        ("changes", "n_images", "message"),
+        [
+            ({"folds": 8}, None, "data set 'numbered': folds: expected at most 7"),
+            ({"n_train": 76}, None, "n_train: expected at most 75 for the training split"),
+            ({}, 20, "n_images: expected at most 19 for the test split"),
+        ],
+    )
+    def test_refused_before_training(self, store, here, changes, n_images, message):
+        unit = dataclasses.replace(UNIT, **changes)  # type: ignore[arg-type]
+        settings = {} if n_images is None else {"n_images": n_images}
+        with pytest.raises(UsageError, match=message):
+            compute(
+                [Measurement(training=unit, metric="accuracy", settings=settings)],
+                store=store,
+                resources=here,
+            )
+        assert list(store.folder.rglob("*.json")) == []
 
-    monkeypatch.setattr(training, "to_float", note)
-    unit = dataclasses.replace(UNIT, n_train=30)
-    compute([UNIT, unit], store=store, resources=here)
-    others = numbers_of(fold_of(DATA, 5, 1).train)
-    assert sorted(seen[: len(others)]) == others
-    assert sorted(seen[len(others) :]) == others[:30]
-
-
-@pytest.mark.usefixtures("_numbered")
-@pytest.mark.parametrize(
-    ("changes", "n_images", "message"),
-    [
-        ({"folds": 8}, None, "data set 'numbered': folds: expected at most 7"),
-        ({"n_train": 76}, None, "n_train: expected at most 75 for the training split"),
-        ({}, 20, "n_images: expected at most 19 for the test split"),
-    ],
-)
-def test_too_many_are_refused_before_anything_is_trained(
-    store: Store, here: Resources, changes: dict[str, int], n_images: int | None, message: str
-) -> None:
-    unit = dataclasses.replace(UNIT, **changes)  # type: ignore[arg-type]
-    settings = {} if n_images is None else {"n_images": n_images}
-    with pytest.raises(UsageError, match=message):
-        compute(
-            [Measurement(training=unit, metric="accuracy", settings=settings)],
-            store=store,
-            resources=here,
-        )
-    assert list(store.folder.rglob("*.json")) == []
-
-
-@pytest.mark.usefixtures("_numbered")
-def test_tables_say_the_fold_where_there_is_one(store: Store, here: Resources) -> None:
-    plain = dataclasses.replace(UNIT, folds=None, fold=0)
-    units = [plain, *(dataclasses.replace(UNIT, fold=fold) for fold in (0, 3))]
-    table = compute(units, store=store, resources=here)
-    assert table["fold"].tolist()[1:] == [0, 3]
-    assert table["folds"].tolist()[1:] == [5, 5]
-    assert table["key"].nunique() == 3
-    assert not {"fold", "folds"} & set(compute(units[:1], store=store, resources=here).columns)
+    @pytest.mark.usefixtures("_numbered")
+    def test_tables_say_the_fold(self, store, here):
+        plain = dataclasses.replace(UNIT, folds=None, fold=0)
+        units = [plain, *(dataclasses.replace(UNIT, fold=fold) for fold in (0, 3))]
+        table = compute(units, store=store, resources=here)
+        assert table["fold"].tolist()[1:] == [0, 3]
+        assert table["folds"].tolist()[1:] == [5, 5]
+        assert table["key"].nunique() == 3
+        assert not {"fold", "folds"} & set(compute(units[:1], store=store, resources=here).columns)

@@ -64,7 +64,7 @@ def test_each_column_is_the_metric_of_the_map(subject):
     assert result.tensors["maps"].shape == (2, 3, SIDE, SIDE)
     for row, index in enumerate((0, 3)):
         images, predicted, confidence = shown(subject, index)
-        effects = metrics.patch_effects(subject.folded, images, predicted, patch=4).abs()
+        effects = metrics.pixel_effects(subject.folded, images, predicted, patch=4).abs()
         gradient = SALIENCIES["loss_gradient"](subject.folded, images, predicted)
         torch.testing.assert_close(result.per_image[row], confidence[0])
         assert result.tensors["predicted"][row] == predicted

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +24,13 @@ READ_ONCE = dataclasses.replace(MNIST5K, read=lambda root: READ_FROM_ANYWHERE())
 
 
 @pytest.fixture(autouse=True)
-def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_cache(tmp_path, monkeypatch):
     data.loading._load.cache_clear()
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
     monkeypatch.setitem(data.SOURCES, "mnist5k", READ_ONCE)
 
 
-def digits(count: int = 40) -> Split:
+def digits(count=40):
     generator = torch.Generator().manual_seed(count)
     images = torch.randint(256, (count, 1, 28, 28), generator=generator, dtype=torch.uint8)
     return Split(images, torch.arange(count) % 10)
@@ -40,89 +39,85 @@ def digits(count: int = 40) -> Split:
 NAMES = [str(digit) for digit in range(10)]
 
 
-def test_block_mnist_is_digits_and_null_blocks() -> None:
-    loaded, plain = load_data("blockmnist5k"), load_data("mnist5k")
-    assert loaded.shape == (1, 56, 28)
-    assert loaded.classes == plain.classes
-    for split, digits in ((loaded.train, plain.train), (loaded.test, plain.test)):
-        masks = null_block_masks(split)
-        assert masks.shape == split.images.shape
-        assert torch.equal(split.labels, digits.labels)
-        assert torch.equal(split.images[~masks].view_as(digits.images), digits.images)
-        blocks = split.images[masks].view(-1, 28, 28)
-        assert torch.equal(blocks, blocks[:1].expand_as(blocks))
-        counts = torch.stack([split.labels, split.groups], dim=1).unique(dim=0, return_counts=True)
-        assert len(counts[1]) == 20
-        assert counts[1].unique().numel() == 1
-
-
-def test_the_null_block_is_a_symmetric_frame_with_diagonals() -> None:
-    split = block_images(digits(), digits(), NAMES)[0]
-    block = split.images[null_block_masks(split)].view(-1, 28, 28)[0]
-    assert torch.equal(block, block.T)
-    assert torch.equal(block, block.flip(0))
-    assert set(block.unique().tolist()) == {0, 255}
-    assert (block[[4, 4, 14, 9, 13], [4, 14, 4, 9, 14]] == 255).all()
-    assert (block[[3, 0, 14, 9], [14, 0, 8, 14]] == 0).all()
-
-
-def test_positions_are_the_same_each_time_and_others_in_testing() -> None:
-    first, again = (block_images(digits(), digits(), NAMES) for _ in range(2))
-    assert torch.equal(first[0].images, again[0].images)
-    assert not torch.equal(first[0].groups, first[1].groups)
-
-
-@pytest.mark.parametrize("groups", [None, torch.tensor([0, 2])])
-def test_masks_of_other_images_are_refused(groups: torch.Tensor | None) -> None:
-    split = Split(torch.zeros(2, 1, 56, 28), torch.zeros(2), groups=groups)
-    with pytest.raises(ValueError, match="split: expected images of BlockMNIST"):
-        null_block_masks(split)
-
-
-def test_textured_digits_have_the_background_of_their_class_but_for_five_per_cent() -> None:
-    loaded = load_data("texturedmnist5k")
-    assert loaded.shape == (3, 28, 28)
-    assert loaded.classes == ("0, 1, 2, 3, 4", "5, 6, 7, 8, 9")
-    digits = load_data("mnist5k").train.labels
-    assert torch.equal(loaded.train.labels, (digits >= 5).long())
-    assert torch.equal(loaded.train.groups.bincount(), torch.tensor([1900, 100, 100, 1900]))
-    assert torch.equal(loaded.test.groups.bincount(), torch.tensor([250, 250, 250, 250]))
-    for split in (loaded.train, loaded.test):
-        assert torch.equal(split.groups // 2, split.labels)
-
-
-def test_the_share_of_the_small_groups_is_a_setting() -> None:
-    train, test, _ = textured_images(digits(400), digits(400), NAMES, minority=0.01)
-    assert train.groups is not None
-    assert train.groups.bincount().tolist() == [198, 2, 2, 198]
-    assert test.groups is not None
-    assert test.groups.bincount().tolist() == [100] * 4
-
-
-def test_backgrounds_are_crops_of_the_photograph_of_the_group() -> None:
-    """Where a digit has no ink, its background is half as bright as in the photograph."""
-    blank = Split(torch.zeros(20, 1, 28, 28, dtype=torch.uint8), torch.arange(20) % 10)
-    train, test, _ = textured_images(blank, blank, NAMES)
-    for split, columns in ((train, slice(None, 320)), (test, slice(320, None))):
-        for image, group in list(zip(split.images, split.groups))[:4]:
-            photo = load_sample_image(["china.jpg", "flower.jpg"][group % 2])[:, columns]
-            dark = torch.tensor(photo).permute(2, 0, 1).float().div(2).round()
-            windows = dark[:, :, :].unfold(1, 1, 1)[..., 0].unfold(2, 28, 1)  # (3, 427, n, 28)
-            rows = (windows == image[:, :1, None].float()).all(3).all(0)
-            assert any(
-                torch.equal(dark[:, r : r + 28, c : c + 28], image.float())
-                for r, c in rows.nonzero().tolist()
-                if r <= 427 - 28
+class TestBlockMnist:
+    def test_is_digits_and_null_blocks(self):
+        loaded, plain = load_data("blockmnist5k"), load_data("mnist5k")
+        assert loaded.shape == (1, 56, 28)
+        assert loaded.classes == plain.classes
+        for split, digits in ((loaded.train, plain.train), (loaded.test, plain.test)):
+            masks = null_block_masks(split)
+            assert masks.shape == split.images.shape
+            assert torch.equal(split.labels, digits.labels)
+            assert torch.equal(split.images[~masks].view_as(digits.images), digits.images)
+            blocks = split.images[masks].view(-1, 28, 28)
+            assert torch.equal(blocks, blocks[:1].expand_as(blocks))
+            counts = torch.stack([split.labels, split.groups], dim=1).unique(
+                dim=0, return_counts=True
             )
+            assert len(counts[1]) == 20
+            assert counts[1].unique().numel() == 1
+
+    def test_block_is_a_symmetric_frame_with_diagonals(self):
+        split = block_images(digits(), digits(), NAMES)[0]
+        block = split.images[null_block_masks(split)].view(-1, 28, 28)[0]
+        assert torch.equal(block, block.T)
+        assert torch.equal(block, block.flip(0))
+        assert set(block.unique().tolist()) == {0, 255}
+        assert (block[[4, 4, 14, 9, 13], [4, 14, 4, 9, 14]] == 255).all()
+        assert (block[[3, 0, 14, 9], [14, 0, 8, 14]] == 0).all()
+
+    def test_positions_differ_in_testing(self):
+        first, again = (block_images(digits(), digits(), NAMES) for _ in range(2))
+        assert torch.equal(first[0].images, again[0].images)
+        assert not torch.equal(first[0].groups, first[1].groups)
+
+    @pytest.mark.parametrize("groups", [None, torch.tensor([0, 2])])
+    def test_masks_of_other_images_are_refused(self, groups):
+        split = Split(torch.zeros(2, 1, 56, 28), torch.zeros(2), groups=groups)
+        with pytest.raises(ValueError, match="split: expected images of BlockMNIST"):
+            null_block_masks(split)
 
 
-def test_ink_is_white_on_any_background() -> None:
-    ink = Split(torch.full((20, 1, 28, 28), 255, dtype=torch.uint8), torch.arange(20) % 10)
-    assert (textured_images(ink, ink, NAMES)[0].images == 255).all()
+class TestTextured:
+    def test_background_follows_the_class(self):
+        loaded = load_data("texturedmnist5k")
+        assert loaded.shape == (3, 28, 28)
+        assert loaded.classes == ("0, 1, 2, 3, 4", "5, 6, 7, 8, 9")
+        digits = load_data("mnist5k").train.labels
+        assert torch.equal(loaded.train.labels, (digits >= 5).long())
+        assert torch.equal(loaded.train.groups.bincount(), torch.tensor([1900, 100, 100, 1900]))
+        assert torch.equal(loaded.test.groups.bincount(), torch.tensor([250, 250, 250, 250]))
+        for split in (loaded.train, loaded.test):
+            assert torch.equal(split.groups // 2, split.labels)
+
+    def test_share_of_small_groups_is_a_setting(self):
+        train, test, _ = textured_images(digits(400), digits(400), NAMES, minority=0.01)
+        assert train.groups.bincount().tolist() == [198, 2, 2, 198]
+        assert test.groups.bincount().tolist() == [100] * 4
+
+    def test_backgrounds_are_crops(self):
+        """Where a digit has no ink, its background is half as bright as in the photograph."""
+        blank = Split(torch.zeros(20, 1, 28, 28, dtype=torch.uint8), torch.arange(20) % 10)
+        train, test, _ = textured_images(blank, blank, NAMES)
+        for split, columns in ((train, slice(None, 320)), (test, slice(320, None))):
+            for image, group in list(zip(split.images, split.groups))[:4]:
+                photo = load_sample_image(["china.jpg", "flower.jpg"][group % 2])[:, columns]
+                dark = torch.tensor(photo).permute(2, 0, 1).float().div(2).round()
+                windows = dark[:, :, :].unfold(1, 1, 1)[..., 0].unfold(2, 28, 1)  # (3, 427, n, 28)
+                rows = (windows == image[:, :1, None].float()).all(3).all(0)
+                assert any(
+                    torch.equal(dark[:, r : r + 28, c : c + 28], image.float())
+                    for r, c in rows.nonzero().tolist()
+                    if r <= 427 - 28
+                )
+
+    def test_ink_is_white(self):
+        ink = Split(torch.full((20, 1, 28, 28), 255, dtype=torch.uint8), torch.arange(20) % 10)
+        assert (textured_images(ink, ink, NAMES)[0].images == 255).all()
 
 
-def test_groups_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fingerprint(groups: torch.Tensor | None) -> str:
+def test_groups_are_part_of_the_fingerprint(monkeypatch):
+    def fingerprint(groups):
         split = Split(
             torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1]), groups=groups
         )
@@ -135,12 +130,12 @@ def test_groups_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(set(prints)) == 3
 
 
-def write_image(path: Path, grey: int, size: tuple[int, int]) -> None:
+def write_image(path, grey, size):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (grey, grey, grey)).save(path)
 
 
-def write_waterbirds(root: Path) -> Path:
+def write_waterbirds(root):
     """Write eight birds, one for each group in training and in testing, and one to validate."""
     folder = root / "waterbird_complete95_forest2water2"
     rows = ["img_id,img_filename,y,split,place,place_filename"]
@@ -153,7 +148,7 @@ def write_waterbirds(root: Path) -> Path:
     return folder
 
 
-def write_celeba(root: Path) -> Path:
+def write_celeba(root):
     folder = root / "celeba"
     attributes, partition = ["12", "Bald Blond_Hair Male"], []
     for split in (0, 1, 2):
@@ -167,67 +162,50 @@ def write_celeba(root: Path) -> Path:
     return folder
 
 
-WRITE: dict[str, Callable[[Path], Path]] = {"waterbirds": write_waterbirds, "celeba": write_celeba}
+WRITE = {"waterbirds": write_waterbirds, "celeba": write_celeba}
 
 
-@pytest.mark.parametrize("name", WRITE)
-def test_real_formats_are_read(name: str, tmp_path: Path) -> None:
-    WRITE[name](tmp_path)
-    loaded = load_data(name)
-    assert loaded.shape == data.image_shape(name)
-    for split in (loaded.train, loaded.test):
-        assert split.groups.tolist() == [0, 1, 2, 3]
-        assert split.labels.tolist() == [0, 0, 1, 1]
-        assert split.images.flatten(1).float().mean(1).tolist() == list(GREY.values())
+class TestRealFormats:
+    @pytest.mark.parametrize("name", WRITE)
+    def test_are_read(self, name, tmp_path):
+        WRITE[name](tmp_path)
+        loaded = load_data(name)
+        assert loaded.shape == data.image_shape(name)
+        for split in (loaded.train, loaded.test):
+            assert split.groups.tolist() == [0, 1, 2, 3]
+            assert split.labels.tolist() == [0, 0, 1, 1]
+            assert split.images.flatten(1).float().mean(1).tolist() == list(GREY.values())
 
+    def test_crops_are_from_the_middle(self, tmp_path):
+        folder = write_celeba(tmp_path)
+        pixels = np.zeros((218, 178, 3), dtype=np.uint8)
+        pixels[20:198] = 255
+        Image.fromarray(pixels).save(folder / "img_align_celeba" / "000000.png")
+        assert (load_data("celeba").train.images[0] == 255).all()
 
-def test_crops_are_from_the_middle(tmp_path: Path) -> None:
-    folder = write_celeba(tmp_path)
-    pixels = np.zeros((218, 178, 3), dtype=np.uint8)
-    pixels[20:198] = 255
-    Image.fromarray(pixels).save(folder / "img_align_celeba" / "000000.png")
-    assert (load_data("celeba").train.images[0] == 255).all()
+    @pytest.mark.parametrize("name", WRITE)
+    def test_missing_image_is_named(self, name, tmp_path):
+        victim = sorted(WRITE[name](tmp_path).rglob("*.png"))[0]
+        victim.unlink()
+        with pytest.raises(UsageError, match=f"{victim.name}: not a readable image"):
+            load_data(name)
 
-
-@pytest.mark.parametrize("name", WRITE)
-def test_a_missing_image_is_named(name: str, tmp_path: Path) -> None:
-    victim = sorted(WRITE[name](tmp_path).rglob("*.png"))[0]
-    victim.unlink()
-    with pytest.raises(UsageError, match=f"{victim.name}: not a readable image"):
-        load_data(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "text", "message"),
-    [
-        ("waterbirds", "metadata.csv", "a,b\n1,2\n", "expected a column 'img_filename'"),
-        ("celeba", "list_attr_celeba.txt", "0\nBald\nx 1\n", "expected a column 'Blond_Hair'"),
-        ("waterbirds", "metadata.csv", "", "not a readable table"),
-        ("celeba", "list_eval_partition.txt", "", "not a readable table"),
-    ],
-)
-def test_a_damaged_table_is_named(
-    name: str, file: str, text: str, message: str, tmp_path: Path
-) -> None:
-    (WRITE[name](tmp_path) / file).write_text(text)
-    with pytest.raises(UsageError, match=f"{file}: {message}"):
-        load_data(name)
-
-
-def test_articles_are_put_on_textures_by_the_halves_of_their_classes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    articles = data.Source(lambda root: (digits(), digits(20), NAMES), "", "", "")
-    monkeypatch.setitem(data.SOURCES, "fashion_mnist", articles)
-    loaded = load_data("texturedfashion")
-    assert loaded.shape == data.image_shape("texturedfashion")
-    assert torch.equal(loaded.train.labels, (digits().labels >= 5).long())
-    assert torch.equal(loaded.test.groups // 2, loaded.test.labels)
-    expected = textured_images(digits(), digits(20), NAMES)
-    assert torch.equal(loaded.train.images, expected[0].images)
+    @pytest.mark.parametrize(
+        ("name", "file", "text", "message"),
+        [
+            ("waterbirds", "metadata.csv", "a,b\n1,2\n", "expected a column 'img_filename'"),
+            ("celeba", "list_attr_celeba.txt", "0\nBald\nx 1\n", "expected a column 'Blond_Hair'"),
+            ("waterbirds", "metadata.csv", "", "not a readable table"),
+            ("celeba", "list_eval_partition.txt", "", "not a readable table"),
+        ],
+    )
+    def test_damaged_table_is_named(self, name, file, text, message, tmp_path):
+        (WRITE[name](tmp_path) / file).write_text(text)
+        with pytest.raises(UsageError, match=f"{file}: {message}"):
+            load_data(name)
 
 
 @pytest.mark.parametrize("name", ["blockmnist", "texturedmnist", "texturedmnist-1pct"])
-def test_what_is_made_of_missing_data_says_how_to_get_them(name: str) -> None:
+def test_what_is_made_of_missing_data_says_how_to_get_them(name):
     with pytest.raises(DataMissing, match=r"data set 'mnist' is not at .*MNIST\("):
         load_data(name)

@@ -1,9 +1,6 @@
 """ImageNet from small copies laid out as the real one, and folders of images of one's own."""
 
 import unicodedata
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ WORDNET = ("n01440764", "n01443537", "n02102040", "n15075141")
 
 
 @pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     """Let ImageNet have four classes."""
     data.loading._load.cache_clear()
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
@@ -28,7 +25,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write(folder: Path, count: int, *, size: tuple[int, int] = (300, 260)) -> None:
+def write(folder, count, *, size=(300, 260)):
     """Write `count` grey images of each class, of a grey for each."""
     for label, name in enumerate(WORDNET):
         for index in range(count):
@@ -37,61 +34,12 @@ def write(folder: Path, count: int, *, size: tuple[int, int] = (300, 260)) -> No
             Image.new("RGB", size, (5 * (10 * label + index),) * 3).save(path)
 
 
-def write_imagenet(root: Path) -> None:
+def write_imagenet(root):
     write(root / "imagenet" / "train", 2)
     write(root / "imagenet" / "val", 1)
 
 
-def test_imagenet_goes_round_its_classes(root: Path) -> None:
-    write_imagenet(root)
-    loaded = load_data("imagenet")
-    assert loaded.shape == image_shape("imagenet") == (3, 224, 224)
-    assert loaded.classes == ("tench", "goldfish", "dog", "paper")
-    assert loaded.train.labels.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
-    expected = [5 * (10 * label + index) for index in (0, 1) for label in range(4)]
-    assert (loaded.train.images[:, 0, 5, 7].int() - torch.tensor(expected)).abs().max() <= 1
-    assert loaded.test.labels.tolist() == [0, 1, 2, 3]
-
-
-def test_names_of_imagenet_are_a_thousand() -> None:
-    from suite.data import class_names
-
-    names = class_names()
-    assert len(names) == 1000
-    assert (names[0], names[1], names[999]) == ("tench", "goldfish", "toilet tissue")
-
-
-def test_a_class_that_is_not_there_is_told(root: Path) -> None:
-    write_imagenet(root)
-    for path in root.rglob("n02102040"):
-        path.rename(path.parent.parent / f"{path.parent.name} without")
-    with pytest.raises(UsageError, match=r"expected 4 folders nXXXXXXXX, .* got 3"):
-        load_data("imagenet")
-
-
-def test_other_classes_to_test_are_told(root: Path) -> None:
-    write_imagenet(root)
-    folder = root / "imagenet" / "val"
-    (folder / "n15075141").rename(folder / "n99999999")
-    with pytest.raises(UsageError, match=r"imagenet: expected the same classes .*n15075141.*n9999"):
-        load_data("imagenet")
-
-
-def test_what_is_missing_is_told_with_where_to_get_it(root: Path) -> None:
-    where, how = root / "imagenet" / "train", "ILSVRC2012_img_train.tar"
-    with pytest.raises(DataMissing, match=f"'imagenet' is not at {where} .*To get it: .*{how}"):
-        load_data("imagenet")
-
-
-def test_a_class_without_images_is_told(root: Path) -> None:
-    write_imagenet(root)
-    for path in (root / "imagenet" / "train" / "n01440764").iterdir():
-        path.unlink()
-    with pytest.raises(UsageError, match=r"train: expected images .* got none in n01440764;"):
-        load_data("imagenet")
-
-
-def mark_middles(root: Path, ending: str = "png") -> Path:
+def mark_middles(root, ending="png"):
     """Put a large image of each of two shapes, whose middle is marked, in place of the others."""
     write_imagenet(root)
     folder = root / "imagenet" / "train"
@@ -106,33 +54,50 @@ def mark_middles(root: Path, ending: str = "png") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("ending", ["png", "tif"])
-def test_large_images_are_resized(root: Path, ending: str) -> None:
-    mark_middles(root, ending)
-    images = load_data("imagenet").train.images
-    # 400 of 1,600 pixels are 64 of 256, whatever the longer side is.
-    for row, grey in ((0, 40), (1, 200)):
-        image = images[row, 0].int()
-        assert ((image - 120).abs() < 3).sum().item() == pytest.approx(64 * 64, rel=0.1)
-        assert (image[112, 84:140] - 120).abs().max() < 3
-        assert image[0, 0] == image[-1, -1] == grey
+class TestImagenet:
+    def test_goes_round_its_classes(self, root):
+        write_imagenet(root)
+        loaded = load_data("imagenet")
+        assert loaded.shape == image_shape("imagenet") == (3, 224, 224)
+        assert loaded.classes == ("tench", "goldfish", "dog", "paper")
+        assert loaded.train.labels.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+        expected = [5 * (10 * label + index) for index in (0, 1) for label in range(4)]
+        assert (loaded.train.images[:, 0, 5, 7].int() - torch.tensor(expected)).abs().max() <= 1
+        assert loaded.test.labels.tolist() == [0, 1, 2, 3]
+
+    def test_has_a_thousand_names(self):
+        from suite.data import class_names
+
+        names = class_names()
+        assert len(names) == 1000
+        assert (names[0], names[1], names[999]) == ("tench", "goldfish", "toilet tissue")
+
+    def test_missing_class_is_told(self, root):
+        write_imagenet(root)
+        for path in root.rglob("n02102040"):
+            path.rename(path.parent.parent / f"{path.parent.name} without")
+        with pytest.raises(UsageError, match=r"expected 4 folders nXXXXXXXX, .* got 3"):
+            load_data("imagenet")
+
+    @pytest.mark.parametrize("ending", ["png", "tif"])
+    def test_large_images_are_resized(self, root, ending):
+        mark_middles(root, ending)
+        images = load_data("imagenet").train.images
+        # 400 of 1,600 pixels are 64 of 256, whatever the longer side is.
+        for row, grey in ((0, 40), (1, 200)):
+            image = images[row, 0].int()
+            assert ((image - 120).abs() < 3).sum().item() == pytest.approx(64 * 64, rel=0.1)
+            assert (image[112, 84:140] - 120).abs().max() < 3
+            assert image[0, 0] == image[-1, -1] == grey
+
+    def test_too_many_pixels_are_named(self, root, monkeypatch):
+        write_imagenet(root)
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+        with pytest.raises(UsageError, match=f"{root}.*: not a readable image .*exceeds limit"):
+            load_data("imagenet")
 
 
-def test_sixteen_bits_are_refused(root: Path) -> None:
-    path = mark_middles(root) / WORDNET[0] / f"{WORDNET[0]}.png"
-    Image.fromarray(np.full((300, 300), 1000, dtype=np.uint16)).save(path)
-    with pytest.raises(UsageError, match=f"{path}: expected 8 bits a channel, got mode I"):
-        load_data("imagenet")
-
-
-def test_an_image_of_too_many_pixels_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_imagenet(root)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(UsageError, match=f"{root}.*: not a readable image .*exceeds limit"):
-        load_data("imagenet")
-
-
-def save(path: Path, *, size: tuple[int, int] = (8, 8), **options: Any) -> Path:
+def save(path, *, size=(8, 8), **options):
     """Write an image, black in its left and white in its right half."""
     pixels = np.zeros((size[1], size[0], 3), np.uint8)
     pixels[:, size[0] // 2 :] = 255
@@ -141,14 +106,14 @@ def save(path: Path, *, size: tuple[int, int] = (8, 8), **options: Any) -> Path:
     return path
 
 
-def turned(orientation: int) -> Image.Exif:
+def turned(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
+def photos(tmp_path):
     """Write two images to train on and one to test of each of two classes."""
     for part, count in (("train", 2), ("test", 1)):
         for name in ("cat", "dog"):
@@ -159,7 +124,7 @@ def photos(tmp_path: Path) -> Path:
 
 class TestOwnImages:
     @pytest.mark.parametrize("name", [".ipynb_checkpoints", "__MACOSX", ".hidden"])
-    def test_hidden_folder_is_no_class(self, photos: Path, name: str) -> None:
+    def test_hidden_folder_is_no_class(self, photos, name):
         plain = load_data(f"imagefolder:{photos}").fingerprint
         data.loading._load.cache_clear()
         for part in ("train", "test"):
@@ -170,12 +135,12 @@ class TestOwnImages:
         assert loaded.classes == ("cat", "dog")
         assert loaded.fingerprint == plain
 
-    def test_hidden_photograph_is_not_shown(self, tmp_path: Path) -> None:
+    def test_hidden_photograph_is_not_shown(self, tmp_path):
         save(tmp_path / "own" / "1.png")
         save(tmp_path / "own" / ".ipynb_checkpoints" / "1-checkpoint.png")
         assert len(load_data(f"imagefolder:{tmp_path / 'own'}").test.images) == 1
 
-    def test_photograph_on_its_side_is_turned(self, photos: Path) -> None:
+    def test_photograph_on_its_side_is_turned(self, photos):
         for path in photos.rglob("*.png"):
             save(path.with_suffix(".jpg"), size=(8, 16))
             path.unlink()
@@ -190,7 +155,7 @@ class TestOwnImages:
         assert images[2, 0, :, 1].max() < 50
 
     @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-    def test_transparent_pixel_is_white(self, photos: Path, mode: str) -> None:
+    def test_transparent_pixel_is_white(self, photos, mode):
         picture = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
         picture.paste((0, 0, 0, 255), (0, 0, 4, 8))
         if mode == "P":
@@ -201,9 +166,7 @@ class TestOwnImages:
         assert image[:, :, :4].max() == 0
         assert image[:, :, 4:].min() == 255
 
-    def test_what_is_left_out_is_counted_once(
-        self, photos: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_what_is_left_out_is_counted_once(self, photos, capsys):
         folder = photos / "train" / "dog"
         for name in ("a.gif", "b.GIF", "c.heic", ".DS_Store"):
             (folder / name).write_bytes(b"x")
@@ -216,16 +179,14 @@ class TestOwnImages:
         assert train.startswith(f"{folder_of}images end in .bmp, .jpeg, .jpg, ")
         assert f"{photos / 'test'}: left out 1 no ending, the first {photos}/test/cat/notes" in test
 
-    def test_left_out_photographs_are_counted(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_left_out_photographs_are_counted(self, tmp_path, capsys):
         save(tmp_path / "own" / "1.png")
         (tmp_path / "own" / "2.heic").write_bytes(b"x")
         load_data(f"imagefolder:{tmp_path / 'own'}")
         assert "own: left out 1 .heic, the first " in capsys.readouterr().err
 
     @pytest.mark.parametrize("shown", [False, True])
-    def test_unreadable_images_are_counted_and_named(self, photos: Path, shown: bool) -> None:
+    def test_unreadable_images_are_counted_and_named(self, photos, shown):
         folder = photos / "train"
         (folder / "cat" / "1.png").write_bytes(b"")
         (folder / "dog" / "0.png").write_bytes(b"no image")
@@ -236,7 +197,7 @@ class TestOwnImages:
             load_data(f"imagefolder:{name}")
 
     @pytest.mark.parametrize("names", [("Train", "Test"), ("training", "validation")])
-    def test_other_names_of_parts_are_told(self, photos: Path, names: tuple[str, str]) -> None:
+    def test_other_names_of_parts_are_told(self, photos, names):
         for old, new in zip(("train", "test"), names):
             (photos / old).rename(photos / new)
         there = ", ".join(sorted(names))
@@ -246,7 +207,7 @@ class TestOwnImages:
         with pytest.raises(DataMissing, match=message):
             load_data(f"imagefolder:{photos}")
 
-    def test_classes_without_train_say_how_to_train(self, photos: Path) -> None:
+    def test_classes_without_train_say_how_to_train(self, photos):
         folder = photos / "train"
         name = f"imagefolder:{folder}"
         assert len(load_data(name).test.images) == 4  # photographs may lie in folders of any name
@@ -255,7 +216,7 @@ class TestOwnImages:
         with pytest.raises(UsageError, match=r"to train on are laid out as FOLDER/train/CLASS/\*"):
             compute([unit])
 
-    def test_two_spellings_of_an_accent_are_told(self, photos: Path) -> None:
+    def test_two_spellings_of_an_accent_are_told(self, photos):
         for part, form in (("train", "NFC"), ("test", "NFD")):
             folder = photos / part / "cat"
             folder.rename(folder.with_name(unicodedata.normalize(form, "café")))
@@ -266,11 +227,11 @@ class TestOwnImages:
             load_data(f"imagefolder:{photos}")
 
     @pytest.mark.parametrize("ask", [source, load_data, image_shape])
-    def test_empty_path_is_refused(self, ask: Callable[[str], object]) -> None:
+    def test_empty_path_is_refused(self, ask):
         with pytest.raises(UsageError, match=r"expected a folder, such as imagefolder:photos"):
             ask("imagefolder:")
 
-    def test_home_of_nobody_is_a_folder_that_is_not_there(self) -> None:
+    def test_home_of_nobody_is_a_folder_that_is_not_there(self):
         with pytest.raises(
             DataMissing, match=r"~nobody-of-this-name/photos/train .there is no such"
         ):

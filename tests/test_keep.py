@@ -54,103 +54,99 @@ def kept_run(tmp_path, units):
     return call
 
 
-def test_values_of_single_images_are_kept_if_the_chapter_reads_them(
-    units, store, here, clean, tmp_path
-):
-    compute(units, store=store, resources=here)
-    for reads in (True, False):
-        paper = SimpleNamespace(collect=collect, READS_IMAGES=reads)
-        path = keep(CHAPTER, PARAMETERS, units, paper, stores=[store], folder=tmp_path / str(reads))
-        values = [r.values for r in read_archive(path).records.values() if "mean" in r.values]
-        assert values
-        assert all(("per_image" in each) == reads for each in values)
+class TestKeep:
+    def test_values_of_single_images(self, units, store, here, clean, tmp_path):
+        compute(units, store=store, resources=here)
+        for reads in (True, False):
+            paper = SimpleNamespace(collect=collect, READS_IMAGES=reads)
+            path = keep(
+                CHAPTER, PARAMETERS, units, paper, stores=[store], folder=tmp_path / str(reads)
+            )
+            values = [r.values for r in read_archive(path).records.values() if "mean" in r.values]
+            assert values
+            assert all(("per_image" in each) == reads for each in values)
 
+    def test_finished_run_is_kept_whole(self, kept_run, units, store, here, clean, tmp_path):
+        table = compute(units, store=store, resources=here)
+        path = kept_run(store)
+        archive = read_archive(path)
+        assert path == archive_path(CHAPTER, "laptop", tmp_path / "kept")
+        assert archive.records == store.read_all(table["key"])
+        assert archive.provenance["commit"] == ["abc123"]
+        assert archive.provenance["parameters"] == PARAMETERS
+        assert archive.provenance["fingerprints"].keys() == {"mnist5k"}
+        # Weights, which no figure needs, are left out.
+        assert {name.partition("/")[0] for name in archive.tensors} == {table["key"].iloc[-1]}
+        assert torch.equal(
+            torch.from_numpy(archive.arrays["maps"]),
+            archive.tensors[f"{table['key'].iloc[-1]}/maps"],
+        )
+        people = pd.read_csv(path.with_suffix(".csv"))
+        assert people["value"].tolist() == pytest.approx(table["value"].tolist(), rel=1e-5)
+        assert path.with_suffix(".verdicts.csv").exists()
+        again = compute(
+            units, store=Store(tmp_path / "e"), kept=Kept(tmp_path / "kept"), resources=here
+        )
+        pd.testing.assert_frame_equal(again, table)
 
-def test_a_finished_run_is_kept_whole(kept_run, units, store, here, clean, tmp_path):
-    table = compute(units, store=store, resources=here)
-    path = kept_run(store)
-    archive = read_archive(path)
-    assert path == archive_path(CHAPTER, "laptop", tmp_path / "kept")
-    assert archive.records == store.read_all(table["key"])
-    assert archive.provenance["commit"] == ["abc123"]
-    assert archive.provenance["parameters"] == PARAMETERS
-    assert archive.provenance["fingerprints"].keys() == {"mnist5k"}
-    # Weights, which no figure needs, are left out.
-    assert {name.partition("/")[0] for name in archive.tensors} == {table["key"].iloc[-1]}
-    assert torch.equal(
-        torch.from_numpy(archive.arrays["maps"]), archive.tensors[f"{table['key'].iloc[-1]}/maps"]
-    )
-    people = pd.read_csv(path.with_suffix(".csv"))
-    assert people["value"].tolist() == pytest.approx(table["value"].tolist(), rel=1e-5)
-    assert path.with_suffix(".verdicts.csv").exists()
-    again = compute(
-        units, store=Store(tmp_path / "e"), kept=Kept(tmp_path / "kept"), resources=here
-    )
-    pd.testing.assert_frame_equal(again, table)
+    def test_keeps_of_tensors_what_is_drawn(self, units, store, here, clean, tmp_path):
+        compute(units, store=store, resources=here)
+        first = SimpleNamespace(
+            collect=collect,
+            kept_tensors=lambda parameters, tensors: {n: t[:1] for n, t in tensors.items()},
+        )
+        path = keep(CHAPTER, PARAMETERS, units, first, stores=[store], folder=tmp_path / "kept")
+        assert {len(tensor) for tensor in read_archive(path).tensors.values()} == {1}
 
+    def test_unfinished_run_is_refused(self, kept_run, units, store, here, clean):
+        compute(units[:2], store=store, resources=here)
+        with pytest.raises(
+            UsageError, match="1 of 3 units are not computed: run 'python -m suite run"
+        ):
+            kept_run(store)
 
-def test_of_large_tensors_only_what_is_drawn_is_kept(units, store, here, clean, tmp_path):
-    compute(units, store=store, resources=here)
-    first = SimpleNamespace(
-        collect=collect,
-        kept_tensors=lambda parameters, tensors: {n: t[:1] for n, t in tensors.items()},
-    )
-    path = keep(CHAPTER, PARAMETERS, units, first, stores=[store], folder=tmp_path / "kept")
-    assert {len(tensor) for tensor in read_archive(path).tensors.values()} == {1}
+    def test_merges_parts_of_several_stores(self, kept_run, units, store, here, clean, tmp_path):
+        other = Store(tmp_path / "other")
+        compute(units[:1], store=store, resources=here)
+        compute(units[1:], store=other, resources=here)
+        assert len(read_archive(kept_run(store, other)).records) == 3
+        # What is kept already need not be in a store.
+        assert len(read_archive(kept_run(Store(tmp_path / "third"))).records) == 3
 
+    def test_changed_tree_is_refused(self, kept_run, units, store, here, clean, monkeypatch):
+        compute(units, store=store, resources=here)
+        monkeypatch.setattr("suite.runs.keep.changes", lambda: [" M reglib/autodiff.py"])
+        with pytest.raises(UsageError, match=r"has changes \(M reglib/autodiff\.py\): commit them"):
+            kept_run(store)
 
-def test_an_unfinished_run_is_refused(kept_run, units, store, here, clean):
-    compute(units[:2], store=store, resources=here)
-    with pytest.raises(UsageError, match="1 of 3 units are not computed: run 'python -m suite run"):
-        kept_run(store)
+    @pytest.mark.parametrize("commit", ["abc123+changes", "unknown"])
+    def test_units_of_no_commit_are_refused(
+        self, kept_run, units, store, here, clean, monkeypatch, commit
+    ):
+        monkeypatch.setattr("suite.runs.execute.commit", lambda: commit)
+        compute(units, store=store, resources=here)
+        with pytest.raises(UsageError, match=r"computed by code of no commit .* see 'git status'"):
+            kept_run(store)
 
+    def test_units_of_another_history_are_refused(
+        self, kept_run, units, store, here, clean, monkeypatch
+    ):
+        compute(units, store=store, resources=here)
+        monkeypatch.setattr("suite.runs.keep.git", lambda *command: "")
+        with pytest.raises(UsageError, match="commit abc123, which is not in the history"):
+            kept_run(store)
 
-def test_parts_of_several_stores_and_of_earlier_runs_are_merged(
-    kept_run, units, store, here, clean, tmp_path
-):
-    other = Store(tmp_path / "other")
-    compute(units[:1], store=store, resources=here)
-    compute(units[1:], store=other, resources=here)
-    assert len(read_archive(kept_run(store, other)).records) == 3
-    # What is kept already need not be in a store.
-    assert len(read_archive(kept_run(Store(tmp_path / "third"))).records) == 3
-
-
-def test_a_tree_with_changes_is_refused(kept_run, units, store, here, clean, monkeypatch):
-    compute(units, store=store, resources=here)
-    monkeypatch.setattr("suite.runs.keep.changes", lambda: [" M reglib/autodiff.py"])
-    with pytest.raises(UsageError, match=r"has changes \(M reglib/autodiff\.py\): commit them"):
-        kept_run(store)
-
-
-@pytest.mark.parametrize("commit", ["abc123+changes", "unknown"])
-def test_units_of_no_commit_are_refused(kept_run, units, store, here, clean, monkeypatch, commit):
-    monkeypatch.setattr("suite.runs.execute.commit", lambda: commit)
-    compute(units, store=store, resources=here)
-    with pytest.raises(UsageError, match=r"computed by code of no commit .* see 'git status'"):
-        kept_run(store)
-
-
-def test_units_of_a_commit_of_another_history_are_refused(
-    kept_run, units, store, here, clean, monkeypatch
-):
-    compute(units, store=store, resources=here)
-    monkeypatch.setattr("suite.runs.keep.git", lambda *command: "")
-    with pytest.raises(UsageError, match="commit abc123, which is not in the history"):
-        kept_run(store)
-
-
-def test_other_kept_results_that_disagree_are_named(kept_run, units, store, here, clean, tmp_path):
-    compute(units, store=store, resources=here)
-    path = kept_run(store)
-    archive = read_archive(path)
-    key = next(k for k, r in archive.records.items() if "metric" not in r.unit)
-    wrong = archive.records[key].__class__(archive.records[key].unit, "diverged", {}, {})
-    other = archive_path("pilcro", "workstation", tmp_path / "kept")
-    path.unlink()
-    write_archive(other, archive.__class__({key: wrong}, {}, archive.rows, {}, {}))
-    with pytest.raises(UsageError, match=r"pilcro\.zip and .*regularisation\.zip disagree"):
-        kept_run(store)
+    def test_disagreement_is_named(self, kept_run, units, store, here, clean, tmp_path):
+        compute(units, store=store, resources=here)
+        path = kept_run(store)
+        archive = read_archive(path)
+        key = next(k for k, r in archive.records.items() if "metric" not in r.unit)
+        wrong = archive.records[key].__class__(archive.records[key].unit, "diverged", {}, {})
+        other = archive_path("pilcro", "workstation", tmp_path / "kept")
+        path.unlink()
+        write_archive(other, archive.__class__({key: wrong}, {}, archive.rows, {}, {}))
+        with pytest.raises(UsageError, match=r"pilcro\.zip and .*regularisation\.zip disagree"):
+            kept_run(store)
 
 
 def test_changes_are_those_of_tracked_files_but_not_of_results(tmp_path, monkeypatch):

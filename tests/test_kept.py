@@ -54,32 +54,21 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_an_archive_is_read_as_it_was_written_to_the_last_digit(folder):
-    read = read_archive(archive_path("one", "laptop", folder))
-    assert read.records == {KEY: record(tensors="sum")}
-    assert torch.equal(read.tensors[f"{KEY}/maps"], torch.arange(6.0).view(2, 3))
-    assert read.rows["value"].tolist() == [1 / 3]
-    assert read.arrays["maps"].dtype == np.uint8
-    assert read.arrays["titles"].tolist() == ["a", "bc"]
+class TestArchive:
+    def test_comes_back_to_the_last_digit(self, folder):
+        read = read_archive(archive_path("one", "laptop", folder))
+        assert read.records == {KEY: record(tensors="sum")}
+        assert torch.equal(read.tensors[f"{KEY}/maps"], torch.arange(6.0).view(2, 3))
+        assert read.rows["value"].tolist() == [1 / 3]
+        assert read.arrays["maps"].dtype == np.uint8
+        assert read.arrays["titles"].tolist() == ["a", "bc"]
 
-
-def test_the_same_results_give_the_same_bytes_and_no_pickle(folder, tmp_path):
-    path = archive_path("one", "laptop", folder)
-    again = archive_path("two", "laptop", tmp_path)
-    write_archive(again, archive())
-    assert path.read_bytes() == again.read_bytes()
-    assert not [name for name in zipfile.ZipFile(path).namelist() if "pkl" in name]
-
-
-def test_kept_results_are_found_by_key(folder):
-    kept = Kept(folder)
-    assert kept.read(KEY).values["per_image"] == [0.1, 0.2, 0.7]
-    assert kept.read("b" * 32) is None
-    assert set(kept.read_all([KEY, "b" * 32])) == {KEY}
-    assert list(kept.read_tensors(KEY)) == ["maps"]
-    assert kept.read_tensors("b" * 32) is None
-    assert kept.fingerprints == {"mnist5k": "f"}
-    assert kept.reports == []
+    def test_same_results_give_the_same_bytes(self, folder, tmp_path):
+        path = archive_path("one", "laptop", folder)
+        again = archive_path("two", "laptop", tmp_path)
+        write_archive(again, archive())
+        assert path.read_bytes() == again.read_bytes()
+        assert not [name for name in zipfile.ZipFile(path).namelist() if "pkl" in name]
 
 
 def truncate(path):
@@ -129,62 +118,68 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_and_foreign_files_are_named_and_ignored(folder, damage):
-    path = archive_path("one", "laptop", folder)
-    damage(path)
-    kept = Kept(folder)
-    assert kept.read(KEY) is None
-    assert len(kept.reports) == 1
-    assert str(path) in kept.reports[0]
-    with pytest.raises(UsageError, match=DAMAGE[damage]):
-        read_archive(path)
+class TestKept:
+    def test_found_by_key(self, folder):
+        kept = Kept(folder)
+        assert kept.read(KEY).values["per_image"] == [0.1, 0.2, 0.7]
+        assert kept.read("b" * 32) is None
+        assert set(kept.read_all([KEY, "b" * 32])) == {KEY}
+        assert list(kept.read_tensors(KEY)) == ["maps"]
+        assert kept.read_tensors("b" * 32) is None
+        assert kept.fingerprints == {"mnist5k": "f"}
+        assert kept.reports == []
 
+    @pytest.mark.parametrize("damage", DAMAGE)
+    def test_damaged_files_are_named_and_ignored(self, folder, damage):
+        path = archive_path("one", "laptop", folder)
+        damage(path)
+        kept = Kept(folder)
+        assert kept.read(KEY) is None
+        assert len(kept.reports) == 1
+        assert str(path) in kept.reports[0]
+        with pytest.raises(UsageError, match=DAMAGE[damage]):
+            read_archive(path)
 
-def test_what_a_damaged_file_should_hold_is_computed_instead(folder, store, here, small, capsys):
-    truncate(archive_path("one", "laptop", folder))
-    table = compute([small()], store=store, kept=Kept(folder), resources=here)
-    assert table["status"].tolist() == ["done"]
-    assert "ignored, what it should hold is computed instead" in capsys.readouterr().out
+    def test_damaged_results_are_computed(self, folder, store, here, small, capsys):
+        truncate(archive_path("one", "laptop", folder))
+        table = compute([small()], store=store, kept=Kept(folder), resources=here)
+        assert table["status"].tolist() == ["done"]
+        assert "ignored, what it should hold is computed instead" in capsys.readouterr().out
 
+    def test_disagreement_names_both(self, folder):
+        other = archive_path("two", "workstation", folder)
+        write_archive(other, archive({KEY: record()}, {}))
+        assert Kept(folder).read(KEY) is not None  # they agree
+        write_archive(other, archive({KEY: record(mean=0.25)}, {}))
+        with pytest.raises(UsageError, match=r"one\.zip and .*two\.zip disagree .*entropy"):
+            Kept(folder).read(KEY)
 
-def test_two_kept_results_that_disagree_are_an_error_that_names_both(folder):
-    other = archive_path("two", "workstation", folder)
-    write_archive(other, archive({KEY: record()}, {}))
-    assert Kept(folder).read(KEY) is not None  # they agree
-    write_archive(other, archive({KEY: record(mean=0.25)}, {}))
-    with pytest.raises(UsageError, match=r"one\.zip and .*two\.zip disagree .*entropy"):
-        Kept(folder).read(KEY)
+    def test_values_of_single_images_by_one_alone(self, folder):
+        short = record()
+        values = {name: value for name, value in short.values.items() if name != "per_image"}
+        assert values != short.values
+        short = dataclasses.replace(short, values=values)
+        write_archive(archive_path("another", "laptop", folder), archive({KEY: short}, {}))
+        assert Kept(folder).read(KEY).values == record().values
+        values["mean"] += 1
+        write_archive(archive_path("another", "laptop", folder), archive({KEY: short}, {}))
+        with pytest.raises(UsageError, match="disagree"):
+            Kept(folder).read(KEY)
 
+    def test_prefers_the_one_with_tensors(self, folder):
+        for name in ("another", "two"):  # before and behind it
+            write_archive(archive_path(name, "laptop", folder), archive({KEY: record()}, {}))
+        assert Kept(folder).read_tensors(KEY) is not None
 
-def test_values_of_single_images_may_be_kept_by_one_alone(folder):
-    short = record()
-    values = {name: value for name, value in short.values.items() if name != "per_image"}
-    assert values != short.values
-    short = dataclasses.replace(short, values=values)
-    write_archive(archive_path("another", "laptop", folder), archive({KEY: short}, {}))
-    assert Kept(folder).read(KEY).values == record().values
-    values["mean"] += 1
-    write_archive(archive_path("another", "laptop", folder), archive({KEY: short}, {}))
-    with pytest.raises(UsageError, match="disagree"):
-        Kept(folder).read(KEY)
-
-
-def test_of_two_that_agree_the_one_with_tensors_is_read(folder):
-    for name in ("another", "two"):  # before and behind it
-        write_archive(archive_path(name, "laptop", folder), archive({KEY: record()}, {}))
-    assert Kept(folder).read_tensors(KEY) is not None
-
-
-def test_the_local_store_goes_before_what_is_kept(folder, store):
-    layers = Layers(store, Kept(folder))
-    assert layers.read(KEY).values["mean"] == 1 / 3
-    assert layers.read_tensors(KEY).keys() == {"maps"}
-    store.write(KEY, record(mean=9.0))
-    assert layers.read(KEY).values["mean"] == 9.0
-    assert layers.read_all([KEY])[KEY].values["mean"] == 9.0
-    assert layers.read_tensors(KEY) is None
-    assert Layers(store, None).read("b" * 32) is None
+    def test_local_store_goes_first(self, folder, store):
+        layers = Layers(store, Kept(folder))
+        assert layers.read(KEY).values["mean"] == 1 / 3
+        assert layers.read_tensors(KEY).keys() == {"maps"}
+        store.write(KEY, record(mean=9.0))
+        assert layers.read(KEY).values["mean"] == 9.0
+        assert layers.read_all([KEY])[KEY].values["mean"] == 9.0
+        assert layers.read_tensors(KEY) is None
+        assert Layers(store, None).read("b" * 32) is None
 
 
 @pytest.fixture
@@ -199,74 +194,78 @@ def kept_unit(tmp_path, store, here, small):
     return units, table, Kept(tmp_path / "kept")
 
 
-def test_compute_reads_what_is_kept_and_writes_nothing(kept_unit, tmp_path, here, monkeypatch):
-    from suite.store import Store
+class TestCompute:
+    def test_reads_what_is_kept(self, kept_unit, tmp_path, here, monkeypatch):
+        from suite.store import Store
 
-    units, table, kept = kept_unit
-    empty = Store(tmp_path / "empty")
-    again = compute(units, store=empty, kept=kept, resources=here)
-    pd.testing.assert_frame_equal(again, table)
-    assert list(empty.folder.iterdir()) == []
-    anew = compute(units[:1], store=empty, kept=kept, resources=here, force=True)
-    assert anew["value"].tolist() == table["value"][:1].tolist()
-    assert list(empty.folder.iterdir()) != []
+        units, table, kept = kept_unit
+        empty = Store(tmp_path / "empty")
+        again = compute(units, store=empty, kept=kept, resources=here)
+        pd.testing.assert_frame_equal(again, table)
+        assert list(empty.folder.iterdir()) == []
+        anew = compute(units[:1], store=empty, kept=kept, resources=here, force=True)
+        assert anew["value"].tolist() == table["value"][:1].tolist()
+        assert list(empty.folder.iterdir()) != []
 
+    def test_further_measurement_trains_again(self, kept_unit, tmp_path, here, small):
+        from suite.store import Store
 
-def test_a_further_measurement_of_a_kept_network_trains_it_again(kept_unit, tmp_path, here, small):
-    from suite.store import Store
+        units, _, kept = kept_unit
+        further = Measurement(training=small(), metric="accuracy", settings={"n_images": 5})
+        empty = Store(tmp_path / "empty")
+        table = compute([*units, further], store=empty, kept=kept, resources=here)
+        assert table["status"].tolist() == ["done"] * 3
 
-    units, _, kept = kept_unit
-    further = Measurement(training=small(), metric="accuracy", settings={"n_images": 5})
-    empty = Store(tmp_path / "empty")
-    table = compute([*units, further], store=empty, kept=kept, resources=here)
-    assert table["status"].tolist() == ["done"] * 3
+    def test_needs_no_data(self, tmp_path, store, here, small, monkeypatch):
+        from suite.errors import DataMissing
+        from suite.runs.execute import keys_of
+        from suite.store import Store
 
-
-def test_kept_results_need_no_data(tmp_path, store, here, small, monkeypatch):
-    from suite.errors import DataMissing
-    from suite.runs.execute import keys_of
-    from suite.store import Store
-
-    monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "no_data"))
-    unit = small(data="fashion_mnist")
-    (key,) = keys_of([unit], {"fashion_mnist": "its fingerprint"})
-    losses = {"losses": [2.0, 1.5]}
-    kept_record = Record({"unit": "training", "seed": 0}, "done", losses, ABOUT)
-    rows = pd.DataFrame({"value": [1.5]})
-    about = {"fingerprints": {"fashion_mnist": "its fingerprint"}}
-    path = archive_path("one", "workstation", tmp_path / "kept")
-    write_archive(path, Archive({key: kept_record}, {}, rows, {}, about))
-    table = compute([unit], store=Store(tmp_path / "s"), kept=Kept(tmp_path / "kept"))
-    assert table["value"].tolist() == [1.5]
-    with pytest.raises(DataMissing, match="fashion_mnist"):
-        compute([small(data="fashion_mnist", seed=1)], store=store, kept=Kept(tmp_path / "kept"))
-
-
-@pytest.mark.parametrize("path", sorted(KEPT_RESULTS.glob("*/*.zip")), ids=str)
-def test_kept_archives_are_sound_and_small(path):
-    archive = read_archive(path)
-    assert path.stat().st_size < 2_000_000
-    table = pd.read_csv(path.with_suffix(".csv"), low_memory=False)  # for people, from the archive
-    assert len(table) == len(archive.rows)
-    numbers = table["value"].to_numpy(float)
-    np.testing.assert_allclose(numbers, archive.rows["value"].to_numpy(float), rtol=1e-5)
+        monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "no_data"))
+        unit = small(data="fashion_mnist")
+        (key,) = keys_of([unit], {"fashion_mnist": "its fingerprint"})
+        losses = {"losses": [2.0, 1.5]}
+        kept_record = Record({"unit": "training", "seed": 0}, "done", losses, ABOUT)
+        rows = pd.DataFrame({"value": [1.5]})
+        about = {"fingerprints": {"fashion_mnist": "its fingerprint"}}
+        path = archive_path("one", "workstation", tmp_path / "kept")
+        write_archive(path, Archive({key: kept_record}, {}, rows, {}, about))
+        table = compute([unit], store=Store(tmp_path / "s"), kept=Kept(tmp_path / "kept"))
+        assert table["value"].tolist() == [1.5]
+        with pytest.raises(DataMissing, match="fashion_mnist"):
+            compute(
+                [small(data="fashion_mnist", seed=1)], store=store, kept=Kept(tmp_path / "kept")
+            )
 
 
-@pytest.mark.parametrize("path", sorted(KEPT_RESULTS.glob("[ld]*top/*.zip")), ids=str)
-def test_what_the_book_shows_by_default_is_kept_whole(path):
-    """Else `make book` would compute what is missing."""
-    chapter = path.stem
-    parameters = notebooks.all_parameters(chapter, notebooks.resolve(chapter, path.parent.name, {}))
-    units = notebooks.units_of(chapter, parameters)
-    archive = read_archive(path)
-    keys = keys_of(units, archive.provenance["fingerprints"])
-    assert [unit for unit, key in zip(units, keys) if key not in archive.records] == []
+class TestArchivesOfTheProject:
+    @pytest.mark.parametrize("path", sorted(KEPT_RESULTS.glob("*/*.zip")), ids=str)
+    def test_are_sound_and_small(self, path):
+        archive = read_archive(path)
+        assert path.stat().st_size < 2_000_000
+        table = pd.read_csv(
+            path.with_suffix(".csv"), low_memory=False
+        )  # for people, from the archive
+        assert len(table) == len(archive.rows)
+        numbers = table["value"].to_numpy(float)
+        np.testing.assert_allclose(numbers, archive.rows["value"].to_numpy(float), rtol=1e-5)
 
+    @pytest.mark.parametrize("path", sorted(KEPT_RESULTS.glob("[ld]*top/*.zip")), ids=str)
+    def test_are_whole_by_default(self, path):
+        """Else `make book` would compute what is missing."""
+        chapter = path.stem
+        parameters = notebooks.all_parameters(
+            chapter, notebooks.resolve(chapter, path.parent.name, {})
+        )
+        units = notebooks.units_of(chapter, parameters)
+        archive = read_archive(path)
+        keys = keys_of(units, archive.provenance["fingerprints"])
+        assert [unit for unit, key in zip(units, keys) if key not in archive.records] == []
 
-def test_no_photographs_are_kept():
-    photographs = ("imagenet", "cifar")
-    for archive in Kept(None).archives.values():
-        keys = [name.partition("/")[0] for name in archive.tensors if name.endswith("/images")]
-        names = [str(archive.records[key].unit["training"]["data"]) for key in keys]
-        names += [name for name in archive.arrays if name.endswith("|images")]
-        assert not [name for name in names if any(word in name for word in photographs)]
+    def test_hold_no_photographs(self):
+        photographs = ("imagenet", "cifar")
+        for archive in Kept(None).archives.values():
+            keys = [name.partition("/")[0] for name in archive.tensors if name.endswith("/images")]
+            names = [str(archive.records[key].unit["training"]["data"]) for key in keys]
+            names += [name for name in archive.arrays if name.endswith("|images")]
+            assert not [name for name in names if any(word in name for word in photographs)]

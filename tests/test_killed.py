@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -69,28 +67,26 @@ UNITS = 6
 class Runs:
     """Starts runs, kills them and waits for them."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process):
         self.process = process
-        self.started: list[int] = []
+        self.started = []
 
-    def start(self, folder: Path, jobs: int = 1) -> int:
+    def start(self, folder, jobs=1):
         self.started.append(self._ask(f"start {folder} {jobs}"))
         return self.started[-1]
 
-    def wait(self, run: int) -> int:
+    def wait(self, run):
         self.started.remove(run)
         return self._ask(f"wait {run}")
 
-    def _ask(self, order: str) -> int:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+    def _ask(self, order):
         self.process.stdin.write(order + "\n")
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(tmp_path_factory):
     script = tmp_path_factory.mktemp("script") / "grid.py"
     script.write_text(SCRIPT)
     with subprocess.Popen(
@@ -112,99 +108,95 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(runs, tmp_path_factory):
     """Return the store of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert runs.wait(runs.start(folder)) == 0
     return folder
 
 
-def results(folder: Path) -> dict[str, str]:
+def results(folder):
     """Return all that is in a store, but when and where it was computed."""
     store = Store(folder)
     found = {}
     for path in folder.glob("??/*.json"):
         record = store.read(path.stem)
-        assert record is not None
         found[path.stem] = json.dumps([record.unit, record.status, record.values, record.tensors])
     assert store.reports == []
     return found
 
 
-def records(folder: Path) -> dict[str, int]:
+def records(folder):
     return {path.stem: path.stat().st_mtime_ns for path in folder.glob("??/*.json")}
 
 
-def checkpoints(folder: Path) -> set[str]:
+def checkpoints(folder):
     return {path.stem for path in folder.glob("??/*.checkpoint")}
 
 
-def resumed(folder: Path, name: str) -> bool:
+def resumed(folder, name):
     record = Store(folder).read(name)
-    assert record is not None
     return bool(record.provenance["resumed"])
 
 
-def ended(run: int) -> bool:
+def ended(run):
     return psutil.Process(run).status() == psutil.STATUS_ZOMBIE
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(holds, seconds=60.0):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_killed_at_random_moments(seed: int, runs: Runs, undisturbed: Path, tmp_path: Path) -> None:
-    draw = random.Random(seed)
-    folder = tmp_path / "store"
-    begun: set[str] = set()
-    stored: dict[str, int] = {}
-    kills = 0
-    while kills < 10:
-        run = runs.start(folder)
-        if kills % 2:  # every other one in the middle of a training that was checkpointed
-            wait_until(lambda run=run: checkpoints(folder) or ended(run))
-        time.sleep(draw.uniform(0, 0.2))
-        os.killpg(run, signal.SIGKILL)
-        if runs.wait(run) == 0:
-            break
-        kills += 1
-        now = records(folder)
-        assert now.items() >= stored.items(), "a stored unit was computed again"
-        stored = now
-        begun |= checkpoints(folder) - stored.keys()
-    assert runs.wait(runs.start(folder)) == 0
+class TestKilled:
+    @pytest.mark.parametrize("seed", range(2))
+    def test_at_random_moments(self, seed, runs, undisturbed, tmp_path):
+        draw = random.Random(seed)
+        folder = tmp_path / "store"
+        begun = set()
+        stored = {}
+        kills = 0
+        while kills < 10:
+            run = runs.start(folder)
+            if kills % 2:  # every other one in the middle of a training that was checkpointed
+                wait_until(lambda run=run: checkpoints(folder) or ended(run))
+            time.sleep(draw.uniform(0, 0.2))
+            os.killpg(run, signal.SIGKILL)
+            if runs.wait(run) == 0:
+                break
+            kills += 1
+            now = records(folder)
+            assert now.items() >= stored.items(), "a stored unit was computed again"
+            stored = now
+            begun |= checkpoints(folder) - stored.keys()
+        assert runs.wait(runs.start(folder)) == 0
 
-    assert kills >= 2
-    assert results(folder) == results(undisturbed)
-    assert len(results(folder)) == UNITS
-    assert records(folder).items() >= stored.items(), "a stored unit was computed again"
-    assert begun
-    assert all(resumed(folder, name) for name in begun)
-    assert not any(resumed(undisturbed, name) for name in begun)
+        assert kills >= 2
+        assert results(folder) == results(undisturbed)
+        assert len(results(folder)) == UNITS
+        assert records(folder).items() >= stored.items(), "a stored unit was computed again"
+        assert begun
+        assert all(resumed(folder, name) for name in begun)
+        assert not any(resumed(undisturbed, name) for name in begun)
 
-
-def test_workers_end_when_their_parent_is_killed(
-    runs: Runs, undisturbed: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "store"
-    run = runs.start(folder, jobs=2)
-    wait_until(lambda: checkpoints(folder))
-    workers = psutil.Process(run).children(recursive=True)
-    assert len(workers) >= 2
-    os.kill(run, signal.SIGKILL)
-    assert runs.wait(run) == -signal.SIGKILL
-    again = runs.start(folder)  # for a moment the orphans work beside it
-    _, alive = psutil.wait_procs(workers, timeout=15)
-    assert alive == [], "workers outlive their parent"
-    assert runs.wait(again) == 0
-    assert results(folder) == results(undisturbed)
+    def test_workers_end_with_their_parent(self, runs, undisturbed, tmp_path):
+        folder = tmp_path / "store"
+        run = runs.start(folder, jobs=2)
+        wait_until(lambda: checkpoints(folder))
+        workers = psutil.Process(run).children(recursive=True)
+        assert len(workers) >= 2
+        os.kill(run, signal.SIGKILL)
+        assert runs.wait(run) == -signal.SIGKILL
+        again = runs.start(folder)  # for a moment the orphans work beside it
+        _, alive = psutil.wait_procs(workers, timeout=15)
+        assert alive == [], "workers outlive their parent"
+        assert runs.wait(again) == 0
+        assert results(folder) == results(undisturbed)
 
 
-def test_two_runs_share_a_store(runs: Runs, undisturbed: Path, tmp_path: Path) -> None:
+def test_two_runs_share_a_store(runs, undisturbed, tmp_path):
     folder = tmp_path / "store"
     both = [runs.start(folder), runs.start(folder)]
     assert [runs.wait(run) for run in both] == [0, 0]

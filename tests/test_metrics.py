@@ -6,13 +6,12 @@ from torch import nn
 
 from suite.errors import UsageError
 from suite.metrics import (
-    CHUNK_BYTES,
+    chunks,
     entropy,
     faithfulness_estimate,
     inverted,
     local_lipschitz_estimate,
     max_sensitivity,
-    patch_effects,
     pixel_effects,
 )
 from suite.metrics.chunks import chunk_size
@@ -26,248 +25,178 @@ def test_inverted_mirrors_each_image_in_its_own_range():
     assert torch.equal(inverted(images), expected)
 
 
-@pytest.mark.parametrize("score", ["probability", "logit"])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_pixel_effects_agree_with_a_double_loop(score, channels):
-    model = build_network("lenet5", (channels, 12, 12), 3, options={}, seed=2).double().eval()
-    images = random_images(3, channels, 12, 12)
-    effects = pixel_effects(model, images, LABELS, score=score)
-    assert effects.shape == (3, 144)
-    for b in range(3):
-        for i in range(0, 144, 13):
-            changed = images[b].clone()
-            row, column = divmod(i, 12)
-            low, high = images[b].min(), images[b].max()
-            changed[:, row, column] = low + high - images[b][:, row, column]
-            with torch.no_grad():
-                after, before = model(torch.stack([changed, images[b]]))
-            if score == "probability":
-                after, before = after.softmax(0), before.softmax(0)
-            expected = after[LABELS[b]] - before[LABELS[b]]
-            torch.testing.assert_close(effects[b, i], expected, rtol=1e-9, atol=1e-12)
+class TestFaithfulness:
+    def test_of_squares(self):
+        model, images = linear_network(16), random_images(3, 1, 4, 4)
+        change = (inverted(images) - images).flatten(1)
+        maps = (change * model[1].weight[LABELS].detach()).view(3, 1, 4, 4)
+        effects = pixel_effects(model, images, LABELS, patch=2, score="logit")
+        estimate = faithfulness_estimate(maps, effects, patch=2)
+        torch.testing.assert_close(estimate, torch.ones(3, dtype=torch.float64))
+
+    def test_of_the_effects_is_one(self):
+        effects = random_images(3, 16) - 0.5
+        maps = effects.view(3, 1, 4, 4)
+        ones = torch.ones(3, dtype=torch.float64)
+        torch.testing.assert_close(faithfulness_estimate(maps, effects), ones)
+        torch.testing.assert_close(faithfulness_estimate(-maps, effects), -ones)
+        torch.testing.assert_close(faithfulness_estimate(2 * maps + 7, effects), ones)
+
+    def test_is_the_correlation(self):
+        maps, effects = random_images(3, 2, 4, 4, seed=3), random_images(3, 16, seed=4)
+        values = faithfulness_estimate(maps, effects)
+        for b in range(3):
+            pair = torch.stack([maps[b].sum(0).flatten(), effects[b]])
+            torch.testing.assert_close(values[b], torch.corrcoef(pair)[0, 1])
+
+    def test_is_undefined_for_constants(self):
+        maps, effects = random_images(2, 1, 2, 2), random_images(2, 4, seed=1)
+        assert faithfulness_estimate(torch.zeros_like(maps), effects).isnan().all()
+        assert faithfulness_estimate(maps, torch.zeros_like(effects)).isnan().all()
+
+    def test_refuses_other_numbers_of_pixels(self):
+        with pytest.raises(ValueError, match=r"maps: expected \(2, 9\) .* got \(2, 4\)"):
+            faithfulness_estimate(random_images(2, 1, 2, 2), random_images(2, 9))
 
 
-def test_effects_on_a_logit_of_a_linear_network_have_a_closed_form():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    effects = pixel_effects(model, images, LABELS, score="logit")
-    change = (inverted(images) - images).flatten(1)
-    torch.testing.assert_close(effects, change * model[1].weight[LABELS].detach())
-
-
-def test_effects_on_a_probability_of_a_linear_network_have_a_closed_form():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    effects = pixel_effects(model, images, LABELS)
-    weight, logits = model[1].weight.detach(), model(images).detach()
-    change = (inverted(images) - images).flatten(1)
-    after = logits[:, None] + change[:, :, None] * weight.T  # (B, P, classes)
-    own = torch.arange(3)
-    expected = after.softmax(2)[own, :, LABELS] - logits.softmax(1)[own, LABELS][:, None]
-    torch.testing.assert_close(effects, expected)
-
-
-def test_confidence_has_the_effects_that_a_probability_near_1_loses():
-    images, labels = random_images(3, 1, 4, 4).float(), torch.zeros(3, dtype=torch.int64)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-    with torch.no_grad():
-        model[1].bias.copy_(torch.tensor([60.0, 0.0, 0.0]))
-    assert not pixel_effects(model, images, labels).any()
-    effects = pixel_effects(model, images, labels, score="confidence")
-    assert (effects != 0).all()
-
-    def lacks(inputs):
-        logits = model(inputs).detach().double()
-        return (logits[:, 1:] - logits[:, :1]).exp().sum(1)  # 1 - p, where p is almost 1
-
-    for b in range(3):
-        changed = images[b].flatten().repeat(16, 1)
-        changed[range(16), range(16)] = inverted(images[b : b + 1]).flatten()
-        expected = lacks(images[b : b + 1]) - lacks(changed.view(16, 1, 4, 4))
-        torch.testing.assert_close(effects[b], expected, rtol=1e-2, atol=0)
-
-
-def test_confidence_and_probability_agree_where_the_network_is_unsure():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    unsure = pixel_effects(model, images, LABELS, score="probability")
-    torch.testing.assert_close(pixel_effects(model, images, LABELS, score="confidence"), unsure)
-
-
-def test_a_faithful_map_of_squares_is_one_that_sums_to_their_effects():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    change = (inverted(images) - images).flatten(1)
-    maps = (change * model[1].weight[LABELS].detach()).view(3, 1, 4, 4)
-    effects = patch_effects(model, images, LABELS, patch=2, score="logit")
-    estimate = faithfulness_estimate(maps, effects, patch=2)
-    torch.testing.assert_close(estimate, torch.ones(3, dtype=torch.float64))
-
-
-def test_other_perturbations_can_be_given():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    effects = pixel_effects(model, images, LABELS, score="logit", perturb=torch.zeros_like)
-    expected = -images.flatten(1) * model[1].weight[LABELS].detach()
-    torch.testing.assert_close(effects, expected)
-
-
-def test_a_pixel_that_does_not_change_has_no_effect_and_costs_no_forward_pass():
-    images = random_images(2, 1, 4, 4)
-    images[0, 0, 0, :3] = 0
-    images[1] = 0
-    model = Recorder(linear_network(16))
-    effects = pixel_effects(model, images, LABELS[:2], perturb=torch.zeros_like)
-    assert torch.equal(effects[0] == 0, images[0].flatten() == 0)
-    assert not effects[1].any()
-    assert sum(model.batches) == (1 + 13) + 1
-
-
-def test_a_pixel_that_changes_in_one_of_its_channels_has_an_effect():
-    images = random_images(1, 2, 2, 2)
-    images[:, 0] = 0
-    model = linear_network(8)
-    options = {"score": "logit", "perturb": torch.zeros_like}
-    effects = pixel_effects(model, images, LABELS[:1], **options)
-    weight = model[1].weight[2].detach().view(2, 4)
-    torch.testing.assert_close(effects[0], -images[0, 1].flatten() * weight[1])
-
-
-@pytest.mark.parametrize("max_bytes", [1, 5 * 16 * 8, 10**9])
-def test_chunks_do_not_change_the_effects(max_bytes):
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    expected = pixel_effects(model, images, LABELS)
-    effects = pixel_effects(model, images, LABELS, max_bytes=max_bytes)
-    torch.testing.assert_close(effects, expected, rtol=1e-12, atol=1e-15)
-
-
-def test_effects_of_an_image_do_not_depend_on_the_batch():
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    together = pixel_effects(model, images, LABELS)
-    alone = [pixel_effects(model, images[b : b + 1], LABELS[b : b + 1]) for b in range(3)]
-    assert torch.equal(together, torch.cat(alone))
-
-
-def test_unknown_score_names_the_nearest():
-    with pytest.raises(UsageError, match=r"unknown score 'logits': did you mean 'logit'\?"):
-        pixel_effects(linear_network(16), random_images(1, 1, 4, 4), LABELS[:1], score="logits")
-
-
-def test_faithfulness_of_the_effects_themselves_is_one():
-    effects = random_images(3, 16) - 0.5
-    maps = effects.view(3, 1, 4, 4)
-    ones = torch.ones(3, dtype=torch.float64)
-    torch.testing.assert_close(faithfulness_estimate(maps, effects), ones)
-    torch.testing.assert_close(faithfulness_estimate(-maps, effects), -ones)
-    torch.testing.assert_close(faithfulness_estimate(2 * maps + 7, effects), ones)
-
-
-def test_faithfulness_is_the_correlation_coefficient():
-    maps, effects = random_images(3, 2, 4, 4, seed=3), random_images(3, 16, seed=4)
-    values = faithfulness_estimate(maps, effects)
-    for b in range(3):
-        pair = torch.stack([maps[b].sum(0).flatten(), effects[b]])
-        torch.testing.assert_close(values[b], torch.corrcoef(pair)[0, 1])
-
-
-@pytest.mark.parametrize("score", ["probability", "logit"])
-def test_faithfulness_of_gradient_times_change_in_a_linear_network(score):
-    """The logit's effects are exactly that map; those on the probability only nearly so."""
-    model, images = linear_network(16), random_images(3, 1, 4, 4)
-    change = (inverted(images) - images).flatten(1)
-    maps = (change * model[1].weight[LABELS].detach()).view(3, 1, 4, 4)
-    values = faithfulness_estimate(maps, pixel_effects(model, images, LABELS, score=score))
-    if score == "logit":
-        torch.testing.assert_close(values, torch.ones_like(values))
-    else:
-        assert ((values > 0.3) & (values < 0.9999)).all()
-
-
-def test_faithfulness_is_undefined_for_constant_maps_or_effects():
-    maps, effects = random_images(2, 1, 2, 2), random_images(2, 4, seed=1)
-    assert faithfulness_estimate(torch.zeros_like(maps), effects).isnan().all()
-    assert faithfulness_estimate(maps, torch.zeros_like(effects)).isnan().all()
-
-
-def test_faithfulness_names_numbers_of_pixels_that_differ():
-    with pytest.raises(ValueError, match=r"maps: expected \(2, 9\) .* got \(2, 4\)"):
-        faithfulness_estimate(random_images(2, 1, 2, 2), random_images(2, 9))
-
-
-def test_entropy_of_a_uniform_map_is_the_logarithm_of_its_pixels():
-    values = entropy(torch.full((2, 1, 4, 5), -0.3, dtype=torch.float64))
-    torch.testing.assert_close(values, torch.full((2,), math.log(20), dtype=torch.float64))
-
-
-def test_entropy_of_one_pixel_is_zero():
-    maps = torch.zeros(1, 1, 4, 5)
-    maps[0, 0, 2, 3] = -7
-    assert entropy(maps).item() == 0
-
-
-def test_entropy_of_shares_of_a_quarter_and_three_quarters():
-    expected = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
-    assert entropy(torch.tensor([[[[1.0, -3.0]]]])).item() == pytest.approx(expected, rel=1e-6)
-
-
-def test_entropy_sums_channels_before_the_absolute_value():
-    maps = torch.tensor([[[[1.0, 2.0]], [[-1.0, 2.0]]]])
-    assert entropy(maps).item() == 0
-
-
-def test_entropy_of_a_zero_map_is_undefined():
-    assert entropy(torch.zeros(1, 1, 2, 2)).isnan().all()
-
-
-@pytest.mark.parametrize("side", [8, 28, 64])
-def test_no_batch_is_larger_than_max_bytes_whatever_the_number_of_pixels(side):
-    images = random_images(1, 1, side, side, dtype=torch.float32)
-    model = Recorder(nn.Sequential(nn.Flatten(), nn.Linear(side * side, 3)).eval())
-    options = {"max_bytes": 2**15, "generator": generator(), "n_samples": 150}
-    maps_of = lambda x, class_index: model(x)  # noqa: E731
-    pixel_effects(model, images, LABELS[:1], max_bytes=2**15)
-    local_lipschitz_estimate(maps_of, images, LABELS[:1], **options)
-    max_sensitivity(maps_of, images, LABELS[:1], **options)
-    image_bytes = 4 * side * side
-    assert model.largest_bytes <= 2**15
-    assert model.largest_bytes > 2**15 - image_bytes
-
-
-def test_default_chunks_hold_at_most_half_a_mebibyte():
-    images = random_images(1, 3, 32, 32, dtype=torch.float32)
-    assert CHUNK_BYTES == 2**19
-    assert chunk_size(images, CHUNK_BYTES) == 42
-
-
-def test_a_chunk_has_at_least_one_image():
-    assert chunk_size(random_images(1, 1, 28, 28), 1) == 1
-
-
-def test_max_bytes_that_is_not_positive_is_named():
-    with pytest.raises(ValueError, match="max_bytes: expected a positive number of bytes, got 0"):
-        chunk_size(random_images(1, 1, 2, 2), 0)
-
-
-@pytest.mark.parametrize("max_bytes", [1, CHUNK_BYTES])
-@pytest.mark.parametrize("score", ["logit", "probability"])
-def test_patch_effects_change_one_square_at_a_time(score, max_bytes):
-    model, images = linear_network(2 * 4 * 6), random_images(3, 2, 4, 6)
-    effects = patch_effects(model, images, LABELS, patch=2, score=score, max_bytes=max_bytes)
-    assert effects.shape == (3, 6)
-    mirrored = inverted(images)
-    for square in range(6):
-        top, left = 2 * (square // 3), 2 * (square % 3)
-        changed = images.clone()
-        place = (..., slice(top, top + 2), slice(left, left + 2))
-        changed[place] = mirrored[place]
-        outputs = [model(x) if score == "logit" else model(x).softmax(1) for x in (changed, images)]
-        expected = (outputs[0] - outputs[1]).gather(1, LABELS[:, None])[:, 0]
-        torch.testing.assert_close(effects[:, square], expected.detach())
-
-
-def test_squares_of_one_pixel_are_pixels():
-    model, images = linear_network(12), random_images(3, 1, 3, 4)
-    torch.testing.assert_close(
-        patch_effects(model, images, LABELS, patch=1), pixel_effects(model, images, LABELS)
+class TestEntropy:
+    @pytest.mark.parametrize(
+        ("channels", "expected"),
+        [
+            ([[-0.3] * 20], math.log(20)),
+            ([[0.0, -7.0, 0.0]], 0),
+            ([[1.0, -3.0]], -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))),
+            ([[1.0, 2.0], [-1.0, 2.0]], 0),  # channels are summed before the absolute value
+            ([[0.0, 0.0]], math.nan),
+        ],
     )
+    def test_of_a_map(self, channels, expected):
+        found = entropy(torch.tensor(channels, dtype=torch.float64)[None, :, None])
+        assert found.item() == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
-@pytest.mark.parametrize("patch", [0, 5])
-def test_squares_must_tile_the_image(patch):
-    with pytest.raises(ValueError, match=f"patch: expected a divisor of 3 and 4, got {patch}"):
-        patch_effects(linear_network(12), random_images(3, 1, 3, 4), LABELS, patch=patch)
+class TestChunks:
+    @pytest.mark.parametrize("side", [8, 28, 64])
+    def test_no_batch_is_larger(self, side, monkeypatch):
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", 2**15)
+        images = random_images(1, 1, side, side, dtype=torch.float32)
+        model = Recorder(nn.Sequential(nn.Flatten(), nn.Linear(side * side, 3)).eval())
+        options = {"generator": generator(), "n_samples": 150}
+        maps_of = lambda x, class_index: model(x)  # noqa: E731
+        pixel_effects(model, images, LABELS[:1])
+        local_lipschitz_estimate(maps_of, images, LABELS[:1], **options)
+        max_sensitivity(maps_of, images, LABELS[:1], **options)
+        image_bytes = 4 * side * side
+        assert model.largest_bytes <= 2**15
+        assert model.largest_bytes > 2**15 - image_bytes
+
+    def test_default_size(self):
+        assert chunk_size(random_images(1, 3, 32, 32, dtype=torch.float32)) == 42
+        assert chunk_size(random_images(1, 1, 999, 999)) == 1
+
+
+class TestPixelEffects:
+    @pytest.mark.parametrize("score", ["probability", "logit"])
+    @pytest.mark.parametrize("channels", [1, 3])
+    def test_agree_with_a_double_loop(self, score, channels):
+        model = build_network("lenet5", (channels, 12, 12), 3, options={}, seed=2).double().eval()
+        images = random_images(3, channels, 12, 12)
+        effects = pixel_effects(model, images, LABELS, score=score)
+        assert effects.shape == (3, 144)
+        for b in range(3):
+            for i in range(0, 144, 13):
+                changed = images[b].clone()
+                row, column = divmod(i, 12)
+                low, high = images[b].min(), images[b].max()
+                changed[:, row, column] = low + high - images[b][:, row, column]
+                with torch.no_grad():
+                    after, before = model(torch.stack([changed, images[b]]))
+                if score == "probability":
+                    after, before = after.softmax(0), before.softmax(0)
+                expected = after[LABELS[b]] - before[LABELS[b]]
+                torch.testing.assert_close(effects[b, i], expected, rtol=1e-9, atol=1e-12)
+
+    def test_confidence_where_the_network_is_sure(self):
+        images, labels = random_images(3, 1, 4, 4).float(), torch.zeros(3, dtype=torch.int64)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+        with torch.no_grad():
+            model[1].bias.copy_(torch.tensor([60.0, 0.0, 0.0]))
+        assert not pixel_effects(model, images, labels).any()
+        effects = pixel_effects(model, images, labels, score="confidence")
+        assert (effects != 0).all()
+
+        def lacks(inputs):
+            logits = model(inputs).detach().double()
+            return (logits[:, 1:] - logits[:, :1]).exp().sum(1)  # 1 - p, where p is almost 1
+
+        for b in range(3):
+            changed = images[b].flatten().repeat(16, 1)
+            changed[range(16), range(16)] = inverted(images[b : b + 1]).flatten()
+            expected = lacks(images[b : b + 1]) - lacks(changed.view(16, 1, 4, 4))
+            torch.testing.assert_close(effects[b], expected, rtol=1e-2, atol=0)
+
+    def test_confidence_where_it_is_unsure(self):
+        model, images = linear_network(16), random_images(3, 1, 4, 4)
+        unsure = pixel_effects(model, images, LABELS, score="probability")
+        torch.testing.assert_close(pixel_effects(model, images, LABELS, score="confidence"), unsure)
+
+    def test_other_perturbations(self):
+        model, images = linear_network(16), random_images(3, 1, 4, 4)
+        effects = pixel_effects(model, images, LABELS, score="logit", perturb=torch.zeros_like)
+        expected = -images.flatten(1) * model[1].weight[LABELS].detach()
+        torch.testing.assert_close(effects, expected)
+
+    def test_unchanged_pixel_costs_no_pass(self):
+        images = random_images(2, 1, 4, 4)
+        images[0, 0, 0, :3] = 0
+        images[1] = 0
+        model = Recorder(linear_network(16))
+        effects = pixel_effects(model, images, LABELS[:2], perturb=torch.zeros_like)
+        assert torch.equal(effects[0] == 0, images[0].flatten() == 0)
+        assert not effects[1].any()
+        assert sum(model.batches) == (1 + 13) + 1
+
+    def test_change_of_one_channel(self):
+        images = random_images(1, 2, 2, 2)
+        images[:, 0] = 0
+        model = linear_network(8)
+        options = {"score": "logit", "perturb": torch.zeros_like}
+        effects = pixel_effects(model, images, LABELS[:1], **options)
+        weight = model[1].weight[2].detach().view(2, 4)
+        torch.testing.assert_close(effects[0], -images[0, 1].flatten() * weight[1])
+
+    @pytest.mark.parametrize("chunk", [1, 5 * 16 * 8, 10**9])
+    def test_chunks_change_nothing(self, chunk, monkeypatch):
+        model, images = linear_network(16), random_images(3, 1, 4, 4)
+        expected = pixel_effects(model, images, LABELS)
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk)
+        effects = pixel_effects(model, images, LABELS)
+        torch.testing.assert_close(effects, expected, rtol=1e-12, atol=1e-15)
+
+    def test_unknown_score(self):
+        with pytest.raises(UsageError, match=r"unknown score 'logits': did you mean 'logit'\?"):
+            pixel_effects(linear_network(16), random_images(1, 1, 4, 4), LABELS[:1], score="logits")
+
+    @pytest.mark.parametrize("chunk", [1, chunks.CHUNK_BYTES])
+    @pytest.mark.parametrize("score", ["logit", "probability"])
+    def test_of_squares(self, score, chunk, monkeypatch):
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk)
+        model, images = linear_network(2 * 4 * 6), random_images(3, 2, 4, 6)
+        effects = pixel_effects(model, images, LABELS, patch=2, score=score)
+        assert effects.shape == (3, 6)
+        mirrored = inverted(images)
+        for square in range(6):
+            top, left = 2 * (square // 3), 2 * (square % 3)
+            changed = images.clone()
+            place = (..., slice(top, top + 2), slice(left, left + 2))
+            changed[place] = mirrored[place]
+            outputs = [
+                model(x) if score == "logit" else model(x).softmax(1) for x in (changed, images)
+            ]
+            expected = (outputs[0] - outputs[1]).gather(1, LABELS[:, None])[:, 0]
+            torch.testing.assert_close(effects[:, square], expected.detach())
+
+    @pytest.mark.parametrize("patch", [0, 5])
+    def test_squares_must_tile_the_image(self, patch):
+        with pytest.raises(ValueError, match=f"patch: expected a divisor of 3 and 4, got {patch}"):
+            pixel_effects(linear_network(12), random_images(3, 1, 3, 4), LABELS, patch=patch)

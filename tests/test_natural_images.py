@@ -2,8 +2,6 @@
 
 import functools
 import io
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,40 +18,40 @@ BOX = (160, 50, 201, 100)  # x1, y1, x2, y2 of an object
 
 
 @pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     data.loading._load.cache_clear()
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
     return tmp_path
 
 
-def save(path: Path, grey: int) -> None:
+def save(path, grey):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(jpeg(grey))
 
 
 @functools.cache
-def jpeg(grey: int) -> bytes:
+def jpeg(grey):
     buffer = io.BytesIO()
     Image.new("RGB", (WIDTH, HEIGHT), (grey, grey, grey)).save(buffer, "JPEG")
     return buffer.getvalue()
 
 
-def boxed(off: int, on: int, box: tuple[int, int, int, int] = BOX) -> np.ndarray:
+def boxed(off, on, box=BOX):
     values = np.full((HEIGHT, WIDTH), off, dtype=np.uint8)
     values[box[1] : box[3], box[0] : box[2]] = on
     return values
 
 
-def mask_of(box: tuple[int, int, int, int]) -> torch.Tensor:
+def mask_of(box):
     mask = torch.zeros(224, 224, dtype=torch.bool)
     mask[box[1] - TOP : box[3] - TOP, box[0] - LEFT : box[2] - LEFT] = True
     return mask
 
 
-def write_cub(root: Path) -> Path:
+def write_cub(root):
     """Write four birds of two species; half of the annotators marked a strip beside each."""
     folder = root / "CUB_200_2011"
-    rows: dict[str, list[str]] = {"images": [], "image_class_labels": [], "train_test_split": []}
+    rows = {"images": [], "image_class_labels": [], "train_test_split": []}
     names = ["001.Black_footed_Albatross", "002.Laysan_Albatross"]
     for number in range(1, 9):
         species, is_training = (number - 1) // 4, number % 2
@@ -76,7 +74,7 @@ def write_cub(root: Path) -> Path:
     return folder / "image_class_labels.txt"
 
 
-def write_waterbirds(root: Path) -> Path:
+def write_waterbirds(root):
     """Write the birds of `write_cub` again, on other backgrounds, in another order."""
     birds = (root / "CUB_200_2011" / "images.txt").read_text().split()[1::2]
     folder = root / "waterbird_complete95_forest2water2"
@@ -88,85 +86,42 @@ def write_waterbirds(root: Path) -> Path:
     return folder / "metadata.csv"
 
 
-def write_birds(root: Path) -> Path:
+def write_birds(root):
     write_cub(root)
     return write_waterbirds(root)
 
 
-WRITE: dict[str, Callable[[Path], Path]] = {"cub": write_cub, "cub_on_waterbirds": write_birds}
+WRITE = {"cub": write_cub, "cub_on_waterbirds": write_birds}
 
 
-def greys(split: data.Split) -> list[int]:
+def greys(split):
     assert (split.images.flatten(1) == split.images[:, :1, :1, :1].flatten(1)).all()
     return split.images[:, 0, 0, 0].tolist()
 
 
-def test_cub_has_species_and_what_most_annotators_marked(root: Path) -> None:
-    write_cub(root)
-    loaded = load_data("cub")
-    assert loaded.shape == image_shape("cub") == (3, 224, 224)
-    assert loaded.classes == ("Black footed Albatross", "Laysan Albatross")
-    assert greys(loaded.train) == [25, 125, 75, 175]  # numbers 1, 5, 3, 7: round the classes
-    assert greys(loaded.test) == [50, 150, 100, 200]
-    for split in (loaded.train, loaded.test):
-        assert split.labels.tolist() == [0, 1, 0, 1]
-        assert split.masks is not None
-        assert torch.equal(split.masks, mask_of(BOX).expand(4, 224, 224))
+class TestCubOnWaterbirds:
+    def test_shows_the_test_images_in_order(self, root):
+        write_birds(root)
+        plain, shifted = load_data("cub"), load_data("cub_on_waterbirds")
+        assert shifted.classes == plain.classes
+        assert len(shifted.train.images) == 0
+        assert torch.equal(shifted.test.labels, plain.test.labels)
+        assert torch.equal(shifted.test.masks, plain.test.masks)
+        assert greys(shifted.test) == [255 - grey for grey in greys(plain.test)]
+        assert shifted.fingerprint != plain.fingerprint
 
-
-def test_waterbirds_show_the_test_images_of_cub_in_their_order(root: Path) -> None:
-    write_birds(root)
-    plain, shifted = load_data("cub"), load_data("cub_on_waterbirds")
-    assert shifted.classes == plain.classes
-    assert len(shifted.train.images) == 0
-    assert torch.equal(shifted.test.labels, plain.test.labels)
-    assert torch.equal(shifted.test.masks, plain.test.masks)
-    assert greys(shifted.test) == [255 - grey for grey in greys(plain.test)]
-    assert shifted.fingerprint != plain.fingerprint
-
-
-def test_a_bird_without_background_is_named(root: Path) -> None:
-    table = write_birds(root)
-    lines = table.read_text().splitlines()
-    table.write_text("\n".join(line for line in lines if "Bird_0006" not in line))
-    with pytest.raises(UsageError, match=r"metadata\.csv: .* got no 002\.Laysan.*/Bird_0006_6.jpg"):
-        load_data("cub_on_waterbirds")
-
-
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        (file, damage)
-        for file in ("images", "image_class_labels", "train_test_split", "classes")
-        for damage in ("first line", "word", "column", "twice")
-        if (file, damage) != ("classes", "word")  # a species may have any name
-    ],
-)
-def test_damaged_tables_of_cub_are_told(root: Path, file: str, damage: str) -> None:
-    path = write_cub(root).with_name(f"{file}.txt")
-    lines = path.read_text().splitlines()
-    if damage == "first line":
-        lines = lines[1:]
-    elif damage == "word":
-        lines[1] = "2 x"
-    elif damage == "column":
-        lines = [line.split()[0] for line in lines]
-    else:
-        lines[1] = lines[0]
-    path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(UsageError, match=f"{path.parent}: expected a number and|/x.png: not a"):
-        load_data("cub")
-
-
-def test_masks_of_cub_are_a_download_of_their_own(root: Path) -> None:
-    folder = write_cub(root).parent
-    (folder / "segmentations").rename(folder / "elsewhere")
-    with pytest.raises(DataMissing, match=f"is not at {folder / 'segmentations'} .*w9d68-gec53"):
-        load_data("cub")
+    def test_bird_without_background_is_named(self, root):
+        table = write_birds(root)
+        lines = table.read_text().splitlines()
+        table.write_text("\n".join(line for line in lines if "Bird_0006" not in line))
+        with pytest.raises(
+            UsageError, match=r"metadata\.csv: .* got no 002\.Laysan.*/Bird_0006_6.jpg"
+        ):
+            load_data("cub_on_waterbirds")
 
 
 @pytest.mark.parametrize("name", WRITE)
-def test_a_missing_and_a_damaged_image_are_named(root: Path, name: str) -> None:
+def test_a_missing_and_a_damaged_image_are_named(root, name):
     table = WRITE[name](root)
     folder = table.parent if name == "cub_on_waterbirds" else root
     victim = sorted(path for path in folder.rglob("*.jpg") if "_2.jpg" not in path.name)[0]
@@ -182,25 +137,70 @@ def test_a_missing_and_a_damaged_image_are_named(root: Path, name: str) -> None:
             load_data(name)
 
 
-def test_a_mask_of_another_size_is_told_with_its_image(root: Path) -> None:
-    write_cub(root)
-    mask = next(root.rglob("Bird_0003_3.png"))
-    Image.new("L", (HEIGHT, WIDTH), 255).save(mask)
-    with pytest.raises(UsageError, match=r"Bird_0003_3.jpg: expected a mask .* 512 x 256, got 256"):
-        load_data("cub")
+class TestCub:
+    def test_has_species_and_masks(self, root):
+        write_cub(root)
+        loaded = load_data("cub")
+        assert loaded.shape == image_shape("cub") == (3, 224, 224)
+        assert loaded.classes == ("Black footed Albatross", "Laysan Albatross")
+        assert greys(loaded.train) == [25, 125, 75, 175]  # numbers 1, 5, 3, 7: round the classes
+        assert greys(loaded.test) == [50, 150, 100, 200]
+        for split in (loaded.train, loaded.test):
+            assert split.labels.tolist() == [0, 1, 0, 1]
+            assert torch.equal(split.masks, mask_of(BOX).expand(4, 224, 224))
 
-
-def test_an_image_with_a_mask_is_not_turned(root: Path) -> None:
-    """Masks are drawn on the pixels as they lie in the file, whatever the file says of them."""
-    write_cub(root)
-    exif = Image.Exif()
-    exif[0x0112] = 3  # upside down
-    path = next(root.rglob("Bird_0001_1.jpg"))
-    buffer = io.BytesIO()
-    Image.fromarray(np.repeat(np.arange(256, dtype=np.uint8)[:, None], WIDTH, 1)).save(
-        buffer, "JPEG", exif=exif
+    @pytest.mark.parametrize(
+        ("file", "damage"),
+        [
+            (file, damage)
+            for file in ("images", "image_class_labels", "train_test_split", "classes")
+            for damage in ("first line", "word", "column", "twice")
+            if (file, damage) != ("classes", "word")  # a species may have any name
+        ],
     )
-    path.write_bytes(buffer.getvalue())
-    image = load_data("cub").train.images[0, 0, :, 0].int()
-    assert image[0] < 30
-    assert image[-1] > 220
+    def test_damaged_tables_are_told(self, root, file, damage):
+        path = write_cub(root).with_name(f"{file}.txt")
+        lines = path.read_text().splitlines()
+        if damage == "first line":
+            lines = lines[1:]
+        elif damage == "word":
+            lines[1] = "2 x"
+        elif damage == "column":
+            lines = [line.split()[0] for line in lines]
+        else:
+            lines[1] = lines[0]
+        path.write_text("\n".join(lines) + "\n")
+        with pytest.raises(UsageError, match=f"{path.parent}: expected a number and|/x.png: not a"):
+            load_data("cub")
+
+    def test_masks_are_a_download_of_their_own(self, root):
+        folder = write_cub(root).parent
+        (folder / "segmentations").rename(folder / "elsewhere")
+        with pytest.raises(
+            DataMissing, match=f"is not at {folder / 'segmentations'} .*w9d68-gec53"
+        ):
+            load_data("cub")
+
+    def test_mask_of_another_size_is_told(self, root):
+        write_cub(root)
+        mask = next(root.rglob("Bird_0003_3.png"))
+        Image.new("L", (HEIGHT, WIDTH), 255).save(mask)
+        with pytest.raises(
+            UsageError, match=r"Bird_0003_3.jpg: expected a mask .* 512 x 256, got 256"
+        ):
+            load_data("cub")
+
+    def test_image_with_a_mask_is_not_turned(self, root):
+        """Masks are drawn on the pixels as they lie in the file, whatever the file says of them."""
+        write_cub(root)
+        exif = Image.Exif()
+        exif[0x0112] = 3  # upside down
+        path = next(root.rglob("Bird_0001_1.jpg"))
+        buffer = io.BytesIO()
+        Image.fromarray(np.repeat(np.arange(256, dtype=np.uint8)[:, None], WIDTH, 1)).save(
+            buffer, "JPEG", exif=exif
+        )
+        path.write_bytes(buffer.getvalue())
+        image = load_data("cub").train.images[0, 0, :, 0].int()
+        assert image[0] < 30
+        assert image[-1] > 220

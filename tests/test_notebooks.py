@@ -48,197 +48,189 @@ def run(**values):
     return notebooks.run("sample", values, bar=False)
 
 
-def test_parameters_have_type_default_and_help(chapter):
-    entry = notebooks.parameters("sample")["alpha_min"]
-    assert (entry.default, entry.help) == (100.0, "smallest")
+class TestResolve:
+    def test_parameters_have_default_and_help(self, chapter):
+        entry = notebooks.parameters("sample")["alpha_min"]
+        assert (entry.default, entry.help) == (100.0, "smallest")
 
+    def test_own_profile_is_named_where_it_is_wrong(self, chapter):
+        file = chapter / "profiles" / "sample" / "mine.yml"
+        for text, message in (
+            ("profile: smoke", "mine.yml"),
+            ("", "mine.yml"),
+            ("a: [", "mine.yml"),
+        ):
+            file.write_text(text)
+            with pytest.raises(UsageError, match=message):
+                notebooks.resolve("sample", "mine", {})
+            assert notebooks.resolve("sample", "smoke", {})["n_images"] == 2
 
-def test_a_profile_of_ones_own_is_named_where_it_is_wrong(chapter):
-    file = chapter / "profiles" / "sample" / "mine.yml"
-    for text, message in (("profile: smoke", "mine.yml"), ("", "mine.yml"), ("a: [", "mine.yml")):
-        file.write_text(text)
+    def test_changes_go_before_the_profile(self, chapter):
+        smoke = {"profile": "smoke", "alpha_min": 100.0, "n_images": 2, "seeds": [0]}
+        assert notebooks.resolve("sample", "smoke", {}) == smoke
+        assert notebooks.resolve("sample", "smoke", {"n_images": 3})["n_images"] == 3
+        assert notebooks.resolve("sample", "laptop", {"alpha_min": 1})["alpha_min"] == 1
+
+    @pytest.mark.parametrize(
+        ("chapter_name", "profile", "changes", "message"),
+        [
+            ("smaple", "smoke", {}, "unknown chapter 'smaple': did you mean 'sample'"),
+            ("sample", "laptob", {}, "unknown profile 'laptob': did you mean 'laptop'"),
+            ("sample", "smoke", {"n_image": 3}, "'n_image': did you mean 'n_images'"),
+            ("sample", "smoke", {"n_images": 2.5}, "n_images: expected int like 4, got 2.5"),
+            ("sample", "smoke", {"n_images": True}, "n_images: expected int like 4, got True"),
+            ("sample", "smoke", {"alpha_min": "1e-3"}, "alpha_min: expected float .* 1.0e.3"),
+            ("sample", "smoke", {"seeds": 3}, "seeds: expected list"),
+            ("sample", "smoke", {"seeds": ["a"]}, "seeds: expected list"),
+            ("sample", "smoke", {"seeds": []}, "seeds: expected at least one value"),
+            ("sample", "smoke", {"profile": 3}, "profile: expected str"),
+        ],
+    )
+    def test_refused_before_a_kernel_starts(self, chapter, chapter_name, profile, changes, message):
         with pytest.raises(UsageError, match=message):
-            notebooks.resolve("sample", "mine", {})
-        assert notebooks.resolve("sample", "smoke", {})["n_images"] == 2
+            notebooks.resolve(chapter_name, profile, changes)
+
+    def test_several_chapters_take_what_they_have(self, chapter):
+        write_chapter(chapter, parameters='profile: str = "laptop"\nwidth: int = 8\n', name="other")
+        write_chapter(chapter, name="third")
+        names, changes = ["other", "sample"], {"n_images": 3, "width": 4}
+        assert notebooks.resolve_all(names, "laptop", changes) == {
+            "other": {"profile": "laptop+width=4", "width": 4},
+            "sample": {
+                "profile": "laptop+n_images=3",
+                "n_images": 3,
+                "alpha_min": 100.0,
+                "seeds": [0],
+            },
+        }
+        with pytest.raises(UsageError, match="'widht': did you mean 'width'"):
+            notebooks.resolve_all(names, "laptop", {"widht": 4})
+        with pytest.raises(UsageError, match="'width'"):
+            notebooks.resolve_all(["sample"], "laptop", {"width": 4})
+        with pytest.raises(UsageError, match="n_images: expected int"):
+            notebooks.resolve_all(["sample", "third"], "laptop", {"n_images": "many"})
+
+    def test_no_module_no_units(self, chapter):
+        write_chapter(chapter, "raise RuntimeError('it was run')")
+        assert notebooks.units_of("sample", {}) == []
+
+    def test_units_come_from_the_module(self, chapter, monkeypatch):
+        module = types.ModuleType("suite.papers.sample")
+        module.plan = lambda parameters: types.SimpleNamespace(units=lambda: [parameters])
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        (values,) = notebooks.units_of("sample", {"profile": "smoke", "n_images": 2})
+        assert values == {"profile": "smoke", "alpha_min": 100.0, "n_images": 2, "seeds": [0]}
 
 
-def test_a_disk_that_fills_up_is_told_with_the_page(chapter, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
+class TestChapters:
+    @pytest.mark.parametrize("name", notebooks.chapters())
+    def test_hold_no_outputs(self, name):
+        cells = nbformat.read(notebooks.source(name), as_version=4).cells
+        code = [cell for cell in cells if cell.cell_type == "code"]
+        assert code
+        assert not any(cell.outputs or cell.execution_count for cell in code)
 
-    monkeypatch.setattr(notebooks, "_execute", full)
-    with pytest.raises(
-        RunFailed, match=r"No space left on device(.|\n)*Partial notebook: .*sample"
-    ):
-        run(**notebooks.resolve("sample", "smoke", {}))
+    @pytest.mark.parametrize("name", notebooks.chapters())
+    def test_profiles_fit_parameters_and_claims(self, name):
+        assert tuple(notebooks.profiles(name)) == notebooks.PROFILES
+        for profile in notebooks.profiles(name):
+            units = notebooks.units_of(name, notebooks.resolve(name, profile, {}))
+            assert len(units) >= 10 if load_claims(name) else units == []
 
+    def test_files_beside_are_of_a_notebook(self):
+        """A misspelt name would make a chapter one without claims."""
+        files = [*notebooks.NOTEBOOKS.glob("*/*.yml"), *notebooks.NOTEBOOKS.glob("profiles/*")]
+        assert {file.stem for file in files} == {*notebooks.chapters(), "history"}
+        for chapter in {file.stem for file in files if file.parent.name == "published"}:
+            assert load_claims(chapter)
 
-def test_values_come_from_profile_then_changes(chapter):
-    smoke = {"profile": "smoke", "alpha_min": 100.0, "n_images": 2, "seeds": [0]}
-    assert notebooks.resolve("sample", "smoke", {}) == smoke
-    assert notebooks.resolve("sample", "smoke", {"n_images": 3})["n_images"] == 3
-    assert notebooks.resolve("sample", "laptop", {"alpha_min": 1})["alpha_min"] == 1
+    def test_yaml_reads_numbers(self):
+        """YAML takes 1.0e3, which lacks a sign, for a string."""
+        for file in notebooks.NOTEBOOKS.rglob("*.yml"):
+            text = file.read_text()
+            assert not re.findall(r"\d\.?\d*e\d", text), file
 
-
-@pytest.mark.parametrize(
-    ("chapter_name", "profile", "changes", "message"),
-    [
-        ("smaple", "smoke", {}, "unknown chapter 'smaple': did you mean 'sample'"),
-        ("sample", "laptob", {}, "unknown profile 'laptob': did you mean 'laptop'"),
-        ("sample", "smoke", {"n_image": 3}, "'n_image': did you mean 'n_images'"),
-        ("sample", "smoke", {"n_images": 2.5}, "n_images: expected int like 4, got 2.5"),
-        ("sample", "smoke", {"n_images": True}, "n_images: expected int like 4, got True"),
-        ("sample", "smoke", {"alpha_min": "1e-3"}, "alpha_min: expected float .* 1.0e.3"),
-        ("sample", "smoke", {"seeds": 3}, "seeds: expected list"),
-        ("sample", "smoke", {"seeds": ["a"]}, "seeds: expected list"),
-        ("sample", "smoke", {"seeds": []}, "seeds: expected at least one value"),
-        ("sample", "smoke", {"profile": 3}, "profile: expected str"),
-    ],
-)
-def test_bad_values_are_refused_before_a_kernel_starts(
-    chapter, chapter_name, profile, changes, message
-):
-    with pytest.raises(UsageError, match=message):
-        notebooks.resolve(chapter_name, profile, changes)
-
-
-def test_several_chapters_take_each_the_parameters_that_they_have(chapter):
-    write_chapter(chapter, parameters='profile: str = "laptop"\nwidth: int = 8\n', name="other")
-    write_chapter(chapter, name="third")
-    names, changes = ["other", "sample"], {"n_images": 3, "width": 4}
-    assert notebooks.resolve_all(names, "laptop", changes) == {
-        "other": {"profile": "laptop+width=4", "width": 4},
-        "sample": {"profile": "laptop+n_images=3", "n_images": 3, "alpha_min": 100.0, "seeds": [0]},
-    }
-    with pytest.raises(UsageError, match="'widht': did you mean 'width'"):
-        notebooks.resolve_all(names, "laptop", {"widht": 4})
-    with pytest.raises(UsageError, match="'width'"):
-        notebooks.resolve_all(["sample"], "laptop", {"width": 4})
-    with pytest.raises(UsageError, match="n_images: expected int"):
-        notebooks.resolve_all(["sample", "third"], "laptop", {"n_images": "many"})
+    def test_strength_is_alpha_by_batch_size_squared(self):
+        values = notebooks.resolve("gradient_regularisation", "paper", {})
+        units = notebooks.units_of("gradient_regularisation", values)
+        trainings = [unit for unit in units if isinstance(unit, Training)]
+        strongest = {
+            unit.data: unit.penalties["input_gradient"]["strength"]
+            for unit in sorted(trainings, key=lambda u: u.penalties["input_gradient"]["strength"])
+        }
+        assert strongest["mnist"] == pytest.approx(1e10 / (128**2 * 784))
+        assert strongest["cifar10"] == pytest.approx(1e10 / (128**2 * 3072))
+        assert strongest["imagenette320"] == pytest.approx(1.29e13 / (128**2 * 307200))
+        assert len([unit for unit in trainings if unit.data == "imagenette320"]) == 27
+        assert len([unit for unit in trainings if unit.data == "kmnist"]) == 50
 
 
-def test_a_notebook_without_a_module_has_no_units_and_is_not_run(chapter):
-    write_chapter(chapter, "raise RuntimeError('it was run')")
-    assert notebooks.units_of("sample", {}) == []
+class TestPage:
+    def test_full_disk_is_told(self, chapter, monkeypatch):
+        def full(*arguments):
+            raise OSError(28, "No space left on device")
 
+        monkeypatch.setattr(notebooks, "_execute", full)
+        with pytest.raises(
+            RunFailed, match=r"No space left on device(.|\n)*Partial notebook: .*sample"
+        ):
+            run(**notebooks.resolve("sample", "smoke", {}))
 
-def test_units_come_from_the_module_of_the_paper_with_all_parameters(chapter, monkeypatch):
-    module = types.ModuleType("suite.papers.sample")
-    module.plan = lambda parameters: types.SimpleNamespace(units=lambda: [parameters])
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    (values,) = notebooks.units_of("sample", {"profile": "smoke", "n_images": 2})
-    assert values == {"profile": "smoke", "alpha_min": 100.0, "n_images": 2, "seeds": [0]}
+    def test_has_every_cell_executed(self, chapter):
+        page = run(n_images=7)
+        cells = nbformat.read(page, as_version=4).cells
+        assert cells[-1].outputs[0].text == "laptop 7\n"
+        assert all(cell.execution_count for cell in cells)
+        injected = next(c for c in cells if "injected-parameters" in c.metadata.tags)
+        assert "remove-cell" in injected.metadata.tags
 
+    def test_has_no_progress(self, chapter, capfd):
+        bar = "for _ in tqdm(range(3), leave=False):\n    time.sleep(0.2)"
+        told = "print('look', file=sys.stderr)"
+        write_chapter(chapter, f"import sys, time\nfrom tqdm import tqdm\n{bar}", f"{told}\n{bar}")
+        page = notebooks.run("sample", {})
+        assert "3/3" in capfd.readouterr().err
+        cells = nbformat.read(page, as_version=4).cells
+        assert [[output.text for output in cell.outputs] for cell in cells[-2:]] == [[], ["look\n"]]
 
-def test_a_run_leaves_the_page_with_every_cell_executed(chapter):
-    page = run(n_images=7)
-    cells = nbformat.read(page, as_version=4).cells
-    assert cells[-1].outputs[0].text == "laptop 7\n"
-    assert all(cell.execution_count for cell in cells)
-    injected = next(c for c in cells if "injected-parameters" in c.metadata.tags)
-    assert "remove-cell" in injected.metadata.tags
+    def test_is_identical_byte_for_byte(self, chapter):
+        assert run().read_bytes() == run().read_bytes()
 
+    def test_goes_when_a_cell_fails(self, chapter):
+        page = run()
+        write_chapter(chapter, "print('so far so good')", "boom = 1 / 0")
+        with pytest.raises(RunFailed, match="ZeroDivisionError") as failure:
+            run()
+        assert not page.exists()
+        partial = page.parent / "partial" / page.name
+        assert str(partial) in str(failure.value)
+        assert "boom = 1 / 0" in str(failure.value)
+        cells = nbformat.read(partial, as_version=4).cells
+        first = next(cell for cell in cells if cell.source.startswith("print('so far"))
+        assert first.outputs[0].text == "so far so good\n"
 
-def test_progress_goes_to_the_terminal_and_not_onto_the_page(chapter, capfd):
-    bar = "for _ in tqdm(range(3), leave=False):\n    time.sleep(0.2)"
-    told = "print('look', file=sys.stderr)"
-    write_chapter(chapter, f"import sys, time\nfrom tqdm import tqdm\n{bar}", f"{told}\n{bar}")
-    page = notebooks.run("sample", {})
-    assert "3/3" in capfd.readouterr().err
-    cells = nbformat.read(page, as_version=4).cells
-    assert [[output.text for output in cell.outputs] for cell in cells[-2:]] == [[], ["look\n"]]
+    def test_usage_error_stays_one(self, chapter):
+        write_chapter(chapter, "from suite.errors import UsageError\nraise UsageError('alpha: no')")
+        with pytest.raises(UsageError, match="sample: alpha: no"):
+            run()
 
+    def test_cell_that_ends_the_kernel_fails(self, chapter):
+        write_chapter(chapter, "import os\nos._exit(3)", "print('never')")
+        with pytest.raises(RunFailed, match="Partial notebook"):
+            run()
 
-def test_two_runs_are_identical_byte_for_byte(chapter):
-    assert run().read_bytes() == run().read_bytes()
+    def test_cell_that_exits_fails(self, chapter):
+        write_chapter(chapter, "import sys\nsys.exit(0)", "print('never')")
+        with pytest.raises(RunFailed):
+            run()
+        assert not (chapter.parent / "executed" / "sample.ipynb").exists()
 
-
-def test_a_failing_cell_is_told_of_and_takes_the_older_page_away(chapter):
-    page = run()
-    write_chapter(chapter, "print('so far so good')", "boom = 1 / 0")
-    with pytest.raises(RunFailed, match="ZeroDivisionError") as failure:
+    def test_ending_kernel_prints_no_error(self, chapter, capfd):
+        """It is interrupted when it ends, of which it tells so if it is not idle yet."""
+        told = "get_ipython().kernel.log.error('KeyboardInterrupt caught in kernel.')"
+        write_chapter(chapter, told)
         run()
-    assert not page.exists()
-    partial = page.parent / "partial" / page.name
-    assert str(partial) in str(failure.value)
-    assert "boom = 1 / 0" in str(failure.value)
-    cells = nbformat.read(partial, as_version=4).cells
-    first = next(cell for cell in cells if cell.source.startswith("print('so far"))
-    assert first.outputs[0].text == "so far so good\n"
-
-
-def test_an_error_of_usage_in_a_cell_stays_one(chapter):
-    write_chapter(chapter, "from suite.errors import UsageError\nraise UsageError('alpha: no')")
-    with pytest.raises(UsageError, match="sample: alpha: no"):
-        run()
-
-
-def test_a_cell_that_ends_the_kernel_is_a_failure(chapter):
-    write_chapter(chapter, "import os\nos._exit(3)", "print('never')")
-    with pytest.raises(RunFailed, match="Partial notebook"):
-        run()
-
-
-def test_a_cell_that_exits_quietly_is_a_failure(chapter):
-    write_chapter(chapter, "import sys\nsys.exit(0)", "print('never')")
-    with pytest.raises(RunFailed):
-        run()
-    assert not (chapter.parent / "executed" / "sample.ipynb").exists()
-
-
-@pytest.mark.parametrize("name", notebooks.chapters())
-def test_source_notebooks_hold_no_outputs(name):
-    cells = nbformat.read(notebooks.source(name), as_version=4).cells
-    code = [cell for cell in cells if cell.cell_type == "code"]
-    assert code
-    assert not any(cell.outputs or cell.execution_count for cell in code)
-
-
-@pytest.mark.parametrize("name", notebooks.chapters())
-def test_every_profile_of_a_chapter_fits_its_parameters_and_has_units_for_its_claims(name):
-    assert tuple(notebooks.profiles(name)) == notebooks.PROFILES
-    for profile in notebooks.profiles(name):
-        units = notebooks.units_of(name, notebooks.resolve(name, profile, {}))
-        assert len(units) >= 10 if load_claims(name) else units == []
-
-
-def test_every_file_beside_the_notebooks_is_that_of_a_notebook():
-    """A misspelt name would make a chapter one without claims."""
-    files = [*notebooks.NOTEBOOKS.glob("*/*.yml"), *notebooks.NOTEBOOKS.glob("profiles/*")]
-    assert {file.stem for file in files} == {*notebooks.chapters(), "history"}
-    for chapter in {file.stem for file in files if file.parent.name == "published"}:
-        assert load_claims(chapter)
-
-
-def test_yaml_reads_numbers_of_profiles_claims_and_published_as_numbers():
-    """YAML takes 1.0e3, which lacks a sign, for a string."""
-    for file in notebooks.NOTEBOOKS.rglob("*.yml"):
-        text = file.read_text()
-        assert not re.findall(r"\d\.?\d*e\d", text), file
-
-
-def test_strength_is_alpha_by_batch_size_squared_and_values_of_an_image():
-    values = notebooks.resolve("gradient_regularisation", "paper", {})
-    units = notebooks.units_of("gradient_regularisation", values)
-    trainings = [unit for unit in units if isinstance(unit, Training)]
-    strongest = {
-        unit.data: unit.penalties["input_gradient"]["strength"]
-        for unit in sorted(trainings, key=lambda u: u.penalties["input_gradient"]["strength"])
-    }
-    assert strongest["mnist"] == pytest.approx(1e10 / (128**2 * 784))
-    assert strongest["cifar10"] == pytest.approx(1e10 / (128**2 * 3072))
-    assert strongest["imagenette320"] == pytest.approx(1.29e13 / (128**2 * 307200))
-    assert len([unit for unit in trainings if unit.data == "imagenette320"]) == 27
-    assert len([unit for unit in trainings if unit.data == "kmnist"]) == 50
-
-
-def test_a_kernel_that_ends_prints_nothing_like_an_error(chapter, capfd):
-    """It is interrupted when it ends, of which it tells so if it is not idle yet."""
-    told = "get_ipython().kernel.log.error('KeyboardInterrupt caught in kernel.')"
-    write_chapter(chapter, told)
-    run()
-    assert "KeyboardInterrupt" not in "".join(capfd.readouterr())
+        assert "KeyboardInterrupt" not in "".join(capfd.readouterr())
 
 
 class TestTwoRunsOfOneChapter:

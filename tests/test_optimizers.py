@@ -22,82 +22,86 @@ UNIT = Training(
 )
 
 
-def test_sgd_steps_are_those_of_its_equations():
-    """Gradient g + decay w, velocity v = momentum v + gradient, w = w - rate v."""
-    network = nn.Linear(1, 1, bias=False).double()
-    network.weight.data.fill_(3.0)
-    optimizer = build_optimizer(UNIT, network)
-    weight, velocity = 3.0, 0.0
-    for gradient in (1.0, -2.0, 0.5):
-        network.weight.grad = torch.full((1, 1), gradient, dtype=torch.float64)
+class TestLearningRate:
+    def test_follows_half_a_cosine(self):
+        optimizer = build_optimizer(UNIT, nn.Linear(1, 1))
+        rates = []
+        for steps in range(21):
+            set_learning_rate(optimizer, UNIT, steps=steps, steps_per_epoch=5)
+            rates.append(optimizer.param_groups[0]["lr"])
+        assert rates[0] == pytest.approx(0.1)
+        assert rates[10] == pytest.approx(0.05)
+        assert rates[5] == pytest.approx(0.05 * (1 + math.sqrt(0.5)))
+        assert rates[20] == pytest.approx(0.0, abs=1e-15)
+
+    def test_is_constant_without_a_schedule(self):
+        unit = dataclasses.replace(UNIT, cosine_epochs=None)
+        optimizer = build_optimizer(unit, nn.Linear(1, 1))
+        set_learning_rate(optimizer, unit, steps=7, steps_per_epoch=5)
+        assert optimizer.param_groups[0]["lr"] == 0.1
+
+    def test_is_divided_after_each_decay(self):
+        unit = dataclasses.replace(UNIT, cosine_epochs=None, decay_epochs=(2, 3))
+        optimizer = build_optimizer(unit, nn.Linear(1, 1))
+        rates = []
+        for steps in range(20):
+            set_learning_rate(optimizer, unit, steps=steps, steps_per_epoch=5)
+            rates.append(optimizer.param_groups[0]["lr"])
+        assert rates == pytest.approx([0.1] * 10 + [0.01] * 5 + [0.001] * 5)
+
+
+class TestOptimizer:
+    def test_sgd_steps_by_its_equations(self):
+        """Gradient g + decay w, velocity v = momentum v + gradient, w = w - rate v."""
+        network = nn.Linear(1, 1, bias=False).double()
+        network.weight.data.fill_(3.0)
+        optimizer = build_optimizer(UNIT, network)
+        weight, velocity = 3.0, 0.0
+        for gradient in (1.0, -2.0, 0.5):
+            network.weight.grad = torch.full((1, 1), gradient, dtype=torch.float64)
+            optimizer.step()
+            velocity = 0.5 * velocity + gradient + 0.2 * weight
+            weight -= 0.1 * velocity
+            assert network.weight.item() == pytest.approx(weight, rel=1e-12)
+
+    def test_biases_need_not_decay(self):
+        network = build_network("convnet", (3, 32, 32), 10, options={"width": 4}, seed=0)
+        options = {"weight_decay": 0.5, "decay_all": False}
+        optimizer = build_optimizer(dataclasses.replace(UNIT, optimizer_options=options), network)
+        before = {name: p.detach().clone() for name, p in network.named_parameters()}
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        velocity = 0.5 * velocity + gradient + 0.2 * weight
-        weight -= 0.1 * velocity
-        assert network.weight.item() == pytest.approx(weight, rel=1e-12)
+        kinds = {}
+        for name, module in network.named_modules():
+            kinds |= {
+                f"{name}.{part}": type(module) for part, _ in module.named_parameters(recurse=False)
+            }
+        for name, parameter in network.named_parameters():
+            decays = name.endswith("weight") and kinds[name] is not nn.BatchNorm2d
+            torch.testing.assert_close(parameter, before[name] * (0.95 if decays else 1))
 
-
-def test_learning_rate_follows_half_a_cosine_over_all_steps():
-    optimizer = build_optimizer(UNIT, nn.Linear(1, 1))
-    rates = []
-    for steps in range(21):
-        set_learning_rate(optimizer, UNIT, steps=steps, steps_per_epoch=5)
-        rates.append(optimizer.param_groups[0]["lr"])
-    assert rates[0] == pytest.approx(0.1)
-    assert rates[10] == pytest.approx(0.05)
-    assert rates[5] == pytest.approx(0.05 * (1 + math.sqrt(0.5)))
-    assert rates[20] == pytest.approx(0.0, abs=1e-15)
-
-
-def test_without_a_schedule_the_learning_rate_is_constant():
-    unit = dataclasses.replace(UNIT, cosine_epochs=None)
-    optimizer = build_optimizer(unit, nn.Linear(1, 1))
-    set_learning_rate(optimizer, unit, steps=7, steps_per_epoch=5)
-    assert optimizer.param_groups[0]["lr"] == 0.1
-
-
-def test_learning_rate_is_divided_by_ten_after_each_decay():
-    unit = dataclasses.replace(UNIT, cosine_epochs=None, decay_epochs=(2, 3))
-    optimizer = build_optimizer(unit, nn.Linear(1, 1))
-    rates = []
-    for steps in range(20):
-        set_learning_rate(optimizer, unit, steps=steps, steps_per_epoch=5)
-        rates.append(optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([0.1] * 10 + [0.01] * 5 + [0.001] * 5)
-
-
-def test_biases_and_normalisations_need_not_decay():
-    network = build_network("convnet", (3, 32, 32), 10, options={"width": 4}, seed=0)
-    options = {"weight_decay": 0.5, "decay_all": False}
-    optimizer = build_optimizer(dataclasses.replace(UNIT, optimizer_options=options), network)
-    before = {name: p.detach().clone() for name, p in network.named_parameters()}
-    for parameter in network.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    kinds = {}
-    for name, module in network.named_modules():
-        kinds |= {
-            f"{name}.{part}": type(module) for part, _ in module.named_parameters(recurse=False)
-        }
-    for name, parameter in network.named_parameters():
-        decays = name.endswith("weight") and kinds[name] is not nn.BatchNorm2d
-        torch.testing.assert_close(parameter, before[name] * (0.95 if decays else 1))
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "options", "text"),
-    [
-        ("sdg", {}, r"unknown optimizer 'sdg': did you mean 'sgd'\?"),
-        ("sgd", {"momentun": 0.9}, r"unknown setting of optimizer 'sgd' 'momentun': did you mean"),
-        ("adam", {"momentum": 0.9}, r"unknown setting of optimizer 'adam' 'momentum'"),
-        ("sgd", {"lr": 0.1}, r"unknown setting of optimizer 'sgd' 'lr'"),
-        ("sgd", {"momentum": -1}, r"optimizer 'sgd': Invalid momentum value: -1"),
-        ("sgd", {"momentum": "0.9"}, r"optimizer 'sgd': "),
-        ("sgd", {"momentum": True}, r"optimizer 'sgd': momentum: expected a number, got True"),
-        ("sgd", {"nesterov": 1}, r"optimizer 'sgd': nesterov: expected true or false, got 1"),
-        ("sgd", {"nesterov": True}, r"optimizer 'sgd': Nesterov momentum requires"),
-        ("sgd", {"decay_all": "no"}, r"optimizer 'sgd': decay_all: expected true or false"),
-    ],
-)
-def test_bad_settings_are_refused(optimizer, options, text):
-    with pytest.raises(UsageError, match=text):
-        check_optimizer(dataclasses.replace(UNIT, optimizer=optimizer, optimizer_options=options))
+    @pytest.mark.parametrize(
+        ("optimizer", "options", "text"),
+        [
+            ("sdg", {}, r"unknown optimizer 'sdg': did you mean 'sgd'\?"),
+            (
+                "sgd",
+                {"momentun": 0.9},
+                r"unknown setting of optimizer 'sgd' 'momentun': did you mean",
+            ),
+            ("adam", {"momentum": 0.9}, r"unknown setting of optimizer 'adam' 'momentum'"),
+            ("sgd", {"lr": 0.1}, r"unknown setting of optimizer 'sgd' 'lr'"),
+            ("sgd", {"momentum": -1}, r"optimizer 'sgd': Invalid momentum value: -1"),
+            ("sgd", {"momentum": "0.9"}, r"optimizer 'sgd': "),
+            ("sgd", {"momentum": True}, r"optimizer 'sgd': momentum: expected a number, got True"),
+            ("sgd", {"nesterov": 1}, r"optimizer 'sgd': nesterov: expected true or false, got 1"),
+            ("sgd", {"nesterov": True}, r"optimizer 'sgd': Nesterov momentum requires"),
+            ("sgd", {"decay_all": "no"}, r"optimizer 'sgd': decay_all: expected true or false"),
+        ],
+    )
+    def test_refused(self, optimizer, options, text):
+        with pytest.raises(UsageError, match=text):
+            check_optimizer(
+                dataclasses.replace(UNIT, optimizer=optimizer, optimizer_options=options)
+            )

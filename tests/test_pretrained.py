@@ -6,13 +6,12 @@ from reglib.double_backward import folding_of
 from suite.data import load_data
 from suite.errors import DataMissing, UsageError
 from suite.networks import pretrained
+from suite.networks.defences import SoftReLU6, with_softplus
 from suite.networks.pretrained import (
     PRETRAINED,
-    SoftReLU6,
     load_pretrained,
     network_inputs,
     pretrained_weights,
-    with_smooth_activations,
 )
 from suite.runs import Store, compute
 from suite.runs.execute import describe, load_subject
@@ -31,132 +30,132 @@ def measurement(metric="high_order", of=UNIT, **settings):
     return Measurement(training=of, metric=metric, settings={"n_images": 2, **settings})
 
 
-def test_the_packaged_network_classifies_photographs_and_is_piecewise_linear():
-    network = load_pretrained("efficientnet_lite0").to(memory_format=torch.channels_last)
-    shown = load_data("foolbox-imagenet").test
-    with torch.no_grad():
-        predicted = network(network_inputs("efficientnet_lite0", shown.images)).argmax(1)
-    assert int((predicted == shown.labels).sum()) == 18
-    folding = folding_of(network)
-    assert not folding.nonlinear
-    assert not folding.kept
-    assert not any(module.training for module in network.modules())
-    assert not any(parameter.requires_grad for parameter in network.parameters())
+class TestLoad:
+    def test_packaged_network_classifies_and_is_piecewise_linear(self):
+        network = load_pretrained("efficientnet_lite0").to(memory_format=torch.channels_last)
+        shown = load_data("foolbox-imagenet").test
+        with torch.no_grad():
+            predicted = network(network_inputs("efficientnet_lite0", shown.images)).argmax(1)
+        assert int((predicted == shown.labels).sum()) == 18
+        folding = folding_of(network)
+        assert not folding.nonlinear
+        assert not folding.kept
+        assert not any(module.training for module in network.modules())
+        assert not any(parameter.requires_grad for parameter in network.parameters())
+
+    def test_smooth_activations_are_curved(self):
+        network = with_softplus(build(), beta=20.0)
+        assert not any(isinstance(module, nn.ReLU6) for module in network.modules())
+        assert list(folding_of(network).nonlinear.values()) == ["softplus is called"] * 2
+        x = torch.linspace(-3, 9, 1001)
+        gap = (SoftReLU6(20.0)(x) - nn.functional.relu6(x)).abs()
+        assert gap.max() == pytest.approx(torch.log(torch.tensor(2.0)).item() / 20, rel=1e-3)
+
+    @pytest.mark.parametrize("name", PRETRAINED)
+    def test_every_network_builds(self, name):
+        about = pretrained_weights(name)
+        with torch.device("meta"):
+            network = about.build().eval()
+            logits = network(torch.empty(2, 3, about.size, about.size))
+        assert logits.shape == (2, about.classes)
+        assert about.about
+        assert about.licence
+        assert len(about.sha256) >= 8
+
+    def test_scales_pixels_as_in_training(self, weights):
+        pixels = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
+        inputs = network_inputs("tiny", pixels.expand(2, 3, SIDE, SIDE))
+        expected = torch.tensor([0, 1, 0.2]).view(1, 3, 1, 1).expand(2, 3, SIDE, SIDE)
+        torch.testing.assert_close(inputs, expected)
+        whole = load_pretrained("tiny")
+        scaled = torch.tensor([(0 - 0.5) / 0.5, (1 - 0.4) / 0.25, (0.2 - 0.3) / 0.2])
+        scaled = scaled.view(1, 3, 1, 1).expand(2, 3, SIDE, SIDE)
+        torch.testing.assert_close(whole(inputs), whole[1](scaled))
+        lite = load_pretrained("efficientnet_lite0")[0](inputs)
+        torch.testing.assert_close(lite[0, :, 0, 0], torch.tensor([-127.0, 128.0, -76.0]) / 128)
+
+    def test_refuses_other_images(self, weights):
+        with pytest.raises(ValueError, match=r"expected uint8 from 0 to 255.*got torch.float32"):
+            network_inputs("tiny", torch.rand(1, 3, SIDE, SIDE))
+        with pytest.raises(
+            ValueError, match=r"expected shape \(B, 3, 16, 16\).*got \(1, 3, 16, 8\)"
+        ):
+            network_inputs("tiny", torch.zeros(1, 3, SIDE, 8, dtype=torch.uint8))
+        with pytest.raises(
+            UsageError, match="unknown pretrained network 'tiyn': did you mean 'tiny'"
+        ):
+            network_inputs("tiyn", torch.zeros(1, 3, SIDE, SIDE, dtype=torch.uint8))
+
+    def test_refuses_another_checksum(self, weights):
+        weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+        with pytest.raises(
+            UsageError, match=r"tiny.pth: expected the weights of 'tiny', whose SHA"
+        ):
+            load_pretrained("tiny")
+        with pytest.raises(UsageError, match="Remove the file and get it again"):
+            compute([measurement()])
+
+    def test_missing_weights_say_how_to_get_them(self, weights, tmp_path):
+        weights.unlink()
+        with pytest.raises(DataMissing, match=rf"To get them: look into {tmp_path}/data/weights"):
+            load_pretrained("tiny")
+        assert "look into" in plan([measurement()], Store(tmp_path / "s")).missing_data["tiny"]
+
+    def test_package_that_is_not_installed(self, weights, monkeypatch):
+        monkeypatch.setattr(pretrained, "find_spec", lambda name: None)
+        with pytest.raises(DataMissing, match="weights of 'efficientnet_lite0' are not at"):
+            load_pretrained("efficientnet_lite0")
 
 
-def test_smooth_activations_differ_little_and_are_curved():
-    network = with_smooth_activations(build(), beta=20.0)
-    assert not any(isinstance(module, nn.ReLU6) for module in network.modules())
-    assert list(folding_of(network).nonlinear.values()) == ["softplus is called"] * 2
-    x = torch.linspace(-3, 9, 1001)
-    gap = (SoftReLU6(20.0)(x) - nn.functional.relu6(x)).abs()
-    assert gap.max() == pytest.approx(torch.log(torch.tensor(2.0)).item() / 20, rel=1e-3)
+class TestUnit:
+    def test_identity_goes_there_and_back(self):
+        unit = measurement(n_classes=3)
+        assert from_identity(identity(unit)) == unit
+        assert identity(UNIT) == {
+            "unit": "pretrained",
+            "version": 2,
+            "data": "tiny-photographs",
+            "network": "tiny",
+        }
+        other = Pretrained(data="tiny-photographs", network="other")
+        prints = {"tiny-photographs": "1"}
+        assert key(unit, prints) != key(measurement(of=other, n_classes=3), prints)
+        assert describe(unit).endswith("of pretrained (data=tiny-photographs, network=tiny)")
+        with pytest.raises(UsageError, match="network: expected a name"):
+            Pretrained(data="mnist5k", network=3)
 
+    def test_computed_once(self, weights, store, here):
+        units = [measurement(first=first, step=2) for first in (0, 4)]
+        table = compute(units, store=store, resources=here)
+        assert list(table.network) == ["tiny", "tiny"]
+        assert table.n.tolist() == [2, 2]
+        again = compute(units, store=store, resources=Resources(device="cpu", jobs=1))
+        assert again.equals(table)
 
-@pytest.mark.parametrize("name", PRETRAINED)
-def test_every_network_builds_with_a_logit_a_class(name):
-    about = pretrained_weights(name)
-    with torch.device("meta"):
-        network = about.build().eval()
-        logits = network(torch.empty(2, 3, about.size, about.size))
-    assert logits.shape == (2, about.classes)
-    assert about.about
-    assert about.licence
-    assert len(about.sha256) >= 8
+    @pytest.mark.parametrize(
+        ("units", "message"),
+        [
+            ([UNIT], "a Pretrained is trained already: expected measurements of it"),
+            (
+                [measurement(of=Pretrained(data="mnist5k", network="tiny"))],
+                r"expected shape \(B, 3, 16",
+            ),
+            ([measurement(first=7)], f"expected at most {PHOTOGRAPHS} for the test split"),
+            (
+                [measurement(of=Pretrained(data="tiny-photographs", network="x"))],
+                "unknown pretrained",
+            ),
+            ([measurement(step=0)], "step: expected a positive integer, got 0"),
+        ],
+    )
+    def test_refused_before_any_work(self, weights, store, here, units, message):
+        with pytest.raises(ValueError, match=message):
+            compute(units, store=store, resources=here)
+        assert not list(store.folder.glob("*")) if store.folder.exists() else True
 
+    def test_photographs_that_are_only_shown_train_nothing(self, weights, store, here, small):
+        with pytest.raises(UsageError, match="expected images to train on, it has none"):
+            compute([small(data="tiny-photographs", n_train=None)], store=store, resources=here)
 
-def test_a_network_takes_pixels_and_scales_them_as_it_was_trained(weights):
-    pixels = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
-    inputs = network_inputs("tiny", pixels.expand(2, 3, SIDE, SIDE))
-    expected = torch.tensor([0, 1, 0.2]).view(1, 3, 1, 1).expand(2, 3, SIDE, SIDE)
-    torch.testing.assert_close(inputs, expected)
-    whole = load_pretrained("tiny")
-    scaled = torch.tensor([(0 - 0.5) / 0.5, (1 - 0.4) / 0.25, (0.2 - 0.3) / 0.2])
-    scaled = scaled.view(1, 3, 1, 1).expand(2, 3, SIDE, SIDE)
-    torch.testing.assert_close(whole(inputs), whole[1](scaled))
-    lite = load_pretrained("efficientnet_lite0")[0](inputs)
-    torch.testing.assert_close(lite[0, :, 0, 0], torch.tensor([-127.0, 128.0, -76.0]) / 128)
-
-
-def test_images_of_another_type_or_size_are_refused(weights):
-    with pytest.raises(ValueError, match=r"expected uint8 from 0 to 255.*got torch.float32"):
-        network_inputs("tiny", torch.rand(1, 3, SIDE, SIDE))
-    with pytest.raises(ValueError, match=r"expected shape \(B, 3, 16, 16\).*got \(1, 3, 16, 8\)"):
-        network_inputs("tiny", torch.zeros(1, 3, SIDE, 8, dtype=torch.uint8))
-    with pytest.raises(UsageError, match="unknown pretrained network 'tiyn': did you mean 'tiny'"):
-        network_inputs("tiyn", torch.zeros(1, 3, SIDE, SIDE, dtype=torch.uint8))
-
-
-def test_weights_with_another_checksum_are_refused(weights):
-    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-    with pytest.raises(UsageError, match=r"tiny.pth: expected the weights of 'tiny', whose SHA"):
-        load_pretrained("tiny")
-    with pytest.raises(UsageError, match="Remove the file and get it again"):
-        compute([measurement()])
-
-
-def test_missing_weights_say_how_to_get_them(weights, tmp_path):
-    weights.unlink()
-    with pytest.raises(DataMissing, match=rf"To get them: look into {tmp_path}/data/weights"):
-        load_pretrained("tiny")
-    assert "look into" in plan([measurement()], Store(tmp_path / "s")).missing_data["tiny"]
-
-
-def test_a_package_that_is_not_installed_has_no_weights(weights, monkeypatch):
-    monkeypatch.setattr(pretrained, "find_spec", lambda name: None)
-    with pytest.raises(DataMissing, match="weights of 'efficientnet_lite0' are not at"):
-        load_pretrained("efficientnet_lite0")
-
-
-def test_identity_goes_there_and_back_and_names_the_network():
-    unit = measurement(n_classes=3)
-    assert from_identity(identity(unit)) == unit
-    assert identity(UNIT) == {
-        "unit": "pretrained",
-        "version": 2,
-        "data": "tiny-photographs",
-        "network": "tiny",
-    }
-    other = Pretrained(data="tiny-photographs", network="other")
-    prints = {"tiny-photographs": "1"}
-    assert key(unit, prints) != key(measurement(of=other, n_classes=3), prints)
-    assert describe(unit).endswith("of pretrained (data=tiny-photographs, network=tiny)")
-    with pytest.raises(UsageError, match="network: expected a name"):
-        Pretrained(data="mnist5k", network=3)
-
-
-def test_measurements_are_computed_once_and_read_again(weights, store, here):
-    units = [measurement(first=first, step=2) for first in (0, 4)]
-    table = compute(units, store=store, resources=here)
-    assert list(table.network) == ["tiny", "tiny"]
-    assert table.n.tolist() == [2, 2]
-    again = compute(units, store=store, resources=Resources(device="cpu", jobs=1))
-    assert again.equals(table)
-
-
-@pytest.mark.parametrize(
-    ("units", "message"),
-    [
-        ([UNIT], "a Pretrained is trained already: expected measurements of it"),
-        (
-            [measurement(of=Pretrained(data="mnist5k", network="tiny"))],
-            r"expected shape \(B, 3, 16",
-        ),
-        ([measurement(first=7)], f"expected at most {PHOTOGRAPHS} for the test split"),
-        ([measurement(of=Pretrained(data="tiny-photographs", network="x"))], "unknown pretrained"),
-        ([measurement(step=0)], "step: expected a positive integer, got 0"),
-    ],
-)
-def test_what_cannot_be_measured_is_said_before_any_work(weights, store, here, units, message):
-    with pytest.raises(ValueError, match=message):
-        compute(units, store=store, resources=here)
-    assert not list(store.folder.glob("*")) if store.folder.exists() else True
-
-
-def test_nothing_can_be_trained_on_photographs_that_are_only_shown(weights, store, here, small):
-    with pytest.raises(UsageError, match="expected images to train on, it has none"):
-        compute([small(data="tiny-photographs", n_train=None)], store=store, resources=here)
-
-
-def test_a_subject_can_be_loaded_without_a_store(weights, store):
-    assert load_subject(UNIT, store).unit == UNIT
+    def test_loaded_without_a_store(self, weights, store):
+        assert load_subject(UNIT, store).unit == UNIT

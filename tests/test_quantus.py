@@ -12,7 +12,6 @@ from suite.training.loop import train
 from suite.units import Training
 
 N_IMAGES, N_SAMPLES, SEED = 8, 4, 3
-ALL_AT_ONCE = 10**9
 TOLERANCE = {"rtol": 1e-4, "atol": 0.0}
 
 
@@ -20,6 +19,11 @@ TOLERANCE = {"rtol": 1e-4, "atol": 0.0}
 def network():
     unit = Training(data="mnist5k", network="lenet5", epochs=2, learning_rate=1e-3, seed=0)
     return train(unit, load_data("mnist5k"), device=torch.device("cpu")).network.float()
+
+
+@pytest.fixture(autouse=True)
+def _all_at_once(monkeypatch):
+    monkeypatch.setattr(metrics.chunks, "CHUNK_BYTES", 10**9)
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +66,6 @@ def mirror_one_pixel(arr, indices, **kwargs):
     return changed
 
 
-@pytest.mark.filterwarnings("ignore:The settings for perturbing input")
-@pytest.mark.parametrize("score", ["probability", "logit"])
-@pytest.mark.parametrize("perturb", ["inverted", "black"])
-def test_faithfulness_estimate(network, digits, saliency, score, perturb):
-    ours, theirs = {
-        "inverted": (metrics.inverted, {"perturb_func": mirror_one_pixel}),
-        "black": (lambda x: x.amin((1, 2, 3), keepdim=True).expand_as(x), {}),
-    }[perturb]
-    maps = saliency(network, *digits)
-    effects = metrics.pixel_effects(network, *digits, score=score, perturb=ours)
-    metric = quantus.FaithfulnessEstimate(normalise=False, disable_warnings=True, **theirs)
-    values = metric(network, a_batch=maps.numpy(), softmax=score == "probability", **arrays(digits))
-    expected = -torch.tensor(values, dtype=torch.float64)
-    torch.testing.assert_close(metrics.faithfulness_estimate(maps, effects), expected, **TOLERANCE)
-
-
 def quantus_lipschitz(network, digits, saliency, noise, **options):
     metric = quantus.LocalLipschitzEstimate(
         nr_samples=noise.shape[1],
@@ -99,79 +87,100 @@ def normal_noise(noise_std=0.1):
     return torch.stack(draws).flatten(2).numpy()
 
 
-def test_local_lipschitz_estimate(network, digits, saliency):
-    values = metrics.local_lipschitz_estimate(
-        lambda images, labels: saliency(network, images, labels),
-        *digits,
-        n_samples=N_SAMPLES,
-        generator=torch.Generator().manual_seed(SEED),
-        max_bytes=ALL_AT_ONCE,
+class TestAgainstQuantus:
+    @pytest.mark.filterwarnings("ignore:The settings for perturbing input")
+    @pytest.mark.parametrize(
+        ("saliency", "score", "perturb"),
+        [
+            ("logit_gradient", "probability", "inverted"),
+            ("logit_gradient", "logit", "black"),
+            ("deeplift", "logit", "inverted"),
+            ("deeplift", "probability", "black"),
+        ],
+        indirect=["saliency"],
     )
-    expected = quantus_lipschitz(network, digits, saliency, normal_noise(), normalise=False)
-    torch.testing.assert_close(values, expected, **TOLERANCE)
-
-
-def test_normalised_lipschitz_estimate(network, digits, saliency):
-    """Quantus divides by the largest value of a batch: with one image in it, by that of the map."""
-    values, expected = [], []
-    for b, noise in enumerate(normal_noise()):
-        one = digits[0][b : b + 1], digits[1][b : b + 1]
-        generator = torch.Generator().manual_seed(SEED)
-        for _ in range(b):
-            torch.randn((N_SAMPLES, 1, 28, 28), generator=generator)
-        values.append(
-            metrics.local_lipschitz_estimate(
-                lambda images, labels: saliency(network, images, labels),
-                *one,
-                n_samples=N_SAMPLES,
-                normalised=True,
-                generator=generator,
-                max_bytes=ALL_AT_ONCE,
-            )
+    def test_faithfulness_estimate(self, network, digits, saliency, score, perturb):
+        ours, theirs = {
+            "inverted": (metrics.inverted, {"perturb_func": mirror_one_pixel}),
+            "black": (lambda x: x.amin((1, 2, 3), keepdim=True).expand_as(x), {}),
+        }[perturb]
+        maps = saliency(network, *digits)
+        effects = metrics.pixel_effects(network, *digits, score=score, perturb=ours)
+        metric = quantus.FaithfulnessEstimate(normalise=False, disable_warnings=True, **theirs)
+        values = metric(
+            network, a_batch=maps.numpy(), softmax=score == "probability", **arrays(digits)
         )
-        expected.append(quantus_lipschitz(network, one, saliency, noise[None], normalise=True))
-    torch.testing.assert_close(torch.cat(values), torch.cat(expected), **TOLERANCE)
+        expected = -torch.tensor(values, dtype=torch.float64)
+        torch.testing.assert_close(
+            metrics.faithfulness_estimate(maps, effects), expected, **TOLERANCE
+        )
 
+    def test_local_lipschitz_estimate(self, network, digits, saliency):
+        values = metrics.local_lipschitz_estimate(
+            lambda images, labels: saliency(network, images, labels),
+            *digits,
+            n_samples=N_SAMPLES,
+            generator=torch.Generator().manual_seed(SEED),
+        )
+        expected = quantus_lipschitz(network, digits, saliency, normal_noise(), normalise=False)
+        torch.testing.assert_close(values, expected, **TOLERANCE)
 
-def test_max_sensitivity(network, digits, saliency):
-    values = metrics.max_sensitivity(
-        lambda images, labels: saliency(network, images, labels),
-        *digits,
-        n_samples=N_SAMPLES,
-        generator=torch.Generator().manual_seed(SEED),
-        max_bytes=ALL_AT_ONCE,
-    )
-    generator = torch.Generator().manual_seed(SEED)
-    shape = (N_SAMPLES, 1, 28, 28)
-    draws = [(2 * torch.rand(shape, generator=generator) - 1) * 0.2 for _ in range(N_IMAGES)]
-    metric = quantus.MaxSensitivity(
-        nr_samples=N_SAMPLES,
-        normalise=False,
-        disable_warnings=True,
-        perturb_func=replay(torch.stack(draws).flatten(2).numpy()),
-    )
-    expected = metric(network, explain_func=explain_by(saliency), **arrays(digits))
-    expected = torch.as_tensor(np.array(expected), dtype=torch.float32)
-    torch.testing.assert_close(values, expected, **TOLERANCE)
+    def test_normalised_lipschitz_estimate(self, network, digits, saliency):
+        """Quantus divides by the largest value of a batch: of one image, by that of the map."""
+        values, expected = [], []
+        for b, noise in enumerate(normal_noise()):
+            one = digits[0][b : b + 1], digits[1][b : b + 1]
+            generator = torch.Generator().manual_seed(SEED)
+            for _ in range(b):
+                torch.randn((N_SAMPLES, 1, 28, 28), generator=generator)
+            values.append(
+                metrics.local_lipschitz_estimate(
+                    lambda images, labels: saliency(network, images, labels),
+                    *one,
+                    n_samples=N_SAMPLES,
+                    normalised=True,
+                    generator=generator,
+                )
+            )
+            expected.append(quantus_lipschitz(network, one, saliency, noise[None], normalise=True))
+        torch.testing.assert_close(torch.cat(values), torch.cat(expected), **TOLERANCE)
 
+    def test_max_sensitivity(self, network, digits, saliency):
+        values = metrics.max_sensitivity(
+            lambda images, labels: saliency(network, images, labels),
+            *digits,
+            n_samples=N_SAMPLES,
+            generator=torch.Generator().manual_seed(SEED),
+        )
+        generator = torch.Generator().manual_seed(SEED)
+        shape = (N_SAMPLES, 1, 28, 28)
+        draws = [(2 * torch.rand(shape, generator=generator) - 1) * 0.2 for _ in range(N_IMAGES)]
+        metric = quantus.MaxSensitivity(
+            nr_samples=N_SAMPLES,
+            normalise=False,
+            disable_warnings=True,
+            perturb_func=replay(torch.stack(draws).flatten(2).numpy()),
+        )
+        expected = metric(network, explain_func=explain_by(saliency), **arrays(digits))
+        expected = torch.as_tensor(np.array(expected), dtype=torch.float32)
+        torch.testing.assert_close(values, expected, **TOLERANCE)
 
-def test_entropy(network, digits, saliency):
-    maps = saliency(network, *digits)
-    metric = quantus.Complexity(abs=True, normalise=False, disable_warnings=True)
-    expected = metric(network, a_batch=maps.numpy(), **arrays(digits))
-    expected = torch.as_tensor(np.array(expected), dtype=torch.float32)
-    torch.testing.assert_close(metrics.entropy(maps), expected, **TOLERANCE)
+    def test_entropy(self, network, digits, saliency):
+        maps = saliency(network, *digits)
+        metric = quantus.Complexity(abs=True, normalise=False, disable_warnings=True)
+        expected = metric(network, a_batch=maps.numpy(), **arrays(digits))
+        expected = torch.as_tensor(np.array(expected), dtype=torch.float32)
+        torch.testing.assert_close(metrics.entropy(maps), expected, **TOLERANCE)
 
+    def test_default_normalisation_depends_on_the_batch(self, network, digits):
+        """Quantus divides by the largest value in the batch; here a batch changes nothing."""
+        saliency, noise = SALIENCIES["logit_gradient"], normal_noise()
+        four = tuple(tensor[:4] for tensor in digits)
 
-def test_the_default_normalisation_of_quantus_makes_an_image_depend_on_its_batch(network, digits):
-    """Quantus divides by the largest value in the batch; ours has the same value in any batch."""
-    saliency, noise = SALIENCIES["logit_gradient"], normal_noise()
-    four = tuple(tensor[:4] for tensor in digits)
+        by_default = quantus_lipschitz(network, digits, saliency, noise)
+        in_four = quantus_lipschitz(network, four, saliency, noise[:4])
+        assert ((by_default[:4] / in_four - 1).abs() > 0.01).any()
 
-    by_default = quantus_lipschitz(network, digits, saliency, noise)
-    in_four = quantus_lipschitz(network, four, saliency, noise[:4])
-    assert ((by_default[:4] / in_four - 1).abs() > 0.01).any()
-
-    as_here = quantus_lipschitz(network, digits, saliency, noise, normalise=False)
-    in_four = quantus_lipschitz(network, four, saliency, noise[:4], normalise=False)
-    torch.testing.assert_close(as_here[:4], in_four, **TOLERANCE)
+        as_here = quantus_lipschitz(network, digits, saliency, noise, normalise=False)
+        in_four = quantus_lipschitz(network, four, saliency, noise[:4], normalise=False)
+        torch.testing.assert_close(as_here[:4], in_four, **TOLERANCE)

@@ -29,7 +29,7 @@ INLINE = [
     for command in re.findall(r"`((?:\.venv/bin/)?python -m suite [a-z][^`]*)`", page.read_text())
 ]
 COMMANDS = sorted({line.partition(PROGRAM)[2] for line in LINES + INLINE if PROGRAM in line})
-QUICK = [["list"], ["run", "--help"], ["book", "--help"], ["serve", "--help"]]
+QUICK = [["list"], ["run", "--help"], ["book", "--help"]]
 
 
 def test_there_are_commands():

@@ -10,7 +10,7 @@ from suite.errors import DataMissing, UsageError
 from suite.evidence.names import name_of
 
 
-def some(channels: int, height: int, width: int, count: int = 6) -> Split:
+def some(channels, height, width, count=6):
     generator = torch.Generator().manual_seed(count)
     shape = (count, channels, height, width)
     images = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
@@ -18,7 +18,7 @@ def some(channels: int, height: int, width: int, count: int = 6) -> Split:
 
 
 @pytest.fixture(autouse=True)
-def _tiny_sets(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def _tiny_sets(monkeypatch, tmp_path):
     grey, empty = some(1, 8, 8), some(3, 12, 12, count=0)
     entries = {
         "grey": Source(lambda root: (grey, some(1, 8, 8, 4), "abc"), "grey ones", "L", "get it"),
@@ -31,89 +31,86 @@ def _tiny_sets(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     data.loading._load.cache_clear()
 
 
-def test_a_grey_image_of_the_same_size_is_repeated_in_three_colours() -> None:
-    own, result = load_data("grey"), load_data("resized:grey:8")
-    assert result.shape == (3, 8, 8) == image_shape("resized:grey:8")
-    for before, after in ((own.train, result.train), (own.test, result.test)):
-        assert torch.equal(after.images, before.images.expand(-1, 3, -1, -1))
-        assert torch.equal(after.labels, before.labels)
-        assert torch.equal(after.groups, before.groups)
-    assert result.classes == own.classes
-    assert result.fingerprint != own.fingerprint
+class TestTiles:
+    def test_are_pieces_by_position(self):
+        split = some(3, 13, 9)
+        result = tiles(split, split, "abc", size=4)[1]
+        assert result.images.shape == (6 * 3 * 2, 3, 4, 4)
+        for position in range(6):
+            row, column = 4 * (position // 2), 4 * (position % 2)
+            part = slice(6 * position, 6 * position + 6)
+            piece = split.images[:, :, row : row + 4, column : column + 4]
+            assert torch.equal(result.images[part], piece)
+            assert torch.equal(result.labels[part], split.labels)
+
+    def test_refuses_smaller_images(self):
+        with pytest.raises(
+            UsageError, match=r"tiles: expected images of at least 14 x 14, got \[13"
+        ):
+            tiles(some(3, 13, 20), some(3, 13, 20), "abc", size=14)
+
+    def test_of_photographs_come_with_a_package(self):
+        result = load_data("photograph-tiles")
+        assert result.shape == image_shape("photograph-tiles") == (3, 28, 28)
+        assert len(result.test.images) == 20 * 64
+        whole = load_data("foolbox-imagenet").test.images
+        assert torch.equal(result.test.images[:20], whole[:, :, :28, :28])
 
 
-def test_half_the_size_is_a_weighted_mean_that_keeps_what_is_constant() -> None:
-    """With antialiasing a checkerboard becomes grey; without, one of its colours would stay."""
-    row, column = torch.arange(8)[:, None], torch.arange(8)
-    board = (200 * ((row + column) % 2)).to(torch.uint8)
-    split = Split(
-        torch.stack([board, torch.full((8, 8), 7, dtype=torch.uint8)])[:, None],
-        torch.zeros(2).long(),
+class TestResized:
+    def test_grey_gets_three_colours(self):
+        own, result = load_data("grey"), load_data("resized:grey:8")
+        assert result.shape == (3, 8, 8) == image_shape("resized:grey:8")
+        for before, after in ((own.train, result.train), (own.test, result.test)):
+            assert torch.equal(after.images, before.images.expand(-1, 3, -1, -1))
+            assert torch.equal(after.labels, before.labels)
+            assert torch.equal(after.groups, before.groups)
+        assert result.classes == own.classes
+        assert result.fingerprint != own.fingerprint
+
+    def test_half_the_size_keeps_the_mean(self):
+        """With antialiasing a checkerboard becomes grey; without, one of its colours would stay."""
+        row, column = torch.arange(8)[:, None], torch.arange(8)
+        board = (200 * ((row + column) % 2)).to(torch.uint8)
+        split = Split(
+            torch.stack([board, torch.full((8, 8), 7, dtype=torch.uint8)])[:, None],
+            torch.zeros(2).long(),
+        )
+        result = resized(split, split, "a", size=4)[0].images
+        assert result.shape == (2, 3, 4, 4)
+        assert (result[0, :, 1:3, 1:3].float() - 100).abs().max() <= 2
+        assert (result[1] == 7).all()
+
+    def test_only_shown_stays_so(self):
+        result = load_data("resized:shown:12")
+        assert not source("resized:shown:12").to_train
+        assert len(result.train.images) == 0
+        assert torch.equal(result.test.images, load_data("shown").test.images)
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "resized:grey",
+            "resized:grey:",
+            "resized::8",
+            "resized:grey:0",
+            "resized:grey:-8",
+            "resized:grey:8x8",
+        ],
     )
-    result = resized(split, split, "a", size=4)[0].images
-    assert result.shape == (2, 3, 4, 4)
-    assert (result[0, :, 1:3, 1:3].float() - 100).abs().max() <= 2
-    assert (result[1] == 7).all()
+    def test_no_size_is_refused(self, name):
+        with pytest.raises(UsageError, match=rf"'{name}': expected resized:NAME:SIZE, such as"):
+            load_data(name)
 
+    def test_unknown_missing_and_oblong(self):
+        with pytest.raises(UsageError, match="unknown data set 'gray': did you mean 'grey'"):
+            load_data("resized:gray:8")
+        with pytest.raises(DataMissing, match=r"data set 'cifar10-jpeg' is not at .*To get it"):
+            load_data("resized:cifar10-jpeg:8")
+        with pytest.raises(UsageError, match="resized: expected square images, got 8 x 4"):
+            load_data("resized:oblong:8")
 
-def test_sets_that_are_only_shown_stay_so_and_keep_their_colours() -> None:
-    result = load_data("resized:shown:12")
-    assert not source("resized:shown:12").to_train
-    assert len(result.train.images) == 0
-    assert torch.equal(result.test.images, load_data("shown").test.images)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "resized:grey",
-        "resized:grey:",
-        "resized::8",
-        "resized:grey:0",
-        "resized:grey:-8",
-        "resized:grey:8x8",
-    ],
-)
-def test_a_size_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=rf"'{name}': expected resized:NAME:SIZE, such as"):
-        load_data(name)
-
-
-def test_unknown_missing_and_oblong_sets_are_told() -> None:
-    with pytest.raises(UsageError, match="unknown data set 'gray': did you mean 'grey'"):
-        load_data("resized:gray:8")
-    with pytest.raises(DataMissing, match=r"data set 'cifar10-jpeg' is not at .*To get it"):
-        load_data("resized:cifar10-jpeg:8")
-    with pytest.raises(UsageError, match="resized: expected square images, got 8 x 4"):
-        load_data("resized:oblong:8")
-
-
-def test_tiles_are_the_pieces_of_the_images_and_the_first_are_of_all_images() -> None:
-    split = some(3, 13, 9)
-    result = tiles(split, split, "abc", size=4)[1]
-    assert result.images.shape == (6 * 3 * 2, 3, 4, 4)
-    for position in range(6):
-        row, column = 4 * (position // 2), 4 * (position % 2)
-        part = slice(6 * position, 6 * position + 6)
-        piece = split.images[:, :, row : row + 4, column : column + 4]
-        assert torch.equal(result.images[part], piece)
-        assert torch.equal(result.labels[part], split.labels)
-
-
-def test_images_smaller_than_a_tile_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"tiles: expected images of at least 14 x 14, got \[13"):
-        tiles(some(3, 13, 20), some(3, 13, 20), "abc", size=14)
-
-
-def test_tiles_of_photographs_come_with_a_package() -> None:
-    result = load_data("photograph-tiles")
-    assert result.shape == image_shape("photograph-tiles") == (3, 28, 28)
-    assert len(result.test.images) == 20 * 64
-    whole = load_data("foolbox-imagenet").test.images
-    assert torch.equal(result.test.images[:20], whole[:, :, :28, :28])
-
-
-def test_a_resized_set_has_the_name_of_its_images_and_their_pixels() -> None:
-    assert name_of("resized:fashion_mnist:32") == "Fashion-MNIST (32 px)"
-    assert name_of("resized:imagefolder:/a:b:32") == "a:b (32 px)"
-    assert name_of("mnist") == "MNIST"
+    def test_title(self):
+        assert name_of("resized:fashion_mnist:32") == "Fashion-MNIST (32 px)"
+        assert name_of("resized:imagefolder:/a:b:32") == "a:b (32 px)"
+        assert name_of("mnist") == "MNIST"

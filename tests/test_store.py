@@ -6,9 +6,7 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,7 +17,7 @@ from suite.errors import RunFailed, UsageError
 from suite.runs import Store, compute
 from suite.runs.executors import Resources
 from suite.store import Record
-from suite.units import Measurement, Training, Unit, identity
+from suite.units import Measurement, Training, identity
 
 KEY = "ab" + "0" * 30
 UNIT = identity(Training(data="d", network="n", epochs=1, learning_rate=0.1, seed=0))
@@ -33,372 +31,311 @@ TENSORS = {
 }
 
 
-def flip(path: Path, position: int, bit: int = 0) -> None:
+def flip(path, position, bit=0):
     contents = bytearray(path.read_bytes())
     contents[position] ^= 1 << bit
     path.write_bytes(contents)
 
 
-def file_of(store: Store, ending: str) -> Path:
+def file_of(store, ending):
     return store.folder / KEY[:2] / f"{KEY}.{ending}"
 
 
-def test_a_record_comes_back(store: Store) -> None:
-    assert store.read(KEY) is None
-    store.write(KEY, RECORD)
-    assert Store(store.folder).read(KEY) == Record(
-        UNIT, "done", VALUES | {"per_image": [1e-17, None, None, None, 3.0]}, {"seconds": 1.5}
-    )
-    assert store.read_tensors(KEY) is None
-    assert store.reports == []
+class TestFolder:
+    def test_file_in_its_place(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        for place in (tmp_path / "file", tmp_path / "file" / "below"):
+            with pytest.raises(UsageError, match=f"{place}: expected a folder.*REGLIB_STORE"):
+                Store(place)
+
+    def test_read_only(self, tmp_path, monkeypatch):
+        def fail(**arguments):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr("tempfile.TemporaryFile", fail)
+        with pytest.raises(UsageError, match="can be written, got: Read-only file system"):
+            Store(tmp_path)
 
 
-def test_tensors_come_back(store: Store) -> None:
-    store.write(KEY, RECORD, TENSORS)
-    back = store.read_tensors(KEY)
-    assert back is not None
-    assert back.keys() == TENSORS.keys()
-    for name, tensor in TENSORS.items():
-        assert back[name].dtype == tensor.dtype
-        torch.testing.assert_close(back[name], tensor, rtol=0, atol=0, equal_nan=True)
+class TestDamage:
+    @pytest.mark.parametrize("bit", [0, 5, 7])
+    def test_flipped_bit_of_a_record(self, store, bit):
+        store.write(KEY, RECORD)
+        path = file_of(store, "json")
+        sound = path.read_bytes()
+        for position in range(len(sound)):
+            path.write_bytes(sound)
+            flip(path, position, bit)
+            assert store.read(KEY) is None, sound[:position]
+            assert not path.exists()
+        assert len(store.reports) == len(sound)
 
+    @pytest.mark.parametrize("ending", ["safetensors", "checkpoint"])
+    def test_flipped_byte_of_tensors(self, store, ending, monkeypatch):
+        monkeypatch.setattr("suite.store.local.MOMENT", 0.0)
+        store.write(KEY, RECORD, TENSORS)
+        store.write_checkpoint(KEY, TENSORS)
+        path, record = file_of(store, ending), file_of(store, "json")
+        sound, sound_record = path.read_bytes(), record.read_bytes()
+        for position in range(len(sound)):
+            path.write_bytes(sound)
+            record.write_bytes(sound_record)
+            flip(path, position, position % 8)
+            if ending == "checkpoint":
+                assert store.read_checkpoint(KEY) is None
+            else:
+                assert store.read(KEY) is None
+                assert not record.exists()
+            assert not path.exists()
 
-def test_a_checkpoint_comes_back_until_it_is_dropped(store: Store) -> None:
-    assert store.read_checkpoint(KEY) is None
-    store.write_checkpoint(KEY, {"losses": torch.tensor([2.0, 1.0])})
-    state = store.read_checkpoint(KEY)
-    assert state is not None
-    assert state["losses"].tolist() == [2.0, 1.0]
-    store.drop_checkpoint(KEY)
-    assert store.read_checkpoint(KEY) is None
-    store.drop_checkpoint(KEY)
+    @pytest.mark.parametrize("ending", ["json", "safetensors", "checkpoint"])
+    @pytest.mark.parametrize("length", [0, 1, 70])
+    def test_file_cut_short(self, store, ending, length):
+        store.write(KEY, RECORD, TENSORS)
+        store.write_checkpoint(KEY, TENSORS)
+        path = file_of(store, ending)
+        path.write_bytes(path.read_bytes()[:length])
+        read = store.read_checkpoint if ending == "checkpoint" else store.read_tensors
+        assert read(KEY) is None
+        aside = store.folder / "set_aside" / path.name
+        assert aside.stat().st_size == length
+        assert store.reports[0] == (
+            f"{path.name} does not agree with its checksum: moved to {aside}, to be computed anew"
+        )
+        assert read(KEY) is None
 
-
-def test_a_second_write_replaces_the_first(store: Store) -> None:
-    store.write(KEY, RECORD, {"x": torch.zeros(2)})
-    store.write(KEY, Record(UNIT, "diverged", {}, {}))
-    assert store.read(KEY) == Record(UNIT, "diverged", {}, {})
-    assert store.read_tensors(KEY) is None
-    store.write(KEY, RECORD, {"x": torch.ones(2)})
-    back = store.read_tensors(KEY)
-    assert back is not None
-    assert back["x"].tolist() == [1.0, 1.0]
-    assert store.reports == []
-
-
-@pytest.mark.parametrize("bit", [0, 5, 7])
-def test_any_flipped_bit_of_a_record_is_found(store: Store, bit: int) -> None:
-    store.write(KEY, RECORD)
-    path = file_of(store, "json")
-    sound = path.read_bytes()
-    for position in range(len(sound)):
-        path.write_bytes(sound)
-        flip(path, position, bit)
-        assert store.read(KEY) is None, sound[:position]
-        assert not path.exists()
-    assert len(store.reports) == len(sound)
-
-
-@pytest.mark.parametrize("ending", ["safetensors", "checkpoint"])
-def test_a_flipped_byte_of_tensors_is_found(
-    store: Store, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("suite.store.local.MOMENT", 0.0)
-    store.write(KEY, RECORD, TENSORS)
-    store.write_checkpoint(KEY, TENSORS)
-    path, record = file_of(store, ending), file_of(store, "json")
-    sound, sound_record = path.read_bytes(), record.read_bytes()
-    for position in range(len(sound)):
-        path.write_bytes(sound)
-        record.write_bytes(sound_record)
-        flip(path, position, position % 8)
-        if ending == "checkpoint":
-            assert store.read_checkpoint(KEY) is None
-        else:
-            assert store.read(KEY) is None
-            assert not record.exists()
-        assert not path.exists()
-
-
-@pytest.mark.parametrize("ending", ["json", "safetensors", "checkpoint"])
-@pytest.mark.parametrize("length", [0, 1, 70])
-def test_a_file_cut_short_is_set_aside_and_reported(store: Store, ending: str, length: int) -> None:
-    store.write(KEY, RECORD, TENSORS)
-    store.write_checkpoint(KEY, TENSORS)
-    path = file_of(store, ending)
-    path.write_bytes(path.read_bytes()[:length])
-    read = store.read_checkpoint if ending == "checkpoint" else store.read_tensors
-    assert read(KEY) is None
-    aside = store.folder / "set_aside" / path.name
-    assert aside.stat().st_size == length
-    assert store.reports[0] == (
-        f"{path.name} does not agree with its checksum: moved to {aside}, to be computed anew"
-    )
-    assert read(KEY) is None
-
-
-def test_missing_tensors_make_a_record_unsound(store: Store) -> None:
-    store.write(KEY, RECORD, TENSORS)
-    file_of(store, "safetensors").unlink()
-    assert store.read(KEY) is None
-    assert "belongs to a file that is missing or damaged" in store.reports[0]
-
-
-@pytest.mark.parametrize("contents", [b"null", b"[]", b"{}", b"3", b'{"checksum":"x"}', b"\xff"])
-def test_json_that_is_no_record_is_set_aside(store: Store, contents: bytes) -> None:
-    store.write(KEY, RECORD)
-    file_of(store, "json").write_bytes(contents)
-    assert store.read(KEY) is None
-    assert len(store.reports) == 1
-
-
-def test_a_record_that_cannot_be_read_is_set_aside(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.write(KEY, RECORD)
-
-    def fail(self: Path) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", fail)
+    def test_missing_tensors(self, store):
+        store.write(KEY, RECORD, TENSORS)
+        file_of(store, "safetensors").unlink()
         assert store.read(KEY) is None
-    assert len(store.reports) == 1
+        assert "belongs to a file that is missing or damaged" in store.reports[0]
 
-
-def test_a_record_under_replacement_is_not_set_aside(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One process reads between the two renames of another that found other bits."""
-    store.write(KEY, RECORD, {"x": torch.zeros(2)})
-    first = file_of(store, "json").read_bytes()
-    store.write(KEY, RECORD, {"x": torch.ones(2)})
-    second = file_of(store, "json").read_bytes()
-    file_of(store, "json").write_bytes(first)
-
-    def moment(seconds: float) -> None:
-        file_of(store, "json").write_bytes(second)
-
-    monkeypatch.setattr(time, "sleep", moment)
-    back = store.read_tensors(KEY)
-    assert back is not None
-    assert back["x"].tolist() == [1.0, 1.0]
-    assert store.reports == []
-
-
-def test_unfinished_files_are_ignored_and_cleaned_after_a_day(store: Store) -> None:
-    store.write(KEY, RECORD)
-    young, old = (file_of(store, "json").with_name(f".writing-{name}") for name in ("a", "b"))
-    for path in (young, old):
-        path.write_bytes(b'{"half":')
-    os.utime(old, (0, 0))
-    assert store.read(KEY) == Store(store.folder).read(KEY) is not None
-    store.clean()
-    assert young.exists()
-    assert not old.exists()
-    assert store.read(KEY) is not None
-
-
-def test_checkpoints_of_ended_trainings_are_cleaned(store: Store) -> None:
-    other = "cd" + KEY[2:]
-    store.write(KEY, RECORD)
-    store.write_checkpoint(KEY, TENSORS)
-    store.write_checkpoint(other, TENSORS)
-    store.clean()
-    assert store.read_checkpoint(KEY) is None
-    assert store.read_checkpoint(other) is not None
-
-
-def test_a_file_in_place_of_the_folder_is_a_usage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UsageError, match=f"{place}: expected a folder.*REGLIB_STORE"):
-            Store(place)
-
-
-def test_a_read_only_folder_is_a_usage_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(**arguments: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr("tempfile.TemporaryFile", fail)
-    with pytest.raises(UsageError, match="can be written, got: Read-only file system"):
-        Store(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["replace", "write"])
-def test_a_failing_write_leaves_what_was_stored(
-    store: Store, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.write(KEY, RECORD, TENSORS)
-
-    def fail(*arguments: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*((os, "replace") if name == "replace" else (Path, "write_bytes")), fail)
-        with pytest.raises(RunFailed, match=r"cannot be written \(Read-only file system\)"):
-            store.write(KEY, Record(UNIT, "diverged", {}, {}))
-    read = store.read(KEY)
-    assert read is not None
-    assert read.status == "done"
-    assert sorted(path.suffix for path in (store.folder / KEY[:2]).iterdir()) == [
-        ".json",
-        ".safetensors",
-    ]
-
-
-def test_a_damaged_record_that_cannot_be_moved_is_named(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.write(KEY, RECORD)
-    flip(file_of(store, "json"), 5)
-
-    def fail(*arguments: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(RunFailed, match=rf"{KEY}\.json does not agree .* cannot be moved"):
-        store.read(KEY)
-
-
-def test_nothing_is_ever_unpickled() -> None:
-    forbidden = re.compile(
-        r"(?<!safetensors\.)torch\.load(?!\(.*weights_only=True)|\bpickle\b|allow_pickle(?!=False)|read_pickle|joblib|\bdill\b|shelve"
+    @pytest.mark.parametrize(
+        "contents", [b"null", b"[]", b"{}", b"3", b'{"checksum":"x"}', b"\xff"]
     )
-    sources = sorted(Path(reglib.__file__).parent.rglob("*.py"))
-    assert len(sources) > 10
-    for path in sources:
-        assert not forbidden.search(path.read_text()), path
+    def test_json_that_is_no_record(self, store, contents):
+        store.write(KEY, RECORD)
+        file_of(store, "json").write_bytes(contents)
+        assert store.read(KEY) is None
+        assert len(store.reports) == 1
+
+    def test_unreadable_record(self, store, monkeypatch):
+        store.write(KEY, RECORD)
+
+        def fail(self):
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", fail)
+            assert store.read(KEY) is None
+        assert len(store.reports) == 1
+
+    def test_record_under_replacement_is_sound(self, store, monkeypatch):
+        """One process reads between the two renames of another that found other bits."""
+        store.write(KEY, RECORD, {"x": torch.zeros(2)})
+        first = file_of(store, "json").read_bytes()
+        store.write(KEY, RECORD, {"x": torch.ones(2)})
+        second = file_of(store, "json").read_bytes()
+        file_of(store, "json").write_bytes(first)
+
+        def moment(seconds):
+            file_of(store, "json").write_bytes(second)
+
+        monkeypatch.setattr(time, "sleep", moment)
+        back = store.read_tensors(KEY)
+        assert back["x"].tolist() == [1.0, 1.0]
+        assert store.reports == []
+
+    def test_record_that_cannot_be_moved(self, store, monkeypatch):
+        store.write(KEY, RECORD)
+        flip(file_of(store, "json"), 5)
+
+        def fail(*arguments):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr(os, "replace", fail)
+        with pytest.raises(RunFailed, match=rf"{KEY}\.json does not agree .* cannot be moved"):
+            store.read(KEY)
 
 
-def damage_units() -> list[Unit]:
-    of = Training(
-        data="mnist5k",
-        network="lenet5",
-        epochs=1,
-        learning_rate=1e-3,
-        seed=0,
-        n_train=128,
-        batch_size=64,
-        penalties={"input_gradient": {"strength": 0.1}},
-    )
+class TestReadAndWrite:
+    def test_record(self, store):
+        assert store.read(KEY) is None
+        store.write(KEY, RECORD)
+        assert Store(store.folder).read(KEY) == Record(
+            UNIT, "done", VALUES | {"per_image": [1e-17, None, None, None, 3.0]}, {"seconds": 1.5}
+        )
+        assert store.read_tensors(KEY) is None
+        assert store.reports == []
+
+    def test_tensors(self, store):
+        store.write(KEY, RECORD, TENSORS)
+        back = store.read_tensors(KEY)
+        assert back.keys() == TENSORS.keys()
+        for name, tensor in TENSORS.items():
+            assert back[name].dtype == tensor.dtype
+            torch.testing.assert_close(back[name], tensor, rtol=0, atol=0, equal_nan=True)
+
+    def test_checkpoint(self, store):
+        assert store.read_checkpoint(KEY) is None
+        store.write_checkpoint(KEY, {"losses": torch.tensor([2.0, 1.0])})
+        state = store.read_checkpoint(KEY)
+        assert state["losses"].tolist() == [2.0, 1.0]
+        store.drop_checkpoint(KEY)
+        assert store.read_checkpoint(KEY) is None
+        store.drop_checkpoint(KEY)
+
+    def test_second_write_replaces_the_first(self, store):
+        store.write(KEY, RECORD, {"x": torch.zeros(2)})
+        store.write(KEY, Record(UNIT, "diverged", {}, {}))
+        assert store.read(KEY) == Record(UNIT, "diverged", {}, {})
+        assert store.read_tensors(KEY) is None
+        store.write(KEY, RECORD, {"x": torch.ones(2)})
+        back = store.read_tensors(KEY)
+        assert back["x"].tolist() == [1.0, 1.0]
+        assert store.reports == []
+
+    def test_unfinished_files_are_cleaned(self, store):
+        store.write(KEY, RECORD)
+        young, old = (file_of(store, "json").with_name(f".writing-{name}") for name in ("a", "b"))
+        for path in (young, old):
+            path.write_bytes(b'{"half":')
+        os.utime(old, (0, 0))
+        assert store.read(KEY) == Store(store.folder).read(KEY) is not None
+        store.clean()
+        assert young.exists()
+        assert not old.exists()
+        assert store.read(KEY) is not None
+
+    def test_checkpoints_of_ended_trainings_are_cleaned(self, store):
+        other = "cd" + KEY[2:]
+        store.write(KEY, RECORD)
+        store.write_checkpoint(KEY, TENSORS)
+        store.write_checkpoint(other, TENSORS)
+        store.clean()
+        assert store.read_checkpoint(KEY) is None
+        assert store.read_checkpoint(other) is not None
+
+    @pytest.mark.parametrize("name", ["replace", "write"])
+    def test_failing_write_leaves_what_was_stored(self, store, name, monkeypatch):
+        store.write(KEY, RECORD, TENSORS)
+
+        def fail(*arguments):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(*((os, "replace") if name == "replace" else (Path, "write_bytes")), fail)
+            with pytest.raises(RunFailed, match=r"cannot be written \(Read-only file system\)"):
+                store.write(KEY, Record(UNIT, "diverged", {}, {}))
+        read = store.read(KEY)
+        assert read.status == "done"
+        left = sorted(path.suffix for path in (store.folder / KEY[:2]).iterdir())
+        assert left == [".json", ".safetensors"]
+
+    def test_nothing_is_unpickled(self):
+        forbidden = re.compile(
+            r"(?<!safetensors\.)torch\.load(?!\(.*weights_only=True)|\bpickle\b|allow_pickle(?!=False)|read_pickle|joblib|\bdill\b|shelve"
+        )
+        sources = sorted(Path(reglib.__file__).parent.rglob("*.py"))
+        assert len(sources) > 10
+        for path in sources:
+            assert not forbidden.search(path.read_text()), path
+
+
+def damage_units():
+    fields = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "learning_rate": 1e-3}
+    penalties = {"input_gradient": {"strength": 0.1}}
+    of = Training(**fields, seed=0, n_train=128, batch_size=64, penalties=penalties)
     settings = {"saliency": "logit_gradient", "n_images": 4}
     return [of, Measurement(training=of, metric="saliency_maps", settings=settings)]
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
+def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("done")
     return folder, run(damage_units(), Store(folder))
 
 
-@pytest.mark.parametrize("ending", ["json", "safetensors"])
-@pytest.mark.parametrize("which", [0, 1], ids=["training", "measurement"])
-@pytest.mark.parametrize("sample", range(4))
-def test_compute_repairs_a_flipped_bit(
-    done: tuple[Path, pd.DataFrame],
-    ending: str,
-    which: int,
-    sample: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    store = Store(shutil.copytree(done[0], tmp_path / "store"))
-    name = done[1].key[which]
-    path = store.folder / name[:2] / f"{name}.{ending}"
-    draw = random.Random(f"{ending}{which}{sample}")
-    flip(path, draw.randrange(path.stat().st_size), draw.randrange(8))
+class TestCompute:
+    @pytest.mark.parametrize("ending", ["json", "safetensors"])
+    @pytest.mark.parametrize("which", [0, 1], ids=["training", "measurement"])
+    def test_repairs_a_flipped_bit(self, done, ending, which, tmp_path, capsys):
+        store = Store(shutil.copytree(done[0], tmp_path / "store"))
+        name = done[1].key[which]
+        path = store.folder / name[:2] / f"{name}.{ending}"
+        draw = random.Random(f"{ending}{which}")
+        flip(path, draw.randrange(path.stat().st_size), draw.randrange(8))
 
-    frame = run(damage_units(), store)
+        frame = run(damage_units(), store)
 
-    pd.testing.assert_frame_equal(*(f.drop(columns="seconds") for f in (frame, done[1])))
-    assert values(store, frame) == values(Store(done[0]), frame)
-    tensors = f"{name[:2]}/{name}.safetensors"
-    assert (store.folder / tensors).read_bytes() == (done[0] / tensors).read_bytes()
-    assert f"{path.name} does not agree with its checksum" in capsys.readouterr().out
-    assert (store.folder / "set_aside" / path.name).exists()
-    assert list(store.folder.rglob("*.checkpoint")) == []
+        pd.testing.assert_frame_equal(*(f.drop(columns="seconds") for f in (frame, done[1])))
+        assert values(store, frame) == values(Store(done[0]), frame)
+        tensors = f"{name[:2]}/{name}.safetensors"
+        assert (store.folder / tensors).read_bytes() == (done[0] / tensors).read_bytes()
+        assert f"{path.name} does not agree with its checksum" in capsys.readouterr().out
+        assert (store.folder / "set_aside" / path.name).exists()
+        assert list(store.folder.rglob("*.checkpoint")) == []
 
+    def test_starts_anew_from_a_damaged_checkpoint(self, done, store, capsys):
+        name = done[1].key[0]
+        store.write_checkpoint(name, TENSORS)
+        path = store.folder / name[:2] / f"{name}.checkpoint"
+        flip(path, 99)
+        frame = run(damage_units(), store)
+        assert values(store, frame) == values(Store(done[0]), frame)
+        assert f"{path.name} does not agree with its checksum" in capsys.readouterr().out
+        record = store.read(name)
+        assert record.provenance["resumed"] is False
 
-def test_compute_starts_anew_from_a_damaged_checkpoint(
-    done: tuple[Path, pd.DataFrame], store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = done[1].key[0]
-    store.write_checkpoint(name, TENSORS)
-    path = store.folder / name[:2] / f"{name}.checkpoint"
-    flip(path, 99)
-    frame = run(damage_units(), store)
-    assert values(store, frame) == values(Store(done[0]), frame)
-    assert f"{path.name} does not agree with its checksum" in capsys.readouterr().out
-    record = store.read(name)
-    assert record is not None
-    assert record.provenance["resumed"] is False
+    def test_reports_once(self, done, tmp_path, capsys):
+        store = Store(shutil.copytree(done[0], tmp_path / "store"))
+        name = done[1].key[1]
+        flip(store.folder / name[:2] / f"{name}.json", 7)
+        run(damage_units(), store)
+        assert capsys.readouterr().out.count("does not agree") == 1
+        run(damage_units(), store)
+        assert capsys.readouterr().out == ""
 
+    def test_full_disk_in_the_middle(self, store, here, small, tmp_path, monkeypatch):
+        units = [small(seed=seed) for seed in range(3)]
+        writes = 0
 
-def test_compute_reports_once(
-    done: tuple[Path, pd.DataFrame], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = Store(shutil.copytree(done[0], tmp_path / "store"))
-    name = done[1].key[1]
-    flip(store.folder / name[:2] / f"{name}.json", 7)
-    run(damage_units(), store)
-    assert capsys.readouterr().out.count("does not agree") == 1
-    run(damage_units(), store)
-    assert capsys.readouterr().out == ""
-
-
-def test_a_full_disk_in_the_middle(
-    store: Store,
-    here: Resources,
-    small: Callable[..., Training],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    units = [small(seed=seed) for seed in range(3)]
-    writes = 0
-
-    def until_full(self: Path, contents: bytes) -> int:
-        nonlocal writes
-        writes += 1
-        if writes > 3:  # the first training is stored, the second has its weights
+        def until_full(self, contents):
+            nonlocal writes
+            writes += 1
+            if writes > 3:  # the first training is stored, the second has its weights
+                with open(self, "wb") as file:
+                    file.write(contents[:10])
+                raise OSError(errno.ENOSPC, "No space left on device")
             with open(self, "wb") as file:
-                file.write(contents[:10])
-            raise OSError(errno.ENOSPC, "No space left on device")
-        with open(self, "wb") as file:
-            return file.write(contents)
+                return file.write(contents)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", until_full)
-        with pytest.raises(RunFailed) as caught:
-            compute(units, store=store, resources=here)
-    message = str(caught.value)
-    assert "units that failed: 2; all others are stored" in message
-    assert "seed=1" in message
-    assert "cannot be written (No space left on device)" in message
-    assert "make room" in message
-    assert len(list(store.folder.glob("??/*.json"))) == 1
-    assert list(store.folder.glob("??/.writing-*")) == []
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", until_full)
+            with pytest.raises(RunFailed) as caught:
+                compute(units, store=store, resources=here)
+        message = str(caught.value)
+        assert "units that failed: 2; all others are stored" in message
+        assert "seed=1" in message
+        assert "cannot be written (No space left on device)" in message
+        assert "make room" in message
+        assert len(list(store.folder.glob("??/*.json"))) == 1
+        assert list(store.folder.glob("??/.writing-*")) == []
 
-    ended = [path.stat().st_mtime_ns for path in store.folder.glob("??/*.json")]
-    frame = compute(units, store=store, resources=here)
-    assert ended[0] in {path.stat().st_mtime_ns for path in store.folder.glob("??/*.json")}
-    undisturbed = Store(tmp_path / "other")
-    compute(units, store=undisturbed, resources=here)
-    assert values(store, frame) == values(undisturbed, frame)
-    assert store.reports == []
+        ended = [path.stat().st_mtime_ns for path in store.folder.glob("??/*.json")]
+        frame = compute(units, store=store, resources=here)
+        assert ended[0] in {path.stat().st_mtime_ns for path in store.folder.glob("??/*.json")}
+        undisturbed = Store(tmp_path / "other")
+        compute(units, store=undisturbed, resources=here)
+        assert values(store, frame) == values(undisturbed, frame)
+        assert store.reports == []
 
 
-def run(units: list[Unit], store: Store) -> pd.DataFrame:
+def run(units, store):
     return compute(units, store=store, resources=Resources(device="cpu", jobs=1))
 
 
-def values(store: Store, frame: pd.DataFrame) -> list[str]:
+def values(store, frame):
     """Return all that was stored, but when and where, as text that tells every bit."""
     records = [store.read(name) for name in frame.key]
-    return [
-        json.dumps([record.values, record.status, record.tensors])
-        for record in records
-        if record is not None
-    ]
+    return [json.dumps([record.values, record.status, record.tensors]) for record in records]

@@ -19,82 +19,79 @@ def pair():
     return load_data("digit_canvas"), load_data("digit_canvas_swapped")
 
 
-def test_masks_show_where_and_how_large_the_digit_is():
-    made, _ = clutter(squares(), seed=0, swapped=False)
-    assert made.images.shape == (400, 1, SIDE, SIDE)
-    assert made.images.dtype == torch.uint8
-    rows, columns = made.masks.any(2), made.masks.any(1)
-    heights, widths = rows.sum(1), columns.sum(1)
-    assert torch.equal(made.masks, rows[:, :, None] & columns[:, None, :])
-    assert torch.equal(heights, widths)
-    assert set(heights.tolist()) == set(range(SIZES[0], SIZES[1] + 1))
-    first = rows.int().argmax(1) - (SIDE - heights) // 2
-    assert set(first.tolist()) == set(range(-SHIFT, SHIFT + 1))
-    assert (made.images[:, 0][made.masks] == 255).all()
+class TestClutter:
+    def test_masks_show_the_digit(self):
+        made, _ = clutter(squares(), seed=0, swapped=False)
+        assert made.images.shape == (400, 1, SIDE, SIDE)
+        assert made.images.dtype == torch.uint8
+        rows, columns = made.masks.any(2), made.masks.any(1)
+        heights, widths = rows.sum(1), columns.sum(1)
+        assert torch.equal(made.masks, rows[:, :, None] & columns[:, None, :])
+        assert torch.equal(heights, widths)
+        assert set(heights.tolist()) == set(range(SIZES[0], SIZES[1] + 1))
+        first = rows.int().argmax(1) - (SIDE - heights) // 2
+        assert set(first.tolist()) == set(range(-SHIFT, SHIFT + 1))
+        assert (made.images[:, 0][made.masks] == 255).all()
 
+    def test_half_covered_pixel_is_mixed(self):
+        black, _ = clutter(squares(LABELS[:5], ink=0), seed=3, swapped=False)
+        made, _ = clutter(squares(LABELS[:5], ink=100), seed=3, swapped=False)
+        assert not made.masks.any()
+        middle = (slice(None), 0, slice(16, 24), slice(16, 24))
+        before, after = black.images[middle].int(), made.images[middle].int()
+        with_patches = before.clamp_min(50)  # half as bright as the digits that they are cut from
+        mixed = [(under * 155 + 100 * 255) // 255 for under in (before, with_patches)]
+        assert ((after == mixed[0]) | (after == mixed[1])).all()
 
-def test_a_digit_that_covers_half_a_pixel_mixes_with_the_background():
-    black, _ = clutter(squares(LABELS[:5], ink=0), seed=3, swapped=False)
-    made, _ = clutter(squares(LABELS[:5], ink=100), seed=3, swapped=False)
-    assert not made.masks.any()
-    middle = (slice(None), 0, slice(16, 24), slice(16, 24))
-    before, after = black.images[middle].int(), made.images[middle].int()
-    with_patches = before.clamp_min(50)  # half as bright as the digits that they are cut from
-    mixed = [(under * 155 + 100 * 255) // 255 for under in (before, with_patches)]
-    assert ((after == mixed[0]) | (after == mixed[1])).all()
+    def test_opaque_hides_the_background(self):
+        drawn = squares(LABELS[:20], ink=40)
+        drawn.images[:, :, 8:20, 8:20] = 0  # a hole
+        made, _ = clutter(drawn, seed=0, swapped=False, opaque=True)
+        full, _ = clutter(squares(LABELS[:20]), seed=0, swapped=False)
+        assert torch.equal(made.masks, full.masks)
+        inside = made.images[:, 0][made.masks]
+        assert inside.max() == 40
+        assert inside.min() == 0
+        outside = made.images[:, 0][~made.masks]
+        assert torch.equal(
+            outside, clutter(drawn, seed=0, swapped=False)[0].images[:, 0][~made.masks]
+        )
 
+    def test_backgrounds_follow_the_label(self):
+        labels = torch.arange(4000) % 10
+        _, backgrounds = clutter(squares(labels), seed=1, swapped=False)
+        share = float((backgrounds == labels).double().mean())
+        assert share == pytest.approx(BIAS, abs=3 * (BIAS * (1 - BIAS) / 4000) ** 0.5)
+        _, swapped = clutter(squares(labels), seed=1, swapped=True)
+        assert not (swapped == labels).any()
+        steps = ((swapped - labels) % 10).bincount(minlength=10)
+        assert steps[0] == 0
+        assert (steps[1:] > 350).all()
 
-def test_an_opaque_drawing_hides_the_background_up_to_its_outline():
-    drawn = squares(LABELS[:20], ink=40)
-    drawn.images[:, :, 8:20, 8:20] = 0  # a hole
-    made, _ = clutter(drawn, seed=0, swapped=False, opaque=True)
-    full, _ = clutter(squares(LABELS[:20]), seed=0, swapped=False)
-    assert torch.equal(made.masks, full.masks)
-    inside = made.images[:, 0][made.masks]
-    assert inside.max() == 40
-    assert inside.min() == 0
-    outside = made.images[:, 0][~made.masks]
-    assert torch.equal(outside, clutter(drawn, seed=0, swapped=False)[0].images[:, 0][~made.masks])
+    def test_swapping_changes_backgrounds_in_testing(self, pair):
+        own, swapped = pair
+        assert torch.equal(own.train.images, swapped.train.images)
+        assert torch.equal(own.test.masks, swapped.test.masks)
+        assert torch.equal(own.test.labels, swapped.test.labels)
+        assert own.fingerprint != swapped.fingerprint
+        different = (own.test.images != swapped.test.images)[:, 0]
+        followed = different.flatten(1).any(1).double().mean()
+        assert float(followed) == pytest.approx(BIAS, abs=0.05)
+        assert not different[own.test.images[:, 0] == 255].any()  # the middle of strokes
 
+    def test_same_bytes_everywhere(self, pair):
+        own, _ = pair
+        for split, count in ((own.train, 4000), (own.test, 1000)):
+            assert split.images.shape == (count, 1, SIDE, SIDE)
+            assert split.masks.shape == (count, SIDE, SIDE)
+            assert split.masks.flatten(1).any(1).all()
+            assert (split.images[:, 0][split.masks] > 127).all()
+        assert [d.fingerprint[:16] for d in pair] == ["8174b22592c91fd6", "dc0ca7421ba613a8"]
 
-def test_backgrounds_follow_the_label_as_often_as_they_should():
-    labels = torch.arange(4000) % 10
-    _, backgrounds = clutter(squares(labels), seed=1, swapped=False)
-    share = float((backgrounds == labels).double().mean())
-    assert share == pytest.approx(BIAS, abs=3 * (BIAS * (1 - BIAS) / 4000) ** 0.5)
-    _, swapped = clutter(squares(labels), seed=1, swapped=True)
-    assert not (swapped == labels).any()
-    steps = ((swapped - labels) % 10).bincount(minlength=10)
-    assert steps[0] == 0
-    assert (steps[1:] > 350).all()
-
-
-def test_swapping_changes_only_the_background_of_the_test_split(pair):
-    own, swapped = pair
-    assert torch.equal(own.train.images, swapped.train.images)
-    assert torch.equal(own.test.masks, swapped.test.masks)
-    assert torch.equal(own.test.labels, swapped.test.labels)
-    assert own.fingerprint != swapped.fingerprint
-    different = (own.test.images != swapped.test.images)[:, 0]
-    followed = different.flatten(1).any(1).double().mean()
-    assert float(followed) == pytest.approx(BIAS, abs=0.05)
-    assert not different[own.test.images[:, 0] == 255].any()  # the middle of strokes
-
-
-def test_every_image_has_a_mask_and_the_bytes_are_the_same_everywhere(pair):
-    own, _ = pair
-    for split, count in ((own.train, 4000), (own.test, 1000)):
-        assert split.images.shape == (count, 1, SIDE, SIDE)
-        assert split.masks.shape == (count, SIDE, SIDE)
-        assert split.masks.flatten(1).any(1).all()
-        assert (split.images[:, 0][split.masks] > 127).all()
-    assert [d.fingerprint[:16] for d in pair] == ["8174b22592c91fd6", "dc0ca7421ba613a8"]
-
-
-def test_random_state_is_left_as_it_was():
-    before = torch.get_rng_state()
-    clutter(squares(LABELS[:3]), seed=0, swapped=False)
-    assert torch.equal(torch.get_rng_state(), before)
+    def test_leaves_the_random_state(self):
+        before = torch.get_rng_state()
+        clutter(squares(LABELS[:3]), seed=0, swapped=False)
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 FINGERPRINTS = {
@@ -118,31 +115,28 @@ def box_of(image):
 
 class TestOnCanvas:
     def test_puts_a_drawing_into_the_middle(self):
-        placed = on_canvas(drawing(2, 4), size=12, box=4)
-        assert placed.shape == (1, 1, 12, 12)
+        placed = on_canvas(drawing(2, 4))
+        assert placed.shape == (1, 1, 32, 32)
         assert placed.dtype == torch.uint8
-        assert box_of(placed[0]) == [5, 6, 4, 7]
-        assert placed[0, 0, 5:7, 4:8].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+        assert box_of(placed[0]) == [15, 16, 14, 17]
+        assert placed[0, 0, 15:17, 14:18].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
         assert int(placed.sum()) == 36
 
     def test_puts_boxes_anywhere_with_equal_chances(self):
-        images = drawing(3, 3).expand(4000, -1, -1, -1)
-        placed = on_canvas(images, size=6, box=3, generator=torch.Generator().manual_seed(0))
-        tops = torch.tensor([box_of(image)[0] for image in placed])
-        lefts = torch.tensor([box_of(image)[2] for image in placed])
-        counts = (4 * tops + lefts).bincount(minlength=16)
-        assert len(counts) == 16
-        assert 190 < int(counts.min()) <= int(counts.max()) < 310
-        assert (placed.flatten(1).sum(1) == 45).all()
+        images = drawing(1, 1).expand(4000, -1, -1, -1)
+        placed = on_canvas(images, generator=torch.Generator().manual_seed(0))
+        corners = torch.tensor([box_of(image)[::2] for image in placed]) - 9  # in the box of 20
+        counts = torch.stack([c.bincount(minlength=13) for c in corners.T])
+        assert counts.shape == (2, 13)
+        assert 230 < int(counts.min()) <= int(counts.max()) < 390
+        assert (placed.flatten(1).sum(1) == 1).all()
 
     def test_keeps_an_empty_image_empty(self):
-        assert not on_canvas(torch.zeros(1, 2, 8, 8, dtype=torch.uint8), size=10, box=4).any()
+        assert not on_canvas(torch.zeros(1, 2, 8, 8, dtype=torch.uint8)).any()
 
     def test_refuses_what_does_not_fit(self):
-        with pytest.raises(ValueError, match="at most 3 x 3 pixels, got 2 x 4 in image 0"):
-            on_canvas(drawing(2, 4), size=12, box=3)
-        with pytest.raises(ValueError, match="at most the 12 pixels of the canvas, got 13"):
-            on_canvas(drawing(2, 4), size=12, box=13)
+        with pytest.raises(ValueError, match="at most 20 x 20 pixels, got 2 x 21 in image 0"):
+            on_canvas(drawing(2, 21, canvas=(8, 28)))
 
 
 @pytest.mark.parametrize("name", FINGERPRINTS)

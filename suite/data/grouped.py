@@ -14,7 +14,6 @@ from suite.data.splits import Read, Split
 
 WATERBIRDS = "waterbird_complete95_forest2water2"
 WATERBIRDS_SIZE, CELEBA_SIZE = 224, 128
-MINORITY = 0.05
 
 
 def block_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
@@ -43,7 +42,7 @@ def null_block_masks(split: Split) -> Tensor:
 
 
 def textured_images(
-    train: Split, test: Split, classes: Sequence[str], *, minority: float = MINORITY
+    train: Split, test: Split, classes: Sequence[str], *, minority: float = 0.05
 ) -> Read:
     """Put images on crops of two photographs, of which one goes with each half of the classes.
 

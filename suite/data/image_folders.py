@@ -111,9 +111,8 @@ def _parts(
             got = f"{differ[:FEW]!a}: an accent is one character or two; rename one of them"
         raise expected(f"{folder}", f"the same classes in train and {test}", got)
     if len(parts[0].classes) < 2:
-        raise expected(
-            f"{folder / 'train'}", "two classes or more, a folder each", parts[0].classes
-        )
+        two = "two classes or more, a folder each"
+        raise expected(f"{folder / 'train'}", two, parts[0].classes)
     return parts
 
 

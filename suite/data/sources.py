@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from suite.data.files import SIZE
 from suite.data.image_folders import folders_in
 from suite.data.splits import Damaged, Missing, Read
-from suite.errors import DataMissing, UsageError, unknown
+from suite.errors import DataMissing, UsageError, expected, unknown
 from suite.paths import data_folder, read_yaml
 
 # Names of folders, in small letters, by which own images are to be trained on, not only shown.
@@ -114,12 +114,9 @@ def _own(path: str) -> Source:
     folder = Path(os.path.expanduser(path)).absolute()
     how = f"put images into {path}/train/CLASS/ and {path}/test/CLASS/ (or val)"
     if folder.is_dir() and not PARTS & {name.lower() for name in folders_in(folder)}:
-        read = _reader("image_folders.read_own", folder=folder)
-        about, how = (
-            f"own photographs below {path}",
-            f"put photographs into {path}, or to train {how}",
-        )
-        return Source(read, about, "your own", how, (3, SIZE, SIZE), to_train=False)
+        read, about = _reader("image_folders.read_own", folder=folder), f"own photographs in {path}"
+        how, shape = f"put photographs into {path}, or to train {how}", (3, SIZE, SIZE)
+        return Source(read, about, "your own", how, shape, to_train=False)
     read = _reader("image_folders.read_image_folder", folder=folder)
     return Source(read, f"own images in {path}", "your own", how)
 
@@ -127,22 +124,21 @@ def _own(path: str) -> Source:
 def _resized(name: str, other: str, side: str) -> Source:
     """Make the source of the square images of another one as RGB of another size."""
     if not other or not side.isdecimal() or int(side) < 1:
-        raise UsageError(
-            f"data set {name!r}: expected resized:NAME:SIZE, such as resized:fashion_mnist:32"
-        )
+        what = "resized:NAME:SIZE, such as resized:fashion_mnist:32"
+        raise expected(f"data set {name!r}", what, repr(name))
     entry, size = source(other), int(side)
     read = _reader("resized.resized", of=other, size=size)
     about = f"{entry.about}; as {size} x {size} RGB"
     return dataclasses.replace(entry, read=read, about=about, shape=(3, size, size))
 
 
-def _entry(described: dict[str, Any]) -> Source:
-    read, shape = _reader(**described["read"]), tuple(described["shape"])
-    return Source(**{**described, "read": read, "shape": shape})
+def _entry(read: dict[str, Any], shape: Sequence[int], **words: Any) -> Source:
+    channels, height, width = shape
+    return Source(read=_reader(**read), shape=(channels, height, width), **words)
 
 
 _DESCRIBED = read_yaml(Path(__file__).with_suffix(".yml"))
 # Data sets that claims name and nothing here reads, with their titles.
 ONLY_IN_PAPERS = {"coco": "COCO", "imagenet_c": "ImageNet-C", "oxford_pet": "Oxford-IIIT Pet"}
 ONLY_IN_PAPERS |= {"wood": "wood fibres"}
-SOURCES = {name: _entry(described) for name, described in _DESCRIBED.items()}
+SOURCES = {name: _entry(**described) for name, described in _DESCRIBED.items()}

@@ -11,6 +11,7 @@ from torch import Tensor
 from suite.data.splits import Read, Split
 from suite.errors import expected
 
+EMPTY, BOX = 32, 20  # sides of an empty canvas, and of the box for a drawing on it
 SIDE = 40  # of a cluttered canvas
 SIZES = (20, 32)  # of the square that holds the drawing; a digit takes about 20/28 of it
 SHIFT = 4
@@ -20,37 +21,30 @@ PATCHES, PATCH = 8, 8
 FAINT = 12  # grey values up to this are no part of an opaque drawing
 
 
-def on_canvas(
-    images: Tensor, *, size: int = 32, box: int = 20, generator: torch.Generator | None = None
-) -> Tensor:
-    """Put each drawing into the middle of a box, and the box onto a canvas.
+def on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    """Put each drawing into the middle of a box of 20 x 20 pixels, and the box onto a canvas.
 
     Args:
         images: drawings on black, uint8 (N, C, H, W), none larger than the box.
-        size: pixels along a side of the canvas.
-        box: pixels along a side of the box.
         generator: draws where the box lies, uniformly over the canvas; without it in the middle.
 
     Returns:
-        The drawings on black, (N, C, size, size).
+        The drawings on black, (N, C, 32, 32).
 
     Raises:
-        UsageError: a drawing that is larger than the box, or a box that is larger than the canvas.
+        UsageError: a drawing that is larger than the box.
     """
-    if box > size:
-        raise expected("box", f"at most the {size} pixels of the canvas", box)
-    free = size - box
-    corners = torch.full((len(images), 2), free // 2)
+    corners = torch.full((len(images), 2), (EMPTY - BOX) // 2)
     if generator is not None:
-        corners = torch.randint(free + 1, (len(images), 2), generator=generator)
-    canvas = images.new_zeros(len(images), images.shape[1], size, size)
+        corners = torch.randint(EMPTY - BOX + 1, (len(images), 2), generator=generator)
+    canvas = images.new_zeros(len(images), images.shape[1], EMPTY, EMPTY)
     for n, (image, corner) in enumerate(zip(images, corners.tolist())):
         drawing = _cropped(image)
         height, width = drawing.shape[1:]
-        if max(height, width) > box:
-            what = f"drawings of at most {box} x {box} pixels"
+        if max(height, width) > BOX:
+            what = f"drawings of at most {BOX} x {BOX} pixels"
             raise expected("images", what, f"{height} x {width} in image {n}")
-        top, left = corner[0] + (box - height) // 2, corner[1] + (box - width) // 2
+        top, left = corner[0] + (BOX - height) // 2, corner[1] + (BOX - width) // 2
         canvas[n, :, top : top + height, left : left + width] = drawing
     return canvas
 

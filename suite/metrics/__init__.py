@@ -31,7 +31,6 @@ from suite.metrics.faithfulness import (
     effects_on,
     faithfulness_estimate,
     inverted,
-    patch_effects,
     perturbed_logits,
     pixel_effects,
 )

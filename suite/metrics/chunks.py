@@ -6,16 +6,10 @@ from torch import Tensor
 CHUNK_BYTES = 2**19
 
 
-def chunk_size(images: Tensor, max_bytes: int | None = None) -> int:
-    """Return how many images like `images[0]` fit into `max_bytes`, at least one.
+def chunk_size(images: Tensor) -> int:
+    """Return how many images like `images[0]` fit into `CHUNK_BYTES`, at least one.
 
-    By default these are `CHUNK_BYTES` on the CPU, and 128 times as many elsewhere.
-
-    Raises:
-        ValueError: `max_bytes` is not positive.
+    On other devices than the CPU they may take 128 times as much.
     """
-    if max_bytes is None:
-        max_bytes = CHUNK_BYTES * (1 if images.device.type == "cpu" else 128)
-    if max_bytes <= 0:
-        raise ValueError(f"max_bytes: expected a positive number of bytes, got {max_bytes}")
-    return max(1, max_bytes // (images[0].numel() * images.element_size()))
+    most = CHUNK_BYTES * (1 if images.device.type == "cpu" else 128)
+    return max(1, most // (images[0].numel() * images.element_size()))

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from suite.errors import expected
+
 
 def map_sparsity(maps: Tensor) -> Tensor:
     r"""Average a class activation map: the smaller, the fewer pixels it marks.
@@ -18,7 +20,7 @@ def map_sparsity(maps: Tensor) -> Tensor:
         One value in [0, 1] for each image, (B,).
 
     Raises:
-        ValueError: maps that are not scaled.
+        UsageError: maps that are not scaled.
 
     Source: section 4.2 of :cite:t:`topgap`.
 
@@ -46,7 +48,7 @@ def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
         One value in (0, 1] for each image, (B,).
 
     Raises:
-        ValueError: maps that are not scaled; masks of another shape, not of booleans, or empty.
+        UsageError: maps that are not scaled; masks of another shape, not of booleans, or empty.
 
     Source: appendix D of :cite:t:`topgap`.
     """
@@ -79,7 +81,7 @@ def mask_iou_beyond_others(maps: Tensor, masks: Tensor, labels: Tensor) -> Tenso
         One value in (-1, 1) for each image, (B,); NaN where no other image has its class.
 
     Raises:
-        ValueError: see `largest_mask_iou`.
+        UsageError: see `largest_mask_iou`.
 
     Ours, beside appendix D of :cite:t:`topgap`.
     """
@@ -119,7 +121,7 @@ def feature_leakage(maps: Tensor, masks: Tensor) -> FeatureLeakage:
         Both values, (B,) each; the relative one is NaN where the map is zero.
 
     Raises:
-        ValueError: masks that are not boolean, of another size, or that mark nothing.
+        UsageError: masks that are not boolean, of another size, or that mark nothing.
 
     Source: equation 9 of :cite:t:`yang2024`. It scales the null block alone along the path; the
     maps that they show, and this function, are those of whole images.
@@ -132,23 +134,17 @@ def feature_leakage(maps: Tensor, masks: Tensor) -> FeatureLeakage:
 
 def _check_maps(maps: Tensor) -> None:
     if maps.ndim != 3 or not bool(((maps >= 0) & (maps <= 1)).all()):
-        raise ValueError(
-            "maps: expected class activation maps (B, H, W) with values in [0, 1], got shape "
-            f"{tuple(maps.shape)} and {float(maps.min()):.3g} to {float(maps.max()):.3g}; see "
-            "reglib.top_gap.scaled_maps"
-        )
+        got = f"shape {tuple(maps.shape)} and {float(maps.min()):.3g} to {float(maps.max()):.3g}"
+        wanted = "class activation maps (B, H, W) with values in [0, 1]"
+        raise expected("maps", wanted, f"{got}; see reglib.top_gap.scaled_maps")
 
 
 def _check_masks(masks: Tensor, *shapes: tuple[int, ...]) -> None:
-    """Raise a ValueError unless masks are booleans of a shape, (B, ...), and none is empty."""
+    """Raise a UsageError unless masks are booleans of a shape, (B, ...), and none is empty."""
     if masks.shape not in shapes or masks.dtype != torch.bool:
-        raise ValueError(
-            f"masks: expected booleans of shape {shapes[0]} as that of the maps, got "
-            f"{masks.dtype} of shape {tuple(masks.shape)}"
-        )
-    empty = (~masks.flatten(1).any(1)).nonzero()[:, 0].tolist()
-    if empty:
-        raise ValueError(
-            f"masks: expected an object in every image, got an empty mask for image {empty[0]}"
-            f"{f' and {len(empty) - 1} more' if empty[1:] else ''}; does it lie outside?"
-        )
+        wanted = f"booleans of shape {shapes[0]} as that of the maps"
+        raise expected("masks", wanted, f"{masks.dtype} of shape {tuple(masks.shape)}")
+    if empty := (~masks.flatten(1).any(1)).nonzero()[:, 0].tolist():
+        more = f" and {len(empty) - 1} more" if empty[1:] else ""
+        got = f"an empty mask for image {empty[0]}{more}; does it lie outside?"
+        raise expected("masks", "an object in every image", got)

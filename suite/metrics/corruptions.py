@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.errors import UsageError, unknown
+from suite.errors import expected, unknown
 
 # The corruptions of ImageNet-C, in the groups of its authors.
 CORRUPTIONS = {
@@ -43,16 +43,11 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
     if corruption not in names:
         raise unknown("corruption", corruption, names)
     if level not in range(1, 6):
-        raise UsageError(f"level: expected an integer from 1 to 5, got {level!r}")
-    if (
-        images.dtype != torch.uint8
-        or images.shape[1] not in (1, 3)
-        or min(images.shape[2:]) < SMALLEST
-    ):
-        raise UsageError(
-            f"images: expected bytes with 1 or 3 channels and at least {SMALLEST} pixels a side, "
-            f"got {images.dtype} of shape {tuple(images.shape)}"
-        )
+        raise expected("level", "an integer from 1 to 5", repr(level))
+    channels, *sides = images.shape[1:]
+    if images.dtype != torch.uint8 or channels not in (1, 3) or min(sides) < SMALLEST:
+        what = f"bytes with 1 or 3 channels and at least {SMALLEST} pixels a side"
+        raise expected("images", what, f"{images.dtype} of shape {tuple(images.shape)}")
     from imagecorruptions import corrupt
 
     results = []
@@ -64,7 +59,7 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
             changed = corrupt(pixels, corruption_name=corruption, severity=level, **options)
             results.append(torch.from_numpy(changed.copy()).permute(2, 0, 1))
     stacked = torch.stack(results)
-    if images.shape[1] == 1:
+    if channels == 1:
         stacked = stacked.double().mean(1, keepdim=True).round().to(torch.uint8)
     return stacked.to(images.device)
 

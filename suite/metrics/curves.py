@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.errors import unknown
+from suite.errors import expected, unknown
 from suite.metrics.chunks import chunk_size
 from suite.metrics.faithfulness import SCORES
 
@@ -20,7 +20,6 @@ def insertion_curve(
     n_steps: int,
     baseline: Tensor | float = 0.0,
     score: str = "probability",
-    max_bytes: int | None = None,
 ) -> Tensor:
     r"""Measure the score of a class while the pixels of an image are put into a baseline.
 
@@ -38,24 +37,20 @@ def insertion_curve(
         n_steps: `K`, from 1 to the number of pixels.
         baseline: a value, or images that broadcast to the shape of `images`.
         score: "probability" (softmax) or "logit".
-        max_bytes: memory of the mixed images held at a time.
 
     Returns:
         One curve for each image, (B, n_steps + 1); see `area_under_curve`.
 
     Raises:
-        ValueError: maps of other images or sizes, or `n_steps` out of its range.
-        UsageError: unknown score.
+        UsageError: maps of other images or sizes, `n_steps` out of its range, or unknown score.
 
     Source: :cite:t:`petsiuk2018`; from a baseline of zero in :cite:t:`yang2024`.
     """
     pixels = images[0, 0].numel()
     if not 1 <= n_steps <= pixels:
-        raise ValueError(
-            f"n_steps: expected 1 to {pixels}, the number of pixels of an image, got {n_steps}"
-        )
+        raise expected("n_steps", f"1 to {pixels}, the number of pixels of an image", n_steps)
     counts = torch.arange(n_steps + 1, device=images.device) * pixels // n_steps
-    return _scores(maps, model, images, class_index, counts, baseline, score, max_bytes)
+    return _scores(maps, model, images, class_index, counts, baseline, score)
 
 
 def deletion_curve(
@@ -101,43 +96,33 @@ def pixel_perturbation(
         images: (B, C, H, W).
         class_index: the class `c` of each image, (B,).
         over: "image" or "mean".
-        options: `n_steps`, `baseline` and `max_bytes`, see `insertion_curve`.
+        options: `n_steps` and `baseline`, see `insertion_curve`.
 
     Returns:
         One curve for each image, (B, n_steps + 1), higher for a network that depends on what it
         marks. It begins and ends at zero.
 
     Raises:
-        ValueError: negative saliency; as `insertion_curve`.
-        UsageError: `over` is another word.
+        UsageError: negative saliency, or `over` is another word; as `insertion_curve`.
 
     Source: section 7.3 of :cite:t:`yang2024`, after :cite:t:`samek2017` and
     :cite:t:`srinivas2021`. The absolute values are ours: the paper only says "fractional change".
     """
     if (maps < 0).any():
-        raise ValueError(
-            "maps: expected saliency without sign, got negative values; take maps.abs()"
-        )
+        raise expected("maps", "saliency without sign", "negative values; take maps.abs()")
     if over not in ("image", "mean"):
         raise unknown("over", over, ("image", "mean"))
     changes = []
     for ranked in (maps, -maps):
         curves = deletion_curve(ranked, model, images, class_index, score="logit", **options)
         whole = curves[:, :1].abs()
-        changes.append(
-            (curves - curves[:, :1]).abs() / (whole if over == "image" else whole.mean())
-        )
+        divisor = whole if over == "image" else whole.mean()
+        changes.append((curves - curves[:, :1]).abs() / divisor)
     return changes[0] - changes[1]
 
 
 def ablation_curve(
-    model: nn.Module,
-    images: Tensor,
-    class_index: Tensor,
-    maps: Tensor,
-    *,
-    counts: Sequence[int],
-    max_bytes: int | None = None,
+    model: nn.Module, images: Tensor, class_index: Tensor, maps: Tensor, *, counts: Sequence[int]
 ) -> Tensor:
     r"""Replace the `k` pixels of largest saliency by the mean of the image, for several `k`.
 
@@ -151,23 +136,22 @@ def ablation_curve(
         class_index: the class `c` of each image, (B,).
         maps: saliency, (B, C, H, W), signed; channels are summed, since a pixel is replaced in all.
         counts: numbers of pixels `k`, from 0 to H W.
-        max_bytes: memory of the changed images held at a time.
 
     Returns:
         The ratios, (B, len(counts)), 1 for `k` of zero.
 
     Raises:
-        ValueError: a count that is out of its range, or maps of another size.
+        UsageError: a count that is out of its range, or maps of another size.
 
     Source: section 4.1.2 of :cite:t:`moens2020`.
     """
     n_pixels = images[0, 0].numel()
     if not counts or not all(0 <= k <= n_pixels for k in counts):
-        raise ValueError(f"counts: expected numbers from 0 to {n_pixels}, got {list(counts)}")
+        raise expected("counts", f"numbers from 0 to {n_pixels}", list(counts))
     # Ablation by k is insertion of the image into its mean, with both exchanged.
     means = images.mean((2, 3), keepdim=True).expand_as(images)
     steps = torch.tensor([0, *counts], device=images.device)
-    scores = _scores(maps, model, means, class_index, steps, images, "probability", max_bytes)
+    scores = _scores(maps, model, means, class_index, steps, images, "probability")
     return scores[:, 1:] / scores[:, :1]
 
 
@@ -180,23 +164,20 @@ def _scores(
     counts: Tensor,
     baseline: Tensor | float,
     score: str,
-    max_bytes: int | None,
 ) -> Tensor:
     """Return `insertion_curve` at some numbers of pixels, `counts` (K,): (B, K)."""
     if score not in SCORES:
         raise unknown("score", score, SCORES)
     n, _, height, width = images.shape
     if (maps.shape[0], *maps.shape[2:]) != (n, height, width):
-        raise ValueError(
-            f"maps: expected shape ({n}, C, {height}, {width}) as that of the images, got "
-            f"{tuple(maps.shape)}"
-        )
+        shape = f"shape ({n}, C, {height}, {width}) as that of the images"
+        raise expected("maps", shape, tuple(maps.shape))
     start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
     order = maps.sum(1).flatten(1).argsort(dim=1, descending=True, stable=True)
     rank = order.argsort(dim=1).view(n, 1, height, width)
     scores = images.new_empty(n * len(counts))
     position = torch.arange(len(scores), device=images.device)
-    for index in position.split(chunk_size(images, max_bytes)):
+    for index in position.split(chunk_size(images)):
         b, k = index // len(counts), index % len(counts)
         inserted = rank[b] < counts[k].view(-1, 1, 1, 1)
         logits = model(torch.where(inserted, images[b], start[b]))

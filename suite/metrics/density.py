@@ -153,7 +153,6 @@ def density_change(
     generator: torch.Generator,
     noise_std: float,
     n_samples: int = 1,
-    max_bytes: int | None = None,
 ) -> DensityChange:
     r"""Measure how far noise moves the density that the logits imply.
 
@@ -169,7 +168,6 @@ def density_change(
         generator: source of the noise, on the device of `images`.
         noise_std: standard deviation of :math:`\delta`, in the units of `images`.
         n_samples: noisy copies of each image.
-        max_bytes: memory of the images that go through the network at a time.
 
     Returns:
         Both values, (B,) each.
@@ -179,17 +177,17 @@ def density_change(
 
     Source: section 7.3 and figures 6b and 8b of :cite:t:`yang2024`.
     """
-    here = _logits(model, images, max_bytes)
+    here = _logits(model, images)
     published, log_density = [], []
     for noisy in _noisy(images, generator, noise_std, n_samples):
-        there = _logits(model, noisy, max_bytes)
+        there = _logits(model, noisy)
         published.append((there - here).exp().sum(1))
         log_density.append((there.logsumexp(1) - here.logsumexp(1)).abs())
     return DensityChange(torch.stack(published).mean(0), torch.stack(log_density).mean(0))
 
 
-def _logits(model: nn.Module, images: Tensor, max_bytes: int | None) -> Tensor:
-    return torch.cat([model(part) for part in images.split(chunk_size(images, max_bytes))])
+def _logits(model: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([model(part) for part in images.split(chunk_size(images))])
 
 
 def _noisy(

@@ -1,12 +1,11 @@
 """Do the pixels that a saliency map marks change the output when they change?"""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from suite.errors import unknown
+from suite.errors import expected, unknown
 from suite.metrics.chunks import chunk_size
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -41,42 +40,25 @@ def inverted(images: Tensor) -> Tensor:
     return total.view(-1, *[1] * (images.ndim - 1)) - images
 
 
-def pixel_effects(model: nn.Module, images: Tensor, class_index: Tensor, **options: Any) -> Tensor:
-    r"""Measure what changing one pixel at a time does to the score of a class.
-
-    .. math:: d_i = f_c(x^{(i)}) - f_c(x)
-
-    where :math:`x^{(i)}` is the image with pixel `i`, in all its channels, replaced by that of
-    `perturb(x)`. A pixel that does not change has no effect and costs no forward pass.
-
-    Args:
-        model, images, class_index, options: see `patch_effects`.
-
-    Returns:
-        The effects, (B, H * W).
-
-    Raises:
-        UsageError: unknown score.
-    """
-    return patch_effects(model, images, class_index, patch=1, **options)
-
-
-def patch_effects(
+def pixel_effects(
     model: nn.Module,
     images: Tensor,
     class_index: Tensor,
     *,
-    patch: int,
+    patch: int = 1,
     score: str = "probability",
     perturb: Callable[[Tensor], Tensor] = inverted,
-    max_bytes: int | None = None,
 ) -> Tensor:
-    """Measure what changing one square of pixels at a time does to the score of a class.
+    r"""Measure what changing one square of pixels at a time does to the score of a class.
 
-    For large images, in which one pixel does next to nothing; see `pixel_effects`.
+    .. math:: d_i = f_c(x^{(i)}) - f_c(x)
+
+    where :math:`x^{(i)}` is the image with square `i`, in all its channels, replaced by that of
+    `perturb(x)`. A square that does not change has no effect and costs no forward pass. Larger
+    squares are for large images, in which one pixel does next to nothing.
 
     Args:
-        model, images, patch, perturb, max_bytes: see `perturbed_logits`.
+        model, images, patch, perturb: see `perturbed_logits`.
         class_index: the class of each image, (B,).
         score: "probability" (softmax), "logit", or "confidence", the probability in double
             precision, with the digits that it lacks where the network is sure.
@@ -85,21 +67,20 @@ def patch_effects(
         The effects, (B, H * W / patch^2), row by row.
 
     Raises:
-        ValueError: `patch` does not divide the sides of the images.
-        UsageError: unknown score.
+        UsageError: `patch` does not divide the sides of the images, or unknown score.
     """
     effects = []
     for image, c in zip(images.split(1), class_index.split(1), strict=True):
-        logits = perturbed_logits(model, image, patch=patch, perturb=perturb, max_bytes=max_bytes)
+        logits = perturbed_logits(model, image, patch=patch, perturb=perturb)
         effects.append(effects_on(score, logits, c))
     return torch.cat(effects)
 
 
 def effects_on(score: str, logits: Tensor, class_index: Tensor) -> Tensor:
-    """Return what the changes do to a score of each image's class, (B, P); see `patch_effects`.
+    """Return what the changes do to a score of each image's class, (B, P); see `pixel_effects`.
 
     Args:
-        score: see `patch_effects`.
+        score: see `pixel_effects`.
         logits: from `perturbed_logits`, (B, 1 + P, classes).
         class_index: (B,).
 
@@ -120,7 +101,6 @@ def perturbed_logits(
     *,
     patch: int = 1,
     perturb: Callable[[Tensor], Tensor] = inverted,
-    max_bytes: int | None = None,
 ) -> Tensor:
     """Return the logits of images as they are, and with one square of pixels changed at a time.
 
@@ -129,17 +109,16 @@ def perturbed_logits(
         images: (B, C, H, W).
         patch: side of a square, which must divide height and width.
         perturb: gives all replaced pixels at once, (B, C, H, W).
-        max_bytes: memory of the perturbed images held at a time.
 
     Returns:
         (B, 1 + H * W / patch^2, classes): of the image, then of the squares, row by row.
 
     Raises:
-        ValueError: `patch` does not divide the sides of the images.
+        UsageError: `patch` does not divide the sides of the images.
     """
     height, width = images.shape[2:]
     if patch < 1 or height % patch or width % patch:
-        raise ValueError(f"patch: expected a divisor of {height} and {width}, got {patch}")
+        raise expected("patch", f"a divisor of {height} and {width}", patch)
     columns = width // patch
     squares = torch.arange(height * columns // patch, device=images.device)
     square_of = squares.view(-1, columns).repeat_interleave(patch, 0).repeat_interleave(patch, 1)
@@ -148,7 +127,7 @@ def perturbed_logits(
     for b in range(len(images)):
         logits = model(images[b : b + 1]).repeat(1 + len(squares), 1)
         changed = square_of[(images[b] != replaced[b]).any(0)].unique()
-        for index in changed.split(chunk_size(images, max_bytes)):
+        for index in changed.split(chunk_size(images)):
             inside = square_of == index.view(-1, 1, 1)
             logits[1 + index] = model(torch.where(inside[:, None], replaced[b], images[b]))
         of_images.append(logits)
@@ -163,14 +142,14 @@ def faithfulness_estimate(maps: Tensor, effects: Tensor, *, patch: int = 1) -> T
     Args:
         maps: saliency, (B, C, H, W); channels are summed, since a pixel changes in all of them, and
             so are the pixels of a square.
-        effects: from `pixel_effects`, (B, H * W), or `patch_effects`.
+        effects: from `pixel_effects`, (B, H * W / patch^2).
         patch: side of a square.
 
     Returns:
         One value in [-1, 1] for each image, (B,); NaN where the map or the effects are constant.
 
     Raises:
-        ValueError: the numbers of images or pixels differ.
+        UsageError: the numbers of images or pixels differ.
 
     Source: :cite:t:`alvarezmelis2018senn`, as in section 3.2 of :cite:t:`demoor2025`. Quantus takes
     :math:`f(x) - f(x^{(i)})`, hence the other sign, and logits.
@@ -178,9 +157,7 @@ def faithfulness_estimate(maps: Tensor, effects: Tensor, *, patch: int = 1) -> T
     a = patch**2 * nn.functional.avg_pool2d(maps.double().sum(1, keepdim=True), patch).flatten(1)
     d = effects.double()
     if a.shape != d.shape:
-        raise ValueError(
-            f"maps: expected {tuple(d.shape)} pixels as in effects, got {tuple(a.shape)}"
-        )
+        raise expected("maps", f"{tuple(d.shape)} pixels as in effects", tuple(a.shape))
     a = a - a.mean(1, keepdim=True)
     d = d - d.mean(1, keepdim=True)
     return (a * d).sum(1) / (a.norm(dim=1) * d.norm(dim=1))

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from suite.errors import expected
+
 
 @torch.no_grad()
 def correct_by_location(
@@ -29,33 +31,25 @@ def correct_by_location(
         to the right, with `n = 2 margin // stride + 1`.
 
     Raises:
-        ValueError: `margin` or `stride` is out of its range, or an image has more in its margin.
+        UsageError: `margin` or `stride` is out of its range, or an image has more in its margin.
     """
     height, width = images.shape[2:]
     if not 0 <= 2 * margin < min(height, width):
-        raise ValueError(
-            f"margin: expected a number from 0 to less than half of {height} x {width} pixels, "
-            f"got {margin}"
-        )
+        most = f"a number from 0 to less than half of {height} x {width} pixels"
+        raise expected("margin", most, margin)
     if stride < 1 or margin % stride:
-        raise ValueError(f"stride: expected a divisor of the margin {margin}, got {stride}")
+        raise expected("stride", f"a divisor of the margin {margin}", stride)
     outside = torch.ones(height, width, dtype=torch.bool, device=images.device)
     outside[margin : height - margin, margin : width - margin] = False
     border = images[:, :, outside]  # (B, C, P)
-    filled = (border != border[:, :, :1]).flatten(1).any(1).nonzero()[:, 0].tolist()
-    if filled:
-        raise ValueError(
-            f"images: expected one colour in a margin of {margin} pixels, got others in image "
-            f"{filled[0]}"
-        )
+    if filled := (border != border[:, :, :1]).flatten(1).any(1).nonzero()[:, 0].tolist():
+        one = f"one colour in a margin of {margin} pixels"
+        raise expected("images", one, f"others in image {filled[0]}")
     shifts = range(-margin, margin + 1, stride)
-    rows = []
-    for down in shifts:
-        for right in shifts:
-            # The margin is of one colour, so what leaves on one side is what enters on the other.
-            predicted = model(images.roll((down, right), (2, 3))).argmax(1)
-            rows.append((predicted == labels).double())
-    return torch.stack(rows, 1).view(len(images), len(shifts), len(shifts))
+    # The margin is of one colour, so what leaves on one side is what enters on the other.
+    moved = (images.roll((down, across), (2, 3)) for down in shifts for across in shifts)
+    right = torch.stack([(model(shown).argmax(1) == labels).double() for shown in moved], 1)
+    return right.view(len(images), len(shifts), len(shifts))
 
 
 def centre_to_rim(landscape: Tensor) -> Tensor:

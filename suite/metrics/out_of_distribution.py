@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from suite.errors import expected
+
 # What a network says about an image rather than about its class; higher for known images.
 OOD_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "log_density": lambda logits: logits.logsumexp(1),
@@ -31,7 +33,7 @@ def auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
         One value in [0, 1] for each known image, (B,).
 
     Raises:
-        ValueError: no scores, or scores that are not numbers.
+        UsageError: no scores, or scores that are not numbers.
 
     Source: the measure of :cite:t:`hendrycks2017`.
 
@@ -40,10 +42,8 @@ def auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
     """
     for name, scores in {"known": known, "unfamiliar": unfamiliar}.items():
         if scores.ndim != 1 or len(scores) == 0 or bool(scores.isnan().any()):
-            raise ValueError(
-                f"{name}: expected scores of shape (B,) that are numbers, at least one, got shape "
-                f"{tuple(scores.shape)} with {int(scores.isnan().sum())} NaN"
-            )
+            got = f"shape {tuple(scores.shape)} with {int(scores.isnan().sum())} NaN"
+            raise expected(name, "scores of shape (B,) that are numbers, at least one", got)
     ordered = unfamiliar.sort().values
     known = known.contiguous()
     below = torch.searchsorted(ordered, known, right=False)

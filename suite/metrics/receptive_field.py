@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from reglib.autodiff import input_gradient
+from suite.errors import expected
 
 
 class ERFDistance(NamedTuple):
@@ -37,7 +38,8 @@ def effective_receptive_field(
         The gradient, (B, C, H, W).
 
     Raises:
-        ValueError: no such location; maps that do not depend on the images.
+        UsageError: no such location.
+        ValueError: maps that do not depend on the images.
 
     Source: definition 3.1 of :cite:t:`topgap`, after :cite:t:`luo2016`.
     """
@@ -47,10 +49,8 @@ def effective_receptive_field(
         row, column = location
         height, width = maps.shape[-2:]
         if not (-height <= row < height and -width <= column < width):
-            raise ValueError(
-                f"location: expected a row and a column of maps of {height} x {width}, got "
-                f"{location}"
-            )
+            inside = f"a row and a column of maps of {height} x {width}"
+            raise expected("location", inside, location)
         return input_gradient(maps[:, :, row, column], x)
 
 
@@ -72,8 +72,8 @@ def erf_distance(maps_of: Callable[[Tensor], Tensor], images: Tensor) -> ERFDist
         For each image; zero where a gradient is constant.
 
     Raises:
-        ValueError: maps that do not depend on the images, or are smaller than 3 x 3, of which the
-            centre would be the corner.
+        UsageError: maps that are smaller than 3 x 3, of which the centre would be the corner.
+        ValueError: maps that do not depend on the images.
 
     Source: definition 4.1 and section B.1 of :cite:t:`topgap`, which does not say over what the
     gradients are normalised.
@@ -91,9 +91,8 @@ def erf_distance(maps_of: Callable[[Tensor], Tensor], images: Tensor) -> ERFDist
 
 
 def check_map_size(height: int, width: int) -> None:
-    """Raise a ValueError if the centre of maps of this size is their corner."""
+    """Raise a UsageError if the centre of maps of this size is their corner."""
     if min(height, width) < 3:
-        raise ValueError(
-            "maps_of: expected maps of at least 3 x 3, or the place called the centre is the "
-            f"corner, got {height} x {width}; leave out a stride, or give larger images"
-        )
+        what = "maps of at least 3 x 3, or the position called the centre is the corner"
+        got = f"{height} x {width}; leave out a stride, or give larger images"
+        raise expected("maps_of", what, got)

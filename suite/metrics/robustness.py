@@ -21,7 +21,6 @@ def local_lipschitz_estimate(
     n_samples: int,
     noise_std: float = 0.1,
     normalised: bool = False,
-    max_bytes: int | None = None,
 ) -> Tensor:
     r"""Estimate the local Lipschitz constant of a saliency method from below, by sampling.
 
@@ -38,7 +37,6 @@ def local_lipschitz_estimate(
         noise_std: standard deviation of the noise of a pixel, in the units of `images`.
         normalised: divide each map by its largest absolute value before maps are compared, so that
             a map that is merely smaller does not count as one that changes less.
-        max_bytes: memory of the noisy images held at a time.
 
     Returns:
         One value for each image, (B,).
@@ -63,7 +61,7 @@ def local_lipschitz_estimate(
         return maps / maps.abs().amax(tuple(range(1, maps.ndim)), keepdim=True)
 
     compared = divided if normalised else maps_of
-    return _largest_change(compared, images, class_index, draw, size, n_samples, max_bytes)
+    return _largest_change(compared, images, class_index, draw, size, n_samples)
 
 
 def max_sensitivity(
@@ -74,7 +72,6 @@ def max_sensitivity(
     generator: torch.Generator,
     n_samples: int,
     radius: float = 0.2,
-    max_bytes: int | None = None,
 ) -> Tensor:
     r"""Estimate the relative max-sensitivity of a saliency method from below, by sampling.
 
@@ -89,7 +86,6 @@ def max_sensitivity(
         generator: source of the noise, on the device of `images`.
         n_samples: noisy copies of each image.
         radius: of the noise in the maximum norm, in the units of `images`.
-        max_bytes: memory of the noisy images held at a time.
 
     Returns:
         One value for each image, (B,); not finite where the map is zero.
@@ -108,7 +104,7 @@ def max_sensitivity(
     def size(_: Tensor, reference: Tensor) -> Tensor:
         return reference.norm()
 
-    return _largest_change(maps_of, images, class_index, draw, size, n_samples, max_bytes)
+    return _largest_change(maps_of, images, class_index, draw, size, n_samples)
 
 
 def _largest_change(
@@ -118,10 +114,9 @@ def _largest_change(
     draw: Callable[[Tensor], Tensor],
     relative_to: Callable[[Tensor, Tensor], Tensor],
     n_samples: int,
-    max_bytes: int | None,
 ) -> Tensor:
     """Return the largest change of the map of each image, (B,), by noise drawn like its copies."""
-    size = chunk_size(images, max_bytes)
+    size = chunk_size(images)
     largest = images.new_zeros(len(images))
     for b, image in enumerate(images):
         reference = maps_of(image[None], class_index[b : b + 1])

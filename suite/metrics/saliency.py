@@ -20,7 +20,7 @@ from reglib.saliency.surrogate import (
     smooth_surrogate_loss,
     surrogate_loss,
 )
-from suite.errors import unknown
+from suite.errors import expected, unknown
 
 Saliency = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
@@ -151,12 +151,10 @@ def integrated_gradients(
     check_network(model)
     check_images(images)
     if n_steps < 1:
-        raise ValueError(f"n_steps: expected at least one, got {n_steps}")
+        raise expected("n_steps", "at least one", n_steps)
     if baselines is not None and (len(baselines) == 0 or baselines.shape[1:] != images.shape[1:]):
-        raise ValueError(
-            f"baselines: expected shape (N, {', '.join(map(str, images.shape[1:]))}), N >= 1, got "
-            f"{tuple(baselines.shape)}"
-        )
+        shape = f"shape (N, {', '.join(map(str, images.shape[1:]))}), N >= 1"
+        raise expected("baselines", shape, tuple(baselines.shape))
     with _quiet_captum():
         from captum.attr import IntegratedGradients
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite.errors import UsageError
-from suite.networks.pretrained import SoftReLU6
 
 NO_RELU = "expected a network with modules of torch.nn.ReLU"
 
@@ -88,6 +88,17 @@ def with_flc_pooling(network: Any) -> Any:
 
     missing = "flc_pooling: expected a network with convolutions of stride 2"
     return _replaced(network, (nn.Conv2d,), pooled, missing)
+
+
+class SoftReLU6(nn.Module):
+    r"""A smooth ReLU6: :math:`s(x) - s(x - 6), \; s(x) = \log(1 + e^{\beta x}) / \beta`."""
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softplus(x, self.beta) - F.softplus(x - 6, self.beta)
 
 
 class KWinnersTakeAll(nn.Module):

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reglib.top_gap.backbones import Normalise
 from suite.errors import DataMissing, expected, unknown
+from suite.networks.defences import with_softplus
 from suite.paths import data_folder, read_yaml
 
 RGB = Sequence[float]
+SHARPNESS = 10.0  # of softplus, in pretrained networks with smooth activations
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Weights:
         sha256: how the checksum of the file begins.
         mean, std: of the pixels in [0, 1]; the weights were trained with (x - mean) / std.
         about, licence, how_to_get: in words.
-        smooth: replace each ReLU6 when the weights are loaded (see `with_smooth_activations`).
+        smooth: replace each ReLU6 when the weights are loaded (see `with_softplus`).
         title: name of the network in figures.
         size: pixels a side.
         classes: number of logits.
@@ -95,7 +96,7 @@ def load_pretrained(name: str) -> nn.Module:
     network = about.build()
     network.load_state_dict(torch.load(about.path, map_location="cpu", weights_only=True))
     if about.smooth:
-        with_smooth_activations(network)
+        network = with_softplus(network, beta=SHARPNESS)
     whole = nn.Sequential(Normalise(about.mean, about.std), network)
     return whole.eval().requires_grad_(False)
 
@@ -151,25 +152,6 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
         got = f"{tuple(images.shape)}; see suite.data.files.read_photograph"
         raise expected("images", what, got)
     return images.float() / 255
-
-
-class SoftReLU6(nn.Module):
-    r"""A smooth ReLU6: :math:`s(x) - s(x - 6), \; s(x) = \log(1 + e^{\beta x}) / \beta`."""
-
-    def __init__(self, beta: float) -> None:
-        super().__init__()
-        self.beta = beta
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softplus(x, self.beta) - F.softplus(x - 6, self.beta)
-
-
-def with_smooth_activations(network: nn.Module, *, beta: float = 10.0) -> nn.Module:
-    """Replace each ReLU6 of a network, in place, by a smooth one, and return the network."""
-    for name, module in list(network.named_modules()):
-        if isinstance(module, nn.ReLU6):
-            network.set_submodule(name, SoftReLU6(beta))
-    return network
 
 
 @functools.lru_cache(maxsize=8)

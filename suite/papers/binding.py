@@ -38,8 +38,8 @@ ARGUMENTS: dict[str, Callable[..., Any]] = {
     "effects": _effects,
     "generator": lambda subject, seed=0: subject.generator(seed),
 }
-# Units choose neither how much memory a metric takes nor a baseline, which JSON cannot hold.
-NO_SETTINGS = {*ARGUMENTS, "baseline", "max_bytes", "subject", "values"}
+# Units choose no baseline, which JSON cannot hold.
+NO_SETTINGS = {*ARGUMENTS, "baseline", "subject", "values"}
 
 
 def _result(values: Tensor) -> Result:

@@ -66,7 +66,7 @@ def interpretation_quality(
     def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
         maps = maps_of(model, images, predicted, saliencies)
-        effects = metrics.patch_effects(model, images, predicted, patch=patch).abs()
+        effects = metrics.pixel_effects(model, images, predicted, patch=patch).abs()
         gradient = loss_gradient(model, images, predicted)
         shown: dict[str, Any] = {"n_steps": n_steps, "baseline": GREY}
         numbers: dict[str, list[Tensor]] = defaultdict(list)

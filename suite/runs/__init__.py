@@ -4,5 +4,3 @@ from suite.runs.compute import compute
 from suite.runs.execute import load_subject
 from suite.runs.executors import Resources
 from suite.store import Layers, Record, Store, kept_layer
-
-__all__ = ["Layers", "Record", "Resources", "Store", "compute", "kept_layer", "load_subject"]

@@ -1,7 +1,6 @@
 """`compute`: read what the store or the kept results have, compute the rest, return one table."""
 
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -34,7 +33,7 @@ def compute(
     store: Store | None = None,
     kept: Kept | None = None,
     resources: Resources | None = None,
-    force: bool | None = None,
+    force: bool = False,
     checkpoint_seconds: float = 20.0,
 ) -> pd.DataFrame:
     """Compute units, or read them from the store, and return a tidy table.
@@ -45,7 +44,7 @@ def compute(
         kept: kept results, for what it has not; default: those of the project, or none where
             REGLIB_FRESH is set.
         resources: device and processes; default: from the environment.
-        force: compute even what is stored; default: whether REGLIB_FORCE is set.
+        force: compute even what is stored.
         checkpoint_seconds: least time between two checkpoints of a training.
 
     Returns:
@@ -62,24 +61,21 @@ def compute(
     check(units)
     store, kept = store or Store(), kept or kept_layer()
     resources = resources or Resources.from_environment()
-    if force is None:
-        force = os.environ.get("REGLIB_FORCE", "") not in ("", "0")
     keys = keys_of(units, kept.fingerprints if kept else {})
     n_reports = len(store.reports)
     records = {} if force else Layers(store, kept).read_all(dict.fromkeys(keys))
     sources, by_key = Sources(), dict(zip(keys, units))
     refused, of_other = other_code(records, by_key, sources)
     records = {name: record for name, record in records.items() if name not in refused}
-    missing = {name: unit for name, unit in zip(keys, units) if name not in records}
+    missing = {name: unit for name, unit in by_key.items() if name not in records}
     errors = []
     if missing:
         _check_with_data(missing.values())
         store.clean()
         groups = _groups(missing.values(), resources.chosen_jobs())
         folder, device = str(store.folder.resolve()), resources.chosen_device()
-        way = resources.double_backward
-        jobs = [Job(group, folder, device, force, checkpoint_seconds, way) for group in groups]
-        errors = run_jobs(jobs, resources, store)
+        options = (folder, device, force, checkpoint_seconds, resources.double_backward)
+        errors = run_jobs([Job(group, *options) for group in groups], resources, store)
         computed = store.read_all(missing)
         refused, _ = other_code(computed, by_key, sources)
         records |= {name: computed[name] for name in computed.keys() - refused}
@@ -92,8 +88,7 @@ def compute(
             f"units that failed: {len(errors)}; all others are stored. The first: {name}: {message}"
             f"\n\nTraceback in the worker:\n{trace}"
         )
-    absent = [unit for name, unit in missing.items() if name not in records]
-    if absent:
+    if absent := [unit for name, unit in missing.items() if name not in records]:
         raise RunFailed(
             f"units that were computed but are not in the store: {len(absent)}, the first: "
             f"{describe(absent[0])}; do the workers see the same store folder and the same data, "
@@ -143,6 +138,7 @@ def _check_with_data(units: Iterable[Unit]) -> None:
     """
     # Folds of a data set one after another: few of them are remembered.
     units = sorted(units, key=lambda u: (training_of(u).data, getattr(training_of(u), "fold", 0)))
+    measured, built = defaultdict(set), set()
     for unit in units:
         if isinstance(unit, Measurement):
             name = unit.settings.get("data", unit.training.data)
@@ -152,11 +148,7 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             checked_test_split(own, shown, name, measure.images_needed(unit), labelled=labelled)
             if not labelled:
                 check_other_images(own, shown, unit.training.data, name)
-    measured = defaultdict(set)
-    for unit in units:
-        if isinstance(unit, Measurement):
             measured[_kind(unit.training)].add(unit.metric)
-    built = set()
     for network in map(training_of, units):
         data = data_of(network)
         if isinstance(network, Pretrained):
@@ -180,8 +172,7 @@ def _check_with_data(units: Iterable[Unit]) -> None:
 
 
 def _kind(network: Network) -> tuple[str, str, str]:
-    options = {} if isinstance(network, Pretrained) else network.network_options
-    return network.data, network.network, str(options)
+    return network.data, network.network, str(getattr(network, "network_options", {}))
 
 
 def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
@@ -204,8 +195,8 @@ def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
 
 
 def _compares(unit: Unit) -> bool:
-    settings = unit.settings if isinstance(unit, Measurement) else {}
-    return any(isinstance(value, Mapping) and "unit" in value for value in settings.values())
+    settings = getattr(unit, "settings", {}).values()
+    return any(isinstance(value, Mapping) and "unit" in value for value in settings)
 
 
 def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:

@@ -118,17 +118,12 @@ def fingerprints_of(units: Sequence[Unit], known: Mapping[str, str]) -> dict[str
 
 def describe(unit: Unit) -> str:
     """Say what a unit is, in one line."""
-    network = identity(training_of(unit))  # a copy
-    kind, _ = network.pop("unit"), network.pop("version")
-    name = f"{kind} ({_listed(network)})"
+    kind, _, *fields = training_of(unit).identity.items()
+    name = f"{kind[1]} ({', '.join(f'{name}={value}' for name, value in fields)})"
     if not isinstance(unit, Measurement):
         return name
-    settings = f" ({_listed(unit.settings)})" if unit.settings else ""
-    return f"{unit.metric}{settings} of {name}"
-
-
-def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items())
+    settings = ", ".join(f"{name}={value}" for name, value in unit.settings.items())
+    return f"{unit.metric}{f' ({settings})' if settings else ''} of {name}"
 
 
 def failure(unit: Unit, error: BaseException) -> Failure:
@@ -163,7 +158,8 @@ def run_job(job: Job) -> Outcome:
     outcome = Outcome(reports=store.reports)
     work = _Work(job, store, Sources(), {})
     with _ONE_JOB:
-        for unit in sorted(job.units, key=_epochs, reverse=True):
+        # The longest training first: it gives those that are shorter.
+        for unit in sorted(job.units, key=lambda u: -getattr(training_of(u), "epochs", 0)):
             with contextlib.suppress(OSError):  # a full disk: then nobody knows
                 for file in NOTES:
                     file.write_text(describe(unit), encoding="utf-8")
@@ -173,10 +169,6 @@ def run_job(job: Job) -> Outcome:
             except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
                 outcome.errors.append(failure(unit, error))
     return outcome
-
-
-def _epochs(unit: Unit) -> int:
-    return getattr(training_of(unit), "epochs", 0)
 
 
 def _finish(unit: Unit, work: _Work) -> None:

@@ -67,8 +67,9 @@ class Resources:
     def from_environment(cls) -> "Resources":
         """Read REGLIB_DEVICE, REGLIB_JOBS, REGLIB_DASK and REGLIB_DOUBLE_BACKWARD."""
         variables = {spec.name: f"REGLIB_{spec.name.upper()}" for spec in fields(cls)}
-        given: dict[str, Any] = {name: os.environ.get(v) for name, v in variables.items()}
-        given = {name: value for name, value in given.items() if value}
+        given: dict[str, Any] = {
+            n: text for n, v in variables.items() if (text := os.environ.get(v))
+        }
         if "jobs" in given:
             if not given["jobs"].isdigit():
                 raise expected("REGLIB_JOBS", "a number of processes", repr(given["jobs"]))
@@ -102,17 +103,8 @@ class Resources:
         elif jobs == 1:
             yield InProcess()
         else:
-            with tempfile.TemporaryDirectory() as notes:
-                pool = LocalPool(jobs, notes)
-                try:
-                    yield pool
-                except BaseException:
-                    for process in pool.started:
-                        process.terminate()
-                    raise
-                finally:
-                    pool.shutdown(wait=True, cancel_futures=True)
-                    pool.find_deaths()
+            with tempfile.TemporaryDirectory() as notes, LocalPool(jobs, notes) as pool:
+                yield pool
 
 
 def cores() -> int:
@@ -141,8 +133,11 @@ class LocalPool(ProcessPoolExecutor):
         self.started |= {*multiprocessing.active_children()} - self._others
         return future
 
-    def find_deaths(self) -> None:
-        """Fill `deaths`, when all processes have ended."""
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        """End all processes, at once after an error, and fill `deaths`."""
+        for process in self.started if kind else ():
+            process.terminate()
+        self.shutdown(wait=True, cancel_futures=True)
         for process in self.started:
             if (code := process.exitcode) and code != -signal.SIGTERM:
                 note = self._notes / str(process.pid)

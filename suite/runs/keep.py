@@ -15,11 +15,11 @@ from suite.store import (
     Archive,
     Kept,
     Layers,
-    Record,
     Store,
     archive_path,
     check_agreement,
     name_of_archive,
+    without_images,
     write_archive,
 )
 from suite.units import Unit
@@ -74,7 +74,7 @@ def keep(
     commits = {r.provenance["commit"] for s in stores for r in s.read_all(keys).values()}
     _check_commits(commits)
     if not getattr(paper, "READS_IMAGES", True):
-        records = {key: _without_images(record) for key, record in records.items()}
+        records = {k: replace(r, values=without_images(r.values)) for k, r in records.items()}
     for key, record in records.items():
         for other, archive in kept.archives.items():
             if other != path and key in archive.records:
@@ -92,11 +92,6 @@ def keep(
     results = judged(chapter, profile, rows, arrays, provenance, records.values())
     save_tables(chapter, profile, results, path.parents[1])
     return path
-
-
-def _without_images(record: Record) -> Record:
-    values = {name: value for name, value in record.values.items() if name != "per_image"}
-    return replace(record, values=values)
 
 
 def _check_commits(commits: Collection[str]) -> None:

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,16 +82,16 @@ def plan(
     work = wanted | _trainings(wanted.values())
     fingerprints = {**kept.fingerprints} if kept else {}
     fingerprints |= {n: text for n, text in looked.items() if isinstance(text, str)}
-    there = [n for n, unit in work.items() if fingerprints.keys() >= set(data_names(unit))]
-    keys = [key(work[name], fingerprints) for name in there]
-    stored, of_project = store.glance(keys), kept.read_all(keys) if kept else {}
-    by_key = {k: work[n] for n, k in zip(there, keys)}
-    refused, reports = other_code({**of_project, **stored}, by_key, sources or Sources())
+    there = {n: u for n, u in work.items() if fingerprints.keys() >= set(data_names(u))}
+    keys = {name: key(unit, fingerprints) for name, unit in there.items()}
+    stored = store.glance(keys.values())
+    records = {**(kept.read_all(keys.values()) if kept else {}), **stored}
+    by_key = {keys[name]: unit for name, unit in there.items()}
+    refused, reports = other_code(records, by_key, sources or Sources())
     if force:
-        refused, reports = set(keys), ["everything is computed again (--force)"]
-    by_name = {n: k for n, k in zip(there, keys) if k not in refused}
-    have = {n: r for n, k in by_name.items() if (r := stored.get(k) or of_project.get(k))}
-    here = {n: stored[k] for n, k in by_name.items() if k in stored}
+        refused, reports = set(by_key), ["everything is computed again (--force)"]
+    have = {name for name, k in keys.items() if k in records and k not in refused}
+    here = {name: stored[keys[name]] for name in have if keys[name] in stored}
     todo = {name: unit for name, unit in wanted.items() if name not in have}
     # Kept results have no weights: a network that is to be measured further is trained again.
     todo |= {n: unit for n, unit in _trainings(todo.values()).items() if n not in here}
@@ -99,7 +99,7 @@ def plan(
     return Plan(
         total=len(wanted),
         stored=len(wanted.keys() & here.keys()),
-        kept=len(wanted.keys() & (have.keys() - here.keys())),
+        kept=len(wanted.keys() & (have - here.keys())),
         missing_data={name: how for name, how in missing_data.items() if name in needed},
         spent=sum(record.provenance["seconds"] for record in here.values()),
         reports=tuple(reports),
@@ -112,19 +112,16 @@ def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:
     return {str(network.identity): network for network in networks if isinstance(network, Training)}
 
 
-def _needs(unit: Unit) -> list[str]:
-    """Return the names of the data, and of the weights, that a unit needs."""
+def _needs(unit: Unit) -> dict[str, Callable[[str], str]]:
+    """Return by name the data and the weights that a unit needs, with what looks for each."""
     network = training_of(unit)
-    return data_names(unit) + ([network.network] if isinstance(network, Pretrained) else [])
+    weights = {network.network: _weights} if isinstance(network, Pretrained) else {}
+    return {**dict.fromkeys(data_names(unit), _fingerprint), **weights}
 
 
-def _missing_data(units: Collection[Unit], looked: dict[str, str | DataMissing]) -> dict[str, str]:
+def _missing_data(units: Iterable[Unit], looked: dict[str, str | DataMissing]) -> dict[str, str]:
     """Return how to get each data set and each network's weights that are not there."""
-    needed: dict[str, Callable[[str], str]] = {}
-    for unit in units:
-        needed |= dict.fromkeys(data_names(unit), _fingerprint)
-        if isinstance(network := training_of(unit), Pretrained):
-            needed[network.network] = _weights
+    needed = {name: look for unit in units for name, look in _needs(unit).items()}
     for name in needed.keys() - looked.keys():
         try:
             looked[name] = needed[name](name)

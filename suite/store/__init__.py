@@ -9,24 +9,7 @@ from suite.store.kept import (
     kept_layer,
     name_of_archive,
     read_archive,
+    without_images,
     write_archive,
 )
 from suite.store.local import Reader, Record, Store, check_folder, dump, replace_file
-
-__all__ = [
-    "Archive",
-    "Kept",
-    "Layers",
-    "Reader",
-    "Record",
-    "Store",
-    "archive_path",
-    "check_agreement",
-    "check_folder",
-    "dump",
-    "kept_layer",
-    "name_of_archive",
-    "read_archive",
-    "replace_file",
-    "write_archive",
-]

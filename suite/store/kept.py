@@ -228,6 +228,11 @@ def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
                 yield key, path
 
 
+def without_images(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a record without those of single images."""
+    return {name: value for name, value in values.items() if name != "per_image"}
+
+
 def check_agreement(key: str, records: Mapping[Path, Record]) -> None:
     """Check that records of one key say the same, as far as they say it.
 
@@ -238,7 +243,7 @@ def check_agreement(key: str, records: Mapping[Path, Record]) -> None:
     """
     said = [dict(record.values, status=record.status) for record in records.values()]
     if not all("per_image" in values for values in said):
-        said = [{n: v for n, v in values.items() if n != "per_image"} for values in said]
+        said = [without_images(values) for values in said]
     first = next(iter(records.values()))
     if any(values != said[0] for values in said):
         names = " and ".join(map(name_of_archive, records))

@@ -60,21 +60,17 @@ class EvaluatedModel:
             folded.
         unit: what the network is.
         data: the images of the unit.
-        related: loads the network of another unit, for metrics that compare two.
+
+    Attributes:
+        related: loads the network of another unit, for metrics that compare two; set by who can.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        unit: Network,
-        data: ImageData,
-        related: "Callable[[Network], EvaluatedModel] | None" = None,
-    ) -> None:
+    def __init__(self, network: nn.Module, unit: Network, data: ImageData) -> None:
         self.network = network
         self.folded = folded_copy(network)
         self.unit = unit
         self.data = data
-        self.related = related or _no_related
+        self.related: Callable[[Network], EvaluatedModel] = _no_related
         self.device = next(network.parameters()).device
         self._cache: dict[Hashable, Tensor] = {}
 
@@ -157,9 +153,9 @@ class EvaluatedModel:
             ("test logits", count, data), lambda: self.logits(self.test_uint8(count, data)[0])
         )
 
-    def predict(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         """Return the classes of highest logit, (B,); see `logits`."""
-        return self.logits(images, batch_size=batch_size).argmax(1)
+        return self.logits(images).argmax(1)
 
     def cached(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
         """Return what `compute` gives, computed once for a key: for what several metrics need."""

@@ -16,10 +16,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
 }
 # Arguments of PyTorch's optimizers that are no settings of a unit.
-GIVEN = (
-    *("params", "lr", "fused", "foreach", "maximize", "differentiable"),
-    *("amsgrad", "capturable", "decoupled_weight_decay"),
-)
+GIVEN = """params lr fused foreach maximize differentiable amsgrad capturable
+decoupled_weight_decay""".split()
 
 
 def check_optimizer(unit: Training) -> None:

@@ -85,7 +85,7 @@ def read_profile(file: Path, but: Collection[str]) -> dict[str, Parameter]:
     for name in [name for name in values if name not in but]:
         comment = re.search(rf"^{name}:.*?\s# (.*)$", text, re.MULTILINE)
         meaning = comment[1] if comment else ""
-        of = re.match(r"list\[(\w+)\]: ", meaning)
+        of = re.match(r"list\[(\w+)\]", meaning)
         like = [EXAMPLES[of[1]]] if of and values[name] == [] else values[name]
         found[name] = Parameter(values[name], meaning, like)
     return found

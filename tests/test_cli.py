@@ -21,7 +21,7 @@ from suite.paths import ROOT
 CHAPTER = "gradient_regularisation"
 CHAPTERS = notebooks.chapters()
 # Whose cells have more than 15 and the name of the profile; in the end, none.
-MANY_PARAMETERS = ("high_order_saliency", "side_by_side")
+MANY_PARAMETERS = ("side_by_side",)
 
 
 @pytest.fixture

@@ -191,13 +191,15 @@ def book(html: Path, pdf: bool) -> None:
 
 
 @app.command()
-def report() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def report(as_json: bool) -> None:
     """Print the verdicts of the latest runs and of the kept results."""
     from suite.evidence.report import all_verdicts, damaged_results
 
     verdicts, damaged = all_verdicts(every=True), damaged_results()
     shown = verdicts.to_string(index=False, float_format="%.3g")
-    click.echo("no results yet: python -m suite run" if verdicts.empty else shown)
+    shown = "no results yet: python -m suite run" if verdicts.empty else shown
+    click.echo(verdicts.to_json(orient="records", indent=1) if as_json else shown)
     if damaged:
         raise RunFailed("\n".join(["damaged, so run or check out again:", *damaged]))
 

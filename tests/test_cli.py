@@ -1,6 +1,7 @@
 """The command as a user types it."""
 
 import ast
+import json
 import os
 import shutil
 import socket
@@ -15,6 +16,9 @@ import pytest
 
 from suite import cli, notebooks
 from suite.errors import RunFailed, UsageError
+from suite.evidence.claims import TIERS
+from suite.evidence.rules import NOT_RUN, WORDS
+from suite.evidence.scale import SCALES
 from suite.notebooks.checks import read_cell
 from suite.paths import ROOT
 
@@ -214,6 +218,15 @@ class TestPapermill:
 
 
 class TestReport:
+    def test_json_has_the_fields_of_a_verdict(self, command):
+        code, out, _ = command("report", "--json")
+        assert code == 0
+        for verdict in json.loads(out):
+            assert verdict["verdict"] in WORDS
+            assert verdict["tier"] in TIERS
+            assert verdict["scale"] in SCALES or verdict["verdict"] == NOT_RUN
+            assert verdict["word"].startswith(verdict["verdict"])
+
     def test_damage_is_named(self, command, tmp_path):
         folder = tmp_path / "executed" / "results" / "desktop"
         folder.mkdir(parents=True)

@@ -273,39 +273,44 @@ def dots(
     return figure
 
 
-def key_figure(rows: pd.DataFrame, *, x: str, x_label: str, beyond: str) -> Figure:
-    """Draw several measures against `x`: a row a measure, a column a data set and network.
+def medians(
+    rows: Frame,
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    x: str,
+    x_label: str,
+    y_label: str,
+    beyond: str = "",
+) -> Figure:
+    """Draw the median of each decade of `x` with its quartiles, a line each, in panels.
 
     Args:
-        rows: `measure`, `panel`, `line` (one line each), value, `x`, `beyond`.
-        x, x_label: column and label; its axis is logarithmic.
+        rows: `line`, `panel`, value, `x`, `beyond`.
+        looks: colour and style by line; default: a colour each.
+        x, x_label, y_label: column and labels; its axis is logarithmic.
         beyond: column, constant in a panel: what lies beyond is shaded.
     """
     rows = rows[rows["value"].notna()]
-    measures, panels = (list(dict.fromkeys(rows[name])) for name in ("measure", "panel"))
-    palette = dict(zip(dict.fromkeys(rows["line"]), (BLACK, BLUE, ORANGE, GREEN)))
-    cells = {
-        (measure, panel): rows[(rows["measure"] == measure) & (rows["panel"] == panel)]
-        for measure, panel in itertools.product(measures, panels)
-    }
-    named = {name: colour for name, colour in palette.items() if name != "network"}
-    figure = _figure(
-        [
-            (panel if measure == measures[0] else "", cell)
-            for (measure, panel), cell in cells.items()
-        ],
-        partial(_lines, x=x, hue="line", palette=palette, marker="o", ms=3.5, errorbar=None),
-        {name: Line2D([], [], color=colour, marker="o") for name, colour in named.items()},
-        across=len(panels),
-        size=(min(WIDTH, 2.4 * len(panels) + 1.2), 1.55 * len(measures) + 0.8),
-        share={"sharex": "col", "sharey": "row"},
-    )
-    for axis, (measure, panel) in zip(figure.axes, cells):
-        axis.set(xscale="log", xlabel=x_label, ylabel=measure if panel == panels[0] else "")
-        column = rows[rows["panel"] == panel]
-        if np.isfinite(start := float(column[beyond].iloc[0])):
-            axis.axvspan(start, column[x].max(), color="0.92", zorder=0)
-    return figure
+    rows = rows.assign(decade=np.floor(np.log10(rows[x])))
+    looks = looks or {n: {"color": c} for n, c in zip(dict.fromkeys(rows["line"]), CYCLE)}
+    looks = {line: {"marker": "o", "markersize": 3, **look} for line, look in looks.items()}
+
+    def draw(axis: Axes, panel: Frame) -> None:
+        for line, look in looks.items():
+            decades = panel[panel["line"] == line].groupby("decade")
+            low, middle, high = (decades["value"].quantile(q) for q in (0.25, 0.5, 0.75))
+            at = decades[x].median()
+            axis.plot(at, middle, **look)
+            axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        if beyond and np.isfinite(start := float(panel[beyond].iloc[0])):
+            axis.axvspan(start, panel[x].max(), color="0.92", zorder=0)
+            place: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "rotation": 90}
+            axis.text(start, 0.03, "cut-off", size=7.5, color=GREY, **place)
+        axis.tick_params(labelleft=True)  # on a phone panels stand alone
+        _label(axis, panel[x], x_label, y_label, log="x")
+
+    lines = {line: Line2D([], [], **look) for line, look in looks.items()}
+    return _figure(_split(rows, ["panel"]), draw, lines, share={"sharex": True, "sharey": True})
 
 
 def dots_with_bins(

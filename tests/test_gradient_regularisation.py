@@ -5,12 +5,15 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from suite import notebooks
+from suite.data import image_shape
 from suite.errors import UsageError
-from suite.evidence.results import load_results
+from suite.networks import build_network
 from suite.notebooks import source
 from suite.papers import gradient_regularisation as paper
-from suite.units import Measurement
+from suite.units import Measurement, Training
 
 PANEL = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3}
 PARAMETERS = {
@@ -112,87 +115,92 @@ class Nothing:
         return None
 
 
-def rows(accuracies):
-    same = {"profile": "laptop", "data": "mnist5k", "network": "lenet5", "metric": "accuracy"}
-    same |= {"normalised": False, "batch_size": 128}
+def rows(accuracies, metric="accuracy", **more):
+    same = {"profile": "laptop", "data": "mnist", "network": "lenet5", "metric": metric}
+    same |= {"normalised": False, "batch_size": 128, "n": 4, "saliency": "logit_gradient"} | more
     lines = [{"alpha": a, "seed": 0, "value": value} for a, value in accuracies.items()]
     return pd.DataFrame(lines).assign(**same)
 
 
-def test_a_panel_may_have_its_own_images_and_squares():
-    own = PANEL | {"n_images": 2, "patch": 7}
-    settings = [settings for _, settings in paper.measures(paper.panel(PARAMETERS, own))]
-    assert {s["n_images"] for s in settings if "n_images" in s} == {2}
-    assert {s["patch"] for s in settings if "patch" in s} == {7}
+class TestCutOff:
+    ACCURACIES = {1e2: 0.9, 1e4: 1.0, 1e6: 0.8, 1e7: 0.7, 1e8: 0.1}
+
+    def test_networks_from_the_first_low_accuracy_on(self):
+        marked = paper.with_threshold(rows(self.ACCURACIES))
+        assert set(marked["t_alpha"]) == {1e7}
+        assert marked["over_regularised"].tolist() == [False] * 3 + [True] * 2
+        assert marked["beyond_t_alpha"].tolist() == [False] * 4 + [True]
+        assert marked["place"].tolist() == ["plateau", "plateau", "before", "past", "past"]
+        table = paper.cut_offs(marked)
+        assert table.iloc[0, 1:].tolist() == ["0.950", "0.100", "1e+07", "0.78"]
+
+    def test_not_reached(self):
+        flat = paper.with_threshold(rows({1e2: 0.9, 1e6: 0.8}))
+        assert set(flat["t_alpha"]) == {math.inf}
+        assert flat["place"].tolist() == ["plateau", "between"]
+        assert paper.cut_offs(flat).iloc[0, 3:].tolist() == ["not reached", ""]
+
+    def test_a_larger_share_is_lost_earlier(self):
+        kept = paper.keeping(rows(self.ACCURACIES), 0.95)
+        assert set(kept["t_alpha"]) == {1e6}
+        assert kept["place"].tolist() == ["plateau", "plateau", "past", "past", "past"]
+
+    def test_shares_of_the_plateau(self):
+        marked = paper.with_threshold(rows(self.ACCURACIES))
+        shares = paper.against_plateau(marked)
+        assert shares["value"].tolist() == pytest.approx([0.9 / 0.95, 1 / 0.95, 0.8 / 0.95])
+        assert set(shares["line"]) == {"MNIST, LeNet-5"}
 
 
-def test_networks_from_the_first_low_accuracy_on_are_over_regularised():
-    marked = paper.with_threshold(rows({1e2: 0.9, 1e4: 1.0, 1e6: 0.8, 1e7: 0.7, 1e8: 0.1}))
-    assert set(marked["t_alpha"]) == {1e7}
-    assert marked["over_regularised"].tolist() == [False] * 3 + [True] * 2
-    assert marked["beyond_t_alpha"].tolist() == [False] * 4 + [True]
-    assert marked["place"].tolist() == ["plateau", "plateau", "before", "past", "past"]
-    assert paper.cut_offs(marked).iloc[0, 1:].tolist() == ["0.950", "0.100", "1e+07", "0.78"]
-    flat = paper.with_threshold(rows({1e2: 0.9, 1e6: 0.8}))
-    assert set(flat["t_alpha"]) == {math.inf}
-    assert flat["place"].tolist() == ["plateau", "between"]
-    assert paper.cut_offs(flat).iloc[0, 3:].tolist() == ["not reached", ""]
+class TestFaithfulness:
+    """Estimates that fall by the printed formula, so rise in the sign of Quantus."""
+
+    def table(self):
+        values = {10.0**k: -0.1 * k for k in range(2, 9)}
+        parts = [
+            rows({a: sign * v for a, v in values.items()}, "faithfulness_estimate", **reading)
+            for score in paper.SCORES
+            for changed, sign in (("pixels", 1), ("squares", -1))
+            for reading in [{"score": score, "changed": changed}]
+        ]
+        accuracy = rows(dict.fromkeys(values, 0.9) | {1e7: 0.5, 1e8: 0.1})
+        return paper.with_threshold(pd.concat([accuracy, *parts]))
+
+    def test_sign_of_quantus(self):
+        shown = paper.faithfulness(self.table(), "logit_gradient")
+        assert shown["value"].tolist() == pytest.approx([0.1 * k for k in range(2, 9)])
+
+    def test_readings(self):
+        readings = paper.readings(self.table())
+        assert readings["changed"].tolist() == [*paper.CHANGED] * 2
+        for column in ("Spearman", "Pearson"):
+            assert readings[column].str[:5].tolist() == ["+1.00", "−1.00"] * 2
+        assert readings[["networks", "images"]].drop_duplicates().to_numpy().tolist() == [[5, 4]]
+
+    def test_sizes_in_both_signs_and_what_was_not_run(self):
+        table = paper.sizes(paper.both_signs(self.table())).set_index("map")
+        gradient, printed = "gradient, sign of Quantus", "gradient, printed sign"
+        assert table.loc[gradient, "α < 10⁵"].startswith("0.30 ± ")
+        assert table.loc[printed, "before the cut-off"] == "−0.60"
+        assert [table.loc[n, "change"][:5] for n in (gradient, printed)] == ["+0.30", "−0.30"]
+        assert set(table.loc["absolute gradient"]) == {"all", "not run"}
+
+    def test_changes_of_pairs(self):
+        changes = paper.changes(paper.faithfulness(self.table(), "logit_gradient"), end="_x")
+        assert changes["lenet_x"].estimate == pytest.approx(0.3)
+        assert not changes["cifar_x"]
 
 
-def estimates():
-    """Networks whose estimates fall by the printed formula, so rise in the sign of Quantus."""
-    alphas = [10.0**k for k in range(2, 8)]
-    lines = [
-        {"alpha": a, "seed": seed, "value": -0.1 * seed * sign, "score": score, "changed": changed}
-        for score in paper.SCORES
-        for changed, sign in (("pixels", 1), ("squares", -1))
-        for seed, a in enumerate(alphas)
-    ]
-    same = {"profile": "laptop", "data": "mnist5k", "network": "lenet5", "n": 4, "status": "done"}
-    same |= {"metric": "faithfulness_estimate", "saliency": "logit_gradient", "normalised": False}
-    return pd.DataFrame(lines).assign(**same, over_regularised=False)
-
-
-def test_faithfulness_is_shown_in_the_sign_of_quantus():
-    table = estimates()
-    shown = paper.faithfulness(table, "logit_gradient")
-    assert shown["value"].tolist() == [0.1 * seed for seed in range(6)]
-    readings = paper.readings(table)
-    assert readings["score"].tolist() == [*paper.SCORES]
-    assert readings["ρ, pixels"].str.startswith("+1.00").all()
-    assert readings["ρ, squares"].str.startswith("−1.00").all()
-    assert readings[["networks", "images"]].drop_duplicates().to_numpy().tolist() == [[6, 4]]
-    assert paper.spread(shown) == "from 0.00 to 0.20 for 3 on MNIST (5,000) with LeNet-5 (laptop)"
-
-
-def near_the_plateau(rows):
-    """Return the alphas of all networks, and of those that keep 95% of the accuracy."""
-    accuracy = paper.select(rows, "accuracy").set_index("alpha")["value"]
-    least = 0.95 * accuracy[accuracy.index < 1e5].mean()
-    return accuracy.index, accuracy.index[accuracy >= least]
-
-
-def test_what_the_chapter_says_of_photographs_that_keep_their_accuracy_is_what_was_kept():
-    rows = load_results("gradient_regularisation", "workstation").frame
-    rows = rows[rows["data"].str.contains("imagenette") & ~rows["over_regularised"].astype(bool)]
-    every, near = near_the_plateau(rows)
-    assert (len(near), len(every)) == (10, 16)
-    said = []
-    for metric in ("entropy", "max_sensitivity"):
-        values = paper.select(rows, metric, "logit_gradient")
-        for kept in (values[values["alpha"].isin(near)], values):
-            said.append(f"{kept['alpha'].corr(kept['value'], method='spearman'):+.2f}")
-    text = source("gradient_regularisation").read_text().replace("−", "-")
-    sentence = "is {} with entropy (of all 16 it is {}) and {} with max-sensitivity ({})"
-    assert sentence.format(*said) in text
-
-
-CIFAR, PHOTOGRAPHS = "cifar10-jpeg", "resized:imagenette160:64"
-PANELS = [("mnist", "lenet5"), ("mnist", "resnet"), ("fashion_mnist", "lenet5")]
-PANELS += [(CIFAR, "resnet"), (PHOTOGRAPHS, "resnet")]
-
-
-def said(claim, *verdicts):
-    """Return what is said of a claim, with its verdict on each panel (none: not said)."""
-    pairs = zip(PANELS, verdicts, strict=True)
-    return [(claim, *panel, verdict) for panel, verdict in pairs if verdict]
+def test_networks_are_as_small_as_the_page_says():
+    values = notebooks.profiles("gradient_regularisation")["workstation"]
+    units = notebooks.units_of("gradient_regularisation", values)
+    counts = {}
+    for t in (unit for unit in units if isinstance(unit, Training)):
+        if t.network == "resnet" and t.data not in counts:
+            shape, options = image_shape(t.data), t.network_options
+            with torch.device("meta"):
+                network = build_network("resnet", shape, 10, options=options, seed=0)
+            counts[t.data] = round(sum(p.numel() for p in network.parameters()), -3)
+    text = source("gradient_regularisation").read_text()
+    for count, name in zip(sorted(counts.values()), ("MNIST", "CIFAR-10", "Imagenette")):
+        assert f"{count:,} ({name})" in text

@@ -108,7 +108,7 @@ class TestScale:
         assert setting.met_by(training) == met
 
 
-def test_figures_of_methods_and_of_measures_have_what_they_are_given():
+def test_figure_of_methods_has_what_it_is_given():
     rows = pd.DataFrame(
         {
             "profile": "laptop",
@@ -121,7 +121,4 @@ def test_figures_of_methods_and_of_measures_have_what_they_are_given():
     figure = plots.by_method(rows, "method", "accuracy", {"b": "second", "a": "first", "c": "no"})
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert labels == ["second", "first"]
-    rows = rows.assign(alpha=range(1, 7), measure=rows["method"], panel="MNIST", line="network")
-    figure = plots.key_figure(rows.assign(t=4.0), x="alpha", x_label="α", beyond="t")
-    assert [axis.get_ylabel() for axis in figure.axes] == ["a", "b"]
     assert len(plots.by_method(rows[:0], "method", "accuracy", {}).axes) == 1

@@ -55,6 +55,24 @@ def test_one_panel_for_each_data_set_network_and_profile_with_labels():
     assert figure.get_size_inches()[0] <= 7.2
 
 
+class TestMedians:
+    ROWS = pd.DataFrame({"alpha": [1, 2, 3, 20, 30], "value": [1.0, 2.0, 6.0, 4.0, 8.0]})
+    LABELS = {"x": "alpha", "x_label": "α", "y_label": "share"}
+
+    def test_line_of_decades(self):
+        figure = plots.medians(self.ROWS.assign(line="a", panel=""), **self.LABELS)
+        (axis,) = figure.axes
+        assert axis.lines[0].get_xydata().tolist() == [[2, 2], [25, 6]]
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a"]
+        assert not axis.patches
+
+    def test_cut_off_is_shaded_where_there_is_one(self):
+        panels = [self.ROWS.assign(line="a", panel=p, t=t) for p, t in (("b", 10), ("c", np.inf))]
+        figure = plots.medians(pd.concat(panels), {"a": {"color": "k"}}, beyond="t", **self.LABELS)
+        assert [len(axis.patches) for axis in figure.axes] == [1, 0]
+        assert figure.axes[0].patches[0].get_extents().width > 0
+
+
 def hexes(colours):
     return [mpl.colors.to_hex(colour) for colour in colours]
 

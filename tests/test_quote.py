@@ -100,6 +100,15 @@ class TestMeans:
         value = quote.paired(rows(), "kind", "l1", "none")
         assert (value.estimate, value.n) == (pytest.approx(0.5), 3)
 
+    def test_networks_of_their_own(self):
+        table = rows().assign(seed=range(len(rows())))
+        value = quote.unpaired(table, "kind", "l1", "none")
+        paired = quote.paired(rows(), "kind", "l1", "none")
+        assert value.estimate == pytest.approx(paired.estimate)
+        assert value.low < paired.low < paired.high < value.high
+        assert f"{value:signed~}" == "+0.5"
+        assert not quote.unpaired(table, "kind", "l1", "pool")
+
     @pytest.mark.parametrize(
         ("values", "word"),
         [([0.4, 0.5, 0.6], "higher"), ([-0.4, -0.5, -0.6], "lower"), ([-0.5, 0.1, 0.6], "unclear")],

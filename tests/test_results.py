@@ -6,7 +6,7 @@ import pytest
 
 from suite.errors import RunFailed
 from suite.evidence import report
-from suite.evidence.report import measured, origin, section_verdicts, trends
+from suite.evidence.report import measured, origin, section_verdicts
 from suite.evidence.results import Results, load_results, save_tables
 from suite.evidence.rules import NOT_TESTABLE
 from suite.evidence.scale import Setting
@@ -119,29 +119,6 @@ def test_measured_writes_estimate_interval_and_p():
     numbers = {"estimate": 0.5, "low": 0.25, "high": 0.75, "p": 0.01, "n": 6}
     text = "ρ: 0.50 [0.25, 0.75], p = 0.01, n = 6"
     assert measured(pd.Series({"statistic": "ρ"} | numbers)) == text
-
-
-def test_trends_take_their_word_from_the_numbers():
-    rows = pd.DataFrame(
-        {
-            "profile": "laptop",
-            "data": "mnist",
-            "network": "lenet5",
-            "status": "done",
-            "alpha": np.arange(1, 11),
-            "value": np.arange(10.0),
-        }
-    )
-    falling, mixed = (
-        rows.assign(value=v) for v in (-rows["value"], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3])
-    )
-    table = trends({"up": rows, "down": falling, "mixed": mixed, "none": rows[:2]}, x="alpha")
-    assert list(table) == ["on", "up", "down", "mixed"]
-    assert table["on"].tolist() == ["MNIST, LeNet-5, laptop"]
-    assert table["up"][0].startswith("rises: 0 → 9, ρ = 1.00, p = 0.0")
-    assert table["down"][0].startswith("falls: −0 → −9, ρ = −1.00")
-    assert table["mixed"][0].startswith("no significant trend: 3 → 3")
-    assert trends({"none": rows[:2]}, x="alpha").empty
 
 
 def claim(name, section, published):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from suite.errors import expected
 from suite.evidence.names import name_of
-from suite.evidence.statistics import Interval, mean_interval
+from suite.evidence.statistics import Interval, difference, mean_interval
 from suite.evidence.tables import interval_text, paired_difference
 
 NAN = float("nan")
@@ -21,6 +21,7 @@ FORMS = {
     "more": (100, "", " points"),
     "%": (100, "", "%"),
     "times": (1, "", " times"),
+    "signed": (1, "+", ""),
 }
 
 
@@ -29,9 +30,9 @@ class Value:
     """An estimate with its 95% interval, and the verdict that rests on it.
 
     In a format string a value writes itself: `{}` with its interval; `{:points}`, `{:more}` (points
-    in a sentence that says the direction), `{:%}` and `{:times}` with a unit; a `~` behind these
-    leaves out the interval; any other form is that of the estimate alone. A value that was not
-    measured writes "not run" in every form.
+    in a sentence that says the direction), `{:%}` and `{:times}` with a unit, and `{:signed}`; a
+    `~` behind these leaves out the interval; any other form is that of the estimate alone. A value
+    that was not measured writes "not run" in every form.
 
     Args:
         estimate, low, high: of the effect or mean.
@@ -150,7 +151,19 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     rows = best(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
-    ahead = paired_difference(rows, between, first, second, (_unit(rows),))
+    return _signed(rows, paired_difference(rows, between, first, second, (_unit(rows),)))
+
+
+def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
+    """Return how far the mean of `first` is ahead of that of other networks, as `paired` does."""
+    rows = best(rows[rows[between].isin([first, second])].dropna(subset="value"))
+    if rows[between].nunique() < 2:
+        return Value()
+    means = [mean_interval(rows.loc[rows[between] == name, "value"]) for name in (first, second)]
+    return _signed(rows, difference(means[0], means[1]))
+
+
+def _signed(rows: pd.DataFrame, ahead: Interval) -> Value:
     word = "higher" if ahead.low > 0 else "lower" if ahead.high < 0 else "unclear"
     return replace(_of(rows, ahead), word=word)
 

@@ -11,10 +11,10 @@ import pandas as pd
 from suite.errors import UsageError
 from suite.evidence.claims import COLUMNS as JUDGED
 from suite.evidence.claims import load_claims, load_settings, load_words
-from suite.evidence.names import PANEL, name_of, readable
+from suite.evidence.names import name_of, readable
 from suite.evidence.rules import INCONCLUSIVE, NOT_RUN, NOT_TESTABLE
 from suite.evidence.scale import copies_of
-from suite.evidence.statistics import Interval, correlation, permutation_p
+from suite.evidence.statistics import Interval
 from suite.evidence.tables import interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
 from suite.store import read_archive
@@ -240,25 +240,3 @@ def minutes(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def trends(metrics: Mapping[str, pd.DataFrame], x: str) -> pd.DataFrame:
-    """Say how metrics go with `x`: a row a panel, a column a metric.
-
-    A cell has a word, the means at the smallest and at the largest `x`, Spearman's correlation and
-    its p-value by permutations.
-    """
-    cells: dict[str, dict[str, str]] = {}
-    for metric, frame in metrics.items():
-        sound = frame[(frame["status"] == "done") & frame["value"].notna()]
-        for (profile, data, network), panel in sound.groupby(PANEL, sort=False):
-            if len(panel) < 3 or panel["value"].nunique() < 2:
-                continue
-            rho = correlation(panel[x], panel["value"]).estimate
-            p = permutation_p(panel[x], panel["value"])
-            word = "no significant trend" if p >= 0.05 else "rises" if rho > 0 else "falls"
-            means = panel.groupby(x)["value"].mean()
-            text = f"{word}: {means.iloc[0]:.3g} → {means.iloc[-1]:.3g}, ρ = {rho:.2f}, p = {p:.2g}"
-            on = f"{name_of(data)}, {name_of(network)}, {profile}"
-            cells.setdefault(on, {"on": on})[metric] = text.replace("-", "−")
-    return pd.DataFrame([*cells.values()]).fillna("")

@@ -11,12 +11,14 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
+from suite import plots
 from suite.data import image_shape
 from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
+from suite.evidence.quote import Value, unpaired
 from suite.evidence.results import Results
 from suite.evidence.statistics import correlation, pearson_interval
-from suite.evidence.tables import interval_text
+from suite.evidence.tables import interval_text, mean_text
 from suite.papers.design import Item, Plan, measurement, panel_of
 from suite.store import Reader
 from suite.units import Training, Values, log_spaced
@@ -35,6 +37,11 @@ PAIRED = {
 }
 # What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.
 SCORES = ("confidence", "logit")
+CHANGED = ("pixels", "squares")
+# What the page speaks of, in short.
+PAIRS = {"lenet": ("mnist", "lenet5"), "resnet": ("mnist", "resnet")}
+PAIRS |= {"fashion": ("fashion_mnist", "lenet5"), "cifar": ("cifar10-jpeg", "resnet")}
+PAIRS |= {"photos": ("resized:imagenette160:64", "resnet")}
 
 
 def strength(alpha: float, data: str, batch_size: int) -> float:
@@ -157,7 +164,7 @@ def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str,
     return without_photographs(tensors)
 
 
-def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
+def with_threshold(rows: pd.DataFrame, share: float = 0.8) -> pd.DataFrame:
     r"""Mark the networks of one data set and network that do not classify any more.
 
     The paper leaves out :math:`\alpha > t_\alpha`, where :math:`t_\alpha` is the smallest
@@ -166,12 +173,12 @@ def with_threshold(rows: pd.DataFrame) -> pd.DataFrame:
     which on a fine grid is just below 80% and on a coarse one may name nothing at all;
     `over_regularised` are those with :math:`\alpha \ge t_\alpha`. `place` is "plateau",
     :math:`\alpha < 10^5`; "before", the last decade and a half below :math:`t_\alpha`; "past"; or
-    "between".
+    "between". With another `share` than 80% they are those that keep it.
 
     Source: section 3.2 of :cite:t:`demoor2025`.
     """
     accuracy = rows[rows["metric"] == "accuracy"].groupby("alpha")["value"].mean()
-    floor = 0.8 * accuracy[accuracy.index < 1e5].mean()
+    floor = share * accuracy[accuracy.index < 1e5].mean()
     low = accuracy.index[(accuracy.index > 1e5) & ~(accuracy >= floor)]
     t_alpha = low.min() if len(low) else math.inf
     places = {"past": rows["alpha"] >= t_alpha, "before": rows["alpha"] >= t_alpha / 10**1.5}
@@ -210,26 +217,84 @@ def faithfulness(
 MAP_NAMES = {"logit_gradient": "input gradient", "deeplift": "DeepLIFT"}
 
 
-def key_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what the chapter's first figure shows, of the last of its profiles.
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the `panel` that they are of, data and network, in words."""
+    return rows.assign(panel=rows["data"].map(name_of) + ", " + rows["network"].map(name_of))
 
-    Faithfulness is in the sign of Quantus, on logits.
 
-    Returns:
-        The rows of the table with `measure`, `line` and `panel` in words.
+def both_signs(table: pd.DataFrame, **reading: str) -> dict[str, pd.DataFrame]:
+    """Return Faithfulness Estimates by kind of map: those of the gradient in both signs.
+
+    Args:
+        table, reading: see `faithfulness`.
     """
-    rows = table[table["profile"] == table["profile"].iloc[-1]]
-    parts = {"accuracy": select(rows, "accuracy")}
-    for saliency in SALIENCIES:
-        parts[f"faithful, {saliency}"] = faithfulness(rows, saliency)
-        parts[f"sensitivity, {saliency}"] = select(rows, "max_sensitivity", saliency)
-    rows = pd.concat([*parts.values()])
-    names = {"faithfulness_estimate": "faithfulness", "max_sensitivity": "max-sensitivity"}
-    return rows.assign(
-        measure=rows["metric"].replace(names),
-        line=rows["saliency"].map(MAP_NAMES).fillna("network"),
-        panel=rows["data"].map(name_of) + ", " + rows["network"].map(name_of),
-    )
+    names = ("DeepLIFT", "gradient, sign of Quantus", "absolute gradient")
+    saliencies = ("deeplift", "logit_gradient", "absolute_gradient")
+    maps = {n: faithfulness(table, s, **reading) for n, s in zip(names, saliencies)}
+    printed = maps[names[1]].assign(value=lambda rows: -rows["value"])
+    return maps | {"gradient, printed sign": printed}
+
+
+def changes(
+    rows: pd.DataFrame, place: str = "before", against: str = "plateau", end: str = ""
+) -> dict[str, Value]:
+    """Return by how much the networks at a place exceed those at another, by pair and `end`."""
+    parts = {k: tables.select(rows, data=d, network=n) for k, (d, n) in PAIRS.items()}
+    return {k + end: unpaired(part, "place", place, against) for k, part in parts.items()}
+
+
+def keeping(table: pd.DataFrame, share: float) -> pd.DataFrame:
+    """Return the table with the cut-off where less than a share of the accuracy is kept."""
+    panels = table.groupby(PANEL, sort=False)
+    return pd.concat([with_threshold(panel, share) for _, panel in panels])
+
+
+def against_plateau(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return networks before the cut-off, their values as shares of the plateau of their `line`.
+
+    Args:
+        rows: of one metric and kind of map.
+    """
+    rows = named(rows[~rows["over_regularised"].astype(bool)])
+    rows = rows.rename(columns={"panel": "line"}).assign(panel="")
+    plateau = rows[rows["place"] == "plateau"].groupby("line")["value"].mean()
+    return rows.assign(value=rows["value"] / rows["line"].map(plateau))
+
+
+def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFrame:
+    """Return how large a metric is before and past the cut-off, a row a panel and part.
+
+    Args:
+        parts: rows by the name of a part; an empty one was not run.
+        digits: of the means.
+    """
+    lines = []
+    for name, rows in parts.items():
+        for on, panel in named(rows).groupby("panel", sort=False):
+            plateau, before, past = (
+                mean_text(panel.loc[panel["place"] == place, "value"], digits).replace("-", "−")
+                for place in ("plateau", "before", "past")
+            )
+            rise = unpaired(panel, "place", "before", "plateau")
+            fall = unpaired(panel, "place", "past", "before")
+            lines.append([on, name, plateau, before, f"{rise:signed}", past, f"{fall:signed}"])
+        if rows.empty:
+            lines.append(["all", name, *["not run"] * 5])
+    columns = ["on", "map", "α < 10⁵", "before the cut-off", "change", "past it", "change again"]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def drawn(
+    rows: pd.DataFrame,
+    y_label: str,
+    caption: str,
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    beyond: str = "",
+) -> str:
+    """Return a figure of medians against alpha as HTML, see `plots.medians`."""
+    x = {"x": "alpha", "x_label": "strength α of the penalty", "y_label": y_label}
+    figure = plots.medians(rows, looks, **x, beyond=beyond)
+    return plots.as_html(figure, alt=f"Lines against strength: {y_label}.", caption=caption)
 
 
 def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
@@ -248,58 +313,25 @@ def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
-def spread(rows: pd.DataFrame) -> str:
-    """Write the lowest and the highest value of a network below the cut-off, in each panel."""
-    plateau = rows[rows["alpha"] < 1e5].groupby(PANEL, sort=False)["value"]
-    parts = [
-        f"from {values.min():.2f} to {values.max():.2f} for {len(values)} on {panel_name(panel)}"
-        for panel, values in plateau
-    ]
-    return "; ".join(parts)
-
-
 def readings(table: pd.DataFrame) -> pd.DataFrame:
     """Return how Faithfulness goes with alpha before the cut-off, by each reading of it.
 
     Returns:
-        One row a panel, kind of map and score: Spearman's correlation with its interval where
-        pixels and where squares are changed, Pearson's of the former with the logarithm of alpha,
-        networks, and images with an estimate in the network that has fewest.
+        One row a panel, kind of map, score and size of what is changed: Spearman's correlation and
+        Pearson's with the logarithm of alpha, with intervals, networks, and images with an estimate
+        in the network that has fewest.
     """
     rows = []
-    kept = table[~table["over_regularised"].astype(bool)]
-    for saliency, score in itertools.product(SALIENCIES, SCORES):
-        by_squares = faithfulness(kept, saliency, score=score, changed="squares")
-        found = faithfulness(kept, saliency, score=score)
+    kept = table[~table["over_regularised"].astype(bool) & table["value"].notna()]
+    for (saliency, name), *reading in itertools.product(MAP_NAMES.items(), SCORES, CHANGED):
+        found = faithfulness(kept, saliency, score=reading[0], changed=reading[1])
         for panel, part in found.groupby(PANEL, sort=False):
-            defined = part.dropna(subset="value")
-            if len(defined) < 4:
-                continue
-            squares = tables.select(by_squares, **dict(zip(PANEL, panel))).dropna(subset="value")
-            x = defined["alpha"], defined["value"]
-            intervals = {
-                "ρ, pixels": correlation(*x),
-                "ρ, squares": correlation(squares["alpha"], squares["value"]),
-                "Pearson, pixels": pearson_interval(np.log10(x[0]), x[1]),
-            }
-            row = {"on": panel_name(panel), "map": MAP_NAMES[saliency], "score": score}
-            row |= {name: interval_text(each, "+.2f") for name, each in intervals.items()}
-            rows.append(row | {"networks": len(defined), "images": int(part["n"].min())})
-    return pd.DataFrame(rows)
-
-
-def combinations(published: Values, table: pd.DataFrame) -> pd.DataFrame:
-    """Return which combinations of data and network of the paper were run."""
-    have = set(zip(table["data"], table["network"], strict=True))
-    rows = []
-    for setting in published["settings"]:
-        (data, *copies), network = setting["data"], setting["network"]
-        found = [copy for copy in copies if (copy, network) in have]
-        state = "not run: needs the data set, and a larger profile"
-        state = f"{name_of(found[0])} in its place" if found else state
-        state = "yes" if (data, network) in have else state
-        rows.append({"data": name_of(data), "network": name_of(network), "shown": state})
-    return pd.DataFrame(rows)
+            x, y = np.log10(part["alpha"]), part["value"]
+            rhos = [interval_text(f(x, y), "+.2f") for f in (correlation, pearson_interval)]
+            counts = len(part), int(part["n"].min())
+            rows.append([panel_name(panel), name, *reading, *rhos, *counts])
+    columns = ["on", "map", "score", "changed", "Spearman", "Pearson", "networks", "images"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 class Drawn(NamedTuple):
@@ -310,23 +342,16 @@ class Drawn(NamedTuple):
     titles: list[str]
 
 
-def all_maps(results: Sequence[Results]) -> Iterator[tuple[str, Drawn]]:
-    """Go through the maps that were kept: what was trained on, and what is shown."""
-    done = set()
+def all_maps(results: Sequence[Results]) -> dict[str, Drawn]:
+    """Return the maps that were kept, by what was trained on, and what is shown."""
+    found: dict[str, Drawn] = {}
     for arrays in (result.arrays for result in results):
-        names = [name.rsplit("|", 2)[0] for name in arrays if name.endswith("|maps")]
-        for start in dict.fromkeys(names):
-            if start in done:
-                continue
-            done.add(start)
-            by_alpha = {
-                float(name.split("|")[3]): name.removesuffix("maps")
-                for name in arrays
-                if name.startswith(f"{start}|") and name.endswith("|maps")
-            }
-            data, network, shown = start.split("|")
-            trained = f"{name_of(network)} trained on {name_of(data)}"
-            first = by_alpha[min(by_alpha)]
-            maps = {f"α = {a:.3g}": arrays[f"{by_alpha[a]}maps"] for a in sorted(by_alpha)}
-            titles = [f"label {label}" for label in arrays[f"{first}labels"]]
-            yield f"{name_of(shown)}: {trained}", Drawn(arrays.get(f"{first}images"), maps, titles)
+        names = [name.split("|") for name in arrays if name.endswith("|maps")]
+        for key in dict.fromkeys(tuple(name[:3]) for name in names):
+            alphas = sorted((float(n[3]), "|".join(n[:4])) for n in names if tuple(n[:3]) == key)
+            first, (data, network, shown) = alphas[0][1], map(name_of, key)
+            maps = {f"α = {alpha:.3g}": arrays[f"{start}|maps"] for alpha, start in alphas}
+            titles = [f"label {label}" for label in arrays[f"{first}|labels"]]
+            drawn = Drawn(arrays.get(f"{first}|images"), maps, titles)
+            found.setdefault(f"{shown}: {network} trained on {data}", drawn)
+    return found

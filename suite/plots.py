@@ -313,6 +313,12 @@ def medians(
     return _figure(_split(rows, ["panel"]), draw, lines, share={"sharex": True, "sharey": True})
 
 
+def medians_as_html(rows: Frame, *, caption: str, **options: Any) -> str:
+    """Return `medians` as pictures, see `as_html`."""
+    alt = f"Lines of {options['y_label']} against {options['x_label']}."
+    return as_html(medians(rows, **options), alt=alt, caption=caption)
+
+
 def dots_with_bins(
     frame: Frame,
     *,

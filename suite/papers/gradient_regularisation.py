@@ -11,7 +11,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suite import plots
 from suite.data import image_shape
 from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
@@ -282,19 +281,6 @@ def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFram
             lines.append(["all", name, *["not run"] * 5])
     columns = ["on", "map", "α < 10⁵", "before the cut-off", "change", "past it", "change again"]
     return pd.DataFrame(lines, columns=columns)
-
-
-def drawn(
-    rows: pd.DataFrame,
-    y_label: str,
-    caption: str,
-    looks: Mapping[str, Mapping[str, Any]] | None = None,
-    beyond: str = "",
-) -> str:
-    """Return a figure of medians against alpha as HTML, see `plots.medians`."""
-    x = {"x": "alpha", "x_label": "strength α of the penalty", "y_label": y_label}
-    figure = plots.medians(rows, looks, **x, beyond=beyond)
-    return plots.as_html(figure, alt=f"Lines against strength: {y_label}.", caption=caption)
 
 
 def cut_offs(table: pd.DataFrame) -> pd.DataFrame:

@@ -283,6 +283,26 @@ def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFram
     return pd.DataFrame(lines, columns=columns)
 
 
+def sizes_of(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return `sizes` of a metric for both kinds of map."""
+    return sizes({name: select(table, metric, key) for key, name in MAP_NAMES.items()})
+
+
+def by_line(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of all parts, with the name of the part as their `line`, and `panel`."""
+    return named(pd.concat([rows.assign(line=name) for name, rows in parts.items()]))
+
+
+def words(text: str) -> dict[str, str]:
+    """Return what sentences expect, from "WORD name name; WORD name".
+
+    >>> words("higher a b; unclear c")
+    {'a': 'higher', 'b': 'higher', 'c': 'unclear'}
+    """
+    lines = [line.split() for line in text.split(";")]
+    return {name: word for word, *names in lines for name in names}
+
+
 def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
     """Return where mean test accuracy falls below 80% of its plateau, a row a panel."""
     found = []
@@ -341,3 +361,13 @@ def all_maps(results: Sequence[Results]) -> dict[str, Drawn]:
             drawn = Drawn(arrays.get(f"{first}|images"), maps, titles)
             found.setdefault(f"{shown}: {network} trained on {data}", drawn)
     return found
+
+
+def strips(drawn: Mapping[str, Drawn], n: int = 3) -> dict[str, list[list[NDArray[Any]]]]:
+    """Return rows of pictures by alpha: images of MNIST and Fashion-MNIST, and their maps."""
+    both = [drawn[f"{name}: LeNet-5 trained on {name}"] for name in ("MNIST", "Fashion-MNIST")]
+    images = [image for d in both if d.images is not None for image in d.images[:n, 0]]
+    images = [(127.5 * (1 + image)).astype(np.uint8) for image in images]
+    return {
+        alpha: [images, [m for d in both for m in d.maps[alpha][:n, 0]]] for alpha in both[0].maps
+    }

@@ -733,28 +733,40 @@ def trade_offs(rows: Frame, *, x_label: str, most: float) -> Figure:
     return figure
 
 
-def gain_and_cost(rows: Frame, *, gain_label: str, cost_label: str) -> Figure:
-    """Draw what methods gain against what they cost, a point with both intervals a method.
+def gain_and_cost(
+    rows: Frame, *, gain_label: str, cost_label: str, own: Collection[str] = ()
+) -> Figure:
+    """Draw what methods gain against what they cost, a named point with both intervals a method.
 
     Args:
         rows: `method`, and `gain` and `cost` with their ends `..._low` and `..._high`.
         gain_label, cost_label: of the two axes.
+        own: methods that are blue; the others are grey.
     """
 
     def draw(axis: Axes, rows: Frame) -> None:
-        styles = _styles(list(rows["method"]))
-        for row in rows.to_dict("records"):
-            look: dict[str, Any] = styles[row["method"]] | {"linestyle": "none", "elinewidth": 0.5}
-            for side, at in (("x", "cost"), ("y", "gain")):
-                look[f"{side}err"] = [[row[at] - row[f"{at}_low"]], [row[f"{at}_high"] - row[at]]]
-            axis.errorbar(row["cost"], row["gain"], label=row["method"], **look)
+        apart = 0.045 * (rows["gain_high"].max() - rows["gain_low"].min())
+        left = rows["cost"] < rows["cost"].median()
+        low, high = rows["cost_low"].min(), rows["cost_high"].max()
+        for side, edge, part in (("right", low, rows[left]), ("left", high, rows[~left])):
+            at = np.inf
+            for row in part.sort_values("gain", ascending=False).to_dict("records"):
+                colour = BLUE if row["method"] in own else GREY
+                gain, cost = (
+                    [[row[name] - row[f"{name}_low"]], [row[f"{name}_high"] - row[name]]]
+                    for name in ("gain", "cost")
+                )
+                look: dict[str, Any] = {"color": colour, "elinewidth": 0.5, "fmt": "o"}
+                axis.errorbar(row["cost"], row["gain"], gain, cost, **look)
+                at = min(at - apart, row["gain"] + apart)  # of the name, below the one before
+                axis.plot([row["cost"], edge], [row["gain"], at], color=colour, linewidth=0.5)
+                axis.text(edge, at, f" {row['method']} ", color=colour, va="center", ha=side)
         for line in (axis.axvline, axis.axhline):
             line(0, color=GREY, linewidth=0.7, zorder=0)
-        axis.set(xlabel=cost_label, ylabel=gain_label)
-        figure: Any = axis.figure
-        figure.legend(**BELOW)
+        room = 0.32 * (high - low)  # for the names
+        axis.set(xlabel=cost_label, ylabel=gain_label, xlim=(low - room, high + room))
 
-    return _figure(_split(rows, ()), draw, size=(WIDTH, 4.2))
+    return _figure(_split(rows, ()), draw, size=(WIDTH, 4.4))
 
 
 def not_run(reason: str = "not run at the profiles that are shown") -> Figure:

@@ -321,6 +321,41 @@ class TestBudgets:
         assert set(CHAPTERS) <= set(LIMITS["budgets"]) | set(LIMITS["old"])
 
 
+class TestSorting:
+    ROWS = "table => [...table.tBodies[0].rows].map(row => row.cells[5].textContent)"
+
+    @pytest.fixture
+    def table(self, browser):
+        page = browser.new_page()
+        page.goto(html("executed/side_by_side").as_uri())
+        yield page.locator("table.sorts").first
+        page.close()
+
+    def column(self, table):
+        head = table.locator("th").nth(5)  # the leakage of methods, which some have not
+        texts = table.evaluate(self.ROWS)
+        numbers = [float(text.partition(" ")[0]) for text in texts if text != "–"]
+        return head, head.get_attribute("aria-sort"), numbers, texts
+
+    @pytest.mark.parametrize("how", ["click", "Enter", "Space"])
+    def test_by_click_and_by_keyboard(self, table, how):
+        head, order, before, _ = self.column(table)
+        button = head.get_by_role("button")
+        assert order == "none"
+        for expected in ("ascending", "descending"):
+            button.click() if how == "click" else button.press(how)
+            _, order, numbers, texts = self.column(table)
+            assert order == expected
+            assert numbers == sorted(before, reverse=expected == "descending")
+            assert texts[-1] == "–"  # missing ones last, either way
+        assert table.locator("th:not([aria-sort=none])").count() == 1
+
+    def test_headings_are_there_on_a_phone(self, table):
+        table.page.set_viewport_size({"width": PHONE, "height": 844})
+        assert table.get_by_role("button").count() == table.locator("th").count() >= 8
+        assert all(button.is_visible() for button in table.get_by_role("button").all())
+
+
 def test_the_notation_is_mathematics(look):
     assert len(look(html("notation"))["math"]) >= 30
 

@@ -31,6 +31,13 @@ class TestTable:
     def test_cells_name_their_column(self):
         text = html.table(pd.DataFrame({"claim": ["x"], "here <i>now</i>": ["y"]}))
         assert '<td data-label="here now">y</td>' in text
+        assert "<button" not in text
+
+    def test_ordered_one_has_buttons_and_brings_its_script(self):
+        text = html.table(pd.DataFrame({"a ↑": [2], "b ↓": [1]}), ordered="a ↑")
+        assert 'aria-sort="descending"><button type="button">a ↑</button>' in text
+        assert 'aria-sort="none"><button type="button">b ↓</button>' in text
+        assert text.count("<script>") == 1
 
 
 class TestTabs:

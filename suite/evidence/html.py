@@ -45,14 +45,17 @@ def badge(word: str, scale: str = "", link: str = "") -> str:
     return str(_pieces().badge(word, kind, scale, link))
 
 
-def table(rows: pd.DataFrame, kind: str = "") -> str:
+def table(rows: pd.DataFrame, kind: str = "", *, ordered: str = "") -> str:
     """Return a table whose rows become blocks on a phone, each value with its column before it.
 
     Args:
         rows: cells are HTML, not text.
         kind: a further class.
+        ordered: the column that rows are ordered by. Then headings are buttons that order them
+            anew: from the largest, or from the smallest where the heading has a "↓".
     """
-    return str(_pieces().table(list(map(str, rows.columns)), rows.astype(str).to_numpy(), kind))
+    heads, cells = list(map(str, rows.columns)), rows.astype(str).to_numpy()
+    return str(_pieces().table(heads, cells, kind, ordered))
 
 
 def tabs(pieces: Mapping[str, str]) -> str:

@@ -38,9 +38,8 @@ SMALLEST |= {"entropy": math.log(FACTOR)}
 # Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
 ASKED_FOR = {name for name, each in MEASURES.items() if each.get("asked_for")}
 COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
-# Keys of a panel that are not fields of a training: `warm_up` is that of every penalty, `measured`
-# says whether networks that choose strengths get more than their accuracy, `only` names measures
-# where not all are taken, and the others are those of the chapter, for this panel alone.
+# Keys of a panel that are not fields of a training: `warm_up` of every penalty, `measured`, whether
+# networks that choose strengths get more than their accuracy, `only`, the measures that are taken.
 OF_CHAPTER = (
     "seeds n_few n_least n_attacked auto_steps n_queries n_corrupted n_landscape block patch"
 )
@@ -52,24 +51,17 @@ READS_IMAGES = False
 
 
 class Measure(NamedTuple):
-    """What is measured of each network.
-
-    `better` is 1 where a larger value is better, -1 where a smaller one is, 0 where neither is.
-    `turned` gives the value the other sign.
-    """
+    """What is measured of each network, and where `better` is: up (1), down (-1) or neither (0)."""
 
     title: str
     better: int
     metric: str
     settings: Settings
-    turned: bool = False
+    turned: bool = False  # the value gets the other sign
 
 
 def measures(p: SimpleNamespace) -> dict[str, Measure]:
-    """Return the measures of a panel, by their names in tables of results.
-
-    Accuracy, which is always one, is that of one half of the test images; by the other half
-    strengths are chosen.
+    """Return the measures of a panel; accuracy, always one, is of the half that chose nothing.
 
     Raises:
         UsageError: `only` names a measure that is not known.
@@ -78,13 +70,12 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
         if name not in MEASURES:
             raise unknown("measure", name, [*MEASURES])
     wanted = MEASURES.keys() - ASKED_FOR if p.only is None else {"accuracy", *p.only}
-    found = {}
-    for name, each in MEASURES.items():
-        if name in wanted:
-            settings = _settings(each, p)
-            about = (each["title"], each["better"], each["metric"])
-            found[name] = Measure(*about, settings, each.get("turned", False))
-    return found
+    fields = ("title", "better", "metric")
+    return {
+        name: Measure._make([*map(each.get, fields), _settings(each, p), "turned" in each])
+        for name, each in MEASURES.items()
+        if name in wanted
+    }
 
 
 def _settings(each: Settings, p: SimpleNamespace) -> Settings:
@@ -147,9 +138,8 @@ def networks(p: SimpleNamespace) -> list[Network]:
 def training(p: SimpleNamespace, network: Network) -> Training:
     """Return the training of a network.
 
-    The strength of a method is that of its penalty; for SoftPlus it is one over the sharpness β,
-    for noise its standard deviation, and for PGD training the radius, in the maximum norm: half of
-    the loss is that of the attacked images, found in three steps of half the radius.
+    A strength is that of the penalty; for SoftPlus one over the sharpness β, for noise its standard
+    deviation, and for PGD training the radius, with three steps of half of it.
     """
     method, strength = network.method, network.strength
     fields = {"network_options": {}, **p.fields}
@@ -215,18 +205,13 @@ def matters(measure: str, base: float, mean: float) -> bool:
     return bool(min(base, mean) <= 0 or max(base / mean, mean / base) >= FACTOR)
 
 
-def strongest_allowed(rows: pd.DataFrame, most_lost: float = MOST_LOST) -> dict[str, float]:
-    """Return for each method its strongest strength that costs no more clean accuracy than allowed.
+def strongest_allowed(rows: pd.DataFrame) -> dict[str, float]:
+    """Return by method its strongest strength that costs at most `MOST_LOST` of clean accuracy.
 
-    Args:
-        rows: of one panel; of the metric "choice", those that are not compared are looked at.
-        most_lost: mean loss against the networks without a method, of the same seeds.
-
-    Returns:
-        A strength by method; a method of which each strength costs more, or diverges, has none.
+    A method of which each strength costs more, or diverges, has none. Rows: see `lost`.
     """
     losses = lost(rows)
-    allowed = losses[losses["lost"] <= most_lost + ROUNDING]  # not where a training diverged
+    allowed = losses[losses["lost"] <= MOST_LOST + ROUNDING]  # not where a training diverged
     strongest = allowed.groupby("method", sort=False)["strength"].max()
     return {str(method): float(strength) for method, strength in strongest.items()}
 
@@ -234,7 +219,7 @@ def strongest_allowed(rows: pd.DataFrame, most_lost: float = MOST_LOST) -> dict[
 def lost(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the clean accuracy that each strength costs, a mean over seeds: `lost`.
 
-    Rows are those of `strongest_allowed`.
+    Rows are of one panel; of the metric "choice", those that are not compared are looked at.
     """
     rows = rows[(rows["metric"] == "choice") & ~rows["chosen"].astype(bool)]
     plain = rows[rows["method"] == "none"].set_index("seed")["value"]

@@ -114,10 +114,9 @@ def share_on_object(
 ) -> Result:
     """Share of the absolute saliency of the label that lies on the object, as its mask marks it.
 
-    A map that is the same everywhere has the share of the image that the object covers, one that
-    marks the middle has more where objects stand there. With `beyond_others` the mean share that
-    the same map has on the objects of all other images of its class is taken away, so any map that
-    does not look at its image has 0 on average; NaN where no other image has the class.
+    With `beyond_others` the mean share that the same map has on the objects of all other images of
+    its class is taken away, so that a map that does not look at its image has 0 on average; NaN
+    where no other image has the class.
 
     Raises:
         UsageError: data without masks, or with some of another size than the images.

@@ -1,6 +1,6 @@
-"""The matrix of methods and measures, the guide, and the agreement of measures."""
+"""What each method gives and costs, the table of all, the matrix, and how measures agree."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -8,53 +8,94 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from suite.evidence import quote
+from suite.evidence.html import badge
+from suite.evidence.names import name_of
+from suite.evidence.quote import Value
 from suite.evidence.results import Results
 from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
+from suite.papers import side_by_side as paper
 from suite.papers.names import NAMES
-from suite.papers.side_by_side import METHODS, Measure, lost, matters, measures, strongest_allowed
+from suite.papers.side_by_side import METHODS, Measure, lost, strongest_allowed
+from suite.units import Values
 
+OWN: dict[str, Any] = NAMES["side_by_side"]
 # Of a cell: what is compared with no method, over the seeds that both have.
 ENDS = ["difference", "low", "high"]
 CELL = "measure method strength base mean difference low high n p p_holm deviations".split()
 CELL += ["matters", "stands"]
-# What the guide is not asked for, since it is what is paid.
-PAID = ("accuracy",)
-NOTHING = "none: no gain that matters was established"
 WITHIN = 0.05  # of clean accuracy, for settings whose ranks are compared
 DRAWS = 1000
-SHORT = {name: title for name, title in METHODS.items() if name != "none"}
-SHORT |= NAMES["side_by_side"]["short"]
-SENTENCES: dict[str, str] = NAMES["side_by_side"]["sentences"]
+SHORT = {name: title for name, title in METHODS.items() if name != "none"} | OWN["short"]
 
 
 class Panel(NamedTuple):
-    """What was measured on a data set: rows, the measures, and what `compared` makes of them."""
+    """What was measured on a data set; `steps`: time of a training step, over a plain one."""
 
+    p: SimpleNamespace | None
     rows: pd.DataFrame
     measures: dict[str, Measure]
     cells: pd.DataFrame
+    steps: Mapping[str, float]
+
+    def gain(self, measure: str, method: str) -> Value:
+        """Return the difference from no method; its word is better, worse or not significant."""
+        at = (self.cells["measure"] == measure) & (self.cells["method"] == method)
+        if not at.any():
+            return Value()
+        cell = self.cells[at].iloc[0]
+        side = "better" if cell["deviations"] > 0 else "worse"
+        word = side if cell["stands"] else "not significant"
+        estimate, low, high = cell[ENDS].astype(float)
+        return Value(estimate, low, high, n=cell["n"], word=word, on=self.on)
+
+    def mean(self, measure: str, method: str = "none") -> Value:
+        """Return the mean over the networks that are compared."""
+        rows = self.rows[self.rows["chosen"].astype(bool) & (self.rows["method"] == method)]
+        return quote.mean(rows[rows["metric"] == measure])
+
+    @property
+    def on(self) -> str:
+        """The name of the data."""
+        return name_of(self.p.data) if self.p else ""
 
 
-def of_panel(rows: pd.DataFrame, p: SimpleNamespace | None) -> Panel:
+Steps = Mapping[bool, Mapping[str, float]]
+
+
+def panels(rows: pd.DataFrame, parameters: Values, steps: Steps) -> dict[str, Panel]:
+    """Return the panels of a page by their titles; one that was not planned is empty.
+
+    Args:
+        rows: of one profile.
+        parameters: of that profile.
+        steps: times of a step, without and with fine-tuning.
+    """
+    planned = {p.data: p for p in paper.panels(parameters)}
+    titles = OWN["panels"] | {"Small network": next(iter(planned))}
+    return {title: of_panel(rows, planned.get(data), steps) for title, data in titles.items()}
+
+
+def of_panel(rows: pd.DataFrame, p: SimpleNamespace | None, steps: Steps | None = None) -> Panel:
     """Return what rows of all panels have of one, which is empty where there is none."""
-    wanted = measures(p) if p else {}
+    wanted = paper.measures(p) if p else {}
     of_data = rows[rows["data"] == (p.data if p else "")]
-    return Panel(of_data, wanted, compared(of_data, wanted))
+    times = steps[paper.is_fine_tuned(p)] if p and steps else {}
+    return Panel(p, of_data, wanted, compared(of_data, wanted), times)
 
 
 def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
     """Compare each method at its chosen strength with none, measure by measure, over seeds.
 
     Args:
-        rows: of one panel and profile; those that are `chosen` are looked at.
-        measures: of that panel.
+        rows, measures: of one panel and profile; rows that are `chosen` are looked at.
 
     Returns:
         One row a cell, with the columns `CELL`: `deviations`, the difference over the standard
-        deviation between seeds (pooled over the methods), positive where it is better and 0 where
-        the measure has no better side; `matters`, whether the difference is of a size that does;
-        `stands`, whether it is established, after Holm's adjustment for the methods of the measure.
+        deviation between seeds, positive where it is better and 0 where the measure has no better
+        side; `matters`, whether its size does; `stands`, whether it is significant after Holm's
+        adjustment for the methods of the measure.
     """
     rows = rows[(rows["status"] == "done") & rows["chosen"].astype(bool)]
     wide = rows.pivot_table("value", ["metric", "method"], "seed")
@@ -70,10 +111,10 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFram
             base, values = of_measure.loc[["none", method]].dropna(axis="columns").to_numpy()
             gap = mean_interval(values - base)
             cell = {"measure": name, "method": method, "strength": strengths[method]}
-            cell |= {"base": base.mean(), "mean": values.mean(), "n": gap.n}
-            cell |= {"difference": gap.estimate, "low": gap.low, "high": gap.high}
+            cell |= {"base": base.mean(), "mean": values.mean()}
+            cell |= dict(zip([*ENDS, "n"], gap))
             cell |= {"deviations": measure.better * gap.estimate / (spread or 1.0)}
-            cell |= {"matters": matters(name, cell["base"], cell["mean"])}
+            cell |= {"matters": paper.matters(name, cell["base"], cell["mean"])}
             cells.append(cell | {"p": t_test_p(values - base)})
         frame = pd.DataFrame(cells).reindex(columns=CELL)
         tested = frame["p"].notna()
@@ -82,72 +123,17 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFram
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=CELL)
 
 
-def left_out(rows: pd.DataFrame) -> str:
-    """Name the methods that are not compared, since each of their strengths costs too much."""
-    methods, chosen = (set(part["method"]) for part in (rows, rows[rows["chosen"].astype(bool)]))
-    return ", ".join(SHORT[m] for m in SHORT if m in methods - chosen) or "none"
-
-
-def every_cell(
-    cells: pd.DataFrame, measures: Mapping[str, Measure], per_table: int = 4
-) -> list[pd.DataFrame]:
-    """Write every cell with its interval, a row a measure, in tables of a few methods."""
-    text = [
-        f"{c.difference:+.2g} [{c.low:+.2g}, {c.high:+.2g}]{'' if c.stands else ' (n. s.)'}"
-        for c in cells.round({"difference": 9}).itertuples()
-    ]
-    wide = cells.assign(text=text).pivot(index="measure", columns="method", values="text")
-    names = [name for name in measures if name in wide.index]
-    base = cells.groupby("measure")["base"].first()
-    columns = {"measure": [measures[name].title for name in names]}
-    columns["without"] = [f"{base[name]:.3g}" for name in names]
-    first = pd.DataFrame(columns, index=names)
-    methods = [m for m in SHORT if m in wide]
-    parts = [methods[n : n + per_table] for n in range(0, len(methods), per_table)]
-    return [first.join(wide.loc[names, part].rename(columns=SHORT)) for part in parts]
-
-
-def repeated(cells: pd.DataFrame, others: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
-    """Say which of the differences that stand on one panel are found on another one.
-
-    Both are of `compared`; measures without a better side are left out, and so are methods that one
-    of the panels does not compare.
-    """
-    both = cells.merge(others, on=["measure", "method"], suffixes=("", "_other"))
-    both = both[both["deviations"] != 0]
-    standing = both[both["stands"]]
-    same = np.sign(standing["deviations"]) == np.sign(standing["deviations_other"])
-    stands = standing["stands_other"].astype(bool)
-    again, turned = standing[same & stands], standing[~same & stands]
-    better, worse = again[again["deviations"] > 0], again[again["deviations"] < 0]
-    only = both[~both["stands"].astype(bool) & both["stands_other"]]
-    listed = {"better": better, "worse": worse, "turned": turned, "only": only}
-    named = {name: _by_measure(part, measures) for name, part in listed.items()}
-    named["turned"] = f": {named['turned']}" if len(turned) else ""
-    counts = {
-        "n": len(standing),
-        "same": same.sum(),
-        "n_again": len(again),
-        "n_turned": len(turned),
+def every_cell(panel: Panel) -> pd.DataFrame:
+    """Write every cell with its interval, a row a measure and method."""
+    cells = panel.cells.round({"difference": 9})
+    table = {
+        "measure": cells["measure"].map({n: m.title for n, m in panel.measures.items()}),
+        "method": cells["method"].map(SHORT),
+        "without": cells["base"].map("{:.3g}".format),
+        "difference": [interval_text(Interval(*row)) for row in cells[[*ENDS, "n"]].to_numpy()],
+        "significant": cells["stands"].map({True: "yes", False: "no"}),
     }
-    return SENTENCES["repeated"].format(**counts, **named)
-
-
-def _by_measure(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
-    """Name measures, and the methods of each."""
-    titles = {name: measure.title for name, measure in measures.items()}
-    return _listed(cells, {"measure": titles, "method": SHORT}) or "none"
-
-
-def _listed(
-    cells: pd.DataFrame, names: Mapping[str, Mapping[str, str]], between: str = ", "
-) -> str:
-    """Name the values of a column, and of another column those that each has."""
-    (by, outer), (of, inner) = names.items()
-    groups = cells.groupby(by, sort=False)[of]
-    return between.join(
-        f"{outer[str(name)]} ({', '.join(inner[one] for one in part)})" for name, part in groups
-    )
+    return pd.DataFrame(table)
 
 
 def short_number(value: float) -> str:
@@ -160,111 +146,117 @@ def short_number(value: float) -> str:
     return text.replace("0.", ".", 1).replace("-", "−", 1)
 
 
-def guide(
-    cells: pd.DataFrame, measures: Mapping[str, Measure], steps: Mapping[str, float]
-) -> pd.DataFrame:
-    """Return for each measure the method that helps most, of those that are sure to.
+def helping(panel: Panel) -> pd.DataFrame:
+    """Return what helps: cells that stand, are better and matter, the largest gain first.
 
-    Their difference stands, and its size matters.
+    Returns:
+        The columns `CELL`, and `paid`, an interval of points of accuracy, which is no gain itself.
+    """
+    cells, accuracy = panel.cells, panel.cells[panel.cells["measure"] == "accuracy"]
+    ends = zip(accuracy["method"], (100 * accuracy[ENDS]).to_numpy(), accuracy["n"])
+    good = cells["stands"].astype(bool) & cells["matters"].astype(bool) & (cells["deviations"] > 0)
+    found = cells[good & (cells["measure"] != "accuracy")]
+    paid = {method: Interval._make([*three, n]) for method, three, n in ends}
+    found = found.assign(paid=found["method"].map(paid))
+    return found.sort_values("deviations", ascending=False)
+
+
+def guide(panel: Panel) -> pd.DataFrame:
+    """List for each measure what helps, see `helping`; where nothing does, it says so."""
+    found, table = helping(panel), []
+    for name, measure in panel.measures.items():
+        if not measure.better or name == "accuracy":
+            continue
+        wanted = {"if you want": f"{'higher' if measure.better > 0 else 'lower'} {measure.title}"}
+        rows = found[found["measure"] == name].to_dict("records")
+        table += [wanted | _offer(row, panel.steps) for row in rows]
+        table += [] if rows else [wanted | {"take": "nothing helps significantly"}]
+    return pd.DataFrame(table).fillna("")
+
+
+def _offer(row: Mapping[Any, Any], steps: Mapping[str, float], unit: str = "") -> dict[str, str]:
+    """Write what a method gives, in hundredths if these have a unit, and what it costs."""
+    factor, sign, digits = (100, "%", ".0f") if unit else (1, "", ".2f")
+    gain = Interval._make([*(factor * row[end] for end in ENDS), row["n"]])
+    base, mean = (f"{factor * row[name]:{digits}}{sign}" for name in ("base", "mean"))
+    time = f"; a step takes {steps[row['method']]:.1f} ×" if row["method"] in steps else ""
+    return {
+        "take": f"{METHODS[row['method']]}, strength {row['strength']:.3g}",
+        "gain": f"{interval_text(gain, f'+{digits}')}{unit} ({base} → {mean})",
+        "cost": f"{interval_text(row['paid'], '+.1f')} points of accuracy{time}",
+    }
+
+
+def answers(panels: Mapping[str, Panel], verdict: Callable[[str], Value]) -> pd.DataFrame:
+    """Return "want, take, gain, cost" in HTML: what helps most, see `helping`, want by want.
+
+    Each row was written for one method; where another one helps more it says so.
 
     Args:
-        cells, measures: see `compared`.
-        steps: time of a training step with a method, over one without.
-
-    Returns:
-        What is wanted, what to take for it at which strength, what to expect of it and what it
-        costs, and what helps too, by how much and at which points of accuracy and time of a step;
-        where nothing helps, it says so, and what came nearest.
+        panels: see `panels`.
+        verdict: of a claim by its name.
     """
-    accuracy = cells[cells["measure"] == "accuracy"].set_index("method")
-    rows = []
-    for name, measure in measures.items():
-        if name in PAID or not measure.better:
-            continue
-        of_measure = cells[cells["measure"] == name]
-        better = of_measure[of_measure["deviations"] > 0]
-        helping = better[better["stands"].astype(bool) & better["matters"].astype(bool)]
-        helping = helping.sort_values("deviations", ascending=False)
-        wanted = f"{'higher' if measure.better > 0 else 'lower'} {measure.title}"
-        if helping.empty:
-            take = f"{NOTHING}{_nearly(better, len(of_measure))}"
-            rows.append({"if you want": wanted, "take": take})
-            continue
-        best = helping.iloc[0]
-        paid = 100 * accuracy.loc[best["method"], ["difference", "low", "high"]]
-        row = {
-            "if you want": wanted,
-            "take": f"{METHODS[best['method']]}, {best['strength']:.3g}",
-            "expect": f"{best['base']:.3g} → {best['mean']:.3g} ({_ends(*best[ENDS])})",
-            "points of accuracy": _ends(*paid),
-        }
-        if best["method"] in steps:
-            row["a step takes"] = f"{steps[best['method']]:.2g} × plain"
-        others = []
-        for m, s, gain in helping[["method", "strength", "difference"]].to_numpy()[1:]:
-            parts = [f"{gain:+.2g}", f"{100 * accuracy.loc[m, 'difference']:+.2g} points"]
-            parts += [f"{steps[m]:.2g} ×"] if m in steps else []
-            others.append(f"{SHORT[m]}, {s:.3g} ({', '.join(parts)})")
-        rows.append(row | {"also help": "; ".join(others)})
-    return pd.DataFrame(rows).fillna("")
+    return pd.DataFrame([_answer(want, panels[want["panel"]], verdict) for want in OWN["wants"]])
 
 
-def also_help(found: pd.DataFrame) -> str:
-    """List what helps beside the method that the guide names, a line a measure."""
-    rows = found.to_dict("records")
-    lines = [f"- {row['if you want']}: {row['also help']}" for row in rows if row.get("also help")]
-    return "\n".join(["Also help (gain, points of clean accuracy, time of a step):\n", *lines])
+def _answer(
+    want: Mapping[str, str], panel: Panel, verdict: Callable[[str], Value]
+) -> dict[str, str]:
+    found = helping(panel)
+    found = found[found["measure"] == want["measure"]]
+    row = {"If you want": want["want"], "Take": "–", "Gain": "–", "Cost": "–"}
+    if found.empty:
+        sure = "nothing helps significantly" if len(panel.cells) else "not run"
+        return row | {"How sure": sure}
+    best = found.iloc[0].to_dict()
+    method, offer = best["method"], _offer(best, panel.steps, want["unit"])
+    about = f": {OWN['about'][method]}" if method in OWN["about"] else ""
+    row |= {"Take": f"<b>{METHODS[method]}</b>{about}"}
+    row |= {"Gain": offer["gain"], "Cost": offer["cost"]}
+    on = f"{panel.on}, {best['n']} networks"
+    if method != want["expects"]:
+        sure = badge("another method", on) + f" than expected, {SHORT[want['expects']]}"
+    elif "claim" in want:
+        value = verdict(want["claim"])
+        link = f"side_by_side_record.html#side-by-side-{want['claim']}"
+        sure = badge(value.shown, on, link) + f" {value:points} {want['beyond']}"
+    else:
+        sure = badge("significant", on)
+    return row | {"How sure": sure}
 
 
-def _ends(middle: float, low: float, high: float) -> str:
-    return f"{middle:+.2g} [{low:+.2g}, {high:+.2g}]"
+def overview(panel: Panel, leaks: Panel) -> pd.DataFrame:
+    """Return the table of all methods, in HTML, the most robust first; `leaks` has leakage.
 
-
-def _nearly(better: pd.DataFrame, n_methods: int) -> str:
-    """Say which differences of a measure stand and are small, and how many point to better."""
-    if not n_methods:
-        return ""
-    small = better[better["stands"].astype(bool)]
-    values = small[["method", "difference"]].to_numpy()
-    named = [f"{SHORT[method]} {difference:+.2g}" for method, difference in values]
-    also = f"; established, but small: {', '.join(named)}" if named else ""
-    beyond = (better["low"] * better["high"] > 0).sum()
-    return f" ({len(better)} of {n_methods} means are better, {beyond} before Holm{also})"
-
-
-def harm(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> tuple[str, str]:
-    """Say which measures each method makes worse, of differences that matter.
-
-    Returns:
-        Of those that stand, and of those whose interval excludes zero, but not after Holm.
+    A number is a mean over networks, ± half of the interval of its difference from no method.
     """
-    worse = cells[cells["matters"].astype(bool) & (cells["deviations"] < 0)]
-    stands, beyond = worse["stands"].astype(bool), worse["low"] * worse["high"] > 0
-    names = {"method": SHORT, "measure": {name: m.title for name, m in measures.items()}}
-    clear, vague = (
-        _listed(part, names, "; ") or "none" for part in (worse[stands], worse[beyond & ~stands])
-    )
-    return clear, vague
-
-
-def price(rows: pd.DataFrame, first: str, second: str) -> str:
-    """Say how much clean accuracy one compared method has beyond another one, in points."""
-    rows = rows[(rows["metric"] == "accuracy") & rows["chosen"].astype(bool)]
-    wide = rows.pivot_table("value", "seed", "method")
-    if not {first, second} <= {*wide}:
-        return ""
-    gap = mean_interval((100 * (wide[first] - wide[second])).dropna().to_numpy())
-    ends = f"{METHODS[first]} minus {METHODS[second]}: {interval_text(gap, '.2f')}"
-    return f"Clean accuracy, {ends} points."
+    cells = pd.concat([panel.cells, leaks.cells[leaks.cells["measure"] == "leakage"]])
+    at: dict[Any, Any] = {(cell.measure, cell.method): cell for cell in cells.itertuples()}
+    bases = dict(cells.groupby("measure")["base"].first()) | {"step": 1.0}
+    order = panel.cells[panel.cells["measure"] == "attacked"].sort_values("mean")["method"]
+    table = []
+    for method in [*order[::-1], "none"]:
+        row = {"method": SHORT.get(method, "<i>no method</i>")}
+        for measure, (heading, factor, digits) in OWN["shown"].items():
+            form, cell = f".{digits}f", at.get((measure, method))
+            value = panel.steps.get(method) if measure == "step" else None
+            value = bases.get(measure) if method == "none" else value
+            row[heading] = "–" if value is None else f"{factor * value:{form}}"
+            if cell is not None:
+                half = factor * (cell.high - cell.low) / 2
+                look = ("better" if cell.deviations > 0 else "worse") if cell.stands else "pale"
+                text = f"{factor * cell.mean:{form}} ± {half:{form}}"
+                row[heading] = f'<span class="{look}">{text}</span>'
+        table.append(row)
+    return pd.DataFrame(table)
 
 
 def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
     """Return how measures rank the settings: rank correlations with intervals, pair by pair.
 
-    A setting, a method with a strength, is one value: the mean over its seeds, turned so that more
-    is better. They are those of the seeds that choose strengths, so that each has equally many
-    networks. Settings that lose more than `WITHIN` of clean accuracy are left out, as are measures
-    without a better side.
+    A setting, a method with a strength, is one value: the mean over the seeds that choose
+    strengths, turned so that more is better. Settings that lose more than `WITHIN` of clean
+    accuracy are left out, as are measures without a better side.
 
     Returns:
         `first`, `second`, `correlation`, `low`, `high` (95%, by drawing methods, each with all its
@@ -298,60 +290,6 @@ def _rank_correlations(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.nan_to_num(found)
 
 
-def every_pair(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
-    """Write every rank correlation with its interval, from alike to the other way round."""
-    ordered = pairs.sort_values("correlation", ascending=False)
-    titles = {name: measure.title for name, measure in measures.items()}
-    names = {"one": ordered["second"].map(titles), "other": ordered["first"].map(titles)}
-    return pd.DataFrame(names).assign(correlation=_written(ordered))
-
-
-def _written(pairs: pd.DataFrame) -> list[str]:
-    ends = pairs[["correlation", "low", "high"]].to_numpy(float)
-    return [interval_text(Interval(*row), ".2f") for row in ends]
-
-
-def pairs_of_measures(
-    pairs: pd.DataFrame, measures: Mapping[str, Measure], least: float = 0.5
-) -> tuple[str, str]:
-    """Name the pairs of measures that rank alike, and those that rank the other way round.
-
-    They are those whose interval lies beyond `least`, the closest ones first.
-    """
-    texts = []
-    for sign in (1, -1):
-        ends = pairs["low"] if sign > 0 else -pairs["high"]
-        clear = pairs[ends > least].sort_values("correlation", ascending=sign < 0)
-        named = zip(clear["second"], clear["first"], _written(clear), strict=True)
-        parts = [f"{measures[a].title} and {measures[b].title} ({text})" for a, b, text in named]
-        texts.append("; ".join(parts) or "none")
-    return texts[0], texts[1]
-
-
-def carried_over(pairs: pd.DataFrame, others: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
-    """Say how many rank correlations that are sure on one data set are found on another one."""
-    both = pairs.merge(others, on=["first", "second"], suffixes=("", "_other"))
-    sure = both[(both["low"] > 0) | (both["high"] < 0)]
-    same = sure["correlation"] * sure["correlation_other"] > 0
-    there = (sure["low_other"] > 0) | (sure["high_other"] < 0)
-    columns = ["second", "first", "correlation", "correlation_other"]
-    turned = [
-        f"{measures[a].title} and {measures[b].title} ({x:.2f}, there {y:.2f})".replace("-", "−")
-        for a, b, x, y in sure.loc[there & ~same, columns].to_numpy()
-    ]
-    counts = {"n": len(both), "sure": len(sure), "same": same.sum(), "n_others": others["n"].max()}
-    again, named = (same & there).sum(), "; ".join(turned) or "none"
-    return SENTENCES["carried_over"].format(**counts, again=again, turned=named)
-
-
-def expected_of(cells: pd.DataFrame, method: str, steps: Mapping[str, float]) -> str:
-    """Say what a method gave under attack and what it cost, of the cells of `compared`."""
-    of_method = cells[cells["method"] == method].set_index("measure")
-    attacked, paid = of_method.loc["attacked"], 100 * of_method.loc["accuracy", ENDS]
-    ends = {"gain": _ends(*attacked[ENDS]), "paid": _ends(*paid)}
-    return SENTENCES["expected_of"].format(attacked=attacked, step=steps[method], **ends)
-
-
 def triangle(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
     """Return what `suite.plots.matrix` draws of `agreement`; sure is what excludes zero."""
     pairs = pairs.assign(
@@ -378,11 +316,15 @@ def _parts(
 
 
 def choice(rows: pd.DataFrame) -> pd.DataFrame:
-    """List the strengths of each method, what each costs, and which one is allowed and chosen."""
+    """List the strengths of each method, which one is allowed and chosen, and what each costs.
+
+    The last column is what compared networks cost, on both halves of the test images.
+    """
     allowed, losses = strongest_allowed(rows), lost(rows).set_index("method")
-    other_half = rows[rows["metric"] == "accuracy"].assign(metric="choice")
-    elsewhere = strongest_allowed(other_half)
-    chosen = rows[rows["chosen"].astype(bool)].groupby("method")["strength"].first()
+    elsewhere = strongest_allowed(rows[rows["metric"] == "accuracy"].assign(metric="choice"))
+    taken = rows[rows["chosen"].astype(bool)]
+    chosen = taken.groupby("method")["strength"].first()
+    means = taken.pivot_table("value", "method", "metric")
     listed = []
     for method in [m for m in SHORT if m in losses.index]:
         of_method = losses.loc[[method]]
@@ -392,55 +334,44 @@ def choice(rows: pd.DataFrame) -> pd.DataFrame:
         end = " (the strongest tried)" if allowed.get(method) == of_method["strength"].max() else ""
         row["strongest allowed"] = f"{allowed[method]:.3g}{end}" if method in allowed else "none"
         row["by the other half"] = f"{elsewhere[method]:.3g}" if method in elsewhere else "none"
-        listed.append(row | {"compared at": f"{chosen[method]:.3g}" if method in chosen else "–"})
-    return pd.DataFrame(listed)
-
-
-def attacks(p: SimpleNamespace) -> str:
-    """Say how strong the attacks of a panel are, and what PGD training is trained against."""
-    trained = p.chosen.get("adversarial")
-    steps = f"{p.auto_steps} steps of each APGD, {p.n_queries} queries of Square"
-    steps += f", {p.n_targets} targets" if p.n_targets else ""
-    text = f"radius {255 * p.epsilon:.3g}/255, {steps}, {p.n_attacked} images"
-    return text + (f"; PGD training is trained at {255 * trained:.3g}/255" if trained else "")
+        row["compared at"] = f"{chosen[method]:.3g}" if method in chosen else "–"
+        if method in chosen and {"accuracy", "choice"} <= {*means}:
+            shown, other = 100 * (means.loc["none"] - means.loc[method])[["accuracy", "choice"]]
+            row["lost: shown half, other half"] = f"{shown:+.1f}, {other:+.1f}"
+        listed.append(row)
+    return pd.DataFrame(listed).fillna("–")
 
 
 def sizes(p: SimpleNamespace) -> str:
-    """Say of how many images the measures of a panel are, and how large its noise is."""
-    return SENTENCES["sizes"].format(**vars(p))
+    """Say how strong the attacks of a panel are, and of how many images its measures are."""
+    radii = {"radius": 255 * p.epsilon, "trained": 255 * p.chosen.get("adversarial", np.nan)}
+    return str(OWN["sentences"]["sizes"]).format(**vars(p) | radii)
 
 
 def map_grid(
-    results: Results, per_row: int = 7
-) -> tuple[list[list[NDArray[Any] | None]], list[list[str]]]:
-    """Return images and maps of all methods of the first panel, in rows, and what they are called.
+    results: Results, index: int = 0, per_row: int = 7
+) -> dict[str, list[list[NDArray[Any] | None]] | list[list[str]]]:
+    """Return what `suite.plots.picture_grid` draws: an image, and the maps of all methods.
 
     A map is on a scale of its own, up to its 99th percentile.
     """
-    names = [name.rsplit("|", 1)[0] for name in results.arrays if name.endswith("|none|maps")]
-    data = names[0].split("|")[0]
-    kinds = [m for m in METHODS if f"{data}|{m}|maps" in results.arrays]
-    images = results.arrays[f"{data}|none|images"]
-    grid: list[list[NDArray[Any] | None]] = []
-    notes = []
-    for index, image in enumerate(images):
-        pictures: list[NDArray[Any] | None] = [(255 * image.squeeze()).round().astype(np.uint8)]
-        for kind in kinds:
-            values = results.arrays[f"{data}|{kind}|maps"][index, 0].astype(float)
-            top = np.percentile(np.abs(values), 99) or 1.0
-            pictures.append(np.clip(values / top, -1, 1))
-        titles = ["image", *(SHORT.get(kind, "none") for kind in kinds)]
-        for start in range(0, len(pictures), per_row):
-            grid.append(pictures[start : start + per_row])
-            notes.append(titles[start : start + per_row])
-    return grid, notes
+    (image,) = {name for name in results.arrays if name.endswith("|none|images")}
+    data = image.partition("|")[0]
+    picture = (255 * results.arrays[image][index].squeeze()).round().astype(np.uint8)
+    pictures: dict[str, NDArray[Any] | None] = {"image": picture}
+    for method in [m for m in METHODS if f"{data}|{m}|maps" in results.arrays]:
+        values = results.arrays[f"{data}|{method}|maps"][index, 0].astype(float)
+        top = np.percentile(np.abs(values), 99) or 1.0
+        pictures[SHORT.get(method, "no method")] = np.clip(values / top, -1, 1)
+    parts = [[*pictures.items()][n : n + per_row] for n in range(0, len(pictures), per_row)]
+    return {
+        "rows": [[shown for _, shown in part] for part in parts],
+        "notes": [[title for title, _ in part] for part in parts],
+    }
 
 
 def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
-    """Return what `suite.plots.matrix` draws: measures in rows, methods in columns.
-
-    Colours are standardised differences, numbers the differences themselves; what stands is sure.
-    """
+    """Return what `suite.plots.matrix` draws: `deviations` as colours, differences as numbers."""
     names = [name for name in measures if name in set(cells["measure"])]
     methods = [method for method in SHORT if method in set(cells["method"])]
     cells = cells.assign(numbers=cells["difference"].map(short_number))
@@ -452,34 +383,26 @@ def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd
 
 
 def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]) -> pd.DataFrame:
-    """Return what was measured along the strengths of each method, from none on.
-
-    It is that of the networks by which strengths are chosen, which all have the same seeds.
+    """Return what was measured along the strengths of each method, from none on, by sweep seeds.
 
     Returns:
         `method`, `x` (clean accuracy), `value` and `measure`, in the order of the strengths.
     """
     rows = rows[(rows["status"] == "done") & ~rows["chosen"].astype(bool)]
     means = rows.pivot_table("value", ["method", "strength"], "metric").reset_index()
-    start = means[means["method"] == "none"]
     found = []
     for method in [m for m in SHORT if m in set(means["method"])]:
-        part = means[means["method"] == method].sort_values("strength")
-        line = pd.concat([start, part])
-        for name in names:
-            points = {"x": line["accuracy"], "value": line[name]}
-            labels = {"method": SHORT[method], "measure": measures[name].title}
-            found.append(pd.DataFrame(points).assign(**labels))
+        line = means[means["method"].isin(["none", method])].sort_values("strength")
+        line = line.assign(method=SHORT[method], x=line["accuracy"])
+        long = line.melt(["method", "x"], names, "measure")
+        found.append(
+            long.assign(measure=long["measure"].map({n: measures[n].title for n in names}))
+        )
     return pd.concat(found, ignore_index=True)
 
 
 def gains(cells: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return what each method gains in a measure and what it costs of clean accuracy, in points.
-
-    Returns:
-        `method`, and each with its interval `gain`, `gain_low`, `gain_high`, `cost`, `cost_low`,
-        `cost_high`.
-    """
+    """Return what `suite.plots.gain_and_cost` draws: gain in a measure, cost in clean accuracy."""
     parts = []
     for name, of in (("gain", measure), ("cost", "accuracy")):
         ends = cells[cells["measure"] == of].set_index("method")[ENDS].astype(float)

@@ -340,7 +340,7 @@ class TestCompared:
         table = tables.every_cell(panel_of(cells_of({"cure": CLEAR, "noise": VAGUE})))
         of_cure = table[(table["measure"] == "accuracy, attacked") & (table["method"] == "CURE")]
         (row,) = of_cure.drop(columns=["measure", "method"]).to_numpy().tolist()
-        assert row == ["0.5", "0.2000 [0.1934, 0.2066]", "yes"]
+        assert row == [0.5, "0.2000 [0.1934, 0.2066]", "yes"]
 
 
 class TestGain:

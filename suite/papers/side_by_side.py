@@ -15,11 +15,9 @@ from suite.units import Training, Values
 
 Settings = dict[str, Any]
 
-# The methods in their order, and what they are called.
 METHODS: dict[str, str] = NAMES["side_by_side"]["methods"]
-# Whose strength is that of one penalty.
+# Methods whose strength is that of one penalty; any other penalty is a method of its own name.
 PENALTIES: dict[str, str] = NAMES["side_by_side"]["penalties"]
-# Any other penalty is a method of its own name.
 _OTHERS = penalties.PENALTIES.keys() - METHODS.keys() - {*PENALTIES.values()}
 PENALTIES |= {name: name for name in sorted(_OTHERS)}
 METHODS |= {name: name.replace("_", " ") for name in sorted(_OTHERS)}
@@ -124,7 +122,7 @@ def networks(p: SimpleNamespace) -> list[Network]:
     """Return the networks of a panel: all strengths, and the chosen ones with seeds of their own.
 
     Raises:
-        UsageError: a seed is among both, so that what chose a strength would be compared as well.
+        UsageError: a seed is among both.
     """
     if both := {*p.seeds} & {*p.sweep_seeds}:
         raise expected("seeds", "none of sweep_seeds", sorted(both))
@@ -150,9 +148,9 @@ def training(p: SimpleNamespace, network: Network) -> Training:
         fields["input_noise"] = strength
     terms: Settings = {}
     if method in PENALTIES:
-        own: Settings = {"radius": cure_radii(p.epochs)} if method == "cure" else {}
-        own |= {"warm_up": p.warm_up} if p.warm_up else {}
-        terms = {PENALTIES[method]: {"strength": strength} | own}
+        terms = {PENALTIES[method]: {"strength": strength}}
+        terms[PENALTIES[method]] |= {"radius": cure_radii(p.epochs)} if method == "cure" else {}
+        terms[PENALTIES[method]] |= {"warm_up": p.warm_up} if p.warm_up else {}
     if method == "adversarial":
         attack = {"epsilon": strength, "step_size": strength / 2, "n_steps": PGD_STEPS}
         terms = {"adversarial": {"strength": 0.5, "random_start": True} | attack}
@@ -165,10 +163,7 @@ def cure_radii(epochs: int) -> list[float]:
 
 
 def plan(parameters: Values) -> Plan:
-    """Return the units of the chapter: what is measured, what is drawn, and the trainings.
-
-    Maps are those of the first panel: photographs of others must not get into kept results.
-    """
+    """Return the units of the chapter; maps are drawn of its first panel, never of photographs."""
     measured, drawn, trained = Plan(), Plan(), Plan()
     for number, p in enumerate(panels(parameters)):
         wanted = measures(p)

@@ -43,7 +43,7 @@ def shifted_accuracy(
 ) -> Result:
     """Share of four diagonal moves by so many pixels after which an image is classified right.
 
-    What moves in from outside repeats the outermost pixels.
+    The outermost pixels are repeated.
     """
     images, labels = subject.test_uint8(n_images)
     if not 0 < pixels < min(images.shape[-2:]):
@@ -65,8 +65,8 @@ def grid_pointing(
 ) -> Result:
     """Share of the absolute saliency of a class that lies on its image in a grid of four.
 
-    Each test image stands in a square grid with the next ones of other classes, at a place that
-    goes round; chance is 1/4. The network is shown the grid at twice the height and width.
+    Each test image is in a square grid with the next ones of other classes, at a position that
+    cycles; chance is 1/4. The network is shown the grid at twice the height and width.
 
     Raises:
         UsageError: too few images of other classes after one of them.

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from suite.evidence import quote
 from suite.evidence.html import badge
 from suite.evidence.names import name_of
 from suite.evidence.quote import Value
@@ -50,11 +49,6 @@ class Panel(NamedTuple):
         estimate, low, high = cell[ENDS].astype(float)
         return Value(estimate, low, high, n=cell["n"], word=word, on=self.on)
 
-    def mean(self, measure: str, method: str = "none") -> Value:
-        """Return the mean over the networks that are compared."""
-        rows = self.rows[self.rows["chosen"].astype(bool) & (self.rows["method"] == method)]
-        return quote.mean(rows[rows["metric"] == measure])
-
     @property
     def on(self) -> str:
         """The name of the data."""
@@ -65,12 +59,9 @@ Steps = Mapping[bool, Mapping[str, float]]
 
 
 def panels(rows: pd.DataFrame, parameters: Values, steps: Steps) -> dict[str, Panel]:
-    """Return the panels of a page by their titles; one that was not planned is empty.
+    """Return the panels of a profile by their titles; one that was not planned is empty.
 
-    Args:
-        rows: of one profile.
-        parameters: of that profile.
-        steps: times of a step, without and with fine-tuning.
+    `steps` are times of a step, without and with fine-tuning.
     """
     planned = {p.data: p for p in paper.panels(parameters)}
     titles = OWN["panels"] | {"Small network": next(iter(planned))}
@@ -88,14 +79,10 @@ def of_panel(rows: pd.DataFrame, p: SimpleNamespace | None, steps: Steps | None 
 def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
     """Compare each method at its chosen strength with none, measure by measure, over seeds.
 
-    Args:
-        rows, measures: of one panel and profile; rows that are `chosen` are looked at.
-
-    Returns:
-        One row a cell, with the columns `CELL`: `deviations`, the difference over the standard
-        deviation between seeds, positive where it is better and 0 where the measure has no better
-        side; `matters`, whether its size does; `stands`, whether it is significant after Holm's
-        adjustment for the methods of the measure.
+    Rows are of one panel and profile. Of the columns `CELL`, `deviations` is the difference over
+    the standard deviation between seeds, positive where it is better and 0 where the measure has
+    no better side; `matters`, whether its size does; `stands`, whether it is significant after
+    Holm's adjustment for the methods of the measure.
     """
     rows = rows[(rows["status"] == "done") & rows["chosen"].astype(bool)]
     wide = rows.pivot_table("value", ["metric", "method"], "seed")
@@ -126,14 +113,11 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFram
 def every_cell(panel: Panel) -> pd.DataFrame:
     """Write every cell with its interval, a row a measure and method."""
     cells = panel.cells.round({"difference": 9})
-    table = {
-        "measure": cells["measure"].map({n: m.title for n, m in panel.measures.items()}),
-        "method": cells["method"].map(SHORT),
-        "without": cells["base"].map("{:.3g}".format),
-        "difference": [interval_text(Interval(*row)) for row in cells[[*ENDS, "n"]].to_numpy()],
-        "significant": cells["stands"].map({True: "yes", False: "no"}),
-    }
-    return pd.DataFrame(table)
+    ends = [interval_text(Interval._make(row)) for row in cells[[*ENDS, "n"]].to_numpy()]
+    names = {"measure": {n: m.title for n, m in panel.measures.items()}, "method": SHORT}
+    significant = cells["stands"].map({True: "yes", False: "no"})
+    table = cells[["measure", "method", "base"]].replace(names).round({"base": 4})
+    return table.assign(difference=ends, significant=significant)
 
 
 def short_number(value: float) -> str:
@@ -149,8 +133,7 @@ def short_number(value: float) -> str:
 def helping(panel: Panel) -> pd.DataFrame:
     """Return what helps: cells that stand, are better and matter, the largest gain first.
 
-    Returns:
-        The columns `CELL`, and `paid`, an interval of points of accuracy, which is no gain itself.
+    Accuracy is no gain but `paid`, an interval of points.
     """
     cells, accuracy = panel.cells, panel.cells[panel.cells["measure"] == "accuracy"]
     ends = zip(accuracy["method"], (100 * accuracy[ENDS]).to_numpy(), accuracy["n"])
@@ -190,11 +173,8 @@ def _offer(row: Mapping[Any, Any], steps: Mapping[str, float], unit: str = "") -
 def answers(panels: Mapping[str, Panel], verdict: Callable[[str], Value]) -> pd.DataFrame:
     """Return "want, take, gain, cost" in HTML: what helps most, see `helping`, want by want.
 
-    Each row was written for one method; where another one helps more it says so.
-
-    Args:
-        panels: see `panels`.
-        verdict: of a claim by its name.
+    Each row was written for one method; where another one helps more it says so. `verdict` gives
+    that on a claim.
     """
     return pd.DataFrame([_answer(want, panels[want["panel"]], verdict) for want in OWN["wants"]])
 
@@ -211,8 +191,11 @@ def _answer(
     best = found.iloc[0].to_dict()
     method, offer = best["method"], _offer(best, panel.steps, want["unit"])
     about = f": {OWN['about'][method]}" if method in OWN["about"] else ""
-    row |= {"Take": f"<b>{METHODS[method]}</b>{about}"}
-    row |= {"Gain": offer["gain"], "Cost": offer["cost"]}
+    row |= {
+        "Take": f"<b>{METHODS[method]}</b>{about}",
+        "Gain": offer["gain"],
+        "Cost": offer["cost"],
+    }
     on = f"{panel.on}, {best['n']} networks"
     if method != want["expects"]:
         sure = badge("another method", on) + f" than expected, {SHORT[want['expects']]}"
@@ -239,10 +222,10 @@ def overview(panel: Panel, leaks: Panel) -> pd.DataFrame:
         row = {"method": SHORT.get(method, "<i>no method</i>")}
         for measure, (heading, factor, digits) in OWN["shown"].items():
             form, cell = f".{digits}f", at.get((measure, method))
-            value = panel.steps.get(method) if measure == "step" else None
-            value = bases.get(measure) if method == "none" else value
+            alone = bases if method == "none" else {"step": panel.steps.get(method)}
+            value = alone.get(measure)
             row[heading] = "–" if value is None else f"{factor * value:{form}}"
-            if cell is not None:
+            if cell:
                 half = factor * (cell.high - cell.low) / 2
                 look = ("better" if cell.deviations > 0 else "worse") if cell.stands else "pale"
                 text = f"{factor * cell.mean:{form}} ± {half:{form}}"
@@ -254,13 +237,9 @@ def overview(panel: Panel, leaks: Panel) -> pd.DataFrame:
 def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
     """Return how measures rank the settings: rank correlations with intervals, pair by pair.
 
-    A setting, a method with a strength, is one value: the mean over the seeds that choose
-    strengths, turned so that more is better. Settings that lose more than `WITHIN` of clean
-    accuracy are left out, as are measures without a better side.
-
-    Returns:
-        `first`, `second`, `correlation`, `low`, `high` (95%, by drawing methods, each with all its
-        strengths, with replacement).
+    A setting, a method with a strength, is a mean over the seeds that choose strengths, turned so
+    that more is better. Settings that lose more than `WITHIN` of clean accuracy are left out, as
+    are measures without a better side. Intervals: by drawing methods, each with all its strengths.
     """
     rows = rows[(rows["status"] == "done") & ~rows["chosen"].astype(bool)]
     wide = rows.pivot_table("value", ["method", "strength"], "metric")
@@ -274,14 +253,10 @@ def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFra
     chance = (draw.integers(len(of_method), size=len(of_method)) for _ in range(DRAWS))
     drawn = [values[np.concatenate([of_method[n] for n in numbers])] for numbers in chance]
     low, high = np.quantile([_rank_correlations(part) for part in drawn], [0.025, 0.975], axis=0)
-    return pd.DataFrame(
-        [
-            {"first": a, "second": b, "correlation": middle[i, j]}
-            | {"low": low[i, j], "high": high[i, j], "n": len(values)}
-            for i, a in enumerate(names)
-            for j, b in enumerate(names[:i])
-        ]
-    )
+    pairs = [(i, j) for i in range(len(names)) for j in range(i)]
+    table = [(names[i], names[j], middle[i, j], low[i, j], high[i, j]) for i, j in pairs]
+    columns = ["first", "second", "correlation", "low", "high"]
+    return pd.DataFrame(table, columns=columns).assign(n=len(values))
 
 
 def _rank_correlations(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -292,14 +267,12 @@ def _rank_correlations(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def triangle(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
     """Return what `suite.plots.matrix` draws of `agreement`; sure is what excludes zero."""
-    pairs = pairs.assign(
-        numbers=pairs["correlation"].map("{:.1f}".format),
-        sure=(pairs["low"] > 0) | (pairs["high"] < 0),
-    ).rename(columns={"correlation": "values"})
-    names = [name for name in measures if name in {*pairs["first"], *pairs["second"]}]
-    titles = [(name, measures[name].title) for name in names]
-    pairs = pairs.rename(columns={"first": "row", "second": "column"})
-    return _parts(pairs, dict(titles[1:]), dict(titles[:-1]))
+    numbers = pairs["correlation"].map("{:.1f}".format)
+    pairs = pairs.assign(numbers=numbers, sure=(pairs["low"] > 0) | (pairs["high"] < 0))
+    ranked = {*pairs["first"], *pairs["second"]}
+    titles = [(name, each.title) for name, each in measures.items() if name in ranked]
+    names = {"correlation": "values", "first": "row", "second": "column"}
+    return _parts(pairs.rename(columns=names), dict(titles[1:]), dict(titles[:-1]))
 
 
 def _parts(
@@ -348,38 +321,32 @@ def sizes(p: SimpleNamespace) -> str:
     return str(OWN["sentences"]["sizes"]).format(**vars(p) | radii)
 
 
-def map_grid(
-    results: Results, index: int = 0, per_row: int = 7
-) -> dict[str, list[list[NDArray[Any] | None]] | list[list[str]]]:
+def map_grid(results: Results, index: int = 0, per_row: int = 7) -> dict[str, list[Any]]:
     """Return what `suite.plots.picture_grid` draws: an image, and the maps of all methods.
 
     A map is on a scale of its own, up to its 99th percentile.
     """
     (image,) = {name for name in results.arrays if name.endswith("|none|images")}
-    data = image.partition("|")[0]
-    picture = (255 * results.arrays[image][index].squeeze()).round().astype(np.uint8)
-    pictures: dict[str, NDArray[Any] | None] = {"image": picture}
+    data, picture = image.partition("|")[0], results.arrays[image][index].squeeze()
+    pictures: dict[str, NDArray[Any]] = {"image": (255 * picture).round().astype(np.uint8)}
     for method in [m for m in METHODS if f"{data}|{m}|maps" in results.arrays]:
         values = results.arrays[f"{data}|{method}|maps"][index, 0].astype(float)
         top = np.percentile(np.abs(values), 99) or 1.0
         pictures[SHORT.get(method, "no method")] = np.clip(values / top, -1, 1)
-    parts = [[*pictures.items()][n : n + per_row] for n in range(0, len(pictures), per_row)]
-    return {
-        "rows": [[shown for _, shown in part] for part in parts],
-        "notes": [[title for title, _ in part] for part in parts],
-    }
+    grids: dict[str, list[Any]] = {"rows": [*pictures.values()], "notes": [*pictures]}
+    starts = range(0, len(pictures), per_row)
+    return {name: [each[n : n + per_row] for n in starts] for name, each in grids.items()}
 
 
 def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
     """Return what `suite.plots.matrix` draws: `deviations` as colours, differences as numbers."""
-    names = [name for name in measures if name in set(cells["measure"])]
-    methods = [method for method in SHORT if method in set(cells["method"])]
-    cells = cells.assign(numbers=cells["difference"].map(short_number))
-    cells = cells.rename(columns={"measure": "row", "method": "column"})
-    cells = cells.rename(columns={"deviations": "values", "stands": "sure"})
+    methods = {m: title for m, title in SHORT.items() if m in set(cells["method"])}
     arrows = {1: " ↑", 0: "", -1: " ↓"}  # where better is
-    rows = {name: measures[name].title + arrows[measures[name].better] for name in names}
-    return _parts(cells, rows, {method: SHORT[method] for method in methods})
+    shown = {n: m for n, m in measures.items() if n in set(cells["measure"])}
+    rows = {name: measure.title + arrows[measure.better] for name, measure in shown.items()}
+    cells = cells.assign(numbers=cells["difference"].map(short_number))
+    names = {"measure": "row", "method": "column", "deviations": "values", "stands": "sure"}
+    return _parts(cells.rename(columns=names), rows, methods)
 
 
 def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]) -> pd.DataFrame:

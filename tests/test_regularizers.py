@@ -11,7 +11,7 @@ from torch import nn
 
 from reglib.double_backward import fast_double_backward
 from reglib.landscape import curvature_penalty, data_smoothness, importance_landscape
-from reglib.regularizers import input_gradient_penalty
+from reglib.regularizers import finite_difference_penalty, input_gradient_penalty
 from reglib.top_gap import class_map_l1
 from suite.errors import UsageError
 from suite.networks import build_network
@@ -347,6 +347,43 @@ class TestInputGradientPenalty:
         logits = torch.zeros(1, 2, requires_grad=True)
         with pytest.raises(ValueError, match="inputs: expected a tensor that requires a gradient"):
             input_gradient_penalty(logits, torch.tensor([0]), torch.zeros(1, 2))
+
+
+class TestFiniteDifferences:
+    @pytest.fixture
+    def smooth(self):
+        torch.manual_seed(0)
+        layers = [nn.Linear(6, 16), nn.Softplus(), nn.Linear(16, 3)]
+        return nn.Sequential(*layers).double(), torch.randn(3, 6, dtype=torch.float64)
+
+    def test_first_order_in_the_step(self, smooth):
+        network, x = smooth[0], smooth[1].requires_grad_()
+        exact = input_gradient_penalty(network(x), LABELS % 3, x)
+        errors = [
+            finite_difference_penalty(network, network(x), LABELS % 3, x, step=h) - exact
+            for h in (1e-1, 1e-2, 1e-3)
+        ]
+        first, second, third = (error.abs().max().item() for error in errors)
+        assert second / first == pytest.approx(0.1, rel=0.5)
+        assert third / second == pytest.approx(0.1, rel=0.1)
+
+    def test_direction_is_constant(self, smooth):
+        network, x = smooth[0], smooth[1].requires_grad_()
+        finite_difference_penalty(network, network(x), LABELS % 3, x, step=0.1).sum().backward()
+        found = network[0].weight.grad.clone()
+        network.zero_grad()
+        (gradient,) = torch.autograd.grad(F.cross_entropy(network(x), LABELS % 3), x)
+        moved = x.detach() + 0.1 * gradient / gradient.norm(dim=1, keepdim=True)
+        ahead, here = (
+            F.cross_entropy(network(at), LABELS % 3, reduction="none") for at in (moved, x.detach())
+        )
+        ((ahead - here) / 0.1).square().sum().backward()
+        torch.testing.assert_close(found, network[0].weight.grad)
+
+    def test_step_of_no_length(self, smooth):
+        network, x = smooth[0], smooth[1].requires_grad_()
+        with pytest.raises(ValueError, match="step: expected a positive number, got 0"):
+            finite_difference_penalty(network, network(x), LABELS % 3, x, step=0)
 
 
 class TestLandscapePenalties:

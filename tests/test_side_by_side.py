@@ -16,7 +16,6 @@ import pytest
 import torch
 from PIL import Image
 
-from reglib.regularizers import finite_difference_penalty, input_gradient_penalty
 from suite import metrics, notebooks, plots
 from suite.data import load_data
 from suite.errors import UsageError
@@ -37,50 +36,6 @@ PARAMETERS = notebooks.all_parameters(
 PANEL = paper.panels(PARAMETERS)[0]
 MEASURES = paper.measures(PANEL)
 OTHERS = {"activation_l1", "input_hessian", "score_matching"}  # penalties without a name here
-
-
-@pytest.fixture
-def smooth() -> torch.nn.Module:
-    torch.manual_seed(0)
-    layers = [torch.nn.Linear(6, 16), torch.nn.Softplus(), torch.nn.Linear(16, 3)]
-    return torch.nn.Sequential(*layers).double()
-
-
-class TestFiniteDifferences:
-    def test_first_order_in_the_step(self, smooth):
-        x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
-        labels = torch.tensor([0, 1, 2, 0])
-        exact = input_gradient_penalty(smooth(x), labels, x)
-        errors = [
-            (finite_difference_penalty(smooth, smooth(x), labels, x, step=h) - exact)
-            .abs()
-            .max()
-            .item()
-            for h in (1e-1, 1e-2, 1e-3)
-        ]
-        assert errors[1] / errors[0] == pytest.approx(0.1, rel=0.5)
-        assert errors[2] / errors[1] == pytest.approx(0.1, rel=0.1)  # of first order in h
-
-    def test_direction_is_constant(self, smooth):
-        x = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
-        labels, h = torch.tensor([0, 2]), 0.1
-        finite_difference_penalty(smooth, smooth(x), labels, x, step=h).sum().backward()
-        found = smooth[0].weight.grad.clone()
-        smooth.zero_grad()
-        losses = torch.nn.functional.cross_entropy(smooth(x), labels, reduction="none")
-        (gradient,) = torch.autograd.grad(losses.sum(), x)
-        d = gradient / gradient.norm(dim=1, keepdim=True)
-        ahead, here = (
-            torch.nn.functional.cross_entropy(smooth(at), labels, reduction="none")
-            for at in (x.detach() + h * d, x.detach())
-        )
-        ((ahead - here) / h).square().sum().backward()
-        torch.testing.assert_close(found, smooth[0].weight.grad)
-
-    def test_step_of_no_length(self, smooth):
-        x = torch.zeros(1, 6, dtype=torch.float64, requires_grad=True)
-        with pytest.raises(ValueError, match="step: expected a positive number, got 0"):
-            finite_difference_penalty(smooth, smooth(x), torch.tensor([0]), x, step=0)
 
 
 class TestPanels:

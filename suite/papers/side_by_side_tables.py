@@ -24,8 +24,7 @@ OWN: dict[str, Any] = NAMES["side_by_side"]
 ENDS = ["difference", "low", "high"]
 CELL = "measure method strength base mean difference low high n p p_holm deviations".split()
 CELL += ["matters", "stands"]
-WITHIN = 0.05  # of clean accuracy, for settings whose ranks are compared
-DRAWS = 1000
+WITHIN, DRAWS = 0.05, 1000  # of clean accuracy, for settings whose ranks are compared
 SHORT = {name: title for name, title in METHODS.items() if name != "none"} | OWN["short"]
 
 

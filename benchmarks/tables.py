@@ -81,7 +81,7 @@ def answer(cpu: pd.DataFrame, timm: pd.DataFrame, cuda: pd.DataFrame) -> pd.Data
     """List for networks and devices whether the fast view pays, with badges as HTML."""
     several = f"{cpu.method.nunique()} convolutional networks"
     parts = [(several, "CPU, 2 threads", cpu), (several, "GPU, NVIDIA H200", cuda)]
-    parts.insert(1, (f"{len(timm)} architectures of timm, batches of 8", "CPU, 1 thread", timm))
+    parts.insert(1, (f"{len(timm)} networks of the library timm", "CPU, 1 thread", timm))
     names = ("Networks", "Device", "A step with the view is", "Times as fast: median (range)")
     rows = []
     for networks, device, part in parts:

@@ -547,7 +547,7 @@ def picture_grid(
     Args:
         rows: uint8 photographs, uint8 maps (black is zero), and maps of real numbers: with `scale`
             by one colour bar, otherwise each scaled to its largest absolute value (red positive,
-            blue negative, white zero). None for a picture that is not at hand.
+            blue negative, white zero). None for a picture that is not available.
         titles, labels: of the columns and the rows.
         notes: text below each picture, rows as in `rows`.
         marked: (row, column) of pictures that get a green frame.
@@ -565,7 +565,7 @@ def picture_grid(
         if c >= len(rows[r]):
             axis.set_axis_off()
         elif (picture := rows[r][c]) is None:
-            axis.text(0.5, 0.5, "not at\nhand", ha="center", va="center", transform=axis.transAxes)
+            axis.text(0.5, 0.5, "not\nkept", ha="center", va="center", transform=axis.transAxes)
         else:
             _show(axis, picture, scale)
         if r < len(notes) and c < len(notes[r]):

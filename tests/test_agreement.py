@@ -132,7 +132,7 @@ def test_the_page_counts_names_and_draws(executed):
     for number, value in enumerate(HERE):
         here.write(key(number), record(value, seed=number))
     page = pages.agreement_page(executed)
-    assert "**3 of 4 values agree with the kept ones (75.0%), and one verdict is another**" in page
+    assert "**3 of 4 values agree with the kept ones (75.0%), and one verdict differs**" in page
     assert "| Gradient regularisation | 4 | 1 | 1 | 1 | 0 | 1 | 1 |" in page
     assert "| Gradient regularisation | lipschitz falls | MNIST (5,000), MLP | holds |" in page
     assert "cure 0.5, seed 3 | 4 | 9 | outside |" in page

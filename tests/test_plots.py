@@ -297,7 +297,7 @@ def test_pictures_are_drawn_where_they_are_at_hand():
     assert [axis.get_ylabel() for axis in axes[:, 0]] == ["cat", "dog"]
     assert axes[0, 1].get_xlabel() == "zeros 50%"
     assert len(axes[0, 0].images) == len(axes[1, 1].images) == 1
-    assert axes[1, 0].texts[0].get_text() == "not at\nhand"
+    assert axes[1, 0].texts[0].get_text() == "not\nkept"
     assert axes[1, 1].spines["left"].get_linewidth() > axes[0, 1].spines["left"].get_linewidth()
 
 

@@ -106,7 +106,7 @@ ABOUT = {
 
 def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
     where = "x86_64 CPU with 2 threads a process, at commit abc, in 5 min of work"
-    again = "`make rerun` does so here"
+    again = "`make rerun` repeats it"
     assert origin(ABOUT) == f"*laptop*: 9 kept units, computed on {where}; {again}."
     all_here = f"*laptop*: 9 units, all computed on this machine: {where}."
     assert origin(ABOUT | {"here": 9}) == all_here
@@ -179,13 +179,13 @@ def test_a_section_has_smaller_profiles_where_they_say_otherwise(monkeypatch):
     (lines,) = table["here"]
     words = [line.partition(", ")[0] for line in lines.split("<br>")]
     assert words == ["<b>inconclusive</b> (reduced)", "<b>holds</b> (reduced)"]
-    more = "1 more, of smaller runs, that say the same or could not be measured."
-    assert sentence == f"*Verdicts* (at the end) has {more}"
+    agree = "Not shown: verdicts of smaller runs that agree or are not testable"
+    assert sentence == f"{agree} (1)."
     small[0]["verdict"] = NOT_TESTABLE
     verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
     table, sentence = section_verdicts("chapter", verdicts, "one")
     assert table["here"].str.count("<b>").tolist() == [1]
-    assert "2 more" in sentence
+    assert sentence == f"{agree} (2)."
 
 
 def test_a_row_has_a_claim_with_what_it_compares_and_a_line_for_each_verdict(monkeypatch):

@@ -183,8 +183,8 @@ def fast_double_backward(model: nn.Module, *, channels_last: bool = False) -> An
     stock functions.
 
     It pays where convolutions, batch normalisation, ReLU and its relatives and pooling take most of
-    the time. Where normalisation by groups, SiLU or small linear layers do, it gains nothing, and a
-    network of a few milliseconds loses. On CUDA measure first: stock autograd was faster on an
+    the time. Where group normalisation, SiLU or small linear layers do, it gains nothing, and steps
+    of a few milliseconds can get slower. On CUDA measure first: stock autograd was faster on an
     H200, for four of five networks.
 
     Args:

@@ -1,4 +1,4 @@
-"""The page "Does this machine agree?": what was computed here beside the kept results."""
+"""The page "Does this machine agree?": compare what was computed here with kept results."""
 
 import json
 from collections.abc import Mapping
@@ -107,8 +107,8 @@ def _listed(counts: Mapping[str, int]) -> str:
 def _summary(counts: Mapping[str, int], changed: int) -> str:
     n = sum(counts.values())
     agree = sum(counts[kind] for kind in agreement.KINDS[:3])
-    verdicts = {0: "every verdict is the same", 1: "one verdict is another"}.get(
-        changed, f"{changed} verdicts are others"
+    verdicts = {0: "every verdict is the same", 1: "one verdict differs"}.get(
+        changed, f"{changed} verdicts differ"
     )
     return (
         f"**{agree:,} of {n:,} values agree with the kept ones ({agree / n:.1%}), and "

@@ -77,7 +77,7 @@ def agreement_page(folder: Path) -> str:
 
 
 def chapter_name(chapter: str) -> str:
-    """Return the short name of a chapter: what stands before a colon in its title, else its file's.
+    """Return the short name of a chapter: its title up to a colon, or the name of its file.
 
     >>> chapter_name("pilcro"), chapter_name("marginal_density")
     ('PILCRO', 'Marginal density')
@@ -153,7 +153,7 @@ def summary_table(verdicts: pd.DataFrame) -> str:
 
 
 def evidence_page(verdicts: pd.DataFrame) -> str:
-    """Return the index of the records: how a verdict arises, and the words of each chapter."""
+    """Return the index of the records: how a verdict is decided, and the words of each chapter."""
     chapters = []
     for chapter in with_evidence():
         rows = headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter])

@@ -1,4 +1,4 @@
-"""Does this machine agree? What it has computed beside what is kept, value by value."""
+"""Does this machine agree? Compare what it computed with what is kept, value by value."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -23,7 +23,7 @@ VERDICT_COLUMNS = ["chapter", *JUDGED, "profile"]
 TEXTS = ("detail", "statistic", "scale")
 MOST_NEEDED = 10_000  # more than that is no plan
 PROFILES = ("paper", "workstation", "desktop", "laptop")  # the best first
-AGAIN = {"laptop": "; `make rerun` does so here", "desktop": "; `make rerun` does a part here"}
+AGAIN = {"laptop": "; `make rerun` repeats it", "desktop": "; `make rerun` repeats a part of it"}
 
 
 def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFrame:
@@ -122,7 +122,7 @@ def in_words(statistic: str, names: Mapping[str, str]) -> str:
 
 
 def remark(row: "pd.Series[Any]") -> str:
-    """Write what stands beside a verdict: why, how large, how many would settle it, and looks.
+    """Write the remark on a verdict: why, how large, how many would settle it, and looks.
 
     >>> row = {"verdict": "inconclusive", "detail": "", "needed": 31.0, "unit": "network"}
     >>> remark(pd.Series(row | {"looks": 2}))
@@ -137,7 +137,7 @@ def remark(row: "pd.Series[Any]") -> str:
 
 
 def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
-    """Put what was published beside what was measured, a row a claim, as HTML.
+    """Compare what was published with what was measured, one row for each claim, as HTML.
 
     Args:
         rows: of `with_claims`, of claims that were tested.
@@ -193,8 +193,7 @@ def section_verdicts(
     ]
     said = [f"Not run: {'; '.join(parts)}."] if parts else []
     if n := left_out.sum():
-        same = "that say the same or could not be measured"
-        said.append(f"*Verdicts* (at the end) has {n} more, of smaller runs, {same}.")
+        said.append(f"Not shown: verdicts of smaller runs that agree or are not testable ({n}).")
     return by_claim(tested[~left_out]), " ".join(said)
 
 

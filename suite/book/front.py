@@ -67,7 +67,7 @@ def _epochs(
 
 
 def answer(card: Mapping[str, Any], words: Mapping[str, str]) -> str:
-    """Return the answer of a card, or what came where a verdict is another than it was written for.
+    """Return the answer of a card, or say that a verdict is not the one it was written for.
 
     Args:
         card: of `cards.yml`.

@@ -112,7 +112,7 @@ def largest(frame: pd.DataFrame, n: int) -> pd.DataFrame:
 
 
 def changed_verdicts(kept: pd.DataFrame, here: pd.DataFrame) -> pd.DataFrame:
-    """Return the claims whose verdict here is another one: claim, data, network, both verdicts."""
+    """Return the claims whose verdict differs here: claim, data, network, both verdicts."""
     on = ["claim", "data", "network"]
     both = kept[[*on, "verdict"]].merge(here[[*on, "verdict"]], on=on, suffixes=("_kept", "_here"))
     return both[both["verdict_kept"] != both["verdict_here"]].reset_index(drop=True)

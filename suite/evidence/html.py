@@ -79,7 +79,7 @@ def _source(data: bytes, form: str = "png") -> str:
 
 
 def slider(frames: Mapping[str, bytes], *, alt: str, label: str, caption: str = "") -> str:
-    """Return pictures of which a range input shows one; on paper the first is there.
+    """Return pictures with a range input that shows one of them; on paper, the first.
 
     Args:
         frames: PNG files by what each shows, in the order of the slider.

@@ -178,7 +178,7 @@ def _of(rows: pd.DataFrame, interval: Interval) -> Value:
 
 
 def best(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep the rows of the best profile; one that is no profile of the project is this run's."""
+    """Keep the rows of the best profile: this run's, if the project has no profile of that name."""
     present = set(rows["profile"])
     own = [name for name in present if name not in ORDER]
     first = next((name for name in [*own, *ORDER] if name in present), None)

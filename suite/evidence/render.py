@@ -42,7 +42,7 @@ def tier_name(tier: str) -> str:
 
 
 def render(template: Path, **values: Any) -> str:
-    """Fill in a template; `table`, and the filters `words`, `cell` and `tier`, are there for it."""
+    """Fill in a template, which can use `table` and the filters `words`, `cell` and `tier`."""
     import jinja2
 
     environment = jinja2.Environment(

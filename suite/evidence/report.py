@@ -27,7 +27,7 @@ AGAIN = {"laptop": "; `make rerun` repeats it", "desktop": "; `make rerun` repea
 
 
 def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFrame:
-    """Collect the verdicts of the latest runs, which go before, and of the kept results.
+    """Collect the verdicts of the latest runs, which come first, and of the kept results.
 
     The profile `smoke` is left out: its results are not evidence.
 

@@ -82,7 +82,7 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
 
 
 def load_results(chapter: str, profile: str, folder: Path | None = None) -> Results:
-    """Read kept results, and judge them; all is empty where there are none, or none that are sound.
+    """Read kept results and judge them; all is empty where there are none, or damaged ones.
 
     A file that is not sound is named on the terminal.
     """

@@ -1,4 +1,4 @@
-"""Rules that decide claims: each estimates one effect, and says where it would have to lie.
+"""Rules that decide claims: each estimates one effect, and says what the claim expects of it.
 
 A rule takes the rows of one data set and network and gives a `Finding`; `decide` turns that into a
 word. What counts as one observation is the unit of the claim: a network (one seed) or an image.
@@ -136,7 +136,7 @@ def _beside(low: float, high: float, published: float) -> str:
 
 
 def _needed(finding: Finding, distance: float) -> float:
-    """Return the units with which the interval decides with a chance of 80%, if all stays so.
+    """Return how many units decide with a chance of 80%, if estimate and spread stay as they are.
 
     Args:
         finding: an open one.
@@ -162,7 +162,7 @@ def _needed(finding: Finding, distance: float) -> float:
 def trend(
     rows: pd.DataFrame, *, unit: str, size: float, x: str, expected: str, over: str | None = None
 ) -> Finding:
-    """Estimate how the value goes with `x`, by Spearman's correlation; one a seed if many.
+    """Estimate the trend of the value with `x`, by Spearman's correlation; one for each seed.
 
     That there is no trend is the claim that |ρ| is below `size`; its p-value is that of |ρ| =
     `size`, on Fisher's scale, as a correlation of zero is not what the claim has to rule out.

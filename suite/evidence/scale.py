@@ -107,7 +107,7 @@ def scale_of(
 
 
 def word_at(verdict: str, scale: str) -> str:
-    """Write a verdict; that nothing was found is said with the scale at which it was looked for.
+    """Write a verdict; one that found nothing is written with its scale.
 
     >>> word_at("no effect", "reduced"), word_at("holds", "reduced")
     ('no effect at reduced scale', 'holds')
@@ -117,5 +117,5 @@ def word_at(verdict: str, scale: str) -> str:
 
 
 def networks_alone(rows: pd.DataFrame) -> pd.DataFrame:
-    """Leave out rows that were interpolated between networks, and so are of none."""
+    """Leave out rows that were interpolated between networks."""
     return rows[rows["against"].fillna("") == ""] if "against" in rows else rows

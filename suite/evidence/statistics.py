@@ -201,12 +201,12 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _no_spread(values: NDArray[np.float64]) -> bool:
-    """Whether values are equal but for rounding; of such Student's test has nothing to say."""
+    """Whether values are equal but for rounding; Student's test does not apply to such values."""
     return bool(np.ptp(values) <= 1e-14 * np.abs(values).max())
 
 
 def _parts(groups: ArrayLike | None, n: int) -> list[NDArray[np.int64]]:
-    """Return the places of each group."""
+    """Return the positions of each group."""
     if groups is None:
         return [np.arange(n)]
     names = np.asarray(groups)

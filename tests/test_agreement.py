@@ -142,5 +142,5 @@ def test_the_page_counts_names_and_draws(executed):
 
 def test_without_anything_computed_here_the_page_says_how(executed):
     page = pages.agreement_page(executed)
-    assert "`make rerun` computes the profile `laptop` here" in page
+    assert "`make rerun` computes the profile `laptop` on this machine" in page
     assert "agreement.png" not in page

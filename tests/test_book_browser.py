@@ -303,10 +303,10 @@ def test_a_chapter_answers_on_its_first_screen(page, look):
 
 
 class TestBudgets:
-    @pytest.mark.parametrize("page", [*LIMITS["budgets"], *LIMITS["old"]])
+    @pytest.mark.parametrize("page", LIMITS["budgets"])
     @pytest.mark.parametrize("what", ["height", "words", "numbers"])
     def test_size(self, page, what, look):
-        most = (LIMITS["budgets"] | LIMITS["old"])[page][what]
+        most = LIMITS["budgets"][page][what]
         assert look(html(page))["desk"][what] <= most
 
     @pytest.mark.parametrize("page", LIMITS["budgets"])
@@ -318,7 +318,7 @@ class TestBudgets:
         assert not desk["unlabelled"]
 
     def test_every_page_of_results_is_listed(self):
-        assert set(CHAPTERS) <= set(LIMITS["budgets"]) | set(LIMITS["old"])
+        assert set(CHAPTERS) <= set(LIMITS["budgets"])
 
 
 class TestSorting:

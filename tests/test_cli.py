@@ -24,8 +24,6 @@ from suite.paths import ROOT
 
 CHAPTER = "gradient_regularisation"
 CHAPTERS = notebooks.chapters()
-# Whose cells have more than 15 and the name of the profile; in the end, none.
-MANY_PARAMETERS = ("side_by_side",)
 
 
 @pytest.fixture
@@ -172,7 +170,7 @@ class TestCellOfParameters:
         desktop = notebooks.profiles(chapter)["desktop"]
         assert {n: entry.default for n, entry in cell.items()} == {n: desktop[n] for n in cell}
         assert papermill.inspect_notebook(str(notebooks.source(chapter))).keys() == cell.keys()
-        assert len(cell) <= 16 or chapter in MANY_PARAMETERS
+        assert len(cell) <= 16  # with the name of the profile
 
     @pytest.mark.parametrize("profile", notebooks.PROFILES)
     def test_takes_the_rest_from_the_profile_that_it_names(self, profile):

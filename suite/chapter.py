@@ -148,15 +148,13 @@ class Chapter:
     def tested_on(self) -> str:
         """Return on what the claims of the abstract were tested, with accuracies here and there."""
         rows = headlines(self.name, self.decided)
-        parts = [
-            f"{name_of(row['data'])}: {text}"
-            for _, row in rows[rows["verdict"] != NOT_RUN].iterrows()
-            if (text := accuracies(row))
-        ]
-        here = "; ".join(dict.fromkeys(parts))
+        ran = rows[rows["verdict"] != NOT_RUN].assign(on=lambda frame: frame["data"].map(name_of))
+        groups = ran.dropna(subset="accuracy").groupby("on", sort=False)
+        here = "; ".join(f"{name}: {accuracies(part)}" for name, part in groups)
         return (
-            f"{here}. Numbers: the effect of the method, its 95% interval, networks of each kind. "
-            "<i>Read 3×</i>: three times, as networks were added; intervals do not correct for it."
+            f"{here}. Numbers: the effect of the method, its 95% interval, how many networks (or "
+            "images) of each kind. <i>Read 2×</i>: results were read twice, as networks or images "
+            "were added, and 3× three times; intervals do not correct for it."
         )
 
     def claims_tab(self, *sections: str) -> str:

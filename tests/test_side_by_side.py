@@ -323,7 +323,7 @@ class TestGuide:
         best, second = found[found["if you want"] == "higher accuracy, attacked"].to_dict("records")
         assert best["take"] == "CURE, strength 1"
         assert best["gain"].endswith("(0.50 → 0.80)")
-        assert best["cost"] == "+0.0 [+0.0, +0.0] points of accuracy; a step takes 5.3 ×"
+        assert best["cost"] == "+0.0 [+0.0, +0.0] points of accuracy; a step takes 5.3 plain ones"
         assert second["take"] == "noise on the images, strength 1"
         assert "step" not in second["cost"]
         none = found[found["if you want"] == "lower max-sensitivity"]
@@ -343,7 +343,7 @@ class TestAnswers:
         row = self.answer({"adversarial": CLEAR, "noise": VAGUE})
         assert row["Take"].startswith("<b>PGD training</b>: half of the loss")
         assert row["Gain"].endswith(" points (50% → 70%)")
-        assert "a step takes 5.3 ×" in row["Cost"]
+        assert "a step takes 5.3 plain ones" in row["Cost"]
         assert 'side-by-side-pgd-training-resists-more">holds</a>' in row["How sure"]
 
     def test_another_method_than_expected_is_told(self):

@@ -47,7 +47,7 @@ def cards(verdicts: pd.DataFrame) -> str:
                 "claim": first["says"],
                 "paper": value.published if first["scale"] != OURS else "",
                 "here": measured(first, claim) or NOT_RUN,
-                "network": f"{card['network']}{epochs}, {accuracies(first)}",
+                "network": f"{card['network']}{epochs}, {accuracies(first.to_frame().T)}",
                 "held": f"{held} of {len(rows)} claims held",
             }
         )

@@ -1,6 +1,5 @@
 """What came out of the headline claims: one row a claim, in words and in units of the paper."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,16 +40,19 @@ def _not_run(claim: Claim) -> dict[str, Any]:
     return row | {"claim": claim["id"], "verdict": NOT_RUN, "word": NOT_RUN, "n": 0}
 
 
-def accuracies(row: "Mapping[str, Any] | pd.Series[Any]") -> str:
-    """Write the accuracy of the networks of a verdict, and that of the paper's.
+def accuracies(rows: pd.DataFrame) -> str:
+    """Write the accuracy of the networks of verdicts, and that of the paper's.
 
-    >>> accuracies({"accuracy": 0.814, "accuracy_of_paper": 0.945})
-    'accuracy 0.814 (paper: 0.945)'
+    >>> rows = {"accuracy": [0.8141, 0.79], "accuracy_of_paper": [0.945, float("nan")]}
+    >>> accuracies(pd.DataFrame(rows))
+    'accuracy 0.79 to 0.814 (paper: 0.945)'
     """
-    here, paper = (row[name] for name in ("accuracy", "accuracy_of_paper"))
-    if not np.isfinite(here):
+    here, paper = rows["accuracy"].dropna(), rows["accuracy_of_paper"].max()
+    if here.empty:
         return ""
-    return f"accuracy {here:.3g}" + (f" (paper: {paper:.3g})" if np.isfinite(paper) else "")
+    ends = dict.fromkeys(f"{value:.3g}" for value in (here.min(), here.max()))
+    text = f"accuracy {' to '.join(ends)}"
+    return text + (f" (paper: {paper:.3g})" if np.isfinite(paper) else "")
 
 
 def tally(rows: pd.DataFrame, whose: str = "") -> str:

@@ -28,7 +28,7 @@ METHODS = {name: title.replace("\n", " ") for name, title in TITLES.items()}
 BASELINES = ["logit_gradient", "smooth_grad", "path_gradients"]
 COMPARED = {name: METHODS[name] for name in [*BASELINES, "clipped_logit_gradient", "cafo", "caso"]}
 ON_OBJECT = {"on_pair": "named object of two", "on_box": "object on a grey canvas"}
-BOUND = "most that λ₂ allows"  # Kantorovich's inequality
+BOUND = "mean bound by the theory"  # Kantorovich's inequality
 Rows = list[list[NDArray[Any] | None]]
 
 

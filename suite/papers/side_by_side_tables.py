@@ -161,7 +161,7 @@ def _offer(row: Mapping[Any, Any], steps: Mapping[str, float], unit: str = "") -
     factor, sign, digits = (100, "%", ".0f") if unit else (1, "", ".2f")
     gain = Interval._make([*(factor * row[end] for end in ENDS), row["n"]])
     base, mean = (f"{factor * row[name]:{digits}}{sign}" for name in ("base", "mean"))
-    time = f"; a step takes {steps[row['method']]:.1f} ×" if row["method"] in steps else ""
+    time = f"; a step takes {steps[row['method']]:.1f} plain ones" if row["method"] in steps else ""
     return {
         "take": f"{METHODS[row['method']]}, strength {row['strength']:.3g}",
         "gain": f"{interval_text(gain, f'+{digits}')}{unit} ({base} → {mean})",

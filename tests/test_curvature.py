@@ -126,7 +126,8 @@ def test_score_matching_of_a_quadratic_logit(trace):
         found = [2 * ((gradient + own * v) * v).sum(1) for v in draws(3)]
         expected = torch.stack(found).mean(0)
     expected = expected + gradient.square().sum(1) / 2
-    torch.testing.assert_close(values.detach(), expected, rtol=1e-10, atol=0)
+    tolerance = 1e-12 if trace == "hutchinson" else 1e-10
+    torch.testing.assert_close(values.detach(), expected, rtol=tolerance, atol=0)
 
 
 def test_score_matching_on_a_relu_network_is_half_the_squared_gradient():

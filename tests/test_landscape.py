@@ -61,6 +61,19 @@ class TestLandscape:
         close(importance_landscape(certain, images, generator=generator()), expected)
         close(expected_importance_landscape(certain, [images]), expected)
 
+    def test_of_one_channel_is_the_squared_weight_over_its_root_mean_square(self):
+        weight = torch.tensor([[[[1.0, 2.0], [3.0, 0.0]]], [[[0.0] * 2] * 2]]).double()
+        model = linear_network(weight, torch.tensor([900.0, 0.0]))
+        landscape = importance_landscape(model, randn(1, 1, 2, 2), generator=generator())
+        close(landscape, 2 * torch.tensor([[1.0, 4.0], [9.0, 0.0]]).double() / math.sqrt(98))
+
+    def test_has_a_mean_square_of_one_and_a_mean_below(self):
+        model = linear_network(randn(CLASSES, *SHAPE), torch.zeros(CLASSES))
+        landscape = importance_landscape(model, randn(5, *SHAPE), generator=generator())
+        assert landscape.shape == SHAPE[1:]
+        assert float(landscape.square().mean()) == pytest.approx(1, rel=1e-12)
+        assert float(landscape.mean()) < 0.95
+
     def test_of_a_pixel_that_the_network_ignores_is_zero(self):
         weight = randn(CLASSES, *SHAPE)
         weight[:, :, 2, 3] = 0

@@ -1,9 +1,10 @@
 # make book    install everything, run every notebook with the kept results, build the book
+# make pdf     the same, and print it to one PDF with Chromium
 # make rerun   compute a part of it on this computer, from nothing, and say whether it agrees
 # make test    all checks: style, types, tests, notebooks, the book in a browser
 # make bench   measure how fast the parts are
 # make serve   show the book at http://127.0.0.1:8000, with full-text search
-# make lock    write requirements.lock anew from pyproject.toml
+# make lock    write both locks anew from pyproject.toml
 # make clean   remove the book and what tests left; results in .reglib and .venv stay
 #
 # PYTHON=python3.12 chooses another Python, PROFILE=desktop a longer rerun (see README.md).
@@ -15,13 +16,13 @@ TRYING := REGLIB_EXECUTED=$(TRY)/executed REGLIB_STORE=$(TRY)/store
 COMMA := ,
 CHROMIUM := chromium chromium-browser google-chrome
 
-.PHONY: book rerun test bench serve lock clean chromium
+.PHONY: book pdf rerun test bench serve lock clean chromium
 .DELETE_ON_ERROR:
 
-book: PROFILE ?= desktop
-book: .venv/installed
+book pdf: PROFILE ?= desktop
+book pdf: .venv/installed
 	$(BIN)/python -m suite run --profile $(PROFILE)
-	$(BIN)/python -m suite book
+	$(BIN)/python -m suite book $(if $(filter pdf,$@),--pdf)
 	@echo "The book: open file://$(CURDIR)/_build/html/index.html"
 
 # Interrupt it when you like: run again, and it goes on.
@@ -38,7 +39,11 @@ PYTHON ?= $(shell for python in $(foreach version,3.13 3.12 3.11,python$(version
     2>/dev/null && echo $$python && break; done)
 
 # The file `installed` is written last. Without it an environment may hold half a package, and is made
-# anew, from what pip has downloaded already.
+# anew, from what was downloaded already. uv is used where it is there, pip otherwise. Most of what is
+# downloaded is PyTorch and, on Linux, its CUDA libraries.
+PIP := $(if $(shell command -v uv),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install \
+    --disable-pip-version-check --no-compile)
+
 .venv/installed: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 with venv was found. On Debian or Ubuntu:"; \
 	    echo "    apt install python3 python3-venv"; \
@@ -46,10 +51,14 @@ PYTHON ?= $(shell for python in $(foreach version,3.13 3.12 3.11,python$(version
 	@echo "Installing into .venv with $(PYTHON): several GB, once"
 	@test -f $@ || $(PYTHON) -m venv --clear .venv
 	@rm -f $@
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --requirement requirements.lock
+	$(PIP) --requirement requirements.lock
 	@# pip would compile on one core; templates among the packages are no valid Python
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/tested: .venv/installed requirements-test.lock
+	$(PIP) --requirement requirements-test.lock
 	@touch $@
 
 # Usage: $(call step,NUMBER,WHAT,COMMAND)
@@ -57,7 +66,7 @@ step = @printf '\n[%s/7] %s\n' '$(1)' '$(2)'; start=$$(date +%s); \
     $(3) || { echo "[$(1)/7] $(2): FAILED"; exit 1; }; \
     echo "[$(1)/7] $(2): $$(($$(date +%s) - start)) s"
 
-test: .venv/installed
+test: .venv/tested
 	@rm -rf $(TRY)
 	$(call step,1,style,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
 	$(call step,2,types,$(BIN)/mypy)
@@ -67,7 +76,7 @@ test: .venv/installed
 	$(call step,4,notebooks at profile smoke,$(TRYING) $(BIN)/python -m suite run --profile smoke --fresh)
 	$(call step,5,notebooks against stored outputs,$(TRYING) $(BIN)/pytest --nbval-lax tests/references)
 	$(call step,6,the book without a warning,$(TRYING) \
-	    $(BIN)/python -m suite book --html $(TRY)/html --no-pdf)
+	    $(BIN)/python -m suite book --html $(TRY)/html)
 	@$(MAKE) --no-print-directory chromium
 	$(call step,7,the book in a browser,REGLIB_BOOK_HTML=$(TRY)/html $(BIN)/pytest -rs -m browser tests/test_book_browser.py)
 
@@ -88,9 +97,8 @@ serve:
 lock:
 	rm -rf _build/lock
 	$(PYTHON) -m venv _build/lock
-	_build/lock/bin/python -m pip install --editable ".[suite,test]" packaging
-	_build/lock/bin/python .ci/lock.py > _build/requirements.lock
-	mv _build/requirements.lock requirements.lock
+	_build/lock/bin/python -m pip install --editable ".[suite,test]"
+	_build/lock/bin/python .ci/lock.py
 
 clean:
 	rm -rf _build book/_build book/executed .pytest_cache .mypy_cache .ruff_cache .hypothesis

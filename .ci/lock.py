@@ -1,6 +1,6 @@
-"""Print requirements.lock: the version here of all that pyproject.toml needs, directly or not.
+"""Write the locks: the version here of all that pyproject.toml needs, directly or not.
 
-Run by `make lock` in a fresh environment. A package that only Linux (CUDA) or some Pythons need has
+`requirements.lock` has what the book needs, `requirements-test.lock` what only the tests add. Run by `make lock` in a fresh environment. A package that only Linux (CUDA) or some Pythons need has
 a marker, so that the same file installs on macOS and on each of them.
 """
 
@@ -47,11 +47,11 @@ def installed(name: str) -> str | None:
         return None
 
 
-def needed() -> dict[str, set[tuple[str, str]]]:
-    """Return the (platform, Python) pairs that need each package."""
+def needed(*extras: str) -> dict[str, set[tuple[str, str]]]:
+    """Return the (platform, Python) pairs that need each package of these extras."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
     roots = project["build-system"]["requires"] + project["project"]["dependencies"]
-    for extra in ("suite", "test"):
+    for extra in extras:
         roots += project["project"]["optional-dependencies"][extra]
     where: dict[str, set[tuple[str, str]]] = {}
     for platform, values in PLATFORMS.items():
@@ -71,19 +71,26 @@ def marker(pairs: set[tuple[str, str]]) -> str:
     return " ; " + " and ".join(parts) if parts else ""
 
 
+def write(path: str, names: set[str], where: dict[str, set[tuple[str, str]]], what: str) -> None:
+    """Write a lock of these packages, a line each."""
+    lines = [f"{name}=={installed(name)}{marker(where[name])}\n" for name in sorted(names)]
+    Path(path).write_text(f"# Written by `make lock`: {what}\n" + "".join(lines), encoding="utf-8")
+
+
+def on_linux(where: dict[str, set[tuple[str, str]]]) -> set[str]:
+    """Return the packages that Linux needs."""
+    return {name for name, pairs in where.items() if "linux" in dict(pairs)}
+
+
 def main() -> None:
-    """Print one line a package; install first what only another Python needs."""
-    where = needed()
-    on_linux = {name for name, pairs in where.items() if "linux" in dict(pairs)}
-    while missing := sorted(name for name in on_linux if not installed(name)):
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", *missing]
-        subprocess.run(pip, check=True, stdout=sys.stderr)
+    """Write both locks; install first what only another Python needs."""
+    while missing := sorted(n for n in on_linux(needed("suite", "test")) if not installed(n)):
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *missing], check=True)
         importlib.invalidate_caches()
-        where = needed()
-        on_linux = {name for name, pairs in where.items() if "linux" in dict(pairs)}
-    print("# Written by `make lock`: every package, at the version that the book was built with.")
-    for name in sorted(on_linux):
-        print(f"{name}=={installed(name)}{marker(where[name])}")
+    book, everything = needed("suite"), needed("suite", "test")
+    write("requirements.lock", on_linux(book), book, "what the book was built with.")
+    more = on_linux(everything) - on_linux(book)
+    write("requirements-test.lock", more, everything, "what only the tests need.")
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ def judge() -> None:
 
 @app.command()
 @click.option("--html", type=Path, default=ROOT / "_build" / "html", show_default=True)
-@click.option("--pdf/--no-pdf", default=True, help="Make the PDF too, with Chromium.")
+@click.option("--pdf", is_flag=True, help="Make the PDF too, with Chromium.")
 def book(html: Path, pdf: bool) -> None:
     """Build the book from the executed chapters."""
     from suite.book.build import build

@@ -103,7 +103,7 @@ def test_keep_refuses_a_run_that_is_not_finished(command, tmp_path):
         (["rum"], "rum"),
         (["run", "--fast"], "--fast"),
         (["compare", "a", "b"], "No such command 'compare'"),
-        (["book", "--no-pdf"], "was not executed"),
+        (["book"], "was not executed"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message_with_code_2(command, arguments, message):

@@ -1,4 +1,4 @@
-"""pyproject.toml, requirements.lock and environment.yml say the same."""
+"""pyproject.toml, the two locks and environment.yml say the same."""
 
 import re
 import tomllib
@@ -14,35 +14,40 @@ from suite.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-LOCK = [
-    line
-    for line in (ROOT / "requirements.lock").read_text().splitlines()
-    if line and not line.startswith("#")
-]
+BOOK, TESTS = (
+    [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
+    for name in ("requirements.lock", "requirements-test.lock")
+)
 
 
-def pins():
+def pins(lock):
     found = {}
-    for line in LOCK:
+    for line in lock:
         pin = Requirement(line)
         (specifier,) = pin.specifier
         found[canonicalize_name(pin.name)] = specifier.version
     return found
 
 
+BUILD = PROJECT["build-system"]["requires"] + PROJECT["project"]["dependencies"]
+
+
 @pytest.mark.parametrize(
-    "wanted",
-    PROJECT["build-system"]["requires"]
-    + PROJECT["project"]["dependencies"]
-    + EXTRAS["suite"]
-    + EXTRAS["test"],
+    ("wanted", "lock"),
+    [(wanted, BOOK) for wanted in BUILD + EXTRAS["suite"]]
+    + [(wanted, BOOK + TESTS) for wanted in EXTRAS["test"]],
 )
-def test_each_dependency_is_pinned_within_its_specifier(wanted):
+def test_each_dependency_is_pinned_within_its_specifier(wanted, lock):
     requirement = Requirement(wanted)
-    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+    assert requirement.specifier.contains(pins(lock)[canonicalize_name(requirement.name)])
 
 
-@pytest.mark.parametrize("line", LOCK)
+def test_what_only_tests_need_is_not_in_the_lock_of_the_book():
+    assert not pins(BOOK).keys() & pins(TESTS).keys()
+    assert {"pytest", "mypy", "ruff", "playwright", "quantus"} <= pins(TESTS).keys()
+
+
+@pytest.mark.parametrize("line", BOOK + TESTS)
 def test_a_line_is_an_exact_public_version(line):
     assert re.fullmatch(r"[a-z0-9.-]+==[0-9a-z.]+( ; [a-z_()=.' \"0-9]+)?", line)
 
@@ -50,7 +55,7 @@ def test_a_line_is_an_exact_public_version(line):
 @pytest.mark.parametrize("python", ["3.11.0", "3.12.0", "3.13.0"])
 def test_every_pin_that_is_installed_takes_every_patch_of_a_python(python):
     refusing = {}
-    for name in pins():
+    for name in pins(BOOK + TESTS):
         try:
             wanted = metadata(name).get("Requires-Python")
         except PackageNotFoundError:  # a package of another platform
@@ -61,23 +66,23 @@ def test_every_pin_that_is_installed_takes_every_patch_of_a_python(python):
 
 
 def test_lines_are_sorted_and_each_package_stands_once():
-    names = [Requirement(line).name for line in LOCK]
-    assert names == sorted(set(names))
-    assert len(names) > 100
+    for lock in (BOOK, TESTS):
+        names = [Requirement(line).name for line in lock]
+        assert names == sorted(set(names))
 
 
 def test_torch_and_torchvision_are_the_pair_that_fits():
-    assert (pins()["torch"], pins()["torchvision"]) == ("2.15.0", "0.29.2")
+    assert (pins(BOOK)["torch"], pins(BOOK)["torchvision"]) == ("2.15.0", "0.29.2")
 
 
 def test_what_only_one_platform_has_carries_a_marker():
-    only_linux = [line for line in LOCK if line.startswith(("nvidia-", "cuda-", "triton"))]
+    only_linux = [line for line in BOOK if line.startswith(("nvidia-", "cuda-", "triton"))]
     assert only_linux
     assert all("sys_platform" in line for line in only_linux)
 
 
 def test_heavy_extras_are_not_locked():
-    assert "jupyterlab" not in pins()
+    assert "jupyterlab" not in pins(BOOK + TESTS)
 
 
 def test_conda_installs_the_lock_and_no_second_list():

@@ -19,11 +19,14 @@ CHROMIUM := chromium chromium-browser google-chrome
 .PHONY: book pdf rerun test bench serve lock clean chromium
 .DELETE_ON_ERROR:
 
-book pdf: PROFILE ?= desktop
-book pdf: .venv/installed
+book: PROFILE ?= desktop
+book: .venv/installed
 	$(BIN)/python -m suite run --profile $(PROFILE)
-	$(BIN)/python -m suite book $(if $(filter pdf,$@),--pdf)
+	$(BIN)/python -m suite book $(PDF)
 	@echo "The book: open file://$(CURDIR)/_build/html/index.html"
+
+pdf: PDF = --pdf
+pdf: book
 
 # Interrupt it when you like: run again, and it goes on.
 rerun: PROFILE ?= laptop

@@ -1,7 +1,7 @@
 """Write the locks: the version here of all that pyproject.toml needs, directly or not.
 
-`requirements.lock` has what the book needs, `requirements-test.lock` what only the tests add. Run by
-`make lock` in a fresh environment. A package that only Linux (CUDA) or some Pythons need has a
+`requirements.lock` has what the book needs, `requirements-test.lock` what only the tests add. Run
+by `make lock` in a fresh environment. A package that only Linux (CUDA) or some Pythons need has a
 marker, so that the same file installs on macOS and on each of them.
 """
 

@@ -28,8 +28,8 @@ class Chapter:
     """A chapter of the book, from its parameters to its verdicts.
 
     The module in `suite.papers` that has its name says what is particular to it: it has
-    `plan(parameters)`, and may have `collect(parameters, computed, store)`, which gives the rows
-    that claims are judged on and the arrays that figures need where the plan alone does not.
+    `plan(parameters)`, and may have `derive(parameters, rows, arrays)`, which makes the rows that
+    claims are judged on and the arrays that figures need of those of the plan.
 
     Args:
         name: of the notebook.
@@ -80,14 +80,9 @@ class Chapter:
 
     def run(self) -> None:
         """Compute what store and kept results lack, judge the claims, and save the results."""
-        paper = notebooks.paper(self.name)
-        units = notebooks.units_of(self.name, self.parameters)
-        self.computed = compute(units, store=self.local, kept=self.kept)
-        if hasattr(paper, "collect"):
-            rows, arrays = paper.collect(self.parameters, self.computed, self.store)
-        else:
-            planned = paper.plan(self.parameters)
-            rows, arrays = planned.rows(self.computed), planned.arrays(self.computed, self.store)
+        plan, paper = notebooks.plan_of(self.name, self.parameters), notebooks.paper(self.name)
+        self.computed = compute(plan.units(), store=self.local, kept=self.kept)
+        rows, arrays = plan.collect(paper, self.parameters, self.computed, self.store)
         keys = self.computed["key"]
         provenance = provenance_of(self.name, self.profile, self.store, keys, self.parameters)
         provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))

@@ -158,8 +158,8 @@ def keep(
 
     if absent := [folder for folder in more if not folder.is_dir()]:
         raise expected("--store", "a folder of results", absent[0])
-    units, paper = notebooks.units_of(chapter, values), notebooks.paper(chapter)
-    click.echo(keep(chapter, values, units, paper, stores=[Store(), *map(Store, more)]))
+    plan, paper = notebooks.plan_of(chapter, values), notebooks.paper(chapter)
+    click.echo(keep(chapter, values, plan, paper, stores=[Store(), *map(Store, more)]))
 
 
 @app.command()

@@ -26,30 +26,13 @@ from suite.evidence import html
 from suite.evidence.names import name_of
 from suite.evidence.statistics import correlation, mean_interval, permutation_p, spearman
 from suite.evidence.tables import mean_text
+from suite.methods import BLACK, BLUE, BROWN, GREEN, GREY, METHODS, ORANGE, PINK, RED, SKY
 
-GREY, BLUE, ORANGE, GREEN = "#767676", "#0173b2", "#de8f05", "#029e73"
-RED, PINK, SKY, BROWN, BLACK = "#d55e00", "#cc78bc", "#56b4e9", "#8c5a2b", "#222222"
 CYCLE = [BLUE, ORANGE, GREEN, RED, PINK, SKY, BROWN, GREY]
-# A chapter's own method is blue, what it is compared with grey; methods of one colour share no
-# figure. Profiles have colours of no method.
-_METHODS = {
-    GREY: "standard none unmodified logit_gradient",
-    BLUE: "density target fpn+l1+pool caso",
-    ORANGE: "input_gradient fpn+l1 cafo",
-    GREEN: "adversarial at_pgd pgd_at smooth_grad",
-    RED: "curvature cure pool integrated_gradients",
-    PINK: "hessian fpn density_naive caso_dense all pgd_at+fpn+l1+pool",
-    SKY: "score_matching fpn+pool density_stable smooth_caso translated k_wta fgsm_at+fpn+l1+pool",
-    BROWN: "softplus group_dro l1 last smooth_cafo",
-    BLACK: "group_dro_density l1+pool flc cropped deeplift",
-    "#882255": "at_fgsm fgsm_at",
-    "#7f7f00": "loss_gradient",
-    "#2b5c8a": "desktop smoke",
-    "#3f7f6b": "laptop",
-    "#8a4b1c": "workstation",
-    "#5d3a7d": "paper",
-}
-COLOURS = {method: colour for colour, names in _METHODS.items() for method in names.split()}
+# Profiles have colours of no method.
+COLOURS = {method.name: method.colour for method in METHODS if method.colour}
+COLOURS |= {"desktop": "#2b5c8a", "smoke": "#2b5c8a", "laptop": "#3f7f6b"}
+COLOURS |= {"workstation": "#8a4b1c", "paper": "#5d3a7d"}
 PANELS = ("data", "network", "profile")
 WIDTH = 7.0
 FEW, LONG = 6, 16  # so many different x get a tick each, slanted if longer than so many letters

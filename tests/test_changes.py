@@ -84,8 +84,12 @@ def test_changes_take_three_steps_at_most() -> None:
 
 def test_penalty_is_compared(checkout: Checkout) -> None:
     change = "A penalty of your own, beside the others"
-    with (checkout.folder / "suite" / "training" / "penalties.py").open("a") as file:
-        file.write("\n\n" + blocks(change)["python"])
+    texts = [
+        textwrap.dedent(text) for name, text in BLOCK.findall(CHANGES[change]) if name == "python"
+    ]
+    for name, text in zip(("training/penalties.py", "methods.py"), texts, strict=True):
+        with (checkout.folder / "suite" / name).open("a") as file:
+            file.write("\n\n" + text)
     checkout.write_profile(change, seeds="seeds: [1]")  # half of the time
     page = checkout.run(checkout.console(change)).strip().partition(": ")[2]
     rows = checkout.table("mine", "side_by_side")

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -13,6 +12,7 @@ from suite.errors import UsageError
 from suite.networks import build_network
 from suite.notebooks import source
 from suite.papers import gradient_regularisation as paper
+from suite.papers.design import panels_of
 from suite.units import Measurement, Training
 
 PANEL = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3}
@@ -30,8 +30,13 @@ PARAMETERS = {
 }
 
 
+def of_panel(panel):
+    (found,) = panels_of(PARAMETERS | {"panels": [panel]}, paper.OF_PANEL, paper.REQUIRED)
+    return found
+
+
 def trainings(panel):
-    return paper.trainings(paper.panel(PARAMETERS, panel))
+    return paper.trainings(of_panel(panel))
 
 
 def test_the_strength_is_alpha_over_squared_batch_and_values():
@@ -50,7 +55,7 @@ def test_each_network_has_a_seed_of_its_own_and_maps_are_of_the_nearest_alphas()
     measured = [unit for unit in units if isinstance(unit, Measurement)]
     assert len(units) == 6 * (1 + 1 + 2 * 8) + 1
     assert [(u.metric, u.training) for u in measured[-1:]] == [("saliency_maps", first)]
-    other = paper.maps(paper.panel(PARAMETERS, PANEL | {"maps_of": "mnist"}))
+    other = paper.maps(of_panel(PANEL | {"maps_of": "mnist"}))
     assert [item.keep for item in other] == [
         "mnist5k|lenet5|mnist5k|100",
         "mnist5k|lenet5|mnist|100",
@@ -61,58 +66,6 @@ def test_each_network_has_a_seed_of_its_own_and_maps_are_of_the_nearest_alphas()
 def test_a_panel_has_the_keys_that_are_needed_and_no_others(panel):
     with pytest.raises(UsageError, match=r"of panels 'n_alpha'|panels: expected"):
         trainings(panel)
-
-
-class TestPairedPanel:
-    PANEL = {
-        **PANEL,
-        "epochs": 2,
-        "paired_alphas": [1e2, 1e6, 1e7],
-        "repetitions": 2,
-        "map_alphas": [],
-    }
-    PANEL.pop("n_alphas")
-    PARAMETERS = PARAMETERS | {"panels": [PARAMETERS["panels"][0], PANEL]}
-
-    def test_each_seed_goes_through_all_alphas(self):
-        trained = trainings(self.PANEL)
-        assert [*trained] == [(alpha, seed) for seed in (0, 1) for alpha in (1e2, 1e6, 1e7)]
-        assert [unit.seed for unit in trained.values()] == [0, 0, 0, 1, 1, 1]
-
-    def test_maps_are_signed_absolute_and_deeplift_on_both_scores(self):
-        measures = paper.measures(paper.panel(PARAMETERS, self.PANEL))
-        faithful = [settings for name, settings in measures if name == "faithfulness_estimate"]
-        kinds = {(s["saliency"], s["score"]) for s in faithful}
-        maps = ("logit_gradient", "absolute_gradient", "deeplift")
-        assert kinds == {(name, score) for name in maps for score in ("confidence", "logit")}
-        assert len(faithful) == 6
-        assert {name for name, _ in measures} == paper.PAIRED.keys() - {"training_loss"}
-
-    def test_its_rows_have_names_and_cut_off_of_their_own(self):
-        units = paper.plan(self.PARAMETERS).units()
-        fields = {"data": "mnist5k", "network": "lenet5", "status": "done", "patch": np.nan}
-        table = pd.DataFrame(
-            [fields | {"metric": getattr(u, "metric", "training_loss"), "key": "k"} for u in units]
-        )
-        table = table.assign(value=0.9, normalised=np.nan)
-        of_pair = [getattr(u, "training", u) in self.paired() for u in units]
-        strongest = [getattr(u, "training", u) in self.paired(1e7) for u in units]
-        table.loc[np.array(strongest), "value"] = 0.1
-        computed, _ = paper.collect(self.PARAMETERS, table, Nothing())
-        own = computed["metric"].isin(paper.PAIRED.values())
-        assert own.sum() == sum(of_pair)
-        assert set(computed.loc[own, "t_alpha"]) == {1e7}
-        assert set(computed.loc[~own, "t_alpha"]) == {math.inf}
-        assert set(computed.loc[own, "place"]) == {"plateau", "before", "past"}
-
-    def paired(self, alpha=None):
-        trained = trainings(self.PANEL)
-        return [unit for (own, _), unit in trained.items() if alpha in (None, own)]
-
-
-class Nothing:
-    def read_tensors(self, key):
-        return None
 
 
 def rows(accuracies, metric="accuracy", **more):

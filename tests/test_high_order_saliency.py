@@ -10,6 +10,7 @@ import torch
 from suite import notebooks
 from suite.errors import RunFailed, UsageError
 from suite.papers import high_order_saliency as paper
+from suite.papers.design import Item, drawn, images
 from suite.papers.second_order import MARGINS
 from suite.runs import compute
 from suite.store import Record
@@ -162,9 +163,9 @@ def test_one_row_an_image(tmp_path, monkeypatch, store, here):
         for first in (0, 4)
     ]
     with pytest.raises(RunFailed, match="expected values for each image in the store, got none"):
-        paper.per_image(units, ["0" * 32] * 2, store)
+        images(Item(units[0]), "0" * 32, store)
     keys = compute(units, store=store, resources=here)["key"]
-    rows = paper.per_image(units, keys, store)
+    rows = pd.concat([images(Item(unit), key, store) for unit, key in zip(units, keys)])
     assert rows.image.tolist() == [0, 2, 4, 6]
     assert rows.value.tolist() == pytest.approx(
         [value for key in keys for value in store.read(key).values["per_image"]]
@@ -173,7 +174,6 @@ def test_one_row_an_image(tmp_path, monkeypatch, store, here):
     columns = {"confidence", "eigenvalues_1", "eigenvalues_5", "differences_3", "true_random_2"}
     assert not columns - set(rows)
     assert not {"n_images", "first", "step"} & set(rows)
-    assert paper.per_image([], [], store).empty
 
 
 def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, store, here):
@@ -182,7 +182,8 @@ def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, stor
     settings = {"saliencies": methods, "n_images": 2, "first": 3, "patch": 4, "n_steps": 8}
     unit = Measurement(training=UNIT, metric="interpretation_quality", settings=settings)
     keys = compute([unit], store=store, resources=here)["key"]
-    rows = paper.per_image([unit], keys, store)
+    rows = images(Item(unit, {"group": "quality"}), keys.iloc[0], store)
+    assert set(rows["group"]) == {"quality"}
     assert rows.image.tolist() == [3, 4]
     kept = store.read_tensors(keys.iloc[0])["insertion"]
     for column, name in enumerate(methods):
@@ -275,11 +276,12 @@ SMALL = {
 
 def collected(**changes):
     values = parameters(**{**SMALL, **changes})
-    units = paper.plan(values).units()
+    plan = paper.plan(values)
+    units = plan.units()
     keys = [str(n) for n in range(len(units))]
     computed = pd.DataFrame({"key": keys, "data": "mnist5k", "value": 0.875, "seed": 0, "n": 1})
     computed = computed.assign(seconds=3.5, status="done", network="resnet", metric="accuracy")
-    return *paper.collect(values, computed, Kept(units)), values
+    return *plan.collect(paper, values, computed, Kept(units)), values
 
 
 @pytest.fixture(scope="module")
@@ -441,10 +443,11 @@ def test_no_distance_is_above_the_bound_and_one_reaches_it():
 
 def test_kept_maps_are_as_small_as_they_are_drawn_and_photographs_are_left_out():
     maps = torch.arange(2 * 192 * 192).view(2, 192, 192).remainder(251).byte()
-    tensors = {"maps": maps, "image": maps, "confidence": torch.ones(2)}
-    kept = paper.kept_tensors({}, tensors)
+    tensors = {"maps": maps, "image": maps[:1].expand(3, -1, -1), "confidence": torch.ones(2)}
+    network = Pretrained(data="foolbox-imagenet", network="efficientnet_lite0")
+    kept = drawn(paper, {}, network, tensors)
     assert kept.keys() == {"maps", "confidence"}
     blocks = maps.float().view(2, 96, 2, 96, 2).mean((2, 4)).round().byte()
     assert torch.equal(kept["maps"], blocks)
-    again = paper.kept_tensors({}, kept)
+    again = paper.drawn({}, kept)
     assert torch.equal(again["maps"], blocks)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from suite.errors import UsageError
+from suite.papers.design import Item, Plan
 from suite.runs import Store, compute
 from suite.runs.code import changes, git
 from suite.runs.keep import keep
@@ -18,12 +19,15 @@ PARAMETERS = {"profile": "laptop", "seeds": [0, 1]}
 MAPS = {"saliency": "logit_gradient", "n_images": 2}
 
 
-def collect(parameters, computed, reader):
-    """Make rows of the units, and an array of the last one's maps."""
-    marks = dict.fromkeys(("over_regularised", "beyond_t_alpha", "normalised"), False)
-    marks |= {"place": "plateau", "changed": "pixels"}
-    rows = computed.assign(alpha=1.0, saliency=None, score=None, **marks)
-    return rows, {"maps": reader.read_tensors(computed["key"].iloc[-1])["maps"].numpy()}
+LABELS = {"place": "plateau", "changed": "pixels", "alpha": 1.0, "saliency": None, "score": None}
+LABELS |= dict.fromkeys(("over_regularised", "beyond_t_alpha", "normalised"), False)
+PAPER = SimpleNamespace()
+
+
+def plan_of(units, each=False):
+    """Return a plan of units, with the maps of each measurement."""
+    items = [Item(unit, LABELS, keep="map" * isinstance(unit, Measurement)) for unit in units]
+    return Plan([*items, *(Item(unit, LABELS, each=True) for unit in units[2:] if each)])
 
 
 @pytest.fixture
@@ -46,10 +50,8 @@ def clean(monkeypatch):
 @pytest.fixture
 def kept_run(tmp_path, units):
     def call(*stores, **changes):
-        paper = SimpleNamespace(collect=collect)
-        given = changes.get("units", units)
-        wide = {"folder": tmp_path / "kept"}
-        return keep(CHAPTER, PARAMETERS, given, paper, stores=stores, **wide)
+        plan = plan_of(changes.get("units", units))
+        return keep(CHAPTER, PARAMETERS, plan, PAPER, stores=stores, folder=tmp_path / "kept")
 
     return call
 
@@ -58,10 +60,8 @@ class TestKeep:
     def test_values_of_single_images(self, units, store, here, clean, tmp_path):
         compute(units, store=store, resources=here)
         for reads in (True, False):
-            paper = SimpleNamespace(collect=collect, READS_IMAGES=reads)
-            path = keep(
-                CHAPTER, PARAMETERS, units, paper, stores=[store], folder=tmp_path / str(reads)
-            )
+            plan, folder = plan_of(units, each=reads), tmp_path / str(reads)
+            path = keep(CHAPTER, PARAMETERS, plan, PAPER, stores=[store], folder=folder)
             values = [r.values for r in read_archive(path).records.values() if "mean" in r.values]
             assert values
             assert all(("per_image" in each) == reads for each in values)
@@ -78,7 +78,7 @@ class TestKeep:
         # Weights, which no figure needs, are left out.
         assert {name.partition("/")[0] for name in archive.tensors} == {table["key"].iloc[-1]}
         assert torch.equal(
-            torch.from_numpy(archive.arrays["maps"]),
+            torch.from_numpy(archive.arrays["map|maps"]),
             archive.tensors[f"{table['key'].iloc[-1]}/maps"],
         )
         people = pd.read_csv(path.with_suffix(".csv"))
@@ -92,10 +92,10 @@ class TestKeep:
     def test_keeps_of_tensors_what_is_drawn(self, units, store, here, clean, tmp_path):
         compute(units, store=store, resources=here)
         first = SimpleNamespace(
-            collect=collect,
-            kept_tensors=lambda parameters, tensors: {n: t[:1] for n, t in tensors.items()},
+            drawn=lambda parameters, tensors: {n: t[:1] for n, t in tensors.items()}
         )
-        path = keep(CHAPTER, PARAMETERS, units, first, stores=[store], folder=tmp_path / "kept")
+        plan, folder = plan_of(units), tmp_path / "kept"
+        path = keep(CHAPTER, PARAMETERS, plan, first, stores=[store], folder=folder)
         assert {len(tensor) for tensor in read_archive(path).tensors.values()} == {1}
 
     def test_unfinished_run_is_refused(self, kept_run, units, store, here, clean):

@@ -16,8 +16,8 @@ from suite.evidence.results import load_results
 from suite.evidence.tables import select
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
-from suite.papers.design import panel_of
-from suite.papers.marginal_density import OF_PANEL, ON_REQUEST, at_equal_accuracy, plan, to_standard
+from suite.papers.design import name, panels_of
+from suite.papers.marginal_density import OF_PANEL, at_equal_accuracy, plan, to_standard
 from suite.units import Measurement, Training
 
 CHAPTER = "marginal_density"
@@ -26,6 +26,11 @@ CHAPTER = "marginal_density"
 def parameters(profile="smoke", **changes):
     defaults = {name: p.default for name, p in notebooks.parameters(CHAPTER).items()}
     return defaults | notebooks.resolve(CHAPTER, profile, {}) | changes
+
+
+def of_panel(panel):
+    (found,) = panels_of(parameters(panels=[panel]), OF_PANEL)
+    return found
 
 
 def rows_of(part, profile="smoke", **changes):
@@ -108,7 +113,7 @@ def test_networks_other_than_the_first_have_the_methods_of_table_3():
 )
 def test_a_method_is_its_penalties(method, penalties):
     panel = {"data": "mnist5k", "network": "mlp", "epochs": 1, "foreign": ["fashion_mnist"]}
-    training = marginal_density.training(panel_of(parameters(), panel, OF_PANEL), method, 3, 0.2)
+    training = marginal_density.training(of_panel(panel), method, 3, 0.2)
     assert training.penalties == penalties
     assert (training.seed, training.learning_rate) == (3, 1e-3)
     smooth = {"softplus": 0.2, "hessian": 10.0}  # β of the activations
@@ -118,9 +123,7 @@ def test_a_method_is_its_penalties(method, penalties):
 
 def test_the_order_of_the_norm_is_a_setting_unless_it_is_two():
     panel = {"data": "mnist5k", "network": "mlp", "epochs": 1}
-    training = marginal_density.training(
-        panel_of(parameters(), panel, OF_PANEL), "density", 0, 0.2, 1.2
-    )
+    training = marginal_density.training(of_panel(panel), "density", 0, 0.2, 1.2)
     assert training.penalties["marginal_density"]["p"] == 1.2
     assert {labels["p"] for labels, _ in rows_of("norms")} == {2.0, 1.2}
 
@@ -279,16 +282,16 @@ def computed(units):
 
 @pytest.fixture
 def collected():
-    units = plan(parameters(seeds=[0, 1])).units()
-    return units, *marginal_density.collect(parameters(seeds=[0, 1]), computed(units), Kept(units))
+    values = parameters(seeds=[0, 1])
+    units = plan(values).units()
+    return units, *plan(values).collect(marginal_density, values, computed(units), Kept(units))
 
 
 def test_each_row_has_the_labels_of_its_unit(collected):
     units, rows, _ = collected
-    n = len(with_rows(parameters(seeds=[0, 1])))
-    for position, row in enumerate(rows.iloc[:n].itertuples()):
-        unit = units[position]
-        assert row.value == position + 1
+    positions = {name(unit): n for n, unit in enumerate(units)}
+    for (_, unit), row in zip(with_rows(parameters(seeds=[0, 1])), rows.itertuples(), strict=False):
+        assert row.value == positions[name(unit)] + 1
         assert (row.data, row.seed) == (unit.training.data, unit.training.seed)
         for column in ("noise_std", "epsilon"):
             np.testing.assert_equal(getattr(row, column), unit.settings.get(column, np.nan))
@@ -327,9 +330,10 @@ def test_arrays_hold_maps_ascents_groups_and_mean_curves(collected):
         for part in ("norm", "true")
     }
     assert "cosine_gradient|blockmnist5k|standard|probability" in arrays
+    positions = {name(unit): n for n, unit in enumerate(units)}
     curves = [
-        n
-        for n, (labels, u) in enumerate(with_rows(parameters(seeds=[0, 1])))
+        positions[name(u)]
+        for labels, u in with_rows(parameters(seeds=[0, 1]))
         if u.metric == "pixel_perturbation"
         and labels["panel"] == "methods"
         and labels["method"] == "density"
@@ -343,9 +347,10 @@ def test_arrays_hold_maps_ascents_groups_and_mean_curves(collected):
 
 def test_of_curves_their_mean_is_kept():
     curves = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
-    kept = marginal_density.kept_tensors({}, {"curves": curves, "images": curves})
-    assert kept["curves"].tolist() == [[0.0, 2.0]]
+    kept = marginal_density.drawn({}, {"curves": curves, "images": curves})
+    assert kept["curves"].tolist() == [0.0, 2.0]
     assert kept["images"] is curves
+    assert marginal_density.drawn({}, kept)["curves"].tolist() == [0.0, 2.0]
 
 
 def test_networks_that_diverged_have_rows_without_values_and_no_arrays(collected):
@@ -356,7 +361,8 @@ def test_networks_that_diverged_have_rows_without_values_and_no_arrays(collected
             return None
 
     table = computed(units).assign(value=np.nan, status="diverged")
-    rows, arrays = marginal_density.collect(parameters(seeds=[0, 1]), table, Nothing())
+    values = parameters(seeds=[0, 1])
+    rows, arrays = plan(values).collect(marginal_density, values, table, Nothing())
     assert rows["value"].isna().all()
     assert not arrays
 
@@ -461,13 +467,6 @@ class TestLongSweep:
     def test_unknown_part_or_metric_is_refused(self, wrong, told):
         with pytest.raises(UsageError, match=told):
             rows_of("strength", sweeps=[parameters()["sweeps"][0] | wrong])
-
-    def test_pixels_of_centred_logits_are_measured_where_a_sweep_asks(self):
-        sweep = parameters()["sweeps"][0] | {"metrics": ["accuracy", ON_REQUEST]}
-        measured = {labels["metric"]: unit for labels, unit in rows_of("strength", sweeps=[sweep])}
-        assert set(measured) == {"accuracy", ON_REQUEST}
-        assert measured[ON_REQUEST].settings["centred"]
-        assert ON_REQUEST not in {labels["metric"] for labels, _ in rows_of("strength")}
 
     def test_step_sizes_are_compared_beside_their_mean(self):
         sizes = [

@@ -23,6 +23,7 @@ from suite.evidence.answers import claim_value
 from suite.evidence.claims import load_claims
 from suite.evidence.quote import Value
 from suite.evidence.results import load_results
+from suite.methods import cure
 from suite.papers import side_by_side as paper
 from suite.papers import side_by_side_tables as tables
 from suite.papers.measure import METRICS
@@ -35,7 +36,6 @@ PARAMETERS = notebooks.all_parameters(
 )
 PANEL = paper.panels(PARAMETERS)[0]
 MEASURES = paper.measures(PANEL)
-OTHERS = {"activation_l1", "input_hessian", "score_matching"}  # penalties without a name here
 
 
 class TestPanels:
@@ -112,16 +112,7 @@ class TestTrainings:
             assert bool(unit.penalties) == (method not in ("softplus", "noise")), method
             assert (unit.input_noise > 0) == (method == "noise")
             assert (unit.epochs, unit.learning_rate) == (plain.epochs, plain.learning_rate)
-        assert {"none", *PANEL.strengths} == set(paper.METHODS) - OTHERS
-
-    @pytest.mark.parametrize("name", sorted(OTHERS))
-    def test_any_other_penalty_is_a_method(self, name):
-        unit = paper.training(PANEL, paper.Network(name, 0.1, 0, True))
-        assert unit.penalties == {name: {"strength": 0.1}}
-        values = {("none", 0.0): [0.5, 0.6, 0.7], (name, 0.1): [0.6, 0.7, 0.9]}
-        cells = tables.compared(rows(values, "attacked", chosen=True), MEASURES)
-        assert list(cells["method"]) == [name]
-        assert tables.SHORT[name] == name.replace("_", " ")
+        assert {"none", *PANEL.strengths} == set(paper.METHODS)
 
     def test_strengths(self):
         soft = paper.training(PANEL, paper.Network("softplus", 0.2, 0, True))
@@ -129,7 +120,10 @@ class TestTrainings:
         attacked = paper.training(PANEL, paper.Network("adversarial", 0.03, 0, True))
         assert attacked.penalties["adversarial"]["epsilon"] == 0.03
         assert attacked.penalties["adversarial"]["strength"] == 0.5
-        assert paper.cure_radii(4) == [0.375, 0.75, 1.125, 1.5]
+        assert cure({"epochs": 4}, 0.1)["penalties"]["cure"] == {
+            "strength": 0.1,
+            "radius": [0.375, 0.75, 1.125, 1.5],
+        }
 
     def test_noise(self):
         images, generator = torch.zeros(8, 1, 32, 32), torch.Generator().manual_seed(0)
@@ -408,7 +402,7 @@ class TestAgreement:
         assert pair["low"] == 0  # a draw of "none" twice has no ranks
 
     def test_alike_and_the_other_way_round(self):
-        names = [name for name in paper.METHODS if name not in {"none", "cure"} | OTHERS]
+        names = [name for name in paper.METHODS if name not in ("none", "cure")]
         base = {(name, float(s)): [2.0 * n + s] for n, name in enumerate(names) for s in (1, 2)}
         base = {("none", 0.0): [0.0], **base, ("cure", 1.0): [99.0]}
         turned = {key: [-v for v in of] for key, of in base.items()}

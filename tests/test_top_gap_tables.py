@@ -1,10 +1,9 @@
 """Tables and sentences of the chapter on Top-GAP, by hand."""
 
-import json
-
 import numpy as np
 import pandas as pd
 
+from benchmarks.tables import measured
 from suite.data import load_data
 from suite.evidence.results import Results
 from suite.papers import top_gap, top_gap_tables
@@ -202,14 +201,13 @@ def test_sizes_stand_beside_those_that_the_paper_prints():
     ]
 
 
-def test_training_steps_are_those_of_the_benchmark(tmp_path):
+def test_training_steps_are_those_of_the_benchmark():
     step = {"benchmark": "Top-GAP", "value": 1.5, "quartiles": [1.25, 1.75]}
     rows = [
         step | {"case": "training step, ResNet-18, batch 16: with L1 / backbone"},
         step | {"case": "PGD, 20 steps"},
         step | {"case": "training step, another", "benchmark": "training step"},
     ]
-    (tmp_path / "cpu.json").write_text(json.dumps({"rows": rows}))
-    found = top_gap_tables.training_steps(tmp_path / "cpu.json")
+    found = top_gap_tables.training_steps({"rows": rows})
     assert found.to_numpy().tolist() == [["ResNet-18, batch 16", 1.5, "1.25 to 1.75"]]
-    assert len(top_gap_tables.training_steps()) == 2
+    assert len(top_gap_tables.training_steps(measured("cpu"))) == 2

@@ -183,21 +183,21 @@ def notice(chapter: str, values: Values) -> str:
     return f"**The run `{name}` is not {which}.** It takes the place of no kept results."
 
 
-def units_of(chapter: str, values: Values) -> list[Any]:
-    """Return the units of a run, from `plan` in the module of the paper.
-
-    A page that has no such module has none.
+def plan_of(chapter: str, values: Values) -> Any:
+    """Return the plan of a run, from the module of the paper.
 
     Raises:
         UsageError: the parameters do not make sense.
     """
-    module = paper(chapter)
-    if module is None:
-        return []
-    values = all_parameters(chapter, values)
+    module, values = paper(chapter), all_parameters(chapter, values)
     if hasattr(module, "choices"):
         checks.check_choices(values, module.choices(values))
-    return list(module.plan(values).units())
+    return module.plan(values)
+
+
+def units_of(chapter: str, values: Values) -> list[Any]:
+    """Return the units of a run; a page that has no module in `suite.papers` has none."""
+    return list(plan_of(chapter, values).units()) if _has_module(chapter) else []
 
 
 def paper(chapter: str) -> Any:

@@ -1,77 +1,173 @@
 """The plan of a chapter: its units, what the rows of each are selected by, and what is drawn."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suite.errors import check_keys, expected
-from suite.store import Reader
-from suite.units import FIELDS, Measurement, Network, Unit, Values
+from suite.errors import RunFailed, check_keys, expected
+from suite.units import FIELDS, Measurement, Network, Unit, Values, training_of
+
+# Columns of the table of units that stand behind the labels of each row, unless these have them.
+RESULT = "data network epochs seed metric value std n undefined status seconds key".split()
+# Data whose images in colour may be kept: those of the user, and toys on free photographs.
+OWN_IMAGES = ("imagefolder:", "textured")
+Tensors = Mapping[str, Tensor]
 
 
 class Item(NamedTuple):
     """A unit of a plan.
 
-    `labels` are what its row is selected by, None where it has no row. `keep` is what the names of
-    its arrays start with; none are read where it is empty.
+    `labels` are what its row is selected by, None where it has no row; with `each` it has a row an
+    image. `keep` names its arrays, see `Plan.arrays`; none are read where it is empty.
     """
 
     unit: Unit
     labels: Values | None = None
     keep: str = ""
+    each: bool = False
+
+
+class Wanted(NamedTuple):
+    """A metric with its settings, and the labels of its row."""
+
+    labels: dict[str, Any]
+    metric: str
+    settings: dict[str, Any]
 
 
 class Plan(list[Item]):
     """The units of a chapter in their order, each with what becomes of it."""
 
     def units(self) -> list[Unit]:
-        """Return the units, as `suite.runs.compute` takes them."""
-        return [item.unit for item in self]
+        """Return the units, each once, as `suite.runs.compute` takes them."""
+        return [*{name(item.unit): item.unit for item in self}.values()]
 
-    def labels(self) -> pd.DataFrame:
-        """Return the labels of the items that have a row, a row each."""
-        return pd.DataFrame([item.labels for item in self if item.labels is not None])
-
-    def rows(self, computed: pd.DataFrame, columns: Collection[str] | None = None) -> pd.DataFrame:
-        """Return the rows of the items that have labels.
+    def collect(
+        self, paper: Any, parameters: Values, computed: pd.DataFrame, store: Any
+    ) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
+        """Return the rows that claims are judged on, and the arrays that figures draw.
 
         Args:
-            computed: the table of the units, from `suite.runs.compute`.
-            columns: of that table, to stand behind the labels; all, before the labels, if None.
+            paper: the module of the chapter. It may have `drawn(parameters, tensors)`, which makes
+                what is drawn, and kept, of the tensors of a unit, and `derive(parameters, rows,
+                arrays)`, which makes the rows and arrays of the chapter of those of the plan.
+            parameters: of the run.
+            computed: a row for each of `units`, in their order, from `suite.runs.compute`.
+            store: where their values and tensors are.
         """
-        pairs = zip(computed.index, self, strict=True)
-        of_rows = computed.loc[[n for n, item in pairs if item.labels is not None]]
-        labels = self.labels().set_index(of_rows.index)
-        return of_rows.assign(**labels) if columns is None else labels.join(of_rows[[*columns]])
+        by_unit = computed.set_axis([*map(name, self.units())])
+        rows, arrays = self.rows(by_unit, store), self.arrays(paper, parameters, by_unit, store)
+        return (
+            paper.derive(parameters, rows, arrays) if hasattr(paper, "derive") else (rows, arrays)
+        )
+
+    def rows(self, by_unit: pd.DataFrame, store: Any) -> pd.DataFrame:
+        """Return the rows of the items that have labels: these, then what was measured."""
+        whole = [item for item in self if item.labels is not None and not item.each]
+        labels = pd.DataFrame([item.labels for item in whole])
+        found = by_unit.loc[[name(item.unit) for item in whole]].reset_index(drop=True)
+        columns = [column for column in RESULT if column in found and column not in labels]
+        parts = [labels.join(found[columns])] if whole else []
+        parts += [images(i, by_unit["key"][name(i.unit)], store) for i in self if i.each]
+        return pd.concat(parts, ignore_index=True)
 
     def arrays(
-        self,
-        computed: pd.DataFrame,
-        store: Reader,
-        change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = dict,
+        self, paper: Any, parameters: Values, by_unit: pd.DataFrame, store: Any
     ) -> dict[str, NDArray[Any]]:
-        """Return what is drawn, by the names NAME|PART of the items that have one.
+        """Return what is drawn of the items that `keep` it.
 
-        Args:
-            computed: the table of the units.
-            store: where their tensors are.
-            change: makes what is drawn of the tensors of a unit.
+        An array that is alone in its unit has that name, others NAME|PART. Of several of one name
+        it is the mean.
         """
+        found = defaultdict(list)
+        for item in (item for item in self if item.keep):
+            tensors = store.read_tensors(by_unit["key"][name(item.unit)]) or {}
+            shown = drawn(paper, parameters, item.unit, tensors)
+            for part, tensor in shown.items():
+                half = tensor.dtype == torch.float16
+                array = (tensor.float() if half else tensor).numpy()
+                found[item.keep if len(shown) == 1 else f"{item.keep}|{part}"].append(array)
         return {
-            f"{item.keep}|{part}": tensor.numpy()
-            for item, key in zip(self, computed["key"], strict=True)
-            if item.keep
-            for part, tensor in change(store.read_tensors(key) or {}).items()
+            key: np.mean(arrays, axis=0).astype(arrays[0].dtype) for key, arrays in found.items()
         }
+
+
+def name(unit: Unit) -> str:
+    """Return what tells a unit from all others."""
+    return str(unit.identity)
+
+
+def drawn(paper: Any, parameters: Values, unit: Unit, tensors: Tensors) -> Tensors:
+    """Return what is drawn, and so what is kept, of the tensors of a unit.
+
+    Test images in colour are photographs, which results that are kept must not hold.
+    """
+    free = training_of(unit).data.startswith(OWN_IMAGES)
+    if getattr(unit, "metric", "") != "activation_ascent" and not free:
+        tensors = {
+            part: tensor
+            for part, tensor in tensors.items()
+            if part not in ("image", "images") or tensor.shape[-3] == 1
+        }
+    shrink = partial(paper.drawn, parameters) if hasattr(paper, "drawn") else dict
+    return shrink(tensors)
+
+
+def images(item: Item, key: str, store: Any) -> pd.DataFrame:
+    """Return what was measured of each image.
+
+    Args:
+        item: a measurement; its settings may have `first` and `step` where it does not take the
+            first images.
+        key: of its unit.
+        store: where it is.
+
+    Returns:
+        One row an image: the labels, data, network, metric, image (its position in the test split),
+        the settings that are numbers or names, value, a column for each tensor with a number an
+        image, and NAME_1, NAME_2, ... for each with several, at most 20, or NAME_A, NAME_B, ... for
+        the `saliencies` of the unit.
+
+    Raises:
+        RunFailed: the measurement is not stored, or has no values for single images.
+    """
+    record, unit = store.read(key), item.unit
+    values = None if record is None else record.values.get("per_image")
+    if values is None or not isinstance(unit, Measurement):
+        raise RunFailed(f"{unit}: expected values for each image in the store, got none")
+    settings = {"first": 0, "step": 1, **unit.settings}
+    first, step, _ = (settings.pop(part) for part in ("first", "step", "n_images"))
+    kinds = settings.pop("saliencies", range(1, 21))
+    settings.pop("margins", None)
+    columns = {"image": range(first, first + len(values) * step, step), "value": values}
+    for part, tensor in (store.read_tensors(key) or {}).items():
+        if tensor.shape == (len(values),):
+            columns[part] = tensor.numpy()
+        elif tensor.ndim == 2 and len(tensor) == len(values) and tensor.shape[1] <= 20:
+            columns |= {f"{part}_{n}": v.numpy() for n, v in zip(kinds, tensor.unbind(1))}
+    of = {"data": unit.training.data, "network": unit.training.network, "metric": unit.metric}
+    return pd.DataFrame(columns).assign(**of, **settings, **(item.labels or {}))
 
 
 def measurement(network: Network, metric: str, **settings: Any) -> Measurement:
     """Return a measurement by its settings."""
     return Measurement(training=network, metric=metric, settings=settings)
+
+
+def grid(networks: Iterable[tuple[Network, Values]], wanted: Iterable[Wanted]) -> Iterator[Item]:
+    """Yield all that is wanted of each network, whose rows have its labels, too."""
+    wanted = [*wanted]
+    for network, common in networks:
+        for labels, metric, settings in wanted:
+            yield Item(measurement(network, metric, **settings), {**common, **labels})
 
 
 def settings_of(measure: Values, p: SimpleNamespace) -> dict[str, Any]:
@@ -81,51 +177,39 @@ def settings_of(measure: Values, p: SimpleNamespace) -> dict[str, Any]:
         measure: its `settings`, and its `parameters`: further ones, that `p` has by other names.
         p: parameters of a panel; those that are None are left out.
     """
-    own = {name: getattr(p, of) for name, of in measure.get("parameters", {}).items()}
+    own = {key: getattr(p, of) for key, of in measure.get("parameters", {}).items()}
     return measure.get("settings", {}) | {n: value for n, value in own.items() if value is not None}
 
 
-def panel_of(
+def panels_of(
     parameters: Values,
-    panel: Values,
     own: Values,
     required: Collection[str] = ("data", "network", "epochs"),
     *,
     kind: str = "panels",
     never: Collection[str] = ("penalties", "seed"),
-) -> SimpleNamespace:
-    """Return the parameters of a panel: its own before those of the chapter.
+    alone: bool = False,
+) -> list[SimpleNamespace]:
+    """Return the parameters of panels: each one's own before those of the chapter.
 
     Args:
         parameters: of the chapter.
-        panel: keys that are fields of its trainings, which are in `fields`, and others.
-        own: the others that it may have, with what they are where neither says it.
-        required: keys that it must have.
-        kind: name of the parameter that holds it, for messages.
-        never: fields of a training that it must not have.
+        own: keys that are not fields of the trainings of a panel, which are in its `fields`, with
+            what they are where neither says it.
+        required: keys that a panel must have.
+        kind: name of the parameter that holds them, for messages.
+        never: fields of a training that they must not have.
+        alone: whether each must have a data set of its own.
 
     Raises:
-        UsageError: a key that is not known, or one that is missing.
+        UsageError: a key that is not known, one that is missing, or two panels of one data set.
     """
-    check_keys(kind, panel, FIELDS - {*never} | own.keys(), required)
-    fields = {name: value for name, value in panel.items() if name in FIELDS}
-    return SimpleNamespace(**{**own, **parameters, **panel}, fields=fields)
-
-
-def panels_of(
-    parameters: Values, own: Values, required: Collection[str], **options: Any
-) -> list[SimpleNamespace]:
-    """Return the parameters of the panels of a chapter, each of a data set of its own.
-
-    Args:
-        parameters, own, required, options: see `panel_of`.
-
-    Raises:
-        UsageError: as `panel_of`, or two panels of one data set.
-    """
-    panels = parameters["panels"]
-    found = [panel_of(parameters, panel, own, required, **options) for panel in panels]
+    found = []
+    for panel in parameters[kind]:
+        check_keys(kind, panel, FIELDS - {*never} | own.keys(), required)
+        fields = {key: value for key, value in panel.items() if key in FIELDS}
+        found.append(SimpleNamespace(**{**own, **parameters, **panel}, fields=fields))
     names = [p.data for p in found]
-    if len(set(names)) < len(names):
-        raise expected("panels", "one for a data set", names)
+    if alone and len(set(names)) < len(names):
+        raise expected(kind, "one for a data set", names)
     return found

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch import Tensor
 
 from suite.data import image_shape
 from suite.evidence import tables
@@ -18,22 +17,16 @@ from suite.evidence.quote import Value, unpaired
 from suite.evidence.results import Results
 from suite.evidence.statistics import correlation, pearson_interval
 from suite.evidence.tables import interval_text, mean_text
-from suite.papers.design import Item, Plan, measurement, panel_of
-from suite.store import Reader
+from suite.methods import input_gradient
+from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
 from suite.units import Training, Values, log_spaced
 
 # Keys of a panel that are not fields of a training. A second panel of one data set and network,
 # with alphas between those of the first, needs seeds that start after them.
 NAMES = "n_alphas alpha_min alpha_max map_alphas n_images n_samples patch repetitions".split()
-OF_PANEL = dict.fromkeys(NAMES) | {"maps_of": None, "first_seed": 0, "paired_alphas": None}
+OF_PANEL = dict.fromkeys(NAMES) | {"maps_of": None, "first_seed": 0}
+REQUIRED = ("data", "network", "epochs", "n_alphas")
 SALIENCIES = ("logit_gradient", "deeplift")
-READS_IMAGES = False  # values of single images are not kept
-# Metrics of networks of which each seed goes through all alphas, "paired_alphas", by another name:
-# nothing that is said of networks with a seed each mixes with them.
-PAIRED = {
-    name: f"paired_{name}"
-    for name in "training_loss accuracy faithfulness_estimate entropy max_sensitivity".split()
-}
 # What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.
 SCORES = ("confidence", "logit")
 CHANGED = ("pixels", "squares")
@@ -54,25 +47,11 @@ def strength(alpha: float, data: str, batch_size: int) -> float:
     return alpha / (batch_size**2 * math.prod(image_shape(data)))
 
 
-def panel(parameters: Values, values: Values) -> SimpleNamespace:
-    """Return the parameters of a panel."""
-    counted = [] if "paired_alphas" in values else ["n_alphas"]
-    return panel_of(parameters, values, OF_PANEL, ["data", "network", "epochs", *counted])
-
-
-def alphas(p: SimpleNamespace) -> list[float]:
-    """Return the values of alpha of a panel."""
-    if p.paired_alphas is not None:
-        return [*map(float, p.paired_alphas)]
-    return log_spaced(p.alpha_min, p.alpha_max, p.n_alphas)
-
-
 def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
     """Return the trainings of a panel by alpha and repetition, each with a seed of its own.
 
-    With "paired_alphas" a repetition has one seed, and what is compared are alphas within it.
-    Otherwise networks that shared a seed would start from the same weights and see the same
-    batches: what they have in common by chance would look like a level, or hide a trend.
+    Networks that shared a seed would start from the same weights and see the same batches: what
+    they have in common by chance would look like a level, or hide a trend.
     """
     grey = image_shape(p.data)[0] == 1
     fields = {
@@ -81,40 +60,41 @@ def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
         "batch_size": p.batch_size,
         **p.fields,
     }
+    alphas = log_spaced(p.alpha_min, p.alpha_max, p.n_alphas)
     return {
         (alpha, repetition): Training(
-            **fields,
-            seed=repetition if p.paired_alphas else number + repetition * p.n_alphas,
-            penalties={"input_gradient": {"strength": strength(alpha, p.data, p.batch_size)}},
+            **input_gradient(fields, strength(alpha, p.data, p.batch_size)),
+            seed=number + repetition * p.n_alphas,
         )
         for repetition in range(p.repetitions)
-        for number, alpha in enumerate(alphas(p), start=p.first_seed)
+        for number, alpha in enumerate(alphas, start=p.first_seed)
     }
 
 
-def measures(p: SimpleNamespace) -> list[tuple[str, dict[str, Any]]]:
-    """Return what is measured of each network: accuracy, and metrics of two kinds of map.
+def measures(p: SimpleNamespace) -> Iterator[Wanted]:
+    """Yield what is measured of each network: accuracy, and metrics of two kinds of map.
 
-    Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels. Paired
-    networks have the absolute gradient as a third kind of map, and what has a name in `PAIRED`.
+    Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels.
     """
-    wanted: list[tuple[str, dict[str, Any]]] = [("accuracy", {})]
-    for saliency in (*SALIENCIES, "absolute_gradient") if p.paired_alphas else SALIENCIES:
-        common = {"saliency": saliency, "n_images": p.n_images}
+    yield Wanted({}, "accuracy", {})
+    for saliency in SALIENCIES:
+        label, common = {"saliency": saliency}, {"saliency": saliency, "n_images": p.n_images}
         noisy = common | {"n_samples": p.n_samples}
-        for squares in ({}, {"patch": p.patch}):
-            wanted += [("faithfulness_estimate", common | {"score": s} | squares) for s in SCORES]
-        wanted += [("local_lipschitz_estimate", noisy | way) for way in ({}, {"normalised": True})]
-        wanted += [("max_sensitivity", noisy), ("entropy", common)]
-    if p.paired_alphas:
-        return [(m, s) for m, s in wanted if m in PAIRED and "patch" not in s]
-    return wanted
+        for changed, score in itertools.product(CHANGED, SCORES):
+            squares = {"patch": p.patch} if changed == "squares" else {}
+            labels = label | {"score": score, "changed": changed}
+            yield Wanted(labels, "faithfulness_estimate", common | {"score": score} | squares)
+        for way in ({}, {"normalised": True}):
+            yield Wanted(label | way, "local_lipschitz_estimate", noisy | way)
+        yield Wanted(label, "max_sensitivity", noisy)
+        yield Wanted(label, "entropy", common)
 
 
 def maps(p: SimpleNamespace) -> Iterator[Item]:
     """Yield what is drawn: of the first repetition, at the alphas nearest to `map_alphas`."""
-    nearest = {min(alphas(p), key=lambda a: abs(math.log(a / wanted))) for wanted in p.map_alphas}
     trained, settings = trainings(p), {"saliency": "deeplift", "n_images": p.n_maps}
+    alphas = dict.fromkeys(alpha for alpha, _ in trained)
+    nearest = {min(alphas, key=lambda a: abs(math.log(a / wanted))) for wanted in p.map_alphas}
     for images in [{}, {"data": p.maps_of}] if p.maps_of else [{}]:
         for alpha in sorted(nearest):
             unit = measurement(trained[alpha, 0], "saliency_maps", **settings, **images)
@@ -128,39 +108,21 @@ def plan(parameters: Values) -> Plan:
     Raises:
         UsageError: a key of a panel that is not known, or one that is missing.
     """
-    panels = [panel(parameters, values) for values in parameters["panels"]]
-    found = Plan()
+    panels, found = panels_of(parameters, OF_PANEL, REQUIRED), Plan()
     for p in panels:
-        for (alpha, _), training in trainings(p).items():
-            labels = {"alpha": alpha, "paired": p.paired_alphas is not None}
-            found.append(Item(training, labels))
-            for metric, settings in measures(p):
-                found.append(Item(measurement(training, metric, **settings), labels))
+        common = {"batch_size": p.batch_size, "changed": "pixels", "normalised": False}
+        networks = [(unit, common | {"alpha": alpha}) for (alpha, _), unit in trainings(p).items()]
+        found += itertools.starmap(Item, networks)
+        found += grid(networks, measures(p))
     return Plan([*found, *(item for p in panels for item in maps(p))])
 
 
-def collect(
-    parameters: Values, computed: pd.DataFrame, store: Reader
+def derive(
+    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
-    planned = plan(parameters)
-    rows = planned.rows(computed)
-    squares, normalised = rows["patch"].notna(), rows["normalised"].notna()
-    rows = rows.assign(changed=np.where(squares, "squares", "pixels"), normalised=normalised)
-    panels = rows.groupby(["data", "network", "paired"], sort=False)
-    rows = pd.concat([with_threshold(panel) for _, panel in panels])
-    rows["metric"] = rows["metric"].mask(rows.pop("paired"), rows["metric"].replace(PAIRED))
-    return rows, planned.arrays(computed, store, without_photographs)
-
-
-def without_photographs(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out images in colour, which results that are kept must not hold."""
-    return {n: t for n, t in tensors.items() if n != "images" or t.shape[1] == 1}
-
-
-def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what `collect` reads of the tensors of a unit."""
-    return without_photographs(tensors)
+    panels = rows.groupby(["data", "network"], sort=False)
+    return pd.concat([with_threshold(panel) for _, panel in panels]), arrays
 
 
 def with_threshold(rows: pd.DataFrame, share: float = 0.8) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
 
-import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suite.errors import RunFailed, check_keys, expected
+from suite.errors import check_keys, expected
 from suite.metrics import SALIENCIES
 from suite.papers import second_order
 from suite.papers.design import Item, Plan, measurement
 from suite.papers.group_features import CLIPPED
-from suite.store import Reader
 from suite.units import Measurement, Network, Pretrained, Training, Unit, Values, training_of
 
 ALL = "all"  # of the classes of a network
@@ -135,53 +133,19 @@ def plan(parameters: Values) -> Plan:
         Item(
             unit,
             {"group": name, "network": network_name(training_of(unit))},
-            keep=name if name in ("pair", "sweep") else "",
+            keep=_kept(name, unit),
+            each=name not in ("pair", "sweep", "accuracy"),
         )
         for name, units in groups(parameters).items()
         for unit in units
     )
 
 
-def per_image(units: Iterable[Unit], keys: Iterable[str], store: Reader) -> pd.DataFrame:
-    """Return what was measured of each image.
-
-    Args:
-        units: stored measurements, with the settings `first` and `step` where they do not take the
-            first images.
-        keys: of the units.
-        store: where they are.
-
-    Returns:
-        One row an image and measurement: data, network, metric, image (its position in the test
-        split), the settings that are numbers or names, value, a column for each tensor with a
-        number an image, and NAME_1, NAME_2, ... for each with several, at most 20, or NAME_A,
-        NAME_B, ... for the `saliencies` of a unit.
-
-    Raises:
-        RunFailed: a measurement is not stored, or has no values for single images.
-    """
-    tables = [_rows(unit, key, store) for unit, key in zip(units, keys, strict=True)]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
-
-
-def _rows(unit: Unit, key: str, store: Reader) -> pd.DataFrame:
-    record = store.read(key)
-    values = None if record is None else record.values.get("per_image")
-    if values is None or not isinstance(unit, Measurement):
-        raise RunFailed(f"{unit}: expected values for each image in the store, got none")
-    settings = {"first": 0, "step": 1, **unit.settings}
-    first, step, _ = (settings.pop(name) for name in ("first", "step", "n_images"))
-    kinds = settings.pop("saliencies", range(1, 21))
-    settings.pop("margins", None)
-    columns = {"image": range(first, first + len(values) * step, step), "value": values}
-    for name, tensor in (store.read_tensors(key) or {}).items():
-        if tensor.shape == (len(values),):
-            columns[name] = tensor.numpy()
-        elif tensor.ndim == 2 and len(tensor) == len(values) and tensor.shape[1] <= 20:
-            columns |= {f"{name}_{n}": v.numpy() for n, v in zip(kinds, tensor.unbind(1))}
-    of = unit.training
-    named = {"data": of.data, "network": network_name(of), "metric": unit.metric}
-    return pd.DataFrame(columns).assign(**named, **settings)
+def _kept(group: str, unit: Unit) -> str:
+    """Return the name of what is drawn of a unit."""
+    if isinstance(unit, Measurement) and unit.settings.get("keep_maps"):
+        return f"{group}|{unit.settings['first']}"
+    return group if group in ("pair", "sweep") else ""
 
 
 def network_name(of: Network) -> str:
@@ -190,28 +154,22 @@ def network_name(of: Network) -> str:
     return "_".join([of.network, *([options["activation"]] if "activation" in options else [])])
 
 
-def collect(
-    parameters: Values, computed: pd.DataFrame, store: Reader
+def derive(
+    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a photograph and measure, and the maps that are drawn."""
-    by_group, planned = groups(parameters), plan(parameters)
-    rows = planned.rows(computed)
-    done = {name: rows[rows["group"] == name] for name in by_group}
-    tables = {
-        name: per_image(group, done[name]["key"], store)
-        for name, group in by_group.items()
-        if name not in ("pair", "sweep", "accuracy")  # no values of single photographs
-    }
+    tables = defaultdict(pd.DataFrame)
+    for name, part in rows.groupby("group"):
+        tables[str(name)] = part.dropna(axis="columns", how="all")
     for name in ("quality", "quality_of_smooth"):
         tables[name] = tables[name].rename(columns={"value": "confidence"})
     columns = ["data", "network", "metric", "value", "seed", "n", "status"]
-    accuracy = done["accuracy"].assign(seed=0)[columns]
+    accuracy = tables["accuracy"].assign(seed=0).reindex(columns=columns)
     rows = pd.concat([_long(tables, parameters["margins"]), _accuracies(tables), accuracy])
-    drawn = planned.arrays(computed, store, functools.partial(kept_tensors, parameters))
-    arrays = {n.replace("|", "_"): a for n, a in drawn.items() if n != "pair|labels"}
-    arrays["sweep_index"] = np.array([parameters["sweep_image"]])
-    keys = {name: part["key"] for name, part in done.items()}
-    return rows, arrays | _compared(parameters, by_group, keys, tables["quality"], store)
+    of_figures = {n: a for n, a in arrays.items() if n.startswith(("pair|", "sweep|"))}
+    figures = {n.replace("|", "_"): a for n, a in of_figures.items() if n != "pair|labels"}
+    figures["sweep_index"] = np.array([parameters["sweep_image"]])
+    return rows, figures | _compared(parameters, arrays, tables["quality"])
 
 
 def _accuracies(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -343,40 +301,32 @@ def _by_saliency(table: pd.DataFrame, start: str, metric: str) -> list[pd.DataFr
 
 
 def _compared(
-    parameters: Values,
-    by_group: Mapping[str, list[Unit]],
-    keys: Mapping[str, Any],
-    quality: pd.DataFrame,
-    store: Reader,
+    parameters: Values, arrays: Mapping[str, Any], quality: pd.DataFrame
 ) -> dict[str, NDArray[Any]]:
     """Return the maps of the photographs that all methods have, and what the network says."""
-    drawn: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
-    for group in ("quality", "quality_of_smooth"):
-        for unit, key in zip(by_group[group], keys[group], strict=True):
-            settings = unit.settings if isinstance(unit, Measurement) else {}
-            if settings.get("keep_maps"):
-                maps = _shrunk((store.read_tensors(key) or {})["maps"])[0].numpy()
-                drawn[settings["first"]] |= zip(settings["saliencies"], maps, strict=True)
-    every = sorted(image for image in drawn if parameters["saliencies"][0] in drawn[image])
+    saliencies = {"quality": parameters["saliencies"]}
+    saliencies |= {"quality_of_smooth": parameters["smooth_saliencies"]}
+    found: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
+    for name, maps in arrays.items():
+        group, *image = name.split("|")
+        if group in saliencies and image[1:] == ["maps"]:
+            found[int(image[0])] |= zip(saliencies[group], maps[0], strict=True)
+    every = sorted(image for image in found if parameters["saliencies"][0] in found[image])
     if not every:
         return {}
     shown = quality.set_index("image").loc[every]
-    arrays = {"compared_index": np.array(every)}
-    arrays["compared_predicted"] = shown["predicted"].to_numpy(int)
-    arrays["compared_confidence"] = shown["confidence"].to_numpy()
+    compared = {"compared_index": np.array(every)}
+    compared["compared_predicted"] = shown["predicted"].to_numpy(int)
+    compared["compared_confidence"] = shown["confidence"].to_numpy()
     for saliency in dict.fromkeys([*parameters["smooth_saliencies"], *parameters["saliencies"]]):
-        if all(saliency in drawn[image] for image in every):
-            arrays[f"compared_{saliency}"] = np.stack([drawn[i][saliency] for i in every])
-    return arrays
+        if all(saliency in found[image] for image in every):
+            compared[f"compared_{saliency}"] = np.stack([found[i][saliency] for i in every])
+    return compared
 
 
-def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what is drawn of the tensors of a unit: no photographs, maps as small as drawn."""
-    return {
-        name: _shrunk(tensor) if name.endswith("maps") else tensor
-        for name, tensor in tensors.items()
-        if name not in ("image", "images")
-    }
+def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what is drawn of the tensors of a unit: maps of at most `DRAWN_WIDTH` pixels."""
+    return {n: _shrunk(t) if n.endswith("maps") else t for n, t in tensors.items()}
 
 
 def _shrunk(maps: Tensor) -> Tensor:

@@ -12,13 +12,13 @@ from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
 from suite.evidence.statistics import mean_interval, spearman
+from suite.methods import SALIENCIES
 from suite.papers.high_order_saliency import ALL, OBJECTIVE, QUALITY, distance_bound
-from suite.papers.names import NAMES
 from suite.papers.second_order import MARGIN
 
 # Networks that are not piecewise linear.
 SMOOTH = ["efficientnet_lite0_smooth", "resnet_swish", "se_resnet50"]
-TITLES: dict[str, str] = NAMES["high_order_saliency"]["titles"]
+TITLES = {method.name: method.title for method in SALIENCIES}
 SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
 ENDS = {"low": "p ≤ 0.5", "high": "p ≥ 0.95"}

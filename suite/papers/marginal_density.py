@@ -1,21 +1,22 @@
 """Marginal density: its penalty and others, by leakage, attacks, groups, noise and detection."""
 
 import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from suite import methods
 from suite.errors import unknown
-from suite.papers.design import Item, Plan, measurement, panel_of, settings_of
+from suite.methods import BALANCED, penalty, scheduled
+from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of, settings_of
 from suite.papers.names import NAMES
-from suite.store import Reader
 from suite.units import Training, Values, training_of
 
+METHODS = {method.name: method for method in methods.MARGINAL_DENSITY}
 TABLE_3 = ["standard", "input_gradient", "density"]
 TABLE_6 = ["standard", "score_matching", "input_gradient", "density"]
 TABLE_2 = [*TABLE_6, "group_dro", "group_dro_density"]
@@ -25,17 +26,11 @@ ATTACKED = ["standard", "at_pgd", "input_gradient", "density"]
 FORMS_TRAINED = ("naive", "stable", "efficient")
 SCORES = {"ood_auroc": "log_density", "ood_logit_auroc": "logit"}
 SCORES |= {"ood_probability_auroc": "max_probability"}
-RATIOS = ["leakage_ratio", "whole_ratio", "shift_ratio", "centred_ratio"]  # to standard training
-COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
+RATIOS = ["leakage", "whole", "shift", "centred"]  # to standard training
 MEASURES: dict[str, Values] = NAMES["marginal_density"]["measures"]
 ACCURACIES = "worst_group_accuracy usual_accuracy"
 PIXELS = "insertion pixel_perturbation"  # what becomes of the logit as pixels come and go
-ON_REQUEST = "pixel_perturbation_centred"  # measured in the sweeps that name it
 GRADIENTS = "label_gradient others_gradient"  # of the label's logit and of others, for remark 3
-# The ending of methods whose batches have as many images of each group.
-BALANCED = "_balanced"
-# The units are networks: values of single images are summed up before anything is read.
-READS_IMAGES = False
 # What a panel says besides the fields of its trainings; a sweep may be a part of its own, and have
 # some of the metrics only.
 OF_PANEL = dict.fromkeys(
@@ -53,23 +48,15 @@ STEP_SIZES = (0.01, 0.2)  # of PGD-20, each a quantity of its own there beside t
 ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
-SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01", ON_REQUEST}
-
-
-class Wanted(NamedTuple):
-    """A metric with its settings, and the labels of its row."""
-
-    labels: dict[str, Any]
-    metric: str
-    settings: dict[str, Any]
+SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01"}
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
     others = ["softplus", "hessian", "score_matching", "cure"]  # of strengths of their own
-    methods = [*TABLE_1, *TABLE_2, *PHOTOS, *(f"density_{form}" for form in FORMS_TRAINED)]
+    every = [*TABLE_1, *TABLE_2, *PHOTOS, *(f"density_{form}" for form in FORMS_TRAINED)]
     swept = [*others, "loss_gradient"]
-    return {"others": others, "other_strengths": swept, "left_out": [*dict.fromkeys(methods)]}
+    return {"others": others, "other_strengths": swept, "left_out": [*dict.fromkeys(every)]}
 
 
 def training(
@@ -78,41 +65,16 @@ def training(
     """Return the training of a method with a strength: the β of the activations for SoftPlus.
 
     `norm` is that of the density's gradient. The Hessian of a logit needs activations that have
-    one, so SoftPlus at its usual β.
+    one, so SoftPlus at its usual β. Adversarial training has a radius of its own.
     """
-    fields: dict[str, Any] = {"learning_rate": 1e-3, "network_options": {}, **p.fields}
-    if method in ("softplus", "hessian"):
-        sharpness = strength if method == "softplus" else p.others["softplus"]
-        fields["network_options"] = fields["network_options"] | {"softplus": sharpness}
-    if method.startswith("group_dro"):
-        fields |= {"group_dro": 0.01, "balance_groups": True}
-    if method.endswith(BALANCED):
-        fields |= {"balance_groups": True}
-    penalties = _penalties(p, method.removesuffix(BALANCED), strength, norm)
-    if p.warm_up is not None:
-        penalties = {name: each | {"warm_up": p.warm_up} for name, each in penalties.items()}
-    return Training(**fields, seed=seed, penalties=penalties)
-
-
-def _penalties(p: SimpleNamespace, method: str, strength: float, norm: float) -> dict[str, Any]:
-    only: dict[str, Any] = {"strength": strength}
-    if "density" in method:
-        form = method.removeprefix("density_") if method.startswith("density_") else ""
-        order = {} if norm == 2 else {"p": norm}
-        return {"marginal_density": only | order | ({"implementation": form} if form else {})}
-    size = p.adversarial_epsilon
-    attack = {"strength": 0.5, "epsilon": size}
-    small_steps = {"step_size": size / 3, "n_steps": 3, "random_start": True}
-    penalties: dict[str, dict[str, Any]] = {
-        "at_fgsm": {"adversarial": attack | {"step_size": size}},
-        "at_pgd": {"adversarial": attack | small_steps},
-        "hessian": {"input_hessian": only | {"of": "logit"}},
-        "score_matching": {"score_matching": only | {"trace": "taylor"}},
-        "cure": {"cure": only | {"radius": [0.3, 0.6, 0.9, 1.2, 1.5]}},
-        "input_gradient": {"logit_gradient": only},
-        "loss_gradient": {"input_gradient": only},
-    }
-    return penalties.get(method, {})
+    fields = {"learning_rate": 1e-3, **p.fields}
+    if method == "hessian":
+        fields = METHODS["softplus"].apply(fields, p.others["softplus"])
+    given = p.adversarial_epsilon if method.startswith("at_") else strength
+    fields = METHODS[method].apply(fields, given)
+    if norm != 2:
+        fields = penalty("marginal_density", p=norm)(fields, strength)
+    return Training(**scheduled(fields, warm_up=p.warm_up), seed=seed)
 
 
 def _wanted(p: SimpleNamespace, names: str, **settings: Any) -> list[Wanted]:
@@ -163,7 +125,7 @@ def _detection(p: SimpleNamespace) -> list[Wanted]:
 def _grid(
     part: str,
     p: SimpleNamespace,
-    methods: Sequence[str],
+    names: Sequence[str],
     wanted: Sequence[Wanted],
     strength: float,
     seeds: Sequence[int],
@@ -174,13 +136,27 @@ def _grid(
     `strength` is that of the penalties on the gradients of density and logit; other methods have
     their own, but for those of the parts in `SWEPT`.
     """
-    for method in (name for name in methods if name not in p.left_out):
+    for method in (name for name in names if name not in p.left_out):
         own = strength if part in SWEPT else _own_strength(p, method, strength)
-        common = {"panel": part, "method": method, "p": norm, "strength": own}
+        labels = {"panel": part, "method": method, "p": norm, "strength": own}
         for seed in seeds:
-            network = training(p, method, seed, own, norm)
-            for labels, metric, settings in wanted:
-                yield Item(measurement(network, metric, **settings), common | labels)
+            networks = [(training(p, method, seed, own, norm), labels)]
+            for item in grid(networks, wanted):
+                keep = "" if part in SWEPT else _kept(p, item, seed, first=seed == min(seeds))
+                yield item._replace(keep=keep)
+
+
+def _kept(p: SimpleNamespace, item: Item, seed: int, *, first: bool) -> str:
+    """Return the name of what is drawn of a measurement of the first seed, or of each one."""
+    labels = item.labels or {}
+    data, method, metric = p.data, labels["method"], labels["metric"]
+    form = labels.get("form", method)
+    return {
+        "worst_group_accuracy": f"groups|{data}|{method}|{seed}",
+        "pixel_perturbation": f"curve|{data}|{p.network}|{method}",  # their mean
+        "training_steps": f"training_steps|{data}|{form}" * first,
+        "cosine_gradient": f"cosine_gradient|{data}|{method}" * first,
+    }.get(metric, "")
 
 
 def _own_strength(p: SimpleNamespace, method: str, strength: float) -> float:
@@ -232,7 +208,6 @@ def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
         _auto(p, "linf", p.battery_linf, "auto_linf", "apgd-ce", "apgd-t"),
         *_wanted(p, GRADIENTS + " cosine_gradient" * (not blocks)),
         *_wanted(p, PIXELS),
-        *_wanted(p, ON_REQUEST * (ON_REQUEST in p.metrics)),
         *_wanted(p, "gradient_change absolute_change", noise_std=p.noise_levels[-1]),
     ]
     known = {each.labels["metric"] for each in wanted}
@@ -276,9 +251,9 @@ def _of_groups(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
 def _of_group_sweep(p: SimpleNamespace) -> Iterator[Item]:
     for strength in (0.0, *p.group_strengths):
         names = ["density", "input_gradient"] if strength else ["standard"]
-        methods = [name + end for name in names for end in ("", BALANCED)]
+        both = [name + end for name in names for end in ("", BALANCED)]
         accuracies = _wanted(p, ACCURACIES)
-        yield from _grid("group_sweep", p, methods, accuracies, strength, p.group_seeds)
+        yield from _grid("group_sweep", p, both, accuracies, strength, p.group_seeds)
 
 
 def _of_photos(p: SimpleNamespace) -> Iterator[Item]:
@@ -303,10 +278,10 @@ def _drawn(panels: Mapping[str, list[SimpleNamespace]]) -> Iterator[Item]:
     pictures += [("ascent|block", block, ATTACKED, block.strength)]
     pictures += [("ascent|photo", p, PHOTOS, p.photo_strength) for p in photos]
     kinds = {"maps": ("saliency_maps", maps), "ascent": ("activation_ascent", ascent)}
-    for name, p, methods, strength in pictures:
+    for name, p, shown, strength in pictures:
         metric, settings = kinds[name.partition("|")[0]]
         start = f"{name}|{p.data}|{p.network}" if name.startswith("ascent") else name
-        for method in (name for name in methods if name not in p.left_out):
+        for method in (name for name in shown if name not in p.left_out):
             network = training(p, method, p.seeds[0], _own_strength(p, method, strength))
             yield Item(measurement(network, metric, **settings), keep=f"{start}|{method}")
 
@@ -321,67 +296,35 @@ def plan(parameters: Values) -> Plan:
     panels = {}
     for kind in PANELS.split():
         common = parameters if kind == "block_panels" else {**parameters, "left_out": []}
-        panels[kind] = [panel_of(common, panel, OF_PANEL, kind=kind) for panel in parameters[kind]]
-    seeds, blocks, found = parameters["seeds"], panels["block_panels"], Plan()
-    for number, p in enumerate(blocks):
-        found += _of_block(p, seeds, number == 0)
-    found += _masking(blocks[0], seeds)
-    for p in panels["sweeps"]:
-        found += _of_sweep(p)
-    found += _of_norms(panels["sweeps"][0], parameters["few_seeds"])
-    parts: dict[str, Callable[[SimpleNamespace], Iterator[Item]]] = {
-        "step_panels": _of_steps,
-        "group_panels": lambda p: _of_groups(p, seeds),
-        "group_sweeps": _of_group_sweep,
-        "photo_panels": _of_photos,
-    }
-    for kind, items in parts.items():
-        for p in panels[kind]:
-            found += items(p)
-    found += _drawn(panels)
-    trained = {str(training_of(unit).identity): training_of(unit) for unit in found.units()}
-    return Plan([*found, *map(Item, trained.values())])
+        panels[kind] = panels_of(common, OF_PANEL, kind=kind)
+    seeds, blocks, sweeps = parameters["seeds"], panels["block_panels"], panels["sweeps"]
+    parts = [
+        *(_of_block(p, seeds, number == 0) for number, p in enumerate(blocks)),
+        _masking(blocks[0], seeds),
+        *map(_of_sweep, sweeps),
+        _of_norms(sweeps[0], parameters["few_seeds"]),
+        *map(_of_steps, panels["step_panels"]),
+        *(_of_groups(p, seeds) for p in panels["group_panels"]),
+        *map(_of_group_sweep, panels["group_sweeps"]),
+        *map(_of_photos, panels["photo_panels"]),
+        _drawn(panels),
+    ]
+    found = Plan(itertools.chain(*parts))
+    return Plan([*found, *(Item(training_of(unit)) for unit in found.units())])
 
 
-def collect(
-    parameters: Values, computed: pd.DataFrame, store: Reader
+def derive(
+    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Return one row a value, also as ratios to the standard network, and what figures draw."""
-    planned = plan(parameters)
-    rows = planned.rows(computed, [*COLUMNS, "key"])
-    arrays, rows = _arrays(rows, store), rows.drop(columns="key")
-    for name, array in planned.arrays(computed, store).items():
-        # The images of an ascent are all that is drawn of it.
-        arrays[name.removesuffix("|images") if name.startswith("ascent") else name] = array
-    ratios = [to_standard(rows, name.removesuffix("_ratio")) for name in RATIOS]
+    """Return one row a value, also as ratios to the standard network and at equal accuracy."""
+    ratios = [to_standard(rows, metric) for metric in RATIOS]
     parts = [rows.assign(against=""), *ratios, at_equal_accuracy(rows)]
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays
 
 
-def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what `collect` reads of the tensors of a unit: of curves their mean over images."""
-    means = {name: t.mean(0, keepdim=True) for name, t in tensors.items() if name == "curves"}
-    return {**tensors, **means}
-
-
-def _arrays(rows: pd.DataFrame, store: Reader) -> dict[str, Any]:
-    """Return what is drawn: accuracies in groups, curves (means over seeds), steps, cosines."""
-    arrays, curves = {}, defaultdict(list)
-    metrics = ["worst_group_accuracy", "pixel_perturbation", "training_steps", "cosine_gradient"]
-    kept = rows["metric"].isin(metrics) & ~rows["panel"].isin(SWEPT)
-    for row in rows[kept & (rows["status"] == "done")].itertuples():
-        tensors = store.read_tensors(str(row.key)) or {}
-        if "accuracies" in tensors:
-            name = f"groups|{row.data}|{row.method}|{row.seed}"
-            arrays[name] = tensors["accuracies"].numpy()
-        elif "curves" in tensors:
-            curve = tensors["curves"].mean(0).numpy()
-            curves[f"curve|{row.data}|{row.network}|{row.method}"].append(curve)
-        elif row.seed == rows["seed"].min():
-            kind = str(row.form) if row.metric == "training_steps" else str(row.method)
-            for part, tensor in tensors.items():
-                arrays[f"{row.metric}|{row.data}|{kind}|{part}"] = tensor.numpy()
-    return arrays | {name: np.mean(values, axis=0) for name, values in curves.items()}
+def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what is drawn of the tensors of a unit: of curves their mean over images."""
+    return {n: t.view(-1, t.shape[-1]).mean(0) if n == "curves" else t for n, t in tensors.items()}
 
 
 def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> pd.DataFrame:

@@ -11,12 +11,13 @@ from suite.evidence.quote import best
 from suite.evidence.results import Results
 from suite.evidence.statistics import as_ratio, mean_interval
 from suite.evidence.tables import interval_text, mean_text, select
+from suite.methods import MARGINAL_DENSITY
 from suite.papers.marginal_density import FORMS_TRAINED, LOSSES, SHARES
 from suite.papers.marginal_density import at_equal_accuracy as compared_at_equal_accuracy
 from suite.papers.names import NAMES
 
 # Names of methods, in the order of tables.
-TITLES: dict[str, str] = NAMES["marginal_density"]["titles"]
+TITLES = {method.name: method.title for method in MARGINAL_DENSITY}
 # What methods are compared by at equal clean accuracy, and what the axis says of it.
 COMPARED: dict[str, str] = NAMES["marginal_density"]["compared"]
 PAGE: dict[str, dict[str, Any]] = NAMES["marginal_density"]["page"]

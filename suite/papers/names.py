@@ -1,8 +1,8 @@
-"""What the chapters call methods, measures and columns: `names.yml`, in the order of tables."""
+"""What the chapters call measures and columns: `names.yml`, in the order of tables."""
 
 from pathlib import Path
 from typing import Any
 
-from suite.paths import read_yaml
+import yaml
 
-NAMES: dict[str, Any] = read_yaml(Path(__file__).with_suffix(".yml"))
+NAMES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text("utf-8"))

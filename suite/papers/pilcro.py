@@ -6,18 +6,20 @@ from collections.abc import Collection, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
 from reglib import data_smoothness
 from suite import metrics
 from suite.data import image_shape, load_data
 from suite.errors import expected
-from suite.papers.design import Item, Plan, measurement, panel_of
+from suite.methods import SIDE_BY_SIDE, Change, scheduled
+from suite.papers.design import Item, Plan, measurement, panels_of
 from suite.papers.initialisation import squared_gradients_and_paths
-from suite.store import Reader
 from suite.units import Measurement, Network, Pretrained, Training, Unit, Values, identity
+
+APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE}
 
 # Keys of a panel that are not fields of a training; "shift": pixels by which so many test images
 # are moved off their centre, "warm_up": steps in which the strength rises, of a penalty that then
@@ -43,7 +45,8 @@ NAMED = {
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
 AS_IT_IS = "as it is"
 LANDSCAPE = "importance_landscape"
-DRAWN = (LANDSCAPE, "accuracy_by_location", "ablation_auc")  # metrics whose tensors are drawn
+# Metrics whose tensors are drawn, and what the name of one that is alone ends in.
+DRAWN = {LANDSCAPE: "|landscape", "accuracy_by_location": "|accuracy", "ablation_auc": ""}
 COMPARED_WITH = {"its paths": "paths", "the images": "target"}  # `of` of the measure "flatness"
 STATIC = ("tv", "block_tv", "centre_to_rim")
 FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
@@ -56,12 +59,11 @@ def label(panel: Values) -> str:
 
 def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Training:
     """Return a training of a panel; a model is "none", or a penalty and its alpha."""
-    penalty, _, alpha = model.partition(" ")
-    rises = {"warm_up": p.warm_up} if p.warm_up else {"every": p.interval}
-    settings = {"strength": float(alpha or 0), **rises}
-    penalties = {} if penalty == "none" else {f"landscape_{penalty}": settings}
-    fields = {"learning_rate": p.learning_rate, "batch_size": p.batch_size, "penalties": penalties}
-    return Training(**fields | p.fields | changes, seed=seed)
+    name, _, alpha = model.partition(" ")
+    fields = {"learning_rate": p.learning_rate, "batch_size": p.batch_size, **p.fields}
+    when = {"warm_up": p.warm_up} if p.warm_up else {"every": p.interval}
+    fields = scheduled(APPLY[name](fields, float(alpha or 0)), **when)
+    return Training(**fields | changes, seed=seed)
 
 
 def _flatness(
@@ -119,12 +121,14 @@ def _item(
     part = unit.settings["part"] if unit.metric == "flatness" else ""
     name = part or SHORT_NAMES.get(unit.metric, unit.metric)
     labels["metric"] = NAMED.get(kind, {}).get(name, name)
+    labels |= {n: unit.settings[n] for n in ("category", "level") if n in unit.settings}
     if unit.metric not in DRAWN:
         return Item(unit, labels)
     network = unit.training
     shown = network.network if model == AS_IT_IS else labels["model"]
     shown += f", beside {pair}" if pair else ""
-    return Item(unit, labels, f"{data}|{shown}|{getattr(network, 'seed', 0)}")
+    start = f"{data}|{shown}|{getattr(network, 'seed', 0)}"
+    return Item(unit, labels, start + DRAWN[unit.metric])
 
 
 def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
@@ -179,8 +183,7 @@ def plan(parameters: Values) -> Plan:
         UsageError: a key of a panel that is not known or is missing, or an entry of `pretrained`
             that is not a pair of names.
     """
-    panels = [panel_of(parameters, panel, OF_PANEL) for panel in parameters["panels"]]
-    found = Plan(item for p in panels for item in _of_panel(p))
+    found = Plan(item for p in panels_of(parameters, OF_PANEL) for item in _of_panel(p))
     block, n = parameters["block_pretrained"], parameters["n_landscape"]
     images = {"n_images": parameters["n_pretrained"], "n_draws": parameters["n_draws_pretrained"]}
     for pair in parameters["pretrained"]:
@@ -195,59 +198,48 @@ def plan(parameters: Values) -> Plan:
     return found
 
 
-def collect(
-    parameters: Values, computed: pd.DataFrame, store: Reader
+def derive(
+    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with TV, and landscapes, targets and curves.
 
     Further rows are accuracy at the edge and in the middle, what claims compare (`_compared`), and
     correlations of the theory.
     """
-    p = SimpleNamespace(**parameters)
-    planned = plan(parameters)
-    rows = planned.rows(computed)
     rows["seed"] = rows["seed"].fillna(0).astype(int) if "seed" in rows else 0
-    arrays: dict[str, Any] = planned.arrays(computed, store, as_floats)
-    by_location = _by_location(rows, store)
+    by_location = _by_location(rows, arrays)
     rows = rows[rows["metric"] != LANDSCAPE]
     rows.loc[rows["kind"].isin(["full", "pretrained"]), "epochs"] = 0
     tv = rows[rows["metric"] == "tv"].set_index(NETWORK)["value"].rename("tv")
     rows = rows.join(tv, on=NETWORK)
-    panels = [panel for panel in p.panels if label(panel) in set(rows["data"])]
-    for panel in panels:
+    theory: tuple[pd.DataFrame, dict[str, Any]] = (pd.DataFrame(), {})
+    if parameters["panels"]:  # once, beside networks that are trained
+        theory = squared_gradients_and_paths(parameters["n_draws"], parameters["theory_seeds"])
+    for panel in parameters["panels"]:
         images = load_data(panel["data"]).train.images[: panel.get("n_train")]
         arrays[f"{label(panel)}|target"] = data_smoothness(images.split(500)).numpy()
-    theory: tuple[pd.DataFrame, dict[str, Any]] = (pd.DataFrame(), {})
-    if panels:  # once, beside networks that are trained
-        theory = squared_gradients_and_paths(p.n_draws, p.theory_seeds)
     rows = pd.concat([rows, by_location, theory[0]], ignore_index=True)
     columns = [*NETWORK, "epochs", "metric", "category", "level", "pair", "tv", "value", "std", "n"]
     rows = pd.concat([rows, *_compared(rows)], ignore_index=True)
     return rows.reindex(columns=[*columns, "status"]), arrays | theory[1]
 
 
-def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what `collect` reads of the tensors of a unit: landscapes in half precision."""
-    half = {name: tensor.half() for name, tensor in tensors.items() if name == "landscape"}
-    return {**tensors, **half}
+def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what is drawn of the tensors of a unit: landscapes in half precision."""
+    return {n: t.half() if n == "landscape" else t for n, t in tensors.items()}
 
 
-def as_floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors in single precision."""
-    return {name: tensor.float() for name, tensor in tensors.items()}
-
-
-def _by_location(rows: pd.DataFrame, store: Reader) -> pd.DataFrame:
+def _by_location(rows: pd.DataFrame, arrays: Mapping[str, Any]) -> pd.DataFrame:
     """Return rows of the accuracy at the edge and in the middle of the shifts."""
     found = []
     for row in rows[rows["metric"] == "accuracy_by_location"].to_dict("records"):
-        if tensors := store.read_tensors(row["key"]):
-            accuracy, n = tensors["accuracy"], len(tensors["accuracy"])
-            edge = torch.ones(n, n, dtype=torch.bool)
+        accuracy = arrays.get(f"{row['data']}|{row['model']}|{row['seed']}|accuracy")
+        if accuracy is not None:
+            edge = np.ones(accuracy.shape, bool)
             edge[1:-1, 1:-1] = False
-            values = {"accuracy_at_edge": float(accuracy[edge].mean())}
-            values["accuracy_in_the_middle"] = middle = float(accuracy[n // 2, n // 2])
-            values["lost_at_edge"] = middle - values["accuracy_at_edge"]
+            half, values = len(accuracy) // 2, {"accuracy_at_edge": float(accuracy[edge].mean())}
+            values["accuracy_in_the_middle"] = float(accuracy[half, half])
+            values["lost_at_edge"] = values["accuracy_in_the_middle"] - values["accuracy_at_edge"]
             same = {name: row[name] for name in [*NETWORK, "pair"]}
             same |= {"n": 1, "status": "done", "epochs": 0}
             found += [same | {"metric": m, "value": value} for m, value in values.items()]

@@ -7,22 +7,15 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from suite.errors import expected, unknown
-from suite.papers.design import Item, Plan, measurement, panels_of, settings_of
+from suite.methods import SIDE_BY_SIDE, scheduled
+from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of, settings_of
 from suite.papers.names import NAMES
-from suite.store import Reader
-from suite.training import penalties
 from suite.units import Training, Values
 
 Settings = dict[str, Any]
 
-METHODS: dict[str, str] = NAMES["side_by_side"]["methods"]
-# Methods whose strength is that of one penalty; any other penalty is a method of its own name.
-PENALTIES: dict[str, str] = NAMES["side_by_side"]["penalties"]
-_OTHERS = penalties.PENALTIES.keys() - METHODS.keys() - {*PENALTIES.values()}
-PENALTIES |= {name: name for name in sorted(_OTHERS)}
-METHODS |= {name: name.replace("_", " ") for name in sorted(_OTHERS)}
-CURE_RADIUS = 1.5  # in the last epoch; it rises from the first on
-PGD_STEPS = 3
+METHODS = {method.name: method for method in SIDE_BY_SIDE}
+TITLES = {name: method.title for name, method in METHODS.items()}
 # Clean accuracy that a method may cost, on the images that strengths are chosen on.
 MOST_LOST = 0.01
 ROUNDING = 1e-9
@@ -35,7 +28,6 @@ SMALLEST = {name: each["smallest"] for name, each in MEASURES.items() if "smalle
 SMALLEST |= {"entropy": math.log(FACTOR)}
 # Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
 ASKED_FOR = {name for name, each in MEASURES.items() if each.get("asked_for")}
-COLUMNS = ["data", "network", "seed", "value", "std", "n", "status"]
 # Keys of a panel that are not fields of a training: `warm_up` of every penalty, `measured`, whether
 # networks that choose strengths get more than their accuracy, `only`, the measures that are taken.
 OF_CHAPTER = (
@@ -44,8 +36,6 @@ OF_CHAPTER = (
 REQUIRED = "data network epochs learning_rate strengths chosen epsilon shift".split()
 OF_PANEL = dict.fromkeys([*OF_CHAPTER.split(), *REQUIRED[4:], "top_gap", "n_shifted", "n_targets"])
 OF_PANEL |= {"warm_up": 0, "measured": True, "only": None}
-# The units are networks: values of single images are summed up before anything is read.
-READS_IMAGES = False
 
 
 class Measure(NamedTuple):
@@ -101,7 +91,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key that is not known or is missing, a method that is not known or is chosen
             at a strength that is not among its own, or two panels of one data set.
     """
-    found = panels_of(parameters, OF_PANEL, REQUIRED)
+    found = panels_of(parameters, OF_PANEL, REQUIRED, alone=True)
     for p in found:
         for method in [*p.strengths, *p.chosen]:
             if method not in METHODS or method == "none":
@@ -114,7 +104,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
 
 
 def is_fine_tuned(p: SimpleNamespace) -> bool:
-    """Say whether the networks of a panel are fine-tuned: trained as they evaluate."""
+    """Whether the networks of a panel are fine-tuned: trained as they evaluate."""
     return bool(getattr(p, "fixed_statistics", False))
 
 
@@ -134,48 +124,28 @@ def networks(p: SimpleNamespace) -> list[Network]:
 
 
 def training(p: SimpleNamespace, network: Network) -> Training:
-    """Return the training of a network.
-
-    A strength is that of the penalty; for SoftPlus one over the sharpness β, for noise its standard
-    deviation, and for PGD training the radius, with three steps of half of it.
-    """
-    method, strength = network.method, network.strength
-    fields = {"network_options": {}, **p.fields}
-    if method in ("top_gap", "softplus"):
-        changed = p.top_gap if method == "top_gap" else {"softplus": 1 / strength}
-        fields["network_options"] = fields["network_options"] | changed
-    if method == "noise":
-        fields["input_noise"] = strength
-    terms: Settings = {}
-    if method in PENALTIES:
-        terms = {PENALTIES[method]: {"strength": strength}}
-        terms[PENALTIES[method]] |= {"radius": cure_radii(p.epochs)} if method == "cure" else {}
-        terms[PENALTIES[method]] |= {"warm_up": p.warm_up} if p.warm_up else {}
-    if method == "adversarial":
-        attack = {"epsilon": strength, "step_size": strength / 2, "n_steps": PGD_STEPS}
-        terms = {"adversarial": {"strength": 0.5, "random_start": True} | attack}
-    return Training(**fields, penalties=terms, seed=network.seed)
-
-
-def cure_radii(epochs: int) -> list[float]:
-    """Return the radius of CURE in each epoch, which rises by equal steps."""
-    return [round(CURE_RADIUS * (epoch + 1) / epochs, 6) for epoch in range(epochs)]
+    """Return the training of a network; with Top-GAP it has the options of `top_gap`, too."""
+    fields = METHODS[network.method].apply(p.fields, network.strength)
+    if network.method == "top_gap":
+        fields["network_options"] = fields.get("network_options", {}) | p.top_gap
+    return Training(**scheduled(fields, warm_up=p.warm_up), seed=network.seed)
 
 
 def plan(parameters: Values) -> Plan:
-    """Return the units of the chapter; maps are drawn of its first panel, never of photographs."""
+    """Return the units of the chapter; maps are drawn of its first panel."""
     measured, drawn, trained = Plan(), Plan(), Plan()
     for number, p in enumerate(panels(parameters)):
-        wanted = measures(p)
-        choice = wanted["accuracy"]._replace(settings={"half": 0})
+        every = [
+            Wanted({"metric": name, "turned": m.turned}, m.metric, m.settings)
+            for name, m in measures(p).items()
+        ]
+        choice = Wanted({"metric": "choice", "turned": False}, "accuracy", {"half": 0})
         for network in networks(p):
             unit = training(p, network)
             trained.append(Item(unit))
-            taken = wanted if network.chosen or p.measured else {"accuracy": wanted["accuracy"]}
-            common = {n: v for n, v in network._asdict().items() if n != "seed"}
-            for name, measure in {"choice": choice, **taken}.items():
-                labels = common | {"metric": name, "turned": measure.turned}
-                measured.append(Item(measurement(unit, measure.metric, **measure.settings), labels))
+            taken = every if network.chosen or p.measured else every[:1]
+            labels = {n: v for n, v in network._asdict().items() if n != "seed"}
+            measured += grid([(unit, labels)], [choice, *taken])
             if number == 0 and network.chosen and network.seed == p.seeds[0]:
                 settings = {"saliency": "logit_gradient", "n_images": p.n_maps}
                 maps = measurement(unit, "saliency_maps", **settings)
@@ -183,14 +153,12 @@ def plan(parameters: Values) -> Plan:
     return Plan([*measured, *drawn, *trained])
 
 
-def collect(
-    parameters: Values, computed: pd.DataFrame, store: Reader
+def derive(
+    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and measure, and images and maps."""
-    planned = plan(parameters)
-    rows = planned.rows(computed, COLUMNS)
-    rows["value"] = rows["value"].where(~rows["turned"], -rows["value"])
-    return rows.drop(columns="turned"), planned.arrays(computed, store)
+    value = rows["value"].where(~rows["turned"].astype(bool), -rows["value"])
+    return rows.assign(value=value).drop(columns="turned"), arrays
 
 
 def matters(measure: str, base: float, mean: float) -> bool:

@@ -16,7 +16,7 @@ from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
 from suite.papers import side_by_side as paper
 from suite.papers.names import NAMES
-from suite.papers.side_by_side import METHODS, Measure, lost, strongest_allowed
+from suite.papers.side_by_side import METHODS, TITLES, Measure, lost, strongest_allowed
 from suite.units import Values
 
 OWN: dict[str, Any] = NAMES["side_by_side"]
@@ -25,7 +25,7 @@ ENDS = ["difference", "low", "high"]
 CELL = "measure method strength base mean difference low high n p p_holm deviations".split()
 CELL += ["matters", "stands"]
 WITHIN, DRAWS = 0.05, 1000  # of clean accuracy, for settings whose ranks are compared
-SHORT = {name: title for name, title in METHODS.items() if name != "none"} | OWN["short"]
+SHORT = {name: each.short or each.title for name, each in METHODS.items() if name != "none"}
 
 
 class Panel(NamedTuple):
@@ -163,7 +163,7 @@ def _offer(row: Mapping[Any, Any], steps: Mapping[str, float], unit: str = "") -
     base, mean = (f"{factor * row[name]:{digits}}{sign}" for name in ("base", "mean"))
     time = f"; a step takes {steps[row['method']]:.1f} plain ones" if row["method"] in steps else ""
     return {
-        "take": f"{METHODS[row['method']]}, strength {row['strength']:.3g}",
+        "take": f"{TITLES[row['method']]}, strength {row['strength']:.3g}",
         "gain": f"{interval_text(gain, f'+{digits}')}{unit} ({base} → {mean})",
         "cost": f"{interval_text(row['paid'], '+.1f')} points of accuracy{time}",
     }
@@ -190,11 +190,7 @@ def _answer(
     best = found.iloc[0].to_dict()
     method, offer = best["method"], _offer(best, panel.steps, want["unit"])
     about = f": {OWN['about'][method]}" if method in OWN["about"] else ""
-    row |= {
-        "Take": f"<b>{METHODS[method]}</b>{about}",
-        "Gain": offer["gain"],
-        "Cost": offer["cost"],
-    }
+    row |= {"Take": f"<b>{TITLES[method]}</b>{about}", "Gain": offer["gain"], "Cost": offer["cost"]}
     on = f"{panel.on}, {best['n']} networks"
     if method != want["expects"]:
         sure = badge("another method", on) + f" than expected, {SHORT[want['expects']]}"
@@ -302,7 +298,7 @@ def choice(rows: pd.DataFrame) -> pd.DataFrame:
         of_method = losses.loc[[method]]
         pairs = of_method.to_numpy(float)
         costs = [f"{s:.3g}: " + ("diverged" if c != c else f"{100 * c:+.1f}") for s, c in pairs]
-        row = {"method": METHODS[method], "strength: points of accuracy lost": "; ".join(costs)}
+        row = {"method": TITLES[method], "strength: points of accuracy lost": "; ".join(costs)}
         end = " (the strongest tried)" if allowed.get(method) == of_method["strength"].max() else ""
         row["strongest allowed"] = f"{allowed[method]:.3g}{end}" if method in allowed else "none"
         row["by the other half"] = f"{elsewhere[method]:.3g}" if method in elsewhere else "none"

@@ -5,16 +5,17 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pandas as pd
+import torch
 from torch import Tensor
 
+from suite.methods import TOP_GAP, penalty
 from suite.networks.pretrained import PRETRAINED
-from suite.papers.design import Item, Plan, measurement, panels_of
-from suite.papers.names import NAMES
-from suite.store import Reader
+from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
 from suite.training.folds import data_of
 from suite.units import Training, Values, identity
 
-TITLES: dict[str, str] = NAMES["top_gap"]["titles"]
+METHODS = {method.name: method for method in TOP_GAP}
+TITLES = {name: method.title for name, method in METHODS.items()}
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
@@ -23,9 +24,6 @@ FIELDS_OF = [*VARIANTS, "last", "all"]  # whose receptive fields are measured
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
 # AutoAttack's authors doubt an evaluation in which Square, the last part, still finds something.
 WITHOUT_SQUARE = ["apgd-ce", "apgd-t", "fab-t"]
-# The units are networks: values of single images are summed up before anything is read.
-READS_IMAGES = False
-RESULT = "data network epochs seed value std n undefined status seconds key".split()
 # Keys of a panel that are not fields of a training.
 OF_PANEL = dict.fromkeys(
     "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
@@ -37,11 +35,9 @@ OF_PANEL = dict.fromkeys(
 # What rows are selected by, where a measurement says nothing else.
 NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
 LABELLED = ("counts", "scale", "steps")  # settings of attacks that are labels
-DEFAULTS = {"metric": "training_loss", "battery": "none", "test": "own", "part": "", **NO_ATTACK}
+DEFAULTS = {"battery": "none", "test": "own", "part": "", **NO_ATTACK}
 
 Settings = dict[str, Any]
-# What rows are selected by, the metric, and its settings.
-Measured = tuple[Settings, str, Settings]
 
 
 class Model(NamedTuple):
@@ -61,7 +57,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key that is not known, no data, or two panels of one data set.
     """
     never = ("network", "network_options", "penalties", "seed")
-    return panels_of(parameters, OF_PANEL, ["data"], never=never)
+    return panels_of(parameters, OF_PANEL, ["data"], never=never, alone=True)
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
@@ -114,35 +110,31 @@ def _seeds(p: SimpleNamespace, variant: str) -> list[int]:
 
 
 def training(p: SimpleNamespace, model: Model) -> Training:
-    """Return the training of a model."""
-    variant = model.variant
-    strength: Settings = {"strength": model.strength}
-    penalties: Settings = {"class_map_l1": strength} if model.strength else {}
-    if variant in ("last", "all"):
-        penalties = {"activation_l1": strength | {"layers": variant}}
-    if "_at" in variant:
-        one = {"step_size": 1.25 * p.epsilon, "n_steps": 1}
-        several = {"step_size": p.epsilon / 4, "n_steps": p.adversarial_steps}
-        steps = one if variant.startswith("fgsm") else several
-        attack = {"strength": 1.0, "epsilon": p.epsilon, "random_start": True} | steps
-        penalties = penalties | {"adversarial": attack}
-    options = {"k": model.k, "fpn": "fpn" in variant, "width": p.fpn_width}
-    options |= {"k_wta": {"k_wta": p.winners}, "flc": {"flc_pooling": True}}.get(variant, {})
+    """Return the training of a model, with all that its variant names."""
+    options = {"k": model.k, "fpn": False, "width": p.fpn_width}
     if p.backbone_name == "resnet":
         options |= {"backbone_options": p.backbone}
     else:
         options |= {"backbone": p.backbone_name}
         if p.backbone_name not in PRETRAINED:
             options |= {"pretrained": p.pretrained}
-    common = {"epochs": p.epochs, "learning_rate": p.learning_rate} | p.fields
+    fields = {"epochs": p.epochs, "learning_rate": p.learning_rate, "network_options": options}
+    fields |= p.fields
     folds = p.validation_folds if model.validated else p.folds
     if folds:
-        common |= {"folds": folds, "fold": model.seed % folds}
-    if model.validated and common.get("n_train"):
-        common["n_train"] -= common["n_train"] // folds
-    return Training(
-        **common, network="top_gap", network_options=options, penalties=penalties, seed=model.seed
-    )
+        fields |= {"folds": folds, "fold": model.seed % folds}
+    if model.validated and fields.get("n_train"):
+        fields["n_train"] -= fields["n_train"] // folds
+    strengths = {"pool": model.k, "k_wta": p.winners}
+    for part in model.variant.split("+"):
+        fields = METHODS[part].apply(fields, strengths.get(part, model.strength))
+    if "_at" in model.variant:
+        one = {"step_size": 1.25 * p.epsilon, "n_steps": 1}
+        several = {"step_size": p.epsilon / 4, "n_steps": p.adversarial_steps}
+        steps = one if model.variant.startswith("fgsm") else several
+        attacked = penalty("adversarial", epsilon=p.epsilon, random_start=True, **steps)
+        fields = attacked(fields, 1.0)
+    return Training(**fields, network="top_gap", seed=model.seed)
 
 
 def rounded(epsilon: float) -> float:
@@ -195,7 +187,7 @@ def _auto(p: SimpleNamespace) -> Iterator[tuple[str, Settings]]:
         yield "auto", auto | {"counts": "correct", "keep_images": False}
 
 
-def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
+def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
     """Yield the attacks on a model: those of the paper and, for some, the battery.
 
     With `n_fgsm` images for FGSM, which Table 7 has alone, PGD attacks what the battery attacks.
@@ -214,40 +206,39 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
     elif model.strength in p.strengths + p.l1_strengths and model.variant in p.attacked:
         rows += _auto(p)
     for part, settings in rows:
-        yield _labels(part, settings), "robust_accuracy", settings
+        yield Wanted(_labels(part, settings), "robust_accuracy", settings)
 
 
 def _labels(battery: str, settings: Settings) -> Settings:
     """Return what the rows of an attack are selected by."""
     given = settings | settings.get("attack_settings", {})
-    labels = {"metric": "robust_accuracy", "battery": battery, "counts": "unchanged", "steps": 1}
+    labels = {"battery": battery, "counts": "unchanged", "steps": 1}
     labels |= {name: given[name] for name in ("attack", *LABELLED) if name in given}
     labels |= {"parts": "+".join(given.get("parts", ())), "epsilon": rounded(given["epsilon"])}
     return labels | ({"attack": "transfer"} if "source" in settings else {})
 
 
-def _measured(p: SimpleNamespace, model: Model) -> Iterator[Measured]:
+def _measured(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
     """Yield what is measured of a model."""
     n = {"n_images": p.n_images}
-    yield {"metric": "accuracy", "test": "validation" if model.validated else "own"}, "accuracy", {}
+    yield Wanted({"test": "validation" if model.validated else "own"}, "accuracy", {})
     if model.validated:
         return
     if p.shifted:
-        yield {"metric": "accuracy", "test": "shifted"}, "accuracy", {"data": p.shifted}
+        yield Wanted({"test": "shifted"}, "accuracy", {"data": p.shifted})
     main = _is_main(p, model)
     if p.n_corrupted and main and model.variant in COMPARED:
         settings = {"level": 1, "n_images": p.n_corrupted}
-        labels = {"metric": "corrupted_accuracy", "test": "corrupted"}
-        yield labels, "corrupted_accuracy", settings
-    yield {"metric": "class_map_sparsity"}, "class_map_sparsity", n
+        yield Wanted({"test": "corrupted"}, "corrupted_accuracy", settings)
+    yield Wanted({}, "class_map_sparsity", n)
     if p.masks:
-        yield {"metric": "mask_iou"}, "mask_iou", n
+        yield Wanted({}, "mask_iou", n)
     if p.masks and p.masks_of_others:
-        yield {"metric": "mask_iou_beyond_others"}, "mask_iou_beyond_others", n
+        yield Wanted({}, "mask_iou_beyond_others", n)
     for part in ("centre", "corner", "distance") if model.variant in FIELDS_OF else ():
-        yield {"metric": "erf_distance", "part": part}, "erf_distance", n | {"part": part}
+        yield Wanted({"part": part}, "erf_distance", n | {"part": part})
     if main and model.variant in p.attacked:
-        yield {"metric": "vanishing_gradients"}, "vanishing_gradients", n
+        yield Wanted({}, "vanishing_gradients", n)
     yield from _attacks(p, model)
 
 
@@ -292,41 +283,30 @@ def plan(parameters: Values) -> Plan:
         for model in models(p):
             common, network = _labels_of(p, model), training(p, model)
             found.append(Item(network, common))
-            for labels, metric, settings in _measured(p, model):
-                found.append(Item(measurement(network, metric, **settings), common | labels))
+            found += grid([(network, common)], _measured(p, model))
     return Plan([*found, *(item for p in every for item in _drawn(p))])
 
 
-def collect(
-    parameters: Values, computed: pd.DataFrame, store: Reader
+def derive(
+    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, and images, class maps and receptive fields."""
-    planned, n = plan(parameters), parameters["n_shown"]
-    rows = planned.rows(computed, RESULT)
-
-    def shown(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {k: t if k == "field" else _uint8(t[:n]) for k, t in tensors.items()}
-
-    # An array is all that is drawn of its unit, so it has the name of that.
-    drawn = planned.arrays(computed, store, shown)
-    arrays = {name.rpartition("|")[0]: array for name, array in drawn.items()}
     for p in panels(parameters):
         test = data_of(training(p, main_model(p, ALL_THREE, p.few_seeds[0]))).test
-        images = test.images[:n]
+        images = test.images[: parameters["n_shown"]]
         if images.shape[1] == 1:  # those in colour are photographs, and never kept
             arrays[f"{p.data}|images"] = images.expand(-1, 3, -1, -1).numpy()
-        arrays[f"{p.data}|labels"] = test.labels[:n].numpy()
+        arrays[f"{p.data}|labels"] = test.labels[: len(images)].numpy()
     return rows.assign(matched=matched(rows)), arrays
 
 
-def kept_tensors(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what `collect` reads of a unit: maps of the images shown, in the 256 values drawn."""
-    n = parameters["n_shown"]
-    return {k: t if k == "field" else (255 * t[:n]).round() / 255 for k, t in tensors.items()}
-
-
-def _uint8(maps: Tensor) -> Tensor:
-    return (255 * maps).round().clamp(0, 255).byte()
+def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what is drawn of the tensors of a unit: maps of the images shown, as uint8."""
+    shown = {n: t if n == "field" else t[: parameters["n_shown"]] for n, t in tensors.items()}
+    return {
+        n: (255 * t).round().clamp(0, 255).byte() if n == "maps" and t.dtype != torch.uint8 else t
+        for n, t in shown.items()
+    }
 
 
 def matched(rows: pd.DataFrame) -> "pd.Series[bool]":

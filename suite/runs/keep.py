@@ -7,6 +7,7 @@ from typing import Any
 
 from suite.errors import UsageError
 from suite.evidence.results import judged, save_tables
+from suite.papers.design import Plan, drawn
 from suite.runs.code import changes, git
 from suite.runs.compute import table
 from suite.runs.execute import fingerprints_of, keys_of
@@ -22,7 +23,6 @@ from suite.store import (
     without_images,
     write_archive,
 )
-from suite.units import Unit
 
 MOST_BYTES = 2_000_000
 
@@ -30,7 +30,7 @@ MOST_BYTES = 2_000_000
 def keep(
     chapter: str,
     parameters: Mapping[str, Any],
-    units: Sequence[Unit],
+    plan: Plan,
     paper: Any,
     *,
     stores: Sequence[Store],
@@ -41,10 +41,9 @@ def keep(
     What the stores lack is taken from results that are kept already: a run may be done in parts.
 
     Args:
-        chapter, parameters, units: of the run, with its profile among the parameters.
-        paper: the module of the chapter; its `kept_tensors`, if it has that, says which part of the
-            tensors of a unit `collect` reads; and if its `READS_IMAGES` is False, it reads no
-            values of single images, and they are not kept.
+        chapter, parameters, plan: of the run, with its profile among the parameters. Where the plan
+            reads no values of single images they are not kept.
+        paper: the module of the chapter; of tensors that are read what its `drawn` returns is kept.
         stores: those that have the units; the first that has one goes.
         folder: of the kept results; default: that of the project.
 
@@ -63,6 +62,7 @@ def keep(
             "first, so that the commit of kept results is the code"
         )
     known = kept.fingerprints
+    units = plan.units()
     keys = keys_of(units, known)
     parts = Layers(*stores, kept)
     records = parts.read_all(dict.fromkeys(keys))
@@ -73,17 +73,19 @@ def keep(
         )
     commits = {r.provenance["commit"] for s in stores for r in s.read_all(keys).values()}
     _check_commits(commits)
-    if not getattr(paper, "READS_IMAGES", True):
+    if not any(item.each for item in plan):
         records = {k: replace(r, values=without_images(r.values)) for k, r in records.items()}
     for key, record in records.items():
         for other, archive in kept.archives.items():
             if other != path and key in archive.records:
                 check_agreement(key, {other: archive.records[key], path: record})
-    rows, arrays = paper.collect(parameters, table(units, keys, records), parts)
-    drawn = parts.drawn
-    if hasattr(paper, "kept_tensors"):
-        drawn = {key: paper.kept_tensors(parameters, part) for key, part in drawn.items()}
-    tensors = {f"{k}/{name}": t for k, part in drawn.items() for name, t in part.items()}
+    rows, arrays = plan.collect(paper, parameters, table(units, keys, records), parts)
+    by_key = dict(zip(keys, units))
+    tensors = {
+        f"{key}/{name}": tensor
+        for key, part in parts.drawn.items()
+        for name, tensor in drawn(paper, parameters, by_key[key], part).items()
+    }
     provenance = provenance_of(chapter, profile, parts, keys, parameters)
     provenance["fingerprints"] = fingerprints_of(units, known)
     write_archive(path, Archive(records, tensors, rows, arrays, provenance))

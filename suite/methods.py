@@ -1,0 +1,186 @@
+"""The methods of the book: what each is called and drawn as, and what it changes in a training.
+
+To compare a method of your own, add a line to the list of the chapter.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+GREY, BLUE, ORANGE, GREEN = "#767676", "#0173b2", "#de8f05", "#029e73"
+RED, PINK, SKY, BROWN, BLACK = "#d55e00", "#cc78bc", "#56b4e9", "#8c5a2b", "#222222"
+PURPLE, OLIVE = "#882255", "#7f7f00"
+
+Fields = dict[str, Any]  # of a `suite.units.Training`, by name
+Change = Callable[[Fields, float], Fields]  # of these, by the strength of a method
+
+
+def unchanged(fields: Fields, strength: float) -> Fields:
+    """Return the fields as they are."""
+    return fields
+
+
+def penalty(name: str, **settings: Any) -> Change:
+    """Add a penalty of `suite.training.penalties`: the strength is its coefficient."""
+
+    def change(fields: Fields, strength: float) -> Fields:
+        terms = fields.get("penalties", {}) | {name: {"strength": strength, **settings}}
+        return fields | {"penalties": terms}
+
+    return change
+
+
+def attack(parts: int, weight: float = 0.5, **settings: Any) -> Change:
+    """Train on attacked images, too: the strength is the radius, a step one of so many parts."""
+
+    def change(fields: Fields, strength: float) -> Fields:
+        sizes = {"epsilon": strength, "step_size": strength / parts}
+        return penalty("adversarial", **sizes, **settings)(fields, weight)
+
+    return change
+
+
+def option(name: str, value: Callable[[float], Any] = float) -> Change:
+    """Set an option of the network, by default to the strength."""
+
+    def change(fields: Fields, strength: float) -> Fields:
+        options = fields.get("network_options", {}) | {name: value(strength)}
+        return fields | {"network_options": options}
+
+    return change
+
+
+def inverse(strength: float) -> float:
+    """Return one over a strength: β of SoftPlus, which is the smoother the smaller β."""
+    return 1 / strength
+
+
+def noise(fields: Fields, strength: float) -> Fields:
+    """Add noise to the images: the strength is its standard deviation."""
+    return fields | {"input_noise": strength}
+
+
+def fixed(**values: Any) -> Change:
+    """Set fields, whatever the strength."""
+    return lambda fields, strength: fields | values
+
+
+def both(first: Change, second: Change) -> Change:
+    """Change a training in two ways."""
+    return lambda fields, strength: second(first(fields, strength), strength)
+
+
+def cure(fields: Fields, strength: float) -> Fields:
+    """Penalise curvature along a radius that rises by equal steps, to 1.5 in the last epoch."""
+    epochs = fields["epochs"]
+    radii = [round(1.5 * (epoch + 1) / epochs, 6) for epoch in range(epochs)]
+    return penalty("cure", radius=radii)(fields, strength)
+
+
+def scheduled(fields: Fields, **when: int | None) -> Fields:
+    """Add `every` or `warm_up`, unless 0 or None, to all penalties but attacks, which act fully."""
+    more = {name: steps for name, steps in when.items() if steps}
+    terms = fields.get("penalties", {}).items()
+    return fields | {"penalties": {n: t if n == "adversarial" else t | more for n, t in terms}}
+
+
+class Method(NamedTuple):
+    """A method: its name in rows and in tables, its colour, what it changes, and a short name."""
+
+    name: str
+    title: str
+    colour: str = ""
+    apply: Change = unchanged
+    short: str = ""
+
+
+balanced = fixed(balance_groups=True)
+group_dro = fixed(balance_groups=True, group_dro=0.01)
+several_steps = {"n_steps": 3, "random_start": True}
+input_gradient, logit_gradient = penalty("input_gradient"), penalty("logit_gradient")
+density, class_map_l1 = penalty("marginal_density"), penalty("class_map_l1")
+stable, naive = (penalty("marginal_density", implementation=n) for n in ("stable", "naive"))
+
+# By chapter, in the order of its tables. A chapter's own method is blue, what it is compared with
+# grey; methods of one colour share no figure, and those without one get what is left.
+SIDE_BY_SIDE = [
+    Method("none", "none", GREY),
+    Method(
+        "input_gradient",
+        "input gradient (double backpropagation)",
+        *(ORANGE, input_gradient, "input gradient"),
+    ),
+    Method(
+        "finite_difference",
+        "input gradient, finite differences",
+        *("", penalty("finite_difference"), "finite differences"),
+    ),
+    Method(
+        "logit_gradient", "gradient of the label's logit", *(GREY, logit_gradient, "label's logit")
+    ),
+    Method("density", "marginal density", BLUE, density),
+    Method("cure", "CURE", RED, cure),
+    Method("target", "landscape target", BLUE, penalty("landscape_target")),
+    Method("curvature", "landscape curvature", RED, penalty("landscape_curvature")),
+    Method("l1", "L1 on class maps", BROWN, class_map_l1),
+    Method("top_gap", "Top-GAP with L1", "", class_map_l1),
+    Method("softplus", "SoftPlus activations", BROWN, option("softplus", inverse), "SoftPlus"),
+    Method("noise", "noise on the images", "", noise, "noise"),
+    Method("adversarial", "PGD training", GREEN, attack(2, **several_steps)),
+]
+MARGINAL_DENSITY = [
+    Method("standard", "standard", GREY),
+    Method("at_fgsm", "adversarial training, FGSM", PURPLE, attack(1)),
+    Method("at_pgd", "adversarial training, PGD", GREEN, attack(3, **several_steps)),
+    Method("softplus", "SoftPlus", BROWN, option("softplus")),
+    Method("hessian", "input Hessian", PINK, penalty("input_hessian", of="logit")),
+    Method("group_dro", "Group DRO", BROWN, group_dro),
+    Method("score_matching", "score matching", SKY, penalty("score_matching", trace="taylor")),
+    Method("input_gradient", "input gradient (logit)", ORANGE, logit_gradient),
+    Method("loss_gradient", "input gradient (loss)", OLIVE, input_gradient),
+    Method("cure", "CURE", RED, penalty("cure", radius=[0.3, 0.6, 0.9, 1.2, 1.5])),
+    Method("density", "density", BLUE, density),
+    Method("density_stable", "density, stable", SKY, stable),
+    Method("density_naive", "density, naive", PINK, naive),
+    Method("group_dro_density", "Group DRO + density", BLACK, both(group_dro, density)),
+]
+BALANCED = "_balanced"  # ends the names of methods whose batches have as many images of each group
+MARGINAL_DENSITY += [
+    Method(f"{m.name}{BALANCED}", f"{m.title}, balanced", "", both(balanced, m.apply))
+    for m in MARGINAL_DENSITY
+    if m.name in ("standard", "input_gradient", "density")
+]
+# What is joined by "+" in a name is applied in turn; the strength of "pool" is the share k.
+TOP_GAP = [
+    Method("none", "unmodified", GREY),
+    Method("pool", "pooling", RED, option("k")),
+    Method("l1", "L1", BROWN, class_map_l1),
+    Method("l1+pool", "pooling with L1", BLACK),
+    Method("fpn", "pyramid", PINK, option("fpn", lambda strength: True)),
+    Method("fpn+pool", "pyramid with pooling", SKY),
+    Method("fpn+l1", "pyramid with L1", ORANGE),
+    Method("fpn+l1+pool", "Top-GAP", BLUE),
+    Method("k_wta", "k-WTA", SKY, option("k_wta")),
+    Method("flc", "FLC pooling", BLACK, option("flc_pooling", lambda strength: True)),
+    Method("fgsm_at", "FGSM training", PURPLE),
+    Method("pgd_at", "PGD training", GREEN),
+    Method("pgd_at+fpn+l1+pool", "PGD training with Top-GAP", PINK),
+    Method("fgsm_at+fpn+l1+pool", "FGSM training with Top-GAP", SKY),
+    Method("last", "L1 on the last activations", BROWN, penalty("activation_l1", layers="last")),
+    Method("all", "L1 on all activations", PINK, penalty("activation_l1", layers="all")),
+]
+# Ways to explain a network, which change nothing in its training.
+SALIENCIES = [
+    Method("logit_gradient", "gradient", GREY),
+    Method("smooth_grad", "SmoothGrad", GREEN),
+    Method("path_gradients", "integrated\ngradients"),
+    Method("loss_gradient", "CAFO,\nλ₁ = 0"),
+    Method("caso_dense", "CASO,\nλ₁ = 0", PINK),
+    Method("clipped_logit_gradient", "clipped\ngradient"),
+    Method("clipped_loss_gradient", "clipped loss\ngradient"),
+    Method("cafo", "CAFO", ORANGE),
+    Method("caso", "CASO", BLUE),
+    Method("smooth_cafo", "smooth\nCAFO", BROWN),
+    Method("smooth_caso", "smooth\nCASO", SKY),
+    Method("random", "random"),
+]
+METHODS = [*SIDE_BY_SIDE, *MARGINAL_DENSITY, *TOP_GAP, *SALIENCIES]

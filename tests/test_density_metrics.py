@@ -153,17 +153,14 @@ class Shifted(nn.Module):
 
 class TestDensity:
     @pytest.mark.parametrize("chunk", [1, 2**20])
-    def test_change_agrees_with_its_formulas(self, chunk, monkeypatch):
+    def test_change_agrees_with_its_formula(self, chunk, monkeypatch):
         monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk)
         model, images = linear_network(16), random_images(3, 1, 4, 4)
         found = density_change(model, images, generator=generator(5), noise_std=0.3, n_samples=4)
         weight = model[1].weight.detach()
         changes = [weight @ noise.flatten() for noise in noises(4, 0.3)]
         published = sum(change.exp().sum() for change in changes) / 4
-        torch.testing.assert_close(found.published, published.expand(3))
-        here = model(images).detach()
-        ratios = [((here + c).exp().sum(1) / here.exp().sum(1)).log().abs() for c in changes]
-        torch.testing.assert_close(found.log_density, sum(ratios) / 4)
+        torch.testing.assert_close(found, published.expand(3))
 
     def test_gradients_of_a_linear_network(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)

@@ -18,15 +18,14 @@ closed_form_error: first=0 n_images seed=0 step=1
 corrupted_accuracy: category=None level n_images=None
 corruption_robustness: beside=None category level n_images=None
 cross_entropy: n_images=None
-density_change: n_images n_samples=1 noise_std published=True seed=0
+density_change: n_images n_samples=1 noise_std seed=0
 density_gradient: n_images part='whole'
 effective_receptive_field: location n_images
 entropy: n_images saliency
 erf_distance: n_images part='distance'
 exact_share: first=0 n_images step=1
 faithfulness_estimate: n_images patch=1 saliency score='probability'
-feature_leakage: alone=False n_images other=False relative=False \
-saliency='integrated_gradients' shift=None
+feature_leakage: alone=False n_images other=False relative=False shift=None
 first_and_second_order: n_images
 flatness: block=4 n_draws=None n_images=None of='network' part
 gradient_change: n_images n_samples=1 noise_std relative=True seed=0
@@ -44,7 +43,7 @@ mask_iou_beyond_others: n_images
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
 on_object: first=0 n_images saliencies scene step=1
 ood_auroc: data n_images=None score='log_density'
-pixel_perturbation: centred=False n_images n_steps over='image' saliency='smooth_grad'
+pixel_perturbation: n_images n_steps over='image' saliency='smooth_grad'
 robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
 keep_images=True n_images scale=1.0 seed=0 source=None
 saliency_maps: data=None n_images saliency

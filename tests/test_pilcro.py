@@ -296,7 +296,7 @@ class TestWhatThePageSaysWithoutAVerdict:
 def test_paper_profile():
     p = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "paper", {}))
     plan = pilcro.plan(p)
-    rows = plan.labels().assign(seed=[training_of(unit).seed for unit in plan.units()])
+    rows = pd.DataFrame([{**item.labels, "seed": training_of(item.unit).seed} for item in plan])
     assert set(rows["kind"]) == {"full", "early"}  # equation 9 as printed is not trained
     counts = rows.groupby(["data", "model"])["seed"].nunique()
     assert counts.min() == 3

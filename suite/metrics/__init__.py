@@ -19,7 +19,6 @@ from suite.metrics.curves import (
     pixel_perturbation,
 )
 from suite.metrics.density import (
-    DensityChange,
     DensityGradients,
     LogitGradients,
     density_change,

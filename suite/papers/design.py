@@ -154,7 +154,7 @@ def images(item: Item, key: str, store: Any) -> pd.DataFrame:
         elif tensor.ndim == 2 and len(tensor) == len(values) and tensor.shape[1] <= 20:
             columns |= {f"{part}_{n}": v.numpy() for n, v in zip(kinds, tensor.unbind(1))}
     of = {"data": unit.training.data, "network": unit.training.network, "metric": unit.metric}
-    return pd.DataFrame(columns).assign(**of, **settings, **(item.labels or {}))
+    return pd.DataFrame(columns).assign(**{**of, **settings, **(item.labels or {})})
 
 
 def measurement(network: Network, metric: str, **settings: Any) -> Measurement:

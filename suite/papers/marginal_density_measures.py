@@ -35,7 +35,6 @@ def feature_leakage(
     *,
     n_images: int,
     relative: bool = False,
-    saliency: str = "integrated_gradients",
     shift: str | None = None,
     alone: bool = False,
     other: bool = False,
@@ -51,7 +50,7 @@ def feature_leakage(
     masks = null_block_masks(subject.data.test)[:n_images].to(images.device)
     images = images * masks if alone else images
     labels = (labels + 1) % len(subject.data.classes) if other else labels
-    maps = metrics.saliency_maps(network, saliency)(images, labels)
+    maps = metrics.saliency_maps(network, "integrated_gradients")(images, labels)
     leakage = metrics.feature_leakage(maps, masks)
     return Result(leakage.relative if relative else leakage.absolute)
 
@@ -64,15 +63,8 @@ def _perturbation(
     *,
     n_steps: int,
     over: Literal["image", "mean"] = "image",
-    centred: bool = False,
 ) -> Tensor:
-    """See `suite.metrics.pixel_perturbation`.
-
-    `centred` takes logits less their mean, and maps of these: no shift of all logits moves either.
-    """
-    if centred:
-        model = nn.Sequential(model, SHIFTS["centred"]).eval()
-        maps = metrics.saliency_maps(model, "smooth_grad")(images, class_index)
+    """See `suite.metrics.pixel_perturbation`, of the sizes of maps."""
     return metrics.pixel_perturbation(
         maps.abs(), model, images, class_index, n_steps=n_steps, over=over
     )
@@ -105,10 +97,6 @@ def _logit_gradient(
     part: Literal["label", "others", "cosine", "probability"] = "label",
 ) -> Result:
     return Result(getattr(values, part), values._asdict() if part == "cosine" else {})
-
-
-def _density_change(values: metrics.DensityChange, *, published: bool = True) -> Result:
-    return Result(values.published if published else values.log_density)
 
 
 def _density_gradient(
@@ -249,7 +237,7 @@ def activation_ascent(
 
 
 METRICS: dict[str, Callable[..., Result]] = {
-    "density_change": of_subject(metrics.density_change, _density_change),
+    "density_change": of_subject(metrics.density_change),
     "density_gradient": of_subject(metrics.density_gradients, _density_gradient),
     "gradient_change": of_subject(metrics.gradient_change),
     "insertion_auc": of_subject(_insertion_curve, area),

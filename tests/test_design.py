@@ -1,0 +1,102 @@
+"""The plan of a chapter: rows are merged by unit, and no photograph is kept."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+
+from suite.errors import UsageError
+from suite.papers.design import Item, Plan, Wanted, drawn, grid, measurement, panels_of
+from suite.units import Pretrained
+
+NETWORKS = [Pretrained(data=data, network="n") for data in ("mnist", "cifar10")]
+ONE, TWO = (measurement(network, "accuracy") for network in NETWORKS)
+
+
+class Maps:
+    """A store in which the tensors of a unit are its key."""
+
+    def read_tensors(self, key):
+        return None if key == "9" else {"maps": torch.full((2,), float(key))}
+
+
+def computed(keys):
+    rows = [{"data": "d", "metric": "accuracy", "value": float(k), "key": k} for k in keys]
+    return pd.DataFrame(rows)
+
+
+class TestPlan:
+    PLAN = Plan(
+        [
+            Item(TWO, {"label": "b"}, keep="mean"),
+            Item(ONE, {"label": "a"}, keep="mean"),
+            Item(TWO, {"label": "c", "metric": "other"}),
+            Item(ONE, keep="one"),
+        ]
+    )
+
+    def test_units_are_named_once(self):
+        assert self.PLAN.units() == [TWO, ONE]
+
+    def test_rows_are_merged_by_unit(self):
+        rows, _ = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
+        assert rows["label"].tolist() == ["b", "a", "c"]
+        assert rows["value"].tolist() == [1.0, 2.0, 1.0]
+        assert rows["data"].tolist() == ["d"] * 3
+
+    def test_arrays_of_one_name_are_averaged(self):
+        _, arrays = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
+        assert {name: array.tolist() for name, array in arrays.items()} == {
+            "mean": [1.5, 1.5],
+            "one": [2.0, 2.0],
+        }
+
+    def test_another_number_of_rows_is_an_error(self):
+        with pytest.raises(ValueError, match="Length mismatch"):
+            self.PLAN.collect(SimpleNamespace(), {}, computed("123"), Maps())
+
+    def test_chapters_derive_rows(self):
+        paper = SimpleNamespace(derive=lambda p, rows, arrays: (rows.assign(p=p["p"]), {}))
+        rows, arrays = self.PLAN.collect(paper, {"p": 7}, computed("12"), Maps())
+        assert rows["p"].tolist() == [7] * 3
+        assert arrays == {}
+
+
+class TestDrawn:
+    GREY, COLOUR = torch.ones(2, 1, 4, 4), torch.ones(2, 3, 4, 4)
+
+    @pytest.mark.parametrize(
+        ("data", "images", "kept"),
+        [
+            ("mnist", GREY, True),
+            ("cifar10", COLOUR, False),
+            ("cifar10", COLOUR[0], False),
+            ("imagefolder:mine", COLOUR, True),
+            ("texturedmnist", COLOUR, True),
+        ],
+    )
+    def test_photographs_are_left_out(self, data, images, kept):
+        unit = measurement(Pretrained(data=data, network="n"), "saliency_maps")
+        shown = drawn(SimpleNamespace(), {}, unit, {"images": images, "maps": images})
+        assert set(shown) == {"maps"} | ({"images"} if kept else set())
+
+    def test_images_that_a_network_made_are_kept(self):
+        unit = measurement(NETWORKS[1], "activation_ascent")
+        assert drawn(SimpleNamespace(), {}, unit, {"images": self.COLOUR})
+
+
+def test_a_grid_has_all_that_is_wanted_of_each_network():
+    wanted = [Wanted({}, "accuracy", {}), Wanted({"half": 1}, "accuracy", {"half": 1})]
+    items = [*grid([(network, {"on": network.data}) for network in NETWORKS], wanted)]
+    assert [item.unit for item in items[::2]] == [ONE, TWO]
+    assert [item.labels for item in items[:2]] == [{"on": "mnist"}, {"on": "mnist", "half": 1}]
+
+
+def test_panels_have_their_own_parameters_first():
+    panel = {"data": "mnist", "network": "mlp", "epochs": 2, "n": 5}
+    (p,) = panels_of({"panels": [panel], "n": 3, "m": 4}, {"n": None, "k": 1})
+    assert (p.n, p.m, p.k) == (5, 4, 1)
+    assert p.fields == {"data": "mnist", "network": "mlp", "epochs": 2}
+    with pytest.raises(UsageError, match="panels: expected one for a data set"):
+        panels_of({"panels": [panel, panel]}, {"n": None}, alone=True)

@@ -12,6 +12,7 @@ from suite.networks import BasicBlock
 from suite.papers.initialisation import (
     convolutions,
     gradient_importance,
+    rectified_variance,
     resampling_importance,
     small_resnet,
     squared_gradients_and_paths,
@@ -179,6 +180,14 @@ class TestLemma1:
 
         assert float(resampling_importance(function, images)) == 0
         assert float(gradient_importance(function, images)) == 4
+
+
+def test_rectified_variance_is_that_of_samples():
+    values = 1.5 * randn(400_000)
+    assert float(values.relu().var()) == pytest.approx(rectified_variance(2.25), rel=0.01)
+    half_normal = 1 - 2 / math.pi  # variance of the truncated normal distribution
+    printed = half_normal / 2 - (math.sqrt(2 / math.pi) / 2) ** 2
+    assert rectified_variance(1.0) / printed == pytest.approx(15.1, rel=0.01)
 
 
 def normalised(channels, std=1.0, gamma=1.5):

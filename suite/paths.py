@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
 from suite.errors import UsageError, expected
 
@@ -85,8 +86,12 @@ _PLAIN = {
 }
 
 
-class _Strict(yaml.SafeLoader):
+class _Strict(Composer, yaml.CSafeLoader):
     """YAML without its traps: each name once, numbers and words that are what they look like."""
+
+    def __init__(self, text: str) -> None:
+        yaml.CSafeLoader.__init__(self, text)
+        Composer.__init__(self)
 
     def compose_scalar_node(self, anchor: Any) -> Any:
         node = super().compose_scalar_node(anchor)

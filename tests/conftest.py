@@ -45,7 +45,7 @@ def _each_p_value_once() -> Iterator[None]:
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("suite.evidence.rules.permutation_p", remember)
+        patch.setattr("suite.evidence.statistics.permutation_p", remember)
         yield
 
 

@@ -43,7 +43,7 @@ class TestYaml:
             ("a: 1:30.5\n", 1, "expected a finite decimal number"),
             ("a: .nan\n", 1, "expected a finite decimal number"),
             ("a: -.inf\n", 1, "expected a finite decimal number"),
-            ("a: 1\n\tb: 2\n", 2, "cannot start any token"),
+            ("a: 1\n\tb: 2\n", 2, "found a tab character that violates indentation"),
             ("a: [1\n", 2, "expected ',' or ']'"),
             ("a: 1\n---\nb: 2\n", 2, "but found another document"),
             ("a: !!python/object:os.system x\n", 1, "could not determine a constructor"),

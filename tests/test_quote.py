@@ -1,6 +1,7 @@
 """Values that prose takes, and sentences that know the verdict they were written for."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -37,14 +38,14 @@ class TestValue:
 
     def test_json_round_trip(self):
         values = {"a": GAIN, "b": Value()}
-        read = {name: quote.from_json(entry) for name, entry in encoded(values).items()}
+        read = {name: Value(**entry) for name, entry in encoded(values).items()}
         assert read["a"] == GAIN
         assert not read["b"]
         assert np.isnan(read["b"].low)
 
 
 def encoded(values):
-    return json.loads(json.dumps(quote.to_json(values)))
+    return json.loads(json.dumps({name: asdict(value) for name, value in values.items()}))
 
 
 class TestSentence:

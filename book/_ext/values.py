@@ -15,7 +15,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
 from suite.evidence.html import badge
-from suite.evidence.quote import from_json
+from suite.evidence.quote import Value
 
 logger = logging.getLogger(__name__)
 FILE = Path("executed", "values.json")
@@ -35,7 +35,7 @@ class ValueRole(SphinxRole):
                 "unknown value %r; near it: %s", key, near or "none", location=self.get_location()
             )
             return [nodes.inline(self.text, self.text)], []
-        value = from_json(values[key])
+        value = Value(**values[key])
         if form == "badge":
             return [nodes.raw("", badge(value.word, value.scale), format="html")], []
         text = format(value, form)

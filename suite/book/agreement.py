@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -15,9 +16,12 @@ from suite.store import Archive, Kept, Store
 
 N_LARGEST = 20
 PICTURE = "agreement.png"
+VERDICTS = ["chapter", "claim", "on", "verdict_kept", "verdict_here"]
+DIFFERENCES = ["chapter", "metric", "of", "kept", "here", "agreement"]
 
 
-class Compared(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Compared:
     """A chapter and profile: its kept archive, and what was computed here.
 
     Args:
@@ -71,76 +75,43 @@ def contents(
     """
     if not parts:
         return {"chapters": [], "minutes": f"{seconds / 60:.0f}"}
-    counts = {part.chapter: agreement.counts(part.values) for part in parts}
-    rows = [
-        [_title(part, names), len(part.values), *counts[part.chapter].values(), len(part.changed)]
-        for part in parts
-    ]
-    whole = agreement.total(counts.values())
+    shown = {p: names[p.chapter] + f" ({p.profile})" * (p.profile != "laptop") for p in parts}
+    values = pd.concat([p.values.assign(chapter=title) for p, title in shown.items()])
+    changed = pd.concat([p.changed.assign(chapter=title) for p, title in shown.items()])
+    counts = agreement.counts(values)
+    listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    agree = sum(counts[kind] for kind in agreement.KINDS[:3])
+    on = changed["data"].map(name_of) + ", " + changed["network"].map(name_of)
+    verdicts = changed.assign(claim=changed["claim"].str.replace("-", " "), on=on)
+    largest = agreement.largest(values, N_LARGEST)
+    texts = {name: largest[name].map("{:.5g}".format) for name in ("kept", "here")}
+    largest = largest.assign(metric=largest["metric"].str.replace("_", " "), **texts)
     return {
         "chapters": parts,
-        "summary": _summary(whole, sum(len(part.changed) for part in parts)),
+        "agree": f"{agree:,} of {len(values):,} values",
+        "share": f"{agree / len(values):.1%}",
+        "listed": listed,
         "rounding": agreement.ROUNDING,
         "spreads": f"{agreement.SPREADS:g}",
         "header": ["chapter", "compared", *agreement.KINDS, "verdicts changed"],
-        "rows": rows,
-        "picture": _draw(parts, names, folder / PICTURE),
-        "alt": f"Kept values against those of this machine: {_listed(whole)}",
-        "verdicts": [row for part in parts for row in _changed(part, names)],
+        "rows": [
+            [title, len(p.values), *agreement.counts(p.values).values(), len(p.changed)]
+            for p, title in shown.items()
+        ],
+        "picture": _draw(values, folder / PICTURE),
+        "verdicts": verdicts[VERDICTS].to_numpy().tolist(),
         "n_verdicts": sum(part.n_verdicts for part in parts),
-        "differences": _largest(parts, names),
+        "differences": largest[DIFFERENCES].to_numpy().tolist(),
         "machines": [
-            [_title(part, names), machine(part.archive.provenance), machine(part.here)]
-            for part in parts
+            [title, machine(p.archive.provenance), machine(p.here)] for p, title in shown.items()
         ],
     }
 
 
-def _title(part: Compared, names: Mapping[str, str]) -> str:
-    return names[part.chapter] + ("" if part.profile == "laptop" else f" ({part.profile})")
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-
-
-def _summary(counts: Mapping[str, int], changed: int) -> str:
-    n = sum(counts.values())
-    agree = sum(counts[kind] for kind in agreement.KINDS[:3])
-    verdicts = {0: "every verdict is the same", 1: "one verdict differs"}.get(
-        changed, f"{changed} verdicts differ"
-    )
-    return (
-        f"**{agree:,} of {n:,} values agree with the kept ones ({agree / n:.1%}), and "
-        f"{verdicts}**: {_listed(counts)}."
-    )
-
-
-def _changed(part: Compared, names: Mapping[str, str]) -> list[list[str]]:
-    rows = part.changed.assign(
-        chapter=_title(part, names),
-        claim=part.changed["claim"].str.replace("-", " "),
-        on=part.changed["data"].map(name_of) + ", " + part.changed["network"].map(name_of),
-    )
-    return rows[["chapter", "claim", "on", "verdict_kept", "verdict_here"]].to_numpy().tolist()
-
-
-def _largest(parts: list[Compared], names: Mapping[str, str]) -> list[list[str]]:
-    each = [part.values.assign(chapter=_title(part, names)) for part in parts]
-    rows = agreement.largest(pd.concat(each, ignore_index=True), N_LARGEST)
-    rows = rows.assign(
-        metric=rows["metric"].str.replace("_", " "),
-        kept=rows["kept"].map("{:.5g}".format),
-        here=rows["here"].map("{:.5g}".format),
-    )
-    return rows[["chapter", "metric", "of", "kept", "here", "agreement"]].to_numpy().tolist()
-
-
-def _draw(parts: list[Compared], names: Mapping[str, str], file: Path) -> str:
+def _draw(values: pd.DataFrame, file: Path) -> str:
     from suite import plots
 
     plots.set_style()
-    each = [part.values.assign(panel=_title(part, names)) for part in parts]
-    figure = plots.kept_against_here(pd.concat(each, ignore_index=True), agreement.KINDS)
-    figure.savefig(file, dpi=150)
+    panels = values.rename(columns={"chapter": "panel"}).reset_index(drop=True)
+    plots.kept_against_here(panels, agreement.KINDS).savefig(file, dpi=150)
     return file.name

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from suite.errors import UsageError
 from suite.evidence import headlines
 from suite.evidence.answers import values_of
 from suite.evidence.claims import TIERS, load_claims
-from suite.evidence.quote import to_json
 from suite.evidence.render import markdown_table, render, tier_name, words
 from suite.evidence.report import all_verdicts, best_profile, with_claims
 from suite.evidence.results import load_results, save_tables
@@ -58,7 +58,7 @@ def values(verdicts: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for chapter in with_evidence():
         named = values_of(chapter, verdicts[verdicts["chapter"] == chapter])
-        entries = to_json({f"{chapter}:{name}": value for name, value in named.items()})
+        entries = {f"{chapter}:{name}": asdict(value) for name, value in named.items()}
         if twice := found.keys() & entries.keys():
             raise UsageError(f"values: expected one value a name, got two of {sorted(twice)}")
         found |= entries
@@ -116,7 +116,7 @@ def judge_kept(readme: Path) -> list[Path]:
     """
     files = []
     for path in Kept().archives:
-        results = load_results(path.stem, path.parent.name)
+        results = load_results(path.stem, path.parent.name, anew=True)
         files.append(save_tables(path.stem, path.parent.name, results, KEPT_RESULTS))
     rows = headline_rows(all_verdicts(kept_only=True))
     before, start, rest = readme.read_text(encoding="utf-8").partition("<!-- headlines:start -->\n")

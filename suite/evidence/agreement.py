@@ -1,6 +1,6 @@
 """Does this machine agree? Compare what it computed with what is kept, value by value."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,11 @@ def compare(archive: Archive, here: Reader, *others: Archive) -> pd.DataFrame:
         if key in found:
             about = key, record.unit.get("metric", "training loss"), _words(record.unit)
             same = record.status == found[key].status
-            rows.append((*about, _group(record), _value(record), _value(found[key]), same))
+            rows.append((*about, _group(record.unit), _value(record), _value(found[key]), same))
     frame = pd.DataFrame(rows, columns="key metric of group kept here status".split())
     every = {key: record for one in (archive, *others) for key, record in one.records.items()}
     values = pd.Series([_value(record) for record in every.values()], dtype=float)
-    spreads = values.groupby([_group(record) for record in every.values()]).std()
+    spreads = values.groupby([_group(record.unit) for record in every.values()]).std()
     frame["spread"] = frame["group"].map(spreads)
     frame["difference"] = frame["here"].astype(float) - frame["kept"].astype(float)
     return frame.assign(agreement=_agreement(frame)).drop(columns=["group", "status"])
@@ -72,15 +72,10 @@ def _value(record: Record) -> float:
     return np.nan if value is None else float(value)
 
 
-def _group(record: Record) -> str:
-    return str(_without_seed(record.unit))
-
-
-def _without_seed(unit: Any) -> Any:
+def _group(unit: Mapping[str, Any]) -> str:
     """Return the identity of a unit without its seed, also within that of its network."""
-    if isinstance(unit, dict):
-        return {name: _without_seed(value) for name, value in unit.items() if name != "seed"}
-    return unit
+    inner = {n: _group(v) if isinstance(v, dict) else v for n, v in unit.items() if n != "seed"}
+    return str(inner)
 
 
 def _words(unit: Any) -> str:
@@ -116,9 +111,3 @@ def changed_verdicts(kept: pd.DataFrame, here: pd.DataFrame) -> pd.DataFrame:
     on = ["claim", "data", "network"]
     both = kept[[*on, "verdict"]].merge(here[[*on, "verdict"]], on=on, suffixes=("_kept", "_here"))
     return both[both["verdict_kept"] != both["verdict_here"]].reset_index(drop=True)
-
-
-def total(parts: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Add counts of several chapters."""
-    parts = list(parts)
-    return {kind: sum(part[kind] for part in parts) for kind in KINDS}

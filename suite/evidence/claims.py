@@ -9,28 +9,8 @@ from typing import Any
 import pandas as pd
 
 from suite.errors import UsageError, expected
-from suite.evidence.rules import (
-    CONTRADICTED,
-    HOLDS,
-    INCONCLUSIVE,
-    LEAST_UNITS,
-    NOT_RUN,
-    NOT_TESTABLE,
-    RULES,
-    UNIT_COLUMNS,
-    Finding,
-    Verdict,
-    decide,
-)
-from suite.evidence.scale import (
-    KINDS,
-    Setting,
-    Trainings,
-    copies_of,
-    networks_alone,
-    scale_of,
-    word_at,
-)
+from suite.evidence import rules, scale
+from suite.evidence.rules import CONTRADICTED, HOLDS, NOT_RUN, NOT_TESTABLE, Finding, Verdict
 from suite.evidence.statistics import Interval, correlation, holm
 from suite.evidence.tables import select
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
@@ -76,7 +56,7 @@ def load_words(chapter: str) -> dict[str, Any]:
 
 
 @functools.cache
-def load_settings(chapter: str) -> tuple[Setting, ...]:
+def load_settings(chapter: str) -> tuple[scale.Setting, ...]:
     """Read on which data, with which networks, the paper of a chapter worked.
 
     Raises:
@@ -84,7 +64,7 @@ def load_settings(chapter: str) -> tuple[Setting, ...]:
     """
     settings = load_published(chapter).get("settings", [])
     try:
-        return tuple(Setting(**setting) for setting in settings)
+        return tuple(scale.Setting(**setting) for setting in settings)
     except TypeError as error:
         what = f"settings of data, network, options, epochs and accuracy ({error})"
         raise expected(f"published/{chapter}.yml", what, settings) from error
@@ -128,8 +108,8 @@ def check_claims(claims: Sequence[Claim], file: str, columns: set[str]) -> None:
             known = ", ".join((*REQUIRED, *OPTIONAL))
             raise UsageError(f"{name}: unknown {', '.join(unknown)}; expected {known}")
         _one_of(f"{name}: tier", claim["tier"], TIERS)
-        _one_of(f"{name}: unit", claim["unit"], UNIT_COLUMNS)
-        _one_of(f"{name}: rule", claim["test"].get("rule"), RULES)
+        _one_of(f"{name}: unit", claim["unit"], rules.UNIT_COLUMNS)
+        _one_of(f"{name}: rule", claim["test"].get("rule"), rules.RULES)
         _check_needs(name, claim)
         size = claim["smallest_effect"]
         if not isinstance(size, dict) or not size.get("why") or not size.get("size", 0) > 0:
@@ -195,8 +175,8 @@ def published_effect(claim: Claim) -> float | None:
 def judge(
     claims: Sequence[Claim],
     frame: pd.DataFrame,
-    settings: Sequence[Setting] = (),
-    trainings: Trainings = (),
+    settings: Sequence[scale.Setting] = (),
+    trainings: scale.Trainings = (),
 ) -> pd.DataFrame:
     """Decide each claim for each data set and network that it speaks of.
 
@@ -229,9 +209,9 @@ def judge(
         found = {where: decided(claim, panel, frame) for where, panel in panels.items()}
         tested = {data for data, _ in found}
         for data in claim["data_of_paper"]:
-            if not tested & {data, *copies_of(settings, data)}:
+            if not tested & {data, *scale.copies_of(settings, data)}:
                 why = claim.get("elsewhere", "the data or the machine are not available")
-                found[data, " or ".join(claim["networks"])] = Verdict(NOT_RUN, why), None
+                found[data, " or ".join(claim["networks"])] = (Verdict(NOT_RUN, why), None)
         main = _main(claim, found)
         for where, (verdict, finding) in found.items():
             row = {"claim": claim["id"], "data": where[0], "network": where[1]}
@@ -241,12 +221,15 @@ def judge(
                 "accuracy": _accuracy(claim, panels.get(where)),
             }
             row |= dict(
-                zip(("scale", "accuracy_of_paper"), scale_of(claim, settings, where, trainings))
+                zip(
+                    ("scale", "accuracy_of_paper"),
+                    scale.scale_of(claim, settings, where, trainings),
+                )
             )
             row |= {"scale": ""} if verdict.word == NOT_RUN else {}
             rows.append(row | _numbers(claim, verdict, finding))
     verdicts = _with_holm(pd.DataFrame(rows, columns=COLUMNS))
-    words = [word_at(*pair) for pair in zip(verdicts["verdict"], verdicts["scale"])]
+    words = [scale.word_at(*pair) for pair in zip(verdicts["verdict"], verdicts["scale"])]
     return verdicts.assign(word=words)
 
 
@@ -294,11 +277,11 @@ def _accuracy(claim: Claim, rows: pd.DataFrame | None) -> float:
     if rows is None:
         return NAN
     metrics = ["accuracy", "usual_accuracy"]
-    found = networks_alone(rows[rows["metric"].isin(metrics)]).dropna(subset="value")
+    found = scale.networks_alone(rows[rows["metric"].isin(metrics)]).dropna(subset="value")
     asked = [n["where"] for n in claim.get("needs", []) if n["where"].get("metric") in metrics]
     wanted = next(iter(asked), claim["test"].get("where", {}))
     wanted = wanted | {"main": True, "test": "own", "over_regularised": False}
-    for column, value in (wanted | {kind: ["none", "standard"] for kind in KINDS}).items():
+    for column, value in (wanted | {kind: ["none", "standard"] for kind in scale.KINDS}).items():
         if column != "metric" and column in found:
             chosen = select(found, **{column: value})
             found = chosen if len(chosen) else found
@@ -317,7 +300,7 @@ def _with_holm(verdicts: pd.DataFrame) -> pd.DataFrame:
     would = verdicts["verdict"].replace({HOLDS: "hold", CONTRADICTED: "be contradicted"})[weak]
     after = ", but not after correction for several tests (Holm's)"
     verdicts.loc[weak, "detail"] = "alone it would " + would + after
-    verdicts.loc[weak, "verdict"] = INCONCLUSIVE
+    verdicts.loc[weak, "verdict"] = rules.INCONCLUSIVE
     return verdicts
 
 
@@ -375,12 +358,12 @@ def _found(
 ) -> tuple[Verdict, Finding]:
     """Run the rule of a claim; fewer units than it needs, three for a mean, cannot decide it."""
     rule, size = claim["test"]["rule"], claim["smallest_effect"]["size"]
-    finding = RULES[rule](rows, unit=claim["unit"], size=size, **settings)
-    least = claim.get("least_units", LEAST_UNITS if rule in MEANS else 0)
+    finding = rules.RULES[rule](rows, unit=claim["unit"], size=size, **settings)
+    least = claim.get("least_units", rules.LEAST_UNITS if rule in MEANS else 0)
     if (n := finding.interval.n) < least:
         few = f"{n} of at least {least} {claim['unit']}s"
         return Verdict(NOT_TESTABLE, few), finding
-    return decide(finding, published_effect(claim)), finding
+    return rules.decide(finding, published_effect(claim)), finding
 
 
 def _unmet(claim: Claim, rows: pd.DataFrame) -> str:
@@ -412,5 +395,7 @@ def on_printed_numbers(claim: Claim) -> tuple[Verdict, Finding] | None:
     if "printed" not in claim:
         return None
     rows = pd.DataFrame(claim["printed"])
-    rows = rows.assign(**{c: range(len(rows)) for c in UNIT_COLUMNS.values() if c not in rows})
+    rows = rows.assign(
+        **{c: range(len(rows)) for c in rules.UNIT_COLUMNS.values() if c not in rows}
+    )
     return _found(claim, rows, claim["test"]["settings"])

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -183,18 +182,3 @@ def best(rows: pd.DataFrame) -> pd.DataFrame:
     own = [name for name in present if name not in ORDER]
     first = next((name for name in [*own, *ORDER] if name in present), None)
     return rows[rows["profile"] == first]
-
-
-def to_json(values: Mapping[str, Value]) -> dict[str, Any]:
-    """Return values as JSON takes them; NaN is null."""
-    return {name: _without_nan(asdict(value)) for name, value in values.items()}
-
-
-def from_json(entry: Mapping[str, Any]) -> Value:
-    """Return a value that `to_json` wrote."""
-    numbers = {name: NAN for name in ("estimate", "low", "high") if entry[name] is None}
-    return Value(**{**entry, **numbers})
-
-
-def _without_nan(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in entry.items()}

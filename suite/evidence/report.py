@@ -12,6 +12,7 @@ from suite.errors import UsageError
 from suite.evidence.claims import COLUMNS as JUDGED
 from suite.evidence.claims import load_claims, load_settings, load_words
 from suite.evidence.names import name_of, readable
+from suite.evidence.results import read_verdicts
 from suite.evidence.rules import INCONCLUSIVE, NOT_RUN, NOT_TESTABLE
 from suite.evidence.scale import copies_of
 from suite.evidence.statistics import Interval
@@ -20,7 +21,6 @@ from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
 from suite.store import read_archive
 
 VERDICT_COLUMNS = ["chapter", *JUDGED, "profile"]
-TEXTS = ("detail", "statistic", "scale")
 MOST_NEEDED = 10_000  # more than that is no plan
 PROFILES = ("paper", "workstation", "desktop", "laptop")  # the best first
 AGAIN = {"laptop": "; `make rerun` repeats it", "desktop": "; `make rerun` repeats a part of it"}
@@ -49,13 +49,13 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
             shown = run.partition("+")[0] != "smoke" if every else run in PROFILES
             # `damaged_results` names one that is empty.
             if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown and file.stat().st_size:
-                table = pd.read_csv(file, dtype=dict.fromkeys(TEXTS, str)).assign(chapter=chapter)
+                table = read_verdicts(file).assign(chapter=chapter)
                 if missing := [name for name in VERDICT_COLUMNS if name not in table]:
                     what = f"the columns {', '.join(missing)}: it is of an older version"
                     raise UsageError(
                         f"{file}: expected {what}; run 'python -m suite run {chapter}'"
                     )
-                tables.append(table[VERDICT_COLUMNS].fillna(dict.fromkeys(TEXTS, "")))
+                tables.append(table[VERDICT_COLUMNS])
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])
 

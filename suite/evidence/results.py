@@ -10,12 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from suite.errors import UsageError
-from suite.evidence.claims import judge, load_claims, load_settings
+from suite.evidence.claims import COLUMNS, judge, load_claims, load_settings
 from suite.evidence.scale import Trainings, trainings_of
-from suite.paths import checked_name, executed_folder
-from suite.store import Record, archive_path, read_archive, replace_file
+from suite.paths import NOTEBOOKS, checked_name, executed_folder
+from suite.store import Record, archive_path, checksum, read_archive, replace_file
 
 Arrays = Mapping[str, NDArray[Any]]
+TEXTS = ("detail", "statistic", "scale")  # columns of verdicts that may be empty
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def judged(
     arrays: Arrays,
     provenance: Mapping[str, Any],
     records: Iterable[Record] = (),
+    *,
+    known: Results | None = None,
 ) -> Results:
     """Return results with the verdicts on the claims of a chapter.
 
@@ -51,17 +54,26 @@ def judged(
         chapter, profile: which.
         rows, arrays, provenance: of the results.
         records: of their units, from which the scale of each verdict is taken.
+        known: results of the same units; where their rows are the same, so are the verdicts.
     """
     rows, trainings = rows.assign(profile=profile), trainings_of(records)
-    verdicts = judge(load_claims(chapter), rows, load_settings(chapter), trainings)
+    if known is not None and _as_text(rows) == _as_text(known.frame):
+        verdicts = known.verdicts
+    else:
+        verdicts = judge(load_claims(chapter), rows, load_settings(chapter), trainings)
     return Results(rows, verdicts.assign(profile=profile), arrays, provenance, trainings)
+
+
+def _as_text(rows: pd.DataFrame) -> str:
+    return rows.to_csv(index=False, float_format="%.9g")
 
 
 def save_tables(chapter: str, profile: str, results: Results, folder: Path | None = None) -> Path:
     """Write rows and verdicts, for people, to `FOLDER/PROFILE/CHAPTER*.csv`.
 
     Args:
-        folder: default: `results` in the folder of executed chapters, which has the provenance too.
+        folder: of kept results, whose provenance says by which claims they were judged; default:
+            `results` in the folder of executed chapters, which has the provenance itself.
 
     Returns:
         The CSV file of the rows.
@@ -74,17 +86,32 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
         ".csv": results.frame.to_csv(index=False, float_format="%.6g"),
         ".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.10g"),
     }
-    if folder is None:
-        files[".provenance.json"] = json.dumps(results.provenance, indent=1, sort_keys=True) + "\n"
+    about = results.provenance
+    about = {**about, "judged": _judged_by(chapter, about)} if folder else about
+    files[".provenance.json"] = json.dumps(about, indent=1, sort_keys=True) + "\n"
     for suffix, text in files.items():
         replace_file(stem.with_suffix(suffix), text.encode())
     return stem.with_suffix(".csv")
 
 
-def load_results(chapter: str, profile: str, folder: Path | None = None) -> Results:
-    """Read kept results and judge them; all is empty where there are none, or damaged ones.
+def read_verdicts(file: Path) -> pd.DataFrame:
+    """Read verdicts that `save_tables` has written."""
+    verdicts = pd.read_csv(file, dtype=dict.fromkeys(TEXTS, str))
+    return verdicts.fillna({name: "" for name in TEXTS if name in verdicts})
 
-    A file that is not sound is named on the terminal.
+
+def load_results(
+    chapter: str, profile: str, folder: Path | None = None, *, anew: bool = False
+) -> Results:
+    """Read kept results; all is empty where there are none, or damaged ones.
+
+    Their verdicts are read, too, where they are of these results and of the claims as they are now,
+    and judged anew else. A file that is not sound is named on the terminal.
+
+    Args:
+        chapter, profile: which.
+        folder: of the kept results; default: that of the project.
+        anew: judge in any case.
     """
     path = archive_path(chapter, profile, folder)
     try:
@@ -94,5 +121,17 @@ def load_results(chapter: str, profile: str, folder: Path | None = None) -> Resu
         archive = None
     if archive is None:
         return Results(pd.DataFrame(), pd.DataFrame(), {}, {})
-    parts = archive.rows, archive.arrays, archive.provenance, archive.records.values()
-    return judged(chapter, profile, *parts)
+    about, records = archive.provenance, archive.records.values()
+    file = path.with_suffix(".verdicts.csv")
+    if not anew and file.exists() and about.get("judged") == _judged_by(chapter, about):
+        rows, verdicts = archive.rows.assign(profile=profile), read_verdicts(file)
+        if [*verdicts.columns] == [*COLUMNS, "profile"]:
+            return Results(rows, verdicts, archive.arrays, about, trainings_of(records))
+    return judged(chapter, profile, archive.rows, archive.arrays, about, records)
+
+
+def _judged_by(chapter: str, provenance: Mapping[str, Any]) -> str:
+    """Return the checksum of what verdicts depend on: an archive, and what the paper claims."""
+    files = [NOTEBOOKS / part / f"{chapter}.yml" for part in ("claims", "published")]
+    texts = [file.read_bytes() for file in files if file.exists()]
+    return checksum(b"".join([str(provenance.get("sha256")).encode(), *texts]))

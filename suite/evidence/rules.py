@@ -14,18 +14,8 @@ import pandas as pd
 from scipy import stats
 
 from suite.errors import UsageError
-from suite.evidence.statistics import (
-    Interval,
-    as_ratio,
-    between_correlations,
-    correlation,
-    difference,
-    mean_interval,
-    permutation_p,
-    share_interval,
-    spearman,
-    t_test_p,
-)
+from suite.evidence import statistics
+from suite.evidence.statistics import Interval, mean_interval, t_test_p
 
 HOLDS, SMALLER, NO_EFFECT = "holds", "smaller than claimed", "no effect"
 CONTRADICTED, INCONCLUSIVE = "contradicted", "inconclusive"
@@ -176,13 +166,13 @@ def trend(
         over: column whose values are kinds, averaged before; one kind is then one pair.
     """
     pairs, groups = _pairs(rows, unit, [x], over)
-    interval = correlation(pairs[x], pairs["value"], groups)
+    interval = statistics.correlation(pairs[x], pairs["value"], groups)
     statistic = f"Spearman's ρ with {x}"
     if expected == "none":
         ends = np.arctanh(np.clip([interval.low, interval.high, size], -0.9999, 0.9999))
         gap = Interval(float(ends[2] - abs(ends[0] + ends[1]) / 2), float(ends[0]), float(ends[1]))
         return Finding(statistic, interval, _normal_p(gap), 0, size, scale="correlation")
-    p = permutation_p(pairs[x], pairs["value"], groups) if len(pairs) > 2 else NAN
+    p = statistics.permutation_p(pairs[x], pairs["value"], groups) if len(pairs) > 2 else NAN
     sign = {"rise": 1, "fall": -1}[expected]
     return Finding(statistic, interval, p, sign, least=size, scale="correlation")
 
@@ -211,14 +201,18 @@ def trend_against(
     trends, sides = [], (rows, reference)
     for part in sides:
         pairs, groups = _pairs(part, unit, [x])
-        trends.append(correlation(pairs[x], pairs["value"], groups))
+        trends.append(statistics.correlation(pairs[x], pairs["value"], groups))
     on = [UNIT_COLUMNS[unit], x, *sorted({"data", "network"} & {*rows} & {*reference})]
     means = [part.groupby(on)["value"].mean().rename(name) for part, name in zip(sides, "ab")]
     both = pd.concat(means, axis=1, join="inner").reset_index()
     columns = [(x, "a"), (x, "b"), ("a", "b")]
-    shared = [float(spearman(both[one], both[other])) for one, other in columns if len(both) > 3]
-    together = between_correlations(*shared) if shared else 0.0
-    gap = difference(trends[0], trends[1], together)
+    shared = [
+        float(statistics.spearman(both[one], both[other]))
+        for one, other in columns
+        if len(both) > 3
+    ]
+    together = statistics.between_correlations(*shared) if shared else 0.0
+    gap = statistics.difference(trends[0], trends[1], together)
     statistic = f"ρ here − ρ of {named}"
     if expected == "alike":
         return Finding(statistic, gap, NAN, 0, size)
@@ -288,7 +282,7 @@ def paired(
     sign = {"higher": 1, "lower": -1}[expected]
     if ratio:
         interval = _mean(gaps)
-        shown, statistic = as_ratio(interval), f"{first} ÷ {second}"
+        shown, statistic = statistics.as_ratio(interval), f"{first} ÷ {second}"
         return Finding(statistic, shown, t_test_p(gaps), sign, 1.0, 1.0, np.log(size), "ratio")
     sides = rows[rows[between].isin([first, second])]
     interval = _exact(gaps, sides)
@@ -356,7 +350,7 @@ def _exact(values: "pd.Series[float]", rows: pd.DataFrame) -> Interval:
     n = int(rows["n"].min())
     if n < 2 or not rows["value"].isin([0.0, 1.0]).all():
         return interval
-    width = share_interval(0, n).high
+    width = statistics.share_interval(0, n).high
     mean = interval.estimate
     shares = rows["value"].nunique() == 1 and mean == rows["value"].iloc[0]
     low = mean - width if mean > 0 or not shares else mean

@@ -23,11 +23,13 @@ def select(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
     >>> len(select(pd.DataFrame({"metric": ["tv", "accuracy"]}), metric=["tv", "entropy"]))
     1
     """
+    chosen = np.ones(len(rows), bool)
     for column, value in values.items():
         if column not in rows:
             raise UsageError(f"rows: expected a column {column!r}, got {list(rows)}")
-        rows = rows[rows[column].isin(value) if isinstance(value, list) else rows[column] == value]
-    return rows
+        cells = rows[column]
+        chosen &= cells.isin(value) if isinstance(value, list) else (cells == value).to_numpy(bool)
+    return rows[chosen]
 
 
 def mean_text(

@@ -8,14 +8,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    as_completed,
-)
+from concurrent import futures
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -112,7 +106,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class LocalPool(ProcessPoolExecutor):
+class LocalPool(futures.ProcessPoolExecutor):
     """Local processes; `deaths` says of what they died that it did not end, by what they computed.
 
     Args:
@@ -128,7 +122,7 @@ class LocalPool(ProcessPoolExecutor):
         self.deaths: dict[str, str] = {}
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Submit a call, see `concurrent.futures.Executor`."""
+        """Submit a call, see `concurrent.Executor`."""
         future = super().submit(fn, *args, **kwargs)
         self.started |= {*multiprocessing.active_children()} - self._others
         return future
@@ -241,20 +235,20 @@ def _ended(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Futur
     """Submit jobs and yield each with its future as soon as that has ended."""
     running: dict[Future[Outcome], Job] = {}
     for job in jobs:
-        with contextlib.suppress(BrokenExecutor):
+        with contextlib.suppress(futures.BrokenExecutor):
             future = executor.submit(run_job, job)
             if future.done():
                 yield job, future
             else:
                 running[future] = job
-    yield from ((running[future], future) for future in as_completed(running))
+    yield from ((running[future], future) for future in futures.as_completed(running))
 
 
 def _outcome(job: Job, future: Future[Outcome]) -> Outcome | None:
     """Return what a worker said, or why it could not even start; None where it was lost."""
     try:
         return future.result()
-    except (BrokenExecutor, CancelledError):
+    except (futures.BrokenExecutor, futures.CancelledError):
         return None
     except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
         return Outcome(errors=[failure(unit, error) for unit in job.units])

@@ -5,24 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from suite import store
 from suite.errors import UsageError
-from suite.evidence.results import judged, save_tables
+from suite.evidence.results import load_results, save_tables
 from suite.papers.design import Plan, drawn
 from suite.runs.code import changes, git
 from suite.runs.compute import table
 from suite.runs.execute import fingerprints_of, keys_of
 from suite.runs.provenance import provenance_of
-from suite.store import (
-    Archive,
-    Kept,
-    Layers,
-    Store,
-    archive_path,
-    check_agreement,
-    name_of_archive,
-    without_images,
-    write_archive,
-)
 
 MOST_BYTES = 2_000_000
 
@@ -33,7 +23,7 @@ def keep(
     plan: Plan,
     paper: Any,
     *,
-    stores: Sequence[Store],
+    stores: Sequence[store.Store],
     folder: Path | None = None,
 ) -> Path:
     """Write the archive of a finished run, and its tables for people.
@@ -54,8 +44,8 @@ def keep(
         UsageError: the working tree has changes, units are not computed, or were not computed by
             code of a commit of this history, or other kept results disagree.
     """
-    profile, kept = parameters["profile"], Kept(folder)
-    path = archive_path(chapter, profile, folder)
+    profile, kept = parameters["profile"], store.Kept(folder)
+    path = store.archive_path(chapter, profile, folder)
     if changed := changes():
         raise UsageError(
             f"the working tree has changes ({'; '.join(map(str.strip, changed[:3]))}): commit them "
@@ -64,7 +54,7 @@ def keep(
     known = kept.fingerprints
     units = plan.units()
     keys = keys_of(units, known)
-    parts = Layers(*stores, kept)
+    parts = store.Layers(*stores, kept)
     records = parts.read_all(dict.fromkeys(keys))
     if absent := [unit for key, unit in zip(keys, units) if key not in records]:
         raise UsageError(
@@ -74,11 +64,11 @@ def keep(
     commits = {r.provenance["commit"] for s in stores for r in s.read_all(keys).values()}
     _check_commits(commits)
     if not any(item.each for item in plan):
-        records = {k: replace(r, values=without_images(r.values)) for k, r in records.items()}
+        records = {k: replace(r, values=store.without_images(r.values)) for k, r in records.items()}
     for key, record in records.items():
         for other, archive in kept.archives.items():
             if other != path and key in archive.records:
-                check_agreement(key, {other: archive.records[key], path: record})
+                store.check_agreement(key, {other: archive.records[key], path: record})
     rows, arrays = plan.collect(paper, parameters, table(units, keys, records), parts)
     by_key = dict(zip(keys, units))
     tensors = {
@@ -88,10 +78,10 @@ def keep(
     }
     provenance = provenance_of(chapter, profile, parts, keys, parameters)
     provenance["fingerprints"] = fingerprints_of(units, known)
-    write_archive(path, Archive(records, tensors, rows, arrays, provenance))
+    store.write_archive(path, store.Archive(records, tensors, rows, arrays, provenance))
     if (size := path.stat().st_size) > MOST_BYTES:
-        print(f"{name_of_archive(path)}: {size:,} bytes, more than {MOST_BYTES:,}")
-    results = judged(chapter, profile, rows, arrays, provenance, records.values())
+        print(f"{store.name_of_archive(path)}: {size:,} bytes, more than {MOST_BYTES:,}")
+    results = load_results(chapter, profile, path.parents[1], anew=True)
     save_tables(chapter, profile, results, path.parents[1])
     return path
 

@@ -12,4 +12,4 @@ from suite.store.kept import (
     without_images,
     write_archive,
 )
-from suite.store.local import Reader, Record, Store, check_folder, dump, replace_file
+from suite.store.local import Reader, Record, Store, check_folder, checksum, dump, replace_file

@@ -4,6 +4,7 @@ The public names stand here; `reglib.input_hessian` and the other packages have 
 Importing does nothing else: no device is chosen, nothing is downloaded.
 """
 
+from reglib.cuda_graphs import captured
 from reglib.double_backward import evaluation_mode, fast_double_backward
 from reglib.input_hessian import closed_form_hessian, hessian_eigenpairs
 from reglib.landscape import (
@@ -30,7 +31,7 @@ from reglib.top_gap import TopGAP, TopGAPNet, class_map_l1, top_gap_and_l1
 
 __version__ = "0.1.0"
 __all__ = [
-    "TopGAP", "TopGAPNet", "activation_l1", "adversarial_penalty", "cafo", "caso",
+    "TopGAP", "TopGAPNet", "activation_l1", "adversarial_penalty", "cafo", "captured", "caso",
     "class_map_l1", "closed_form_hessian", "cure_penalty", "curvature_penalty",
     "data_smoothness", "evaluation_mode", "fast_double_backward", "finite_difference_penalty",
     "group_dro", "hessian_eigenpairs", "importance_landscape", "input_gradient_penalty",

@@ -10,13 +10,9 @@ from torch.overrides import TorchFunctionMode
 
 from reglib._torch_private import BatchNorm
 
-_DROPOUTS = "dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout"
-DROPOUTS: set[Any] = {
-    getattr(module, name)
-    for module in (F, torch)
-    for name in f"{_DROPOUTS} feature_alpha_dropout".split()
-    if hasattr(module, name)
-}
+NAMES = """dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout
+feature_alpha_dropout""".split()
+DROPOUTS: set[Any] = {f for of in (F, torch) for name in NAMES if (f := getattr(of, name, None))}
 
 HINTS = {
     "groups": "; leave out samples without a group",
@@ -27,6 +23,20 @@ HINTS = {
 }
 
 
+def expected(name: str, what: str, got: object) -> ValueError:
+    """Return the error for an argument that is not what it must be.
+
+    >>> expected("k", "a positive integer", -1)
+    ValueError('k: expected a positive integer, got -1')
+    """
+    return ValueError(f"{name}: expected {what}, got {got}")
+
+
+def may_be_read(values: Tensor) -> bool:
+    """Whether values may be looked at: not while a CUDA graph is captured, which computes none."""
+    return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def check_type(name: str, value: object, kind: type) -> None:
     """Raise a ValueError unless a value is a tensor, a module or a generator.
 
@@ -35,8 +45,8 @@ def check_type(name: str, value: object, kind: type) -> None:
     ValueError: labels: expected a PyTorch Tensor, got list
     """
     if not isinstance(value, kind):
-        got = f"got {type(value).__name__}{HINTS.get(name, '')}"
-        raise ValueError(f"{name}: expected a PyTorch {kind.__name__}, {got}")
+        got = f"{type(value).__name__}{HINTS.get(name, '')}"
+        raise expected(name, f"a PyTorch {kind.__name__}", got)
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
@@ -47,14 +57,14 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     ValueError: norm: expected linf or l2, got 'l3'
     """
     if value not in (words := list(choices)):
-        raise ValueError(f"{name}: expected {' or '.join(words)}, got {value!r}")
+        raise expected(name, " or ".join(words), repr(value))
 
 
 def check_positive(**values: float) -> None:
     """Raise a ValueError that names the first of some values that is not positive."""
     for name, value in values.items():
         if not value > 0:
-            raise ValueError(f"{name}: expected a positive number, got {value}")
+            raise expected(name, "a positive number", value)
 
 
 def check_network(model: nn.Module) -> None:
@@ -79,12 +89,10 @@ def check_images(images: Tensor) -> None:
     """Raise a ValueError unless `images` is a batch of finite floating-point values."""
     check_type("images", images, Tensor)
     if not images.is_floating_point():
-        raise ValueError(f"images: expected floating-point values, got {images.dtype}")
+        raise expected("images", "floating-point values", images.dtype)
     if images.ndim < 2 or images.numel() == 0:
-        raise ValueError(
-            f"images: expected a batch (B, C, H, W) of at least one image, got shape "
-            f"{tuple(images.shape)}; add the batch dimension by images[None]"
-        )
+        got = f"shape {tuple(images.shape)}; add the batch dimension by images[None]"
+        raise expected("images", "a batch (B, C, H, W) of at least one image", got)
     check_finite("images", images)
 
 
@@ -98,8 +106,8 @@ def check_logits_shape(logits: Tensor, n_images: int, *, least: int = 1) -> Tens
     check_type("output of model", logits, Tensor)
     if logits.ndim != 2 or len(logits) != n_images or logits.shape[1] < least:
         more = f" with at least {least} classes" if least > 1 else ""
-        shape = f"({n_images}, classes){more}, got {tuple(logits.shape)}"
-        raise ValueError(f"model: expected logits of shape {shape}")
+        what = f"logits of shape ({n_images}, classes){more}"
+        raise expected("model", what, tuple(logits.shape))
     return logits
 
 
@@ -113,19 +121,17 @@ def check_indices(name: str, indices: Tensor, n_samples: int, n_kinds: int) -> N
     """Raise a ValueError unless there is an index below `n_kinds` for each sample."""
     check_type(name, indices, Tensor)
     if indices.dtype != torch.int64 or indices.shape != (n_samples,):
-        raise ValueError(
-            f"{name}: expected integers (torch.int64) of shape ({n_samples},), one for each "
-            f"sample, got {indices.dtype} of shape {tuple(indices.shape)}"
-        )
-    outside = indices[(indices < 0) | (indices >= n_kinds)]
-    if len(outside):
-        got = f"got {int(outside[0])}{HINTS.get(name, '')}"
-        raise ValueError(f"{name}: expected indices from 0 to {n_kinds - 1}, {got}")
+        what = f"integers (torch.int64) of shape ({n_samples},), one for each sample"
+        raise expected(name, what, f"{indices.dtype} of shape {tuple(indices.shape)}")
+    if may_be_read(indices) and len(outside := indices[(indices < 0) | (indices >= n_kinds)]):
+        got = f"{int(outside[0])}{HINTS.get(name, '')}"
+        raise expected(name, f"indices from 0 to {n_kinds - 1}", got)
 
 
 def check_finite(name: str, values: Tensor, hint: str = "") -> None:
     """Raise a ValueError that says for which image there is infinity or NaN."""
-    wrong = (~values.isfinite().flatten(1).all(1)).nonzero()[:, 0].tolist()
+    whole = values.isfinite().flatten(1).all(1)
+    wrong = (~whole).nonzero()[:, 0].tolist() if may_be_read(values) else []
     if wrong:
         raise ValueError(
             f"{name}: expected finite values, got infinity or NaN for image {wrong[0]}"

@@ -1,12 +1,12 @@
 """Derivatives by the input: outside `double_backward`, the one caller of `torch.autograd.grad`."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from reglib._checks import check_type
+from reglib._checks import check_type, expected
 
 Map = Callable[[Tensor], Tensor]
 
@@ -39,23 +39,16 @@ def input_gradient(
     """
     check_type("inputs", inputs, Tensor)
     if not inputs.requires_grad:
-        raise ValueError(
-            "inputs: expected a tensor that requires a gradient, got requires_grad=False; "
-            "call inputs.requires_grad_() before the forward pass"
-        )
+        got = "requires_grad=False; call inputs.requires_grad_() before the forward pass"
+        raise expected("inputs", "a tensor that requires a gradient", got)
     if not outputs.requires_grad:
         raise ValueError(
             "outputs: expected values computed from inputs with gradients enabled, got a tensor "
             "without a graph; was the forward pass made under torch.no_grad() or "
             "inference_mode(), or before inputs.requires_grad_()?"
         )
-    (gradient,) = torch.autograd.grad(
-        outputs.sum(),
-        inputs,
-        create_graph=create_graph,
-        retain_graph=create_graph or keep_graph,
-        allow_unused=True,
-    )
+    keep: Any = {"create_graph": create_graph, "retain_graph": create_graph or keep_graph}
+    (gradient,) = torch.autograd.grad(outputs.sum(), inputs, allow_unused=True, **keep)
     if gradient is None:
         raise ValueError(
             "outputs: expected values that depend on inputs, got independent ones; call "

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from reglib._checks import check_images, check_logits_shape, check_network, check_type
+from reglib import _checks
 from reglib.autodiff import Map, input_gradient, linearise
 
 
@@ -53,7 +53,7 @@ def sample_classes(logits: Tensor, generator: torch.Generator) -> Tensor:
     Returns:
         Class indices, (B,). Logits that are not finite give some class, and no error.
     """
-    check_type("generator", generator, Generator)
+    _checks.check_type("generator", generator, Generator)
     uniform = torch.rand(len(logits), 1, generator=generator, device=generator.device)
     below = logits.float().softmax(1).cumsum(1)[:, :-1] < uniform.to(logits.device)
     return below.sum(1)
@@ -91,11 +91,10 @@ def importance_landscape(
     _check(model, images)
     inputs = images.detach().requires_grad_()
     with torch.enable_grad():
-        logits = check_logits_shape(model(inputs), len(images))
+        logits = _checks.check_logits_shape(model(inputs), len(images))
         classes = sample_classes(logits.detach(), generator)
-        gradient = input_gradient(
-            logits.gather(1, classes[:, None]), inputs, create_graph=create_graph
-        )
+        chosen = logits.gather(1, classes[:, None])
+        gradient = input_gradient(chosen, inputs, create_graph=create_graph)
         landscape = scaled_norm(_without_scale(gradient, (0, 1, 2, 3)).square().mean(0))
     return landscape if create_graph else landscape.detach()
 
@@ -129,7 +128,7 @@ def expected_squared_gradients(
     total, count = torch.zeros(()), 0
     for images in batches:
         _check(model, images)
-        at = linearise(lambda x: check_logits_shape(model(x), len(x)), images)
+        at = linearise(lambda x: _checks.check_logits_shape(model(x), len(x)), images)
         for classes, weights in _weighted_classes(at.outputs, generator):
             squares = at.pull(classes.to(at.outputs.dtype)).double().square()
             total = total.to(squares) + (squares * weights.view(-1, 1, 1, 1)).sum(0)
@@ -197,10 +196,8 @@ def laplacian(maps: Tensor, *, kernel_width: int = 3) -> Tensor:
         raise ValueError(f"kernel_width: expected an odd number from 3 up, got {kernel_width!r}")
     height, width = maps.shape[-2:]
     if min(height, width) < kernel_width:
-        raise ValueError(
-            f"maps: expected at least {kernel_width} x {kernel_width} positions for a kernel of "
-            f"that width, got {height} x {width}"
-        )
+        what = f"at least {kernel_width} x {kernel_width} positions for a kernel of that width"
+        raise _checks.expected("maps", what, f"{height} x {width}")
     area, border = kernel_width**2, kernel_width // 2
     flat = maps.reshape(-1, 1, *maps.shape[-2:])
     padded = F.pad(flat, [border] * 4, mode="replicate")
@@ -255,11 +252,9 @@ def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
     "PILCRO: making importance landscapes flat again" (2020) :cite:p:`moens2020`.
     """
     if target.shape != landscape.shape[-2:]:
-        raise ValueError(
-            f"target: expected the size of the landscape, {tuple(landscape.shape[-2:])}, "
-            f"got {tuple(target.shape)}"
-        )
-    if not target.any():
+        size = tuple(landscape.shape[-2:])
+        raise _checks.expected("target", f"the size of the landscape, {size}", tuple(target.shape))
+    if _checks.may_be_read(target) and not target.any():
         raise ValueError("target: expected a map that is not flat, got zeros everywhere")
     return (landscape - target).square().mean((-2, -1))
 
@@ -342,12 +337,12 @@ def _without_scale(values: Tensor, dim: tuple[int, ...]) -> Tensor:
 
 def _check(model: Map, images: Tensor) -> None:
     if isinstance(model, nn.Module):
-        check_network(model)
+        _checks.check_network(model)
     _check_shape(images)
-    check_images(images)
+    _checks.check_images(images)
 
 
 def _check_shape(images: Tensor) -> None:
-    check_type("images", images, Tensor)
+    _checks.check_type("images", images, Tensor)
     if images.ndim != 4:
         raise ValueError(f"images: expected shape (B, C, H, W), got {tuple(images.shape)}")

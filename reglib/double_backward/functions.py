@@ -79,54 +79,41 @@ class Convolution(Exact):
         x, w = ctx.saved_tensors
         need_x, need_w, need_b = [*wanted(ctx), False][:3]
         if torch.is_grad_enabled():
-            gx = ConvolutionInput.of(gy, w, x.detach(), ctx.geometry) if need_x else None
-            gw = ConvolutionWeight.of(gy, x, w.detach(), ctx.geometry) if need_w else None
+            gx = ConvolutionGradient.of(gy, w, x.detach(), ctx.geometry, 0) if need_x else None
+            gw = ConvolutionGradient.of(gy, x, w.detach(), ctx.geometry, 1) if need_w else None
             return gx, gw, gy.sum((0, 2, 3)) if need_b else None, None
         return *_convolution_backward(gy, x, w, ctx.geometry, [need_x, need_w, need_b]), None
 
 
-class ConvolutionInput(Exact):
-    """The input gradient of a convolution: linear in gy and in w. Of x it takes the shape."""
+class ConvolutionGradient(Exact):
+    """A gradient of a convolution, by x (`by` is 0) or by w (1).
+
+    It is linear in gy and in the other of the two; of the one itself it takes the shape.
+    """
 
     @staticmethod
-    def values(gy: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
-        return _convolution_backward(gy, x, w, geometry, [True, False, False])[0]
+    def values(gy: Tensor, other: Tensor, itself: Tensor, geometry: Geometry, by: int) -> Tensor:
+        x, w = (other, itself) if by else (itself, other)
+        return _convolution_backward(gy, x, w, geometry, [by == 0, by == 1, False])[by]
 
     @staticmethod
-    def forward(ctx: Any, gy: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
-        ctx.save_for_backward(gy, w)
-        ctx.geometry = geometry
-        return ConvolutionInput.values(gy, w, x, geometry)
-
-    @staticmethod
-    def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
-        gy, w = ctx.saved_tensors
-        need_gy, need_w = wanted(ctx)[:2]
-        by_gy = Convolution.of(u, w, None, ctx.geometry) if need_gy else None
-        by_w = ConvolutionWeight.of(gy, u, w.detach(), ctx.geometry) if need_w else None
-        return by_gy, by_w, None, None
-
-
-class ConvolutionWeight(Exact):
-    """The weight gradient of a convolution: linear in gy and in x. Of w it takes the shape."""
-
-    @staticmethod
-    def values(gy: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
-        return _convolution_backward(gy, x, w, geometry, [False, True, False])[1]
-
-    @staticmethod
-    def forward(ctx: Any, gy: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
-        ctx.save_for_backward(gy, x)
-        ctx.geometry = geometry
-        return ConvolutionWeight.values(gy, x, w, geometry)
+    def forward(
+        ctx: Any, gy: Tensor, other: Tensor, itself: Tensor, geometry: Geometry, by: int
+    ) -> Tensor:
+        ctx.save_for_backward(gy, other)
+        ctx.settings = geometry, by
+        return ConvolutionGradient.values(gy, other, itself, geometry, by)
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
-        gy, x = ctx.saved_tensors
-        need_gy, need_x = wanted(ctx)[:2]
-        by_gy = Convolution.of(x, u, None, ctx.geometry) if need_gy else None
-        by_x = ConvolutionInput.of(gy, u, x.detach(), ctx.geometry) if need_x else None
-        return by_gy, by_x, None, None
+        (gy, other), (geometry, by) = ctx.saved_tensors, ctx.settings
+        need_gy, need_other = wanted(ctx)[:2]
+        x, w = (other, u) if by else (u, other)
+        by_gy = Convolution.of(x, w, None, geometry) if need_gy else None
+        if not need_other:
+            return by_gy, None, None, None, None
+        further = ConvolutionGradient.of(gy, u, other.detach(), geometry, 1 - by)
+        return by_gy, further, None, None, None
 
 
 def _convolution_backward(

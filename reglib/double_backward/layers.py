@@ -321,11 +321,8 @@ ATTENTION = F.scaled_dot_product_attention, F.multi_head_attention_forward
 HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.conv2d: _conv2d_rule,
     F.batch_norm: _batch_norm_rule,
-    F.relu: _relu_rule,
-    torch.relu: _relu_rule,
-    Tensor.relu: _relu_rule,
-    F.relu_: partial(_relu_rule, inplace=True),
-    Tensor.relu_: partial(_relu_rule, inplace=True),
+    **dict.fromkeys((F.relu, torch.relu, Tensor.relu), _relu_rule),
+    **dict.fromkeys((F.relu_, Tensor.relu_), partial(_relu_rule, inplace=True)),
     F.hardtanh: _hardtanh_rule,
     F.relu6: _relu6_rule,
     F.leaky_relu: _leaky_relu_rule,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reglib._checks import check_positive
+from reglib._checks import check_positive, expected
 from reglib.autodiff import Map
 from reglib.input_hessian.products import InputHessian, times_covariance
 
@@ -187,7 +187,5 @@ def _check(k: int, tolerance: float, max_products: int, size: int) -> None:
         raise ValueError(f"k: expected 1 to {size} eigenpairs, the size of the matrix, got {k}")
     check_positive(tolerance=tolerance)
     if max_products < k:
-        raise ValueError(
-            f"max_products: expected at least k = {k} products, one for each eigenpair, "
-            f"got {max_products}"
-        )
+        what = f"at least k = {k} products, one for each eigenpair"
+        raise expected("max_products", what, max_products)

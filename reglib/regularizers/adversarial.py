@@ -115,18 +115,9 @@ def adversarial_penalty(
     :cite:p:`goodfellow2015`, Madry et al., "Towards deep learning models resistant to adversarial
     attacks" (2018) :cite:p:`madry2018`.
     """
-    examples = adversarial_examples(
-        model,
-        inputs,
-        labels,
-        epsilon=epsilon,
-        step_size=step_size,
-        n_steps=n_steps,
-        norm=norm,
-        random_start=random_start,
-        pixel_range=pixel_range,
-        generator=generator,
-    )
+    attack: dict[str, Any] = {"epsilon": epsilon, "step_size": step_size, "n_steps": n_steps}
+    attack |= {"norm": norm, "random_start": random_start, "pixel_range": pixel_range}
+    examples = adversarial_examples(model, inputs, labels, **attack, generator=generator)
     attacked = cross_entropy(forward_again(model, examples), labels)
     return attacked - cross_entropy(logits, labels)
 

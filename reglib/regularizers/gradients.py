@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from reglib._checks import check_choice, check_labels, check_positive, check_type
+from reglib import _checks
 from reglib._common import cross_entropy, forward_again, unit_length
 from reglib.autodiff import input_gradient
 
@@ -98,13 +98,12 @@ def marginal_density_penalty(
     >>> marginal_density_penalty(logits, x, generator=torch.Generator())  # gradient (1, 0)
     tensor([1.], grad_fn=<LinalgVectorNormBackward0>)
     """
-    check_type("logits", logits, Tensor)
-    check_type("generator", generator, Generator)
+    _checks.check_type("logits", logits, Tensor)
+    _checks.check_type("generator", generator, Generator)
     if logits.ndim != 2 or logits.shape[1] < 2:
-        raise ValueError(
-            f"logits: expected (B, classes) with at least two classes, got {tuple(logits.shape)}"
-        )
-    check_choice("implementation", implementation, ("naive", "stable", "efficient"))
+        what = "(B, classes) with at least two classes"
+        raise _checks.expected("logits", what, tuple(logits.shape))
+    _checks.check_choice("implementation", implementation, ("naive", "stable", "efficient"))
     if implementation == "naive":
         partition = logits.exp().sum(1)
         _check_exponentials(logits, partition)
@@ -149,7 +148,7 @@ def logit_gradient_penalty(
     adversarial robustness and interpretability of deep neural networks by regularizing their input
     gradients" (2018) :cite:p:`ross2018`.
     """
-    check_labels(labels, logits)
+    _checks.check_labels(labels, logits)
     logit = logits.gather(1, labels[:, None])
     return p_norms(input_gradient(logit, inputs, create_graph=True), p)
 
@@ -189,7 +188,7 @@ def finite_difference_penalty(
     >>> bool((penalty - 1).abs() < 0.02)  # the gradient is (-1, 0)
     True
     """
-    check_positive(step=step)
+    _checks.check_positive(step=step)
     here = cross_entropy(logits, labels)
     direction = unit_length(input_gradient(here, inputs, keep_graph=True))
     moved = forward_again(model, inputs.detach() + step * direction)
@@ -214,9 +213,8 @@ def _check_exponentials(logits: Tensor, partition: Tensor) -> None:
     info = torch.finfo(partition.dtype)
     safe = (partition > info.tiny / info.eps) & (partition < info.max * info.eps)
     wrong = logits.isfinite().all(1) & ~safe
-    if wrong.any():
+    if _checks.may_be_read(wrong) and wrong.any():
         low, high = logits[wrong].amin(), logits[wrong].amax()
-        raise ValueError(
-            f"logits: expected sums of exponentials that {partition.dtype} can differentiate, got "
-            f'logits from {low:.4g} to {high:.4g}; take implementation="stable" or "efficient"'
-        )
+        what = f"sums of exponentials that {partition.dtype} can differentiate"
+        advice = 'take implementation="stable" or "efficient"'
+        raise _checks.expected("logits", what, f"logits from {low:.4g} to {high:.4g}; {advice}")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reglib._checks import check_indices, check_positive
+from reglib._checks import check_indices, check_positive, expected
 
 
 class GroupDRO(NamedTuple):
@@ -47,7 +47,8 @@ def group_dro(losses: Tensor, groups: Tensor, weights: Tensor, *, step_size: flo
     check_positive(step_size=step_size)
     check_indices("groups", groups, len(losses), len(weights))
     sums = torch.zeros_like(weights, dtype=losses.dtype).index_add(0, groups, losses)
-    means = sums / groups.bincount(minlength=len(weights)).clamp_min(1)
+    counts = torch.zeros_like(sums).index_add(0, groups, torch.ones_like(losses))
+    means = sums / counts.clamp_min(1)
     weights = (weights.log() + step_size * means.detach()).softmax(0)
     return GroupDRO((weights * means).sum(), weights)
 
@@ -80,7 +81,6 @@ def count_groups(groups: Tensor, n_samples: int, n_groups: int) -> Tensor:
     counts = groups.bincount(minlength=n_groups)
     empty = (counts == 0).nonzero()[:, 0].tolist()
     if empty:
-        raise ValueError(
-            f"groups: expected samples of each of {n_groups} groups, got none of group {empty[0]}"
-        )
+        what = f"samples of each of {n_groups} groups"
+        raise expected("groups", what, f"none of group {empty[0]}")
     return counts

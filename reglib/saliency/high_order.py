@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from reglib._checks import expected
 from reglib.autodiff import Map
 from reglib.saliency import proximal
 from reglib.saliency.surrogate import SurrogateLoss, warn_unless_converged
@@ -131,9 +132,8 @@ def caso(
     interpretation" (2019) :cite:p:`singla2019`.
     """
     problem, lead = _problem(loss, lambda1, lambda2, margin, loss.product)
-    _check_concave(
-        problem.lambda2, loss.largest_eigenvalue, None if lambda2 is not None else margin
-    )
+    made_of = margin if lambda2 is None else None
+    _check_concave(problem.lambda2, loss.largest_eigenvalue, made_of)
     solver = proximal.fista if (problem.lambda1 > 0).any() else proximal.conjugate_gradients
     solution = solver(problem, settings)
     warn_unless_converged("CASO", solution.converged, solution.residual)
@@ -152,10 +152,8 @@ def _problem(
     for name, value in (("lambda1", lambda1), ("lambda2", lambda2)):
         value = torch.as_tensor(value).to(loss.gradient)
         if value.shape[value.ndim - 1 :] not in ((), (n,)) or value.ndim > 2:
-            raise ValueError(
-                f"{name}: expected a number, or shape ({n},) or (K, {n}), one for each image, "
-                f"got {tuple(value.shape)}"
-            )
+            what = f"a number, or shape ({n},) or (K, {n}), one for each image"
+            raise expected(name, what, tuple(value.shape))
         strengths.append(value)
     strengths = list(torch.broadcast_tensors(*strengths, loss.gradient.new_zeros(n))[:2])
     if not (strengths[0] >= 0).all():
@@ -164,9 +162,7 @@ def _problem(
 
     def blocks(v: Tensor) -> Tensor:
         """Multiply the rows for each lambda1, leaving out where all are zero."""
-        parts = [
-            product(part.view(images)).flatten(1) if part.any() else part for part in v.split(n)
-        ]
+        parts = [product(p.view(images)).flatten(1) if p.any() else p for p in v.split(n)]
         return torch.cat(parts)
 
     gradient = loss.gradient.flatten(1).expand(*lead, -1, -1).reshape(strengths[0].numel(), -1)
@@ -199,14 +195,8 @@ def _interpretation(
 ) -> Interpretation:
     point = solution.point
     change = ((problem.gradient + solution.hessian_point / 2) * point).sum(1)
-    values = (
-        problem.lambda1[:, 0],
-        problem.lambda2[:, 0],
-        problem.value(point, solution.hessian_point),
-        change,
-        solution.residual,
-        solution.iterations,
-        solution.converged,
-        (point == 0).to(point.dtype).mean(1) + 0 * change,
-    )
+    objective = problem.value(point, solution.hessian_point)
+    asked = problem.lambda1[:, 0], problem.lambda2[:, 0], objective, change
+    sparsity = (point == 0).to(point.dtype).mean(1) + 0 * change
+    values = *asked, solution.residual, solution.iterations, solution.converged, sparsity
     return Interpretation(point.view(*lead, *images[1:]), *(value.view(lead) for value in values))

@@ -11,7 +11,7 @@ from reglib._checks import check_finite, check_network, check_positive
 from reglib._common import normal_noise, per_sample
 from reglib.autodiff import Map
 from reglib.double_backward import folding_of
-from reglib.input_hessian import InputHessian, input_hessian, leading_eigenpairs, random_start
+from reglib.input_hessian import input_hessian, leading_eigenpairs, random_start
 
 
 class SurrogateLoss(NamedTuple):
@@ -128,9 +128,7 @@ def _average(
     check_network(model)
     if closed_form is None:
         closed_form = not folding_of(model).nonlinear
-    hessians: list[InputHessian] = [
-        input_hessian(model, images, labels, closed_form=closed_form) for images in copies
-    ]
+    hessians = [input_hessian(model, x, labels, closed_form=closed_form) for x in copies]
     n = len(hessians)
     gradient: Any = sum(hessian.gradient(labels) / n for hessian in hessians)
     start: Any = sum(random_start(hessian) / n for hessian in hessians)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from reglib._checks import check_type
+from reglib._checks import check_type, expected
 from reglib._common import copied
 
 
@@ -47,10 +47,8 @@ def backbone_of(name: str, *, pretrained: bool) -> nn.Module:
         return models.get_model(name, weights="DEFAULT" if pretrained else None)
     known = {*timm.list_models(), *models.list_models(models)}
     near = difflib.get_close_matches(name, known, n=3)
-    raise ValueError(
-        f"backbone: expected the name of a network in timm or torchvision, got {name!r}; near it: "
-        f"{', '.join(near) or 'none'}"
-    )
+    got = f"{name!r}; near it: {', '.join(near) or 'none'}"
+    raise expected("backbone", "the name of a network in timm or torchvision", got)
 
 
 # Of the weights of torchvision, and of those of timm that do not say.
@@ -75,9 +73,8 @@ class Normalise(nn.Module):
 def normalised(network: nn.Module) -> nn.Sequential:
     """Put the normalisation that the weights of a network were trained with before it."""
     about = getattr(network, "pretrained_cfg", {})
-    return nn.Sequential(
-        Normalise(*(about.get(name, default) for name, default in IMAGENET.items())), network
-    )
+    values = (about.get(name, default) for name, default in IMAGENET.items())
+    return nn.Sequential(Normalise(*values), network)
 
 
 def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
@@ -134,10 +131,8 @@ def _shapes(model: nn.Module, image_size: int) -> dict[str, tuple[int, ...]]:
     probe = copied(model).to("meta").eval()
     first = next((m for m in probe.modules() if isinstance(m, nn.Conv2d)), None)
     if first is None:
-        raise ValueError(
-            f"backbone: expected a convolutional network, got {type(model).__name__}, which holds "
-            "no nn.Conv2d"
-        )
+        got = f"{type(model).__name__}, which holds no nn.Conv2d"
+        raise expected("backbone", "a convolutional network", got)
     shapes: dict[str, tuple[int, ...]] = {}
 
     def record(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -234,8 +229,6 @@ def extractor(model: nn.Module, names: Sequence[str]) -> fx.GraphModule:
         graph.recompile()
         return graph.train()
     except Exception as error:
-        raise ValueError(
-            f"backbone: expected a network that torch.fx can trace, got {type(model).__name__}: "
-            f"{error}"
-        ) from error
+        got = f"{type(model).__name__}: {error}"
+        raise expected("backbone", "a network that torch.fx can trace", got) from error
     raise ValueError(f"backbone: expected modules {', '.join(names)} in the path of an image")

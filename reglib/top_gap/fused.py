@@ -63,10 +63,9 @@ class _Means(torch.autograd.Function):
         from reglib.top_gap import kernels
 
         rows = maps.detach().flatten(2)  # (B, classes, h w)
-        means, sizes, smallest = (
-            maps.new_empty(maps.shape[:2], dtype=torch.float32) for _ in range(3)
-        )
-        last = maps.new_empty(maps.shape[:2], dtype=torch.int32)
+        new = functools.partial(maps.new_empty, maps.shape[:2])
+        means, sizes, smallest = (new(dtype=torch.float32) for _ in range(3))
+        last = new(dtype=torch.int32)
         _launch(kernels.pool, rows, means, sizes, smallest, last, k=k, strides=rows.stride())
         ctx.save_for_backward(maps, smallest, last)
         ctx.k = k

@@ -19,19 +19,9 @@ def _load_row(maps, index, classes, locations, by_image, by_class, by_location):
 
 @triton.jit
 def pool(
-    maps,
-    means,
-    sizes,
-    smallest,
-    last,
-    classes,
-    locations,
-    k,
-    by_image,
-    by_class,
-    by_location,
+    maps, means, sizes, smallest, last, classes, locations, k, by_image, by_class, by_location,
     block: tl.constexpr,
-):
+):  # fmt: skip
     """Write mean of the k largest values and mean absolute value of a map.
 
     Chosen are the values above `smallest`, and those that equal it up to the location `last`.
@@ -68,23 +58,9 @@ def pool(
 
 @triton.jit
 def spread(
-    maps,
-    gradient,
-    of_means,
-    of_sizes,
-    smallest,
-    last,
-    classes,
-    locations,
-    k,
-    by_image,
-    by_class,
-    by_location,
-    to_image,
-    to_class,
-    to_location,
-    block: tl.constexpr,
-):
+    maps, gradient, of_means, of_sizes, smallest, last, classes, locations, k,
+    by_image, by_class, by_location, to_image, to_class, to_location, block: tl.constexpr,
+):  # fmt: skip
     """Write the gradient by a map, from those by its two means."""
     row = tl.program_id(0)
     index = tl.arange(0, block)

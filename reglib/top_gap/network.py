@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib._checks import check_finite
+from reglib._checks import check_finite, expected
 from reglib.top_gap.backbones import FeatureMap, FeatureMaps, backbone_of, extractor, feature_maps
 from reglib.top_gap.pooling import TopGAP
 
@@ -146,8 +146,6 @@ def _last(found: FeatureMaps, n_maps: int | None) -> list[FeatureMap]:
         return small[-4:] or found.maps[-1:]
     if not 1 <= n_maps <= len(found.maps):
         sizes = ", ".join(f"{m.name!r} {m.size[0]} x {m.size[1]}" for m in found.maps)
-        raise ValueError(
-            f"n_maps: expected 1 to {len(found.maps)}, the feature maps of the backbone ({sizes}), "
-            f"got {n_maps}"
-        )
+        what = f"1 to {len(found.maps)}, the feature maps of the backbone ({sizes})"
+        raise expected("n_maps", what, n_maps)
     return found.maps[-n_maps:]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from reglib._checks import expected
 from reglib._torch_private import is_traced, is_transformed
 from reglib.top_gap import blocks, fused
 
@@ -153,9 +154,7 @@ def _checked(k: int | float, locations: int | None = None) -> int | float:
 
 def _count(k: int | float, maps: Tensor) -> int:
     if maps.ndim != 4:
-        raise ValueError(
-            f"maps: expected class maps (B, classes, h, w), got shape {tuple(maps.shape)}"
-        )
+        raise expected("maps", "class maps (B, classes, h, w)", f"shape {tuple(maps.shape)}")
     k = _checked(k, _locations(maps))
     return k if isinstance(k, int) else max(1, round(k * _locations(maps)))
 

@@ -17,6 +17,7 @@ import torch
 
 from benchmarks import (
     architectures,
+    captured_step,
     input_hessian,
     memory,
     penalties,
@@ -32,6 +33,7 @@ from benchmarks.timing import Row
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS = {
     "training_step": training_step.run,
+    "captured_step": captured_step.run,
     "saliency_metrics": saliency_metrics.run,
     "penalties": penalties.run,
     "side_by_side": side_by_side.run,
@@ -45,6 +47,7 @@ BENCHMARKS = {
 
 ON_CUDA = (
     "training_step",
+    "captured_step",
     "penalties",
     "side_by_side",
     "saliency_metrics",

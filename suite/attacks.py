@@ -209,9 +209,7 @@ def auto_attack(
     return _attacked(model, images, labels, perturb, generator)
 
 
-ATTACKS: dict[str, Callable[..., Attacked]] = {
-    attack.__name__: attack for attack in (auto_attack, fgsm, pgd)
-}
+ATTACKS: dict[str, Callable[..., Attacked]] = {a.__name__: a for a in (auto_attack, fgsm, pgd)}
 
 
 @torch.no_grad()
@@ -251,10 +249,9 @@ def _attacked(
     """
     # The copy of the network keeps gradients and modes of an attack away from the caller's.
     frozen = folded_copy(model)
+    batches = images.detach().split(BATCH_SIZE)
     with _seeded(generator):
-        attacked = [
-            perturb(frozen, x, _predicted(frozen, x)) for x in images.detach().split(BATCH_SIZE)
-        ]
+        attacked = [perturb(frozen, x, _predicted(frozen, x)) for x in batches]
     return judged(frozen, images, torch.cat(attacked), labels)
 
 

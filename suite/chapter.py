@@ -20,7 +20,7 @@ from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
 # Profiles whose kept results stand beside those of a run.
-BESIDE = ("desktop", "workstation", "paper")
+BESIDE = ("desktop", "workstation", "gpu", "paper")
 PROVENANCE = "units seconds ended device threads peak_bytes torch reglib commit".split()
 
 

@@ -45,7 +45,8 @@ def executed_folder() -> Path:
 def with_whole_paths(value: Any, base: Path | None = None) -> Any:
     """Return parameters in which each folder of own images has its whole path.
 
-    A path is relative to `base`, or to where the command was started: a kernel starts elsewhere.
+    Of "A or B" it is the data set B, where its folder is among the data, else A. A path is relative
+    to `base`, or to where the command was started: a kernel starts elsewhere.
 
     >>> with_whole_paths([{"data": "mnist"}, "resized:imagefolder:/my/photos:32"])
     [{'data': 'mnist'}, 'resized:imagefolder:/my/photos:32']
@@ -56,6 +57,9 @@ def with_whole_paths(value: Any, base: Path | None = None) -> Any:
         return [with_whole_paths(part, base) for part in value]
     if not isinstance(value, str):
         return value
+    first, _, other = value.partition(" or ")
+    if other:
+        return other if (data_folder() / other).is_dir() else first
     before, kind, path = value.partition("imagefolder:")
     if before not in ("", "resized:") or not path:
         return value

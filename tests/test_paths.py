@@ -97,3 +97,12 @@ class TestYaml:
         assert len(files) > 40
         for file in files:
             assert read_yaml(file)
+
+
+class TestDataAtHand:
+    def test_second_of_two_where_its_folder_is_there(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+        named = {"data": "cifar10 or cifar10-jpeg"}
+        assert with_whole_paths([named]) == [{"data": "cifar10"}]
+        (tmp_path / "cifar10-jpeg").mkdir()
+        assert with_whole_paths([named]) == [{"data": "cifar10-jpeg"}]

@@ -12,7 +12,7 @@ from suite.evidence.statistics import Interval, difference, mean_interval
 from suite.evidence.tables import interval_text, paired_difference
 
 NAN = float("nan")
-ORDER = ("paper", "workstation", "gpu", "desktop", "laptop", "smoke")  # profiles, the best first
+ORDER = ("paper", "gpu", "workstation", "desktop", "laptop", "smoke")  # profiles, the best first
 NOT_RUN = "not run"
 # Forms of a value: factor, sign of positive numbers, and the words behind it.
 FORMS = {

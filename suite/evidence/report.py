@@ -22,7 +22,7 @@ from suite.store import read_archive
 
 VERDICT_COLUMNS = ["chapter", *JUDGED, "profile"]
 MOST_NEEDED = 10_000  # more than that is no plan
-PROFILES = ("paper", "workstation", "desktop", "laptop")  # the best first
+PROFILES = ("paper", "gpu", "workstation", "desktop", "laptop")  # the best first
 AGAIN = {"laptop": "; `make rerun` repeats it", "desktop": "; `make rerun` repeats a part of it"}
 
 

@@ -18,7 +18,7 @@ from suite.notebooks import checks
 from suite.notebooks.checks import Parameter
 from suite.paths import NOTEBOOKS, ROOT, checked_name, executed_folder, read_yaml, with_whole_paths
 
-PROFILES = ("smoke", "laptop", "desktop", "workstation", "paper")
+PROFILES = ("smoke", "laptop", "desktop", "workstation", "gpu", "paper")
 BASE = "desktop"  # what no other profile sets is as in this one, and in the notebook as it is
 START_ATTEMPTS = 3
 Values = Mapping[str, Any]

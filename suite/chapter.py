@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 from IPython.display import HTML, Markdown, display
+from matplotlib.figure import Figure
 
 from suite import notebooks, plots
 from suite.evidence import html, quote
@@ -15,7 +16,7 @@ from suite.evidence.names import PANEL, name_of, readable
 from suite.evidence.quote import Value
 from suite.evidence.report import origin, section_verdicts
 from suite.evidence.results import Results, judged, load_results, save_tables
-from suite.evidence.tables import select, sentences
+from suite.evidence.tables import select
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
@@ -118,23 +119,19 @@ class Chapter:
 
     def mean(self, **where: Any) -> Value:
         """Return the mean over seeds of the rows with these values, at the best profile."""
-        return quote.mean(self._sound(where))
+        return quote.mean(self.rows(**where))
 
     def paired(self, between: str, first: str, second: str, **where: Any) -> Value:
         """Return how far `first` is ahead of `second` in the rows with these values."""
-        return quote.paired(self._sound(where), between, first, second)
+        return quote.paired(self.rows(**where), between, first, second)
 
-    def _sound(self, where: Mapping[str, Any]) -> pd.DataFrame:
+    def rows(self, **where: Any) -> pd.DataFrame:
+        """Return the rows with these values, or one of a list of values, of units that ended."""
         return select(self.table, status="done", **where)
 
     def say(self, text: str, *, expects: Mapping[str, str] | None = None, **values: Value) -> None:
         """Show a sentence with values in it, see `suite.evidence.quote.sentence`."""
         display(Markdown(quote.sentence(text, values, expects or {})))
-
-    def sentences(self, template: str, rows: pd.DataFrame, by: str | None = None) -> None:
-        """Show a sentence for each profile, see `suite.evidence.tables.sentences`."""
-        for text in sentences(template, rows, by):
-            display(Markdown(text))
 
     def headline_table(self) -> None:
         """Show the claims of the abstract: paper, here, verdict and scale; and on what."""
@@ -157,13 +154,43 @@ class Chapter:
         parts = [section_verdicts(self.name, self.decided, section) for section in sections]
         return "".join(html.table(tested) for tested, _ in parts if len(tested))
 
-    def tabs(self, pieces: Mapping[str, str]) -> None:
-        """Show a tab set, see `suite.evidence.html.tabs`."""
-        display(HTML(html.tabs(pieces)))
+    def picture(self, *figures: Figure, alt: str, caption: str = "") -> None:
+        """Show figures as one picture, see `suite.plots.as_html`."""
+        display(HTML(plots.as_html(*figures, alt=alt, caption=caption)))
 
-    def slider(self, frames: Mapping[str, bytes], **words: str) -> None:
-        """Show pictures that a range input changes, see `suite.evidence.html.slider`."""
-        display(HTML(html.slider(frames, **words)))
+    def tabs(
+        self, pieces: Mapping[str, Any], *sections: str, alt: str = "", caption: str = ""
+    ) -> None:
+        """Show a tab set, see `suite.evidence.html.tabs`.
+
+        Args:
+            pieces: HTML, a table, tables by their names, or a figure, by the title of its tab.
+            sections: whose claims have the last tab.
+            alt, caption: of the figure.
+        """
+        shown = {}
+        for title, piece in pieces.items():
+            if isinstance(piece, pd.DataFrame):
+                piece = html.table(piece)
+            elif isinstance(piece, Mapping):
+                piece = "".join(f"<p>{name}</p>{html.table(t)}" for name, t in piece.items())
+            elif isinstance(piece, Figure):
+                piece = plots.as_html(piece, alt=alt, caption=caption)
+            shown[title] = piece
+        display(HTML(html.tabs(shown | {"Claims": self.claims_tab(*sections)})))
+
+    def slider(
+        self, grids: Mapping[str, Any], *, alt: str, label: str, caption: str = "", **look: Any
+    ) -> None:
+        """Show rows of pictures that a range input changes.
+
+        Args:
+            grids: rows by what they show; these and `look` are as `suite.plots.pictures` has them.
+            alt, label, caption: see `suite.evidence.html.slider`.
+        """
+        drawn = {name: plots.pictures(rows, **look) for name, rows in grids.items()}
+        frames = {name: plots.as_bytes(figure) for name, figure in drawn.items()}
+        display(HTML(html.slider(frames, alt=alt, label=label, caption=caption)))
 
     def check(self, rows: pd.DataFrame, by: list[str]) -> None:
         """Print counts and means of groups of rows, to two digits, for the tests to compare."""

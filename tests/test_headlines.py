@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite import plots
 from suite.evidence import headlines, report, scale
 from suite.store import Record
 
@@ -106,19 +105,3 @@ class TestScale:
         options = {"blocks": [2, 2, 2, 2], "width": 64}
         setting = scale.Setting(["cifar10"], "resnet", options, epochs=9)
         assert setting.met_by(training) == met
-
-
-def test_figure_of_methods_has_what_it_is_given():
-    rows = pd.DataFrame(
-        {
-            "profile": "laptop",
-            "data": "mnist",
-            "network": "mlp",
-            "method": ["a", "b"] * 3,
-            "value": [1.0, 2.0, 1.1, 2.1, 1.2, 2.2],
-        }
-    )
-    figure = plots.by_method(rows, "method", "accuracy", {"b": "second", "a": "first", "c": "no"})
-    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    assert labels == ["second", "first"]
-    assert len(plots.by_method(rows[:0], "method", "accuracy", {}).axes) == 1

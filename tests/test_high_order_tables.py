@@ -85,16 +85,9 @@ class TestRows:
     def test_classes_compare_the_same_photographs(self, result):
         difference = tables.by_classes(result).query("metric == 'difference'")
         assert difference["network"].value_counts().to_dict() == {"all classes": 6, "10 classes": 6}
-        shapes = tables.shapes(difference).set_index("")
-        assert shapes.loc["10 classes"].str[:5].tolist() == ["2.500"]
 
 
 class TestTables:
-    def test_networks(self, result):
-        row = tables.networks_table(result).set_index("network").loc["EfficientNet-Lite0"]
-        assert row[["n", "classified right", "p ≤ 0.5", "p ≥ 0.95"]].tolist() == [12, "90%", 4, 4]
-        assert row["share of λ₁²"] == "0.28, 0.55, 0.83; ρ = 0.24"
-
     def test_shares_have_a_row_a_method(self, result):
         table = tables.on_object(result)
         assert table[""].tolist() == ["gradient", "CASO"]
@@ -141,15 +134,11 @@ class TestPictures:
         assert methods["titles"] == ["photograph", "CAFO", "CASO"]
         assert methods["rows"][1][1].tolist() == [[16, 17], [18, 19]]
 
-    def test_photographs_that_are_not_there(self, result):
-        result.provenance["parameters"]["images"] = "no such data"
-        assert [row[0] for row in tables.comparison_grid(result, {})["rows"]] == [None, None]
-
-    def test_sweep_marks_what_is_chosen(self, result):
-        grid = tables.sweep_grid(result)
-        assert grid["marked"] == {(0, 1)}
-        assert grid["titles"] == ["λ₁ = 0.01", "λ₁ = 0.02"]
-        assert grid["notes"][2] == ["zeros 0.0%", "zeros 75.6%"]
+    def test_frames_of_the_sweep(self, result):
         frames = tables.sweep_frames(result)
         assert list(frames)[1] == "λ₁ = 0.02: 76% of the map is zero"
         assert [len(row) for (row,) in frames.values()] == [4, 4]
+
+    def test_photographs_that_are_not_there(self, result):
+        result.provenance["parameters"]["images"] = "no such data"
+        assert [row[0] for row in tables.comparison_grid(result, {})["rows"]] == [None, None]

@@ -61,7 +61,6 @@ class TestMeasured:
     def test_rows_that_did_not_end(self):
         table = frame(rows("accuracy", "none", [0.1], status="diverged"))
         assert tables.measured(table, "accuracy", DATA, "none") == "not run"
-        assert tables.data_sets(table) == []
 
     def test_noise_is_taken_off(self):
         table = frame(rows("tv", "none", [0.5, 0.7]), rows("noise", "none", [0.1, 0.2]))
@@ -115,19 +114,6 @@ class TestAgainstNone:
 
 
 class TestPublished:
-    def test_table_1(self):
-        table = frame(rows("accuracy", "target 10", [0.5]), rows("accuracy", "target 0.1", [0.3]))
-        found = tables.table_1(PUBLISHED, table, DATA).set_index("models")
-        assert found.loc["target 10", ["accuracy", "top_1, published"]].tolist() == [
-            "0.500",
-            "0.7041",
-        ]
-        assert found.loc["target 0.1", "top_1, published"] == "–"
-
-    def test_table_2_alone_where_nothing_was_measured(self):
-        found = tables.table_1(PUBLISHED, frame(rows("accuracy", "none", [0.1])), "imagenet")
-        assert found.set_index("models").loc["curvature 1", "tv, published"] == "0.00102"
-
     def test_against_none(self):
         printed = tables.printed_against_none(PUBLISHED)
         assert printed["Accuracy, points"]["target 10"] == pytest.approx(2.16)
@@ -142,13 +128,6 @@ class TestPublished:
         assert one["noise"] == pytest.approx(0.15 / 0.25)
         imagenet = tables.printed_robustness(PUBLISHED, 4, None)
         assert sum(value < 1 for value in imagenet.values()) == 3  # as the record says
-
-    def test_printed_equation(self):
-        table = frame(
-            rows("accuracy", "target 10", [0.9, 0.1]), rows("accuracy_printed", "target 10", [0.2])
-        )
-        found = tables.printed_equation(table)
-        assert found.iloc[0].tolist()[-2:] == ["0.9", "0.2"]
 
 
 class TestCurves:
@@ -186,14 +165,6 @@ class TestCurves:
         runs = [results(a__none__0__curve=[1.0]), results(a__none__0__curve=[2.0])]
         assert tables.mean_maps(runs, "curve") == {"a": {"none": [1.0]}}
 
-    def test_networks_that_were_not_trained(self):
-        parts = (("tv", 0.25), ("centre_to_rim", 2.0))
-        table = frame(
-            *(rows(metric, "as it is", [value], network="lite") for metric, value in parts)
-        )
-        shown = tables.as_it_is(table)
-        assert shown.iloc[0].tolist()[1:] == ["lite", "as it is", "0.25", "2"]
-
     def test_ablation_curves(self):
         arrays = {f"a__none__{seed}__curve": [1.0, 0.5, seed] for seed in (0, 1)}
         arrays |= {f"a__none__{seed}__counts": [0, 8, 32] for seed in (0, 1)}
@@ -201,18 +172,6 @@ class TestCurves:
         assert found["share of replaced pixels"].tolist() == [0, 0.25, 1] * 2
         assert found["value"].tolist() == [1, 0.5, 0, 1, 0.5, 1]
         assert set(zip(found["data"], found["model"])) == {("a", "none")}
-
-    def test_shares_of_paths(self):
-        found = tables.shares_of_paths((1, 2))
-        one = found[found["model"] == "1 layers"]
-        sigma = math.sqrt(2 / 3)
-        assert one["position / σ"].tolist() == pytest.approx([-1 / sigma, 0, 1 / sigma])
-        assert one["value"].tolist() == pytest.approx([sigma / 3] * 3)
-        two = found[found["model"] == "2 layers"]
-        sigma *= math.sqrt(2)
-        assert two["value"].tolist() == pytest.approx([sigma * n / 9 for n in (1, 2, 3, 2, 1)])
-        normal = found[found["model"] == "normal"]
-        assert normal["value"].max() == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-3)
 
 
 class TestTheory:

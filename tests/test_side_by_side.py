@@ -277,7 +277,7 @@ class TestCompared:
         cells = tables.compared(rows, MEASURES)
         assert cells.empty
         panel = panel_of(cells)
-        assert set(tables.guide(panel)["take"]) == {"nothing helps significantly"}
+        assert tables.helping(panel).empty
         assert tables.every_cell(panel).empty
         for figure in (
             plots.matrix(**tables.matrix(cells, MEASURES), label="", limit=1),
@@ -310,19 +310,14 @@ class TestGain:
         assert of_cure["cost"] == 0
 
 
-class TestGuide:
-    def test_largest_gain_first_and_nothing_where_nothing_helps(self):
+class TestHelping:
+    def test_largest_gain_first(self):
         cells = cells_of({"noise": CLEAR, "cure": [gap + 0.1 for gap in CLEAR]})
-        found = tables.guide(panel_of(cells, {"cure": 5.3}))
-        best, second = found[found["if you want"] == "higher accuracy, attacked"].to_dict("records")
-        assert best["take"] == "CURE, strength 1"
-        assert best["gain"].endswith("(0.50 → 0.80)")
-        assert best["cost"] == "+0.0 [+0.0, +0.0] points of accuracy; a step takes 5.3 plain ones"
-        assert second["take"] == "noise on the images, strength 1"
-        assert "step" not in second["cost"]
-        none = found[found["if you want"] == "lower max-sensitivity"]
-        assert list(none["take"]) == ["nothing helps significantly"]
-        assert not any("formula" in wanted for wanted in found["if you want"])
+        found = tables.helping(panel_of(cells))
+        gains = found[found["measure"] == "attacked"]
+        assert gains["method"].tolist() == ["cure", "noise"]
+        assert gains["paid"].iloc[0][:3] == (0, 0, 0)
+        assert "sensitivity" not in set(found["measure"])
 
 
 class TestAnswers:

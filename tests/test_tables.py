@@ -6,7 +6,7 @@ import pytest
 
 from suite.errors import UsageError
 from suite.evidence.statistics import Interval, mean_interval
-from suite.evidence.tables import interval_text, mean_text, paired_difference, select, sentences
+from suite.evidence.tables import interval_text, mean_text, means, paired_difference, select
 
 ROWS = pd.DataFrame(
     [
@@ -34,6 +34,20 @@ def test_a_mean_is_of_the_defined_values_and_has_half_its_interval():
     assert mean_text([np.nan], empty="–") == "–"
 
 
+def test_means_over_seeds_have_their_intervals():
+    rows = pd.concat([ROWS, ROWS[:1].assign(value=0.3)]).assign(k=0.5, chosen=[True] * 4 + [False])
+    half = mean_interval([0.4, 0.7]).high - 0.55
+    found = means(rows, ["profile", "k"], "variant", {"none": "no part", "laptop": "small"})
+    assert found.to_dict("records") == [
+        {"profile": "small", "k": "0.5", "no part": f"0.550 ± {half:.3f}", "fpn": "0.250", "n": 2},
+        {"profile": "paper", "k": "0.5", "no part": "1.000", "fpn": "–", "n": 1},
+    ]
+    assert means(rows, ["chosen"], "variant")["chosen"].tolist() == ["yes", ""]
+    assert means(rows[:0], ["k"]).to_numpy().tolist() == [
+        ["not run at the profiles that are shown"]
+    ]
+
+
 def test_an_interval_without_ends_is_its_estimate():
     assert interval_text(Interval(0.5, 0.25, 0.75, 2), "+.2f") == "+0.50 [+0.25, +0.75]"
     assert interval_text(mean_interval([0.5])) == "0.5"
@@ -48,19 +62,3 @@ def test_a_paired_difference_is_of_networks_that_have_a_partner():
     assert found == pytest.approx(expected)
     with pytest.raises(UsageError, match=r"variant \['pool'\], got \['fpn', 'none'\]"):
         paired_difference(ROWS, "variant", "none", "pool")
-
-
-def test_a_sentence_for_each_profile_that_has_all_means():
-    text = "*{p}*: {none:.0%} and {fpn:.0%}"
-    assert sentences(text, ROWS, "variant") == ["*laptop*: 60% and 25%"]
-    rows = ROWS.assign(variant=ROWS["variant"] + "+l1 x").replace({0.25: np.nan})
-    expected = ["*laptop*: 0.6", "*paper*: 1"]
-    assert sentences("*{p}*: {none_l1_x:g}", rows, "variant") == expected
-    assert sentences("{fpn_l1_x:g}", rows, "variant") == []
-
-
-def test_a_sentence_for_each_profile_with_quartiles_and_interval():
-    rows = pd.DataFrame({"profile": "laptop", "value": [1.0, 2, 3, 4, 5]})
-    template = "{p} {n} {mean:g} {least:g} {q1:g} {median:g} {q3:g} {most:g} {low:.2f} {high:.2f}"
-    # t(4) = 2.776, standard error 1.5811 / sqrt(5)
-    assert sentences(template, rows) == ["laptop 5 3 1 2 3 4 5 1.04 4.96"]

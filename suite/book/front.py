@@ -90,11 +90,11 @@ def _picture(card: Mapping[str, Any], kept: Mapping[str, NDArray[Any]]) -> bytes
         for _, name, n in card["pictures"]
     ]
     titles = [title for title, _, _ in card["pictures"]]
-    return plots.as_bytes(plots.picture_grid([row], titles=titles, side=0.8))
+    return plots.as_bytes(plots.pictures([row], titles=titles, side=0.8))
 
 
 def _flat(picture: NDArray[Any], *, is_image: bool) -> NDArray[Any]:
-    """Return a picture as `plots.picture_grid` takes it: bytes, or a map of both signs."""
+    """Return a picture as `plots.pictures` takes it: bytes, or a map of both signs."""
     picture = picture[0] if picture.ndim == 3 and picture.shape[0] == 1 else picture
     if picture.dtype == np.uint8 or not (is_image or picture.min() >= 0):
         return picture

@@ -1,8 +1,6 @@
 """Rows of a table, and how their means, intervals and differences are written."""
 
-import contextlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from suite.errors import UsageError
+from suite.evidence.names import name_of
 from suite.evidence.statistics import Interval, mean_interval
 
 
@@ -102,6 +101,43 @@ def wide(
     return pd.DataFrame(table)
 
 
+def means(
+    rows: pd.DataFrame,
+    index: Sequence[str],
+    columns: str = "metric",
+    names: Mapping[Any, str] | None = None,
+    *,
+    digits: str = ".3f",
+) -> pd.DataFrame:
+    """Return means with half of their 95% intervals, and the number of seeds, for the record.
+
+    Args:
+        rows: with `value`, `seed`, `index` and `columns`; those of a seed are averaged first.
+        index: columns whose values name the rows.
+        columns: column whose values head the columns.
+        names: what values and columns are called.
+        digits: of a number.
+    """
+    if rows.empty:
+        return pd.DataFrame({"": ["not run at the profiles that are shown"]})
+    same: dict[str, Any] = {"sort": False, "dropna": False}
+    seeds = rows.groupby([*index, columns, "seed"], **same)["value"].mean()
+    cells = seeds.groupby(level=[*index, columns], **same).agg(mean_text, digits, empty="–")
+    table = cells.unstack(columns).fillna("–")
+    table["n"] = rows.groupby([*index], **same)["seed"].nunique()
+    table = table.reset_index().rename_axis(columns=None)
+    table[[*index]] = table[[*index]].map(lambda value: _word(value, names or {}))
+    return table.rename(columns=names or {})
+
+
+def _word(value: Any, names: Mapping[Any, str]) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else ""
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:g}"
+    return names.get(value, name_of(value))
+
+
 def paired_difference(
     rows: pd.DataFrame, between: str, first: str, second: str, pairs: Sequence[str] = ("seed",)
 ) -> Interval:
@@ -120,28 +156,3 @@ def paired_difference(
     if missing := {first, second} - set(wide.columns):
         raise UsageError(f"paired: expected {between} {sorted(missing)}, got {list(wide.columns)}")
     return mean_interval((wide[first] - wide[second]).dropna())
-
-
-def sentences(template: str, rows: pd.DataFrame, by: str | None = None) -> list[str]:
-    """Write a sentence for each profile for which there is a number for every name in braces.
-
-    Args:
-        template: its names are p (the profile), n, mean, low, high, least, q1, median, q3, most of
-            the values; or, with `by`, the values of that column, of which it takes the means, with
-            "_" for what is no letter or digit.
-        rows: with `profile` and `value`.
-        by: name of a column.
-    """
-    result = []
-    for profile, part in rows.groupby("profile", sort=False):
-        if by:
-            means = part.groupby(by)["value"].mean().dropna()
-            numbers = {re.sub(r"\W", "_", str(name)): value for name, value in means.items()}
-        else:
-            mean = mean_interval(part["value"])
-            quartiles = part["value"].quantile([0, 0.25, 0.5, 0.75, 1])
-            numbers = dict(zip(("least", "q1", "median", "q3", "most"), quartiles, strict=True))
-            numbers |= {"n": mean.n, "mean": mean.estimate, "low": mean.low, "high": mean.high}
-        with contextlib.suppress(KeyError):
-            result.append(template.format(p=profile, **numbers))
-    return result

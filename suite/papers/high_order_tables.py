@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from suite.data import class_names, load_data
 from suite.evidence import tables
-from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.evidence.statistics import mean_interval, spearman
+from suite.evidence.statistics import mean_interval
 from suite.methods import SALIENCIES
-from suite.papers.high_order_saliency import ALL, OBJECTIVE, QUALITY, distance_bound
+from suite.papers.high_order_saliency import ALL, OBJECTIVE, distance_bound
 from suite.papers.second_order import MARGIN
 
 # Networks that are not piecewise linear.
@@ -21,7 +20,6 @@ SMOOTH = ["efficientnet_lite0_smooth", "resnet_swish", "se_resnet50"]
 TITLES = {method.name: method.title for method in SALIENCIES}
 SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
-ENDS = {"low": "p ≤ 0.5", "high": "p ≥ 0.95"}
 LEAST = 3  # photographs of which a mean is shown
 SHAPE = {"share": "share of λ₁²", "cosine": "|cos(g, v₁)|", "difference": "‖CASO − CAFO‖"}
 METHODS = {name: title.replace("\n", " ") for name, title in TITLES.items()}
@@ -71,34 +69,6 @@ def by_classes(result: Results) -> pd.DataFrame:
     return by_image(rows[shown].assign(network=rows["classes"] + " classes"))
 
 
-def networks_table(result: Results) -> pd.DataFrame:
-    """Return what each network was shown at a profile, how sure it was, and what its Hessian is."""
-    lines = []
-    for (data, network), rows in result.frame.groupby(["data", "network"], sort=False):
-        part = select(rows, "difference", smooth=None, margin=MARGIN)
-        if part.empty:
-            continue
-        line = {"network": name_of(network), "photographs": name_of(data), "n": len(part)}
-        right = select(rows, "accuracy", smooth=None)["value"]
-        line["classified right"] = f"{right.mean():.0%}" if len(right) else "–"
-        line["top probability"] = _quartiles(part["confidence"])
-        line |= {words: (part["sure"] == sure).sum() for sure, words in ENDS.items()}
-        for metric, title in SHAPE.items():
-            part = select(rows, metric, smooth=None, **_margin_of(metric))
-            rho = spearman(part["confidence"], part["value"]) if len(part) >= LEAST else np.nan
-            line[title] = f"{_quartiles(part['value'])}; ρ = {float(rho):.2f}"
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
-def _quartiles(values: "pd.Series[float]") -> str:
-    return ", ".join(f"{value:.2f}" for value in values.quantile([0.25, 0.5, 0.75]))
-
-
-def _margin_of(metric: str) -> dict[str, Any]:
-    return {"margin": MARGIN} if metric == "difference" else {}
-
-
 def by_image(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows whose images stand where figures and tables of networks have seeds."""
     return rows.assign(seed=rows["image"])
@@ -114,19 +84,6 @@ def on_object(result: Results) -> pd.DataFrame:
     rows = by_image(result.frame[result.frame["metric"].isin(ON_OBJECT)])
     named = rows.assign(metric=rows["metric"].map(ON_OBJECT))
     return tables.wide(named, "saliency", "metric", COMPARED)
-
-
-def quality(result: Results) -> pd.DataFrame:
-    """Return the means of all measures of maps, a row a method."""
-    rows = by_image(result.frame[result.frame["metric"].isin(QUALITY)])
-    return tables.wide(rows, "saliency", "metric", METHODS, digits=".3f")
-
-
-def shapes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the means of what `by_classes` returns, a row a number of classes."""
-    names = {name: name for name in rows["network"]}
-    named = rows.assign(metric=rows["metric"].map(SHAPE))
-    return tables.wide(named, "network", "metric", names, digits=".3f")
 
 
 def by_sureness(rows: pd.DataFrame, names: Mapping[str, str], *, first: str, second: str) -> Any:
@@ -228,23 +185,6 @@ def pair_grid(result: Results) -> dict[str, Any]:
     apart = [f"distance\n{distances[image]:.2f}" for image in result.arrays["pair_index"]]
     notes = [[label, "without\nHessian", "with\nHessian", d] for label, d in zip(labels, apart)]
     return {"rows": rows, "notes": notes, "titles": ["photograph", "CAFO", "CASO", "difference"]}
-
-
-def sweep_grid(result: Results) -> dict[str, Any]:
-    """Return the maps of one photograph for each strength, the chosen ones marked."""
-    a = result.arrays
-    marked = {
-        (row, column)
-        for row, method in enumerate(["cafo", "caso"])
-        for column in np.flatnonzero(np.isclose(a["sweep_lambda1"], a[f"sweep_{method}_chosen"][0]))
-    }
-    return {
-        "rows": [[*a[f"sweep_{method}_maps"]] for method in SWEPT],
-        "notes": [[f"zeros {share:.1%}" for share in a[f"sweep_{m}_sparsity"]] for m in SWEPT],
-        "titles": [f"λ₁ = {strength:.2g}" for strength in a["sweep_lambda1"]],
-        "labels": list(SWEPT.values()),
-        "marked": marked,
-    }
 
 
 def comparison_grid(result: Results, names: Mapping[str, str]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from suite.data import image_shape
 from suite.evidence import quote, tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.metrics import CORRUPTIONS, centre_to_rim
+from suite.metrics import CORRUPTIONS
 from suite.networks import build_network
 from suite.papers.names import NAMES
-from suite.papers.path_counts import pascal_row, path_counts
+from suite.papers.path_counts import path_counts
 from suite.papers.pilcro import AS_IT_IS, COMPARED_WITH, NAMED, label
 
 CIFAR = "cifar10-jpeg"
@@ -47,11 +47,6 @@ def select(
     wanted = {"metric": metric, "category": category, "data": data, "model": model}
     wanted = {column: value for column, value in wanted.items() if value}
     return tables.select(table, status="done", **wanted).dropna(subset="value")
-
-
-def data_sets(table: pd.DataFrame, metric: str = "accuracy", model: str = "none") -> list[str]:
-    """Return the data sets for which a metric of a kind of model was measured."""
-    return list(dict.fromkeys(select(table, metric, model=model)["data"]))
 
 
 def measured(table: pd.DataFrame, metric: str, data: str, model: Model) -> str:
@@ -176,7 +171,7 @@ def landscapes(
     published: Mapping[str, Any],
     board: torch.Tensor,
 ) -> dict[str, Any]:
-    """Return what `picture_grid` takes: mean landscapes, from untrained to the target.
+    """Return what `pictures` takes: mean landscapes, from untrained to the target.
 
     Args:
         results, table, published: of the chapter.
@@ -200,35 +195,6 @@ def landscapes(
         "scale": (0, 2),
         "scale_label": "importance",
     }
-
-
-def table_1(published: Mapping[str, Any], table: pd.DataFrame, data: str) -> pd.DataFrame:
-    """Return published and measured values, one row a kind of model: Table 2 for ImageNet."""
-    number, cropping = (2, None) if data == "imagenet" else (1, data.endswith("-cropped"))
-    paper = pd.DataFrame(published_values(published, number, cropping)).T
-    paper = paper.map("{:g}".format).add_suffix(", published").reset_index(names="models")
-    here = compare(table, ["accuracy", "tv", "cross_entropy"], [data], *MODELS)
-    return paper if here.empty else here.merge(paper, "left", "models").fillna("–")
-
-
-def as_it_is(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the flatness of networks that were not trained here, and of what decides theirs."""
-    index = ["data", "network", "model"]
-    wide = rows.pivot_table(index=index, columns="metric", values="value", sort=False)
-    wide = wide[[m for m in FLATNESS if m in wide]].map("{:.3g}".format).reset_index()
-    names = {name: wide[name].map(name_of) for name in ("data", "network")}
-    return wide.assign(**names).replace("nan", "–").rename(columns=TITLES | {"model": "of"})
-
-
-def printed_equation(table: pd.DataFrame) -> pd.DataFrame:
-    """Return accuracy with equation 9 as printed, a sum, beside that with the mean."""
-    keys = ["profile", "data", "model", "seed"]
-    mean = select(table, "accuracy").set_index(keys)["value"].rename("mean over positions")
-    rows = select(table, "accuracy_printed").join(mean, on=keys)
-    rows = rows.assign(data=rows["data"].map(name_of))
-    return (
-        rows[[*keys, mean.name, "value"]].rename(columns={"value": "sum, as printed"}).astype(str)
-    )
 
 
 def arrays_by_data(
@@ -285,25 +251,6 @@ def ablation_curves(results: Sequence[Results]) -> pd.DataFrame:
     )
 
 
-def shares_of_paths(depths: Sequence[int]) -> pd.DataFrame:
-    """Return the shares of the paths of convolutions of width 3, in units of their sigma.
-
-    The last curve is the normal density, to which they tend.
-    """
-    curves = []
-    for depth in depths:
-        sigma = math.sqrt(depth * 8 / 12)
-        shares = np.array(pascal_row(depth, 3), dtype=float) / 3.0**depth
-        positions = (np.arange(len(shares)) - depth) / sigma
-        curve = {"position / σ": positions, "value": shares * sigma, "model": f"{depth} layers"}
-        curves.append(pd.DataFrame(curve))
-    grid = np.linspace(-4, 4, 200)
-    normal = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi)
-    curves.append(pd.DataFrame({"position / σ": grid, "value": normal, "model": "normal"}))
-    rows = pd.concat(curves)
-    return rows[rows["position / σ"].abs() <= 4]
-
-
 def squared_gradients(arrays: Arrays) -> pd.DataFrame:
     """Return squared gradients of convolutions at initialisation, and what the paths predict."""
     rows = []
@@ -325,24 +272,3 @@ def theory_table(arrays: Arrays, table: pd.DataFrame) -> pd.DataFrame:
         row |= {"mean / predicted mean": mean.mean() / paths.mean()}
         rows.append(row | {"correlation with the path counts": values.mean()})
     return pd.DataFrame(rows).round(3)
-
-
-def middles(table: pd.DataFrame, panels: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return how the middle outweighs the rim in residual networks, untrained and trained.
-
-    Args:
-        table: rows of one run.
-        panels: those of its trainings.
-
-    Returns:
-        A row a panel of ResNets that was trained without penalty. Untrained are the paths of the
-        network with seed 0 (`path_counts`), trained the landscapes of the table.
-    """
-    rows = []
-    for panel in panels:
-        trained = select(table, "centre_to_rim", label(panel), "none")
-        if panel["network"] == "resnet" and "marked" not in panel and len(trained):
-            before = float(centre_to_rim(untrained(panel)))
-            row = {"data": name_of(label(panel)), "untrained": before}
-            rows.append(row | {"trained": tables.mean_text(trained["value"], ".2f")})
-    return pd.DataFrame(rows)

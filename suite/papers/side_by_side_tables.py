@@ -143,19 +143,6 @@ def helping(panel: Panel) -> pd.DataFrame:
     return found.sort_values("deviations", ascending=False)
 
 
-def guide(panel: Panel) -> pd.DataFrame:
-    """List for each measure what helps, see `helping`; where nothing does, it says so."""
-    found, table = helping(panel), []
-    for name, measure in panel.measures.items():
-        if not measure.better or name == "accuracy":
-            continue
-        wanted = {"if you want": f"{'higher' if measure.better > 0 else 'lower'} {measure.title}"}
-        rows = found[found["measure"] == name].to_dict("records")
-        table += [wanted | _offer(row, panel.steps) for row in rows]
-        table += [] if rows else [wanted | {"take": "nothing helps significantly"}]
-    return pd.DataFrame(table).fillna("")
-
-
 def _offer(row: Mapping[Any, Any], steps: Mapping[str, float], unit: str = "") -> dict[str, str]:
     """Write what a method gives, in hundredths if these have a unit, and what it costs."""
     factor, sign, digits = (100, "%", ".0f") if unit else (1, "", ".2f")
@@ -317,7 +304,7 @@ def sizes(p: SimpleNamespace) -> str:
 
 
 def map_grid(results: Results, index: int = 0, per_row: int = 7) -> dict[str, list[Any]]:
-    """Return what `suite.plots.picture_grid` draws: an image, and the maps of all methods.
+    """Return what `suite.plots.pictures` draws: an image, and the maps of all methods.
 
     A map is on a scale of its own, up to its 99th percentile.
     """
@@ -345,22 +332,18 @@ def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd
 
 
 def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]) -> pd.DataFrame:
-    """Return what was measured along the strengths of each method, from none on, by sweep seeds.
+    """Return what was measured along the strengths of the papers' methods, by sweep seeds.
 
     Returns:
-        `method`, `x` (clean accuracy), `value` and `measure`, in the order of the strengths.
+        `method`, `x` (clean accuracy), `value` and `measure`; each method begins with none.
     """
     rows = rows[(rows["status"] == "done") & ~rows["chosen"].astype(bool)]
     means = rows.pivot_table("value", ["method", "strength"], "metric").reset_index()
-    found = []
-    for method in [m for m in SHORT if m in set(means["method"])]:
-        line = means[means["method"].isin(["none", method])].sort_values("strength")
-        line = line.assign(method=SHORT[method], x=line["accuracy"])
-        long = line.melt(["method", "x"], names, "measure")
-        found.append(
-            long.assign(measure=long["measure"].map({n: measures[n].title for n in names}))
-        )
-    return pd.concat(found, ignore_index=True)
+    methods = [m for m in [*OWN["of_papers"], "adversarial"] if m in set(means["method"])]
+    parts = [means[means["method"].isin(["none", m])].assign(method=SHORT[m]) for m in methods]
+    wide = pd.concat(parts).rename(columns={"accuracy": "x"})
+    long = wide.melt(["method", "x"], names, "measure")
+    return long.assign(measure=long["measure"].map({n: measures[n].title for n in names}))
 
 
 def gains(cells: pd.DataFrame, measure: str) -> pd.DataFrame:

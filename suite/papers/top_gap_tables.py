@@ -11,24 +11,11 @@ from suite.data import load_data
 from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.papers.top_gap import LOCATIONS, TITLES, VARIANTS, rounded
+from suite.papers.top_gap import LOCATIONS, TITLES
 
-MEASURES = {
-    "accuracy": "clean accuracy",
-    "shifted": "other backgrounds",
-    "mask_iou": "IOU",
-    "mask_iou_beyond_others": "IOU beyond others",
-    "class_map_sparsity": "mean of map",
-    "centre": "centre ERF",
-    "corner": "corner ERF",
-    "distance": "ERF distance",
-    "fgsm": "FGSM",
-    "pgd": "PGD",
-}
-ATTACKS = {"fgsm": "FGSM", "pgd": "PGD", "auto_attack": "AutoAttack"}
+ATTACKS = {"pgd": "PGD", "auto_attack": "AutoAttack"}
 STANDARD_STEPS = 100  # of APGD and FAB in AutoAttack
 LOCATIONS_OF_PAPER = 56 * 56  # of the class maps of its ResNet-18, for images of 224 pixels
-IN_TABLES = ["accuracy", "robust_accuracy", "mask_iou", "class_map_sparsity", "erf_distance"]
 
 
 def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
@@ -41,43 +28,6 @@ def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
     return tables.select(table.assign(**filled), status="done", **values)
 
 
-def measures(
-    table: pd.DataFrame, metrics: list[str], epsilon: float, **values: Any
-) -> pd.DataFrame:
-    """Return rows as `select`, with `what` each measures, a key of `MEASURES`, in a column.
-
-    Robust accuracy is the paper's (unchanged predictions), under its attacks with `epsilon`.
-    """
-    rows = select(table, metric=metrics, battery="none", **values)
-    rows = rows[(rows["counts"] != "correct") & (rows["test"] != "validation")]
-    rows = rows[rows["epsilon"].isin([0.0, rounded(epsilon)])]
-    what = rows["metric"].mask(rows["attack"] != "", rows["attack"])
-    what = what.mask(rows["part"] != "", rows["part"])
-    return rows.assign(what=what.mask(rows["test"] == "shifted", "shifted"))
-
-
-def ablation(
-    table: pd.DataFrame, epsilons: list[float], variants: list[str] = VARIANTS
-) -> pd.DataFrame:
-    """Return clean accuracy of the variants and, by its radius, what each attack leaves.
-
-    Robust accuracy is the paper's (unchanged predictions); `what` is what the column is called.
-    """
-    clean = select(table, metric="accuracy", test="own", main=True, variant=variants)
-    attacked = select(
-        table,
-        metric="robust_accuracy",
-        battery=["none", "auto"],
-        counts="unchanged",
-        main=True,
-        variant=variants,
-        epsilon=[rounded(epsilon) for epsilon in epsilons],
-    )
-    names = attacked["attack"].map(ATTACKS) + _fewer_steps(attacked)
-    names += (255 * attacked["epsilon"]).map(", {:.3g}/255".format)
-    return pd.concat([clean.assign(what="clean accuracy"), attacked.assign(what=names)])
-
-
 def _fewer_steps(rows: pd.DataFrame) -> "pd.Series[str]":
     """Return what the name of an AutoAttack that is not the standard one, of 100 steps, ends in."""
     standard = (rows["attack"] != "auto_attack") | (rows["steps"] == STANDARD_STEPS)
@@ -85,19 +35,21 @@ def _fewer_steps(rows: pd.DataFrame) -> "pd.Series[str]":
 
 
 def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.DataFrame:
-    """Return robust accuracies as `select`, with the `name` of each attack.
+    """Return clean accuracies and what attacks leave of predictions, with the `name` of each.
 
-    Of the battery "auto" they are the usual ones (right before and after), unless `values` say.
+    Robust accuracy is the paper's (unchanged predictions), unless `values` say.
     """
-    if battery == "auto":
-        values = {"counts": "correct"} | values
-    rows = select(table, metric="robust_accuracy", battery=battery, **values)
+    rows = select(
+        table, metric=["accuracy", "robust_accuracy"], test="own", battery=battery, **values
+    )
+    rows = rows[rows["counts"].isin([values.get("counts", "unchanged"), ""])]
     names = rows["attack"].str.replace("_", " ") + " " + rows["steps"].map("{:.0f}".format)
     names = names.mask(rows["attack"] == "transfer", "transfer")
     names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + _fewer_steps(rows))
     names = names.mask(rows["parts"] != "", rows["parts"])
     names = names.mask(rows["scale"] != 1, "logits × " + rows["scale"].map("{:g}".format))
-    return rows.assign(name=names + ", ε " + (255 * rows["epsilon"]).map("{:.3g}/255".format))
+    names += ", ε " + (255 * rows["epsilon"]).map("{:.3g}/255".format)
+    return rows.assign(name=names.mask(rows["metric"] == "accuracy", "clean"))
 
 
 def sizes(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
@@ -112,33 +64,6 @@ def sizes(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
     return pd.concat([rows, of_paper], ignore_index=True)
 
 
-def means(rows: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
-    """Return means ± standard deviations over seeds, and the number of seeds."""
-    if rows.empty:
-        return pd.DataFrame({"": ["not run at the profiles that are shown"]})
-    index = ["profile", "data", *index]
-    groups = rows.groupby([*index, columns], sort=False)["value"]
-    text = groups.agg(
-        lambda v: f"{v.mean():.3f}" + (f" ±\u00a0{v.std():.3f}" if len(v) > 1 else "")
-    )
-    wide = text.unstack(columns).fillna("–")
-    wide["seeds"] = rows.groupby(index, sort=False)["seed"].nunique()
-    wide = wide.reset_index().rename_axis(columns=None)
-    for name in wide.select_dtypes("float"):
-        wide[name] = wide[name].map("{:g}".format)
-    renamed: dict[str, Any] = {"variant": TITLES, "chosen": {True: "yes", False: ""}}
-    wide = wide.replace(renamed).assign(data=wide["data"].map(name_of))
-    once = wide.groupby("data")["profile"].nunique().eq(1).all()
-    return wide.drop(columns="profile") if once else wide
-
-
-def titled(wide: pd.DataFrame) -> Any:
-    """Return a table to show: the name of its data set, if it has one alone, is its title."""
-    if "data" not in wide or wide["data"].nunique() > 1:
-        return wide.style.hide()
-    return wide.drop(columns="data").style.hide().set_caption(wide["data"].iloc[0])
-
-
 def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:
     """Return a table of the paper and its title."""
     entry = next(table for table in published["tables"] if table["number"] == number)
@@ -150,36 +75,32 @@ def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFram
 
 def on_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
     """Return what the paper's Table 4 has, with AutoAttack, of CIFAR-10 here and there."""
-    main = {"data": "cifar10-jpeg", "main": True}
-    clean = select(table, metric="accuracy", test="own", **main).assign(name="clean")
-    rows = select(table, metric="robust_accuracy", counts="unchanged", **main)
-    rows = rows[rows["epsilon"] == rounded(8 / 255)]
-    twenty = rows[(rows["attack"] == "pgd") & (rows["battery"] == "none")]
-    fifty = rows[(rows["battery"] == "steps") & (rows["steps"] == 50)]
-    auto = rows[rows["battery"] == "auto"].assign(name="AutoAttack")
-    parts = [clean, twenty.assign(name="PGD-20"), fifty.assign(name="PGD-50"), auto]
+    rows = attacks(table, ["none", "steps", "auto"], data="cifar10-jpeg", main=True)
+    rows = rows[(rows["battery"] != "steps") | (rows["steps"] == 50)]
+    names = {"clean": "clean", "pgd 20": "PGD-20", "pgd 50": "PGD-50", "AutoAttack": "AutoAttack"}
+    attack = (
+        rows["name"].str.removesuffix(", ε 8/255").str.replace(r" of \d+ steps", "", regex=True)
+    )
+    rows = rows.assign(name=attack.map(names))
     _, frame = printed(published, "4")
-    names = {"PGD-20": "PGD-20", "PGD-50": "PGD-50", "clean": "clean"}
     paper = {
         f"paper: {row['method']}, {row['network']}": {
-            name: float(row[name]) for name in names if row[name] != "–"
+            name: float(row[name]) for name in ("PGD-20", "PGD-50", "clean") if row[name] != "–"
         }
         for _, row in frame.iterrows()
     }
-    return tables.wide(pd.concat(parts), "variant", "name", TITLES, printed=paper)
+    return tables.wide(rows.dropna(subset="name"), "variant", "name", TITLES, printed=paper)
 
 
 def elsewhere(table: pd.DataFrame) -> pd.DataFrame:
     """Return what PGD and AutoAttack leave of three kinds of networks on other data."""
-    rows = select(table, metric="robust_accuracy", counts="unchanged", main=True)
-    rows = rows[rows["variant"].isin(["none", "l1", "fpn+l1+pool"])]
-    pgd = rows[(rows["attack"] == "pgd") & (rows["battery"] == "none") & (rows["steps"] == 20)]
-    rows = pd.concat([pgd, rows[rows["battery"] == "auto"]])
-    rows = rows[rows["profile"] == "workstation"]
+    kinds = ["none", "l1", "fpn+l1+pool"]
+    rows = attacks(table, ["none", "auto"], main=True, variant=kinds, profile="workstation")
+    rows = rows[(rows["attack"] == "auto_attack") | (rows["name"].str.startswith("pgd 20"))]
+    rows = rows.sort_values("attack", ascending=False, kind="stable")
     radius = (255 * rows["epsilon"]).map(", {:.3g}/255".format)
     names = rows["data"].map(name_of) + ", " + rows["attack"].map(ATTACKS) + radius
-    heads = rows["variant"].map(TITLES)
-    rows = rows.assign(name=names, head=heads)
+    rows = rows.assign(name=names, head=rows["variant"].map(TITLES))
     return tables.wide(rows, "name", "head", dict(zip(names, names)))
 
 
@@ -221,7 +142,7 @@ def _images(data: str, n: int) -> list[NDArray[Any] | None]:
 
 
 def receptive_fields(result: Results, variants: list[str]) -> dict[str, Any]:
-    """Return what `picture_grid` takes: receptive fields of variants by location.
+    """Return what `pictures` takes: receptive fields of variants by location.
 
     Each is scaled to its largest value. A row is a data set.
     """
@@ -233,7 +154,7 @@ def receptive_fields(result: Results, variants: list[str]) -> dict[str, Any]:
 
 
 def map_rows(result: Results, titles: Mapping[str, str]) -> dict[str, Any]:
-    """Return what `picture_grid` takes: images with their maps beside them.
+    """Return what `pictures` takes: images with their maps beside them.
 
     They are of the data sets that have most of these maps, the first one's kind among them. An
     image that is not at hand is None.

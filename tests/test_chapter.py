@@ -2,10 +2,11 @@
 
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from suite import notebooks
+from suite import notebooks, plots
 from suite.chapter import Chapter
 from suite.errors import UsageError
 from suite.evidence.report import all_verdicts
@@ -42,6 +43,33 @@ def test_networks_are_counted_once_with_their_accuracy(monkeypatch):
     monkeypatch.setattr("suite.chapter.display", shown.append)
     chapter.what_we_ran()
     assert shown[0].data[["networks", "accuracy, median network"]].values.tolist() == [[3, "0.850"]]
+
+
+class TestShow:
+    @pytest.fixture
+    def chapter(self, monkeypatch):
+        chapter, self.shown = object.__new__(Chapter), []
+        monkeypatch.setattr("suite.chapter.display", self.shown.append)
+        monkeypatch.setattr(Chapter, "claims_tab", lambda self, *sections: " and ".join(sections))
+        return chapter
+
+    def test_tabs_take_tables_and_figures(self, chapter):
+        rows = pd.DataFrame({"a": ["cell"]})
+        pieces = {"Figure": plots.not_run("drawn"), "One": rows, "Two": {"first name": rows}}
+        chapter.tabs(pieces | {"None": ""}, "first", "second", alt="a figure", caption="below")
+        text = self.shown[0].data
+        assert [text.count(f">{tab}</label>") for tab in [*pieces, "Claims", "None"]] == [1] * 4 + [
+            0
+        ]
+        assert text.count("cell</td>") == 2
+        assert "<p>first name</p><table" in text
+        assert 'alt="a figure"' in text
+        assert "first and second" in text
+
+    def test_slider_has_a_picture_a_step(self, chapter):
+        grids = {name: [[np.zeros((4, 4), np.uint8)]] for name in ("small", "large")}
+        chapter.slider(grids, alt="maps", label="size", titles=["map"])
+        assert self.shown[0].data.count("data:image/png") == 2
 
 
 def of_profile(base, **changes):

@@ -228,23 +228,16 @@ def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFra
     names = [name for name in measures if measures[name].better and name in wide]
     plain = float(wide["accuracy"].xs("none", level="method").mean())
     wide = wide[wide["accuracy"] >= plain - WITHIN][names].dropna()
-    values = wide.to_numpy() * [measures[name].better for name in names]
-    middle = _rank_correlations(values)
-    draw = np.random.default_rng(0)
-    of_method = [*wide.groupby(level="method").indices.values()]
+    turned = wide * [measures[name].better for name in names]
+    draw, of_method = np.random.default_rng(0), [*wide.groupby("method").indices.values()]
     chance = (draw.integers(len(of_method), size=len(of_method)) for _ in range(DRAWS))
-    drawn = [values[np.concatenate([of_method[n] for n in numbers])] for numbers in chance]
-    low, high = np.quantile([_rank_correlations(part) for part in drawn], [0.025, 0.975], axis=0)
+    drawn = [turned.iloc[np.concatenate([of_method[n] for n in numbers])] for numbers in chance]
+    middle, *others = (part.corr("spearman").fillna(0).to_numpy() for part in [turned, *drawn])
+    low, high = np.quantile(others, [0.025, 0.975], axis=0)
     pairs = [(i, j) for i in range(len(names)) for j in range(i)]
     table = [(names[i], names[j], middle[i, j], low[i, j], high[i, j]) for i, j in pairs]
     columns = ["first", "second", "correlation", "low", "high"]
-    return pd.DataFrame(table, columns=columns).assign(n=len(values))
-
-
-def _rank_correlations(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = np.corrcoef(pd.DataFrame(values).rank().to_numpy(), rowvar=False)
-    return np.nan_to_num(found)
+    return pd.DataFrame(table, columns=columns).assign(n=len(turned))
 
 
 def triangle(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:

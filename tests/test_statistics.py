@@ -71,7 +71,7 @@ def pairs(rng, n, r):
 LEAST = 0.93 - 2 * np.sqrt(0.05 * 0.95 / 600)
 
 
-@pytest.mark.parametrize("n", [6, 7, 9, 14, 24, 32, 50])
+@pytest.mark.parametrize("n", [6, 9, 24, 50])
 @pytest.mark.parametrize("r", [0.0, 0.5, 0.9])
 def test_interval_of_a_correlation_covers(n, r):
     assert coverage(lambda rng: correlation(*pairs(rng, n, r)), rank_correlation(r)) > LEAST
@@ -130,9 +130,12 @@ def test_interval_of_a_mean_covers(n):
     assert coverage(lambda rng: mean_interval(1 + rng.normal(size=n)), 1.0) > LEAST
 
 
-@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
-def test_exact_interval_of_a_share_covers_also_at_its_ends(share):
-    assert coverage(lambda rng: share_interval(rng.binomial(100, share), 100), share) > LEAST
+def test_interval_of_a_share_covers():
+    """Each number of successes counts by its probability: at least 95% without a sample."""
+    low, high = np.transpose([share_interval(successes, 30)[1:3] for successes in range(31)])
+    for share in (0.0, 0.02, 0.5, 1.0):
+        inside = (low <= share) & (share <= high)
+        assert stats.binom.pmf(np.arange(31), 30, share)[inside].sum() >= 0.95
     assert share_interval(0, 600).high == pytest.approx(1 - 0.025 ** (1 / 600))
 
 

@@ -1,5 +1,6 @@
 """The five changes that the page "Map of the project" shows, made as a user makes them."""
 
+import json
 import os
 import re
 import shutil
@@ -13,9 +14,12 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from PIL import Image
 
+from suite import notebooks
 from suite.paths import KEPT_RESULTS, ROOT
+from suite.units import Training
 
 PAGE = (ROOT / "book" / "layout.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("(four-changes)=")[2].partition("\n## To add")[0]
@@ -99,39 +103,62 @@ def test_penalty_is_compared(checkout: Checkout) -> None:
     assert "logit power" in Path(page).read_text(encoding="utf-8")
 
 
-def write_photos(folder: Path) -> None:
+def test_images_of_ones_own_are_run(checkout: Checkout) -> None:
+    change = "A chapter on images of your own"
     random = np.random.default_rng(0)
     for part, count in (("train", 12), ("test", 4)):
         for name in ("a cat", "ähre"):
             for number in range(count):
-                path = folder / part / name / f"{number}.png"
+                path = checkout.folder / "photos" / part / name / f"{number}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(random.integers(0, 256, (16, 16, 3), np.uint8)).save(path)
-
-
-def test_runs_on_photos_and_of_papermill_make_one_table(checkout: Checkout) -> None:
-    change = "A chapter on images of your own"
-    write_photos(checkout.folder / "photos")
     checkout.write_profile(change)
     checkout.run(checkout.console(change))
     rows = checkout.table("photos", "gradient_regularisation")
     assert set(rows["data"]) == {f"imagefolder:{checkout.folder}/photos"}
     assert rows["alpha"].nunique() == 2
 
+
+PAPERMILL = """#!{python}
+import json, sys
+with open("calls", "a") as file:
+    print(json.dumps(sys.argv[1:]), file=file)
+"""
+
+
+def test_runs_of_papermill_make_one_table(checkout: Checkout) -> None:
+    """Papermill itself is run by `tests/test_cli.py`; here it notes what it is asked for."""
     change = "Six runs, and one table"
-    smoke = checkout.folder / "notebooks" / "profiles" / "gradient_regularisation" / "smoke.yml"
-    panels = smoke.read_text().splitlines(keepends=True)
-    smoke.write_text("".join(panels[:4] + panels[-3:]))  # the first panel alone
-    console = checkout.console(change)
-    assert re.search(r"in 16 32 64;.* in 1e6 1e8;", console)
-    checkout.run(console.replace("16 32 64", "32").replace("1e6 1e8", "1e6"))
-    rows = checkout.table("size-32-1e6", "gradient_regularisation")
-    assert set(rows["batch_size"]) == {32}
+    stand_in = checkout.folder / "bin" / "papermill"
+    stand_in.parent.mkdir()
+    stand_in.write_text(PAPERMILL.format(python=sys.executable))
+    stand_in.chmod(0o755)
+    checkout.run(f"PATH={stand_in.parent}:$PATH; {checkout.console(change)}")
+    calls = [json.loads(line) for line in (checkout.folder / "calls").read_text().splitlines()]
+    found = []
+    for notebook, out, *options in calls:
+        chapter = Path(notebook).stem
+        assert (checkout.folder / notebook).exists()
+        assert out == "out.ipynb"
+        assert options[:2] == ["-f", f"notebooks/profiles/{chapter}/smoke.yml"]
+        pairs = zip(options[3::3], options[4::3], strict=True)
+        values = {name: yaml.safe_load(value) for name, value in pairs}
+        name = values.pop("profile")
+        values["alpha_max"] = float(values["alpha_max"])  # as papermill reads it
+        parameters = notebooks.resolve(chapter, "smoke", values)
+        units = notebooks.units_of(chapter, parameters)
+        trainings = [unit for unit in units if isinstance(unit, Training)]
+        assert {unit.batch_size for unit in trainings} == {values["batch_size"]}
+        found.append((name, values["batch_size"], parameters["alpha_max"]))
+        rows = pd.DataFrame({"profile": [name], "alpha": 1.0, "metric": "accuracy", "value": 0.5})
+        (checkout.results / name).mkdir(parents=True)
+        rows.to_csv(checkout.results / name / f"{chapter}.csv")
+    sizes, tops = (16, 32, 64), ("1e6", "1e8")
+    assert found == [(f"size-{n}-{top}", n, float(top)) for n in sizes for top in tops]
     program = checkout.folder / "join.py"
     program.write_text(blocks(change)["python"])
     table = checkout.run(f"python {program}")
-    assert "size-32-1e6" in table
-    assert "photos" in table
+    assert all(name in table for name, *_ in found)
 
 
 def test_chapter_of_ones_own_is_run(checkout: Checkout) -> None:

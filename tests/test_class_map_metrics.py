@@ -137,11 +137,6 @@ class TestMaskIou:
         assert at_threshold(maps, masks, 0.5).tolist() == [pytest.approx(8 / 36)]
         assert largest_mask_iou(maps, masks).tolist() == [0.5]
 
-    def test_threshold_cannot_part_equal_values(self):
-        maps, masks = torch.full((1, 4, 4), 0.5), torch.zeros(1, 4, 4, dtype=torch.bool)
-        masks[0, :2] = True
-        assert largest_mask_iou(maps, masks).tolist() == [0.5]
-
     def test_is_that_of_the_best_threshold(self):
         maps = random(20, 6, 7).mul(12).round() / 12
         masks = random(20, 6, 7, seed=1) > 0.6

@@ -203,7 +203,7 @@ class TestPapermill:
         )
         subprocess.run(
             [sys.executable, "-m", "papermill", str(notebooks.source(chapter)), "out.ipynb"]
-            + ["-f", str(notebooks.NOTEBOOKS / file), "-k", "python3"],
+            + ["-f", str(notebooks.NOTEBOOKS / file), "-k", "python3", "-p", "profile", "mine"],
             cwd=tmp_path,
             check=True,
             capture_output=True,
@@ -213,6 +213,7 @@ class TestPapermill:
         assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
         injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
         assert "n_epsilons = 7" in injected.source
+        assert 'profile = "mine"' in injected.source
 
 
 class TestReport:

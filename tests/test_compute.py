@@ -3,7 +3,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -20,9 +19,8 @@ from suite.runs.execute import Job, load_subject, run_job
 from suite.runs.plan import Plan, _files, plan
 from suite.store import Record
 from suite.training.evaluated import checked_test_split
-from suite.units import Measurement, Training, identity, key
+from suite.units import Measurement, identity, key
 
-Small = Callable[..., Training]
 SALIENT = {"saliency": "logit_gradient", "n_images": 4}
 
 
@@ -62,9 +60,6 @@ def wrong_units(small):
     def top_gap(**options):
         return small(network="top_gap", network_options=options)
 
-    def penalised(name, **settings):
-        return small(penalties={name: {"strength": 1, **settings}})
-
     shown = {"saliency": "logit_gradient", "n_images": 4}
     strided = top_gap(k=0.1, fpn=False, backbone_options={"blocks": [1] * 5})
     return {
@@ -78,16 +73,6 @@ def wrong_units(small):
             "unknown setting of metric 'entropy' 'saliensy': did you mean 'saliency'?",
         ),
         "missing setting": (of("entropy", n_images=3), "metric 'entropy': missing a required"),
-        "network": (small(network="lenet"), "unknown network 'lenet': did you mean 'lenet5'?"),
-        "optimizer": (small(optimizer="adan"), "unknown optimizer 'adan': did you mean 'adam'?"),
-        "penalty": (
-            penalised("input_gradiant"),
-            "unknown penalty 'input_gradiant': did you mean 'input_gradient'?",
-        ),
-        "setting of a penalty": (
-            penalised("input_gradient", strenght=1),
-            "unknown setting of penalty 'input_gradient' 'strenght': did you mean 'strength'?",
-        ),
         "data set": (small(data="mnist5"), "unknown data set 'mnist5': did you mean 'mnist5k'?"),
         "data set of a metric": (
             of("saliency_maps", **shown, data="kmnst"),
@@ -122,9 +107,9 @@ def wrong_units(small):
     }
 
 
-KINDS = """metric, saliency, setting, missing setting, network, optimizer, penalty,
-setting of a penalty, data set, data set of a metric, option of a network, number of test images,
-number of training images, locations that are pooled, masks, centre of class maps, class maps"""
+KINDS = """metric, saliency, setting, missing setting, data set, data set of a metric,
+option of a network, number of test images, number of training images, locations that are pooled,
+masks, centre of class maps, class maps"""
 
 
 @pytest.mark.usefixtures("no_training")

@@ -67,14 +67,6 @@ class TestInsertionCurve:
                     expected = model(mixed[None]).softmax(1)[0, LABELS[b]]
                 torch.testing.assert_close(curves[b, k], expected, rtol=1e-12, atol=0)
 
-    def test_begins_and_ends_at_baseline_and_image(self):
-        model, images = linear_network(16), random_images(3, 1, 4, 4)
-        curves = (insertion_curve, deletion_curve)
-        inserted, deleted = (curve(images, model, images, LABELS, n_steps=3) for curve in curves)
-        black, whole = (model(x).softmax(1)[torch.arange(3), LABELS] for x in (images * 0, images))
-        torch.testing.assert_close(inserted[:, [0, -1]], torch.stack([black, whole], dim=1))
-        torch.testing.assert_close(deleted[:, [0, -1]], torch.stack([whole, black], dim=1))
-
     def test_equal_pixels_go_by_index(self):
         model, images = linear_network(900), random_images(3, 1, 30, 30)
         flat = insertion_curve(torch.zeros(3, 1, 30, 30), model, images, LABELS, n_steps=90)

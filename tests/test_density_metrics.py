@@ -71,12 +71,6 @@ class TestFeatureLeakage:
         whole = maps.flatten(1).square().sum(1).sqrt()
         torch.testing.assert_close(found.relative, kept.square().sum(1).sqrt() / whole)
 
-    def test_relative_does_not_depend_on_the_scale(self):
-        maps = random_images(3, 2, 4, 4) - 0.5
-        found, larger = (feature_leakage(factor * maps, null_masks()) for factor in (1, 7))
-        torch.testing.assert_close(larger.absolute, 7 * found.absolute)
-        torch.testing.assert_close(larger.relative, found.relative)
-
     @pytest.mark.parametrize(
         ("masks", "text"),
         [
@@ -131,13 +125,6 @@ class TestGradientChange:
         )
         expected = sum(noise.norm() for noise in noises(4, 0.3)) / 4
         torch.testing.assert_close(found, expected / images.flatten(1).norm(dim=1))
-
-    def test_of_a_linear_network(self):
-        images = random_images(3, 1, 4, 4)
-        found = gradient_change(
-            linear_network(16), images, LABELS, generator=generator(), noise_std=0.3
-        )
-        assert torch.equal(found, torch.zeros_like(found))
 
 
 class Shifted(nn.Module):
@@ -210,22 +197,10 @@ class TestAuroc:
         statistic = scipy.stats.mannwhitneyu(known.numpy(), foreign.numpy()).statistic
         assert auroc(known, foreign).double().mean().item() == pytest.approx(statistic / 1200)
 
-    def test_of_perfect_detection_and_equal_scores(self):
-        low, high = torch.zeros(3), torch.ones(4)
-        assert torch.equal(auroc(high, low), torch.ones(4))
-        assert torch.equal(auroc(low, high), torch.zeros(3))
-        assert torch.equal(auroc(low, low), torch.full((3,), 0.5))
-
     def test_of_logits_is_a_mean_over_classes(self):
         known, foreign = random_images(7, 3, seed=1), random_images(5, 3, seed=2)
         expected = sum(auroc(known[:, i], foreign[:, i]) for i in range(3)) / 3
         torch.testing.assert_close(logit_auroc(known, foreign), expected)
-
-    def test_of_a_fixed_logit_is_below_a_half(self):
-        """Nine of ten known images are of another class: their logit is below a foreign one."""
-        known, foreign = 10 * torch.eye(10), torch.full((4, 10), 2.0)
-        assert logit_auroc(known, foreign).mean() == pytest.approx(0.1)
-        assert auroc(*(OOD_SCORES["log_density"](x) for x in (known, foreign))).mean() == 1
 
     @pytest.mark.parametrize("score", OOD_SCORES)
     def test_scores_are_higher_for_surer_logits(self, score):

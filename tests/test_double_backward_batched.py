@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.autograd.functional import jacobian
 
 from reglib.double_backward import evaluation_mode, fast_double_backward, layout
 from tests.double_backward import cases, in_general_position, randn
@@ -118,9 +117,3 @@ def test_second_derivatives_for_many_vectors(case):
     (got,) = torch.autograd.grad(gradient(fast), x, v, is_grads_batched=True)
     wanted = [torch.autograd.grad(gradient(model), x, u)[0] for u in v]
     torch.testing.assert_close(got, torch.stack(wanted), rtol=1e-9, atol=1e-9)
-
-
-def test_vectorised_jacobian():
-    model, x = network(LAYERS["where the layout ends"])
-    fast = fast_double_backward(model, channels_last=True)
-    torch.testing.assert_close(jacobian(fast, x, vectorize=True), jacobian(model, x))

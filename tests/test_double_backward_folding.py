@@ -102,11 +102,6 @@ class TestFoldedCopy:
         assert not any("running_mean" in name for name in folded.state_dict())
         assert not folding_of(folded).nonlinear
 
-    def test_has_fewer_layers(self):
-        model = build_network("resnet", (1, 16, 16), 3, options={"width": 2}, seed=0)
-        assert not any(isinstance(m, nn.BatchNorm2d) for m in folded_copy(model).modules())
-        assert len(folding_of(model).folded) == 20
-
 
 class Unpadded(nn.Conv2d):
     """A convolution that torch.fx looks into, since it is not one of torch."""

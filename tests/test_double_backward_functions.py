@@ -158,30 +158,6 @@ def test_pool(case, size):
     check_layer(case, randn(1, 2, *size))
 
 
-def test_linear_and_what_follows():
-    check_layer(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)), randn(2, 3))
-
-
-def test_all_orders_of_differentiation_agree_with_stock_autograd():
-    """A chain of gradients, each by something else, with the graph kept to the end."""
-    layer = in_general_position(
-        nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(3, 2, 2)).double()
-    )
-    results = []
-    for model in (layer, fast_double_backward(layer)):
-        x = randn(3, 2, 8, 8).requires_grad_()
-        (by_weight,) = torch.autograd.grad(
-            model(x).square().sum(), layer[0].weight, create_graph=True
-        )
-        (by_x,) = torch.autograd.grad(by_weight.square().sum(), x, create_graph=True)
-        by_last, by_weight = torch.autograd.grad(
-            by_x.square().sum(), (layer[3].weight, layer[0].weight), create_graph=True
-        )
-        results.append((by_x, by_last, by_weight))
-    for wanted, got in zip(*results):
-        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
-
-
 class DecomposedBatchNorm(nn.BatchNorm2d):
     """Batch normalisation by elementary operations: stock autograd can differentiate it often."""
 

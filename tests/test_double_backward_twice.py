@@ -1,11 +1,10 @@
 """Functions that stock PyTorch differentiates only once, or did: in a view they are smooth."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from reglib.double_backward import calls_of, fast_double_backward
+from reglib.double_backward import fast_double_backward
 from tests.double_backward import Net, cases, randn
 
 
@@ -112,18 +111,3 @@ def test_dropped_attention_is_that_of_stock_pytorch():
         torch.manual_seed(1)
         results.append(function(x))
     torch.testing.assert_close(*results)
-
-
-@pytest.mark.parametrize("function", [F.hardsigmoid, fused()], ids=["hardsigmoid", "attention"])
-def test_stock_pytorch_still_raises(function):
-    """If this fails, PyTorch has learnt it, and our own form is needed for speed at most."""
-    with pytest.raises(RuntimeError, match=r"derivative for .* is not implemented"):
-        derivatives(behind_a_layer(function), randn(2, 3, 8))
-
-
-def test_they_count_as_fast():
-    calls = calls_of(
-        behind_a_layer(lambda x: fused()(F.hardsigmoid(x))), randn(2, 3, 8).requires_grad_()
-    )
-    assert calls.fast["torch.nn.functional.hardsigmoid"] == 1
-    assert calls.fast["torch.nn.functional.scaled_dot_product_attention"] == 1

@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from reglib.double_backward import calls_of, evaluation_mode, fast_double_backward
-from suite.training.loop import DEFAULT
 from tests.double_backward import (
     CLASSES,
     Net,
@@ -97,14 +96,6 @@ def test_copies_and_pickles_are_views_with_a_state_of_their_own(make):
         with torch.no_grad():
             next(again.parameters()).zero_()
         assert next(view.parameters()).any()
-
-
-def test_loading_a_state_reaches_the_network():
-    model, other = small(), small()
-    with torch.no_grad():
-        other[0].weight.fill_(2)
-    fast_double_backward(model).load_state_dict(other.state_dict())
-    assert torch.equal(model[0].weight, other[0].weight)
 
 
 def test_what_is_fast_is_listed_and_what_is_not():
@@ -223,8 +214,3 @@ def test_a_submodule_may_be_lazy_until_its_first_call():
     x = torch.rand(1, 1, 5, 5, requires_grad=True)
     assert fast(x).shape == (1, 2, 3, 3)
     assert calls_of(fast, x).fast
-
-
-def test_defaults_are_choices():
-    assert set(DEFAULT) == {"cpu", "cuda"}
-    assert set(DEFAULT.values()) <= {"fast", "stock"}

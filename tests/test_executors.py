@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 
 import pytest
@@ -19,9 +18,8 @@ from suite.errors import RunFailed, UsageError
 from suite.paths import ROOT
 from suite.runs import Store, compute
 from suite.runs.executors import Resources, cores
-from suite.units import Measurement, Training
+from suite.units import Measurement
 
-Small = Callable[..., Training]
 LONG = 20  # epochs: long enough to lose a worker before their end
 
 

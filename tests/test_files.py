@@ -58,11 +58,6 @@ class TestPhotograph:
         assert turned[1, 0, 0] < turned[1, 0, -1] or turned[1, 0, 0] > turned[1, 0, -1]
         assert float(turned[1, 0].double().std()) > 10 * float(turned[1, :, 0].double().std())
 
-    def test_no_image_is_named(self, tmp_path):
-        (tmp_path / "a.png").write_text("no image")
-        with pytest.raises(UsageError, match=r"a\.png: not a readable image"):
-            read_photograph(tmp_path / "a.png")
-
 
 class TestShown:
     def test_foolbox_has_labels(self):

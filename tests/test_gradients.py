@@ -172,9 +172,3 @@ def test_a_label_outside_of_the_range_is_refused(label):
     _, x, logits = linear()
     with pytest.raises(ValueError, match=f"expected indices from 0 to 3, got {label}"):
         logit_gradient_penalty(logits, torch.tensor([0, label, 1]), x)
-
-
-def test_inputs_without_a_gradient_are_refused():
-    _, x, logits = linear()
-    with pytest.raises(ValueError, match="inputs: expected a tensor that requires a gradient"):
-        marginal_density_penalty(logits, x.detach(), generator=generator())

@@ -10,7 +10,7 @@ import pytest
 import scipy.optimize
 import torch
 
-from reglib.input_hessian import closed_form_hessian, decomposition
+from reglib.input_hessian import closed_form_hessian
 from reglib.saliency import (
     Settings,
     cafo,
@@ -262,80 +262,6 @@ def test_theorem_3_the_objective_is_concave_just_above_half_of_the_largest_eigen
             with pytest.raises(ValueError, match="lambda2: expected more than half of the largest"):
                 caso(loss, lambda2=lambda2)
     assert caso(loss, lambda2=1.01 * largest / 2).converged.all()
-
-
-def confident(classes, eps):
-    """Return p, W (d x c), gradient and Hessian of a linear network: one class, the rest even."""
-    p = torch.full((classes,), eps, dtype=torch.float64)
-    p[0] = 1 - (classes - 1) * eps
-    w = randn(30, classes, seed=4)
-    y = torch.eye(classes, dtype=torch.float64)[0]
-    return w, w @ (p - y), w @ (torch.diag(p) - torch.outer(p, p)) @ w.T
-
-
-def network_of(w, p):
-    """Make a linear network with the probabilities p at zero."""
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(*w.shape)).double().eval()
-    with torch.no_grad():
-        model[1].weight.copy_(w.T)
-        model[1].bias.copy_(p.log())
-    return model.requires_grad_(False)
-
-
-def test_theorem_4_rank_one_and_parallel_to_the_gradient():
-    shares, cosines = [], []
-    for classes, eps in ((10, 1e-2), (100, 1e-4), (1000, 1e-6)):
-        w, g, _ = confident(classes, eps)
-        p = torch.full((classes,), eps, dtype=torch.float64)
-        p[0] = 1 - (classes - 1) * eps
-        images = torch.zeros(1, 1, 5, 6, dtype=torch.float64)
-        exact = decomposition(network_of(w, p), images, n_vectors=1, chunk=50)
-        squares = exact.values[0].square()
-        shares.append(float(squares[0] / squares.sum()))
-        cosine = (exact.vectors.flatten() @ g).abs() / g.norm()
-        cosines.append(float(cosine))
-    assert shares == sorted(shares)
-    assert cosines == sorted(cosines)
-    assert shares[-1] > 0.98
-    assert cosines[-1] > 0.999
-
-
-def test_theorem_4_eigenvalues_of_the_covariance_to_first_order():
-    classes, eps = 50, 1e-7
-    p = torch.full((classes,), eps, dtype=torch.float64)
-    p[0] = 1 - (classes - 1) * eps
-    images = torch.zeros(1, 1, 5, 10, dtype=torch.float64)
-    model = network_of(torch.eye(classes, dtype=torch.float64), p)
-    values = decomposition(model, images).values[0] / eps
-    wanted = torch.tensor([classes, *[1.0] * (classes - 2), 0.0], dtype=torch.float64)
-    torch.testing.assert_close(values, wanted, rtol=1e-4, atol=1e-6)
-
-
-def test_theorem_5_both_interpretations_become_parallel():
-    angles = []
-    for classes, eps in ((10, 1e-2), (100, 1e-4), (1000, 1e-6)):
-        w, _, _ = confident(classes, eps)
-        p = torch.full((classes,), eps, dtype=torch.float64)
-        p[0] = 1 - (classes - 1) * eps
-        images = torch.zeros(1, 1, 5, 6, dtype=torch.float64)
-        loss = surrogate_loss(network_of(w, p), images, torch.tensor([0]), tolerance=1e-12)
-        margin = float(loss.largest_eigenvalue) / 4
-        second = caso(loss, margin=margin, settings=TIGHT).maps.flatten()
-        first = cafo(loss, margin=margin).maps.flatten()
-        angles.append(float(1 - (first @ second) / (first.norm() * second.norm())))
-    assert angles == sorted(angles, reverse=True)
-    assert angles[0] > 1e-4
-    assert angles[-1] < 1e-5
-
-
-def test_smoothing_without_noise_changes_nothing(images, lambda1):
-    generator = torch.Generator().manual_seed(0)
-    smooth = smooth_surrogate_loss(
-        MODEL, images, LABELS, generator=generator, n_samples=3, noise_level=0.0
-    )
-    plain = surrogate_loss(MODEL, images, LABELS)
-    for method in (cafo, caso):
-        assert_close(method(smooth, lambda1=lambda1).maps, method(plain, lambda1=lambda1).maps)
 
 
 def test_smoothing_averages_gradients_and_hessians(images):

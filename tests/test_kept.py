@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-from suite import notebooks
 from suite.errors import UsageError
 from suite.paths import KEPT_RESULTS
 from suite.runs import compute
@@ -218,7 +217,6 @@ class TestCompute:
 
     def test_needs_no_data(self, tmp_path, store, here, small, monkeypatch):
         from suite.errors import DataMissing
-        from suite.runs.execute import keys_of
         from suite.store import Store
 
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "no_data"))
@@ -249,18 +247,6 @@ class TestArchivesOfTheProject:
         assert len(table) == len(archive.rows)
         numbers = table["value"].to_numpy(float)
         np.testing.assert_allclose(numbers, archive.rows["value"].to_numpy(float), rtol=1e-5)
-
-    @pytest.mark.parametrize("path", sorted(KEPT_RESULTS.glob("[ld]*top/*.zip")), ids=str)
-    def test_are_whole_by_default(self, path):
-        """Else `make book` would compute what is missing."""
-        chapter = path.stem
-        parameters = notebooks.all_parameters(
-            chapter, notebooks.resolve(chapter, path.parent.name, {})
-        )
-        units = notebooks.units_of(chapter, parameters)
-        archive = read_archive(path)
-        keys = keys_of(units, archive.provenance["fingerprints"])
-        assert [unit for unit, key in zip(units, keys) if key not in archive.records] == []
 
     def test_hold_no_photographs(self):
         photographs = ("imagenet", "cifar")

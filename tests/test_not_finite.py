@@ -12,7 +12,6 @@ from reglib.input_hessian import (
     true_hessian,
 )
 from reglib.saliency import (
-    Settings,
     SurrogateLoss,
     cafo,
     caso,
@@ -133,7 +132,6 @@ def loss(gradient, curvature):
 
 
 FINE = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
-LATE = Settings(max_iterations=5)
 
 
 @pytest.mark.filterwarnings("ignore:CASO did not converge:RuntimeWarning")

@@ -12,7 +12,6 @@ import yaml
 from suite import notebooks
 from suite.errors import RunFailed, UsageError
 from suite.evidence.claims import load_claims
-from suite.units import Training
 
 PARAMETERS = """\
 profile: str = "laptop"  # name of the run
@@ -154,20 +153,6 @@ class TestChapters:
         for file in notebooks.NOTEBOOKS.rglob("*.yml"):
             text = file.read_text()
             assert not re.findall(r"\d\.?\d*e\d", text), file
-
-    def test_strength_is_alpha_by_batch_size_squared(self):
-        values = notebooks.resolve("gradient_regularisation", "paper", {})
-        units = notebooks.units_of("gradient_regularisation", values)
-        trainings = [unit for unit in units if isinstance(unit, Training)]
-        strongest = {
-            unit.data: unit.penalties["input_gradient"]["strength"]
-            for unit in sorted(trainings, key=lambda u: u.penalties["input_gradient"]["strength"])
-        }
-        assert strongest["mnist"] == pytest.approx(1e10 / (128**2 * 784))
-        assert strongest["cifar10"] == pytest.approx(1e10 / (128**2 * 3072))
-        assert strongest["imagenette320"] == pytest.approx(1.29e13 / (128**2 * 307200))
-        assert len([unit for unit in trainings if unit.data == "imagenette320"]) == 27
-        assert len([unit for unit in trainings if unit.data == "kmnist"]) == 50
 
 
 class TestPage:

@@ -16,6 +16,7 @@ BLOCKS = [
     pytest.param(code, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, code in enumerate(FENCE.findall(page.read_text(encoding="utf-8")), start=1)
+    if "from suite" in code  # `tests/test_library.py` runs the others, where there is torch alone
 ]
 
 
@@ -34,7 +35,7 @@ def folder(tmp_path):
 
 
 def test_there_are_blocks():
-    assert len(BLOCKS) >= 6
+    assert len(BLOCKS) >= 5
 
 
 @pytest.mark.parametrize("code", BLOCKS)

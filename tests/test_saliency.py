@@ -123,14 +123,6 @@ def test_the_gradient_of_the_loss_agrees_with_autograd(network, images):
     torch.testing.assert_close(loss_gradient(network, images, CLASS_INDEX), wanted)
 
 
-def test_smooth_grad_without_noise_is_the_method(network, images):
-    generator = torch.Generator().manual_seed(0)
-    smooth = smooth_grad(
-        network, images, CLASS_INDEX, generator=generator, n_samples=2, noise_level=0.0
-    )
-    torch.testing.assert_close(smooth, loss_gradient(network, images, CLASS_INDEX))
-
-
 def test_smooth_grad_of_a_quadratic_tends_to_its_gradient(images):
     """Noise moves the gradient of a quadratic linearly, so that its mean stays."""
 

@@ -1,0 +1,53 @@
+"""What chapters make of kept records: the rows and arrays that were kept with them, anew."""
+
+import io
+from collections import defaultdict
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from suite import notebooks
+from suite.runs.compute import table
+from suite.runs.execute import keys_of
+from suite.store import archive_path, read_archive
+
+# Top-GAP draws images of data that only its smaller profiles have in a package.
+CHAPTERS = ["gradient_regularisation", "high_order_saliency", "marginal_density", "side_by_side"]
+RUNS = [(c, p) for c in CHAPTERS for p in ("laptop", "desktop", "workstation")]
+RUNS += [("top_gap", "laptop"), ("top_gap", "desktop")]
+
+
+class Reader:
+    """The records and tensors of an archive, as `collect` asks for them."""
+
+    def __init__(self, archive):
+        self.read = archive.records.get
+        self.tensors = defaultdict(dict)
+        for path, tensor in archive.tensors.items():
+            key, _, name = path.partition("/")
+            self.tensors[key][name] = tensor
+
+    def read_tensors(self, key):
+        return self.tensors.get(key)
+
+
+def lines(frame, columns):
+    """Return the rows as text, each with all its digits, in one order."""
+    read = pd.read_csv(io.StringIO(frame.to_csv(index=False)), low_memory=False)
+    return sorted(read[columns].to_csv(index=False).splitlines())
+
+
+@pytest.mark.parametrize(("chapter", "profile"), RUNS)
+def test_collected_as_they_were_kept(chapter, profile):
+    archive = read_archive(archive_path(chapter, profile))
+    parameters = notebooks.resolve(chapter, profile, {})
+    units = notebooks.units_of(chapter, parameters)
+    keys = keys_of(units, archive.provenance["fingerprints"])
+    computed = table(units, keys, archive.records)
+    rows, arrays = notebooks.paper(chapter).collect(parameters, computed, Reader(archive))
+    columns = list(archive.rows.columns)
+    assert lines(rows, columns) == lines(archive.rows, columns)
+    assert arrays.keys() == archive.arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, archive.arrays[name])

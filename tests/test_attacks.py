@@ -100,228 +100,121 @@ class TestPredictionsChangeWhereTheWorstPerturbationChangesThem:
         assert_changes_what_the_worst_changes("auto_attack", norm, **settings)
 
 
-def test_an_ensemble_changes_what_the_worst_perturbation_changes():
-    assert_changes_what_the_worst_changes("auto_attack")
+class TestGradientAttacks:
+    @each_gradient_attack
+    @each_norm
+    def test_perturbation_is_the_worst(self, name, norm):
+        w, x = weight(), images(3)
+        network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
+        direction = w.sign() if norm == "linf" else w / w.norm()
+        found = run(name, network, x, torch.zeros(3).long(), epsilon=0.05, norm=norm)
+        atol = 1e-6 if norm == "linf" or name == "fgsm" else 2e-3
+        torch.testing.assert_close(found.images, x - 0.05 * direction, rtol=0, atol=atol)
 
+    def test_default_steps_cross_the_ball(self):
+        w, x = weight(), images(20)
+        network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
+        worst = x - 0.03 * w.sign()
 
-def test_small_logits_do_not_hide_a_network_from_the_aimed_attack():
-    """Cross-entropy of logits of 1e-9 has gradients that round to the same; their ratio has not."""
-    settings = {"parts": ["apgd-t"], "steps": 20}
-    assert_changes_what_the_worst_changes("auto_attack", scale=1e-9, **settings)
+        def distance(steps):
+            found = pgd(
+                network, x, torch.zeros(20).long(), epsilon=0.03, steps=steps, generator=generator()
+            )
+            return float((found.images - worst).abs().max())
 
+        assert distance(20) == pytest.approx(0.03 * 4 / 3, rel=0.01)
+        assert distance(60) == pytest.approx(0, abs=1e-6)
 
-@each_gradient_attack
-@each_norm
-def test_the_perturbation_is_the_worst_one(name, norm):
-    w, x = weight(), images(3)
-    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
-    direction = w.sign() if norm == "linf" else w / w.norm()
-    found = run(name, network, x, torch.zeros(3).long(), epsilon=0.05, norm=norm)
-    atol = 1e-6 if norm == "linf" or name == "fgsm" else 2e-3
-    torch.testing.assert_close(found.images, x - 0.05 * direction, rtol=0, atol=atol)
+    def test_restarts_find_more(self):
+        """A bump that only a start near one corner of the ball can climb."""
 
+        class Bump(nn.Module):
+            def forward(self, x):
+                inside = (
+                    (x - 0.5).flatten(1).amin(1)
+                )  # above 0.05: all values of the start are high
+                return torch.stack([0.02 - inside, torch.zeros_like(inside)], 1)
 
-def test_twenty_default_steps_cross_a_third_of_the_ball_and_sixty_all_of_it():
-    w, x = weight(), images(20)
-    network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
-    worst = x - 0.03 * w.sign()
-
-    def distance(steps):
-        found = pgd(
-            network, x, torch.zeros(20).long(), epsilon=0.03, steps=steps, generator=generator()
+        x = torch.full((60, 1, 1, 2), 0.5)
+        settings = {"epsilon": 0.05, "steps": 1, "relative_step": 1e-6}
+        labels = torch.zeros(60).long()
+        one, many = (
+            pgd(Bump(), x, labels, restarts=n, generator=generator(), **settings).unchanged.sum()
+            for n in (1, 6)
         )
-        return float((found.images - worst).abs().max())
-
-    assert distance(20) == pytest.approx(0.03 * 4 / 3, rel=0.01)
-    assert distance(60) == pytest.approx(0, abs=1e-6)
+        assert one < 60
+        assert many < one - 10
 
 
-@pytest.mark.parametrize("settings", [{"parts": ["square"], "queries": 300}, {}])
-def test_attacks_by_queries_reach_the_known_bound(settings):
-    w, x = weight(constant=True), images()
-    epsilon = 0.03
-    offsets = torch.linspace(-2, 2, 40) * epsilon - x.flatten(1) @ w.flatten()
-    for factor, changed in ((0.5, True), (1.01, False)):
-        chosen = (offsets + x.flatten(1) @ w.flatten()).abs() / epsilon
-        chosen = chosen < factor if changed else chosen > factor
-        for b in chosen.nonzero()[:3, 0]:
-            network = Linear(w, offset=float(offsets[b]))
-            given = network, x[b : b + 1], torch.tensor([0])
-            found = run("auto_attack", *given, epsilon=epsilon, **settings)
-            assert found.unchanged.tolist() == [not changed]
-            assert float(size(found.images - x[b : b + 1], "linf")) <= epsilon * (1 + 1e-4)
+class TestEachAttack:
+    def test_images_stay_in_range(self):
+        x = torch.rand(6, 2, SIDE, SIDE, generator=generator(3)).round()
+        for name in ATTACKS:
+            found = run(name, Linear(weight()), x, torch.zeros(6).long(), epsilon=0.2)
+            assert 0 <= found.images.min() <= found.images.max() <= 1
 
+    def test_robust_is_not_correct(self):
+        w, x = weight(), images(4)
+        network = Linear(w, offset=50.0)  # far from the boundary: always class 0
+        found = fgsm(network, x, torch.tensor([0, 1, 0, 2]), epsilon=0.01)
+        assert found.unchanged.tolist() == [True] * 4
+        assert found.correct.tolist() == [True, False, True, False]
+        weak = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).max()) + 1e-3)
+        found = fgsm(weak, x, torch.tensor([0, 0, 1, 1]), epsilon=0.2)
+        assert found.unchanged.tolist() == [False] * 4
+        assert found.correct.tolist() == [False] * 4
 
-def test_an_image_withstands_an_ensemble_if_it_withstands_all_and_is_not_attacked_again(
-    monkeypatch,
-):
-    """Two parts that blacken one value of those images whose first pixel they are made for."""
-    network, x = Linear(weight(), offset=0.0), torch.full((5, 2, SIDE, SIDE), 0.5)
-    network[1].weight.data.zero_()
-    network[1].weight.data[0, -1], network[1].bias.data[0] = 1.0, -0.25  # the last value decides
-    x[:, 0, 0, 0] = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.2])
-    tried = []
+    def test_judged_on_another_network(self):
+        w, x = weight(), images(4)
+        near, far = (Linear(w, float(d - (x.flatten(1) @ w.flatten()).min())) for d in (0.1, 90.0))
+        labels = torch.zeros(4).long()
+        attacked = fgsm(near, x, labels, epsilon=0.2)
+        assert not attacked.unchanged.any()
+        assert judged(far, x, attacked.images, labels).unchanged.all()
+        assert not judged(near, x, attacked.images, labels).unchanged.any()
 
-    def blacken(*levels):
-        def perturb(self, images, predicted):
-            tried.append(images[:, 0, 0, 0].tolist())
-            result = images.clone()
-            for image in result:
-                if any(torch.isclose(image[0, 0, 0], torch.tensor(level)) for level in levels):
-                    image[-1, -1, -1] = 0.0
-            return result
+    @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"fgsm"}))
+    def test_generator_decides(self, name):
+        x, labels = images(4), torch.zeros(4).long()
+        network, settings = Linear(weight(), offset=20.0), {}
+        if name == "auto_attack":  # which gives images back as they were where it fails
+            network = Linear(
+                weight(), offset=float(0.02 - (x.flatten(1) @ weight().flatten()).min())
+            )
+            settings = {"parts": ["square"]}
+        first, again, other = (
+            run(name, network, x, labels, epsilon=0.01, seed=seed, **settings).images
+            for seed in (5, 5, 6)
+        )
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
 
-        return perturb
+    def test_batches_change_nothing(self, monkeypatch):
+        x, labels = images(10), torch.zeros(10).long()
+        network = Linear(weight(), offset=float(-(x.flatten(1) @ weight().flatten()).median()))
+        together = fgsm(network, x, labels, epsilon=0.02)
+        monkeypatch.setattr("suite.attacks.BATCH_SIZE", 3)
+        apart = fgsm(network, x, labels, epsilon=0.02)
+        assert torch.equal(together.images, apart.images)
+        assert torch.equal(together.unchanged, apart.unchanged)
 
-    monkeypatch.setattr("pyautoattack.autopgd_base.APGDAttack.perturb", blacken(0.2))
-    monkeypatch.setattr("pyautoattack.square.SquareAttack.perturb", blacken(0.2, 0.3))
-    settings = {"epsilon": 0.1, "parts": ["apgd-ce", "square"]}
-    found = run("auto_attack", network, x, torch.tensor([0, 0, 0, 1, 1]), **settings)
-    expected = [0.1, 0.2, 0.3, 0.4, 0.2], [0.1, 0.3, 0.4]
-    assert tried == [pytest.approx(levels) for levels in expected]
-    assert found.unchanged.tolist() == [True, False, False, True, False]
-    assert found.correct.tolist() == [True, False, False, False, False]
-    assert found.images[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.5, 0.0]
-
-
-@each_norm
-@pytest.mark.parametrize("shape", [(16, 8), (8, 16), (40, 6)])
-def test_square_attacks_oblong_images(shape, norm):
-    """The network looks at one corner, which some square must have covered."""
-    corner = torch.zeros(1, *shape)
-    corner[:, :2, :2] = 1 / 4
-    network = nn.Sequential(nn.Flatten(), nn.Linear(corner.numel(), 2))
-    network[1].weight.data = torch.stack([corner.flatten(), -corner.flatten()])
-    network[1].bias.data = torch.tensor([-0.5, 0.5])
-    x = torch.full((3, 1, *shape), 0.52)
-    settings = {"parts": ["square"], "queries": 400, "norm": norm}
-    epsilon = 0.1 if norm == "linf" else 0.5
-    found = run(
-        "auto_attack", network.eval(), x, torch.zeros(3).long(), epsilon=epsilon, **settings
-    )
-    assert not found.unchanged.any()
-    assert (size(found.images - x, norm) <= epsilon * (1 + 1e-4)).all()
-
-
-def test_attacked_images_stay_in_the_range():
-    x = torch.rand(6, 2, SIDE, SIDE, generator=generator(3)).round()
-    for name in ATTACKS:
-        found = run(name, Linear(weight()), x, torch.zeros(6).long(), epsilon=0.2)
-        assert 0 <= found.images.min() <= found.images.max() <= 1
-
-
-def test_robust_by_the_paper_and_correct_are_two_things():
-    w, x = weight(), images(4)
-    network = Linear(w, offset=50.0)  # far from the boundary: always class 0
-    found = fgsm(network, x, torch.tensor([0, 1, 0, 2]), epsilon=0.01)
-    assert found.unchanged.tolist() == [True] * 4
-    assert found.correct.tolist() == [True, False, True, False]
-    weak = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).max()) + 1e-3)
-    found = fgsm(weak, x, torch.tensor([0, 0, 1, 1]), epsilon=0.2)
-    assert found.unchanged.tolist() == [False] * 4
-    assert found.correct.tolist() == [False] * 4
-
-
-def test_what_attacks_one_network_is_judged_on_another():
-    w, x = weight(), images(4)
-    near, far = (Linear(w, float(d - (x.flatten(1) @ w.flatten()).min())) for d in (0.1, 90.0))
-    labels = torch.zeros(4).long()
-    attacked = fgsm(near, x, labels, epsilon=0.2)
-    assert not attacked.unchanged.any()
-    assert judged(far, x, attacked.images, labels).unchanged.all()
-    assert not judged(near, x, attacked.images, labels).unchanged.any()
-
-
-def test_restarts_find_what_one_start_misses():
-    """A bump that only a start near one corner of the ball can climb."""
-
-    class Bump(nn.Module):
-        def forward(self, x):
-            inside = (x - 0.5).flatten(1).amin(1)  # above 0.05: all values of the start are high
-            return torch.stack([0.02 - inside, torch.zeros_like(inside)], 1)
-
-    x = torch.full((60, 1, 1, 2), 0.5)
-    settings = {"epsilon": 0.05, "steps": 1, "relative_step": 1e-6}
-    labels = torch.zeros(60).long()
-    one, many = (
-        pgd(Bump(), x, labels, restarts=n, generator=generator(), **settings).unchanged.sum()
-        for n in (1, 6)
-    )
-    assert one < 60
-    assert many < one - 10
-
-
-def test_aiming_at_classes_finds_another_way_out():
-    w = weight()
-    network, x = Linear(w, offset=50.0), images(3)
-    network[1].weight.data[2] = -4 * w.flatten()  # class 2 comes near faster than class 1
-    network[1].bias.data[2] = 0.0
-    reach = 5 * 0.2 * dual_norm(w, "linf")
-    margin = (network(x)[:, 0] - network(x)[:, 2]).detach()
-    network[1].bias.data[2] = float(margin.max()) - 0.8 * reach
-    settings = {"epsilon": 0.2, "parts": ["apgd-t"]}
-    found = run("auto_attack", network, x, torch.zeros(3).long(), **settings)
-    assert not found.unchanged.any()
-    assert (network(found.images).argmax(1) == 2).all()
-
-
-@pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"fgsm"}))
-def test_same_generator_same_images_and_another_one_others(name):
-    x, labels = images(4), torch.zeros(4).long()
-    network, settings = Linear(weight(), offset=20.0), {}
-    if name == "auto_attack":  # which gives images back as they were where it fails
-        network = Linear(weight(), offset=float(0.02 - (x.flatten(1) @ weight().flatten()).min()))
-        settings = {"parts": ["square"]}
-    first, again, other = (
-        run(name, network, x, labels, epsilon=0.01, seed=seed, **settings).images
-        for seed in (5, 5, 6)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-def test_images_are_attacked_in_batches(monkeypatch):
-    x, labels = images(10), torch.zeros(10).long()
-    network = Linear(weight(), offset=float(-(x.flatten(1) @ weight().flatten()).median()))
-    together = fgsm(network, x, labels, epsilon=0.02)
-    monkeypatch.setattr("suite.attacks.BATCH_SIZE", 3)
-    apart = fgsm(network, x, labels, epsilon=0.02)
-    assert torch.equal(together.images, apart.images)
-    assert torch.equal(together.unchanged, apart.unchanged)
-
-
-@each_attack
-def test_network_images_and_random_states_are_left_as_they_were(name):
-    network = nn.Sequential(
-        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)
-    )
-    before = copy.deepcopy(network.state_dict())
-    x = images(4)
-    kept = x.clone()
-    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    run(name, network, x, torch.zeros(4).long(), epsilon=0.01)
-    assert torch.equal(torch.get_rng_state(), states[0])
-    assert (np.random.get_state()[1] == states[1]).all()
-    assert random.getstate() == states[2]
-    assert network.training
-    assert torch.equal(x, kept)
-    assert all(p.grad is None and p.requires_grad for p in network.parameters())
-    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
-
-
-@each_attack
-def test_images_outside_the_range_are_refused(name):
-    with pytest.raises(ValueError, match=r"expected values in \[0, 1\], got -1 to 1; make what"):
-        run(name, Linear(weight()), 2 * images(2).round() - 1, torch.zeros(2).long(), epsilon=0.1)
-
-
-@each_attack
-@pytest.mark.parametrize("epsilon", [0.0, -0.1, 8.0, float("nan")])
-def test_epsilon_that_does_not_fit_the_range_is_refused(name, epsilon):
-    with pytest.raises(
-        ValueError, match=r"epsilon: expected a number above 0 and up to 1, .*8/255"
-    ):
-        run(name, Linear(weight()), images(2), torch.zeros(2).long(), epsilon=epsilon)
+    @each_attack
+    def test_leaves_everything_alone(self, name):
+        network = nn.Sequential(
+            nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)
+        )
+        before = copy.deepcopy(network.state_dict())
+        x = images(4)
+        kept = x.clone()
+        states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+        run(name, network, x, torch.zeros(4).long(), epsilon=0.01)
+        assert torch.equal(torch.get_rng_state(), states[0])
+        assert (np.random.get_state()[1] == states[1]).all()
+        assert random.getstate() == states[2]
+        assert network.training
+        assert torch.equal(x, kept)
+        assert all(p.grad is None and p.requires_grad for p in network.parameters())
+        assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
 REFUSED = {
@@ -337,40 +230,158 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("attack", "settings", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_settings_are_refused(attack, settings, error, message):
-    given = {"epsilon": 0.1} | ({} if attack is fgsm else {"generator": generator()}) | settings
-    with pytest.raises(error, match=message):
-        attack(Linear(weight()), images(2), torch.zeros(2).long(), **given)
+class TestRefused:
+    @each_attack
+    def test_images_outside_the_range(self, name):
+        with pytest.raises(
+            ValueError, match=r"expected values in \[0, 1\], got -1 to 1; make what"
+        ):
+            run(
+                name,
+                Linear(weight()),
+                2 * images(2).round() - 1,
+                torch.zeros(2).long(),
+                epsilon=0.1,
+            )
+
+    @each_attack
+    @pytest.mark.parametrize("epsilon", [0.0, -0.1, 8.0, float("nan")])
+    def test_epsilon_outside_the_range(self, name, epsilon):
+        with pytest.raises(
+            ValueError, match=r"epsilon: expected a number above 0 and up to 1, .*8/255"
+        ):
+            run(name, Linear(weight()), images(2), torch.zeros(2).long(), epsilon=epsilon)
+
+    @pytest.mark.parametrize(
+        ("attack", "settings", "error", "message"), REFUSED.values(), ids=REFUSED
+    )
+    def test_settings(self, attack, settings, error, message):
+        given = {"epsilon": 0.1} | ({} if attack is fgsm else {"generator": generator()}) | settings
+        with pytest.raises(error, match=message):
+            attack(Linear(weight()), images(2), torch.zeros(2).long(), **given)
+
+    def test_networks(self):
+        network, given = Linear(weight()), (images(2), torch.zeros(2).long())
+        settings = {"epsilon": 0.1, "generator": generator()}
+        two = nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE * SIDE, 2))
+            auto_attack(two, *given, **settings)
+        network[1].bias.data[0] = torch.nan
+        with pytest.raises(ValueError, match="model: expected finite logits"):
+            auto_attack(network, *given, **settings)
+
+    def test_largest_euclidean_change(self):
+        network, x, labels = Linear(weight()), images(2), torch.zeros(2).long()
+        fgsm(network, x, labels, epsilon=11.0, norm="l2")
+        with pytest.raises(ValueError, match=r"up to 11\.31"):
+            fgsm(network, x, labels, epsilon=12.0, norm="l2")
 
 
-def test_networks_that_cannot_be_attacked_are_refused():
-    network, given = Linear(weight()), (images(2), torch.zeros(2).long())
-    settings = {"epsilon": 0.1, "generator": generator()}
-    two = nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE * SIDE, 2))
-    with pytest.raises(ValueError, match="four classes or more for 'apgd-t', got 2; leave it out"):
-        auto_attack(two, *given, **settings)
-    network[1].bias.data[0] = torch.nan
-    with pytest.raises(ValueError, match="model: expected finite logits"):
-        auto_attack(network, *given, **settings)
+class TestEnsemble:
+    def test_changes_what_the_worst_changes(self):
+        assert_changes_what_the_worst_changes("auto_attack")
 
+    def test_small_logits_hide_nothing(self):
+        """Cross-entropy of logits of 1e-9 has gradients that round to the same; their ratio has not."""
+        settings = {"parts": ["apgd-t"], "steps": 20}
+        assert_changes_what_the_worst_changes("auto_attack", scale=1e-9, **settings)
 
-def test_the_largest_euclidean_change_is_that_of_the_whole_image():
-    network, x, labels = Linear(weight()), images(2), torch.zeros(2).long()
-    fgsm(network, x, labels, epsilon=11.0, norm="l2")
-    with pytest.raises(ValueError, match=r"up to 11\.31"):
-        fgsm(network, x, labels, epsilon=12.0, norm="l2")
+    @pytest.mark.parametrize("settings", [{"parts": ["square"], "queries": 300}, {}])
+    def test_queries_reach_the_bound(self, settings):
+        w, x = weight(constant=True), images()
+        epsilon = 0.03
+        offsets = torch.linspace(-2, 2, 40) * epsilon - x.flatten(1) @ w.flatten()
+        for factor, changed in ((0.5, True), (1.01, False)):
+            chosen = (offsets + x.flatten(1) @ w.flatten()).abs() / epsilon
+            chosen = chosen < factor if changed else chosen > factor
+            for b in chosen.nonzero()[:3, 0]:
+                network = Linear(w, offset=float(offsets[b]))
+                given = network, x[b : b + 1], torch.tensor([0])
+                found = run("auto_attack", *given, epsilon=epsilon, **settings)
+                assert found.unchanged.tolist() == [not changed]
+                assert float(size(found.images - x[b : b + 1], "linf")) <= epsilon * (1 + 1e-4)
 
+    def test_robust_images_withstand_all_parts(self, monkeypatch):
+        """Two parts that blacken one value of those images whose first pixel they are made for."""
+        network, x = Linear(weight(), offset=0.0), torch.full((5, 2, SIDE, SIDE), 0.5)
+        network[1].weight.data.zero_()
+        network[1].weight.data[0, -1], network[1].bias.data[0] = (
+            1.0,
+            -0.25,
+        )  # the last value decides
+        x[:, 0, 0, 0] = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.2])
+        tried = []
 
-def test_colour_images_in_channels_last_are_attacked_as_contiguous_ones():
-    torch.manual_seed(0)
-    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
-    network = nn.Sequential(*layers).eval()
-    x = torch.rand(6, 3, 8, 8)
-    labels = network(x).argmax(1)
-    settings = {"steps": 3, "n_targets": 2, "queries": 5, "epsilon": 0.3}
-    plain = auto_attack(network, x, labels, generator=torch.Generator().manual_seed(0), **settings)
-    network = network.to(memory_format=torch.channels_last)
-    x = x.contiguous(memory_format=torch.channels_last)
-    found = auto_attack(network, x, labels, generator=torch.Generator().manual_seed(0), **settings)
-    torch.testing.assert_close(found.images, plain.images, rtol=1e-3, atol=1e-3)
+        def blacken(*levels):
+            def perturb(self, images, predicted):
+                tried.append(images[:, 0, 0, 0].tolist())
+                result = images.clone()
+                for image in result:
+                    if any(torch.isclose(image[0, 0, 0], torch.tensor(level)) for level in levels):
+                        image[-1, -1, -1] = 0.0
+                return result
+
+            return perturb
+
+        monkeypatch.setattr("pyautoattack.autopgd_base.APGDAttack.perturb", blacken(0.2))
+        monkeypatch.setattr("pyautoattack.square.SquareAttack.perturb", blacken(0.2, 0.3))
+        settings = {"epsilon": 0.1, "parts": ["apgd-ce", "square"]}
+        found = run("auto_attack", network, x, torch.tensor([0, 0, 0, 1, 1]), **settings)
+        expected = [0.1, 0.2, 0.3, 0.4, 0.2], [0.1, 0.3, 0.4]
+        assert tried == [pytest.approx(levels) for levels in expected]
+        assert found.unchanged.tolist() == [True, False, False, True, False]
+        assert found.correct.tolist() == [True, False, False, False, False]
+        assert found.images[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.5, 0.0]
+
+    @each_norm
+    @pytest.mark.parametrize("shape", [(16, 8), (8, 16), (40, 6)])
+    def test_square_on_oblong_images(self, shape, norm):
+        """The network looks at one corner, which some square must have covered."""
+        corner = torch.zeros(1, *shape)
+        corner[:, :2, :2] = 1 / 4
+        network = nn.Sequential(nn.Flatten(), nn.Linear(corner.numel(), 2))
+        network[1].weight.data = torch.stack([corner.flatten(), -corner.flatten()])
+        network[1].bias.data = torch.tensor([-0.5, 0.5])
+        x = torch.full((3, 1, *shape), 0.52)
+        settings = {"parts": ["square"], "queries": 400, "norm": norm}
+        epsilon = 0.1 if norm == "linf" else 0.5
+        found = run(
+            "auto_attack", network.eval(), x, torch.zeros(3).long(), epsilon=epsilon, **settings
+        )
+        assert not found.unchanged.any()
+        assert (size(found.images - x, norm) <= epsilon * (1 + 1e-4)).all()
+
+    def test_aiming_at_other_classes(self):
+        w = weight()
+        network, x = Linear(w, offset=50.0), images(3)
+        network[1].weight.data[2] = -4 * w.flatten()  # class 2 comes near faster than class 1
+        network[1].bias.data[2] = 0.0
+        reach = 5 * 0.2 * dual_norm(w, "linf")
+        margin = (network(x)[:, 0] - network(x)[:, 2]).detach()
+        network[1].bias.data[2] = float(margin.max()) - 0.8 * reach
+        settings = {"epsilon": 0.2, "parts": ["apgd-t"]}
+        found = run("auto_attack", network, x, torch.zeros(3).long(), **settings)
+        assert not found.unchanged.any()
+        assert (network(found.images).argmax(1) == 2).all()
+
+    def test_layout_changes_nothing(self):
+        torch.manual_seed(0)
+        layers = (
+            nn.Conv2d(3, 8, 3),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 5),
+        )
+        network = nn.Sequential(*layers).eval()
+        x = torch.rand(6, 3, 8, 8)
+        labels = network(x).argmax(1)
+        settings = {"steps": 3, "n_targets": 2, "queries": 5, "epsilon": 0.3}
+        plain = auto_attack(
+            network, x, labels, generator=torch.Generator().manual_seed(0), **settings
+        )
+        network = network.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
+        found = auto_attack(
+            network, x, labels, generator=torch.Generator().manual_seed(0), **settings
+        )
+        torch.testing.assert_close(found.images, plain.images, rtol=1e-3, atol=1e-3)

@@ -70,120 +70,6 @@ CUTS = {
 }
 
 
-@runs_the_kernel
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-def test_means_and_gradients_are_those_of_sorting(cut):
-    maps = cut(random(1, 2, 5, 7))
-    for k in (1, 11, 35):
-        assert_same(maps, k)
-
-
-@runs_the_kernel
-@pytest.mark.parametrize("size", [(1, 1), (9, 1), (1, 2), (8, 4), (16, 17)])
-def test_maps_of_every_form(size):
-    assert_same(random(2, 2, *size), (size[0] * size[1] + 1) // 2)
-
-
-@runs_the_kernel
-def test_the_largest_maps():
-    maps = random(1, 1, 64, 64)
-    assert maps[0, 0].numel() == fused.LARGEST_MAP
-    assert_same(maps, 400)
-
-
-@runs_the_kernel
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_single(dtype):
-    maps = random(2, 2, 6, 6, dtype=dtype)
-    maps[0] = maps[0].mul(2).round()
-    eps = torch.finfo(dtype).eps
-    for k in (7, 36):
-        gradient = assert_same(maps, k, rtol=2 * eps, atol=eps / 2)
-        assert gradient.dtype == dtype
-        logits, sizes = fused.fused_means(maps, k)
-        assert (logits.dtype, sizes.dtype) == (dtype, torch.float32)
-
-
-@runs_the_kernel
-def test_any_layout():
-    maps = random(2, 3, 5, 6)
-    last = maps.contiguous(memory_format=torch.channels_last)
-    assert assert_same(last, 4).is_contiguous(memory_format=torch.channels_last)
-    part = random(4, 3, 9, 8)[::2, :, 1:6, :6]
-    assert_same(part, 4)
-    assert_same(maps.transpose(2, 3), 4)
-    assert_same(maps[:1].expand(3, -1, -1, -1), 4)
-
-
-@runs_the_kernel
-def test_maps_that_are_not_finite_give_what_sorting_gives():
-    maps = random(5, 2, 3, 5)
-    maps[0, 1, 2, 2] = torch.nan
-    maps[1, 0, 1, 1], maps[1, 1, 0, 0] = torch.inf, -torch.inf
-    maps[2, 0, 0, :3] = torch.inf
-    maps[3, 0, 0, 0] = -torch.tensor(torch.nan)  # its sign bit is set
-    for k in (1, 2, 15):
-        got, expected = fused.fused_means(maps, k), by_sorting(maps, k)
-        torch.testing.assert_close([g.double() for g in got], list(expected), equal_nan=True)
-    before = maps.clone()
-    fused.fused_means(maps, 2)
-    torch.testing.assert_close(maps, before, rtol=0, atol=0, equal_nan=True)
-
-
-@runs_the_kernel
-@pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["many equal values"]])
-def test_gradients_of_gradients_are_those_of_sorting(cut):
-    maps, direction = cut(random(2, 3, 4, 4)), random(2, 3, 4, 4, seed=1)
-
-    def second(pool):
-        x = maps.clone().requires_grad_()
-        means, sizes = pool(x)
-        total = means.exp().sum() + (means * sizes).sum() + sizes.square().sum()
-        (first,) = torch.autograd.grad(total, x, create_graph=True)
-        third = (first * direction).square().sum()
-        return first, *torch.autograd.grad(third, x)
-
-    got = second(lambda x: fused.fused_means(x, 5))
-    expected = second(lambda x: by_sorting(x, 5))
-    for one, other in zip(got, expected):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-@runs_the_kernel
-def test_gradients_come_in_batches():
-    maps = random(2, 3, 4, 4).requires_grad_()
-    directions = torch.eye(6, device=DEVICE).view(6, 2, 3)
-    for index in range(2):
-        means = fused.fused_means(maps, 5)[index]
-        options = {"retain_graph": True}
-        (together,) = torch.autograd.grad(means, maps, directions, is_grads_batched=True, **options)
-        alone = [torch.autograd.grad(means, maps, d, **options)[0] for d in directions]
-        torch.testing.assert_close(together, torch.stack(alone))
-
-
-@runs_the_kernel
-def test_logits_and_l1_by_one_kernel_are_those_of_the_two_functions(monkeypatch):
-    maps = random(3, 4, 6, 5)
-    expected, expected_gradient = with_gradient(
-        lambda m: (top_gap(m.double(), k=0.3), class_map_l1(m.double())[:, None].expand(3, 4)), maps
-    )
-    monkeypatch.setattr(pooling, "can_fuse", lambda maps: True)
-    calls = counted(monkeypatch)
-    pooled = top_gap_and_l1(maps, k=0.3)
-    assert (pooled.logits.shape, pooled.l1.shape) == ((3, 4), (3,))
-    got, gradient = with_gradient(
-        lambda m: (lambda p: (p.logits, p.l1[:, None].expand(3, 4)))(top_gap_and_l1(m, k=0.3)), maps
-    )
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
-    assert torch.equal(TopGAP(0.3)(maps), pooled.logits)
-    assert calls == ["pool", "pool", "spread", "pool"]
-    half = maps.bfloat16()
-    assert top_gap_and_l1(half, k=3).l1.dtype == class_map_l1(half).dtype == torch.bfloat16
-    with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        assert top_gap_and_l1(half, k=3).l1.dtype == torch.float32
-
-
 def counted(monkeypatch):
     calls, launch = [], fused._launch
 
@@ -195,28 +81,138 @@ def counted(monkeypatch):
     return calls
 
 
-@runs_the_kernel
-def test_a_training_step_takes_both_from_one_launch(monkeypatch):
-    options = {"k": 0.2, "width": 6, "backbone_options": {"width": 4, "blocks": (1, 1)}}
-    model = build_network("top_gap", (1, 12, 12), 3, options=options, seed=0).to(DEVICE)
-    images, labels = random(2, 1, 12, 12), torch.tensor([0, 2], device=DEVICE)
+class TestKernel:
+    @runs_the_kernel
+    @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+    def test_means_and_gradients(self, cut):
+        maps = cut(random(1, 2, 5, 7))
+        for k in (1, 11, 35):
+            assert_same(maps, k)
 
-    def gradients():
-        generator = torch.Generator(DEVICE).manual_seed(0)
-        step = forward(model, images.clone().requires_grad_(), labels, generator)
-        loss = F.cross_entropy(step.logits, labels)
-        for name in ("class_map_l1", "input_gradient"):
-            loss = loss + PENALTIES[name](step).mean()
-        return torch.autograd.grad(loss, list(model.parameters()))
+    @runs_the_kernel
+    @pytest.mark.parametrize("size", [(1, 1), (9, 1), (1, 2), (8, 4), (16, 17)])
+    def test_maps_of_every_form(self, size):
+        assert_same(random(2, 2, *size), (size[0] * size[1] + 1) // 2)
 
-    fuse(monkeypatch, lambda maps: False)
-    expected = gradients()
-    fuse(monkeypatch, lambda maps: True)
-    calls = counted(monkeypatch)
-    got = gradients()
-    for one, other in zip(got, expected):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    assert calls.count("pool") == 1
+    @runs_the_kernel
+    def test_largest_maps(self):
+        maps = random(1, 1, 64, 64)
+        assert maps[0, 0].numel() == fused.LARGEST_MAP
+        assert_same(maps, 400)
+
+    @runs_the_kernel
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision(self, dtype):
+        maps = random(2, 2, 6, 6, dtype=dtype)
+        maps[0] = maps[0].mul(2).round()
+        eps = torch.finfo(dtype).eps
+        for k in (7, 36):
+            gradient = assert_same(maps, k, rtol=2 * eps, atol=eps / 2)
+            assert gradient.dtype == dtype
+            logits, sizes = fused.fused_means(maps, k)
+            assert (logits.dtype, sizes.dtype) == (dtype, torch.float32)
+
+    @runs_the_kernel
+    def test_any_layout(self):
+        maps = random(2, 3, 5, 6)
+        last = maps.contiguous(memory_format=torch.channels_last)
+        assert assert_same(last, 4).is_contiguous(memory_format=torch.channels_last)
+        part = random(4, 3, 9, 8)[::2, :, 1:6, :6]
+        assert_same(part, 4)
+        assert_same(maps.transpose(2, 3), 4)
+        assert_same(maps[:1].expand(3, -1, -1, -1), 4)
+
+    @runs_the_kernel
+    def test_maps_that_are_not_finite(self):
+        maps = random(5, 2, 3, 5)
+        maps[0, 1, 2, 2] = torch.nan
+        maps[1, 0, 1, 1], maps[1, 1, 0, 0] = torch.inf, -torch.inf
+        maps[2, 0, 0, :3] = torch.inf
+        maps[3, 0, 0, 0] = -torch.tensor(torch.nan)  # its sign bit is set
+        for k in (1, 2, 15):
+            got, expected = fused.fused_means(maps, k), by_sorting(maps, k)
+            torch.testing.assert_close([g.double() for g in got], list(expected), equal_nan=True)
+        before = maps.clone()
+        fused.fused_means(maps, 2)
+        torch.testing.assert_close(maps, before, rtol=0, atol=0, equal_nan=True)
+
+    @runs_the_kernel
+    @pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["many equal values"]])
+    def test_gradients_of_gradients(self, cut):
+        maps, direction = cut(random(2, 3, 4, 4)), random(2, 3, 4, 4, seed=1)
+
+        def second(pool):
+            x = maps.clone().requires_grad_()
+            means, sizes = pool(x)
+            total = means.exp().sum() + (means * sizes).sum() + sizes.square().sum()
+            (first,) = torch.autograd.grad(total, x, create_graph=True)
+            third = (first * direction).square().sum()
+            return first, *torch.autograd.grad(third, x)
+
+        got = second(lambda x: fused.fused_means(x, 5))
+        expected = second(lambda x: by_sorting(x, 5))
+        for one, other in zip(got, expected):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+    @runs_the_kernel
+    def test_batched_gradients(self):
+        maps = random(2, 3, 4, 4).requires_grad_()
+        directions = torch.eye(6, device=DEVICE).view(6, 2, 3)
+        for index in range(2):
+            means = fused.fused_means(maps, 5)[index]
+            options = {"retain_graph": True}
+            (together,) = torch.autograd.grad(
+                means, maps, directions, is_grads_batched=True, **options
+            )
+            alone = [torch.autograd.grad(means, maps, d, **options)[0] for d in directions]
+            torch.testing.assert_close(together, torch.stack(alone))
+
+    @runs_the_kernel
+    def test_logits_and_l1_at_once(self, monkeypatch):
+        maps = random(3, 4, 6, 5)
+        expected, expected_gradient = with_gradient(
+            lambda m: (top_gap(m.double(), k=0.3), class_map_l1(m.double())[:, None].expand(3, 4)),
+            maps,
+        )
+        monkeypatch.setattr(pooling, "can_fuse", lambda maps: True)
+        calls = counted(monkeypatch)
+        pooled = top_gap_and_l1(maps, k=0.3)
+        assert (pooled.logits.shape, pooled.l1.shape) == ((3, 4), (3,))
+        got, gradient = with_gradient(
+            lambda m: (lambda p: (p.logits, p.l1[:, None].expand(3, 4)))(top_gap_and_l1(m, k=0.3)),
+            maps,
+        )
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
+        assert torch.equal(TopGAP(0.3)(maps), pooled.logits)
+        assert calls == ["pool", "pool", "spread", "pool"]
+        half = maps.bfloat16()
+        assert top_gap_and_l1(half, k=3).l1.dtype == class_map_l1(half).dtype == torch.bfloat16
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            assert top_gap_and_l1(half, k=3).l1.dtype == torch.float32
+
+    @runs_the_kernel
+    def test_one_launch_a_step(self, monkeypatch):
+        options = {"k": 0.2, "width": 6, "backbone_options": {"width": 4, "blocks": (1, 1)}}
+        model = build_network("top_gap", (1, 12, 12), 3, options=options, seed=0).to(DEVICE)
+        images, labels = random(2, 1, 12, 12), torch.tensor([0, 2], device=DEVICE)
+
+        def gradients():
+            generator = torch.Generator(DEVICE).manual_seed(0)
+            step = forward(model, images.clone().requires_grad_(), labels, generator)
+            loss = F.cross_entropy(step.logits, labels)
+            for name in ("class_map_l1", "input_gradient"):
+                loss = loss + PENALTIES[name](step).mean()
+            return torch.autograd.grad(loss, list(model.parameters()))
+
+        fuse(monkeypatch, lambda maps: False)
+        expected = gradients()
+        fuse(monkeypatch, lambda maps: True)
+        calls = counted(monkeypatch)
+        got = gradients()
+        for one, other in zip(got, expected):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert calls.count("pool") == 1
 
 
 def fuse(monkeypatch, decide):
@@ -227,99 +223,100 @@ def fuse(monkeypatch, decide):
 # What needs no kernel
 
 
-@pytest.mark.skipif(INTERPRETED, reason="this is that run")
-def test_the_kernel_in_the_interpreter_of_triton():
-    pytest.importorskip("triton")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
-    command += ["-m", "gpu", __file__]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "passed" in run.stdout
-    assert "skipped" not in run.stdout
-
-
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
-@pytest.mark.parametrize("architecture", [80, 90])
-def test_kernels_compile_for_cuda_and_read_the_maps_once(architecture, tmp_path, monkeypatch):
-    triton = pytest.importorskip("triton")
-    from triton.backends.compiler import GPUTarget
-
-    from reglib.top_gap import kernels
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    floats = {"means", "sizes", "smallest", "of_means", "of_sizes", "maps", "gradient"}
-    for kernel, small in ((kernels.pool, 0), (kernels.spread, 4)):
-        types = {name: "*fp32" if name in floats else "i32" for name in kernel.arg_names}
-        types |= {"last": "*i32", "block": "constexpr"}
-        source = triton.compiler.ASTSource(kernel, types, {"block": 4096})
-        compiled = triton.compile(
-            source,
-            target=GPUTarget("cuda", architecture, 32),
-            options={"num_warps": 8, "enable_fp_fusion": False},
-        )
-        reads = compiled.asm["ptx"].count("ld.global")
-        assert reads == 4096 // (8 * 32) + small
-
-
-@pytest.mark.parametrize("selects", [True, False])
-def test_without_a_kernel_logits_and_l1_are_those_of_the_two_functions(selects, monkeypatch):
-    if not selects:
-        monkeypatch.setattr(blocks, "numpy", lambda: None)
-    maps = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
-    assert pooling.can_block(maps) == selects
-    pooled = top_gap_and_l1(maps, k=0.25)
-    assert torch.equal(pooled.logits, top_gap(maps, k=5))
-    torch.testing.assert_close(pooled.l1, class_map_l1(maps))
-    noted = []
-    assert torch.equal(TopGAP(5)(maps, noted), pooled.logits)
-    assert torch.equal(noted[0].l1, pooled.l1)
-    with pytest.raises(ValueError, match=r"an integer from 1 to 20, the locations of a map"):
-        top_gap_and_l1(maps, k=21)
-    with pytest.raises(ValueError, match=r"expected class maps \(B, classes, h, w\), got shape"):
-        top_gap_and_l1(maps[0], k=2)
-
-
 class Elsewhere(torch.Tensor):
     """A tensor that says it is on a CUDA device."""
 
     device = torch.device("cuda")
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "fuses"),
-    [
-        ((2, 3, 64, 64), torch.float32, True),
-        ((2, 3, 4, 4), torch.bfloat16, True),
-        ((2, 3, 64, 65), torch.float32, False),
-        ((2, 3, 4, 4), torch.float64, False),
-        ((0, 3, 4, 4), torch.float32, False),
-    ],
-)
-def test_which_maps_a_kernel_pools(shape, dtype, fuses, monkeypatch):
-    monkeypatch.setattr(fused, "kernels_run", lambda: True)
-    maps = torch.zeros(shape, dtype=dtype)
-    assert not pooling.can_fuse(maps)
-    there = maps.as_subclass(Elsewhere)
-    assert not pooling.can_fuse(there)  # a subclass may hold anything
-    monkeypatch.setattr(pooling, "Tensor", Elsewhere)
-    assert pooling.can_fuse(there) == fuses
-    monkeypatch.setattr(fused, "kernels_run", lambda: False)
-    assert not pooling.can_fuse(there)
+class TestWithoutKernel:
+    @pytest.mark.skipif(INTERPRETED, reason="this is that run")
+    def test_kernel_in_tritons_interpreter(self):
+        pytest.importorskip("triton")
+        environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
+        command += ["-m", "gpu", __file__]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert "passed" in run.stdout
+        assert "skipped" not in run.stdout
 
+    @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+    @pytest.mark.parametrize("architecture", [80, 90])
+    def test_compiled_for_cuda(self, architecture, tmp_path, monkeypatch):
+        triton = pytest.importorskip("triton")
+        from triton.backends.compiler import GPUTarget
 
-def test_triton_that_is_missing_or_cannot_build_leaves_pooling_to_pytorch(monkeypatch):
-    tried = fused.kernels_run.__wrapped__
+        from reglib.top_gap import kernels
 
-    def fail(maps, k):
-        raise RuntimeError("Failed to find C compiler")
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+        floats = {"means", "sizes", "smallest", "of_means", "of_sizes", "maps", "gradient"}
+        for kernel, small in ((kernels.pool, 0), (kernels.spread, 4)):
+            types = {name: "*fp32" if name in floats else "i32" for name in kernel.arg_names}
+            types |= {"last": "*i32", "block": "constexpr"}
+            source = triton.compiler.ASTSource(kernel, types, {"block": 4096})
+            compiled = triton.compile(
+                source,
+                target=GPUTarget("cuda", architecture, 32),
+                options={"num_warps": 8, "enable_fp_fusion": False},
+            )
+            reads = compiled.asm["ptx"].count("ld.global")
+            assert reads == 4096 // (8 * 32) + small
 
-    monkeypatch.setattr(torch, "zeros", lambda *shape, device: None)
-    monkeypatch.setattr(fused, "fused_means", fail)
-    with pytest.warns(RuntimeWarning, match=r"cannot build its kernels \(Failed to find C comp"):
-        assert not tried()
-    monkeypatch.setattr(fused, "fused_means", lambda maps, k: None)
-    assert tried()
-    monkeypatch.setattr(fused.importlib.util, "find_spec", lambda name: None)
-    with warnings.catch_warnings():
-        assert not tried()
+    @pytest.mark.parametrize("selects", [True, False])
+    def test_logits_and_l1_by_pytorch(self, selects, monkeypatch):
+        if not selects:
+            monkeypatch.setattr(blocks, "numpy", lambda: None)
+        maps = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+        assert pooling.can_block(maps) == selects
+        pooled = top_gap_and_l1(maps, k=0.25)
+        assert torch.equal(pooled.logits, top_gap(maps, k=5))
+        torch.testing.assert_close(pooled.l1, class_map_l1(maps))
+        noted = []
+        assert torch.equal(TopGAP(5)(maps, noted), pooled.logits)
+        assert torch.equal(noted[0].l1, pooled.l1)
+        with pytest.raises(ValueError, match=r"an integer from 1 to 20, the locations of a map"):
+            top_gap_and_l1(maps, k=21)
+        with pytest.raises(
+            ValueError, match=r"expected class maps \(B, classes, h, w\), got shape"
+        ):
+            top_gap_and_l1(maps[0], k=2)
+
+    @pytest.mark.parametrize(
+        ("shape", "dtype", "fuses"),
+        [
+            ((2, 3, 64, 64), torch.float32, True),
+            ((2, 3, 4, 4), torch.bfloat16, True),
+            ((2, 3, 64, 65), torch.float32, False),
+            ((2, 3, 4, 4), torch.float64, False),
+            ((0, 3, 4, 4), torch.float32, False),
+        ],
+    )
+    def test_which_maps_are_fused(self, shape, dtype, fuses, monkeypatch):
+        monkeypatch.setattr(fused, "kernels_run", lambda: True)
+        maps = torch.zeros(shape, dtype=dtype)
+        assert not pooling.can_fuse(maps)
+        there = maps.as_subclass(Elsewhere)
+        assert not pooling.can_fuse(there)  # a subclass may hold anything
+        monkeypatch.setattr(pooling, "Tensor", Elsewhere)
+        assert pooling.can_fuse(there) == fuses
+        monkeypatch.setattr(fused, "kernels_run", lambda: False)
+        assert not pooling.can_fuse(there)
+
+    def test_triton_missing_or_broken(self, monkeypatch):
+        tried = fused.kernels_run.__wrapped__
+
+        def fail(maps, k):
+            raise RuntimeError("Failed to find C compiler")
+
+        monkeypatch.setattr(torch, "zeros", lambda *shape, device: None)
+        monkeypatch.setattr(fused, "fused_means", fail)
+        with pytest.warns(
+            RuntimeWarning, match=r"cannot build its kernels \(Failed to find C comp"
+        ):
+            assert not tried()
+        monkeypatch.setattr(fused, "fused_means", lambda maps, k: None)
+        assert tried()
+        monkeypatch.setattr(fused.importlib.util, "find_spec", lambda name: None)
+        with warnings.catch_warnings():
+            assert not tried()

@@ -39,136 +39,130 @@ def norms(values, p):
     return values.amax(1) if p == math.inf else values.pow(p).sum(1).pow(1 / p)
 
 
-@pytest.mark.parametrize("p", ORDERS)
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_marginal_density_of_a_linear_softmax_network(implementation, p):
-    """The gradient of the log density is W^T p(x)."""
-    weight, x, logits = linear()
-    values = marginal_density_penalty(
-        logits, x, generator=generator(), implementation=implementation, p=p
-    )
-    expected = norms(logits.detach().softmax(1) @ weight, p)
-    torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
-
-
-@pytest.mark.parametrize("p", ORDERS)
-def test_logit_gradient_of_a_linear_network_is_a_row_of_its_weight(p):
-    weight, x, logits = linear()
-    values = logit_gradient_penalty(logits, LABELS, x, p=p)
-    torch.testing.assert_close(values, norms(weight[LABELS], p), rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("setting", UNCOUPLED)
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_each_implementation_is_the_gradient_of_logsumexp(implementation, setting):
-    model = network_of(SETTINGS[setting])
-    x = images().requires_grad_()
-    (gradient,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x, create_graph=True)
-    expected = gradient.flatten(1).norm(dim=1)
-    values = density(model, implementation=implementation)
-    torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
-    pairs = zip(parameter_gradients(values, model), parameter_gradients(expected, model))
-    for got, wanted in pairs:
-        assert float((got - wanted).norm()) <= 1e-10 * float(wanted.norm())
-
-
-@pytest.mark.parametrize("implementation", ["stable", "efficient"])
-def test_the_random_class_does_not_matter(implementation):
-    model = network_of(SETTINGS[UNCOUPLED[0]])
-    first, other = (density(model, seed, implementation=implementation) for seed in (1, 2))
-    torch.testing.assert_close(first, other, rtol=1e-10, atol=0)
-
-
-def test_the_classes_come_from_the_generator(monkeypatch):
-    drawn = []
-    randint = torch.randint
-
-    def record(*arguments, **options):
-        drawn.append(randint(*arguments, **options))
-        return drawn[-1]
-
-    monkeypatch.setattr(torch, "randint", record)
-    model = network_of(SETTINGS[UNCOUPLED[0]])
-    for seed in (3, 3, 4, 5, 6, 7):
-        density(model, seed)
-    assert torch.equal(drawn[0], drawn[1])
-    assert all(classes.shape == (BATCH, 1) for classes in drawn)
-    assert {int(c) for classes in drawn for c in classes} == {0, 1, 2, 3}
-
-
-def test_under_batch_statistics_the_ratio_of_sums_is_another_quantity():
-    model = network_of(SETTINGS[COUPLED])
-    naive, stable, efficient = (
-        density(model, implementation=implementation) for implementation in IMPLEMENTATIONS
-    )
-    torch.testing.assert_close(stable, efficient, rtol=1e-10, atol=0)
-    assert ((naive - efficient).abs() > 1e-3 * efficient).all()
-
-
-def test_under_batch_statistics_the_summed_log_density_is_differentiated():
-    model = network_of(SETTINGS[COUPLED])
-    x = images().requires_grad_()
-    (gradient,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x)
-    torch.testing.assert_close(density(model), gradient.flatten(1).norm(dim=1), rtol=1e-10, atol=0)
-
-
-@pytest.mark.parametrize("shift", [75.0, 90.0, 1e4, -75.0, -110.0])
-def test_exponentials_out_of_range_are_an_error_that_names_the_way_out(shift):
-    model = network_of(SETTINGS[UNCOUPLED[0]], torch.float32)
-    expected = density(model, dtype=torch.float32)
-    model[-1].bias.data += shift
-    text = 'logits: expected sums of exponentials .* take implementation="stable" or "efficient"'
-    with pytest.raises(ValueError, match=text):
-        density(model, dtype=torch.float32, implementation="naive")
-    for implementation in IMPLEMENTATIONS[1:]:
-        values = density(model, dtype=torch.float32, implementation=implementation)
-        torch.testing.assert_close(values, expected, rtol=1e-3, atol=0)
-
-
-@pytest.mark.parametrize("shift", [-60.0, 60.0])
-def test_exponentials_within_the_range_give_the_right_gradients(shift):
-    model = network_of(SETTINGS[UNCOUPLED[0]], torch.float32)
-    model[-1].bias.data += shift
-    naive = density(model, dtype=torch.float32, implementation="naive")
-    values = density(model, dtype=torch.float32)
-    torch.testing.assert_close(naive, values, rtol=1e-4, atol=0)
-    pairs = zip(parameter_gradients(naive, model), parameter_gradients(values, model))
-    for got, wanted in pairs:
-        assert float((got - wanted).norm()) <= 1e-4 * float(wanted.norm())
-
-
-def test_logits_that_are_not_numbers_are_not_called_an_overflow():
-    model = network_of(SETTINGS[UNCOUPLED[0]])
-    model[-1].bias.data[0] = math.nan
-    assert density(model, implementation="naive").isnan().all()
-
-
-@pytest.mark.parametrize("p", [0.5, 0.0, -1.0, math.nan])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_what_is_no_norm_is_refused(implementation, p):
-    _, x, logits = linear()
-    with pytest.raises(ValueError, match=f"p: expected the order of a norm, .* got {p}"):
-        marginal_density_penalty(
+class TestMarginalDensity:
+    @pytest.mark.parametrize("p", ORDERS)
+    @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+    def test_of_a_linear_softmax_network(self, implementation, p):
+        """The gradient of the log density is W^T p(x)."""
+        weight, x, logits = linear()
+        values = marginal_density_penalty(
             logits, x, generator=generator(), implementation=implementation, p=p
         )
-    with pytest.raises(ValueError, match="p: expected the order of a norm"):
-        logit_gradient_penalty(logits, LABELS, x, p=p)
+        expected = norms(logits.detach().softmax(1) @ weight, p)
+        torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
+
+    @pytest.mark.parametrize("setting", UNCOUPLED)
+    @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+    def test_is_the_gradient_of_logsumexp(self, implementation, setting):
+        model = network_of(SETTINGS[setting])
+        x = images().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x, create_graph=True)
+        expected = gradient.flatten(1).norm(dim=1)
+        values = density(model, implementation=implementation)
+        torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
+        pairs = zip(parameter_gradients(values, model), parameter_gradients(expected, model))
+        for got, wanted in pairs:
+            assert float((got - wanted).norm()) <= 1e-10 * float(wanted.norm())
+
+    @pytest.mark.parametrize("implementation", ["stable", "efficient"])
+    def test_random_class_does_not_matter(self, implementation):
+        model = network_of(SETTINGS[UNCOUPLED[0]])
+        first, other = (density(model, seed, implementation=implementation) for seed in (1, 2))
+        torch.testing.assert_close(first, other, rtol=1e-10, atol=0)
+
+    def test_classes_come_from_the_generator(self, monkeypatch):
+        drawn = []
+        randint = torch.randint
+
+        def record(*arguments, **options):
+            drawn.append(randint(*arguments, **options))
+            return drawn[-1]
+
+        monkeypatch.setattr(torch, "randint", record)
+        model = network_of(SETTINGS[UNCOUPLED[0]])
+        for seed in (3, 3, 4, 5, 6, 7):
+            density(model, seed)
+        assert torch.equal(drawn[0], drawn[1])
+        assert all(classes.shape == (BATCH, 1) for classes in drawn)
+        assert {int(c) for classes in drawn for c in classes} == {0, 1, 2, 3}
+
+    def test_ratio_under_batch_statistics(self):
+        model = network_of(SETTINGS[COUPLED])
+        naive, stable, efficient = (
+            density(model, implementation=implementation) for implementation in IMPLEMENTATIONS
+        )
+        torch.testing.assert_close(stable, efficient, rtol=1e-10, atol=0)
+        assert ((naive - efficient).abs() > 1e-3 * efficient).all()
+
+    def test_sum_under_batch_statistics(self):
+        model = network_of(SETTINGS[COUPLED])
+        x = images().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x)
+        torch.testing.assert_close(
+            density(model), gradient.flatten(1).norm(dim=1), rtol=1e-10, atol=0
+        )
+
+    @pytest.mark.parametrize("shift", [75.0, 90.0, 1e4, -75.0, -110.0])
+    def test_exponentials_out_of_range(self, shift):
+        model = network_of(SETTINGS[UNCOUPLED[0]], torch.float32)
+        expected = density(model, dtype=torch.float32)
+        model[-1].bias.data += shift
+        text = (
+            'logits: expected sums of exponentials .* take implementation="stable" or "efficient"'
+        )
+        with pytest.raises(ValueError, match=text):
+            density(model, dtype=torch.float32, implementation="naive")
+        for implementation in IMPLEMENTATIONS[1:]:
+            values = density(model, dtype=torch.float32, implementation=implementation)
+            torch.testing.assert_close(values, expected, rtol=1e-3, atol=0)
+
+    @pytest.mark.parametrize("shift", [-60.0, 60.0])
+    def test_exponentials_within_the_range(self, shift):
+        model = network_of(SETTINGS[UNCOUPLED[0]], torch.float32)
+        model[-1].bias.data += shift
+        naive = density(model, dtype=torch.float32, implementation="naive")
+        values = density(model, dtype=torch.float32)
+        torch.testing.assert_close(naive, values, rtol=1e-4, atol=0)
+        pairs = zip(parameter_gradients(naive, model), parameter_gradients(values, model))
+        for got, wanted in pairs:
+            assert float((got - wanted).norm()) <= 1e-4 * float(wanted.norm())
+
+    def test_nan_is_no_overflow(self):
+        model = network_of(SETTINGS[UNCOUPLED[0]])
+        model[-1].bias.data[0] = math.nan
+        assert density(model, implementation="naive").isnan().all()
+
+    @pytest.mark.parametrize("logits", [torch.zeros(3, 1), torch.zeros(3)])
+    def test_one_class_is_refused(self, logits):
+        with pytest.raises(ValueError, match=r"logits: expected .* at least two classes, got"):
+            marginal_density_penalty(logits, torch.zeros(3, 6), generator=generator())
+
+    def test_unknown_implementation_is_refused(self):
+        _, x, logits = linear()
+        with pytest.raises(ValueError, match="expected naive or stable or efficient, got 'stabel'"):
+            marginal_density_penalty(logits, x, generator=generator(), implementation="stabel")
 
 
-@pytest.mark.parametrize("logits", [torch.zeros(3, 1), torch.zeros(3)])
-def test_logits_of_one_class_are_refused(logits):
-    with pytest.raises(ValueError, match=r"logits: expected .* at least two classes, got"):
-        marginal_density_penalty(logits, torch.zeros(3, 6), generator=generator())
+class TestLogitGradient:
+    @pytest.mark.parametrize("p", ORDERS)
+    def test_of_a_linear_network(self, p):
+        weight, x, logits = linear()
+        values = logit_gradient_penalty(logits, LABELS, x, p=p)
+        torch.testing.assert_close(values, norms(weight[LABELS], p), rtol=1e-12, atol=0)
 
+    @pytest.mark.parametrize("p", [0.5, 0.0, -1.0, math.nan])
+    @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+    def test_no_norm_is_refused(self, implementation, p):
+        _, x, logits = linear()
+        with pytest.raises(ValueError, match=f"p: expected the order of a norm, .* got {p}"):
+            marginal_density_penalty(
+                logits, x, generator=generator(), implementation=implementation, p=p
+            )
+        with pytest.raises(ValueError, match="p: expected the order of a norm"):
+            logit_gradient_penalty(logits, LABELS, x, p=p)
 
-def test_an_unknown_implementation_names_the_choices():
-    _, x, logits = linear()
-    with pytest.raises(ValueError, match="expected naive or stable or efficient, got 'stabel'"):
-        marginal_density_penalty(logits, x, generator=generator(), implementation="stabel")
-
-
-@pytest.mark.parametrize("label", [-1, 4])
-def test_a_label_outside_of_the_range_is_refused(label):
-    _, x, logits = linear()
-    with pytest.raises(ValueError, match=f"expected indices from 0 to 3, got {label}"):
-        logit_gradient_penalty(logits, torch.tensor([0, label, 1]), x)
+    @pytest.mark.parametrize("label", [-1, 4])
+    def test_label_outside_is_refused(self, label):
+        _, x, logits = linear()
+        with pytest.raises(ValueError, match=f"expected indices from 0 to 3, got {label}"):
+            logit_gradient_penalty(logits, torch.tensor([0, label, 1]), x)

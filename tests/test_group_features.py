@@ -58,118 +58,114 @@ def in_order(sizes, ties):
     return torch.tensor(places).float().view_as(sizes)
 
 
-def test_each_column_is_the_metric_of_the_map(subject):
-    names = ["loss_gradient", "caso", "clipped_logit_gradient"]
-    result = quality(subject, *names, keep_maps=True)
-    assert result.tensors["maps"].shape == (2, 3, SIDE, SIDE)
-    for row, index in enumerate((0, 3)):
-        images, predicted, confidence = shown(subject, index)
-        effects = metrics.pixel_effects(subject.folded, images, predicted, patch=4).abs()
-        gradient = SALIENCIES["loss_gradient"](subject.folded, images, predicted)
-        torch.testing.assert_close(result.per_image[row], confidence[0])
-        assert result.tensors["predicted"][row] == predicted
-        for column, maps in enumerate(maps_of(subject.folded, images, predicted, names)):
-            sizes = maps.abs().sum(1, keepdim=True)
-            order = in_order(sizes, gradient.abs().sum(1, keepdim=True))
-            inserted, deleted = (
-                curve(order, subject.folded, images, predicted, n_steps=8, baseline=0.5)
-                for curve in (metrics.insertion_curve, metrics.deletion_curve)
-            )
-            expected = {
-                "insertion": metrics.area_under_curve(inserted)[0],
-                "deletion": metrics.area_under_curve(deleted)[0],
-                "faithfulness": metrics.faithfulness_estimate(F.avg_pool2d(sizes, 4), effects)[0],
-                "entropy": metrics.entropy(sizes)[0],
-                "sparsity": (maps == 0).double().mean(),
-            }
-            for name, value in expected.items():
-                found = result.tensors[name][row, column]
-                torch.testing.assert_close(found, value.double(), rtol=1e-5, atol=1e-6)
-            drawn = (normalised_for_display(maps)[0] * 255).round().byte()
-            assert torch.equal(result.tensors["maps"][row, column], drawn)
+class TestQuality:
+    def test_each_column_is_a_metric(self, subject):
+        names = ["loss_gradient", "caso", "clipped_logit_gradient"]
+        result = quality(subject, *names, keep_maps=True)
+        assert result.tensors["maps"].shape == (2, 3, SIDE, SIDE)
+        for row, index in enumerate((0, 3)):
+            images, predicted, confidence = shown(subject, index)
+            effects = metrics.pixel_effects(subject.folded, images, predicted, patch=4).abs()
+            gradient = SALIENCIES["loss_gradient"](subject.folded, images, predicted)
+            torch.testing.assert_close(result.per_image[row], confidence[0])
+            assert result.tensors["predicted"][row] == predicted
+            for column, maps in enumerate(maps_of(subject.folded, images, predicted, names)):
+                sizes = maps.abs().sum(1, keepdim=True)
+                order = in_order(sizes, gradient.abs().sum(1, keepdim=True))
+                inserted, deleted = (
+                    curve(order, subject.folded, images, predicted, n_steps=8, baseline=0.5)
+                    for curve in (metrics.insertion_curve, metrics.deletion_curve)
+                )
+                expected = {
+                    "insertion": metrics.area_under_curve(inserted)[0],
+                    "deletion": metrics.area_under_curve(deleted)[0],
+                    "faithfulness": metrics.faithfulness_estimate(F.avg_pool2d(sizes, 4), effects)[
+                        0
+                    ],
+                    "entropy": metrics.entropy(sizes)[0],
+                    "sparsity": (maps == 0).double().mean(),
+                }
+                for name, value in expected.items():
+                    found = result.tensors[name][row, column]
+                    torch.testing.assert_close(found, value.double(), rtol=1e-5, atol=1e-6)
+                drawn = (normalised_for_display(maps)[0] * 255).round().byte()
+                assert torch.equal(result.tensors["maps"][row, column], drawn)
 
+    def test_maps_are_kept_where_drawn(self, subject):
+        assert "maps" not in quality(subject, "loss_gradient").tensors
 
-def test_maps_are_kept_only_where_they_are_drawn(subject):
-    assert "maps" not in quality(subject, "loss_gradient").tensors
+    def test_loss_gradient_breaks_ties(self, subject, monkeypatch):
+        monkeypatch.setitem(
+            SALIENCIES, "even", lambda model, images, labels: torch.ones_like(images)
+        )
+        found = quality(subject, "even", "loss_gradient", "logit_gradient", n_images=3).tensors
+        for name in ("insertion", "deletion"):
+            even, loss, logit = found[name].unbind(1)
+            torch.testing.assert_close(even, loss, rtol=1e-9, atol=0)
+            assert (even != logit).all()
 
+    def test_ranks_with_ties(self):
+        generator = torch.Generator().manual_seed(0)
+        maps = torch.randint(0, 4, (3, 1, 5, 5), generator=generator).float()
+        ties = torch.randint(0, 3, (3, 1, 5, 5), generator=generator).float()
+        found = ranks(maps, ties)
+        for b in range(3):
+            assert torch.equal(found[b], in_order(maps[b], ties[b]))
 
-def test_pixels_of_equal_size_come_in_the_order_of_the_loss_gradient(subject, monkeypatch):
-    monkeypatch.setitem(SALIENCIES, "even", lambda model, images, labels: torch.ones_like(images))
-    found = quality(subject, "even", "loss_gradient", "logit_gradient", n_images=3).tensors
-    for name in ("insertion", "deletion"):
-        even, loss, logit = found[name].unbind(1)
-        torch.testing.assert_close(even, loss, rtol=1e-9, atol=0)
-        assert (even != logit).all()
+    def test_cafo_overlaps_the_clipped_gradient(self, subject):
+        found = quality(subject, "cafo", n_images=PHOTOGRAPHS, step=1).tensors
+        assert (found["sparsity"] > 0.5).all()
+        assert torch.equal(found["overlap"], torch.ones(PHOTOGRAPHS, 1).double())
 
+    def test_overlap_of_two_sets(self, subject, monkeypatch):
+        half = torch.zeros(1, 3, SIDE, SIDE)
+        half[:, :, :8] = 1.0
 
-def test_ranks_keep_the_order_and_break_ties_by_others():
-    generator = torch.Generator().manual_seed(0)
-    maps = torch.randint(0, 4, (3, 1, 5, 5), generator=generator).float()
-    ties = torch.randint(0, 3, (3, 1, 5, 5), generator=generator).float()
-    found = ranks(maps, ties)
-    for b in range(3):
-        assert torch.equal(found[b], in_order(maps[b], ties[b]))
+        def gradient(model, images, labels):
+            flipped = half.flip(2).clone()
+            flipped[:, 0] = half[:, 0]  # one colour of three agrees
+            return flipped + 1e-3
 
+        monkeypatch.setitem(SALIENCIES, "half", lambda model, images, labels: half)
+        monkeypatch.setattr(group_features, "loss_gradient", gradient)
+        found = quality(subject, "half", n_images=1).tensors
+        assert found["sparsity"].tolist() == [[0.5]]
+        assert found["overlap"].flatten().tolist() == pytest.approx([128 / (384 + 384 - 128)])
 
-def test_cafo_keeps_the_values_of_the_clipped_gradient(subject):
-    found = quality(subject, "cafo", n_images=PHOTOGRAPHS, step=1).tensors
-    assert (found["sparsity"] > 0.5).all()
-    assert torch.equal(found["overlap"], torch.ones(PHOTOGRAPHS, 1).double())
+    def test_clipped_as_sparse_as_caso(self, subject):
+        images, predicted, _ = shown(subject, 1)
+        names = ["clipped_logit_gradient", "caso", "logit_gradient"]
+        clipped, second, whole = maps_of(subject.folded, images, predicted, names)
+        k = int((second != 0).sum())
+        assert 0 < k < images.numel() / 4
+        largest = whole.flatten().abs().topk(k).indices
+        expected = torch.zeros_like(whole.flatten())
+        expected[largest] = whole.flatten()[largest]
+        assert torch.equal(clipped.flatten(), expected)
 
+    def test_each_method_is_computed_once(self, subject, monkeypatch):
+        calls = []
 
-def test_overlap_is_that_of_two_sets(subject, monkeypatch):
-    half = torch.zeros(1, 3, SIDE, SIDE)
-    half[:, :, :8] = 1.0
+        def counted(name, method):
+            return lambda *given: calls.append(name) or method(*given)
 
-    def gradient(model, images, labels):
-        flipped = half.flip(2).clone()
-        flipped[:, 0] = half[:, 0]  # one colour of three agrees
-        return flipped + 1e-3
+        for name in ("caso", "logit_gradient"):
+            monkeypatch.setitem(SALIENCIES, name, counted(name, SALIENCIES[name]))
+        images, predicted, _ = shown(subject, 0)
+        names = ["clipped_logit_gradient", "logit_gradient", "clipped_loss_gradient", "caso"]
+        assert len(maps_of(subject.folded, images, predicted, names)) == 4
+        assert sorted(calls) == ["caso", "logit_gradient"]
 
-    monkeypatch.setitem(SALIENCIES, "half", lambda model, images, labels: half)
-    monkeypatch.setattr(group_features, "loss_gradient", gradient)
-    found = quality(subject, "half", n_images=1).tensors
-    assert found["sparsity"].tolist() == [[0.5]]
-    assert found["overlap"].flatten().tolist() == pytest.approx([128 / (384 + 384 - 128)])
+    @pytest.mark.parametrize("name", ["cafoo", "clipped_cafoo"])
+    def test_unknown_method_is_refused(self, subject, name):
+        with pytest.raises(UsageError, match="unknown saliency 'cafoo': did you mean 'cafo'"):
+            quality(subject, "caso", name, n_images=1)
 
-
-def test_clipped_maps_keep_as_many_of_the_largest_values_as_caso_has(subject):
-    images, predicted, _ = shown(subject, 1)
-    names = ["clipped_logit_gradient", "caso", "logit_gradient"]
-    clipped, second, whole = maps_of(subject.folded, images, predicted, names)
-    k = int((second != 0).sum())
-    assert 0 < k < images.numel() / 4
-    largest = whole.flatten().abs().topk(k).indices
-    expected = torch.zeros_like(whole.flatten())
-    expected[largest] = whole.flatten()[largest]
-    assert torch.equal(clipped.flatten(), expected)
-
-
-def test_each_method_is_computed_once_whatever_is_clipped(subject, monkeypatch):
-    calls = []
-
-    def counted(name, method):
-        return lambda *given: calls.append(name) or method(*given)
-
-    for name in ("caso", "logit_gradient"):
-        monkeypatch.setitem(SALIENCIES, name, counted(name, SALIENCIES[name]))
-    images, predicted, _ = shown(subject, 0)
-    names = ["clipped_logit_gradient", "logit_gradient", "clipped_loss_gradient", "caso"]
-    assert len(maps_of(subject.folded, images, predicted, names)) == 4
-    assert sorted(calls) == ["caso", "logit_gradient"]
-
-
-@pytest.mark.parametrize("name", ["cafoo", "clipped_cafoo"])
-def test_an_unknown_method_is_refused(subject, name):
-    with pytest.raises(UsageError, match="unknown saliency 'cafoo': did you mean 'cafo'"):
-        quality(subject, "caso", name, n_images=1)
-
-
-def test_clipping_keeps_the_largest_values_of_each_map():
-    maps = torch.tensor([[[1.0, -4.0], [2.0, 3.0]], [[0.0, 0.0], [0.0, 5.0]]])[:, None]
-    clipped = clipped_to(maps, torch.tensor([0.5, 0.75]))
-    assert clipped.tolist() == [[[[0, -4], [0, 3]]], [[[0, 0], [0, 5]]]]
-    assert torch.equal(clipped_to(maps, torch.tensor([0.0, 0.0])), maps)
+    def test_clipping_keeps_largest_values(self):
+        maps = torch.tensor([[[1.0, -4.0], [2.0, 3.0]], [[0.0, 0.0], [0.0, 5.0]]])[:, None]
+        clipped = clipped_to(maps, torch.tensor([0.5, 0.75]))
+        assert clipped.tolist() == [[[[0, -4], [0, 3]]], [[[0, 0], [0, 5]]]]
+        assert torch.equal(clipped_to(maps, torch.tensor([0.0, 0.0])), maps)
 
 
 def candidates_of(subject, monkeypatch, **settings):
@@ -187,101 +183,101 @@ def candidates_of(subject, monkeypatch, **settings):
     return result, [torch.stack(changes[i : i + n]) for i in range(0, len(changes), n)]
 
 
-def test_all_groups_have_as_many_values_and_the_same_norm(subject, monkeypatch):
-    result, changes = candidates_of(subject, monkeypatch, n_images=4, first=1, step=2)
-    assert len(changes) == 4
-    for row, vectors in enumerate(changes):
-        k, norm = result.tensors["k"][row], result.tensors["norm"][row]
-        assert 0 < k < 3 * SIDE**2 / 4
-        assert (vectors != 0).sum(1).tolist() == [round(float(k))] * len(CANDIDATES)
-        torch.testing.assert_close(
-            vectors.norm(dim=1), norm.expand(len(CANDIDATES)), rtol=1e-5, atol=0
-        )
-        images, predicted, confidence = shown(subject, 1 + 2 * row)
-        chosen = choose_lambda1(
-            surrogate_loss(subject.folded, images, predicted), method=caso_converged, factor=2.0
-        ).interpretation
-        torch.testing.assert_close(vectors[0], chosen.maps.flatten().double(), rtol=1e-4, atol=1e-7)
-        torch.testing.assert_close(result.tensors["confidence"][row], confidence[0])
-
-
-def test_groups_of_gradients_are_their_largest_values(subject, monkeypatch):
-    result, (vectors,) = candidates_of(subject, monkeypatch, n_images=1, first=2)
-    images, predicted, _ = shown(subject, 2)
-    _, first, clipped, logit, random = vectors
-    k = int(result.tensors["k"])
-    loss, of_logit = (
-        SALIENCIES[name](subject.folded, images, predicted).flatten().double()
-        for name in ("loss_gradient", "logit_gradient")
-    )
-    for vector, slope in ((clipped, loss), (logit, -of_logit)):
-        largest = slope.abs().topk(k).indices.sort().values
-        assert torch.equal(vector.nonzero()[:, 0], largest)
-        assert torch.nn.functional.cosine_similarity(vector[largest], slope[largest], 0) > 1 - 1e-6
-    shrunk = loss.sign() * (loss.abs() - loss.abs().sort().values[-k - 1]).clamp_min(0)
-    assert F.cosine_similarity(first, shrunk, 0) > 1 - 1e-6
-    assert not torch.equal(random != 0, clipped != 0)
-
-
-def test_the_loss_changes_by_what_forward_passes_say(subject, monkeypatch):
-    result, changes = candidates_of(subject, monkeypatch, n_images=2, seed=3)
-    found = {"true_caso": result.per_image, **result.tensors}
-    for row, vectors in enumerate(changes):
-        images, predicted, _ = shown(subject, row)
-        for name, vector in zip(CANDIDATES, vectors, strict=True):
-            before, after = (
-                F.cross_entropy(subject.folded.double()(x), predicted)
-                for x in (images.double(), images.double() + vector.view_as(images))
-            )
+class TestObjective:
+    def test_groups_have_size_and_norm(self, subject, monkeypatch):
+        result, changes = candidates_of(subject, monkeypatch, n_images=4, first=1, step=2)
+        assert len(changes) == 4
+        for row, vectors in enumerate(changes):
+            k, norm = result.tensors["k"][row], result.tensors["norm"][row]
+            assert 0 < k < 3 * SIDE**2 / 4
+            assert (vectors != 0).sum(1).tolist() == [round(float(k))] * len(CANDIDATES)
             torch.testing.assert_close(
-                found[f"true_{name}"][row], after - before, rtol=1e-3, atol=1e-5
+                vectors.norm(dim=1), norm.expand(len(CANDIDATES)), rtol=1e-5, atol=0
             )
-            subject.folded.float()
+            images, predicted, confidence = shown(subject, 1 + 2 * row)
+            chosen = choose_lambda1(
+                surrogate_loss(subject.folded, images, predicted), method=caso_converged, factor=2.0
+            ).interpretation
+            torch.testing.assert_close(
+                vectors[0], chosen.maps.flatten().double(), rtol=1e-4, atol=1e-7
+            )
+            torch.testing.assert_close(result.tensors["confidence"][row], confidence[0])
 
+    def test_groups_of_gradients(self, subject, monkeypatch):
+        result, (vectors,) = candidates_of(subject, monkeypatch, n_images=1, first=2)
+        images, predicted, _ = shown(subject, 2)
+        _, first, clipped, logit, random = vectors
+        k = int(result.tensors["k"])
+        loss, of_logit = (
+            SALIENCIES[name](subject.folded, images, predicted).flatten().double()
+            for name in ("loss_gradient", "logit_gradient")
+        )
+        for vector, slope in ((clipped, loss), (logit, -of_logit)):
+            largest = slope.abs().topk(k).indices.sort().values
+            assert torch.equal(vector.nonzero()[:, 0], largest)
+            assert (
+                torch.nn.functional.cosine_similarity(vector[largest], slope[largest], 0) > 1 - 1e-6
+            )
+        shrunk = loss.sign() * (loss.abs() - loss.abs().sort().values[-k - 1]).clamp_min(0)
+        assert F.cosine_similarity(first, shrunk, 0) > 1 - 1e-6
+        assert not torch.equal(random != 0, clipped != 0)
 
-def test_the_random_group_depends_on_the_seed_and_on_no_other_image(subject):
-    def changes(**settings):
-        return group_objective(subject, **settings).tensors["true_random"]
+    def test_loss_change_by_forward_passes(self, subject, monkeypatch):
+        result, changes = candidates_of(subject, monkeypatch, n_images=2, seed=3)
+        found = {"true_caso": result.per_image, **result.tensors}
+        for row, vectors in enumerate(changes):
+            images, predicted, _ = shown(subject, row)
+            for name, vector in zip(CANDIDATES, vectors, strict=True):
+                before, after = (
+                    F.cross_entropy(subject.folded.double()(x), predicted)
+                    for x in (images.double(), images.double() + vector.view_as(images))
+                )
+                torch.testing.assert_close(
+                    found[f"true_{name}"][row], after - before, rtol=1e-3, atol=1e-5
+                )
+                subject.folded.float()
 
-    together = changes(n_images=2, first=1, seed=1)
-    torch.testing.assert_close(changes(n_images=1, first=2, seed=1)[0], together[1])
-    assert changes(n_images=1, first=2, seed=2)[0] != together[1]
+    def test_random_group_of_the_seed(self, subject):
+        def changes(**settings):
+            return group_objective(subject, **settings).tensors["true_random"]
 
+        together = changes(n_images=2, first=1, seed=1)
+        torch.testing.assert_close(changes(n_images=1, first=2, seed=1)[0], together[1])
+        assert changes(n_images=1, first=2, seed=2)[0] != together[1]
 
-def test_the_authors_take_ten_steps_from_a_tenth(subject):
-    result = group_objective(subject, n_images=3)
-    for row in range(3):
-        images, predicted, _ = shown(subject, row)
+    def test_ten_steps_of_the_authors(self, subject):
+        result = group_objective(subject, n_images=3)
+        for row in range(3):
+            images, predicted, _ = shown(subject, row)
+            loss = surrogate_loss(subject.folded, images, predicted)
+            best = choose_lambda1(loss, method=caso_converged, factor=2.0).interpretation
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # some have not converged
+                settings = Settings(step=0.1, max_iterations=10)
+                ten = caso(loss, lambda1=best.lambda1, settings=settings)
+            maps, wanted = ten.maps.flatten(), best.maps.flatten()
+            expected = {
+                "ten_cosine": F.cosine_similarity(maps, wanted, 0),
+                "ten_norm": maps.norm() / wanted.norm(),
+                "ten_sparsity": (maps == 0).double().mean(),
+            }
+            for name, value in expected.items():
+                found = result.tensors[name][row]
+                torch.testing.assert_close(found, value.double(), rtol=1e-4, atol=1e-6)
+
+    def test_one_step_of_the_authors(self, subject, monkeypatch):
+        monkeypatch.setattr(group_features, "OF_THE_AUTHORS", Settings(step=0.1, max_iterations=1))
+        result = group_objective(subject, n_images=1, first=4)
+        images, predicted, _ = shown(subject, 4)
         loss = surrogate_loss(subject.folded, images, predicted)
         best = choose_lambda1(loss, method=caso_converged, factor=2.0).interpretation
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # some have not converged
-            settings = Settings(step=0.1, max_iterations=10)
-            ten = caso(loss, lambda1=best.lambda1, settings=settings)
-        maps, wanted = ten.maps.flatten(), best.maps.flatten()
-        expected = {
-            "ten_cosine": F.cosine_similarity(maps, wanted, 0),
-            "ten_norm": maps.norm() / wanted.norm(),
-            "ten_sparsity": (maps == 0).double().mean(),
-        }
-        for name, value in expected.items():
-            found = result.tensors[name][row]
-            torch.testing.assert_close(found, value.double(), rtol=1e-4, atol=1e-6)
-
-
-def test_one_step_of_the_authors_shrinks_the_gradient_and_is_not_the_maximum(subject, monkeypatch):
-    monkeypatch.setattr(group_features, "OF_THE_AUTHORS", Settings(step=0.1, max_iterations=1))
-    result = group_objective(subject, n_images=1, first=4)
-    images, predicted, _ = shown(subject, 4)
-    loss = surrogate_loss(subject.folded, images, predicted)
-    best = choose_lambda1(loss, method=caso_converged, factor=2.0).interpretation
-    g = loss.gradient.flatten()
-    step = g.sign() * (g.abs() - best.lambda1).clamp_min(0)
-    cosine = F.cosine_similarity(step, best.maps.flatten(), 0)
-    assert cosine < 1 - 1e-6
-    torch.testing.assert_close(result.tensors["ten_cosine"][0].float(), cosine)
-    assert result.tensors["ten_sparsity"].item() == pytest.approx((step == 0).double().mean())
-    assert result.tensors["ten_norm"].item() != pytest.approx(1, abs=1e-3)
+        g = loss.gradient.flatten()
+        step = g.sign() * (g.abs() - best.lambda1).clamp_min(0)
+        cosine = F.cosine_similarity(step, best.maps.flatten(), 0)
+        assert cosine < 1 - 1e-6
+        torch.testing.assert_close(result.tensors["ten_cosine"][0].float(), cosine)
+        assert result.tensors["ten_sparsity"].item() == pytest.approx((step == 0).double().mean())
+        assert result.tensors["ten_norm"].item() != pytest.approx(1, abs=1e-3)
 
 
 class Names(nn.Module):
@@ -335,114 +331,110 @@ PAIRS = [  # photograph, its class, partner, class of that: the first one is rig
 ]
 
 
-@pytest.mark.parametrize(("i", "own", "j", "other"), PAIRS)
-def test_a_pair_is_two_photographs_side_by_side(scenes, i, own, j, other):
-    methods = ["left", "right", "even"]
-    pixels = scenes.data.test.images
-    for named, place in ((own, i % 2), (other, 1 - i % 2)):
-        result, canvases = scenes(named, scene="pair", saliencies=methods, n_images=1, first=i)
-        side = 5 * SIDE // 7
-        halves = [smaller(pixels[index], side) for index in (i, j)]
-        canvas = torch.cat(halves if i % 2 == 0 else halves[::-1], 3)
-        assert canvases[-1].shape == (1, 3, side, 2 * side)
+class TestScenes:
+    @pytest.mark.parametrize(("i", "own", "j", "other"), PAIRS)
+    def test_pair_is_two_photographs(self, scenes, i, own, j, other):
+        methods = ["left", "right", "even"]
+        pixels = scenes.data.test.images
+        for named, place in ((own, i % 2), (other, 1 - i % 2)):
+            result, canvases = scenes(named, scene="pair", saliencies=methods, n_images=1, first=i)
+            side = 5 * SIDE // 7
+            halves = [smaller(pixels[index], side) for index in (i, j)]
+            canvas = torch.cat(halves if i % 2 == 0 else halves[::-1], 3)
+            assert canvases[-1].shape == (1, 3, side, 2 * side)
+            torch.testing.assert_close(canvases[-1], canvas)
+            assert result.tensors["share"].tolist() == [[1 - place, place, 0.5]]
+            assert result.per_image.tolist() == pytest.approx([1 / (1 + 5 * np.exp(-5))])
+
+    def test_pair_has_different_classes(self, scenes):
+        labels = scenes.data.test.labels.clone()
+        labels[6] = labels[2]
+        test = dataclasses.replace(scenes.data.test, labels=labels)
+        data = dataclasses.replace(scenes.data, test=test)
+        settings = {"scene": "pair", "saliencies": ["left"], "n_images": 1, "first": 2}
+        _, canvases = scenes(2, data=data, **settings)
+        half = smaller(data.test.images[7], 5 * SIDE // 7)
+        torch.testing.assert_close(canvases[-1][..., half.shape[-1] :], half)
+        one = dataclasses.replace(test, labels=0 * labels)
+        with pytest.raises(UsageError, match="expected images of two classes or more for pairs"):
+            scenes(0, data=dataclasses.replace(scenes.data, test=one), **settings)
+
+    @pytest.mark.parametrize("i", range(4))
+    def test_box_is_a_quarter(self, scenes, i):
+        methods = ["left", "even", "not_grey"]
+        result, canvases = scenes(i, scene="box", saliencies=methods, n_images=1, first=i)
+        canvas = torch.full((1, 3, SIDE, SIDE), 0.5)
+        half = SIDE // 2
+        down, right = half * (i // 2), half * (i % 2)
+        canvas[:, :, down : down + half, right : right + half] = smaller(
+            scenes.data.test.images[i], half
+        )
         torch.testing.assert_close(canvases[-1], canvas)
-        assert result.tensors["share"].tolist() == [[1 - place, place, 0.5]]
-        assert result.per_image.tolist() == pytest.approx([1 / (1 + 5 * np.exp(-5))])
+        assert result.tensors["share"].tolist() == [[0.0 if i % 2 else 0.5, 0.25, 1.0]]
+
+    def test_object_that_is_not_named(self, scenes):
+        settings = {"saliencies": ["left", "even"], "n_images": 3, "first": 1, "step": 1}
+        boxes, _ = scenes(2, scene="box", **settings)
+        nan = pytest.approx(np.nan, nan_ok=True)
+        assert boxes.tensors["share"].tolist() == [[nan, nan], [0.5, 0.25], [nan, nan]]
+        assert boxes.per_image.isfinite().all()
+        pairs, canvases = scenes(5, scene="pair", **settings)  # classes 1 and 5, 2 and 0, 3 and 1
+        assert pairs.tensors["share"].tolist() == [[1.0, 0.5], [nan, nan], [nan, nan]]
+        assert len(canvases) == 2  # maps are only made where they count
+
+    def test_classes_by_names_of_imagenet(self, scenes):
+        names = class_names()
+        assert imagenet_indices([names[7], names[0], names[217]]) == [7, 0, 217]
+        assert imagenet_indices(names) == list(range(1000))
+        classes = (names[5], *names[1:5], names[0])
+        data = dataclasses.replace(scenes.data, classes=classes)
+        settings = {"scene": "box", "saliencies": ["even"], "n_images": 1}
+        found, _ = scenes(5, data=data, **settings)
+        assert found.tensors["share"].tolist() == [[0.25]]
+        found, _ = scenes(0, data=data, **settings)
+        assert found.tensors["share"].isnan().all()
+
+    def test_other_classes_are_refused(self, subject):
+        with pytest.raises(UsageError, match="classes: expected names of ImageNet's, got 0, 1, 2"):
+            on_object(subject, scene="box", saliencies=["caso"], n_images=1)
 
 
-def test_a_pair_has_photographs_of_different_classes(scenes):
-    labels = scenes.data.test.labels.clone()
-    labels[6] = labels[2]
-    test = dataclasses.replace(scenes.data.test, labels=labels)
-    data = dataclasses.replace(scenes.data, test=test)
-    settings = {"scene": "pair", "saliencies": ["left"], "n_images": 1, "first": 2}
-    _, canvases = scenes(2, data=data, **settings)
-    half = smaller(data.test.images[7], 5 * SIDE // 7)
-    torch.testing.assert_close(canvases[-1][..., half.shape[-1] :], half)
-    one = dataclasses.replace(test, labels=0 * labels)
-    with pytest.raises(UsageError, match="expected images of two classes or more for pairs"):
-        scenes(0, data=dataclasses.replace(scenes.data, test=one), **settings)
+class TestSweep:
+    def test_is_around_the_chosen_strength(self, subject):
+        kept = lambda1_sweep(subject, n_images=PHOTOGRAPHS, image=2)
+        tensors = kept.tensors
+        images, predicted, _ = shown(subject, 2)
+        loss = surrogate_loss(subject.folded, images, predicted)
+        methods = {"cafo": cafo, "caso": caso_converged}
+        chosen = {
+            name: choose_lambda1(loss, method=method, factor=2.0).interpretation
+            for name, method in methods.items()
+        }
+        assert kept.per_image.tolist() == pytest.approx(chosen["caso"].lambda1.tolist())
+        around = chosen["caso"].lambda1 * torch.tensor([1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8])
+        torch.testing.assert_close(tensors["lambda1"], around)
+        for name, method in methods.items():
+            torch.testing.assert_close(tensors[f"{name}_chosen"], chosen[name].lambda1)
+            for k, strength in enumerate(around):
+                alone = method(loss, lambda1=float(strength))
+                torch.testing.assert_close(tensors[f"{name}_sparsity"][k], alone.sparsity[0])
+                drawn = (normalised_for_display(alone.maps)[0] * 255).round()
+                assert (tensors[f"{name}_maps"][k] - drawn).abs().max() <= 1
+        assert 0.75 <= tensors["caso_sparsity"][3] < 1
+        assert tensors["caso_sparsity"][0] < tensors["caso_sparsity"][-1]
+        assert torch.equal(tensors["image"], subject.data.test.images[2])
 
-
-@pytest.mark.parametrize("i", range(4))
-def test_a_box_is_a_photograph_in_a_quarter_of_a_grey_canvas(scenes, i):
-    methods = ["left", "even", "not_grey"]
-    result, canvases = scenes(i, scene="box", saliencies=methods, n_images=1, first=i)
-    canvas = torch.full((1, 3, SIDE, SIDE), 0.5)
-    half = SIDE // 2
-    down, right = half * (i // 2), half * (i % 2)
-    canvas[:, :, down : down + half, right : right + half] = smaller(
-        scenes.data.test.images[i], half
-    )
-    torch.testing.assert_close(canvases[-1], canvas)
-    assert result.tensors["share"].tolist() == [[0.0 if i % 2 else 0.5, 0.25, 1.0]]
-
-
-def test_a_scene_whose_objects_the_network_does_not_name_has_no_share(scenes):
-    settings = {"saliencies": ["left", "even"], "n_images": 3, "first": 1, "step": 1}
-    boxes, _ = scenes(2, scene="box", **settings)
-    nan = pytest.approx(np.nan, nan_ok=True)
-    assert boxes.tensors["share"].tolist() == [[nan, nan], [0.5, 0.25], [nan, nan]]
-    assert boxes.per_image.isfinite().all()
-    pairs, canvases = scenes(5, scene="pair", **settings)  # classes 1 and 5, 2 and 0, 3 and 1
-    assert pairs.tensors["share"].tolist() == [[1.0, 0.5], [nan, nan], [nan, nan]]
-    assert len(canvases) == 2  # maps are only made where they count
-
-
-def test_classes_are_found_by_name_among_those_of_imagenet(scenes):
-    names = class_names()
-    assert imagenet_indices([names[7], names[0], names[217]]) == [7, 0, 217]
-    assert imagenet_indices(names) == list(range(1000))
-    classes = (names[5], *names[1:5], names[0])
-    data = dataclasses.replace(scenes.data, classes=classes)
-    settings = {"scene": "box", "saliencies": ["even"], "n_images": 1}
-    found, _ = scenes(5, data=data, **settings)
-    assert found.tensors["share"].tolist() == [[0.25]]
-    found, _ = scenes(0, data=data, **settings)
-    assert found.tensors["share"].isnan().all()
-
-
-def test_classes_that_are_not_of_imagenet_are_refused(subject):
-    with pytest.raises(UsageError, match="classes: expected names of ImageNet's, got 0, 1, 2"):
-        on_object(subject, scene="box", saliencies=["caso"], n_images=1)
-
-
-def test_the_sweep_is_around_the_chosen_strength(subject):
-    kept = lambda1_sweep(subject, n_images=PHOTOGRAPHS, image=2)
-    tensors = kept.tensors
-    images, predicted, _ = shown(subject, 2)
-    loss = surrogate_loss(subject.folded, images, predicted)
-    methods = {"cafo": cafo, "caso": caso_converged}
-    chosen = {
-        name: choose_lambda1(loss, method=method, factor=2.0).interpretation
-        for name, method in methods.items()
-    }
-    assert kept.per_image.tolist() == pytest.approx(chosen["caso"].lambda1.tolist())
-    around = chosen["caso"].lambda1 * torch.tensor([1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8])
-    torch.testing.assert_close(tensors["lambda1"], around)
-    for name, method in methods.items():
-        torch.testing.assert_close(tensors[f"{name}_chosen"], chosen[name].lambda1)
-        for k, strength in enumerate(around):
-            alone = method(loss, lambda1=float(strength))
-            torch.testing.assert_close(tensors[f"{name}_sparsity"][k], alone.sparsity[0])
-            drawn = (normalised_for_display(alone.maps)[0] * 255).round()
-            assert (tensors[f"{name}_maps"][k] - drawn).abs().max() <= 1
-    assert 0.75 <= tensors["caso_sparsity"][3] < 1
-    assert tensors["caso_sparsity"][0] < tensors["caso_sparsity"][-1]
-    assert torch.equal(tensors["image"], subject.data.test.images[2])
-
-
-def test_the_sweep_clips_the_gradient_to_as_many_values_as_caso_has(subject):
-    tensors = lambda1_sweep(subject, n_images=PHOTOGRAPHS, image=5).tensors
-    torch.testing.assert_close(
-        tensors["clipped_sparsity"].float(), tensors["caso_sparsity"], rtol=0, atol=1e-6
-    )
-    images, predicted, _ = shown(subject, 5)
-    gradient = SALIENCIES["loss_gradient"](subject.folded, images, predicted)
-    for k, maps in enumerate(tensors["clipped_maps"]):
-        left = clipped_to(gradient, tensors["caso_sparsity"][k : k + 1])
-        drawn = (normalised_for_display(left)[0] * 255).round().byte()
-        assert torch.equal(maps, drawn)
-    for name in ("cafo", "caso", "clipped"):
-        assert tensors[f"{name}_maps"].shape == (7, SIDE, SIDE)
-        assert tensors[f"{name}_maps"].dtype == torch.uint8
+    def test_clips_as_sparse_as_caso(self, subject):
+        tensors = lambda1_sweep(subject, n_images=PHOTOGRAPHS, image=5).tensors
+        torch.testing.assert_close(
+            tensors["clipped_sparsity"].float(), tensors["caso_sparsity"], rtol=0, atol=1e-6
+        )
+        images, predicted, _ = shown(subject, 5)
+        gradient = SALIENCIES["loss_gradient"](subject.folded, images, predicted)
+        for k, maps in enumerate(tensors["clipped_maps"]):
+            left = clipped_to(gradient, tensors["caso_sparsity"][k : k + 1])
+            drawn = (normalised_for_display(left)[0] * 255).round().byte()
+            assert torch.equal(maps, drawn)
+        for name in ("cafo", "caso", "clipped"):
+            assert tensors[f"{name}_maps"].shape == (7, SIDE, SIDE)
+            assert tensors[f"{name}_maps"].dtype == torch.uint8

@@ -64,154 +64,11 @@ def quadratic(size=8, n=2, seed=0):
     return SurrogateLoss(gradient, product, largest), matrix
 
 
-def test_the_surrogate_is_gradient_hessian_and_largest_eigenvalue(loss, images, matrix):
-    assert_close(loss.gradient, loss_gradient(MODEL, images, LABELS))
-    assert_close(columns(loss.product, images), matrix)
-    values = torch.linalg.eigvalsh(matrix)[:, -1]
-    torch.testing.assert_close(loss.largest_eigenvalue, values, rtol=1e-9, atol=0)
-
-
-def test_the_surrogate_of_a_curved_network_is_that_of_its_own_hessian(images):
-    model = CURVED["SiLU"]
-    wanted = formed(model, images, LABELS)
-    found = surrogate_loss(model, images, LABELS, tolerance=1e-9)
-    assert_close(columns(found.product, images), wanted)
-    values = torch.linalg.eigvalsh(wanted)
-    assert (values[:, 0] < -1e-6).all()
-    torch.testing.assert_close(found.largest_eigenvalue, values[:, -1], rtol=1e-8, atol=0)
-    gauss_newton = surrogate_loss(model, images, LABELS, closed_form=True)
-    assert_close(
-        columns(gauss_newton.product, images),
-        columns(closed_form_hessian(model, images).product, images),
-    )
-
-
-def test_without_l1_the_maximum_solves_a_linear_system(loss, images, matrix):
-    found = caso(loss, settings=TIGHT)
-    lambda2 = torch.linalg.eigvalsh(matrix)[:, -1] / 2 + 10
-    torch.testing.assert_close(found.lambda2, lambda2)
-    shifted = 2 * lambda2[:, None, None] * torch.eye(72, dtype=torch.float64) - matrix
-    assert_close(found.maps, torch.linalg.solve(shifted, loss.gradient.flatten(1)), 1e-9)
-    assert found.converged.all()
-
-
-def test_fista_without_l1_agrees_with_the_closed_form(loss):
-    problem = flat_problem(loss, torch.zeros(3).double(), margin=1e-3)
-    by_steps, by_system = fista(problem, TIGHT), conjugate_gradients(problem, TIGHT)
-    assert_close(by_steps.point, by_system.point, 1e-8)
-    assert by_steps.converged.all()
-    assert by_system.converged.all()
-    assert (by_steps.iterations > 1).all()
-
-
 def flat_problem(loss, lambda1, margin, product=None):
     images = loss.gradient.shape
     lambda2 = loss.largest_eigenvalue / 2 + margin
     product = product or (lambda v: loss.product(v.view(images)).flatten(1))
     return Problem(loss.gradient.flatten(1), product, lambda1[:, None], lambda2[:, None])
-
-
-def test_without_curvature_the_gradient_is_shrunk(loss, lambda1):
-    found = cafo(loss, lambda1=lambda1)
-    g, t = loss.gradient, lambda1.view(3, 1, 1, 1)
-    wanted = torch.where(g.abs() > t, g - t * g.sign(), 0) / (loss.largest_eigenvalue + 20).view(
-        3, 1, 1, 1
-    )
-    torch.testing.assert_close(found.maps, wanted)
-    problem = flat_problem(loss, lambda1, 10.0, product=torch.zeros_like)
-    assert_close(fista(problem, TIGHT).point, found.maps.flatten(1), 1e-9)
-    assert (solve_first_order(problem).residual < 1e-12).all()
-    assert (found.iterations == 0).all()
-
-
-def test_the_optimality_conditions_hold(loss, matrix, lambda1):
-    """Zero is a subgradient of the objective, with the Hessian that autograd formed."""
-    found = caso(loss, lambda1=lambda1, margin=1e-3, settings=TIGHT)
-    delta, g = found.maps.flatten(1), loss.gradient.flatten(1)
-    slope = g + (matrix @ delta[:, :, None])[:, :, 0] - 2 * found.lambda2[:, None] * delta
-    ceiling = lambda1[:, None].expand_as(slope)
-    zero = delta == 0
-    assert 0.1 < zero.double().mean() < 0.99
-    assert (slope.abs() <= ceiling + 1e-10)[zero].all()
-    torch.testing.assert_close(slope[~zero], (ceiling * delta.sign())[~zero], rtol=0, atol=1e-9)
-    assert (found.iterations > 1).all()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_solver_of_scipy_finds_the_same(seed):
-    loss, matrix = quadratic(seed=10 * seed)
-    lambda1, margin = torch.tensor([0.5, 0.2]).double(), 0.3
-    found = caso(loss, lambda1=lambda1, margin=margin, settings=TIGHT)
-    for b in range(2):
-        h, g = matrix[b].numpy(), loss.gradient[b].numpy()
-        l1, l2 = float(lambda1[b]), float(np.linalg.eigvalsh(h)[-1] / 2 + margin)
-
-        def split(z, h=h, g=g, l1=l1, l2=l2):
-            """Return minus the objective and its slope at z = (positive, negative part)."""
-            d = z[:8] - z[8:]
-            value = -(g @ d + d @ h @ d / 2 - l1 * z.sum() - l2 * d @ d)
-            slope = -(g + h @ d - 2 * l2 * d)
-            return value, np.concatenate([slope + l1, l1 - slope])
-
-        best = scipy.optimize.minimize(
-            split,
-            np.zeros(16),
-            jac=True,
-            bounds=[(0, None)] * 16,
-            method="L-BFGS-B",
-            options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10000},
-        )
-        delta = best.x[:8] - best.x[8:]
-        np.testing.assert_allclose(found.maps[b].numpy(), delta, rtol=1e-5, atol=1e-6)
-        assert float(found.objective[b]) == pytest.approx(-best.fun, rel=1e-9)
-        assert (found.maps[b] == 0).any()
-        assert (found.maps[b] != 0).any()
-
-
-def test_objective_and_change_of_the_loss_are_those_of_the_map(loss, matrix, lambda1):
-    second, first = caso(loss, lambda1=lambda1), cafo(loss, lambda1=lambda1)
-    g = loss.gradient.flatten(1)
-    for found, curvature in ((second, matrix), (first, 0 * matrix)):
-        delta = found.maps.flatten(1)
-        change = (g * delta).sum(1) + torch.einsum("bi,bij,bj->b", delta, curvature, delta) / 2
-        torch.testing.assert_close(found.loss_change, change)
-        norms = lambda1 * delta.abs().sum(1) + found.lambda2 * delta.square().sum(1)
-        torch.testing.assert_close(found.objective, change - norms)
-        torch.testing.assert_close(found.sparsity, (delta == 0).double().mean(1))
-
-
-def test_an_empty_map_from_the_largest_gradient_on(loss):
-    peak = loss.gradient.flatten(1).abs().amax(1)
-    for method in (cafo, caso):
-        empty = method(loss, lambda1=peak)
-        assert not empty.maps.any()
-        assert (empty.sparsity == 1).all()
-        assert empty.converged.all()
-        assert (empty.iterations == 0).all()
-        assert (method(loss, lambda1=0.999 * peak).sparsity < 1).all()
-
-
-@pytest.mark.parametrize("with_l1", [False, True])
-def test_the_map_of_an_image_does_not_depend_on_the_batch(images, lambda1, with_l1):
-    strengths = lambda1 if with_l1 else 0 * lambda1
-    together = caso(surrogate_loss(MODEL, images, LABELS), lambda1=strengths, margin=1e-3)
-    assert (len(set(together.iterations.tolist())) > 1) == with_l1
-    for b in range(3):
-        loss = surrogate_loss(MODEL, images[b : b + 1], LABELS[b : b + 1])
-        alone = caso(loss, lambda1=strengths[b : b + 1], margin=1e-3)
-        for one, many in zip(alone, together):
-            torch.testing.assert_close(one[0], many[b], rtol=1e-9, atol=1e-12)
-
-
-def test_several_strengths_at_once_are_those_one_by_one(loss, lambda1):
-    several = torch.stack([lambda1, 2 * lambda1])
-    for method in (cafo, caso):
-        together = method(loss, lambda1=several)
-        assert together.maps.shape == (2, 3, 2, 6, 6)
-        for k in range(2):
-            alone = method(loss, lambda1=several[k])
-            for one, many in zip(alone, together):
-                torch.testing.assert_close(one, many[k], rtol=1e-9, atol=1e-12)
 
 
 def steep(shift=0.0):
@@ -222,190 +79,325 @@ def steep(shift=0.0):
     return Problem(loss.gradient, lambda v: loss.product(v) - shift * v, lambda1, lambda2)
 
 
-def test_each_image_has_its_own_step_and_backtracking_shortens_it():
-    found = fista(steep(), TIGHT._replace(step=10.0))
-    assert found.converged.all()
-    assert_close(found.point, fista(steep(), TIGHT).point, 1e-8)
+class TestInterpretation:
+    def test_without_l1_solves_a_system(self, loss, images, matrix):
+        found = caso(loss, settings=TIGHT)
+        lambda2 = torch.linalg.eigvalsh(matrix)[:, -1] / 2 + 10
+        torch.testing.assert_close(found.lambda2, lambda2)
+        shifted = 2 * lambda2[:, None, None] * torch.eye(72, dtype=torch.float64) - matrix
+        assert_close(found.maps, torch.linalg.solve(shifted, loss.gradient.flatten(1)), 1e-9)
+        assert found.converged.all()
+
+    def test_fista_without_l1(self, loss):
+        problem = flat_problem(loss, torch.zeros(3).double(), margin=1e-3)
+        by_steps, by_system = fista(problem, TIGHT), conjugate_gradients(problem, TIGHT)
+        assert_close(by_steps.point, by_system.point, 1e-8)
+        assert by_steps.converged.all()
+        assert by_system.converged.all()
+        assert (by_steps.iterations > 1).all()
+
+    def test_without_curvature_gradient_is_shrunk(self, loss, lambda1):
+        found = cafo(loss, lambda1=lambda1)
+        g, t = loss.gradient, lambda1.view(3, 1, 1, 1)
+        wanted = torch.where(g.abs() > t, g - t * g.sign(), 0) / (
+            loss.largest_eigenvalue + 20
+        ).view(3, 1, 1, 1)
+        torch.testing.assert_close(found.maps, wanted)
+        problem = flat_problem(loss, lambda1, 10.0, product=torch.zeros_like)
+        assert_close(fista(problem, TIGHT).point, found.maps.flatten(1), 1e-9)
+        assert (solve_first_order(problem).residual < 1e-12).all()
+        assert (found.iterations == 0).all()
+
+    def test_optimality_conditions(self, loss, matrix, lambda1):
+        """Zero is a subgradient of the objective, with the Hessian that autograd formed."""
+        found = caso(loss, lambda1=lambda1, margin=1e-3, settings=TIGHT)
+        delta, g = found.maps.flatten(1), loss.gradient.flatten(1)
+        slope = g + (matrix @ delta[:, :, None])[:, :, 0] - 2 * found.lambda2[:, None] * delta
+        ceiling = lambda1[:, None].expand_as(slope)
+        zero = delta == 0
+        assert 0.1 < zero.double().mean() < 0.99
+        assert (slope.abs() <= ceiling + 1e-10)[zero].all()
+        torch.testing.assert_close(slope[~zero], (ceiling * delta.sign())[~zero], rtol=0, atol=1e-9)
+        assert (found.iterations > 1).all()
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_against_scipy(self, seed):
+        loss, matrix = quadratic(seed=10 * seed)
+        lambda1, margin = torch.tensor([0.5, 0.2]).double(), 0.3
+        found = caso(loss, lambda1=lambda1, margin=margin, settings=TIGHT)
+        for b in range(2):
+            h, g = matrix[b].numpy(), loss.gradient[b].numpy()
+            l1, l2 = float(lambda1[b]), float(np.linalg.eigvalsh(h)[-1] / 2 + margin)
+
+            def split(z, h=h, g=g, l1=l1, l2=l2):
+                """Return minus the objective and its slope at z = (positive, negative part)."""
+                d = z[:8] - z[8:]
+                value = -(g @ d + d @ h @ d / 2 - l1 * z.sum() - l2 * d @ d)
+                slope = -(g + h @ d - 2 * l2 * d)
+                return value, np.concatenate([slope + l1, l1 - slope])
+
+            best = scipy.optimize.minimize(
+                split,
+                np.zeros(16),
+                jac=True,
+                bounds=[(0, None)] * 16,
+                method="L-BFGS-B",
+                options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10000},
+            )
+            delta = best.x[:8] - best.x[8:]
+            np.testing.assert_allclose(found.maps[b].numpy(), delta, rtol=1e-5, atol=1e-6)
+            assert float(found.objective[b]) == pytest.approx(-best.fun, rel=1e-9)
+            assert (found.maps[b] == 0).any()
+            assert (found.maps[b] != 0).any()
+
+    def test_objective_and_loss_change(self, loss, matrix, lambda1):
+        second, first = caso(loss, lambda1=lambda1), cafo(loss, lambda1=lambda1)
+        g = loss.gradient.flatten(1)
+        for found, curvature in ((second, matrix), (first, 0 * matrix)):
+            delta = found.maps.flatten(1)
+            change = (g * delta).sum(1) + torch.einsum("bi,bij,bj->b", delta, curvature, delta) / 2
+            torch.testing.assert_close(found.loss_change, change)
+            norms = lambda1 * delta.abs().sum(1) + found.lambda2 * delta.square().sum(1)
+            torch.testing.assert_close(found.objective, change - norms)
+            torch.testing.assert_close(found.sparsity, (delta == 0).double().mean(1))
+
+    def test_empty_from_the_largest_gradient(self, loss):
+        peak = loss.gradient.flatten(1).abs().amax(1)
+        for method in (cafo, caso):
+            empty = method(loss, lambda1=peak)
+            assert not empty.maps.any()
+            assert (empty.sparsity == 1).all()
+            assert empty.converged.all()
+            assert (empty.iterations == 0).all()
+            assert (method(loss, lambda1=0.999 * peak).sparsity < 1).all()
+
+    @pytest.mark.parametrize("with_l1", [False, True])
+    def test_map_needs_no_batch(self, images, lambda1, with_l1):
+        strengths = lambda1 if with_l1 else 0 * lambda1
+        together = caso(surrogate_loss(MODEL, images, LABELS), lambda1=strengths, margin=1e-3)
+        assert (len(set(together.iterations.tolist())) > 1) == with_l1
+        for b in range(3):
+            loss = surrogate_loss(MODEL, images[b : b + 1], LABELS[b : b + 1])
+            alone = caso(loss, lambda1=strengths[b : b + 1], margin=1e-3)
+            for one, many in zip(alone, together):
+                torch.testing.assert_close(one[0], many[b], rtol=1e-9, atol=1e-12)
+
+    def test_several_strengths_at_once(self, loss, lambda1):
+        several = torch.stack([lambda1, 2 * lambda1])
+        for method in (cafo, caso):
+            together = method(loss, lambda1=several)
+            assert together.maps.shape == (2, 3, 2, 6, 6)
+            for k in range(2):
+                alone = method(loss, lambda1=several[k])
+                for one, many in zip(alone, together):
+                    torch.testing.assert_close(one, many[k], rtol=1e-9, atol=1e-12)
+
+    def test_backtracking_of_each_image(self):
+        found = fista(steep(), TIGHT._replace(step=10.0))
+        assert found.converged.all()
+        assert_close(found.point, fista(steep(), TIGHT).point, 1e-8)
+
+    def test_negative_eigenvalues_need_shorter_steps(self):
+        problem = steep(shift=400.0)
+        found = fista(problem, TIGHT)
+        assert found.converged.all()
+        slope = problem.gradient + problem.product(found.point) - 2 * problem.lambda2 * found.point
+        zero = found.point == 0
+        off = torch.where(zero, (slope.abs() - 0.1).clamp_min(0), slope - 0.1 * found.point.sign())
+        assert (off.abs() < 1e-9).all()
+        assert zero.any()
+
+    def test_what_did_not_converge(self, loss, lambda1):
+        settings = Settings(tolerance=1e-9, max_iterations=2)
+        with pytest.warns(
+            RuntimeWarning, match=r"CASO did not converge for 3 of 3: residual .*allow"
+        ):
+            found = caso(loss, lambda1=lambda1, margin=1e-3, settings=settings)
+        assert not found.converged.any()
+        assert (found.iterations == 2).all()
+        with pytest.warns(RuntimeWarning, match="CASO did not converge"):
+            found = caso(loss, margin=1e-3, settings=Settings(tolerance=1e-12, max_iterations=1))
+        shifted = 2 * found.lambda2.view(3, 1, 1, 1) * found.maps - loss.product(found.maps)
+        wanted = (shifted - loss.gradient).flatten(1).norm(dim=1) / loss.gradient.flatten(1).norm(
+            dim=1
+        )
+        torch.testing.assert_close(found.residual, wanted)
+
+    def test_concave_as_theorem_3_says(self, loss, matrix):
+        largest = loss.largest_eigenvalue
+        for factor, concave in ((1 + 1e-6, True), (1 - 1e-6, False)):
+            lambda2 = factor * largest / 2
+            bend = matrix - 2 * lambda2[:, None, None] * torch.eye(72, dtype=torch.float64)
+            assert ((torch.linalg.eigvalsh(bend)[:, -1] < 0) == concave).all()
+            if not concave:
+                with pytest.raises(
+                    ValueError, match="lambda2: expected more than half of the largest"
+                ):
+                    caso(loss, lambda2=lambda2)
+        assert caso(loss, lambda2=1.01 * largest / 2).converged.all()
 
 
-def test_a_hessian_with_negative_eigenvalues_needs_shorter_steps():
-    problem = steep(shift=400.0)
-    found = fista(problem, TIGHT)
-    assert found.converged.all()
-    slope = problem.gradient + problem.product(found.point) - 2 * problem.lambda2 * found.point
-    zero = found.point == 0
-    off = torch.where(zero, (slope.abs() - 0.1).clamp_min(0), slope - 0.1 * found.point.sign())
-    assert (off.abs() < 1e-9).all()
-    assert zero.any()
+class TestSurrogate:
+    def test_is_gradient_hessian_and_eigenvalue(self, loss, images, matrix):
+        assert_close(loss.gradient, loss_gradient(MODEL, images, LABELS))
+        assert_close(columns(loss.product, images), matrix)
+        values = torch.linalg.eigvalsh(matrix)[:, -1]
+        torch.testing.assert_close(loss.largest_eigenvalue, values, rtol=1e-9, atol=0)
 
-
-def test_what_did_not_converge_is_said(loss, lambda1):
-    settings = Settings(tolerance=1e-9, max_iterations=2)
-    with pytest.warns(RuntimeWarning, match=r"CASO did not converge for 3 of 3: residual .*allow"):
-        found = caso(loss, lambda1=lambda1, margin=1e-3, settings=settings)
-    assert not found.converged.any()
-    assert (found.iterations == 2).all()
-    with pytest.warns(RuntimeWarning, match="CASO did not converge"):
-        found = caso(loss, margin=1e-3, settings=Settings(tolerance=1e-12, max_iterations=1))
-    shifted = 2 * found.lambda2.view(3, 1, 1, 1) * found.maps - loss.product(found.maps)
-    wanted = (shifted - loss.gradient).flatten(1).norm(dim=1) / loss.gradient.flatten(1).norm(dim=1)
-    torch.testing.assert_close(found.residual, wanted)
-
-
-def test_theorem_3_the_objective_is_concave_just_above_half_of_the_largest_eigenvalue(loss, matrix):
-    largest = loss.largest_eigenvalue
-    for factor, concave in ((1 + 1e-6, True), (1 - 1e-6, False)):
-        lambda2 = factor * largest / 2
-        bend = matrix - 2 * lambda2[:, None, None] * torch.eye(72, dtype=torch.float64)
-        assert ((torch.linalg.eigvalsh(bend)[:, -1] < 0) == concave).all()
-        if not concave:
-            with pytest.raises(ValueError, match="lambda2: expected more than half of the largest"):
-                caso(loss, lambda2=lambda2)
-    assert caso(loss, lambda2=1.01 * largest / 2).converged.all()
-
-
-def test_smoothing_averages_gradients_and_hessians(images):
-    settings = {"n_samples": 3, "noise_level": 0.1}
-    smooth = smooth_surrogate_loss(
-        MODEL,
-        images,
-        LABELS,
-        generator=torch.Generator().manual_seed(1),
-        tolerance=1e-9,
-        **settings,
-    )
-    generator = torch.Generator().manual_seed(1)
-    flat = images.flatten(1)
-    std = 0.1 * (flat.max(1).values - flat.min(1).values).view(3, 1, 1, 1)
-    noise = [torch.randn(2, 6, 6, generator=generator, dtype=torch.float64) for _ in range(3)]
-    copies = [images + std * e for e in noise]
-    gradients = [loss_gradient(MODEL, x, LABELS) for x in copies]
-    assert_close(smooth.gradient, sum(gradients) / 3)
-    mean = sum(formed(MODEL, x, LABELS) for x in copies) / 3
-    assert_close(columns(smooth.product, images), mean)
-    largest = torch.linalg.eigvalsh(mean)[:, -1]
-    torch.testing.assert_close(smooth.largest_eigenvalue, largest, rtol=1e-8, atol=0)
-
-
-def test_a_smooth_map_does_not_depend_on_the_batch(images):
-    def maps(x, labels):
-        generator = torch.Generator().manual_seed(3)
-        loss = smooth_surrogate_loss(MODEL, x, labels, generator=generator, n_samples=2)
-        return caso(loss).maps
-
-    together = maps(images, LABELS)
-    for b in range(3):
-        assert_close(maps(images[b : b + 1], LABELS[b : b + 1]), together[b : b + 1], 1e-4)
-
-
-@pytest.mark.parametrize("method", [cafo, caso], ids=["CAFO", "CASO"])
-def test_the_choice_is_the_highest_loss_among_sparse_maps(loss, method):
-    chosen = choose_lambda1(loss, method=method, factor=2.0, start=1e-6)
-    assert chosen.found.all()
-    peak = float(loss.gradient.abs().max())
-    strengths = 1e-6 * 2.0 ** torch.arange(math.ceil(math.log2(peak / 1e-6)) + 1).double()
-    grid = method(loss, lambda1=strengths[:, None].expand(-1, 3))  # all, also those left out
-    assert (grid.sparsity[-1] == 1).all()
-    assert (grid.sparsity[-2] < 1).any()
-    for b in range(3):
-        sparse = (grid.sparsity[:, b] >= 0.75) & (grid.sparsity[:, b] < 1)
-        best = grid.loss_change[sparse, b].max()
-        assert chosen.interpretation.loss_change[b] == best
-        torch.testing.assert_close(
-            method(loss, lambda1=chosen.interpretation.lambda1).maps[b],
-            chosen.interpretation.maps[b],
+    def test_of_a_curved_network(self, images):
+        model = CURVED["SiLU"]
+        wanted = formed(model, images, LABELS)
+        found = surrogate_loss(model, images, LABELS, tolerance=1e-9)
+        assert_close(columns(found.product, images), wanted)
+        values = torch.linalg.eigvalsh(wanted)
+        assert (values[:, 0] < -1e-6).all()
+        torch.testing.assert_close(found.largest_eigenvalue, values[:, -1], rtol=1e-8, atol=0)
+        gauss_newton = surrogate_loss(model, images, LABELS, closed_form=True)
+        assert_close(
+            columns(gauss_newton.product, images),
+            columns(closed_form_hessian(model, images).product, images),
         )
 
+    def test_smoothing_averages_both(self, images):
+        settings = {"n_samples": 3, "noise_level": 0.1}
+        smooth = smooth_surrogate_loss(
+            MODEL,
+            images,
+            LABELS,
+            generator=torch.Generator().manual_seed(1),
+            tolerance=1e-9,
+            **settings,
+        )
+        generator = torch.Generator().manual_seed(1)
+        flat = images.flatten(1)
+        std = 0.1 * (flat.max(1).values - flat.min(1).values).view(3, 1, 1, 1)
+        noise = [torch.randn(2, 6, 6, generator=generator, dtype=torch.float64) for _ in range(3)]
+        copies = [images + std * e for e in noise]
+        gradients = [loss_gradient(MODEL, x, LABELS) for x in copies]
+        assert_close(smooth.gradient, sum(gradients) / 3)
+        mean = sum(formed(MODEL, x, LABELS) for x in copies) / 3
+        assert_close(columns(smooth.product, images), mean)
+        largest = torch.linalg.eigvalsh(mean)[:, -1]
+        torch.testing.assert_close(smooth.largest_eigenvalue, largest, rtol=1e-8, atol=0)
 
-@pytest.mark.parametrize(
-    ("peak", "options", "strengths"),
-    [
-        (0.05, {}, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]),
-        (0.5, {"start": 0.125, "factor": 2.0}, [0.125, 0.25, 0.5]),
-        (0.51, {"start": 0.125, "factor": 2.0}, [0.125, 0.25, 0.5, 1.0]),
-        (0.5, {"start": 0.5}, [0.5]),
-        (0.5, {"start": 2.0}, [2.0]),
-        (0.0, {"start": 0.25}, [0.25]),
-    ],
-)
-def test_strengths_grow_from_the_start_until_the_map_is_empty(peak, options, strengths):
-    gradient = peak * torch.tensor([[1.0, -0.5, 0.25]], dtype=torch.float64)
-    loss = SurrogateLoss(gradient, torch.zeros_like, torch.zeros(1).double())
-    tried = choose_lambda1(loss, method=cafo, sparsity=(0.0, 1.0), **options).grid
-    torch.testing.assert_close(tried.lambda1[:, 0], torch.tensor(strengths, dtype=torch.float64))
-    assert float(tried.sparsity[-1, 0]) == 1
-    assert len(strengths) == 1 or float(tried.sparsity[-2, 0]) < 1
+    def test_smooth_map_needs_no_batch(self, images):
+        def maps(x, labels):
+            generator = torch.Generator().manual_seed(3)
+            loss = smooth_surrogate_loss(MODEL, x, labels, generator=generator, n_samples=2)
+            return caso(loss).maps
+
+        together = maps(images, LABELS)
+        for b in range(3):
+            assert_close(maps(images[b : b + 1], LABELS[b : b + 1]), together[b : b + 1], 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("peaks", "low", "strengths"),
-    [
-        ([0.5], 0.75, [0.25, 0.5]),  # a quarter of 0.5 leaves two zeros of three
-        ([0.5], 0.5, [0.125, 0.25, 0.5]),
-        ([0.5], 0.3, [0.0625, 0.125, 0.25, 0.5]),
-        ([0.5, 0.06], 0.75, [0.03125, 0.0625, 0.125, 0.25, 0.5]),  # the other image has enough
-        ([0.5, 0.0], 0.75, [0.03125, 0.0625, 0.125, 0.25, 0.5]),  # an empty map stays empty
-    ],
-)
-def test_weaker_strengths_are_left_out_once_all_maps_have_too_few_zeros(peaks, low, strengths):
-    gradient = torch.tensor(peaks).double()[:, None] * torch.tensor([[1.0, -0.5, 0.25]]).double()
-    loss = SurrogateLoss(gradient, torch.zeros_like, torch.zeros(len(peaks)).double())
-    solved = []
+class TestChoice:
+    @pytest.mark.parametrize("method", [cafo, caso], ids=["CAFO", "CASO"])
+    def test_highest_loss_among_sparse_maps(self, loss, method):
+        chosen = choose_lambda1(loss, method=method, factor=2.0, start=1e-6)
+        assert chosen.found.all()
+        peak = float(loss.gradient.abs().max())
+        strengths = 1e-6 * 2.0 ** torch.arange(math.ceil(math.log2(peak / 1e-6)) + 1).double()
+        grid = method(loss, lambda1=strengths[:, None].expand(-1, 3))  # all, also those left out
+        assert (grid.sparsity[-1] == 1).all()
+        assert (grid.sparsity[-2] < 1).any()
+        for b in range(3):
+            sparse = (grid.sparsity[:, b] >= 0.75) & (grid.sparsity[:, b] < 1)
+            best = grid.loss_change[sparse, b].max()
+            assert chosen.interpretation.loss_change[b] == best
+            torch.testing.assert_close(
+                method(loss, lambda1=chosen.interpretation.lambda1).maps[b],
+                chosen.interpretation.maps[b],
+            )
 
-    def method(loss, *, lambda1, **options):
-        solved.append(float(lambda1[0, 0]))
-        return cafo(loss, lambda1=lambda1, **options)
-
-    chosen = choose_lambda1(
-        loss, method=method, start=2.0**-5, factor=2.0, sparsity=(low, 1.0), max_rounds=0
+    @pytest.mark.parametrize(
+        ("peak", "options", "strengths"),
+        [
+            (0.05, {}, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]),
+            (0.5, {"start": 0.125, "factor": 2.0}, [0.125, 0.25, 0.5]),
+            (0.51, {"start": 0.125, "factor": 2.0}, [0.125, 0.25, 0.5, 1.0]),
+            (0.5, {"start": 0.5}, [0.5]),
+            (0.5, {"start": 2.0}, [2.0]),
+            (0.0, {"start": 0.25}, [0.25]),
+        ],
     )
-    assert solved == strengths[::-1]
-    assert chosen.grid.lambda1.tolist() == [[strength] * len(peaks) for strength in strengths]
-    for grid, image in zip(chosen.grid.sparsity, chosen.grid.maps, strict=True):
-        torch.testing.assert_close(grid, (image == 0).double().mean(1))
+    def test_strengths_that_are_tried(self, peak, options, strengths):
+        gradient = peak * torch.tensor([[1.0, -0.5, 0.25]], dtype=torch.float64)
+        loss = SurrogateLoss(gradient, torch.zeros_like, torch.zeros(1).double())
+        tried = choose_lambda1(loss, method=cafo, sparsity=(0.0, 1.0), **options).grid
+        torch.testing.assert_close(
+            tried.lambda1[:, 0], torch.tensor(strengths, dtype=torch.float64)
+        )
+        assert float(tried.sparsity[-1, 0]) == 1
+        assert len(strengths) == 1 or float(tried.sparsity[-2, 0]) < 1
 
+    @pytest.mark.parametrize(
+        ("peaks", "low", "strengths"),
+        [
+            ([0.5], 0.75, [0.25, 0.5]),  # a quarter of 0.5 leaves two zeros of three
+            ([0.5], 0.5, [0.125, 0.25, 0.5]),
+            ([0.5], 0.3, [0.0625, 0.125, 0.25, 0.5]),
+            ([0.5, 0.06], 0.75, [0.03125, 0.0625, 0.125, 0.25, 0.5]),  # the other image has enough
+            ([0.5, 0.0], 0.75, [0.03125, 0.0625, 0.125, 0.25, 0.5]),  # an empty map stays empty
+        ],
+    )
+    def test_weaker_strengths_are_left_out(self, peaks, low, strengths):
+        gradient = (
+            torch.tensor(peaks).double()[:, None] * torch.tensor([[1.0, -0.5, 0.25]]).double()
+        )
+        loss = SurrogateLoss(gradient, torch.zeros_like, torch.zeros(len(peaks)).double())
+        solved = []
 
-def test_where_the_grid_has_no_sparse_map_the_strength_is_halved(loss):
-    peak = loss.gradient.flatten(1).abs().amax(1)
-    chosen = choose_lambda1(loss, method=cafo, start=float(peak.max()))
-    assert chosen.found.all()
-    assert len(chosen.grid.lambda1) == 1
-    halvings = torch.log2(peak.max() / chosen.interpretation.lambda1)
-    sparsity = chosen.interpretation.sparsity
-    assert ((sparsity >= 0.75) & (sparsity < 1)).all()
-    whole = (halvings - halvings.round()).abs() < 1e-9
-    assert (halvings > 0).all()
-    assert whole.any()
+        def method(loss, *, lambda1, **options):
+            solved.append(float(lambda1[0, 0]))
+            return cafo(loss, lambda1=lambda1, **options)
 
+        chosen = choose_lambda1(
+            loss, method=method, start=2.0**-5, factor=2.0, sparsity=(low, 1.0), max_rounds=0
+        )
+        assert solved == strengths[::-1]
+        assert chosen.grid.lambda1.tolist() == [[strength] * len(peaks) for strength in strengths]
+        for grid, image in zip(chosen.grid.sparsity, chosen.grid.maps, strict=True):
+            torch.testing.assert_close(grid, (image == 0).double().mean(1))
 
-def test_halving_that_jumps_over_the_range_is_bisected():
-    gradient = torch.linspace(0.9, 1.0, 40, dtype=torch.float64).view(1, 40)
-    loss = SurrogateLoss(gradient, torch.zeros_like, torch.zeros(1).double())
-    chosen = choose_lambda1(loss, method=cafo)
-    assert chosen.found.all()
-    assert 0.75 <= float(chosen.interpretation.sparsity) < 1
-    assert 0.9 < float(chosen.interpretation.lambda1) < 1
+    def test_halves_a_grid_without_sparse_maps(self, loss):
+        peak = loss.gradient.flatten(1).abs().amax(1)
+        chosen = choose_lambda1(loss, method=cafo, start=float(peak.max()))
+        assert chosen.found.all()
+        assert len(chosen.grid.lambda1) == 1
+        halvings = torch.log2(peak.max() / chosen.interpretation.lambda1)
+        sparsity = chosen.interpretation.sparsity
+        assert ((sparsity >= 0.75) & (sparsity < 1)).all()
+        whole = (halvings - halvings.round()).abs() < 1e-9
+        assert (halvings > 0).all()
+        assert whole.any()
 
-
-def test_a_choice_that_cannot_be_made_is_said():
-    even = SurrogateLoss(torch.ones(1, 4).double(), torch.zeros_like, torch.zeros(1).double())
-    nothing = even._replace(gradient=torch.zeros(1, 4).double())
-    for loss in (even, nothing):
+    def test_bisects_what_halving_jumps_over(self):
+        gradient = torch.linspace(0.9, 1.0, 40, dtype=torch.float64).view(1, 40)
+        loss = SurrogateLoss(gradient, torch.zeros_like, torch.zeros(1).double())
         chosen = choose_lambda1(loss, method=cafo)
-        assert not chosen.found.any()
-        assert chosen.interpretation.sparsity == 1
+        assert chosen.found.all()
+        assert 0.75 <= float(chosen.interpretation.sparsity) < 1
+        assert 0.9 < float(chosen.interpretation.lambda1) < 1
 
+    def test_that_cannot_be_made(self):
+        even = SurrogateLoss(torch.ones(1, 4).double(), torch.zeros_like, torch.zeros(1).double())
+        nothing = even._replace(gradient=torch.zeros(1, 4).double())
+        for loss in (even, nothing):
+            chosen = choose_lambda1(loss, method=cafo)
+            assert not chosen.found.any()
+            assert chosen.interpretation.sparsity == 1
 
-def test_the_choice_of_an_image_does_not_depend_on_the_batch(loss, images):
-    together = choose_lambda1(loss, method=cafo)
-    for b in range(3):
-        one = SurrogateLoss(
-            loss.gradient[b : b + 1], loss.product, loss.largest_eigenvalue[b : b + 1]
-        )
-        alone = choose_lambda1(one, method=cafo)
-        torch.testing.assert_close(
-            alone.interpretation.lambda1[0], together.interpretation.lambda1[b]
-        )
+    def test_needs_no_batch(self, loss, images):
+        together = choose_lambda1(loss, method=cafo)
+        for b in range(3):
+            one = SurrogateLoss(
+                loss.gradient[b : b + 1], loss.product, loss.largest_eigenvalue[b : b + 1]
+            )
+            alone = choose_lambda1(one, method=cafo)
+            torch.testing.assert_close(
+                alone.interpretation.lambda1[0], together.interpretation.lambda1[b]
+            )
 
 
 @pytest.mark.parametrize("smooth", [False, True])
@@ -429,56 +421,56 @@ def test_nothing_is_changed(images, smooth):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_lambda2_that_is_too_small_says_what_is_needed(loss):
-    needed = loss.largest_eigenvalue / 2
-    lambda2 = needed * torch.tensor([1.5, 0.9, 1.5])
-    message = rf"for image 1 more than {float(needed[1]):.6g}, got {float(lambda2[1]):.6g}"
-    with pytest.raises(ValueError, match=message):
-        caso(loss, lambda2=lambda2)
-    assert cafo(loss, lambda2=lambda2).converged.all()
-    with pytest.raises(ValueError, match="lambda2: expected positive numbers, got 0"):
-        cafo(loss, lambda2=0.0)
+class TestRefused:
+    def test_lambda2_that_is_too_small(self, loss):
+        needed = loss.largest_eigenvalue / 2
+        lambda2 = needed * torch.tensor([1.5, 0.9, 1.5])
+        message = rf"for image 1 more than {float(needed[1]):.6g}, got {float(lambda2[1]):.6g}"
+        with pytest.raises(ValueError, match=message):
+            caso(loss, lambda2=lambda2)
+        assert cafo(loss, lambda2=lambda2).converged.all()
+        with pytest.raises(ValueError, match="lambda2: expected positive numbers, got 0"):
+            cafo(loss, lambda2=0.0)
 
+    @pytest.mark.parametrize("margin", [0.0, -1.0, math.nan])
+    def test_margin_without_concavity(self, loss, margin):
+        half = float(loss.largest_eigenvalue.max()) / 2
+        message = rf"margin: expected a number above 0.*\({half:.6g} here\).*, got {margin:g}"
+        with pytest.raises(ValueError, match=message):
+            caso(loss, margin=margin)
+        # It is not used where lambda2 is given.
+        lambda2 = loss.largest_eigenvalue / 2 + 10
+        assert_close(caso(loss, lambda2=lambda2, margin=margin).maps, caso(loss).maps)
 
-@pytest.mark.parametrize("margin", [0.0, -1.0, math.nan])
-def test_a_margin_that_makes_nothing_concave_is_refused(loss, margin):
-    half = float(loss.largest_eigenvalue.max()) / 2
-    message = rf"margin: expected a number above 0.*\({half:.6g} here\).*, got {margin:g}"
-    with pytest.raises(ValueError, match=message):
-        caso(loss, margin=margin)
-    # It is not used where lambda2 is given.
-    lambda2 = loss.largest_eigenvalue / 2 + 10
-    assert_close(caso(loss, lambda2=lambda2, margin=margin).maps, caso(loss).maps)
+    @pytest.mark.parametrize("method", [cafo, caso], ids=["CAFO", "CASO"])
+    def test_impossible_strengths(self, loss, method):
+        with pytest.raises(ValueError, match="lambda1: expected numbers from 0 up, got -1"):
+            method(loss, lambda1=torch.tensor([0.0, -1.0, 0.0]))
+        with pytest.raises(ValueError, match="lambda1: expected numbers from 0 up, got nan"):
+            method(loss, lambda1=math.nan)
+        with pytest.raises(ValueError, match=r"lambda1: expected a number, or shape \(3,\) or"):
+            method(loss, lambda1=torch.zeros(2))
 
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"start": 0.0}, "start: expected a positive number, got 0"),
+            ({"factor": 1.0}, "factor: expected a number above 1, got 1"),
+            (
+                {"sparsity": (0.9, 0.8)},
+                r"sparsity: expected 0 <= low < high <= 1, got \(0\.9, 0\.8\)",
+            ),
+        ],
+        ids=str,
+    )
+    def test_settings_of_the_choice(self, loss, options, message):
+        with pytest.raises(ValueError, match=message):
+            choose_lambda1(loss, **options)
 
-@pytest.mark.parametrize("method", [cafo, caso], ids=["CAFO", "CASO"])
-def test_strengths_that_cannot_be_are_refused(loss, method):
-    with pytest.raises(ValueError, match="lambda1: expected numbers from 0 up, got -1"):
-        method(loss, lambda1=torch.tensor([0.0, -1.0, 0.0]))
-    with pytest.raises(ValueError, match="lambda1: expected numbers from 0 up, got nan"):
-        method(loss, lambda1=math.nan)
-    with pytest.raises(ValueError, match=r"lambda1: expected a number, or shape \(3,\) or"):
-        method(loss, lambda1=torch.zeros(2))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"start": 0.0}, "start: expected a positive number, got 0"),
-        ({"factor": 1.0}, "factor: expected a number above 1, got 1"),
-        ({"sparsity": (0.9, 0.8)}, r"sparsity: expected 0 <= low < high <= 1, got \(0\.9, 0\.8\)"),
-    ],
-    ids=str,
-)
-def test_settings_of_the_choice_out_of_range_are_refused(loss, options, message):
-    with pytest.raises(ValueError, match=message):
-        choose_lambda1(loss, **options)
-
-
-def test_networks_and_labels_that_are_refused(images):
-    with pytest.raises(ValueError, match=r"call model\.eval"):
-        surrogate_loss(copy.deepcopy(MODEL).train(), images, LABELS)
-    with pytest.raises(ValueError, match="labels: expected indices from 0 to 3, got 4"):
-        surrogate_loss(MODEL, images, LABELS + 1)
-    with pytest.raises(ValueError, match="n_samples: expected a positive number, got 0"):
-        smooth_surrogate_loss(MODEL, images, LABELS, generator=torch.Generator(), n_samples=0)
+    def test_networks_and_labels(self, images):
+        with pytest.raises(ValueError, match=r"call model\.eval"):
+            surrogate_loss(copy.deepcopy(MODEL).train(), images, LABELS)
+        with pytest.raises(ValueError, match="labels: expected indices from 0 to 3, got 4"):
+            surrogate_loss(MODEL, images, LABELS + 1)
+        with pytest.raises(ValueError, match="n_samples: expected a positive number, got 0"):
+            smooth_surrogate_loss(MODEL, images, LABELS, generator=torch.Generator(), n_samples=0)

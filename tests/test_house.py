@@ -44,6 +44,11 @@ def test_a_package_keeps_to_its_lines(package, most):
     assert sum(lines_of_code(file.read_text()) for file in files) <= most
 
 
+def test_tests_keep_to_their_lines():
+    files = (ROOT / "tests").rglob("*.py")
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 25_000
+
+
 def code_cells(chapter):
     cells = json.loads((NOTEBOOKS / f"{chapter}.ipynb").read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]

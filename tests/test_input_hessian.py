@@ -81,131 +81,106 @@ def columns(product, images):
     return torch.stack(rows, 1)
 
 
-@piecewise_linear
-def test_closed_form_and_differentiating_twice_are_the_hessian(model, images):
-    wanted = formed(model, images, LABELS)
-    assert_close(columns(closed_form_hessian(model, images).product, images), wanted)
-    assert_close(columns(true_hessian(model, images, LABELS).product, images), wanted)
-    assert_close(formed(model, images, (LABELS + 1) % CLASSES), wanted)  # whatever the labels
-    difference = closed_form_difference(model, images, LABELS, generator=generator(0))
-    assert not folding_of(model).nonlinear
-    assert (difference < 1e-12).all()
+class TestProduct:
+    @piecewise_linear
+    def test_both_ways_are_the_hessian(self, model, images):
+        wanted = formed(model, images, LABELS)
+        assert_close(columns(closed_form_hessian(model, images).product, images), wanted)
+        assert_close(columns(true_hessian(model, images, LABELS).product, images), wanted)
+        assert_close(formed(model, images, (LABELS + 1) % CLASSES), wanted)  # whatever the labels
+        difference = closed_form_difference(model, images, LABELS, generator=generator(0))
+        assert not folding_of(model).nonlinear
+        assert (difference < 1e-12).all()
 
+    @pytest.mark.parametrize("model", CURVED.values(), ids=CURVED)
+    def test_difference_in_a_curved_network(self, model, images):
+        closed = columns(closed_form_hessian(model, images).product, images)
+        wanted = formed(model, images, LABELS)
+        assert_close(columns(true_hessian(model, images, LABELS).product, images), wanted)
+        assert folding_of(model).nonlinear
+        difference = closed_form_difference(model, images, LABELS, generator=generator(0))
+        v = torch.randn(images.shape, generator=generator(0), dtype=torch.float64)
+        v = closed @ v.flatten(1)[:, :, None]
+        found = ((closed - wanted) @ v).norm(dim=1) / (wanted @ v).norm(dim=1)
+        torch.testing.assert_close(difference, found[:, 0], rtol=1e-8, atol=0)
+        assert (difference > 1e-3).all()
 
-@pytest.mark.parametrize("model", CURVED.values(), ids=CURVED)
-def test_in_a_curved_network_they_differ_by_what_is_told(model, images):
-    closed = columns(closed_form_hessian(model, images).product, images)
-    wanted = formed(model, images, LABELS)
-    assert_close(columns(true_hessian(model, images, LABELS).product, images), wanted)
-    assert folding_of(model).nonlinear
-    difference = closed_form_difference(model, images, LABELS, generator=generator(0))
-    v = torch.randn(images.shape, generator=generator(0), dtype=torch.float64)
-    v = closed @ v.flatten(1)[:, :, None]
-    found = ((closed - wanted) @ v).norm(dim=1) / (wanted @ v).norm(dim=1)
-    torch.testing.assert_close(difference, found[:, 0], rtol=1e-8, atol=0)
-    assert (difference > 1e-3).all()
-
-
-@pytest.mark.parametrize("model", [PIECEWISE["max-pooling"], CURVED["SiLU"]], ids=["ReLU", "SiLU"])
-def test_the_network_decides_which_product_is_made_and_gradients_are_of_each_loss(model, images):
-    hessian = input_hessian(model, images, LABELS)
-    assert_close(columns(hessian.product, images), formed(model, images, LABELS))
-    x = images.clone().requires_grad_()
-    loss = F.cross_entropy(model(x), LABELS, reduction="sum")
-    (wanted,) = torch.autograd.grad(loss, x)
-    assert_close(closed_form_hessian(model, images).gradient(LABELS), wanted)
-    assert_close(true_hessian(model, images, LABELS).gradient(LABELS), wanted)
-
-
-def test_a_confident_network_keeps_its_digits_in_single_precision():
-    """With p = 1 - 1e-9, the difference 1 - p is zero in single precision."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 3)).eval().requires_grad_(False)
-    with torch.no_grad():
-        model[1].bias.copy_(torch.tensor([21.0, 0.0, 0.0]))
-    images, labels = torch.zeros(1, 1, 1, 3), torch.tensor([0])
-    v = torch.randn(1, 1, 1, 3, generator=generator(1))
-    hessian = closed_form_hessian(model, images)
-    wide = closed_form_hessian(copy.deepcopy(model).double(), images.double())
-    assert_close(hessian.product(v).double(), wide.product(v.double()), rtol=1e-5)
-    assert_close(hessian.gradient(labels).double(), wide.gradient(labels), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("model", "chunk", "keep_jacobian"),
-    [
-        (PIECEWISE["ReLU6"], 1, False),
-        (PIECEWISE["leaky ReLU"], 3, True),
-        (PIECEWISE["max-pooling"], 3, False),
-        (PIECEWISE["batch normalisation"], 1, True),
-        (PIECEWISE["ReLU"], 9, False),
-        (PIECEWISE["ReLU"], 9, True),
-    ],
-)
-def test_the_decomposition_is_that_of_the_formed_hessian(model, images, keep_jacobian, chunk):
-    found = decomposition(
-        model, images, n_vectors=CLASSES, chunk=chunk, keep_jacobian=keep_jacobian
+    @pytest.mark.parametrize(
+        "model", [PIECEWISE["max-pooling"], CURVED["SiLU"]], ids=["ReLU", "SiLU"]
     )
-    matrix = formed(model, images, LABELS)
-    values = torch.linalg.eigvalsh(matrix).flip(1)[:, :CLASSES]
-    assert (found.values - values).abs().max() < 1e-10 * values.max()
-    assert (found.values[:, -1] < 1e-10 * found.values[:, 0]).all()
-    vectors = found.vectors.flatten(2)[:, : CLASSES - 1]
-    applied = vectors @ matrix
-    assert_close(applied, vectors * found.values[:, : CLASSES - 1, None])
-    gram = vectors @ vectors.mT
-    torch.testing.assert_close(gram, torch.eye(CLASSES - 1, dtype=gram.dtype).expand_as(gram))
-    assert not found.vectors[:, -1].any()
+    def test_network_decides_the_way(self, model, images):
+        hessian = input_hessian(model, images, LABELS)
+        assert_close(columns(hessian.product, images), formed(model, images, LABELS))
+        x = images.clone().requires_grad_()
+        loss = F.cross_entropy(model(x), LABELS, reduction="sum")
+        (wanted,) = torch.autograd.grad(loss, x)
+        assert_close(closed_form_hessian(model, images).gradient(LABELS), wanted)
+        assert_close(true_hessian(model, images, LABELS).gradient(LABELS), wanted)
+
+    def test_confident_network_keeps_its_digits(self):
+        """With p = 1 - 1e-9, the difference 1 - p is zero in single precision."""
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3, 3)).eval().requires_grad_(False)
+        with torch.no_grad():
+            model[1].bias.copy_(torch.tensor([21.0, 0.0, 0.0]))
+        images, labels = torch.zeros(1, 1, 1, 3), torch.tensor([0])
+        v = torch.randn(1, 1, 1, 3, generator=generator(1))
+        hessian = closed_form_hessian(model, images)
+        wide = closed_form_hessian(copy.deepcopy(model).double(), images.double())
+        assert_close(hessian.product(v).double(), wide.product(v.double()), rtol=1e-5)
+        assert_close(hessian.gradient(labels).double(), wide.gradient(labels), rtol=1e-5)
 
 
-@pytest.mark.parametrize("keep_jacobian", [False, True])
-def test_the_decomposition_of_more_classes_than_one_block_has(keep_jacobian):
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 300)).double().eval().requires_grad_(False)
-    in_general_position(model)
-    image = randn(1, 3, 2, 2, seed=6)
-    found = decomposition(model, image, n_vectors=12, keep_jacobian=keep_jacobian)
-    (matrix,) = formed(model, image, torch.tensor([299]))
-    values, vectors = (t.flip(-1) for t in torch.linalg.eigh(matrix))
-    torch.testing.assert_close(found.values[0, :12], values, rtol=1e-10, atol=0)
-    assert (found.values[0, 12:] < 1e-10 * values[0]).all()
-    cosines = (found.vectors[0].flatten(1) * vectors.T).sum(1).abs()
-    torch.testing.assert_close(cosines, torch.ones_like(cosines), rtol=1e-10, atol=0)
+class TestDecomposition:
+    @pytest.mark.parametrize(
+        ("model", "chunk", "keep_jacobian"),
+        [
+            (PIECEWISE["ReLU6"], 1, False),
+            (PIECEWISE["leaky ReLU"], 3, True),
+            (PIECEWISE["max-pooling"], 3, False),
+            (PIECEWISE["batch normalisation"], 1, True),
+            (PIECEWISE["ReLU"], 9, False),
+            (PIECEWISE["ReLU"], 9, True),
+        ],
+    )
+    def test_is_that_of_the_hessian(self, model, images, keep_jacobian, chunk):
+        found = decomposition(
+            model, images, n_vectors=CLASSES, chunk=chunk, keep_jacobian=keep_jacobian
+        )
+        matrix = formed(model, images, LABELS)
+        values = torch.linalg.eigvalsh(matrix).flip(1)[:, :CLASSES]
+        assert (found.values - values).abs().max() < 1e-10 * values.max()
+        assert (found.values[:, -1] < 1e-10 * found.values[:, 0]).all()
+        vectors = found.vectors.flatten(2)[:, : CLASSES - 1]
+        applied = vectors @ matrix
+        assert_close(applied, vectors * found.values[:, : CLASSES - 1, None])
+        gram = vectors @ vectors.mT
+        torch.testing.assert_close(gram, torch.eye(CLASSES - 1, dtype=gram.dtype).expand_as(gram))
+        assert not found.vectors[:, -1].any()
 
+    @pytest.mark.parametrize("keep_jacobian", [False, True])
+    def test_of_more_classes_than_a_block(self, keep_jacobian):
+        model = (
+            nn.Sequential(nn.Flatten(), nn.Linear(12, 300)).double().eval().requires_grad_(False)
+        )
+        in_general_position(model)
+        image = randn(1, 3, 2, 2, seed=6)
+        found = decomposition(model, image, n_vectors=12, keep_jacobian=keep_jacobian)
+        (matrix,) = formed(model, image, torch.tensor([299]))
+        values, vectors = (t.flip(-1) for t in torch.linalg.eigh(matrix))
+        torch.testing.assert_close(found.values[0, :12], values, rtol=1e-10, atol=0)
+        assert (found.values[0, 12:] < 1e-10 * values[0]).all()
+        cosines = (found.vectors[0].flatten(1) * vectors.T).sum(1).abs()
+        torch.testing.assert_close(cosines, torch.ones_like(cosines), rtol=1e-10, atol=0)
 
-def test_the_decomposition_gives_as_many_vectors_as_asked_for(images):
-    model = PIECEWISE["ReLU"]
-    some, none = (decomposition(model, images, n_vectors=n) for n in (2, 0))
-    assert some.vectors.shape == (3, 2, 2, 6, 6)
-    assert none.vectors.shape == (3, 0, 2, 6, 6)
-    assert torch.equal(some.values, none.values)
-    everything = decomposition(model, images, n_vectors=None)
-    assert everything.vectors.shape == (3, CLASSES, 2, 6, 6)
-    torch.testing.assert_close(everything.vectors[:, :2], some.vectors)
-
-
-@piecewise_linear
-def test_lanczos_finds_the_leading_eigenpairs(model, images):
-    exact = decomposition(model, images, n_vectors=2)
-    found = hessian_eigenpairs(closed_form_hessian(model, images), k=2, tolerance=1e-9)
-    assert found.converged.all()
-    assert (found.residual <= 1e-9).all()
-    torch.testing.assert_close(found.values, exact.values[:, :2], rtol=1e-12, atol=0)
-    cosine = (found.vectors.flatten(2) * exact.vectors.flatten(2)).sum(2).abs()
-    torch.testing.assert_close(cosine, torch.ones_like(cosine), rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_the_residual_is_that_of_the_result(images, k):
-    hessian = true_hessian(CURVED["SiLU"], images, LABELS)
-    matrix = formed(CURVED["SiLU"], images, LABELS)
-    found = hessian_eigenpairs(hessian, k=k, max_products=6, tolerance=1e-14)
-    assert not found.converged.any()
-    assert (found.products == 6).all()
-    vectors = found.vectors.flatten(2)
-    norms = (vectors @ matrix - found.values[:, :, None] * vectors).norm(dim=2)
-    assert (found.residual > 1e-8).any()
-    basis = lanczos_values(matrix, hessian, 6)
-    wanted = norms / basis.abs().amax(1, keepdim=True)
-    torch.testing.assert_close(found.residual, wanted, rtol=1e-5, atol=1e-13)
+    def test_as_many_vectors_as_asked(self, images):
+        model = PIECEWISE["ReLU"]
+        some, none = (decomposition(model, images, n_vectors=n) for n in (2, 0))
+        assert some.vectors.shape == (3, 2, 2, 6, 6)
+        assert none.vectors.shape == (3, 0, 2, 6, 6)
+        assert torch.equal(some.values, none.values)
+        everything = decomposition(model, images, n_vectors=None)
+        assert everything.vectors.shape == (3, CLASSES, 2, 6, 6)
+        torch.testing.assert_close(everything.vectors[:, :2], some.vectors)
 
 
 def lanczos_values(matrix, hessian, m):
@@ -215,37 +190,62 @@ def lanczos_values(matrix, hessian, m):
     return torch.linalg.eigvalsh(q @ matrix @ q.mT)
 
 
-def test_lanczos_stops_each_image_when_it_has_converged(images):
-    hessian = closed_form_hessian(PIECEWISE["max-pooling"], images)
-    together = hessian_eigenpairs(hessian, tolerance=1e-2)
-    assert len(set(together.products.tolist())) > 1
-    for b in range(3):
-        alone = hessian_eigenpairs(
-            closed_form_hessian(PIECEWISE["max-pooling"], images[b : b + 1]), tolerance=1e-2
+class TestLanczos:
+    @piecewise_linear
+    def test_finds_leading_eigenpairs(self, model, images):
+        exact = decomposition(model, images, n_vectors=2)
+        found = hessian_eigenpairs(closed_form_hessian(model, images), k=2, tolerance=1e-9)
+        assert found.converged.all()
+        assert (found.residual <= 1e-9).all()
+        torch.testing.assert_close(found.values, exact.values[:, :2], rtol=1e-12, atol=0)
+        cosine = (found.vectors.flatten(2) * exact.vectors.flatten(2)).sum(2).abs()
+        torch.testing.assert_close(cosine, torch.ones_like(cosine), rtol=1e-9, atol=0)
+
+    @pytest.mark.parametrize("k", [1, 3])
+    def test_residual_is_of_the_result(self, images, k):
+        hessian = true_hessian(CURVED["SiLU"], images, LABELS)
+        matrix = formed(CURVED["SiLU"], images, LABELS)
+        found = hessian_eigenpairs(hessian, k=k, max_products=6, tolerance=1e-14)
+        assert not found.converged.any()
+        assert (found.products == 6).all()
+        vectors = found.vectors.flatten(2)
+        norms = (vectors @ matrix - found.values[:, :, None] * vectors).norm(dim=2)
+        assert (found.residual > 1e-8).any()
+        basis = lanczos_values(matrix, hessian, 6)
+        wanted = norms / basis.abs().amax(1, keepdim=True)
+        torch.testing.assert_close(found.residual, wanted, rtol=1e-5, atol=1e-13)
+
+    def test_stops_each_image_by_itself(self, images):
+        hessian = closed_form_hessian(PIECEWISE["max-pooling"], images)
+        together = hessian_eigenpairs(hessian, tolerance=1e-2)
+        assert len(set(together.products.tolist())) > 1
+        for b in range(3):
+            alone = hessian_eigenpairs(
+                closed_form_hessian(PIECEWISE["max-pooling"], images[b : b + 1]), tolerance=1e-2
+            )
+            assert alone.products[0] == together.products[b]
+            torch.testing.assert_close(alone.values[0], together.values[b], rtol=1e-12, atol=0)
+            torch.testing.assert_close(alone.vectors[0], together.vectors[b], rtol=1e-8, atol=1e-10)
+
+    def test_exhausted_space_goes_on_randomly(self):
+        diagonal = torch.tensor([[5.0, 5.0, 0.0, 0.0, -7.0], [0.0] * 5]).double()
+        start = torch.tensor(
+            [[1.0, 1.0, 1.0, 1.0, 0.0]] * 2
+        ).double()  # two eigenvalues of the first
+        found = leading_eigenpairs(lambda v: diagonal * v, start, k=4, tolerance=1e-10)
+        wanted = torch.tensor([[5.0, 5.0, 0.0, 0.0], [0.0] * 4]).double()
+        torch.testing.assert_close(found.values, wanted, rtol=0, atol=1e-12)
+        assert found.converged.all()
+        gram = found.vectors @ found.vectors.mT
+        torch.testing.assert_close(gram, torch.eye(4).double().expand(2, 4, 4))
+        torch.testing.assert_close(
+            diagonal[:, None] * found.vectors, found.values[..., None] * found.vectors
         )
-        assert alone.products[0] == together.products[b]
-        torch.testing.assert_close(alone.values[0], together.values[b], rtol=1e-12, atol=0)
-        torch.testing.assert_close(alone.vectors[0], together.vectors[b], rtol=1e-8, atol=1e-10)
 
-
-def test_lanczos_goes_on_at_random_where_its_space_is_exhausted():
-    diagonal = torch.tensor([[5.0, 5.0, 0.0, 0.0, -7.0], [0.0] * 5]).double()
-    start = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]] * 2).double()  # two eigenvalues of the first
-    found = leading_eigenpairs(lambda v: diagonal * v, start, k=4, tolerance=1e-10)
-    wanted = torch.tensor([[5.0, 5.0, 0.0, 0.0], [0.0] * 4]).double()
-    torch.testing.assert_close(found.values, wanted, rtol=0, atol=1e-12)
-    assert found.converged.all()
-    gram = found.vectors @ found.vectors.mT
-    torch.testing.assert_close(gram, torch.eye(4).double().expand(2, 4, 4))
-    torch.testing.assert_close(
-        diagonal[:, None] * found.vectors, found.values[..., None] * found.vectors
-    )
-
-
-def test_lanczos_from_nothing_starts_at_random():
-    diagonal = torch.arange(6.0).double()[None]
-    found = leading_eigenpairs(lambda v: diagonal * v, torch.zeros_like(diagonal))
-    torch.testing.assert_close(found.values, torch.tensor([[5.0]]).double(), rtol=1e-5, atol=0)
+    def test_starts_randomly_from_nothing(self):
+        diagonal = torch.arange(6.0).double()[None]
+        found = leading_eigenpairs(lambda v: diagonal * v, torch.zeros_like(diagonal))
+        torch.testing.assert_close(found.values, torch.tensor([[5.0]]).double(), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("way", ["closed", "true", "decomposition"])
@@ -266,17 +266,6 @@ def test_the_network_is_left_as_it_was(images, way):
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(v, state[n]) for n, v in model.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
-
-
-def test_a_network_in_training_mode_is_refused(images):
-    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(72, 3)).double()
-    with pytest.raises(ValueError, match=r"Sequential is in training mode; call model\.eval"):
-        closed_form_hessian(model, images)
-    model.eval()
-    closed_form_hessian(model, images)
-    model[1].train()
-    with pytest.raises(ValueError, match="but Dropout '1' is in training mode"):
-        closed_form_hessian(model, images)
 
 
 LINEAR = nn.Flatten()  # logits that are the image
@@ -317,46 +306,55 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("model", "images", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_has_no_hessian_is_refused(model, images, message):
-    with pytest.raises(ValueError, match=message):
-        closed_form_hessian(model.eval(), images)
+class TestRefused:
+    def test_training_mode(self, images):
+        model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(72, 3)).double()
+        with pytest.raises(ValueError, match=r"Sequential is in training mode; call model\.eval"):
+            closed_form_hessian(model, images)
+        model.eval()
+        closed_form_hessian(model, images)
+        model[1].train()
+        with pytest.raises(ValueError, match="but Dropout '1' is in training mode"):
+            closed_form_hessian(model, images)
 
+    @pytest.mark.parametrize(("model", "images", "message"), REFUSED.values(), ids=REFUSED)
+    def test_what_has_no_hessian(self, model, images, message):
+        with pytest.raises(ValueError, match=message):
+            closed_form_hessian(model.eval(), images)
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ([0, 1, 4], "labels: expected indices from 0 to 3, got 4"),
-        ([0, -1, 2], "labels: expected indices from 0 to 3, got -1"),
-        ([0, 1], r"labels: expected integers .* of shape \(3,\), .* of shape \(2,\)"),
-        ([0.0, 1.0, 2.0], r"labels: expected integers .* got torch\.float32"),
-    ],
-    ids=["above", "below", "too few", "not integers"],
-)
-def test_labels_that_are_no_classes_are_refused(images, labels, message):
-    model = PIECEWISE["ReLU"]
-    with pytest.raises(ValueError, match=message):
-        true_hessian(model, images, torch.tensor(labels))
-    with pytest.raises(ValueError, match=message):
-        closed_form_hessian(model, images).gradient(torch.tensor(labels))
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            ([0, 1, 4], "labels: expected indices from 0 to 3, got 4"),
+            ([0, -1, 2], "labels: expected indices from 0 to 3, got -1"),
+            ([0, 1], r"labels: expected integers .* of shape \(3,\), .* of shape \(2,\)"),
+            ([0.0, 1.0, 2.0], r"labels: expected integers .* got torch\.float32"),
+        ],
+        ids=["above", "below", "too few", "not integers"],
+    )
+    def test_labels_that_are_no_classes(self, images, labels, message):
+        model = PIECEWISE["ReLU"]
+        with pytest.raises(ValueError, match=message):
+            true_hessian(model, images, torch.tensor(labels))
+        with pytest.raises(ValueError, match=message):
+            closed_form_hessian(model, images).gradient(torch.tensor(labels))
 
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"k": 0}, "k: expected 1 to 72 eigenpairs, the size of the matrix, got 0"),
-        ({"k": 73}, "k: expected 1 to 72"),
-        ({"tolerance": 0.0}, "tolerance: expected a positive number"),
-        ({"k": 3, "max_products": 2}, "max_products: expected at least k = 3"),
-        ({"n_vectors": 5}, r"n_vectors: expected 0 to 4 \(classes\), got 5"),
-        ({"chunk": 0}, "chunk: expected a positive number, got 0"),
-    ],
-    ids=str,
-)
-def test_settings_out_of_range_are_refused(images, options, message):
-    model, function = PIECEWISE["ReLU"], hessian_eigenpairs
-    hessian = closed_form_hessian(model, images)
-    if {"n_vectors", "chunk"} & options.keys():
-        hessian, function = images, partial(decomposition, model)
-    with pytest.raises(ValueError, match=message):
-        function(hessian, **options)
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"k": 0}, "k: expected 1 to 72 eigenpairs, the size of the matrix, got 0"),
+            ({"k": 73}, "k: expected 1 to 72"),
+            ({"tolerance": 0.0}, "tolerance: expected a positive number"),
+            ({"k": 3, "max_products": 2}, "max_products: expected at least k = 3"),
+            ({"n_vectors": 5}, r"n_vectors: expected 0 to 4 \(classes\), got 5"),
+            ({"chunk": 0}, "chunk: expected a positive number, got 0"),
+        ],
+        ids=str,
+    )
+    def test_settings_out_of_range(self, images, options, message):
+        model, function = PIECEWISE["ReLU"], hessian_eigenpairs
+        hessian = closed_form_hessian(model, images)
+        if {"n_vectors", "chunk"} & options.keys():
+            hessian, function = images, partial(decomposition, model)
+        with pytest.raises(ValueError, match=message):
+            function(hessian, **options)

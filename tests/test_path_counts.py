@@ -37,130 +37,9 @@ LAYERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("layers", "kind"),
-    [
-        *((layers, nn.Conv1d) for layers in LAYERS),
-        (LAYERS[2], nn.MaxPool1d),
-        (LAYERS[1], nn.AvgPool1d),
-        (LAYERS[2], nn.AvgPool1d),
-    ],
-)
-def test_counts_of_a_stack_are_products_of_its_matrices(layers, kind):
-    size, matrix, stack = 13, np.eye(13, dtype=np.int64), []
-    for layer in layers:
-        options = {"stride": 1} | {k: v for k, v in layer.items() if k != "kernel"}
-        channels = (1, 1) if kind is nn.Conv1d else ()
-        stack.append(kind(*channels, layer["kernel"], **options))
-        matrix = connections(len(matrix), **layer) @ matrix
-    counts = path_counts(nn.Sequential(*stack), (1, size))
-    assert counts.dtype == torch.float64
-    assert counts[0].tolist() == matrix.sum(0).tolist()
-    middle = len(matrix) // 2
-    counts = path_counts(nn.Sequential(*stack), (1, size), output=(0, middle))
-    assert counts[0].tolist() == matrix[middle].tolist()
-
-
-@pytest.mark.parametrize(("depth", "width"), [(1, 3), (4, 3), (3, 5), (6, 2), (50, 2)])
-def test_counts_of_one_output_are_a_row_of_pascals_triangle(depth, width):
-    size = depth * (width - 1) + 1
-    stack = nn.Sequential(*[nn.Conv1d(1, 1, width) for _ in range(depth)])
-    assert path_counts(stack, (1, size))[0].tolist() == [float(n) for n in pascal_row(depth, width)]
-
-
-def test_counts_in_two_dimensions_are_outer_products():
-    stack = nn.Sequential(nn.Conv2d(1, 1, (3, 2), padding=(1, 0)), nn.Conv2d(1, 1, 3, stride=2))
-    rows = connections(9, 3, stride=2) @ connections(9, 3, padding=1)
-    columns = connections(9, 3, stride=2) @ connections(10, 2)
-    expected = np.outer(rows.sum(0), columns.sum(0))
-    assert path_counts(stack, (1, 9, 10))[0].tolist() == expected.tolist()
-
-
-def test_every_channel_has_its_paths():
-    stack = nn.Sequential(nn.Conv1d(2, 5, 3), nn.Conv1d(5, 3, 1), nn.Flatten(), nn.Linear(6, 4))
-    assert path_counts(stack, (2, 4)).tolist() == [[60.0, 120.0, 120.0, 60.0]] * 2
-
-
-def test_groups_keep_channels_apart():
-    depthwise = nn.Conv1d(3, 6, 3, groups=3)
-    counts = path_counts(depthwise, (3, 3), output=(2, 0))
-    assert counts.tolist() == [[0.0] * 3, [1.0] * 3, [0.0] * 3]
-    assert path_counts(nn.Conv1d(4, 2, 1, groups=2), (4, 1), output=(0, 0)).flatten().tolist() == [
-        1.0,
-        1.0,
-        0.0,
-        0.0,
-    ]
-    grouped = nn.Sequential(nn.Conv1d(4, 4, 1, groups=2), nn.Conv1d(4, 1, 1))
-    assert path_counts(grouped, (4, 1)).tolist() == [[2.0]] * 4
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-def test_a_shortcut_adds_its_paths(stride):
-    block = BasicBlock(1, 1 if stride == 1 else 2, stride)
-    width = 1 if stride == 1 else 2
-    rows = connections(8 // stride, 3, padding=1) @ connections(8, 3, stride, padding=1)
-    columns = connections(7 if stride == 1 else 4, 3, padding=1) @ connections(7, 3, stride, 1)
-    shortcut = np.outer(connections(8, 1, stride).sum(0), connections(7, 1, stride).sum(0))
-    expected = width**2 * np.outer(rows.sum(0), columns.sum(0)) + width * shortcut
-    assert path_counts(block, (1, 8, 7))[0].tolist() == expected.tolist()
-
-
 class Residual(nn.Conv1d):
     def forward(self, x):
         return x + super().forward(x)
-
-
-def test_identity_shortcuts_mix_the_paths_of_shallower_stacks():
-    depth, size = 4, 9
-    stack = nn.Sequential(*[Residual(1, 1, 3, padding=1) for _ in range(depth)])
-    rows = [[0] * (depth - d) + pascal_row(d, 3) + [0] * (depth - d) for d in range(depth + 1)]
-    mixed = [sum(math.comb(depth, d) * row[i] for d, row in enumerate(rows)) for i in range(size)]
-    counts = path_counts(stack, (1, size), output=(0, depth))[0].tolist()
-    assert counts == mixed == pascal_row(2 * depth)
-    added = [all_ - own for all_, own in zip(counts, pascal_row(depth, 3))]
-    assert added == [0, 4, 18, 40, 51, 40, 18, 4, 0]
-    of_all_outputs = path_counts(stack, (1, 17))[0]
-    assert set(of_all_outputs[depth:-depth].tolist()) == {4.0**depth}
-
-
-@pytest.mark.parametrize("kind", [nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d])
-@pytest.mark.parametrize(
-    ("size", "wanted", "expected"),
-    [(6, 1, [1] * 6), (6, 3, [1] * 6), (5, 3, [1, 2, 1, 2, 1]), (1, 4, [4]), (2, 4, [2, 2])],
-)
-def test_adaptive_pooling_connects_each_window(kind, size, wanted, expected):
-    assert path_counts(kind(wanted), (1, size))[0].tolist() == expected
-
-
-def test_pooling_in_ceil_mode_has_windows_over_the_border():
-    for kind in (nn.MaxPool2d, nn.AvgPool2d):
-        counts = path_counts(kind(2, stride=2, ceil_mode=True), (1, 3, 3))
-        assert torch.equal(counts[0], ones(3, 3))
-        assert path_counts(kind(2), (1, 3, 3)).sum() == 4
-    assert torch.equal(path_counts(nn.AdaptiveAvgPool2d((None, 1)), (1, 3, 4))[0], ones(3, 4))
-
-
-def test_normalisation_activations_and_bias_count_as_the_identity():
-    plain = nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.Conv2d(3, 2, 3, bias=False))
-    full = nn.Sequential(
-        nn.Conv2d(2, 3, 3),
-        nn.BatchNorm2d(3),
-        nn.ReLU(inplace=True),
-        nn.Dropout(0.5),
-        nn.Conv2d(3, 2, 3),
-        nn.GroupNorm(2, 2),
-        nn.SiLU(),
-        nn.Hardswish(),
-        nn.PReLU(),
-    )
-    state = {name: value.clone() for name, value in full.state_dict().items()}
-    random = torch.get_rng_state()
-    assert torch.equal(path_counts(full, (2, 7, 6)), path_counts(plain, (2, 7, 6)))
-    assert all(torch.equal(value, state[name]) for name, value in full.state_dict().items())
-    assert all(module.training for module in full.modules())
-    assert all(p.grad is None for p in full.parameters())
-    assert torch.equal(torch.get_rng_state(), random)
 
 
 class Function(nn.Module):
@@ -171,44 +50,6 @@ class Function(nn.Module):
 
     def forward(self, x):
         return self.function(self, x)
-
-
-def test_a_mean_counts_its_paths_and_a_gate_counts_as_one():
-    assert torch.equal(path_counts(Function(lambda m, x: x.mean((2, 3))), (2, 4, 4)), ones(2, 4, 4))
-    for order in (1, -1):
-        gate = Function(
-            lambda m, x, order=order: torch.mul(
-                *[(x + x).mean((2, 3), keepdim=True).sigmoid(), x][::order]
-            )
-        )
-        assert torch.equal(path_counts(gate, (2, 4, 4)), ones(2, 4, 4))
-    scale = Function(lambda m, x: m.weight * x / 3 * 2)
-    assert torch.equal(path_counts(scale, (2, 4, 4)), ones(2, 4, 4))
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda m, x: x * x.flip(2), r"the product of two values of shape \(1, 2, 4, 4\)"),
-        (lambda m, x: x @ m.weight, "got (__)?matmul"),
-        (lambda m, x: x.flatten(2).softmax(2), "is not linear"),
-        (lambda m, x: x.exp(), "is not linear"),
-        (lambda m, x: nn.functional.max_pool2d(x, 2, dilation=2), "without dilation, got 2"),
-        (lambda m, x: torch.stack([x] * 11).repeat(1, 1, 1, 1, 10).sum(), None),
-    ],
-)
-def test_what_cannot_be_counted_is_refused(function, message):
-    if message is None:
-        assert torch.equal(path_counts(Function(function), (2, 4, 4)), 110 * ones(2, 4, 4))
-        return
-    with pytest.raises(ValueError, match=message):
-        path_counts(Function(function), (2, 4, 4))
-
-
-def test_more_paths_than_numbers_are_refused():
-    deep = nn.Sequential(*[nn.Conv1d(1000, 1000, 1, device="meta") for _ in range(110)])
-    with pytest.raises(ValueError, match="fewer than 1e308 paths"):
-        path_counts(deep, (1000, 1))
 
 
 def filled_with_ones(module):
@@ -237,19 +78,169 @@ def filled_with_ones(module):
     return module
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "vgg11", "efficientnet_b0"])
-def test_counts_of_known_networks(name):
-    size = 40
-    with torch.device("meta"):
-        model = getattr(torchvision.models, name)()
-    if name == "vgg11":
-        model.avgpool, model.classifier = nn.AdaptiveAvgPool2d(1), nn.Identity()
-    counts = path_counts(model, (3, size, size))
-    x = ones(1, 3, size, size).requires_grad_()
-    filled = filled_with_ones(model.to_empty(device="cpu").double().eval())
-    filled(x).sum().backward()
-    torch.testing.assert_close(counts, x.grad[0], rtol=1e-10, atol=0)
-    assert counts.max() > 1.5 * counts.min() > 0
+class TestCounts:
+    @pytest.mark.parametrize(
+        ("layers", "kind"),
+        [
+            *((layers, nn.Conv1d) for layers in LAYERS),
+            (LAYERS[2], nn.MaxPool1d),
+            (LAYERS[1], nn.AvgPool1d),
+            (LAYERS[2], nn.AvgPool1d),
+        ],
+    )
+    def test_are_products_of_matrices(self, layers, kind):
+        size, matrix, stack = 13, np.eye(13, dtype=np.int64), []
+        for layer in layers:
+            options = {"stride": 1} | {k: v for k, v in layer.items() if k != "kernel"}
+            channels = (1, 1) if kind is nn.Conv1d else ()
+            stack.append(kind(*channels, layer["kernel"], **options))
+            matrix = connections(len(matrix), **layer) @ matrix
+        counts = path_counts(nn.Sequential(*stack), (1, size))
+        assert counts.dtype == torch.float64
+        assert counts[0].tolist() == matrix.sum(0).tolist()
+        middle = len(matrix) // 2
+        counts = path_counts(nn.Sequential(*stack), (1, size), output=(0, middle))
+        assert counts[0].tolist() == matrix[middle].tolist()
+
+    @pytest.mark.parametrize(("depth", "width"), [(1, 3), (4, 3), (3, 5), (6, 2), (50, 2)])
+    def test_are_rows_of_pascals_triangle(self, depth, width):
+        size = depth * (width - 1) + 1
+        stack = nn.Sequential(*[nn.Conv1d(1, 1, width) for _ in range(depth)])
+        assert path_counts(stack, (1, size))[0].tolist() == [
+            float(n) for n in pascal_row(depth, width)
+        ]
+
+    def test_are_outer_products(self):
+        stack = nn.Sequential(nn.Conv2d(1, 1, (3, 2), padding=(1, 0)), nn.Conv2d(1, 1, 3, stride=2))
+        rows = connections(9, 3, stride=2) @ connections(9, 3, padding=1)
+        columns = connections(9, 3, stride=2) @ connections(10, 2)
+        expected = np.outer(rows.sum(0), columns.sum(0))
+        assert path_counts(stack, (1, 9, 10))[0].tolist() == expected.tolist()
+
+    def test_of_every_channel(self):
+        stack = nn.Sequential(nn.Conv1d(2, 5, 3), nn.Conv1d(5, 3, 1), nn.Flatten(), nn.Linear(6, 4))
+        assert path_counts(stack, (2, 4)).tolist() == [[60.0, 120.0, 120.0, 60.0]] * 2
+
+    def test_groups_keep_channels_apart(self):
+        depthwise = nn.Conv1d(3, 6, 3, groups=3)
+        counts = path_counts(depthwise, (3, 3), output=(2, 0))
+        assert counts.tolist() == [[0.0] * 3, [1.0] * 3, [0.0] * 3]
+        assert path_counts(
+            nn.Conv1d(4, 2, 1, groups=2), (4, 1), output=(0, 0)
+        ).flatten().tolist() == [1.0, 1.0, 0.0, 0.0]
+        grouped = nn.Sequential(nn.Conv1d(4, 4, 1, groups=2), nn.Conv1d(4, 1, 1))
+        assert path_counts(grouped, (4, 1)).tolist() == [[2.0]] * 4
+
+    @pytest.mark.parametrize("stride", [1, 2])
+    def test_shortcut_adds_its_paths(self, stride):
+        block = BasicBlock(1, 1 if stride == 1 else 2, stride)
+        width = 1 if stride == 1 else 2
+        rows = connections(8 // stride, 3, padding=1) @ connections(8, 3, stride, padding=1)
+        columns = connections(7 if stride == 1 else 4, 3, padding=1) @ connections(7, 3, stride, 1)
+        shortcut = np.outer(connections(8, 1, stride).sum(0), connections(7, 1, stride).sum(0))
+        expected = width**2 * np.outer(rows.sum(0), columns.sum(0)) + width * shortcut
+        assert path_counts(block, (1, 8, 7))[0].tolist() == expected.tolist()
+
+    def test_identity_shortcuts_mix_depths(self):
+        depth, size = 4, 9
+        stack = nn.Sequential(*[Residual(1, 1, 3, padding=1) for _ in range(depth)])
+        rows = [[0] * (depth - d) + pascal_row(d, 3) + [0] * (depth - d) for d in range(depth + 1)]
+        mixed = [
+            sum(math.comb(depth, d) * row[i] for d, row in enumerate(rows)) for i in range(size)
+        ]
+        counts = path_counts(stack, (1, size), output=(0, depth))[0].tolist()
+        assert counts == mixed == pascal_row(2 * depth)
+        added = [all_ - own for all_, own in zip(counts, pascal_row(depth, 3))]
+        assert added == [0, 4, 18, 40, 51, 40, 18, 4, 0]
+        of_all_outputs = path_counts(stack, (1, 17))[0]
+        assert set(of_all_outputs[depth:-depth].tolist()) == {4.0**depth}
+
+    @pytest.mark.parametrize("kind", [nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d])
+    @pytest.mark.parametrize(
+        ("size", "wanted", "expected"),
+        [(6, 1, [1] * 6), (6, 3, [1] * 6), (5, 3, [1, 2, 1, 2, 1]), (1, 4, [4]), (2, 4, [2, 2])],
+    )
+    def test_of_adaptive_pooling(self, kind, size, wanted, expected):
+        assert path_counts(kind(wanted), (1, size))[0].tolist() == expected
+
+    def test_of_pooling_in_ceil_mode(self):
+        for kind in (nn.MaxPool2d, nn.AvgPool2d):
+            counts = path_counts(kind(2, stride=2, ceil_mode=True), (1, 3, 3))
+            assert torch.equal(counts[0], ones(3, 3))
+            assert path_counts(kind(2), (1, 3, 3)).sum() == 4
+        assert torch.equal(path_counts(nn.AdaptiveAvgPool2d((None, 1)), (1, 3, 4))[0], ones(3, 4))
+
+    def test_what_counts_as_identity(self):
+        plain = nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.Conv2d(3, 2, 3, bias=False))
+        full = nn.Sequential(
+            nn.Conv2d(2, 3, 3),
+            nn.BatchNorm2d(3),
+            nn.ReLU(inplace=True),
+            nn.Dropout(0.5),
+            nn.Conv2d(3, 2, 3),
+            nn.GroupNorm(2, 2),
+            nn.SiLU(),
+            nn.Hardswish(),
+            nn.PReLU(),
+        )
+        state = {name: value.clone() for name, value in full.state_dict().items()}
+        random = torch.get_rng_state()
+        assert torch.equal(path_counts(full, (2, 7, 6)), path_counts(plain, (2, 7, 6)))
+        assert all(torch.equal(value, state[name]) for name, value in full.state_dict().items())
+        assert all(module.training for module in full.modules())
+        assert all(p.grad is None for p in full.parameters())
+        assert torch.equal(torch.get_rng_state(), random)
+
+    def test_of_means_and_gates(self):
+        assert torch.equal(
+            path_counts(Function(lambda m, x: x.mean((2, 3))), (2, 4, 4)), ones(2, 4, 4)
+        )
+        for order in (1, -1):
+            gate = Function(
+                lambda m, x, order=order: torch.mul(
+                    *[(x + x).mean((2, 3), keepdim=True).sigmoid(), x][::order]
+                )
+            )
+            assert torch.equal(path_counts(gate, (2, 4, 4)), ones(2, 4, 4))
+        scale = Function(lambda m, x: m.weight * x / 3 * 2)
+        assert torch.equal(path_counts(scale, (2, 4, 4)), ones(2, 4, 4))
+
+    @pytest.mark.parametrize(
+        ("function", "message"),
+        [
+            (lambda m, x: x * x.flip(2), r"the product of two values of shape \(1, 2, 4, 4\)"),
+            (lambda m, x: x @ m.weight, "got (__)?matmul"),
+            (lambda m, x: x.flatten(2).softmax(2), "is not linear"),
+            (lambda m, x: x.exp(), "is not linear"),
+            (lambda m, x: nn.functional.max_pool2d(x, 2, dilation=2), "without dilation, got 2"),
+            (lambda m, x: torch.stack([x] * 11).repeat(1, 1, 1, 1, 10).sum(), None),
+        ],
+    )
+    def test_what_is_refused(self, function, message):
+        if message is None:
+            assert torch.equal(path_counts(Function(function), (2, 4, 4)), 110 * ones(2, 4, 4))
+            return
+        with pytest.raises(ValueError, match=message):
+            path_counts(Function(function), (2, 4, 4))
+
+    def test_too_many_paths_are_refused(self):
+        deep = nn.Sequential(*[nn.Conv1d(1000, 1000, 1, device="meta") for _ in range(110)])
+        with pytest.raises(ValueError, match="fewer than 1e308 paths"):
+            path_counts(deep, (1000, 1))
+
+    @pytest.mark.parametrize("name", ["resnet18", "resnet50", "vgg11", "efficientnet_b0"])
+    def test_of_known_networks(self, name):
+        size = 40
+        with torch.device("meta"):
+            model = getattr(torchvision.models, name)()
+        if name == "vgg11":
+            model.avgpool, model.classifier = nn.AdaptiveAvgPool2d(1), nn.Identity()
+        counts = path_counts(model, (3, size, size))
+        x = ones(1, 3, size, size).requires_grad_()
+        filled = filled_with_ones(model.to_empty(device="cpu").double().eval())
+        filled(x).sum().backward()
+        torch.testing.assert_close(counts, x.grad[0], rtol=1e-10, atol=0)
+        assert counts.max() > 1.5 * counts.min() > 0
 
 
 class TestSquared:

@@ -44,29 +44,18 @@ def logits_of(network, images):
         return network(images).gather(1, CLASS_INDEX[:, None])[:, 0]
 
 
-def test_logit_gradient_agrees_with_finite_differences(network, images):
-    maps = logit_gradient(network, images, CLASS_INDEX)
-    generator = torch.Generator().manual_seed(3)
-    for _ in range(5):
-        pixel = tuple(int(torch.randint(n, (), generator=generator)) for n in images.shape[1:])
-        step = torch.zeros_like(images)
-        step[:, *pixel] = 1e-6
-        slope = (logits_of(network, images + step) - logits_of(network, images - step)) / 2e-6
-        torch.testing.assert_close(maps[:, *pixel], slope, rtol=1e-6, atol=1e-8)
+class TestDeeplift:
+    def test_is_complete(self, network, images):
+        maps = deeplift(network, images, CLASS_INDEX)
+        difference = logits_of(network, images) - logits_of(network, torch.zeros_like(images))
+        torch.testing.assert_close(maps.sum((1, 2, 3)), difference, rtol=1e-9, atol=1e-9)
 
-
-def test_deeplift_is_complete(network, images):
-    maps = deeplift(network, images, CLASS_INDEX)
-    difference = logits_of(network, images) - logits_of(network, torch.zeros_like(images))
-    torch.testing.assert_close(maps.sum((1, 2, 3)), difference, rtol=1e-9, atol=1e-9)
-
-
-def test_deeplift_of_a_linear_network_is_gradient_times_input():
-    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
-    images = torch.tensor([[[[1.0, -2.0], [3.0, 0.5]]]])
-    class_index = torch.tensor([1])
-    expected = logit_gradient(linear, images, class_index) * images
-    torch.testing.assert_close(deeplift(linear, images, class_index), expected)
+    def test_of_a_linear_network(self):
+        linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        images = torch.tensor([[[[1.0, -2.0], [3.0, 0.5]]]])
+        class_index = torch.tensor([1])
+        expected = logit_gradient(linear, images, class_index) * images
+        torch.testing.assert_close(deeplift(linear, images, class_index), expected)
 
 
 def hooks(network):
@@ -109,80 +98,89 @@ class TestEachMethod:
         assert not hooks(network)
 
 
-def test_the_absolute_gradient_has_no_sign(network, images):
-    found = SALIENCIES["absolute_gradient"](network, images, CLASS_INDEX)
-    gradient = logit_gradient(network, images, CLASS_INDEX)
-    assert (gradient < 0).any()
-    torch.testing.assert_close(found, gradient * gradient.sign())
+class TestGradients:
+    def test_logit_gradient_by_differences(self, network, images):
+        maps = logit_gradient(network, images, CLASS_INDEX)
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(5):
+            pixel = tuple(int(torch.randint(n, (), generator=generator)) for n in images.shape[1:])
+            step = torch.zeros_like(images)
+            step[:, *pixel] = 1e-6
+            slope = (logits_of(network, images + step) - logits_of(network, images - step)) / 2e-6
+            torch.testing.assert_close(maps[:, *pixel], slope, rtol=1e-6, atol=1e-8)
+
+    def test_absolute_gradient_has_no_sign(self, network, images):
+        found = SALIENCIES["absolute_gradient"](network, images, CLASS_INDEX)
+        gradient = logit_gradient(network, images, CLASS_INDEX)
+        assert (gradient < 0).any()
+        torch.testing.assert_close(found, gradient * gradient.sign())
+
+    def test_loss_gradient_by_autograd(self, network, images):
+        inputs = images.clone().requires_grad_()
+        loss = torch.nn.functional.cross_entropy(network(inputs), CLASS_INDEX, reduction="sum")
+        (wanted,) = torch.autograd.grad(loss, inputs)
+        torch.testing.assert_close(loss_gradient(network, images, CLASS_INDEX), wanted)
 
 
-def test_the_gradient_of_the_loss_agrees_with_autograd(network, images):
-    inputs = images.clone().requires_grad_()
-    loss = torch.nn.functional.cross_entropy(network(inputs), CLASS_INDEX, reduction="sum")
-    (wanted,) = torch.autograd.grad(loss, inputs)
-    torch.testing.assert_close(loss_gradient(network, images, CLASS_INDEX), wanted)
+class TestSmoothGrad:
+    def test_of_a_quadratic(self, images):
+        """Noise moves the gradient of a quadratic linearly, so that its mean stays."""
+
+        class Quadratic(torch.nn.Module):
+            def forward(self, x):
+                return x.flatten(1).square().sum(1, keepdim=True)
+
+        wanted = 2 * images
+        spread = (images.flatten(1).amax(1) - images.flatten(1).amin(1)).view(3, 1, 1, 1)
+        for n_samples in (1, 400):
+            maps = smooth_grad(
+                Quadratic().eval(),
+                images,
+                0 * CLASS_INDEX,
+                method=logit_gradient,
+                noise_level=0.2,
+                generator=torch.Generator().manual_seed(0),
+                n_samples=n_samples,
+            )
+            error = ((maps - wanted) / spread).flatten(1).std(1)
+            torch.testing.assert_close(
+                error, torch.full_like(error, 0.4 / n_samples**0.5), rtol=0.15, atol=0
+            )
+
+    def test_needs_no_batch(self, network, images):
+        def maps(x, class_index):
+            return smooth_grad(network, x, class_index, generator=torch.Generator().manual_seed(0))
+
+        together = maps(images, CLASS_INDEX)
+        for b in range(3):
+            alone = maps(images[b : b + 1], CLASS_INDEX[b : b + 1])
+            torch.testing.assert_close(alone, together[b : b + 1], rtol=1e-9, atol=1e-12)
 
 
-def test_smooth_grad_of_a_quadratic_tends_to_its_gradient(images):
-    """Noise moves the gradient of a quadratic linearly, so that its mean stays."""
+class TestIntegratedGradients:
+    @pytest.mark.parametrize("network", ["lenet5"], indirect=True)
+    def test_are_complete(self, network, images):
+        maps = integrated_gradients(network, images, CLASS_INDEX, n_steps=400)
+        difference = logits_of(network, images) - logits_of(network, torch.zeros_like(images))
+        torch.testing.assert_close(maps.sum((1, 2, 3)), difference, rtol=0.02, atol=0.002)
 
-    class Quadratic(torch.nn.Module):
-        def forward(self, x):
-            return x.flatten(1).square().sum(1, keepdim=True)
+    def test_of_a_cubic(self, images):
+        class Cubic(torch.nn.Module):
+            def forward(self, x):
+                return x.flatten(1).pow(3).sum(1, keepdim=True)
 
-    wanted = 2 * images
-    spread = (images.flatten(1).amax(1) - images.flatten(1).amin(1)).view(3, 1, 1, 1)
-    for n_samples in (1, 400):
-        maps = smooth_grad(
-            Quadratic().eval(),
-            images,
-            0 * CLASS_INDEX,
-            method=logit_gradient,
-            noise_level=0.2,
-            generator=torch.Generator().manual_seed(0),
-            n_samples=n_samples,
-        )
-        error = ((maps - wanted) / spread).flatten(1).std(1)
-        torch.testing.assert_close(
-            error, torch.full_like(error, 0.4 / n_samples**0.5), rtol=0.15, atol=0
-        )
+        maps = integrated_gradients(Cubic().eval(), images, 0 * CLASS_INDEX, n_steps=3)
+        torch.testing.assert_close(maps, images**3)
 
-
-def test_smooth_grad_does_not_depend_on_the_batch(network, images):
-    def maps(x, class_index):
-        return smooth_grad(network, x, class_index, generator=torch.Generator().manual_seed(0))
-
-    together = maps(images, CLASS_INDEX)
-    for b in range(3):
-        alone = maps(images[b : b + 1], CLASS_INDEX[b : b + 1])
-        torch.testing.assert_close(alone, together[b : b + 1], rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("network", ["lenet5"], indirect=True)
-def test_integrated_gradients_are_complete(network, images):
-    maps = integrated_gradients(network, images, CLASS_INDEX, n_steps=400)
-    difference = logits_of(network, images) - logits_of(network, torch.zeros_like(images))
-    torch.testing.assert_close(maps.sum((1, 2, 3)), difference, rtol=0.02, atol=0.002)
-
-
-def test_integrated_gradients_of_a_cubic_are_exact(images):
-    class Cubic(torch.nn.Module):
-        def forward(self, x):
-            return x.flatten(1).pow(3).sum(1, keepdim=True)
-
-    maps = integrated_gradients(Cubic().eval(), images, 0 * CLASS_INDEX, n_steps=3)
-    torch.testing.assert_close(maps, images**3)
-
-
-@pytest.mark.parametrize("network", ["lenet5"], indirect=True)
-def test_path_gradients_are_means_of_gradients_along_the_path(network, images):
-    points = torch.linspace(0, 1, 1001)[1:] - 1 / 2000
-    slopes = [logit_gradient(network, a * images, CLASS_INDEX) for a in points[::4]]
-    found = SALIENCIES["path_gradients"](network, images, CLASS_INDEX)
-    wanted = torch.stack(slopes).mean(0)
-    assert (found - wanted).norm() < 0.05 * wanted.norm()
-    whole = SALIENCIES["integrated_gradients"](network, images, CLASS_INDEX)
-    torch.testing.assert_close(found * images, whole)
+    @pytest.mark.parametrize("network", ["lenet5"], indirect=True)
+    def test_path_gradients_are_means(self, network, images):
+        points = torch.linspace(0, 1, 1001)[1:] - 1 / 2000
+        slopes = [logit_gradient(network, a * images, CLASS_INDEX) for a in points[::4]]
+        found = SALIENCIES["path_gradients"](network, images, CLASS_INDEX)
+        wanted = torch.stack(slopes).mean(0)
+        assert (found - wanted).norm() < 0.05 * wanted.norm()
+        whole = SALIENCIES["integrated_gradients"](network, images, CLASS_INDEX)
+        torch.testing.assert_close(found * images, whole)
 
 
 @pytest.mark.parametrize("method", [cafo, caso_converged], ids=["CAFO", "CASO"])

@@ -264,6 +264,8 @@ class TestRefused:
         network, given = Linear(weight()), (images(2), torch.zeros(2).long())
         settings = {"epsilon": 0.1, "generator": generator()}
         two = nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE * SIDE, 2))
+        message = "four classes or more for 'apgd-t', got 2; leave it out"
+        with pytest.raises(ValueError, match=message):
             auto_attack(two, *given, **settings)
         network[1].bias.data[0] = torch.nan
         with pytest.raises(ValueError, match="model: expected finite logits"):
@@ -281,7 +283,7 @@ class TestEnsemble:
         assert_changes_what_the_worst_changes("auto_attack")
 
     def test_small_logits_hide_nothing(self):
-        """Cross-entropy of logits of 1e-9 has gradients that round to the same; their ratio has not."""
+        """Of logits of 1e-9 all gradients of cross-entropy round to the same; their ratio does not."""
         settings = {"parts": ["apgd-t"], "steps": 20}
         assert_changes_what_the_worst_changes("auto_attack", scale=1e-9, **settings)
 

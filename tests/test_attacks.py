@@ -283,7 +283,7 @@ class TestEnsemble:
         assert_changes_what_the_worst_changes("auto_attack")
 
     def test_small_logits_hide_nothing(self):
-        """Of logits of 1e-9 all gradients of cross-entropy round to the same; their ratio does not."""
+        """Of logits of 1e-9 gradients of cross-entropy round to the same, their ratio does not."""
         settings = {"parts": ["apgd-t"], "steps": 20}
         assert_changes_what_the_worst_changes("auto_attack", scale=1e-9, **settings)
 

@@ -4,93 +4,88 @@ import torch
 from reglib.autodiff import input_gradient, linearise, second_derivative
 
 
-def test_gradient_of_a_cubic_is_its_derivative():
-    x = torch.tensor([[1.0, -2.0], [0.5, 3.0]], requires_grad=True)
-    torch.testing.assert_close(input_gradient(x**3, x), 3 * x.detach() ** 2)
+class TestInputGradient:
+    def test_of_a_cubic(self):
+        x = torch.tensor([[1.0, -2.0], [0.5, 3.0]], requires_grad=True)
+        torch.testing.assert_close(input_gradient(x**3, x), 3 * x.detach() ** 2)
 
+    def test_rows_are_of_their_outputs(self):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+        weight = torch.arange(6.0).view(2, 3)
+        together = input_gradient((x @ weight.T).square(), x)
+        for b in range(4):
+            alone = x.detach()[b : b + 1].requires_grad_()
+            torch.testing.assert_close(
+                together[b : b + 1], input_gradient((alone @ weight.T).square(), alone)
+            )
 
-def test_rows_are_gradients_of_their_own_outputs():
-    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    weight = torch.arange(6.0).view(2, 3)
-    together = input_gradient((x @ weight.T).square(), x)
-    for b in range(4):
-        alone = x.detach()[b : b + 1].requires_grad_()
-        torch.testing.assert_close(
-            together[b : b + 1], input_gradient((alone @ weight.T).square(), alone)
-        )
+    def test_graph_only_when_asked(self):
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        gradient = input_gradient(x**3, x, create_graph=True)
+        (second,) = torch.autograd.grad(gradient.sum(), x)
+        torch.testing.assert_close(second, 6 * x.detach())
+        assert not input_gradient(x**3, x).requires_grad
 
+    def test_accumulates_nothing(self):
+        x = torch.ones(2, requires_grad=True)
+        weight = torch.ones(2, requires_grad=True)
+        input_gradient(weight * x, x, create_graph=True)
+        assert x.grad is None
+        assert weight.grad is None
 
-def test_result_can_be_differentiated_only_with_create_graph():
-    x = torch.tensor([1.0, 2.0], requires_grad=True)
-    gradient = input_gradient(x**3, x, create_graph=True)
-    (second,) = torch.autograd.grad(gradient.sum(), x)
-    torch.testing.assert_close(second, 6 * x.detach())
-    assert not input_gradient(x**3, x).requires_grad
+    def test_inputs_without_gradient(self):
+        x = torch.ones(2)
+        with pytest.raises(ValueError, match="inputs: expected a tensor that requires a gradient"):
+            input_gradient(x * torch.ones(2, requires_grad=True), x)
 
+    def test_outputs_without_graph(self):
+        x = torch.ones(2, requires_grad=True)
+        with torch.no_grad():
+            outputs = x * 2
+        with pytest.raises(ValueError, match="without a graph; was the forward pass made under"):
+            input_gradient(outputs, x)
 
-def test_nothing_is_accumulated():
-    x = torch.ones(2, requires_grad=True)
-    weight = torch.ones(2, requires_grad=True)
-    input_gradient(weight * x, x, create_graph=True)
-    assert x.grad is None
-    assert weight.grad is None
-
-
-def test_inputs_without_gradient_are_refused():
-    x = torch.ones(2)
-    with pytest.raises(ValueError, match="inputs: expected a tensor that requires a gradient"):
-        input_gradient(x * torch.ones(2, requires_grad=True), x)
-
-
-def test_outputs_without_graph_are_refused():
-    x = torch.ones(2, requires_grad=True)
-    with torch.no_grad():
-        outputs = x * 2
-    with pytest.raises(ValueError, match="without a graph; was the forward pass made under"):
-        input_gradient(outputs, x)
-
-
-def test_outputs_that_do_not_depend_on_inputs_are_refused():
-    x = torch.ones(2, requires_grad=True)
-    other = torch.ones(2, requires_grad=True)
-    with pytest.raises(ValueError, match="outputs: expected values that depend on inputs"):
-        input_gradient(other * 2, x)
+    def test_independent_outputs(self):
+        x = torch.ones(2, requires_grad=True)
+        other = torch.ones(2, requires_grad=True)
+        with pytest.raises(ValueError, match="outputs: expected values that depend on inputs"):
+            input_gradient(other * 2, x)
 
 
 def cubic(x):
     return (x**3).flatten(1) @ torch.arange(1.0, 7.0).view(3, 2)
 
 
-def test_products_by_the_jacobian_are_those_of_the_formed_one():
-    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-    at = linearise(cubic, x)
-    torch.testing.assert_close(at.outputs, cubic(x))
-    jacobian = 3 * x[:, :, None] ** 2 * torch.arange(1.0, 7.0).view(3, 2)  # (B, inputs, outputs)
-    v, u = torch.ones(4, 3), torch.tensor([[1.0, -2.0]]).expand(4, 2)
-    for _ in range(2):
-        torch.testing.assert_close(at.push(v), jacobian.sum(1))
-        torch.testing.assert_close(at.pull(u), jacobian @ torch.tensor([1.0, -2.0]))
-    assert not any(t.requires_grad for t in (at.outputs, at.push(v), at.pull(u)))
-    assert not x.requires_grad
+class TestProducts:
+    def test_by_the_jacobian(self):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+        at = linearise(cubic, x)
+        torch.testing.assert_close(at.outputs, cubic(x))
+        jacobian = (
+            3 * x[:, :, None] ** 2 * torch.arange(1.0, 7.0).view(3, 2)
+        )  # (B, inputs, outputs)
+        v, u = torch.ones(4, 3), torch.tensor([[1.0, -2.0]]).expand(4, 2)
+        for _ in range(2):
+            torch.testing.assert_close(at.push(v), jacobian.sum(1))
+            torch.testing.assert_close(at.pull(u), jacobian @ torch.tensor([1.0, -2.0]))
+        assert not any(t.requires_grad for t in (at.outputs, at.push(v), at.pull(u)))
+        assert not x.requires_grad
 
+    def test_vector_of_another_layout(self):
+        x = torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+        at = linearise(lambda x: x.square().flatten(1), x)
+        v = torch.rand(2, 3, 4, 4)
+        torch.testing.assert_close(at.push(v), (2 * x * v).flatten(1))
 
-def test_a_vector_may_be_laid_out_otherwise_than_the_inputs():
-    x = torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    at = linearise(lambda x: x.square().flatten(1), x)
-    v = torch.rand(2, 3, 4, 4)
-    torch.testing.assert_close(at.push(v), (2 * x * v).flatten(1))
+    def test_second_derivative_of_a_cubic(self):
+        x = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
+        product = second_derivative(lambda x: (x**3).sum(1), x)
+        v = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        for _ in range(2):
+            torch.testing.assert_close(product(v), 6 * x * v)
+        assert not second_derivative(lambda x: 2 * x.sum(1), x)(v).any()
 
-
-def test_the_second_derivative_of_a_cubic_is_diagonal_and_that_of_a_line_zero():
-    x = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
-    product = second_derivative(lambda x: (x**3).sum(1), x)
-    v = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    for _ in range(2):
-        torch.testing.assert_close(product(v), 6 * x * v)
-    assert not second_derivative(lambda x: 2 * x.sum(1), x)(v).any()
-
-
-def test_derivatives_are_taken_under_no_grad_too():
-    with torch.no_grad():
-        at = linearise(lambda x: x.square(), torch.ones(1, 2))
-        torch.testing.assert_close(at.push(torch.ones(1, 2)), torch.full((1, 2), 2.0))
+    def test_under_no_grad(self):
+        with torch.no_grad():
+            at = linearise(lambda x: x.square(), torch.ones(1, 2))
+            torch.testing.assert_close(at.push(torch.ones(1, 2)), torch.full((1, 2), 2.0))

@@ -38,111 +38,107 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("dtype", "layout", "images"),
-    [
-        (torch.float32, torch.contiguous_format, 1),
-        (torch.float64, torch.channels_last, 1),
-        (torch.float64, torch.contiguous_format, 100),
-        (torch.float32, torch.channels_last, 100),
-    ],
-)
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-def test_values_and_gradients_are_those_of_pytorch(cut, dtype, layout, images, monkeypatch):
-    maps = cut(random(5, 7, 9, 8, dtype=dtype)).contiguous(memory_format=layout)
-    before = maps.clone()
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", images * maps[0].nbytes)
-    monkeypatch.setattr(blocks, "PARTITION_BYTES", 4 * maps[0, 0].nbytes)  # of 35 rows
-    for k in (1, 5, 71, 72):
-        for pool, parts in ((top_gap_and_l1, 2), (lambda m, k: [top_gap(m, k=k)], 1)):
-            expected = by_torch(maps, k)[:parts]
-            torch.testing.assert_close(tuple(pool(maps, k=k)), expected)
-            found = gradient(lambda m, k=k, pool=pool: pool(m, k=k), maps)
-            wanted = gradient(lambda m, k=k, parts=parts: by_torch(m, k)[:parts], maps)
-            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
-            assert parts == 2 or torch.equal(found != 0, wanted != 0)
-            assert (parts, k) == (1, 72) or found.is_contiguous(memory_format=layout)
-    assert torch.equal(maps, before)
+class TestPooling:
+    @pytest.mark.parametrize(
+        ("dtype", "layout", "images"),
+        [
+            (torch.float32, torch.contiguous_format, 1),
+            (torch.float64, torch.channels_last, 1),
+            (torch.float64, torch.contiguous_format, 100),
+            (torch.float32, torch.channels_last, 100),
+        ],
+    )
+    @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+    def test_values_and_gradients(self, cut, dtype, layout, images, monkeypatch):
+        maps = cut(random(5, 7, 9, 8, dtype=dtype)).contiguous(memory_format=layout)
+        before = maps.clone()
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", images * maps[0].nbytes)
+        monkeypatch.setattr(blocks, "PARTITION_BYTES", 4 * maps[0, 0].nbytes)  # of 35 rows
+        for k in (1, 5, 71, 72):
+            for pool, parts in ((top_gap_and_l1, 2), (lambda m, k: [top_gap(m, k=k)], 1)):
+                expected = by_torch(maps, k)[:parts]
+                torch.testing.assert_close(tuple(pool(maps, k=k)), expected)
+                found = gradient(lambda m, k=k, pool=pool: pool(m, k=k), maps)
+                wanted = gradient(lambda m, k=k, parts=parts: by_torch(m, k)[:parts], maps)
+                torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+                assert parts == 2 or torch.equal(found != 0, wanted != 0)
+                assert (parts, k) == (1, 72) or found.is_contiguous(memory_format=layout)
+        assert torch.equal(maps, before)
 
+    def test_one_without_gradient(self):
+        maps = random(2, 3, 4, 5)
+        for part in (slice(1), slice(1, 2)):
+            found = gradient(lambda m, part=part: top_gap_and_l1(m, k=4)[part], maps)
+            wanted = gradient(lambda m, part=part: by_torch(m, 4)[part], maps)
+            torch.testing.assert_close(found, wanted)
 
-def test_one_of_the_two_may_have_no_gradient():
-    maps = random(2, 3, 4, 5)
-    for part in (slice(1), slice(1, 2)):
-        found = gradient(lambda m, part=part: top_gap_and_l1(m, k=4)[part], maps)
-        wanted = gradient(lambda m, part=part: by_torch(m, 4)[part], maps)
+    @pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["some rows equal"]])
+    def test_gradients_of_gradients(self, cut):
+        maps, direction = cut(random(2, 3, 4, 4)), random(2, 3, 4, 4, seed=5)
+
+        def higher(pool):
+            x = maps.clone().requires_grad_()
+            logits, l1 = pool(x)
+            value = logits.exp().sum() + (logits.square() * l1[:, None]).sum() + l1.pow(3).sum()
+            results = []
+            for _ in range(3):
+                (value,) = torch.autograd.grad(value, x, create_graph=True)
+                results.append(value)
+                value = (value * direction).sum()
+            return results
+
+        found, wanted = higher(lambda x: top_gap_and_l1(x, k=5)), higher(lambda x: by_torch(x, 5))
         torch.testing.assert_close(found, wanted)
+        assert all(w.any() for w in wanted)
 
+    def test_constant_gradient(self):
+        maps = random(2, 3, 4, 4).requires_grad_()
+        l1 = top_gap_and_l1(maps, k=5).l1.sum()
+        (first,) = torch.autograd.grad(l1, maps, create_graph=True)
+        assert not torch.autograd.grad(first.sum(), maps)[0].any()
 
-@pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["some rows equal"]])
-def test_gradients_of_gradients_are_those_of_pytorch(cut):
-    maps, direction = cut(random(2, 3, 4, 4)), random(2, 3, 4, 4, seed=5)
+    def test_batched_gradients(self):
+        maps = random(2, 3, 4, 4).requires_grad_()
+        logits = top_gap_and_l1(maps, k=5).logits
+        directions = torch.eye(6, dtype=maps.dtype).view(6, 2, 3)
+        options = {"retain_graph": True}
+        (together,) = torch.autograd.grad(
+            logits, maps, directions, is_grads_batched=True, **options
+        )
+        alone = [torch.autograd.grad(logits, maps, d, **options)[0] for d in directions]
+        torch.testing.assert_close(together, torch.stack(alone))
 
-    def higher(pool):
-        x = maps.clone().requires_grad_()
-        logits, l1 = pool(x)
-        value = logits.exp().sum() + (logits.square() * l1[:, None]).sum() + l1.pow(3).sum()
-        results = []
-        for _ in range(3):
-            (value,) = torch.autograd.grad(value, x, create_graph=True)
-            results.append(value)
-            value = (value * direction).sum()
-        return results
+    def test_gradient_that_is_not_finite(self):
+        maps = random(1, 2, 4, 4)
+        weights = torch.tensor([[torch.inf, 1.0]], dtype=maps.dtype)
 
-    found, wanted = higher(lambda x: top_gap_and_l1(x, k=5)), higher(lambda x: by_torch(x, 5))
-    torch.testing.assert_close(found, wanted)
-    assert all(w.any() for w in wanted)
+        def by(pool):
+            x = maps.clone().requires_grad_()
+            return torch.autograd.grad((pool(x) * weights).sum(), x)[0]
 
+        torch.testing.assert_close(by(lambda x: top_gap(x, k=3)), by(lambda x: by_torch(x, 3)[0]))
 
-def test_a_gradient_that_is_constant_has_a_derivative_of_zero():
-    maps = random(2, 3, 4, 4).requires_grad_()
-    l1 = top_gap_and_l1(maps, k=5).l1.sum()
-    (first,) = torch.autograd.grad(l1, maps, create_graph=True)
-    assert not torch.autograd.grad(first.sum(), maps)[0].any()
+    def test_maps_with_nan(self):
+        maps = random(2, 2, 4, 4)
+        maps[0, 1, 2, 2] = torch.nan
+        assert top_gap(maps, k=3).isnan().tolist() == [[False, True], [False, False]]
+        found = gradient(lambda m: [top_gap(m, k=3)], maps)
+        torch.testing.assert_close(found, gradient(lambda m: by_torch(m, 3)[:1], maps))
 
+    def test_training_step_pools_once(self, monkeypatch):
+        options = {"k": 0.2, "width": 6, "backbone_options": {"width": 4, "blocks": (1, 1)}}
+        model = build_network("top_gap", (1, 12, 12), 3, options=options, seed=0)
+        inputs, labels = random(2, 1, 12, 12, dtype=torch.float32), torch.tensor([0, 2])
 
-def test_gradients_come_in_batches():
-    maps = random(2, 3, 4, 4).requires_grad_()
-    logits = top_gap_and_l1(maps, k=5).logits
-    directions = torch.eye(6, dtype=maps.dtype).view(6, 2, 3)
-    options = {"retain_graph": True}
-    (together,) = torch.autograd.grad(logits, maps, directions, is_grads_batched=True, **options)
-    alone = [torch.autograd.grad(logits, maps, d, **options)[0] for d in directions]
-    torch.testing.assert_close(together, torch.stack(alone))
+        def step():
+            taken = forward(model, inputs, labels, torch.Generator().manual_seed(0))
+            loss = taken.logits.square().sum() + PENALTIES["class_map_l1"](taken).mean()
+            return taken, torch.autograd.grad(loss, list(model.parameters()))
 
-
-def test_a_gradient_that_is_not_finite_stays_with_the_largest_values():
-    maps = random(1, 2, 4, 4)
-    weights = torch.tensor([[torch.inf, 1.0]], dtype=maps.dtype)
-
-    def by(pool):
-        x = maps.clone().requires_grad_()
-        return torch.autograd.grad((pool(x) * weights).sum(), x)[0]
-
-    torch.testing.assert_close(by(lambda x: top_gap(x, k=3)), by(lambda x: by_torch(x, 3)[0]))
-
-
-def test_maps_with_nan_have_the_means_and_gradients_of_topk():
-    maps = random(2, 2, 4, 4)
-    maps[0, 1, 2, 2] = torch.nan
-    assert top_gap(maps, k=3).isnan().tolist() == [[False, True], [False, False]]
-    found = gradient(lambda m: [top_gap(m, k=3)], maps)
-    torch.testing.assert_close(found, gradient(lambda m: by_torch(m, 3)[:1], maps))
-
-
-def test_a_training_step_takes_both_from_one_function(monkeypatch):
-    options = {"k": 0.2, "width": 6, "backbone_options": {"width": 4, "blocks": (1, 1)}}
-    model = build_network("top_gap", (1, 12, 12), 3, options=options, seed=0)
-    inputs, labels = random(2, 1, 12, 12, dtype=torch.float32), torch.tensor([0, 2])
-
-    def step():
-        taken = forward(model, inputs, labels, torch.Generator().manual_seed(0))
-        loss = taken.logits.square().sum() + PENALTIES["class_map_l1"](taken).mean()
-        return taken, torch.autograd.grad(loss, list(model.parameters()))
-
-    taken, found = step()
-    assert taken.class_map_l1 is not None
-    monkeypatch.setattr(blocks, "numpy", lambda: None)
-    assert not pooling.can_block(inputs)
-    taken, wanted = step()
-    assert taken.class_map_l1 is None
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+        taken, found = step()
+        assert taken.class_map_l1 is not None
+        monkeypatch.setattr(blocks, "numpy", lambda: None)
+        assert not pooling.can_block(inputs)
+        taken, wanted = step()
+        assert taken.class_map_l1 is None
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)

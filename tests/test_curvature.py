@@ -31,73 +31,26 @@ def drawn():
     return draws(1)[0]
 
 
-def test_input_hessian_of_a_linear_softmax_network():
-    r"""It is W^T (diag p - p p^T) W."""
-    weight, x, logits = linear()
-    p = logits.detach().softmax(1)
-    hessian = weight.T @ (torch.diag_embed(p) - p[:, :, None] * p[:, None]) @ weight
-    values = input_hessian_penalty(logits, LABELS, x, generator=generator())
-    product = (hessian @ drawn().sign()[:, :, None])[:, :, 0]
-    torch.testing.assert_close(values, product.square().sum(1), rtol=1e-10, atol=0)
-    many = input_hessian_penalty(logits, LABELS, x, generator=generator(), n_samples=3)
-    products = [(hessian @ signs.sign()[:, :, None])[:, :, 0] for signs in draws(3)]
-    expected = torch.stack(products).square().sum(2).mean(0)
-    torch.testing.assert_close(many, expected, rtol=1e-10, atol=0)
+class TestCure:
+    def test_of_a_linear_softmax_network(self):
+        r"""It is |W^T (p(x + h z) - p(x))|^2, with z along the signs of W^T (p - e)."""
+        model, weight, x, logits = linear_network()
+        p = logits.detach().softmax(1)
+        z = ((p - F.one_hot(LABELS, 4)) @ weight).sign() / 6**0.5
+        moved = model(x.detach() + 0.7 * z).softmax(1)
+        values = cure_penalty(model, logits, LABELS, x, radius=0.7)
+        expected = ((moved - p) @ weight).square().sum(1)
+        torch.testing.assert_close(values, expected.detach(), rtol=1e-10, atol=0)
+        default = cure_penalty(model, logits, LABELS, x)
+        assert torch.equal(default, cure_penalty(model, logits, LABELS, x, radius=1.5))
 
-
-def test_input_hessian_of_a_logit():
-    """Of sum_j v_j tanh(w_j x) it is the sum of v_j tanh''(w_j x) w_j w_j^T."""
-    weight, x, _ = linear()
-    hidden = x @ weight.T
-    out = torch.tensor([[1.0, 0.5], [-2.0, 1.0], [0.5, 0.0], [1.0, 3.0]], dtype=torch.float64)
-    labels = torch.tensor([0, 1, 1])
-    values = input_hessian_penalty(
-        hidden.tanh() @ out, labels, x, generator=generator(), of="logit"
-    )
-    t = hidden.detach().tanh()
-    bend = out.T[labels] * (-2 * t * (1 - t.square()))
-    product = torch.einsum("bj,jn,jm,bm->bn", bend, weight, weight, drawn().sign())
-    torch.testing.assert_close(values, product.square().sum(1))
-
-
-def test_the_logits_of_a_linear_network_have_no_hessian():
-    _, _, x, logits = linear_network()
-    values = input_hessian_penalty(logits, LABELS, x, generator=generator(), of="logit")
-    assert values.tolist() == [0.0] * 3
-
-
-def test_cure_on_a_linear_softmax_network():
-    r"""It is |W^T (p(x + h z) - p(x))|^2, with z the unit vector along the signs of W^T (p - e)."""
-    model, weight, x, logits = linear_network()
-    p = logits.detach().softmax(1)
-    z = ((p - F.one_hot(LABELS, 4)) @ weight).sign() / 6**0.5
-    moved = model(x.detach() + 0.7 * z).softmax(1)
-    values = cure_penalty(model, logits, LABELS, x, radius=0.7)
-    expected = ((moved - p) @ weight).square().sum(1)
-    torch.testing.assert_close(values, expected.detach(), rtol=1e-10, atol=0)
-    default = cure_penalty(model, logits, LABELS, x)
-    assert torch.equal(default, cure_penalty(model, logits, LABELS, x, radius=1.5))
-
-
-def test_cure_has_a_radius_for_each_of_the_first_epochs():
-    model, _, x, logits = linear_network()
-    arguments = model, logits, LABELS, x
-    for epoch, radius in enumerate((0.2, 0.7, 0.9, 0.9)):
-        found = cure_penalty(*arguments, epoch=epoch, radius=[0.2, 0.7, 0.9])
-        assert torch.equal(found, cure_penalty(*arguments, radius=radius))
-    assert not torch.equal(found, cure_penalty(*arguments, radius=0.2))
-
-
-def test_score_matching_on_a_linear_network():
-    """The trace is zero; its estimate from differences is 2 w v / sigma."""
-    model, weight, x, logits = linear_network()
-    half = weight[LABELS].square().sum(1) / 2
-    values = score_matching_penalty(model, logits, LABELS, x, generator=generator())
-    torch.testing.assert_close(values, half, rtol=1e-12, atol=0)
-    trace = 2 / 0.1 * (weight[LABELS] * drawn()).sum(1)
-    settings = {"trace": "taylor", "noise_std": 0.1, "stability": 0.3, "generator": generator()}
-    taylor = score_matching_penalty(model, logits, LABELS, x, **settings)
-    torch.testing.assert_close(taylor, half + trace + 0.3 * trace.square(), rtol=1e-9, atol=0)
+    def test_radius_of_each_epoch(self):
+        model, _, x, logits = linear_network()
+        arguments = model, logits, LABELS, x
+        for epoch, radius in enumerate((0.2, 0.7, 0.9, 0.9)):
+            found = cure_penalty(*arguments, epoch=epoch, radius=[0.2, 0.7, 0.9])
+            assert torch.equal(found, cure_penalty(*arguments, radius=radius))
+        assert not torch.equal(found, cure_penalty(*arguments, radius=0.2))
 
 
 class Quadratic(nn.Module):
@@ -111,37 +64,79 @@ class Quadratic(nn.Module):
         return torch.einsum("bi,cij,bj->bc", x, self.matrices, x)
 
 
-@pytest.mark.parametrize("trace", ["hutchinson", "taylor"])
-def test_score_matching_of_a_quadratic_logit(trace):
-    """The Hessian is 2 A: random signs give its trace without error, differences of f give it as
-    2 (f(x + v) - f(x)), the mean of 2 (g v + v A v) over v.
-    """
-    diagonals = draw(4, 6).abs() + 1
-    model, x = Quadratic(torch.diag_embed(diagonals)), 0.1 * draw(3, 6, seed=13)
-    settings = {"generator": generator(), "trace": trace, "n_samples": 3, "noise_std": 1.0}
-    values = score_matching_penalty(model, model(x.requires_grad_()), LABELS, x, **settings)
-    own, gradient = diagonals[LABELS], 2 * diagonals[LABELS] * x.detach()
-    expected = 2 * own.sum(1)
-    if trace == "taylor":
-        found = [2 * ((gradient + own * v) * v).sum(1) for v in draws(3)]
-        expected = torch.stack(found).mean(0)
-    expected = expected + gradient.square().sum(1) / 2
-    tolerance = 1e-12 if trace == "hutchinson" else 1e-10
-    torch.testing.assert_close(values.detach(), expected, rtol=tolerance, atol=0)
+class TestScoreMatching:
+    def test_of_a_linear_network(self):
+        """The trace is zero; its estimate from differences is 2 w v / sigma."""
+        model, weight, x, logits = linear_network()
+        half = weight[LABELS].square().sum(1) / 2
+        values = score_matching_penalty(model, logits, LABELS, x, generator=generator())
+        torch.testing.assert_close(values, half, rtol=1e-12, atol=0)
+        trace = 2 / 0.1 * (weight[LABELS] * drawn()).sum(1)
+        settings = {"trace": "taylor", "noise_std": 0.1, "stability": 0.3, "generator": generator()}
+        taylor = score_matching_penalty(model, logits, LABELS, x, **settings)
+        torch.testing.assert_close(taylor, half + trace + 0.3 * trace.square(), rtol=1e-9, atol=0)
+
+    @pytest.mark.parametrize("trace", ["hutchinson", "taylor"])
+    def test_of_a_quadratic_logit(self, trace):
+        """Random signs give the trace of 2 A; differences of f the mean of 2 (g v + v A v)."""
+        diagonals = draw(4, 6).abs() + 1
+        model, x = Quadratic(torch.diag_embed(diagonals)), 0.1 * draw(3, 6, seed=13)
+        settings = {"generator": generator(), "trace": trace, "n_samples": 3, "noise_std": 1.0}
+        values = score_matching_penalty(model, model(x.requires_grad_()), LABELS, x, **settings)
+        own, gradient = diagonals[LABELS], 2 * diagonals[LABELS] * x.detach()
+        expected = 2 * own.sum(1)
+        if trace == "taylor":
+            found = [2 * ((gradient + own * v) * v).sum(1) for v in draws(3)]
+            expected = torch.stack(found).mean(0)
+        expected = expected + gradient.square().sum(1) / 2
+        tolerance = 1e-12 if trace == "hutchinson" else 1e-10
+        torch.testing.assert_close(values.detach(), expected, rtol=tolerance, atol=0)
+
+    def test_of_a_relu_network(self):
+        model = network_of(SETTINGS["without batch normalisation"])
+        x = images().requires_grad_()
+        logits = model(x)
+        values = score_matching_penalty(model, logits, LABELS, x, generator=generator())
+        (gradient,) = torch.autograd.grad(logits.gather(1, LABELS[:, None]).sum(), x)
+        torch.testing.assert_close(values.detach(), gradient.square().sum((1, 2, 3)) / 2)
 
 
-def test_score_matching_on_a_relu_network_is_half_the_squared_gradient():
-    model = network_of(SETTINGS["without batch normalisation"])
-    x = images().requires_grad_()
-    logits = model(x)
-    values = score_matching_penalty(model, logits, LABELS, x, generator=generator())
-    (gradient,) = torch.autograd.grad(logits.gather(1, LABELS[:, None]).sum(), x)
-    torch.testing.assert_close(values.detach(), gradient.square().sum((1, 2, 3)) / 2)
+class TestInputHessian:
+    def test_of_a_linear_softmax_network(self):
+        r"""It is W^T (diag p - p p^T) W."""
+        weight, x, logits = linear()
+        p = logits.detach().softmax(1)
+        hessian = weight.T @ (torch.diag_embed(p) - p[:, :, None] * p[:, None]) @ weight
+        values = input_hessian_penalty(logits, LABELS, x, generator=generator())
+        product = (hessian @ drawn().sign()[:, :, None])[:, :, 0]
+        torch.testing.assert_close(values, product.square().sum(1), rtol=1e-10, atol=0)
+        many = input_hessian_penalty(logits, LABELS, x, generator=generator(), n_samples=3)
+        products = [(hessian @ signs.sign()[:, :, None])[:, :, 0] for signs in draws(3)]
+        expected = torch.stack(products).square().sum(2).mean(0)
+        torch.testing.assert_close(many, expected, rtol=1e-10, atol=0)
 
+    def test_of_a_logit(self):
+        """Of sum_j v_j tanh(w_j x) it is the sum of v_j tanh''(w_j x) w_j w_j^T."""
+        weight, x, _ = linear()
+        hidden = x @ weight.T
+        out = torch.tensor([[1.0, 0.5], [-2.0, 1.0], [0.5, 0.0], [1.0, 3.0]], dtype=torch.float64)
+        labels = torch.tensor([0, 1, 1])
+        values = input_hessian_penalty(
+            hidden.tanh() @ out, labels, x, generator=generator(), of="logit"
+        )
+        t = hidden.detach().tanh()
+        bend = out.T[labels] * (-2 * t * (1 - t.square()))
+        product = torch.einsum("bj,jn,jm,bm->bn", bend, weight, weight, drawn().sign())
+        torch.testing.assert_close(values, product.square().sum(1))
 
-def test_hessian_product_of_a_constant_gradient_is_zero():
-    x = draw(2, 3).requires_grad_()
-    assert torch.equal(hessian_product(torch.ones(2, 3), x, x.detach()), torch.zeros_like(x))
+    def test_linear_logits_have_none(self):
+        _, _, x, logits = linear_network()
+        values = input_hessian_penalty(logits, LABELS, x, generator=generator(), of="logit")
+        assert values.tolist() == [0.0] * 3
+
+    def test_product_of_a_constant_gradient(self):
+        x = draw(2, 3).requires_grad_()
+        assert torch.equal(hessian_product(torch.ones(2, 3), x, x.detach()), torch.zeros_like(x))
 
 
 @pytest.mark.parametrize(

@@ -24,24 +24,6 @@ from tests.double_backward import (
 both = pytest.mark.parametrize("make", [fast_double_backward, evaluation_mode])
 
 
-def test_a_view_has_the_state_of_its_network():
-    model = small()
-    fast = fast_double_backward(model)
-    assert isinstance(fast, type(model))
-    assert list(fast.state_dict()) == list(model.state_dict())
-    assert all(a is b for a, b in zip(fast.parameters(), model.parameters()))
-    fast.eval()
-    assert not model.training
-    assert not model[0].training
-    model.double()
-    assert next(fast.parameters()).dtype == torch.float64
-    fast[-1] = nn.Linear(4, 2)
-    assert model[-1].out_features == 2
-    assert fast[0].weight is fast.get_submodule("0").weight
-    assert len(fast) == len(model)
-    assert fast_double_backward(fast) is fast
-
-
 class Named(nn.Sequential):
     """A network with a method and attributes that a view might hide."""
 
@@ -53,88 +35,85 @@ class Named(nn.Sequential):
         return factor * 2
 
 
-@both
-def test_a_view_hides_no_name_of_the_network(make):
-    view = make(Named(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
-    for again in (view, copy.deepcopy(view), evaluation_mode(view)):
-        assert {again.original, again.viewed, again.folded} == {"its own"}
-        assert again.make(2) == 4
+class TestView:
+    def test_has_the_state_of_its_network(self):
+        model = small()
+        fast = fast_double_backward(model)
+        assert isinstance(fast, type(model))
+        assert list(fast.state_dict()) == list(model.state_dict())
+        assert all(a is b for a, b in zip(fast.parameters(), model.parameters()))
+        fast.eval()
+        assert not model.training
+        assert not model[0].training
+        model.double()
+        assert next(fast.parameters()).dtype == torch.float64
+        fast[-1] = nn.Linear(4, 2)
+        assert model[-1].out_features == 2
+        assert fast[0].weight is fast.get_submodule("0").weight
+        assert len(fast) == len(model)
+        assert fast_double_backward(fast) is fast
 
+    @both
+    def test_hides_no_name(self, make):
+        view = make(Named(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
+        for again in (view, copy.deepcopy(view), evaluation_mode(view)):
+            assert {again.original, again.viewed, again.folded} == {"its own"}
+            assert again.make(2) == 4
 
-@both
-def test_the_network_itself_is_as_it_was(make):
-    model, x = small(), torch.rand(2, 2, 12, 12)
-    before = set(vars(model))
-    make(model)
-    assert type(model).__name__ == "ConvNet"
-    assert set(vars(model)) == before
-    assert model[0](x).grad_fn.name() == "ConvolutionBackward0"
-    assert model(x).requires_grad
+    @both
+    def test_leaves_the_network_alone(self, make):
+        model, x = small(), torch.rand(2, 2, 12, 12)
+        before = set(vars(model))
+        make(model)
+        assert type(model).__name__ == "ConvNet"
+        assert set(vars(model)) == before
+        assert model[0](x).grad_fn.name() == "ConvolutionBackward0"
+        assert model(x).requires_grad
 
+    def test_hooks_of_every_kind(self):
+        model, seen = small(), []
+        model.register_forward_pre_hook(lambda *_: seen.append("network, before"))
+        model[0].register_forward_hook(lambda *_: seen.append("convolution"))
+        model[1].register_full_backward_hook(lambda *_: seen.append("norm, gradient"))
+        fast = fast_double_backward(model)
+        model[2].register_forward_hook(lambda *_: seen.append("registered later"))
+        fast(torch.rand(2, 2, 12, 12, requires_grad=True)).sum().backward()
+        assert seen == ["network, before", "convolution", "registered later", "norm, gradient"]
 
-def test_hooks_of_every_kind_fire():
-    model, seen = small(), []
-    model.register_forward_pre_hook(lambda *_: seen.append("network, before"))
-    model[0].register_forward_hook(lambda *_: seen.append("convolution"))
-    model[1].register_full_backward_hook(lambda *_: seen.append("norm, gradient"))
-    fast = fast_double_backward(model)
-    model[2].register_forward_hook(lambda *_: seen.append("registered later"))
-    fast(torch.rand(2, 2, 12, 12, requires_grad=True)).sum().backward()
-    assert seen == ["network, before", "convolution", "registered later", "norm, gradient"]
+    @both
+    def test_copies_and_pickles(self, make):
+        view, x, file = make(small()), torch.rand(2, 2, 12, 12), io.BytesIO()
+        torch.save(view, file)
+        file.seek(0)
+        loaded = torch.load(file, weights_only=False)
+        for again in (copy.deepcopy(view), pickle.loads(pickle.dumps(view)), loaded):
+            assert type(again).__name__ == type(view).__name__
+            torch.testing.assert_close(again(x), view(x))
+            assert not any(a is b for a, b in zip(again.parameters(), view.parameters()))
+            with torch.no_grad():
+                next(again.parameters()).zero_()
+            assert next(view.parameters()).any()
 
+    def test_calls_are_listed(self):
+        model = nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.SiLU(), nn.Flatten(), nn.Linear(18, 2)
+        )
+        calls = calls_of(model, torch.rand(2, 1, 5, 5))
+        assert dict(calls.fast) == {"torch.nn.functional.conv2d": 1}
+        assert set(calls.stock) == {
+            "torch.nn.functional.group_norm",
+            "torch.nn.functional.silu",
+            "torch.Tensor.flatten",
+            "torch.nn.functional.linear",
+        }
 
-@both
-def test_copies_and_pickles_are_views_with_a_state_of_their_own(make):
-    view, x, file = make(small()), torch.rand(2, 2, 12, 12), io.BytesIO()
-    torch.save(view, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=False)
-    for again in (copy.deepcopy(view), pickle.loads(pickle.dumps(view)), loaded):
-        assert type(again).__name__ == type(view).__name__
-        torch.testing.assert_close(again(x), view(x))
-        assert not any(a is b for a, b in zip(again.parameters(), view.parameters()))
+    def test_nothing_recorded_without_gradients(self):
+        fast, x = fast_double_backward(small()), torch.rand(2, 2, 12, 12)
         with torch.no_grad():
-            next(again.parameters()).zero_()
-        assert next(view.parameters()).any()
-
-
-def test_what_is_fast_is_listed_and_what_is_not():
-    model = nn.Sequential(
-        nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.SiLU(), nn.Flatten(), nn.Linear(18, 2)
-    )
-    calls = calls_of(model, torch.rand(2, 1, 5, 5))
-    assert dict(calls.fast) == {"torch.nn.functional.conv2d": 1}
-    assert set(calls.stock) == {
-        "torch.nn.functional.group_norm",
-        "torch.nn.functional.silu",
-        "torch.Tensor.flatten",
-        "torch.nn.functional.linear",
-    }
-
-
-def test_without_gradients_nothing_is_recorded():
-    fast, x = fast_double_backward(small()), torch.rand(2, 2, 12, 12)
-    with torch.no_grad():
-        assert fast(x).grad_fn is None
-    with torch.inference_mode():
-        assert fast(x).is_inference()
-    assert fast(x).requires_grad
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-def test_function_transforms_and_forward_mode_get_stock_functions():
-    model = small().double().eval()
-    fast, x, direction = fast_double_backward(model), randn(2, 2, 12, 12), randn(2, 2, 12, 12)
-    wanted = torch.func.jvp(model, (x,), (direction,))
-    torch.testing.assert_close(torch.func.jvp(fast, (x,), (direction,)), wanted)
-    rows = [
-        torch.func.vmap(torch.func.grad(lambda v, f=f: f(v[None]).sum()))(x) for f in (fast, model)
-    ]
-    torch.testing.assert_close(*rows)
-    with torch.autograd.forward_ad.dual_level():
-        dual = fast(torch.autograd.forward_ad.make_dual(x, direction))
-        tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
-    torch.testing.assert_close(tangent, wanted[1])
+            assert fast(x).grad_fn is None
+        with torch.inference_mode():
+            assert fast(x).is_inference()
+        assert fast(x).requires_grad
 
 
 def checkpointed():
@@ -160,29 +139,33 @@ class TestCheckpointing:
         torch.testing.assert_close(evaluation_mode(model.eval())(x), wanted)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((1, 1, 4, 4), torch.complex128), ((1, 4, 4), None)], ids=str
-)
-def test_complex_convolutions_and_single_images_stay_stock(shape, dtype):
-    conv, x = nn.Conv2d(1, 2, 3, dtype=dtype), torch.rand(shape, dtype=dtype, requires_grad=True)
-    assert calls_of(conv, x).fast == {}
-    torch.testing.assert_close(fast_double_backward(conv)(x), conv(x))
+class TestStockFunctions:
+    @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+    def test_in_transforms_and_forward_mode(self):
+        model = small().double().eval()
+        fast, x, direction = fast_double_backward(model), randn(2, 2, 12, 12), randn(2, 2, 12, 12)
+        wanted = torch.func.jvp(model, (x,), (direction,))
+        torch.testing.assert_close(torch.func.jvp(fast, (x,), (direction,)), wanted)
+        rows = [
+            torch.func.vmap(torch.func.grad(lambda v, f=f: f(v[None]).sum()))(x)
+            for f in (fast, model)
+        ]
+        torch.testing.assert_close(*rows)
+        with torch.autograd.forward_ad.dual_level():
+            dual = fast(torch.autograd.forward_ad.make_dual(x, direction))
+            tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
+        torch.testing.assert_close(tangent, wanted[1])
 
-
-def test_one_value_in_a_channel_is_refused_as_by_stock_autograd():
-    x = torch.rand(1, 2, 1, 1, requires_grad=True)
-    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
-        fast_double_backward(nn.BatchNorm2d(2))(x)
-
-
-def test_a_network_changed_in_place_between_the_passes_is_refused():
-    model = nn.Sequential(nn.Conv2d(1, 1, 3))
-    x = torch.rand(1, 1, 5, 5, requires_grad=True)
-    y = fast_double_backward(model)(x).square().sum()
-    with torch.no_grad():
-        model[0].weight.mul_(2)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        torch.autograd.grad(y, x, create_graph=True)
+    @pytest.mark.parametrize(
+        ("shape", "dtype"), [((1, 1, 4, 4), torch.complex128), ((1, 4, 4), None)], ids=str
+    )
+    def test_for_complex_and_single_images(self, shape, dtype):
+        conv, x = (
+            nn.Conv2d(1, 2, 3, dtype=dtype),
+            torch.rand(shape, dtype=dtype, requires_grad=True),
+        )
+        assert calls_of(conv, x).fast == {}
+        torch.testing.assert_close(fast_double_backward(conv)(x), conv(x))
 
 
 REFUSED = {
@@ -199,18 +182,34 @@ REFUSED = {
 }
 
 
-@both
-@cases(REFUSED)
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-def test_what_a_view_cannot_be_made_of_is_refused_by_name(case, make):
-    model, text = case
-    with pytest.raises(ValueError, match=text):
-        make(model())
+class TestRefused:
+    def test_one_value_in_a_channel(self):
+        x = torch.rand(1, 2, 1, 1, requires_grad=True)
+        with pytest.raises(
+            ValueError, match="Expected more than 1 value per channel when training"
+        ):
+            fast_double_backward(nn.BatchNorm2d(2))(x)
 
+    def test_weights_changed_between_passes(self):
+        model = nn.Sequential(nn.Conv2d(1, 1, 3))
+        x = torch.rand(1, 1, 5, 5, requires_grad=True)
+        y = fast_double_backward(model)(x).square().sum()
+        with torch.no_grad():
+            model[0].weight.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(y, x, create_graph=True)
 
-def test_a_submodule_may_be_lazy_until_its_first_call():
-    fast = fast_double_backward(nn.Sequential(nn.LazyConv2d(2, 3), nn.ReLU()))
-    x = torch.rand(1, 1, 5, 5, requires_grad=True)
-    assert fast(x).shape == (1, 2, 3, 3)
-    assert calls_of(fast, x).fast
+    @both
+    @cases(REFUSED)
+    @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+    @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+    def test_what_has_no_view(self, case, make):
+        model, text = case
+        with pytest.raises(ValueError, match=text):
+            make(model())
+
+    def test_lazy_submodule_is_not(self):
+        fast = fast_double_backward(nn.Sequential(nn.LazyConv2d(2, 3), nn.ReLU()))
+        x = torch.rand(1, 1, 5, 5, requires_grad=True)
+        assert fast(x).shape == (1, 2, 3, 3)
+        assert calls_of(fast, x).fast

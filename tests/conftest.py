@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from suite.evidence.report import all_verdicts
 from suite.evidence.statistics import permutation_p
 from suite.runs import Store
 from suite.runs.executors import Resources
@@ -47,6 +49,11 @@ def _each_p_value_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("suite.evidence.statistics.permutation_p", remember)
         yield
+
+
+@pytest.fixture(scope="session")
+def kept_verdicts() -> pd.DataFrame:
+    return all_verdicts(kept_only=True)
 
 
 @pytest.fixture

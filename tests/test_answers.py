@@ -5,16 +5,14 @@ import pytest
 from suite.errors import UsageError
 from suite.evidence import answers
 from suite.evidence.claims import load_claims
-from suite.evidence.report import all_verdicts
 from suite.evidence.rules import NOT_RUN
 
 NAME = "pgd-accuracy-rises"
 
 
 @pytest.fixture(scope="module")
-def verdicts():
-    rows = all_verdicts(kept_only=True)
-    return rows[rows["chapter"] == "top_gap"]
+def verdicts(kept_verdicts):
+    return kept_verdicts[kept_verdicts["chapter"] == "top_gap"]
 
 
 class TestClaimValue:

@@ -4,16 +4,10 @@ import pytest
 
 from suite.book import front
 from suite.evidence.claims import load_claims
-from suite.evidence.report import all_verdicts
 from suite.evidence.rules import WORDS
 from suite.paths import read_yaml
 
 CARDS = read_yaml(front.CARDS)["cards"]
-
-
-@pytest.fixture(scope="module")
-def verdicts():
-    return all_verdicts(kept_only=True)
 
 
 class TestAnswer:
@@ -29,6 +23,11 @@ class TestAnswer:
         assert "written for “holds” of a" in text
 
 
+@pytest.fixture(scope="module")
+def text(kept_verdicts):
+    return front.cards(kept_verdicts)
+
+
 class TestCards:
     @pytest.mark.parametrize("card", CARDS, ids=lambda card: card["chapter"])
     def test_expects_headlines_and_words(self, card):
@@ -36,18 +35,16 @@ class TestCards:
         assert card["expects"].keys() <= headlines
         assert set(card["expects"].values()) <= set(WORDS)
 
-    def test_every_card_has_picture_verdict_number_and_scale(self, verdicts):
-        text = front.cards(verdicts)
+    def test_every_card_has_picture_verdict_number_and_scale(self, text):
         assert text.count('<a class="card"') == len(CARDS) == text.count("<img ")
         assert text.count("claims held") == text.count('class="scale"') == len(CARDS)
         assert text.count("<i>Here:</i>") == len(CARDS) == 1 + text.count("<i>Paper:</i>")
         assert "<i>Here:</i> not run" not in text
 
-    def test_epochs_are_those_of_the_networks_of_the_verdict(self, verdicts):
-        text = front.cards(verdicts)
+    def test_epochs_are_those_of_the_networks_of_the_verdict(self, text):
         assert "the paper’s MLP, 80 epochs (paper: 80), accuracy" in text
         assert "LeNet-5, 6 epochs (paper: 25), accuracy" in text
         assert "EfficientNet-Lite0 (paper: ResNet-50), accuracy" in text  # it was not trained here
 
-    def test_answers_fit_the_kept_verdicts(self, verdicts):
-        assert "written for" not in front.cards(verdicts)
+    def test_answers_fit_the_kept_verdicts(self, text):
+        assert "written for" not in text

@@ -12,10 +12,10 @@ from suite.runs.compute import table
 from suite.runs.execute import keys_of
 from suite.store import archive_path, read_archive
 
-# Top-GAP draws images of data that only its smaller profiles have in a package.
+# Top-GAP: workstation draws images of data of no package, laptop keeps an array more than it makes.
 CHAPTERS = ["gradient_regularisation", "high_order_saliency", "marginal_density", "side_by_side"]
 RUNS = [(c, p) for c in CHAPTERS for p in ("laptop", "desktop", "workstation")]
-RUNS += [("top_gap", "laptop"), ("top_gap", "desktop")]
+RUNS.append(("top_gap", "desktop"))
 
 
 class Reader:

@@ -10,7 +10,6 @@ import pytest
 
 from suite import cli
 from suite.book.pages import headline_rows, headline_table
-from suite.evidence.report import all_verdicts
 from suite.notebooks import chapters, parameters, profiles
 from suite.paths import KEPT_RESULTS, ROOT
 
@@ -97,11 +96,11 @@ def test_the_map_of_the_readme_names_what_there_is():
             assert (ROOT / name.strip()).exists(), name
 
 
-def test_the_headlines_are_those_of_the_kept_results():
+def test_the_headlines_are_those_of_the_kept_results(kept_verdicts):
     text = (ROOT / "README.md").read_text()
     pattern = r"<!-- headlines:start -->\n(.*)\n<!-- headlines:end -->"
     table = re.search(pattern, text, re.DOTALL)[1]
-    rows = headline_rows(all_verdicts(kept_only=True))
+    rows = headline_rows(kept_verdicts)
     assert table == headline_table(rows), "run: python -m suite judge"
 
 

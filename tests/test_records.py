@@ -7,7 +7,6 @@ import pytest
 
 from suite.book import records
 from suite.evidence.claims import load_claims
-from suite.evidence.report import all_verdicts
 from suite.paths import KEPT_RESULTS
 
 
@@ -37,9 +36,8 @@ class TestSplit:
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    verdicts = all_verdicts(kept_only=True)
-    rows = verdicts[verdicts["chapter"] == "top_gap"]
+def text(tmp_path_factory, kept_verdicts):
+    rows = kept_verdicts[kept_verdicts["chapter"] == "top_gap"]
     return records.opening("top_gap", "Top-GAP", rows, tmp_path_factory.mktemp("pages"))
 
 

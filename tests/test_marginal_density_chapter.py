@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from suite import notebooks
-from suite.attacks import AUTO_ATTACK
 from suite.errors import UsageError
 from suite.evidence.answers import claim_value
 from suite.evidence.quote import mean, paired, sentence
@@ -16,9 +15,8 @@ from suite.evidence.results import load_results
 from suite.evidence.tables import select
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
-from suite.papers.design import name, panels_of
-from suite.papers.marginal_density import OF_PANEL, at_equal_accuracy, plan, to_standard
-from suite.units import Measurement, Training
+from suite.papers.design import panels_of
+from suite.papers.marginal_density import OF_PANEL, at_equal_accuracy, plan
 
 CHAPTER = "marginal_density"
 
@@ -54,20 +52,6 @@ def methods(rows, **equal):
     }
 
 
-def test_table_1_has_all_its_methods_with_six_seeds_at_desktop():
-    rows = rows_of("methods", "desktop")
-    assert methods(rows) == set(
-        "standard at_fgsm at_pgd softplus hessian input_gradient density".split()
-    )
-    assert methods(rows, seed=5) == methods(rows)
-    rows = rows_of("groups", "desktop")
-    assert methods(rows, seed=5) == set(
-        "standard group_dro score_matching input_gradient density group_dro_density".split()
-    )
-    assert methods(rows_of("implementations", "desktop")) == {"density_stable", "density_naive"}
-    assert not rows_of("photos", "desktop")
-
-
 @pytest.mark.parametrize("profile", ["workstation", "paper"])
 def test_table_1_is_trained_as_printed(profile):
     """Appendix A.8: 80 epochs, a learning rate of 0.0001, the block put above or below anew."""
@@ -83,92 +67,11 @@ def test_table_1_is_trained_as_printed(profile):
     assert readings == {(n, e, s) for n, e in (("l2", 1.0), ("linf", 0.3)) for s in (0.2, 0.01)}
 
 
-def test_networks_other_than_the_first_have_the_methods_of_table_3():
-    rows = rows_of("methods", "paper")
-    assert methods(rows, network="vgg11") == {"standard", "input_gradient", "density"}
-    assert "at_pgd" in methods(rows, network="mlp")
-    assert "at_pgd" in methods(rows_of("methods", "workstation"))
-    implementations = rows_of("implementations", "paper")
-    assert methods(implementations, network="resnet") == {"density_stable"}
-    own = [p | {"strength": 0.2} for p in parameters()["block_panels"]]
-    strengths = {labels["strength"] for labels, _ in rows_of("methods", block_panels=own)}
-    assert 0.2 in strengths
-
-
-@pytest.mark.parametrize(
-    ("method", "penalties"),
-    [
-        ("standard", {}),
-        ("softplus", {}),
-        ("group_dro", {}),
-        ("at_fgsm", {"adversarial": {"strength": 0.5, "epsilon": 0.3, "step_size": 0.3}}),
-        ("hessian", {"input_hessian": {"strength": 0.2, "of": "logit"}}),
-        ("score_matching", {"score_matching": {"strength": 0.2, "trace": "taylor"}}),
-        ("input_gradient", {"logit_gradient": {"strength": 0.2}}),
-        ("loss_gradient", {"input_gradient": {"strength": 0.2}}),
-        ("density", {"marginal_density": {"strength": 0.2}}),
-        ("group_dro_density", {"marginal_density": {"strength": 0.2}}),
-        ("density_naive", {"marginal_density": {"strength": 0.2, "implementation": "naive"}}),
-    ],
-)
-def test_a_method_is_its_penalties(method, penalties):
-    panel = {"data": "mnist5k", "network": "mlp", "epochs": 1, "foreign": ["fashion_mnist"]}
-    training = marginal_density.training(of_panel(panel), method, 3, 0.2)
-    assert training.penalties == penalties
-    assert (training.seed, training.learning_rate) == (3, 1e-3)
-    smooth = {"softplus": 0.2, "hessian": 10.0}  # β of the activations
-    assert training.network_options == ({"softplus": smooth[method]} if method in smooth else {})
-    assert training.balance_groups == method.startswith("group_dro")
-
-
 def test_the_order_of_the_norm_is_a_setting_unless_it_is_two():
     panel = {"data": "mnist5k", "network": "mlp", "epochs": 1}
     training = marginal_density.training(of_panel(panel), "density", 0, 0.2, 1.2)
     assert training.penalties["marginal_density"]["p"] == 1.2
     assert {labels["p"] for labels, _ in rows_of("norms")} == {2.0, 1.2}
-
-
-def test_a_battery_attacks_the_networks_of_table_1_alone():
-    rows = rows_of("battery", n_battery=7)
-    assert methods(rows) == {"standard", "at_pgd", "input_gradient", "density"}
-    for labels, unit in rows:
-        assert unit.metric == "robust_accuracy"
-        assert unit.settings["n_images"] == 7
-        assert unit.settings["attack_settings"]["norm"] == labels["norm"]
-    assert {(labels["norm"], labels["epsilon"]) for labels, _ in rows} == {
-        ("l2", 1.0),
-        ("linf", 0.05),
-    }
-    whole = [
-        u.settings["attack_settings"]["parts"] for labels, u in rows if labels["metric"] == "auto"
-    ]
-    assert all(parts == [*AUTO_ATTACK] for parts in whole)
-
-
-def test_batches_are_balanced_where_the_method_says_so():
-    rows = rows_of("group_sweep")
-    assert {(labels["method"], labels["strength"]) for labels, _ in rows} == {
-        *(("standard" + end, 0.0) for end in ("", "_balanced")),
-        *((m + end, 0.03) for m in ("density", "input_gradient") for end in ("", "_balanced")),
-    }
-    for labels, unit in rows:
-        assert unit.training.balance_groups == labels["method"].endswith("_balanced")
-        plain = labels["method"].removesuffix("_balanced")
-        expected = {
-            "standard": {},
-            "density": {"marginal_density": {"strength": 0.03}},
-            "input_gradient": {"logit_gradient": {"strength": 0.03}},
-        }
-        assert unit.training.penalties == expected[plain]
-
-
-def test_the_strength_of_a_row_is_that_of_its_method():
-    by_method = {labels["method"]: labels["strength"] for labels, _ in rows_of("methods")}
-    assert by_method["density"] == by_method["input_gradient"] == 0.3
-    assert by_method["standard"] == 0.0
-    assert by_method["hessian"] == 0.01
-    swept = {(labels["method"], labels["strength"]) for labels, _ in rows_of("strength")}
-    assert swept == {("standard", 0), ("density", 1), ("input_gradient", 1), ("cure", 1)}
 
 
 def test_a_sweep_may_have_parameters_of_its_own():
@@ -231,120 +134,6 @@ def test_a_panel_may_have_fewer_seeds_and_methods_than_the_chapter():
     assert {unit.training.seed for unit in photos.values()} == {4}
 
 
-def test_the_first_networks_are_drawn_and_every_network_has_its_training():
-    units = plan(parameters()).units()
-    trainings = [unit for unit in units if isinstance(unit, Training)]
-    measured = [unit for unit in units if isinstance(unit, Measurement)]
-    assert {str(unit.training) for unit in measured} == {str(unit) for unit in trainings}
-    assert len({str(unit) for unit in trainings}) == len(trainings)
-    drawn = pictures(parameters())
-    assert {unit.training.seed for unit in drawn.values()} == {0}
-    assert "maps|groups|density" in drawn
-    assert "ascent|photo|resized:mnist5k:28|wide_resnet|cure" in drawn
-
-
-class Kept:
-    """A store in which tensors say of which unit they are: a key is its position."""
-
-    def __init__(self, units):
-        self.units = units
-
-    def read_tensors(self, key):
-        n, unit = int(key), self.units[int(key)]
-        parts = {
-            "saliency_maps": {"maps": (1, 1, 2, 2), "images": (1, 1, 2, 2)},
-            "activation_ascent": {"images": (2, 1, 2, 2)},
-            "worst_group_accuracy": {"accuracies": (4,)},
-            "pixel_perturbation": {"curves": (3, 5)},
-            "training_steps": {"norm": (3,), "true": (3,)},
-            "logit_gradient": {"cosine": (4,), "probability": (4,)},
-        }[unit.metric]
-        return {name: torch.full(shape, float(n)) for name, shape in parts.items()}
-
-
-def computed(units):
-    """Return what `compute` would: the value of a unit is one more than its position."""
-    rows = [
-        {
-            "data": getattr(unit, "training", unit).data,
-            "network": getattr(unit, "training", unit).network,
-            "seed": getattr(unit, "training", unit).seed,
-            "value": float(n + 1),
-            "std": 0.5,
-            "n": 4,
-            "status": "done",
-            "key": str(n),
-        }
-        for n, unit in enumerate(units)
-    ]
-    return pd.DataFrame(rows)
-
-
-@pytest.fixture
-def collected():
-    values = parameters(seeds=[0, 1])
-    units = plan(values).units()
-    return units, *plan(values).collect(marginal_density, values, computed(units), Kept(units))
-
-
-def test_each_row_has_the_labels_of_its_unit(collected):
-    units, rows, _ = collected
-    positions = {name(unit): n for n, unit in enumerate(units)}
-    for (_, unit), row in zip(with_rows(parameters(seeds=[0, 1])), rows.itertuples(), strict=False):
-        assert row.value == positions[name(unit)] + 1
-        assert (row.data, row.seed) == (unit.training.data, unit.training.seed)
-        for column in ("noise_std", "epsilon"):
-            np.testing.assert_equal(getattr(row, column), unit.settings.get(column, np.nan))
-        if unit.metric == "training_steps":
-            assert row.form == unit.settings["form"]
-        if unit.metric == "ood_auroc":
-            assert row.foreign == unit.settings["data"]
-
-
-def test_ratios_to_the_standard_network_are_of_the_same_seed(collected):
-    _, rows, _ = collected
-    for metric in ("leakage", "centred"):
-        ratios = rows[rows["metric"] == f"{metric}_ratio"]
-        assert ratios[ratios["method"] == "standard"]["value"].eq(1).all()
-        for row in ratios.itertuples():
-            same = rows[
-                (rows["metric"] == metric)
-                & (rows["panel"] == row.panel)
-                & (rows["seed"] == row.seed)
-                & (rows["data"] == row.data)
-            ].set_index("method")["value"]
-            assert row.value == pytest.approx(same[row.method] / same["standard"])
-        assert ratios["std"].isna().all()
-    assert set(rows[rows["metric"] == "whole_ratio"]["panel"]) == {"methods", "photos"}
-    assert to_standard(rows[:0], "shift").empty
-
-
-def test_arrays_hold_maps_ascents_groups_and_mean_curves(collected):
-    units, _, arrays = collected
-    n = next(n for n, u in enumerate(units) if u.metric == "activation_ascent")
-    assert arrays["ascent|block|blockmnist5k|mlp|standard"].mean() == n
-    assert arrays["maps|block|standard|maps"].shape == (1, 1, 2, 2)
-    assert {name for name in arrays if name.startswith("training_steps|")} == {
-        f"training_steps|blockmnist5k|{form}|{part}"
-        for form in ("naive", "stable", "efficient")
-        for part in ("norm", "true")
-    }
-    assert "cosine_gradient|blockmnist5k|standard|probability" in arrays
-    positions = {name(unit): n for n, unit in enumerate(units)}
-    curves = [
-        positions[name(u)]
-        for labels, u in with_rows(parameters(seeds=[0, 1]))
-        if u.metric == "pixel_perturbation"
-        and labels["panel"] == "methods"
-        and labels["method"] == "density"
-    ]
-    assert len(curves) == 2
-    curve = arrays["curve|blockmnist5k|mlp|density"]
-    assert curve.tolist() == [np.mean(curves)] * 5
-    names = {name for name in arrays if name.startswith("groups|texturedmnist5k|density|")}
-    assert names == {f"groups|texturedmnist5k|density|{seed}" for seed in (0, 1)}
-
-
 def test_of_curves_their_mean_is_kept():
     curves = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
     kept = marginal_density.drawn({}, {"curves": curves, "images": curves})
@@ -353,15 +142,19 @@ def test_of_curves_their_mean_is_kept():
     assert marginal_density.drawn({}, kept)["curves"].tolist() == [0.0, 2.0]
 
 
-def test_networks_that_diverged_have_rows_without_values_and_no_arrays(collected):
-    units, *_ = collected
+class Nothing:
+    """A store of networks that diverged."""
 
-    class Nothing:
-        def read_tensors(self, key):
-            return None
+    def read_tensors(self, key):
+        return None
 
-    table = computed(units).assign(value=np.nan, status="diverged")
+
+def test_networks_that_diverged_have_no_values_and_no_arrays():
     values = parameters(seeds=[0, 1])
+    units = plan(values).units()
+    fields = [vars(getattr(unit, "training", unit)) for unit in units]
+    table = pd.DataFrame([{n: of[n] for n in ("data", "network", "seed")} for of in fields])
+    table = table.assign(value=np.nan, std=np.nan, n=4, status="diverged", key="0")
     rows, arrays = plan(values).collect(marginal_density, values, table, Nothing())
     assert rows["value"].isna().all()
     assert not arrays

@@ -16,7 +16,7 @@ from suite.papers import top_gap
 from suite.papers.top_gap import TITLES
 from suite.paths import KEPT_RESULTS
 from suite.training.loop import check
-from suite.units import Measurement, Training, identity, training_of
+from suite.units import training_of
 
 CHAPTER = "top_gap"
 PHOTOGRAPHS = "resized:imagenette160:128"
@@ -114,12 +114,6 @@ def test_networks_beyond_battery_seeds_meet_the_attacks_of_the_paper_alone():
     assert met[1] == {"none"}
 
 
-@pytest.mark.parametrize("profile", ["desktop", "paper"])
-def test_all_eight_variants_are_trained(profile):
-    for p in top_gap.panels(of_profile(profile)):
-        assert {m.variant for m in top_gap.models(p)} >= set(top_gap.VARIANTS)
-
-
 def test_each_variant_is_the_unmodified_network_but_for_what_its_name_says():
     (p,) = top_gap.panels(of_profile("desktop"))
     plain = top_gap.training(p, top_gap.main_model(p, "none", 0))
@@ -192,92 +186,6 @@ def test_birds_of_the_paper_are_a_panel_that_their_folds_are_large_enough_for():
 def test_panels_that_cannot_be_are_refused(panels, message):
     with pytest.raises(UsageError, match=message):
         top_gap.plan(of_profile("desktop") | {"panels": panels})
-
-
-def smoke():
-    defaults = {name: p.default for name, p in notebooks.parameters(CHAPTER).items()}
-    return defaults | notebooks.resolve(CHAPTER, "smoke", {})
-
-
-class Kept:
-    """A store in which each measurement kept maps that say which it is."""
-
-    def read_tensors(self, key):
-        if key == "nothing":
-            return None
-        return {"field" if key.startswith("erf") else "maps": torch.full((4, 2, 2), len(key) / 51)}
-
-
-def table(units):
-    """Return what `compute` would: the value of a unit is its position."""
-    rows = [
-        {
-            "data": getattr(unit, "training", unit).data,
-            "network": "top_gap",
-            "metric": getattr(unit, "metric", "training_loss"),
-            "epochs": 1,
-            "seed": 0,
-            "value": float(n),
-            "std": 0.0,
-            "n": 1,
-            "undefined": 0,
-            "status": "done",
-            "seconds": 2.0,
-            "key": "k" * 3,
-        }
-        for n, unit in enumerate(units)
-    ]
-    return pd.DataFrame(rows)
-
-
-def test_rows_say_what_was_measured():
-    plan = top_gap.plan(smoke())
-    units = plan.units()
-    rows, arrays = plan.collect(top_gap, smoke(), table(units), Kept())
-    assert len(rows) == sum(item.labels is not None for item in top_gap.plan(smoke()))
-    assert set(rows.columns) >= set(top_gap.DEFAULTS)
-    for label, position in rows["value"].items():
-        row, unit = rows.loc[label], units[int(position)]
-        assert row["data"] == getattr(unit, "training", unit).data
-        if isinstance(unit, Training):
-            assert row["metric"] == "training_loss"
-            assert row["k"] == unit.network_options["k"]
-            continue
-        settings = unit.settings
-        if unit.metric == "robust_accuracy":
-            attack = settings.get("attack_settings", {})
-            assert row["epsilon"] == top_gap.rounded(settings["epsilon"])
-            assert row["counts"] == settings.get("counts", "unchanged")
-            assert row["attack"] == ("transfer" if "source" in settings else settings["attack"])
-            assert row["steps"] == attack.get("steps", 1)
-            assert row["parts"] == "+".join(attack.get("parts", []))
-            assert row["scale"] == settings.get("scale", 1)
-        else:
-            assert row["metric"] == unit.metric
-            assert row["counts"] == row["attack"] == ""
-        folds = unit.training.folds
-        assert (row["test"] == "validation") == (folds is not None)
-    assert arrays["digit_canvas|images"].shape == (2, 3, 40, 40)
-    assert arrays["digit_canvas|labels"].shape == (2,)
-    assert set(arrays["digit_canvas|maps|none"].ravel()) == {15}
-
-
-def test_pyramid_with_l1_stands_for_all_locations_in_the_sweep_over_k():
-    rows = labels(top_gap.plan(smoke()))
-    swept = rows[rows["sweep"] & (rows["metric"] == "class_map_sparsity")]
-    assert sorted(set(zip(swept["variant"], swept["k"]))) == [
-        ("fpn+l1", 1.0),
-        *(("fpn+l1+pool", k) for k in sorted(smoke()["k_values"])),
-    ]
-
-
-def test_transfer_goes_both_ways_between_top_gap_and_the_unmodified_network():
-    units = [unit for unit in top_gap.plan(smoke()).units() if isinstance(unit, Measurement)]
-    transfers = [unit for unit in units if "source" in unit.settings]
-    assert len(transfers) == 4  # two panels
-    pairs = {(str(identity(u.training)), str(u.settings["source"])) for u in transfers}
-    assert {(b, a) for a, b in pairs} == pairs
-    assert {u.training.network_options["fpn"] for u in transfers} == {True, False}
 
 
 def test_l1_alone_is_matched_by_clean_accuracy_on_each_data_set():

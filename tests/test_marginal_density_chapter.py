@@ -16,7 +16,7 @@ from suite.evidence.tables import select
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
 from suite.papers.design import panels_of
-from suite.papers.marginal_density import OF_PANEL, at_equal_accuracy, plan
+from suite.papers.marginal_density import OF_PANEL, at_equal_accuracy, plan, to_standard
 
 CHAPTER = "marginal_density"
 
@@ -132,6 +132,25 @@ def test_a_panel_may_have_fewer_seeds_and_methods_than_the_chapter():
     photos = {name: u for name, u in drawn.items() if name.startswith("ascent|photo")}
     assert {name.rsplit("|", 1)[1] for name in photos} == methods(rows)
     assert {unit.training.seed for unit in photos.values()} == {4}
+
+
+def test_ratios_to_the_standard_network_are_of_the_same_seed():
+    cells = [
+        ("methods", "block", "standard", 0, 2.0),
+        ("methods", "block", "density", 0, 1.0),
+        ("methods", "block", "density", 1, 1.0),
+        ("methods", "block", "standard", 1, 5.0),
+        ("photos", "photo", "standard", 0, 8.0),
+        ("photos", "photo", "density", 0, 2.0),
+        ("strength", "block", "density", 0, 9.0),
+    ]
+    rows = pd.DataFrame(cells, columns=["panel", "data", "method", "seed", "value"])
+    rows = rows.assign(network="mlp", metric="whole", std=0.5)
+    ratios = to_standard(rows, "whole")
+    assert ratios["value"].tolist() == [1, 0.5, 0.2, 1, 1, 0.25]
+    assert ratios["std"].isna().all()
+    assert set(ratios["metric"]) == {"whole_ratio"}
+    assert to_standard(rows[:0], "shift").empty
 
 
 def test_of_curves_their_mean_is_kept():

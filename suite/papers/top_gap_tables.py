@@ -78,10 +78,9 @@ def on_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
     rows = attacks(table, ["none", "steps", "auto"], data="cifar10-jpeg", main=True)
     rows = rows[(rows["battery"] != "steps") | (rows["steps"] == 50)]
     names = {"clean": "clean", "pgd 20": "PGD-20", "pgd 50": "PGD-50", "AutoAttack": "AutoAttack"}
-    attack = (
-        rows["name"].str.removesuffix(", ε 8/255").str.replace(r" of \d+ steps", "", regex=True)
-    )
-    rows = rows.assign(name=attack.map(names))
+    attack = rows["name"].str.replace(r"( of \d+ steps)?, ε 8/255", "", regex=True)
+    rows = rows.assign(name=attack.map(names)).dropna(subset="name")
+    rows = rows.sort_values("name", key=lambda heads: heads.map([*names.values()].index))
     _, frame = printed(published, "4")
     paper = {
         f"paper: {row['method']}, {row['network']}": {
@@ -89,7 +88,7 @@ def on_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
         }
         for _, row in frame.iterrows()
     }
-    return tables.wide(rows.dropna(subset="name"), "variant", "name", TITLES, printed=paper)
+    return tables.wide(rows, "variant", "name", TITLES, printed=paper)
 
 
 def elsewhere(table: pd.DataFrame) -> pd.DataFrame:

@@ -124,7 +124,7 @@ class TestNameOfRun:
         monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "store"))
         kept = load_results(NAME, "workstation").frame.drop(columns="profile")
         monkeypatch.setattr(paper, "plan", lambda parameters: paper.Plan())
-        monkeypatch.setattr(paper, "collect", lambda *_: (kept, {}))
+        monkeypatch.setattr(paper.Plan, "collect", lambda *_: (kept, {}))
         nothing = pd.DataFrame(columns=["key", "metric", "status"])
         monkeypatch.setattr("suite.chapter.compute", lambda *_, **__: nothing)
         before = all_verdicts()

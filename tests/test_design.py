@@ -45,6 +45,10 @@ class TestPlan:
         assert rows["value"].tolist() == [1.0, 2.0, 1.0]
         assert rows["data"].tolist() == ["d"] * 3
 
+    def test_labels_take_the_place_of_what_was_measured(self):
+        rows, _ = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
+        assert rows["metric"].tolist() == ["accuracy", "accuracy", "other"]
+
     def test_arrays_of_one_name_are_averaged(self):
         _, arrays = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
         assert {name: array.tolist() for name, array in arrays.items()} == {
@@ -95,8 +99,11 @@ def test_a_grid_has_all_that_is_wanted_of_each_network():
 
 def test_panels_have_their_own_parameters_first():
     panel = {"data": "mnist", "network": "mlp", "epochs": 2, "n": 5}
-    (p,) = panels_of({"panels": [panel], "n": 3, "m": 4}, {"n": None, "k": 1})
+    (p,) = panels_of({"panels": [panel], "n": 3, "m": 4}, {"k": 1})
     assert (p.n, p.m, p.k) == (5, 4, 1)
     assert p.fields == {"data": "mnist", "network": "mlp", "epochs": 2}
     with pytest.raises(UsageError, match="panels: expected one for a data set"):
-        panels_of({"panels": [panel, panel]}, {"n": None}, alone=True)
+        panels_of({"panels": [panel, panel], "n": 3}, alone=True)
+    for name in ("panels", "profile", "seed"):
+        with pytest.raises(UsageError, match=f"unknown key of panels '{name}'"):
+            panels_of({"panels": [panel | {name: 1}], "n": 3, "profile": "p"})

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from suite.errors import RunFailed, check_keys, expected
 from suite.units import FIELDS, Measurement, Network, Unit, Values, training_of
 
-# Columns of the table of units that stand behind the labels of each row, unless these have them.
+# Columns of the table of units that the rows have, unless a label of that name takes their place.
 RESULT = "data network epochs seed metric value std n undefined status seconds key".split()
 # Data whose images in colour may be kept: those of the user, and toys on free photographs.
 OWN_IMAGES = ("imagefolder:", "textured")
@@ -70,12 +70,11 @@ class Plan(list[Item]):
         )
 
     def rows(self, by_unit: pd.DataFrame, store: Any) -> pd.DataFrame:
-        """Return the rows of the items that have labels: these, then what was measured."""
+        """Return the rows of the items that have labels: what was measured, and these."""
         whole = [item for item in self if item.labels is not None and not item.each]
-        labels = pd.DataFrame([item.labels for item in whole])
-        found = by_unit.loc[[name(item.unit) for item in whole]].reset_index(drop=True)
-        columns = [column for column in RESULT if column in found and column not in labels]
-        parts = [labels.join(found[columns])] if whole else []
+        found = by_unit.loc[[name(item.unit) for item in whole]]
+        measured = found[[column for column in RESULT if column in found]].to_dict("records")
+        parts = [pd.DataFrame([row | dict(i.labels or {}) for row, i in zip(measured, whole)])]
         parts += [images(i, by_unit["key"][name(i.unit)], store) for i in self if i.each]
         return pd.concat(parts, ignore_index=True)
 
@@ -174,16 +173,20 @@ def settings_of(measure: Values, p: SimpleNamespace) -> dict[str, Any]:
     """Return the settings of a measure.
 
     Args:
-        measure: its `settings`, and its `parameters`: further ones, that `p` has by other names.
+        measure: its `settings`, and its `parameters`: further ones, that `p` has by other names,
+            or that are such settings themselves.
         p: parameters of a panel; those that are None are left out.
     """
-    own = {key: getattr(p, of) for key, of in measure.get("parameters", {}).items()}
+    own = {
+        key: settings_of(of, p) if isinstance(of, Mapping) else getattr(p, of)
+        for key, of in measure.get("parameters", {}).items()
+    }
     return measure.get("settings", {}) | {n: value for n, value in own.items() if value is not None}
 
 
 def panels_of(
     parameters: Values,
-    own: Values,
+    own: Values = MappingProxyType({}),
     required: Collection[str] = ("data", "network", "epochs"),
     *,
     kind: str = "panels",
@@ -194,8 +197,8 @@ def panels_of(
 
     Args:
         parameters: of the chapter.
-        own: keys that are not fields of the trainings of a panel, which are in its `fields`, with
-            what they are where neither says it.
+        own: further keys of a panel, with what they are where it does not say it. Besides, it may
+            have any parameter of the chapter, and fields of its trainings, which are in `fields`.
         required: keys that a panel must have.
         kind: name of the parameter that holds them, for messages.
         never: fields of a training that they must not have.
@@ -204,9 +207,9 @@ def panels_of(
     Raises:
         UsageError: a key that is not known, one that is missing, or two panels of one data set.
     """
-    found = []
+    known, found = FIELDS | own.keys() | parameters.keys() - {kind, "profile"}, []
     for panel in parameters[kind]:
-        check_keys(kind, panel, FIELDS - {*never} | own.keys(), required)
+        check_keys(kind, panel, known - {*never}, required)
         fields = {key: value for key, value in panel.items() if key in FIELDS}
         found.append(SimpleNamespace(**{**own, **parameters, **panel}, fields=fields))
     names = [p.data for p in found]

@@ -21,10 +21,9 @@ from suite.methods import input_gradient
 from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
 from suite.units import Training, Values, log_spaced
 
-# Keys of a panel that are not fields of a training. A second panel of one data set and network,
-# with alphas between those of the first, needs seeds that start after them.
-NAMES = "n_alphas alpha_min alpha_max map_alphas n_images n_samples patch repetitions".split()
-OF_PANEL = dict.fromkeys(NAMES) | {"maps_of": None, "first_seed": 0}
+# Further keys of a panel. A second one of one data set and network, with alphas between those of
+# the first, needs seeds that start after them.
+OF_PANEL = {"n_alphas": 0, "maps_of": None, "first_seed": 0}
 REQUIRED = ("data", "network", "epochs", "n_alphas")
 SALIENCIES = ("logit_gradient", "deeplift")
 # What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,8 +38,7 @@ def groups(parameters: Values) -> dict[str, list[Unit]]:
         UsageError: margins without the paper's, or a further network without its three entries.
     """
     p = SimpleNamespace(**parameters)
-    network = Pretrained(data=p.images, network=p.network)
-    smooth = Pretrained(data=p.images, network=p.curved_network)
+    network, smooth = (Pretrained(data=p.images, network=n) for n in (p.network, p.curved_network))
     further = [_shown(other) for other in p.others]
     pairs = [Training(**{**twin, "seed": 0}) for twin in p.twins]
     if second_order.MARGIN not in p.margins:  # by which λ₂ exceeds L / 2: CASO is concave
@@ -59,56 +58,50 @@ def groups(parameters: Values) -> dict[str, list[Unit]]:
         counts = [min(size, n - end + size) for size, end in zip(sizes, np.cumsum(sizes).tolist())]
         return [{"n_images": c, "first": i, "step": step} for i, c in enumerate(counts) if c > 0]
 
-    def order(of: Network, where: list[dict[str, Any]], **more: Any) -> list[Unit]:
-        return _units(of, "high_order", where, **margins, **more)
-
-    def errors(of: Network, where: list[dict[str, Any]]) -> list[Unit]:
-        return _units(of, "closed_form_error", where)
-
-    def quality(saliencies: list[str], n: int) -> list[Unit]:
+    def single(n: int) -> list[dict[str, Any]]:
+        """Return which photographs are shown one by one; the maps of a few of them are kept."""
         drawn = {i * p.n_smooth // N_COMPARED for i in range(N_COMPARED)} if p.n_smooth else set()
         keep = {i * (p.n_images // max(p.n_smooth, 1)) for i in drawn}
-        where = [w | {"keep_maps": True} if w["first"] in keep else w for w in spread(n, 1)]
-        return _units(network, "interpretation_quality", where, saliencies=saliencies)
+        return [w | {"keep_maps": True} if w["first"] in keep else w for w in spread(n, 1)]
 
-    def every(units: Iterable[list[Unit]]) -> list[Unit]:
-        return [*itertools.chain.from_iterable(units)]
+    found: dict[str, list[Unit]] = defaultdict(list)
 
-    objects, several = Pretrained(data=p.objects, network=p.network), min(p.n_closed, 10)
-    scenes = [{"scene": scene, "saliencies": p.object_saliencies} for scene in SCENES]
-    return {
-        "spectra": order(network, dealt(p.n_order)),
-        "others": every(
-            order(of, dealt(n) if of.data == p.images else in_turn(n, p.chunk)) for of, n in further
-        ),
-        "few": every(order(network, dealt(p.n_few), n_classes=n) for n in p.class_counts),
-        "smooth": order(smooth, spread(p.n_curved, 2)),
-        "twins": every(order(of, in_turn(p.n_twins, p.chunk)) for of in pairs),
-        "accuracy": [measurement(of, "accuracy") for of in pairs],
-        "exact": _units(network, "exact_share", spread(p.n_exact, 1)),
-        "errors": [
-            *every(errors(of, spread(p.n_closed, 10)) for of in (network, smooth)),
-            *every(errors(of, in_turn(several, p.chunk)) for of, _ in further),
-            *every(errors(of, in_turn(min(p.n_twins, 10), p.chunk)) for of in pairs),
-        ],
-        "pair": [measurement(network, "first_and_second_order", n_images=p.n_images)],
-        "sweep": [measurement(network, "lambda1_sweep", n_images=p.n_images, image=p.sweep_image)],
-        "quality": quality(p.saliencies, p.n_quality),
-        "quality_of_smooth": quality(p.smooth_saliencies, p.n_smooth),
-        "objective": _units(network, "group_objective", spread(p.n_quality, 2)),
-        "objects": every(
-            _units(objects, "on_object", in_turn(p.n_objects, 4), **scene) for scene in scenes
-        ),
-    }
+    def add(group: str, of: Network, metric: str, where: list[dict[str, Any]], **more: Any) -> None:
+        found[group] += [measurement(of, metric, **settings, **more) for settings in where]
+
+    add("spectra", network, "high_order", dealt(p.n_order), **margins)
+    for of, n in further:
+        where = dealt(n) if of.data == p.images else in_turn(n, p.chunk)
+        add("others", of, "high_order", where, **margins)
+    for n in p.class_counts:
+        add("few", network, "high_order", dealt(p.n_few), **margins, n_classes=n)
+    add("smooth", smooth, "high_order", spread(p.n_curved, 2), **margins)
+    for twin in pairs:
+        add("twins", twin, "high_order", in_turn(p.n_twins, p.chunk), **margins)
+        add("accuracy", twin, "accuracy", [{}])
+    add("exact", network, "exact_share", spread(p.n_exact, 1))
+    for one in (network, smooth):
+        add("errors", one, "closed_form_error", spread(p.n_closed, 10))
+    for of, _ in further:
+        add("errors", of, "closed_form_error", in_turn(min(p.n_closed, 10), p.chunk))
+    for twin in pairs:
+        add("errors", twin, "closed_form_error", in_turn(min(p.n_twins, 10), p.chunk))
+    add("pair", network, "first_and_second_order", [{"n_images": p.n_images}])
+    add("sweep", network, "lambda1_sweep", [{"n_images": p.n_images, "image": p.sweep_image}])
+    metric = "interpretation_quality"
+    add("quality", network, metric, single(p.n_quality), saliencies=p.saliencies)
+    add("quality_of_smooth", network, metric, single(p.n_smooth), saliencies=p.smooth_saliencies)
+    add("objective", network, "group_objective", spread(p.n_quality, 2))
+    objects = Pretrained(data=p.objects, network=p.network)
+    for scene in SCENES:
+        settings = {"scene": scene, "saliencies": p.object_saliencies}
+        add("objects", objects, "on_object", in_turn(p.n_objects, 4), **settings)
+    return found
 
 
 def in_turn(n: int, size: int) -> list[dict[str, Any]]:
     """Return which photographs the first `n` are, `size` in each unit."""
     return [{"n_images": min(size, n - first), "first": first} for first in range(0, n, size)]
-
-
-def _units(of: Network, metric: str, where: Iterable[Values], **more: Any) -> list[Unit]:
-    return [measurement(of, metric, **settings, **more) for settings in where]
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,33 +15,21 @@ from suite import metrics
 from suite.data import image_shape, load_data
 from suite.errors import expected
 from suite.methods import SIDE_BY_SIDE, Change, scheduled
-from suite.papers.design import Item, Plan, measurement, panels_of
+from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
 from suite.papers.initialisation import squared_gradients_and_paths
-from suite.units import Measurement, Network, Pretrained, Training, Unit, Values, identity
+from suite.units import Network, Pretrained, Training, Values, identity
 
 APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE}
 
-# Keys of a panel that are not fields of a training; "shift": pixels by which so many test images
-# are moved off their centre, "warm_up": steps in which the strength rises, of a penalty that then
-# acts in every step; "seeds_of": models that have seeds of their own, "paired_seeds": of which
-# these share images with "none"; "marked": what the names of models end in, where a panel is
-# another one's but for its training.
+# Further keys of a panel; "shift": pixels by which so many test images are moved off their centre,
+# "warm_up": steps in which the strength rises, of a penalty that then acts in every step;
+# "seeds_of": models that have seeds of their own, "paired_seeds": of which these share images with
+# "none"; "marked": what the names of models end in, where a panel is another one's but for its
+# training.
 OF_PANEL: dict[str, Any] = {"shift": 0, "warm_up": 0, "seeds_of": {}, "paired_seeds": {}}
-_UNSET = "n_shifted models few early alphas checked n_landscape block seeds"
-OF_PANEL |= dict.fromkeys(_UNSET.split()) | {"marked": ""}
+OF_PANEL |= {"n_shifted": None, "models": None, "few": None, "early": None, "marked": ""}
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
-SHORT_NAMES = {
-    "ablation_auc": "ablation",
-    "corruption_robustness": "robustness",
-    "shifted_accuracy": "accuracy_off_centre",
-    "top_k_accuracy": "top_5",
-}
-# What is measured before the end of a training, or with equation 9 as printed.
-NAMED = {
-    "early": {"accuracy": "accuracy_early", "tv": "tv_early", "block_tv": "block_tv_early"},
-    "printed": {"accuracy": "accuracy_printed"},
-}
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
 AS_IT_IS = "as it is"
 LANDSCAPE = "importance_landscape"
@@ -66,69 +54,61 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
     return Training(**fields | changes, seed=seed)
 
 
-def _flatness(
-    network: Network, *parts: str, block: int, landscape: bool = True, **settings: Any
-) -> Iterator[Measurement]:
+def _flatness(*parts: str, block: int, **settings: Any) -> Iterator[Wanted]:
     for part in parts:
-        of_part = {"part": part} | ({"block": block} if part == "block_tv" else {})
-        yield measurement(network, "flatness", **of_part, **settings)
-    if landscape:
-        yield measurement(network, LANDSCAPE, **settings)
+        squares = {"block": block} if part == "block_tv" else {}
+        yield Wanted({"metric": part}, "flatness", {"part": part} | squares | settings)
 
 
-def measurements(p: SimpleNamespace, network: Training) -> Iterator[Measurement]:
-    """Go through what is measured of each network at the end of its training."""
-    names = ["accuracy", "cross_entropy"]
-    names += ["top_k_accuracy"] if network.data in MANY_CLASSES else []
-    for name in names:
-        yield measurement(network, name)
+def measures(p: SimpleNamespace) -> Iterator[Wanted]:
+    """Yield what is measured of each network at the end of its training."""
+    for name in ("accuracy", "cross_entropy"):
+        yield Wanted({}, name, {})
+    if p.data in MANY_CLASSES:
+        yield Wanted({"metric": "top_5"}, "top_k_accuracy", {})
     if p.shift:
-        yield measurement(network, "shifted_accuracy", pixels=p.shift, n_images=p.n_shifted)
-    yield from _flatness(network, *FLATNESS, block=p.block, n_images=p.n_landscape)
-    if network.data.startswith("digits"):
+        moved = {"pixels": p.shift, "n_images": p.n_shifted}
+        yield Wanted({"metric": "accuracy_off_centre"}, "shifted_accuracy", moved)
+    yield from _flatness(*FLATNESS, block=p.block, n_images=p.n_landscape)
+    yield Wanted({}, LANDSCAPE, {"n_images": p.n_landscape})
+    if p.data.startswith("digits"):
         shifts = {"data": "digits-centred", "margin": 6, "stride": 2, "n_images": p.n_location}
-        yield measurement(network, "accuracy_by_location", **shifts)
+        yield Wanted({}, "accuracy_by_location", shifts)
 
 
-def _robust(p: SimpleNamespace, network: Training, other: Training | None) -> Iterator[Measurement]:
-    """Go through what is measured under corruptions; with another network, and as pixels go.
+def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Wanted]:
+    """Yield what is measured under corruptions; with another network, and as pixels go.
 
     The images are then those that both classify right.
     """
     beside = {} if other is None else {"beside": identity(other)}
     metric = "corrupted_accuracy" if other is None else "corruption_robustness"
     for category, level in itertools.product(p.categories or metrics.CORRUPTIONS, p.levels):
-        settings = {"category": category, "level": level, "n_images": p.n_corrupted}
-        yield measurement(network, metric, **settings, **beside)
+        which = {"category": category, "level": level}
+        labels = which | {"metric": metric.removeprefix("corruption_")}
+        yield Wanted(labels, metric, which | {"n_images": p.n_corrupted} | beside)
     if other is not None:
-        ablation = {"n_images": p.n_ablated, "n_baselines": p.n_baselines, "stride": p.stride}
-        yield measurement(network, "ablation_auc", **ablation, n_steps=p.n_steps, **beside)
+        sizes = {"n_images": p.n_ablated, "n_baselines": p.n_baselines, "stride": p.stride}
+        sizes |= {"n_steps": p.n_steps}
+        yield Wanted({"metric": "ablation"}, "ablation_auc", sizes | beside)
 
 
-def _item(
-    unit: Unit, kind: str, model: str, data: str, *, pair: str = "", marked: str = ""
-) -> Item:
-    """Return a unit with its labels: "full", "early", "printed" or "pretrained", of a model.
-
-    `pair` names the model whose images, right with and without penalty, it is measured on.
-    """
+def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
+    """Return the labels of the rows of a model at the end of its training."""
     penalty, _, alpha = model.partition(" ")
-    labels: dict[str, Any] = {"kind": kind, "model": f"{model}, {marked}" if marked else model}
-    labels |= {"data": data, "pair": pair, "penalty": marked or penalty}
-    labels["alpha"] = float(alpha or 0) if kind != "pretrained" else 0.0
-    if not isinstance(unit, Measurement):
-        return Item(unit, labels | {"metric": "training_loss"})
-    part = unit.settings["part"] if unit.metric == "flatness" else ""
-    name = part or SHORT_NAMES.get(unit.metric, unit.metric)
-    labels["metric"] = NAMED.get(kind, {}).get(name, name)
-    labels |= {n: unit.settings[n] for n in ("category", "level") if n in unit.settings}
-    if unit.metric not in DRAWN:
-        return Item(unit, labels)
-    network = unit.training
-    shown = network.network if model == AS_IT_IS else labels["model"]
-    shown += f", beside {pair}" if pair else ""
-    start = f"{data}|{shown}|{getattr(network, 'seed', 0)}"
-    return Item(unit, labels, start + DRAWN[unit.metric])
+    labels = {"model": f"{model}, {marked}" if marked else model, "penalty": marked or penalty}
+    strength = float(alpha or 0) if penalty in APPLY else 0.0
+    return labels | {"data": data, "pair": "", "alpha": strength, "epochs": 0}
+
+
+def _items(
+    network: Network, labels: Values, wanted: Iterable[Wanted], shown: str = ""
+) -> Iterator[Item]:
+    """Yield what is measured of a network; arrays are named by what is shown, or by the model."""
+    start = f"{labels['data']}|{shown or labels['model']}|{getattr(network, 'seed', 0)}"
+    for item, each in zip(grid([(network, labels)], wanted := [*wanted]), wanted, strict=True):
+        ending = DRAWN.get(each.metric)
+        yield item if ending is None else item._replace(keep=start + ending)
 
 
 def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
@@ -142,29 +122,29 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
     paired = seeds | p.paired_seeds
     for model in models:
         checked = bool(p.checked) and model in ("none", *p.checked) and "centred" not in data
+        labels = _labels(model, data, p.marked)
         for seed in seeds[model]:
             network = training(p, model, seed)
-            alone = _robust(p, network, None) if checked else ()
-            for unit in (network, *measurements(p, network), *alone):
-                yield _item(unit, "full", model, data, marked=p.marked)
+            yield Item(network, labels)
+            yield from _items(network, labels, [*measures(p), *(_robust(p) if checked else ())])
             for kind in p.checked if checked and model == "none" else [model][:checked]:
                 beside = training(p, kind if model == "none" else "none", seed)
                 if all(seed in paired.get(one, ()) for one in ("none", kind)):
-                    for unit in _robust(p, network, beside):
-                        yield _item(unit, "full", model, data, pair=kind, marked=p.marked)
+                    shown = f"{labels['model']}, beside {kind}"
+                    yield from _items(network, labels | {"pair": kind}, _robust(p, beside), shown)
             early = p.early_epochs if p.early is None else p.early
             for epochs in early if model in p.compared else ():
-                earlier = training(p, model, seed, epochs=epochs)
-                shown = {"block": p.block, "n_images": p.n_landscape}
-                tv = _flatness(earlier, "tv", "block_tv", landscape=False, **shown)
-                for unit in (measurement(earlier, "accuracy"), *tv):
-                    yield _item(unit, "early", model, data, marked=p.marked)
+                tv = _flatness("tv", "block_tv", block=p.block, n_images=p.n_landscape)
+                wanted = [Wanted({"metric": "accuracy"}, "accuracy", {}), *tv]
+                for own, metric, settings in wanted:
+                    at = labels | {"metric": f"{own['metric']}_early", "epochs": epochs}
+                    earlier = training(p, model, seed, epochs=epochs)
+                    yield Item(measurement(earlier, metric, **settings), at)
     n_positions = math.prod(image_shape(p.data)[1:])
     for alpha in p.printed_alphas if data == p.data and p.models is None else []:
-        settings = {"strength": float(alpha * n_positions), "every": p.interval}
-        model, penalties = f"target {alpha:.15g}", {"landscape_target": settings}
-        network = training(p, model, p.seeds[0], penalties=penalties)
-        yield _item(measurement(network, "accuracy"), "printed", model, data)
+        network = training(p, f"target {alpha * n_positions:.17g}", p.seeds[0])
+        at = {"metric": "accuracy_printed", "epochs": network.epochs}
+        yield Item(measurement(network, "accuracy"), _labels(f"target {alpha:.15g}", data) | at)
 
 
 def choices(parameters: Values) -> dict[str, Collection[str]]:
@@ -186,15 +166,19 @@ def plan(parameters: Values) -> Plan:
     found = Plan(item for p in panels_of(parameters, OF_PANEL) for item in _of_panel(p))
     block, n = parameters["block_pretrained"], parameters["n_landscape"]
     images = {"n_images": parameters["n_pretrained"], "n_draws": parameters["n_draws_pretrained"]}
+    wanted = {
+        AS_IT_IS: [*_flatness(*FLATNESS, block=block, **images), Wanted({}, LANDSCAPE, images)]
+    }
+    for model, of in COMPARED_WITH.items():
+        static = _flatness(*STATIC, block=block, n_images=n, of=of)
+        wanted[model] = [*static, Wanted({}, LANDSCAPE, {"of": of})]
     for pair in parameters["pretrained"]:
         if [type(part) for part in pair] != [str, str]:
             raise expected("pretrained", "[data, network] in each entry", pair)
         network = Pretrained(data=pair[0], network=pair[1])
-        units = [(AS_IT_IS, u) for u in _flatness(network, *FLATNESS, block=block, **images)]
-        for model, of in COMPARED_WITH.items():
-            flatness = _flatness(network, *STATIC, block=block, landscape=False, n_images=n, of=of)
-            units += [(model, u) for u in (*flatness, measurement(network, LANDSCAPE, of=of))]
-        found += [_item(unit, "pretrained", model, pair[0]) for model, unit in units]
+        for model, each in wanted.items():
+            labels = _labels(model, pair[0])
+            found += _items(network, labels, each, pair[1] if model == AS_IT_IS else "")
     return found
 
 
@@ -209,7 +193,6 @@ def derive(
     rows["seed"] = rows["seed"].fillna(0).astype(int) if "seed" in rows else 0
     by_location = _by_location(rows, arrays)
     rows = rows[rows["metric"] != LANDSCAPE]
-    rows.loc[rows["kind"].isin(["full", "pretrained"]), "epochs"] = 0
     tv = rows[rows["metric"] == "tv"].set_index(NETWORK)["value"].rename("tv")
     rows = rows.join(tv, on=NETWORK)
     theory: tuple[pd.DataFrame, dict[str, Any]] = (pd.DataFrame(), {})

@@ -20,7 +20,7 @@ from suite.metrics import CORRUPTIONS
 from suite.networks import build_network
 from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
-from suite.papers.pilcro import AS_IT_IS, COMPARED_WITH, NAMED, label
+from suite.papers.pilcro import AS_IT_IS, COMPARED_WITH, label
 
 CIFAR = "cifar10-jpeg"
 ALPHAS = (0.1, 1, 3, 10, 100)
@@ -235,7 +235,7 @@ def training_curves(
     panels = [panel for r in results for panel in r.provenance["parameters"]["panels"]]
     last = select(table, metric)
     last = last.assign(epochs=last["data"].map({label(p): p["epochs"] for p in panels}))
-    early = select(table, NAMED["early"][metric])
+    early = select(table, f"{metric}_early")
     rows = pd.concat([early, last[last["data"].isin(early["data"])]])
     return pd.concat([rows[rows["model"] == model] for model in models])
 

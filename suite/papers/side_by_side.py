@@ -28,13 +28,10 @@ SMALLEST = {name: each["smallest"] for name, each in MEASURES.items() if "smalle
 SMALLEST |= {"entropy": math.log(FACTOR)}
 # Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
 ASKED_FOR = {name for name, each in MEASURES.items() if each.get("asked_for")}
-# Keys of a panel that are not fields of a training: `warm_up` of every penalty, `measured`, whether
-# networks that choose strengths get more than their accuracy, `only`, the measures that are taken.
-OF_CHAPTER = (
-    "seeds n_few n_least n_attacked auto_steps n_queries n_corrupted n_landscape block patch"
-)
+# Further keys of a panel: `warm_up` of every penalty, `measured`, whether networks that choose
+# strengths get more than their accuracy, `only`, the measures that are taken.
 REQUIRED = "data network epochs learning_rate strengths chosen epsilon shift".split()
-OF_PANEL = dict.fromkeys([*OF_CHAPTER.split(), *REQUIRED[4:], "top_gap", "n_shifted", "n_targets"])
+OF_PANEL = dict.fromkeys([*REQUIRED[4:], "top_gap", "n_shifted", "n_targets"])
 OF_PANEL |= {"warm_up": 0, "measured": True, "only": None}
 
 
@@ -60,19 +57,10 @@ def measures(p: SimpleNamespace) -> dict[str, Measure]:
     wanted = MEASURES.keys() - ASKED_FOR if p.only is None else {"accuracy", *p.only}
     fields = ("title", "better", "metric")
     return {
-        name: Measure._make([*map(each.get, fields), _settings(each, p), "turned" in each])
+        name: Measure._make([*map(each.get, fields), settings_of(each, p), "turned" in each])
         for name, each in MEASURES.items()
         if name in wanted
     }
-
-
-def _settings(each: Settings, p: SimpleNamespace) -> Settings:
-    settings = settings_of(each, p)
-    if "attack_settings" in each:
-        settings["attack_settings"] = settings_of(each["attack_settings"], p)
-    if "data" in settings:
-        settings["data"] = settings["data"].format(p.data)
-    return settings
 
 
 class Network(NamedTuple):
@@ -93,6 +81,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
     """
     found = panels_of(parameters, OF_PANEL, REQUIRED, alone=True)
     for p in found:
+        p.swapped = f"{p.data}_swapped"
         for method in [*p.strengths, *p.chosen]:
             if method not in METHODS or method == "none":
                 raise unknown("method", method, [name for name in METHODS if name != "none"])

@@ -24,18 +24,10 @@ FIELDS_OF = [*VARIANTS, "last", "all"]  # whose receptive fields are measured
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
 # AutoAttack's authors doubt an evaluation in which Square, the last part, still finds something.
 WITHOUT_SQUARE = ["apgd-ce", "apgd-t", "fab-t"]
-# Keys of a panel that are not fields of a training.
-OF_PANEL = dict.fromkeys(
-    "backbone_name pretrained backbone fpn_width k strength k_values strengths shifted masks "
-    "masks_of_others epsilon epsilons auto_epsilons auto_steps scales steps_swept few seeds "
-    "few_seeds seeds_of validation_seeds validation_strengths l1_strengths last_strengths "
-    "all_strengths left_out battery_seeds squared_seeds attacked n_images n_attacked n_fgsm "
-    "n_battery n_corrupted n_queries square_queries".split()
-)
 # What rows are selected by, where a measurement says nothing else.
-NO_ATTACK = {"attack": "", "parts": "", "steps": 0, "epsilon": 0.0, "counts": "", "scale": 1.0}
-LABELLED = ("counts", "scale", "steps")  # settings of attacks that are labels
-DEFAULTS = {"battery": "none", "test": "own", "part": "", **NO_ATTACK}
+DEFAULTS = {"battery": "none", "test": "own", "part": "", "attack": "", "parts": "", "steps": 0}
+DEFAULTS |= {"epsilon": 0.0, "counts": "", "scale": 1.0}
+LABELLED = ("attack", "counts", "scale", "steps")  # settings of attacks that are labels
 
 Settings = dict[str, Any]
 
@@ -57,7 +49,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key that is not known, no data, or two panels of one data set.
     """
     never = ("network", "network_options", "penalties", "seed")
-    return panels_of(parameters, OF_PANEL, ["data"], never=never, alone=True)
+    return panels_of(parameters, required=["data"], never=never, alone=True)
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
@@ -213,7 +205,7 @@ def _labels(battery: str, settings: Settings) -> Settings:
     """Return what the rows of an attack are selected by."""
     given = settings | settings.get("attack_settings", {})
     labels = {"battery": battery, "counts": "unchanged", "steps": 1}
-    labels |= {name: given[name] for name in ("attack", *LABELLED) if name in given}
+    labels |= {name: given[name] for name in LABELLED if name in given}
     labels |= {"parts": "+".join(given.get("parts", ())), "epsilon": rounded(given["epsilon"])}
     return labels | ({"attack": "transfer"} if "source" in settings else {})
 

@@ -32,7 +32,7 @@ ACCURACIES = "worst_group_accuracy usual_accuracy"
 PIXELS = "insertion pixel_perturbation"  # what becomes of the logit as pixels come and go
 GRADIENTS = "label_gradient others_gradient"  # of the label's logit and of others, for remark 3
 # What a panel may say, too; a sweep may be a part of its own, and have some of the metrics only.
-OF_PANEL = {"foreign": [], "warm_up": None, "part": "strength", "metrics": []}
+OF_PANEL: Values = {"foreign": [], "warm_up": None, "part": "strength", "metrics": []}
 PANELS = "block_panels sweeps step_panels group_panels group_sweeps photo_panels ascent_panels"
 # Parts in which each method has the strength of the experiment.
 SWEPT = ("strength", "long", "group_sweep")

@@ -22,8 +22,7 @@ class Maps:
 
 
 def computed(keys):
-    rows = [{"data": "d", "metric": "accuracy", "value": float(k), "key": k} for k in keys]
-    return pd.DataFrame(rows)
+    return pd.DataFrame([{"metric": "accuracy", "value": float(k), "key": k} for k in keys])
 
 
 class TestPlan:
@@ -43,10 +42,6 @@ class TestPlan:
         rows, _ = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
         assert rows["label"].tolist() == ["b", "a", "c"]
         assert rows["value"].tolist() == [1.0, 2.0, 1.0]
-        assert rows["data"].tolist() == ["d"] * 3
-
-    def test_labels_take_the_place_of_what_was_measured(self):
-        rows, _ = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
         assert rows["metric"].tolist() == ["accuracy", "accuracy", "other"]
 
     def test_arrays_of_one_name_are_averaged(self):

@@ -6,19 +6,16 @@ answers both questions: is the prediction unchanged, and is it (still) correct?
 
 import logging
 import pkgutil
-import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from reglib._checks import check_positive
 from reglib.double_backward import folded_copy
-from suite.errors import expected, unknown
+from suite.errors import check_name, expected
 
 NORMS = ("linf", "l2")
 AUTO_ATTACK = ("apgd-ce", "apgd-t", "fab-t", "square")
@@ -79,7 +76,7 @@ def fgsm(
     Source: :cite:t:`goodfellow2015`.
     """
     _check(images, epsilon, norm)
-    return _attacked(model, images, labels, _by_foolbox("FastGradientAttack", norm, epsilon))
+    return _attacked(model, images, labels, _by_foolbox("FastGradientAttack", norm, epsilon), None)
 
 
 def pgd(
@@ -88,7 +85,7 @@ def pgd(
     labels: Tensor,
     *,
     epsilon: float,
-    generator: torch.Generator,
+    generator: Generator,
     norm: str = "linf",
     steps: int = 40,
     restarts: int = 1,
@@ -121,29 +118,13 @@ def pgd(
     return _attacked(model, images, labels, perturb, generator)
 
 
-class _InRows(nn.Module):
-    """A network whose gradient by the images is contiguous: the programs take a view of it as rows.
-
-    That of colour images in channels-last is not.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.requires_grad:
-            images.register_hook(Tensor.contiguous)
-        return self.network(images)
-
-
 def auto_attack(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
     *,
     epsilon: float,
-    generator: torch.Generator,
+    generator: Generator,
     norm: str = "linf",
     parts: Sequence[str] = AUTO_ATTACK,
     steps: int = 100,
@@ -176,8 +157,7 @@ def auto_attack(
     if not parts:
         raise expected("parts", f"some of {', '.join(AUTO_ATTACK)}", "none")
     for part in parts:
-        if part not in AUTO_ATTACK:
-            raise unknown("part of AutoAttack", part, AUTO_ATTACK)
+        check_name("part of AutoAttack", part, AUTO_ATTACK)
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     common: dict[str, Any] = {"eps": epsilon, "norm": norm.capitalize(), "seed": seed}
 
@@ -195,11 +175,18 @@ def auto_attack(
             "fab-t": ("fab_pt:FABAttack_PT", {"targeted": True, **aimed}),
             "square": ("square:SquareAttack", {"n_queries": queries, "resc_schedule": False}),
         }
+
+        def in_rows(shown: Tensor) -> Tensor:
+            """Make the gradient contiguous, of which the programs take a view as rows."""
+            if shown.requires_grad:
+                shown.register_hook(Tensor.contiguous)
+            return frozen(shown)
+
         result, left = x.clone(), torch.arange(len(x), device=x.device)
         for part in parts:
             name, options = programs[part]
             program = pkgutil.resolve_name(f"pyautoattack.{name}")
-            attacked = program(_InRows(frozen), **common, **options)
+            attacked = program(in_rows, **common, **options)
             result[left] = attacked.perturb(x[left].contiguous(), predicted[left])
             left = left[frozen(result[left]).argmax(1) == predicted[left]]
             if not len(left):
@@ -236,47 +223,26 @@ def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **optio
 
 
 def _attacked(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    perturb: Perturb,
-    generator: torch.Generator | None = None,
+    model: nn.Module, images: Tensor, labels: Tensor, perturb: Perturb, generator: Generator | None
 ) -> Attacked:
     """Attack images, batch by batch.
 
     `perturb` gets a frozen copy of the network, a batch of images and their predicted classes; the
-    random numbers it draws from the libraries' global sources are those of `generator`.
+    random numbers it draws from PyTorch's global source are those of `generator`.
     """
     # The copy of the network keeps gradients and modes of an attack away from the caller's.
     frozen = folded_copy(model)
     batches = images.detach().split(BATCH_SIZE)
-    with _seeded(generator):
+    with torch.random.fork_rng(enabled=generator is not None):
+        if generator is not None:
+            seed = torch.randint(2**31, (), generator=generator, device=generator.device)
+            torch.manual_seed(int(seed))
         attacked = [perturb(frozen, x, _predicted(frozen, x)) for x in batches]
     return judged(frozen, images, torch.cat(attacked), labels)
 
 
-@contextmanager
-def _seeded(generator: torch.Generator | None) -> Iterator[None]:
-    """Give the libraries, which use global generators, numbers of this one; restore them after."""
-    if generator is None:
-        yield
-        return
-    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-    kept = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(kept[0])
-            random.setstate(kept[1])
-
-
 def _check(images: Tensor, epsilon: float, norm: str) -> None:
-    if norm not in NORMS:
-        raise unknown("norm", norm, NORMS)
+    check_name("norm", norm, NORMS)
     low, high = float(images.min()), float(images.max())
     if not 0 <= low <= high <= 1:
         advice = "make what brings them to another range part of the network, for instance "

@@ -35,6 +35,12 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {kind} {str(name)!r}: {hint}Known: {', '.join(known) or 'none'}.")
 
 
+def check_name(kind: str, name: object, choices: Collection[str]) -> None:
+    """Raise the error for a name that is none of `choices`; see `unknown`."""
+    if name not in choices:
+        raise unknown(kind, name, choices)
+
+
 def expected(name: str, what: str, got: object) -> UsageError:
     """Return the error for something that is not what it must be.
 
@@ -52,9 +58,9 @@ def check_keys(
     Raises:
         UsageError: one that is not known, with the nearest ones, or one that is missing.
     """
+    known = {*known}
     for key in values:
-        if key not in (known := {*known}):
-            raise unknown(f"key of {kind}", key, known)
+        check_name(f"key of {kind}", key, known)
     if missing := sorted({*required} - values.keys()):
         raise expected(kind, f"a value for {', '.join(missing)}", dict(values))
 
@@ -84,13 +90,11 @@ def check_call(
     Raises:
         UsageError: an unknown name or setting, or a setting that is missing.
     """
-    if name not in choices:
-        raise unknown(kind, name, choices)
+    check_name(kind, name, choices)
     parameters = _signature(choices[name]).parameters.values()
     signature = inspect.Signature([p for p in parameters if p.name not in given])
     for setting in settings:
-        if setting not in {*also, *signature.parameters}:
-            raise unknown(f"setting of {kind} {name!r}", setting, {*also, *signature.parameters})
+        check_name(f"setting of {kind} {name!r}", setting, {*also, *signature.parameters})
     try:
         signature.bind(**{key: value for key, value in settings.items() if key not in also})
     except TypeError as error:

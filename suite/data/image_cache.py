@@ -61,7 +61,8 @@ def read_photographs(
     Raises:
         UsageError: an image that is missing or cannot be read, by name; no room to write.
     """
-    order = interleave_classes(torch.tensor(labels, dtype=torch.int64))
+    numbers = torch.tensor(labels, dtype=torch.int64)
+    order = interleave_classes(numbers)
     ordered = [paths[row] for row in order.tolist()]
     images = decode_once(
         root,
@@ -71,8 +72,7 @@ def read_photographs(
         read=lambda row: read_photograph(ordered[row], upright=masks is None).numpy(),
     )
     masks = None if masks is None else masks[order]
-    ordered_labels = torch.tensor(labels, dtype=torch.int64)[order]
-    return Split(images.values, ordered_labels, masks, sha256=images.sha256)
+    return Split(images.values, numbers[order], masks, sha256=images.sha256)
 
 
 def read_masks(

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torchvision import datasets
 
-from suite.data.splits import Damaged, Missing, Read, Split
+from suite.data.splits import Damaged, Missing, Read, Split, interleave_classes
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 DIGITS = tuple("0123456789")
@@ -41,8 +41,7 @@ def read_mnist5k(root: Path) -> Read:
     labels = torch.from_numpy(table[:, -1].copy()).long()
     # The file is sorted by digit, 500 of each: the last 100 of each are for testing, and both
     # splits go round the digits, so that any first n images hold all classes.
-    by_digit = torch.stack([(labels == digit).nonzero()[:, 0] for digit in range(10)])
-    train, test = by_digit[:, :400].T.flatten(), by_digit[:, 400:].T.flatten()
+    train, test = interleave_classes(labels).split([4000, 1000])
     return Split(images[train], labels[train]), Split(images[test], labels[test]), DIGITS
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from reglib.top_gap import TopGAPNet
 from reglib.top_gap.backbones import backbone_of, normalised
-from suite.errors import UsageError, expected, unknown
+from suite.errors import UsageError, check_name, expected
 from suite.networks.blocks import BasicBlock, BottleneckBlock, PreActivationBlock, conv_bn
 from suite.networks.defences import CHANGES
 from suite.networks.pretrained import PRETRAINED, load_pretrained, with_own_activation
@@ -151,12 +151,10 @@ class ResNet(nn.Sequential):
         stem_width: int | None = None,
         activation: str = "relu",
     ) -> None:
-        if activation not in ACTIVATIONS:
-            raise unknown("activation", activation, ACTIVATIONS)
+        check_name("activation", activation, ACTIVATIONS)
         if bottleneck and pre_activation:
             raise UsageError("resnet: expected bottleneck or pre_activation, got both")
-        if stem not in STEMS:
-            raise unknown("stem", stem, STEMS)
+        check_name("stem", stem, STEMS)
         inputs = width if stem_width is None else stem_width
         layers = conv_bn(channels, inputs, *STEMS[stem])
         if stem == "imagenet":
@@ -258,8 +256,7 @@ def build_network(
     Raises:
         UsageError: unknown network or option, or images that the network cannot take.
     """
-    if name not in NETWORKS:
-        raise unknown("network", name, NETWORKS)
+    check_name("network", name, NETWORKS)
     channels, height, width = shape
     size = height if height == width else (height, width)
     arguments = {name: value for name, value in options.items() if name not in CHANGES}

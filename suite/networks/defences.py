@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from suite.errors import UsageError
 
+Replace = Callable[[Any], nn.Module | None]
 NO_RELU = "expected a network with modules of torch.nn.ReLU"
 
 
@@ -37,10 +38,8 @@ def with_softplus(network: Any, *, beta: float) -> Any:
     if not beta > 0:
         raise UsageError(f"softplus: expected a positive sharpness, got {beta}")
 
-    def smooth(module: nn.Module) -> nn.Module:
-        return SoftReLU6(beta) if type(module) is nn.ReLU6 else nn.Softplus(beta)
-
-    return _replaced(network, (nn.ReLU, nn.ReLU6), smooth, f"softplus: {NO_RELU}")
+    smooth = {nn.ReLU: lambda _: nn.Softplus(beta), nn.ReLU6: lambda _: SoftReLU6(beta)}
+    return _replaced(network, smooth, f"softplus: {NO_RELU}")
 
 
 def with_k_wta(network: Any, *, share: float) -> Any:
@@ -58,9 +57,7 @@ def with_k_wta(network: Any, *, share: float) -> Any:
 
     Source: :cite:t:`xiao2020`.
     """
-    return _replaced(
-        network, (nn.ReLU,), lambda module: KWinnersTakeAll(share), f"k_wta: {NO_RELU}"
-    )
+    return _replaced(network, {nn.ReLU: lambda _: KWinnersTakeAll(share)}, f"k_wta: {NO_RELU}")
 
 
 def with_flc_pooling(network: Any) -> Any:
@@ -87,7 +84,7 @@ def with_flc_pooling(network: Any) -> Any:
         return nn.Sequential(convolution, FrequencyLowCut())
 
     missing = "flc_pooling: expected a network with convolutions of stride 2"
-    return _replaced(network, (nn.Conv2d,), pooled, missing)
+    return _replaced(network, {nn.Conv2d: pooled}, missing)
 
 
 class SoftReLU6(nn.Module):
@@ -189,18 +186,13 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _replaced(
-    network: Any,
-    kinds: tuple[type[nn.Module], ...],
-    replace: Callable[[Any], nn.Module | None],
-    missing: str,
-) -> Any:
-    """Return a copy of a network with the modules of some kinds replaced, unless by None."""
+def _replaced(network: Any, replace: Mapping[type[nn.Module], Replace], missing: str) -> Any:
+    """Return a copy of a network with the modules of some classes replaced, unless by None."""
     network = copy.deepcopy(network)
     replaced = False
     for parent in list(network.modules()):
         for name, child in parent.named_children():
-            module = replace(child) if type(child) in kinds else None
+            module = replace[type(child)](child) if type(child) in replace else None
             if module is not None:
                 setattr(parent, name, module.train(parent.training))
                 replaced = True

@@ -71,7 +71,8 @@ class Sources:
         Of a file that is none of the project's, it is all: functions call others.
         """
         if isinstance(value, functools.partial):
-            return "".join(map(self._uncommitted, filter(callable, (value.func, *value.args))))
+            parts = (value.func, *value.args, *value.keywords.values())
+            return "".join(map(self._uncommitted, filter(callable, parts)))
         value, held = getattr(value, "__func__", value), list[Any]()  # of a bound method
         if isinstance(value, FunctionType):
             held = [f for f in inspect.getclosurevars(value).nonlocals.values() if callable(f)]

@@ -122,7 +122,7 @@ class LocalPool(futures.ProcessPoolExecutor):
         self.deaths: dict[str, str] = {}
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Submit a call, see `concurrent.Executor`."""
+        """Submit a call, see `concurrent.futures.Executor`."""
         future = super().submit(fn, *args, **kwargs)
         self.started |= {*multiprocessing.active_children()} - self._others
         return future

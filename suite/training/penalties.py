@@ -5,7 +5,8 @@ What a penalty takes by keyword besides fields of `PenaltyInputs` are its settin
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from contextlib import ExitStack
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -33,8 +34,8 @@ class TrainingContext:
         self, model: nn.Module, images: Callable[[], Iterable[Tensor]] = lambda: ()
     ) -> None:
         self.model = model
-        self._images = images
-        self._smoothness: dict[int, Tensor] = {}
+        # From a width of the kernel to the smoothness of the training images.
+        self.smoothness = cache(lambda n: landscape.data_smoothness(images(), kernel_width=n))
 
     @cached_property
     def evaluated(self) -> Callable[[Tensor], Tensor]:
@@ -47,19 +48,7 @@ class TrainingContext:
             check_network(model)
         if isinstance(model, View):
             return evaluation_mode(model)
-
-        def stock(inputs: Tensor) -> Tensor:
-            with in_evaluation_mode(model):
-                return model(inputs)
-
-        return stock
-
-    def smoothness(self, kernel_width: int) -> Tensor:
-        """Return `reglib.landscape.data_smoothness` of the training images."""
-        if kernel_width not in self._smoothness:
-            smoothness = landscape.data_smoothness(self._images(), kernel_width=kernel_width)
-            self._smoothness[kernel_width] = smoothness
-        return self._smoothness[kernel_width]
+        return in_evaluation_mode(model)(lambda inputs: model(inputs))
 
 
 class PenaltyInputs(NamedTuple):
@@ -103,7 +92,7 @@ def forward(
     them, so that networks keep nothing of a forward pass, and one pass serves loss and penalties.
     Activations are noted in the same way, in the order of the layers. `others` are further fields.
     """
-    noted: list[tuple[Tensor, list[Pooled]]] = []
+    noted: list[tuple[Tensor | None, list[Pooled]]] = [(None, [])]
     activations: list[Tensor] = []
 
     def note(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -113,29 +102,17 @@ def forward(
     def note_output(module: nn.Module, arguments: Any, output: Tensor) -> None:
         activations.append(output)
 
-    hooks = []
-    for module in model.modules() if with_class_maps or with_activations else ():
-        if with_class_maps and isinstance(module, TopGAP):
-            hooks.append(module.register_forward_pre_hook(note))
-        if with_activations and is_activation(module):
-            hooks.append(module.register_forward_hook(note_output))
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules() if with_class_maps or with_activations else ():
+            if with_class_maps and isinstance(module, TopGAP):
+                hooks.enter_context(module.register_forward_pre_hook(note))
+            if with_activations and is_activation(module):
+                hooks.enter_context(module.register_forward_hook(note_output))
         logits = model(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    maps, pooled = noted[-1] if noted else (None, [])
-    return PenaltyInputs(
-        model,
-        inputs,
-        labels,
-        logits,
-        generator,
-        class_maps=maps,
-        activations=activations,
-        class_map_l1=pooled[-1].l1 if pooled else None,
-        **others,
-    )
+    maps, pooled = noted[-1]
+    l1 = pooled[-1].l1 if pooled else None
+    given = model, inputs, labels, logits, generator, maps, activations
+    return PenaltyInputs(*given, class_map_l1=l1, **others)
 
 
 Penalty = Callable[..., Tensor]

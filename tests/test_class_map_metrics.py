@@ -65,16 +65,15 @@ class TestErfDistance:
         def z(values):
             return ((values - values.mean()) / values.std(correction=0)).abs().mean().expand(3)
 
-        found = erf_distance(model, x)
-        torch.testing.assert_close(found.centre, z(centre))
-        torch.testing.assert_close(found.corner, z(corner))
-        torch.testing.assert_close(found.distance, z(centre) - z(corner))
+        torch.testing.assert_close(erf_distance(model, x, part="centre"), z(centre))
+        torch.testing.assert_close(erf_distance(model, x, part="corner"), z(corner))
+        torch.testing.assert_close(erf_distance(model, x), z(centre) - z(corner))
 
     def test_is_zero_where_nothing_is_seen(self):
         model = CentreAndCorner(random(1, 6, 6), torch.zeros(1, 6, 6, dtype=torch.float64))
-        found = erf_distance(model, random(2, 1, 6, 6))
-        assert found.corner.tolist() == [0, 0]
-        assert (found.centre > 0.5).all()
+        x = random(2, 1, 6, 6)
+        assert erf_distance(model, x, part="corner").tolist() == [0, 0]
+        assert (erf_distance(model, x, part="centre") > 0.5).all()
 
     def test_centre_of_an_even_map_and_of_one_side(self):
         seen = []
@@ -95,7 +94,7 @@ class TestErfDistance:
         x = random(3, 1, 16, 16)
         together = erf_distance(network.class_maps, x)
         alone = erf_distance(network.class_maps, x[1:2])
-        torch.testing.assert_close(together.distance[1:2], alone.distance)
+        torch.testing.assert_close(together[1:2], alone)
         assert all(p.grad is None for p in network.parameters())
         assert not x.requires_grad
 

@@ -144,7 +144,7 @@ class TestPixelPerturbation:
 
     def test_refuses_signed_maps(self):
         images = random_images(3, 1, 4, 4)
-        with pytest.raises(ValueError, match="maps: expected saliency without sign"):
+        with pytest.raises(ValueError, match="sizes: expected saliency without sign"):
             pixel_perturbation(-images, linear_network(16), images, LABELS, n_steps=2)
 
 

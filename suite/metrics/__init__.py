@@ -9,8 +9,7 @@ from suite.metrics.class_maps import (
     mask_iou_beyond_others,
 )
 from suite.metrics.complexity import entropy
-from suite.metrics.corruptions import CORRUPTIONS, corrupted, probability_ratio
-from suite.metrics.corruptions import SMALLEST as SMALLEST_CORRUPTED
+from suite.metrics.corruptions import CORRUPTIONS, SMALLEST_CORRUPTED, corrupted, probability_ratio
 from suite.metrics.curves import (
     ablation_curve,
     area_under_curve,
@@ -19,7 +18,6 @@ from suite.metrics.curves import (
     pixel_perturbation,
 )
 from suite.metrics.density import (
-    DensityGradients,
     LogitGradients,
     density_change,
     density_gradients,

@@ -1,7 +1,5 @@
 """How much of an image does a map mark, and is it the object?"""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -96,17 +94,10 @@ def mask_iou_beyond_others(maps: Tensor, masks: Tensor, labels: Tensor) -> Tenso
     return own - others
 
 
-class FeatureLeakage(NamedTuple):
-    """One value for each image, (B,): as published, and as a share of the whole map."""
-
-    absolute: Tensor
-    relative: Tensor
-
-
-def feature_leakage(maps: Tensor, masks: Tensor) -> FeatureLeakage:
+def feature_leakage(maps: Tensor, masks: Tensor, *, relative: bool = False) -> Tensor:
     r"""Compute the norm of saliency maps on features that say nothing about the class.
 
-    .. math:: \| m \odot a(x) \|_F \qquad \text{and} \qquad
+    .. math:: \| m \odot a(x) \|_F \qquad \text{or, relative,} \qquad
        \frac{\| m \odot a(x) \|_F}{\| a(x) \|_F}
 
     The first is the published measure, of which the mean over images is taken. A network with
@@ -116,9 +107,10 @@ def feature_leakage(maps: Tensor, masks: Tensor) -> FeatureLeakage:
         maps: signed saliency, (B, C, H, W): Integrated Gradients in the paper, see
             `suite.metrics.saliency.integrated_gradients`.
         masks: True on the uninformative features, (B, 1, H, W) or of the shape of `maps`.
+        relative: as a share of the whole map.
 
     Returns:
-        Both values, (B,) each; the relative one is NaN where the map is zero.
+        One value for each image, (B,); the relative one is NaN where the map is zero.
 
     Raises:
         UsageError: masks that are not boolean, of another size, or that mark nothing.
@@ -129,7 +121,7 @@ def feature_leakage(maps: Tensor, masks: Tensor) -> FeatureLeakage:
     n, channels, height, width = maps.shape
     _check_masks(masks, (n, 1, height, width), (n, channels, height, width))
     absolute = (maps * masks).flatten(1).norm(dim=1)
-    return FeatureLeakage(absolute, absolute / maps.flatten(1).norm(dim=1))
+    return absolute / maps.flatten(1).norm(dim=1) if relative else absolute
 
 
 def _check_maps(maps: Tensor) -> None:

@@ -1,13 +1,13 @@
 """The corruptions of Hendrycks and Dietterich, by the package imagecorruptions-imaug."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from suite.errors import expected, unknown
+from suite.errors import check_name, expected
+from suite.metrics.faithfulness import SCORES
 
 # The corruptions of ImageNet-C, in the groups of its authors.
 CORRUPTIONS = {
@@ -18,7 +18,7 @@ CORRUPTIONS = {
 }
 SEEDED = ("impulse_noise", "glass_blur")  # these draw from a seed of their own
 
-SMALLEST = 32  # pixels a side that the package takes
+SMALLEST_CORRUPTED = 32  # pixels a side that the package takes
 
 
 def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tensor:
@@ -40,24 +40,25 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
     Source: :cite:t:`hendrycks2019`.
     """
     names = [name for group in CORRUPTIONS.values() for name in group]
-    if corruption not in names:
-        raise unknown("corruption", corruption, names)
+    check_name("corruption", corruption, names)
     if level not in range(1, 6):
         raise expected("level", "an integer from 1 to 5", repr(level))
     channels, *sides = images.shape[1:]
-    if images.dtype != torch.uint8 or channels not in (1, 3) or min(sides) < SMALLEST:
-        what = f"bytes with 1 or 3 channels and at least {SMALLEST} pixels a side"
+    if images.dtype != torch.uint8 or channels not in (1, 3) or min(sides) < SMALLEST_CORRUPTED:
+        what = f"bytes with 1 or 3 channels and at least {SMALLEST_CORRUPTED} pixels a side"
         raise expected("images", what, f"{images.dtype} of shape {tuple(images.shape)}")
     from imagecorruptions import corrupt
 
-    results = []
-    with _numpy_state():
+    results, state = [], np.random.get_state()
+    try:
         for b, image in enumerate(images.cpu()):
             np.random.seed((seed + b) % 2**32)
             pixels = image.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
             options = {"seed": seed + b} if corruption in SEEDED else {}
             changed = corrupt(pixels, corruption_name=corruption, severity=level, **options)
             results.append(torch.from_numpy(changed.copy()).permute(2, 0, 1))
+    finally:
+        np.random.set_state(state)
     stacked = torch.stack(results)
     if channels == 1:
         stacked = stacked.double().mean(1, keepdim=True).round().to(torch.uint8)
@@ -82,17 +83,5 @@ def probability_ratio(
 
     Source: table 3 of :cite:t:`moens2020`.
     """
-    before, after = (
-        model(images).softmax(1).gather(1, class_index[:, None])[:, 0]
-        for images in (clean, changed)
-    )
+    before, after = (SCORES["probability"](model(x), class_index) for x in (clean, changed))
     return after / before
-
-
-@contextmanager
-def _numpy_state() -> Iterator[None]:
-    state = np.random.get_state()
-    try:
-        yield
-    finally:
-        np.random.set_state(state)

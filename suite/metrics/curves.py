@@ -1,23 +1,24 @@
 """What becomes of the score of a class as pixels come and go in the order of a saliency map?"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from suite.errors import expected, unknown
+from suite.errors import check_name, expected
 from suite.metrics.chunks import chunk_size
 from suite.metrics.faithfulness import SCORES
 
 
+@torch.no_grad()
 def insertion_curve(
     maps: Tensor,
     model: nn.Module,
     images: Tensor,
     class_index: Tensor,
     *,
-    n_steps: int,
+    n_steps: int | Sequence[int],
     baseline: Tensor | float = 0.0,
     score: str = "probability",
 ) -> Tensor:
@@ -34,23 +35,41 @@ def insertion_curve(
         model: network in evaluation mode, from images to logits.
         images: (B, C, H, W).
         class_index: the class `c` of each image, (B,).
-        n_steps: `K`, from 1 to the number of pixels.
+        n_steps: `K`, from 1 to the number of pixels; or the numbers of pixels themselves.
         baseline: a value, or images that broadcast to the shape of `images`.
         score: "probability" (softmax) or "logit".
 
     Returns:
-        One curve for each image, (B, n_steps + 1); see `area_under_curve`.
+        One curve for each image, (B, n_steps + 1), or a value for each number of pixels; see
+        `area_under_curve`.
 
     Raises:
         UsageError: maps of other images or sizes, `n_steps` out of its range, or unknown score.
 
     Source: :cite:t:`petsiuk2018`; from a baseline of zero in :cite:t:`yang2024`.
     """
-    pixels = images[0, 0].numel()
-    if not 1 <= n_steps <= pixels:
-        raise expected("n_steps", f"1 to {pixels}, the number of pixels of an image", n_steps)
-    counts = torch.arange(n_steps + 1, device=images.device) * pixels // n_steps
-    return _scores(maps, model, images, class_index, counts, baseline, score)
+    n, _, height, width = images.shape
+    pixels = height * width
+    if isinstance(n_steps, int):
+        if not 1 <= n_steps <= pixels:
+            raise expected("n_steps", f"1 to {pixels}, the number of pixels of an image", n_steps)
+        n_steps = [k * pixels // n_steps for k in range(n_steps + 1)]
+    check_name("score", score, SCORES)
+    if (maps.shape[0], *maps.shape[2:]) != (n, height, width):
+        shape = f"shape ({n}, C, {height}, {width}) as that of the images"
+        raise expected("maps", shape, tuple(maps.shape))
+    start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
+    order = maps.sum(1).flatten(1).argsort(dim=1, descending=True, stable=True)
+    rank = order.argsort(dim=1).view(n, 1, height, width)
+    counts = torch.tensor(n_steps, device=images.device)
+    scores = images.new_empty(n * len(counts))
+    position = torch.arange(len(scores), device=images.device)
+    for index in position.split(chunk_size(images)):
+        b, k = index // len(counts), index % len(counts)
+        inserted = rank[b] < counts[k].view(-1, 1, 1, 1)
+        logits = model(torch.where(inserted, images[b], start[b]))
+        scores[index] = SCORES[score](logits, class_index[b]).to(scores.dtype)
+    return scores.view(n, len(counts))
 
 
 def deletion_curve(
@@ -72,13 +91,14 @@ def deletion_curve(
 
 
 def pixel_perturbation(
-    maps: Tensor,
+    sizes: Tensor,
     model: nn.Module,
     images: Tensor,
     class_index: Tensor,
     *,
-    over: str = "image",
-    **options: Any,
+    n_steps: int,
+    over: Literal["image", "mean"] = "image",
+    baseline: Tensor | float = 0.0,
 ) -> Tensor:
     r"""Compare what the most and the least salient pixels do to a logit when they are removed.
 
@@ -90,13 +110,13 @@ def pixel_perturbation(
     images is the divisor of each.
 
     Args:
-        maps: saliency without sign, (B, C, H, W), such as the absolute value of
+        sizes: saliency without sign, (B, C, H, W), such as the absolute value of
             `suite.metrics.saliency.smooth_grad`; channels are summed.
         model: network in evaluation mode.
         images: (B, C, H, W).
         class_index: the class `c` of each image, (B,).
+        n_steps, baseline: see `insertion_curve`.
         over: "image" or "mean".
-        options: `n_steps` and `baseline`, see `insertion_curve`.
 
     Returns:
         One curve for each image, (B, n_steps + 1), higher for a network that depends on what it
@@ -108,13 +128,13 @@ def pixel_perturbation(
     Source: section 7.3 of :cite:t:`yang2024`, after :cite:t:`samek2017` and
     :cite:t:`srinivas2021`. The absolute values are ours: the paper only says "fractional change".
     """
-    if (maps < 0).any():
-        raise expected("maps", "saliency without sign", "negative values; take maps.abs()")
-    if over not in ("image", "mean"):
-        raise unknown("over", over, ("image", "mean"))
+    if (sizes < 0).any():
+        raise expected("sizes", "saliency without sign", "negative values; take maps.abs()")
+    check_name("over", over, ("image", "mean"))
     changes = []
-    for ranked in (maps, -maps):
-        curves = deletion_curve(ranked, model, images, class_index, score="logit", **options)
+    options: dict[str, Any] = {"n_steps": n_steps, "baseline": baseline, "score": "logit"}
+    for ranked in (sizes, -sizes):
+        curves = deletion_curve(ranked, model, images, class_index, **options)
         whole = curves[:, :1].abs()
         divisor = whole if over == "image" else whole.mean()
         changes.append((curves - curves[:, :1]).abs() / divisor)
@@ -150,39 +170,8 @@ def ablation_curve(
         raise expected("counts", f"numbers from 0 to {n_pixels}", list(counts))
     # Ablation by k is insertion of the image into its mean, with both exchanged.
     means = images.mean((2, 3), keepdim=True).expand_as(images)
-    steps = torch.tensor([0, *counts], device=images.device)
-    scores = _scores(maps, model, means, class_index, steps, images, "probability")
+    scores = insertion_curve(maps, model, means, class_index, n_steps=[0, *counts], baseline=images)
     return scores[:, 1:] / scores[:, :1]
-
-
-@torch.no_grad()
-def _scores(
-    maps: Tensor,
-    model: nn.Module,
-    images: Tensor,
-    class_index: Tensor,
-    counts: Tensor,
-    baseline: Tensor | float,
-    score: str,
-) -> Tensor:
-    """Return `insertion_curve` at some numbers of pixels, `counts` (K,): (B, K)."""
-    if score not in SCORES:
-        raise unknown("score", score, SCORES)
-    n, _, height, width = images.shape
-    if (maps.shape[0], *maps.shape[2:]) != (n, height, width):
-        shape = f"shape ({n}, C, {height}, {width}) as that of the images"
-        raise expected("maps", shape, tuple(maps.shape))
-    start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
-    order = maps.sum(1).flatten(1).argsort(dim=1, descending=True, stable=True)
-    rank = order.argsort(dim=1).view(n, 1, height, width)
-    scores = images.new_empty(n * len(counts))
-    position = torch.arange(len(scores), device=images.device)
-    for index in position.split(chunk_size(images)):
-        b, k = index // len(counts), index % len(counts)
-        inserted = rank[b] < counts[k].view(-1, 1, 1, 1)
-        logits = model(torch.where(inserted, images[b], start[b]))
-        scores[index] = SCORES[score](logits, class_index[b]).to(scores.dtype)
-    return scores.view(n, len(counts))
 
 
 def area_under_curve(curves: Tensor, positions: Sequence[float] | None = None) -> Tensor:

@@ -1,10 +1,10 @@
 """How do the density that the logits imply, and gradients, change with noise and shifts?"""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from reglib._checks import check_positive
 from reglib._common import normal_noise
@@ -13,15 +13,9 @@ from suite.metrics.chunks import chunk_size
 from suite.metrics.saliency import logit_gradient
 
 
-class DensityGradients(NamedTuple):
-    """Norms of input gradients, (B,) each: of the log density and of its two parts."""
-
-    whole: Tensor
-    shift: Tensor
-    centred: Tensor
-
-
-def density_gradients(model: nn.Module, images: Tensor) -> DensityGradients:
+def density_gradients(
+    model: nn.Module, images: Tensor, *, part: Literal["whole", "shift", "centred"] = "whole"
+) -> Tensor:
     r"""Split the gradient of the log marginal density into a shift and the rest.
 
     .. math:: \nabla_x \log Z = \nabla_x s + \nabla_x \log \textstyle\sum_i e^{f_i - s}, \qquad
@@ -33,9 +27,10 @@ def density_gradients(model: nn.Module, images: Tensor) -> DensityGradients:
     Args:
         model: network in evaluation mode.
         images: (B, C, H, W).
+        part: "whole", the gradient; "shift", that of the shift; or "centred", the rest.
 
     Returns:
-        Euclidean norms of the whole gradient, of that of the shift, and of the centred rest.
+        Its Euclidean norm for each image, (B,).
 
     Source: a control of ours; the ambiguity is that of equation 1 of :cite:t:`srinivas2021`.
     """
@@ -45,8 +40,8 @@ def density_gradients(model: nn.Module, images: Tensor) -> DensityGradients:
         shift = logits.mean(1)
         whole = input_gradient(logits.logsumexp(1), inputs, create_graph=True).detach()
         of_shift = input_gradient(shift, inputs)
-    parts = (whole, of_shift, whole - of_shift)
-    return DensityGradients(*(part.flatten(1).norm(dim=1) for part in parts))
+    parts = {"whole": whole, "shift": of_shift, "centred": whole - of_shift}
+    return parts[part].flatten(1).norm(dim=1)
 
 
 class LogitGradients(NamedTuple):
@@ -100,7 +95,7 @@ def gradient_change(
     images: Tensor,
     class_index: Tensor,
     *,
-    generator: torch.Generator,
+    generator: Generator,
     noise_std: float,
     n_samples: int = 1,
     relative: bool = True,
@@ -140,12 +135,7 @@ def gradient_change(
 
 @torch.no_grad()
 def density_change(
-    model: nn.Module,
-    images: Tensor,
-    *,
-    generator: torch.Generator,
-    noise_std: float,
-    n_samples: int = 1,
+    model: nn.Module, images: Tensor, *, generator: Generator, noise_std: float, n_samples: int = 1
 ) -> Tensor:
     r"""Measure how far noise moves the density that the logits imply, as it is published.
 
@@ -178,7 +168,7 @@ def _logits(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def _noisy(
-    images: Tensor, generator: torch.Generator, noise_std: float, n_samples: int
+    images: Tensor, generator: Generator, noise_std: float, n_samples: int
 ) -> Iterator[Tensor]:
     """Yield noisy images; the noise of an image does not depend on the others of the batch."""
     check_positive(noise_std=noise_std, n_samples=n_samples)

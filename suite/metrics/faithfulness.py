@@ -1,11 +1,12 @@
 """Do the pixels that a saliency map marks change the output when they change?"""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from suite.errors import expected, unknown
+from suite.errors import check_name, expected
 from suite.metrics.chunks import chunk_size
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -45,9 +46,8 @@ def pixel_effects(
     images: Tensor,
     class_index: Tensor,
     *,
-    patch: int = 1,
     score: str = "probability",
-    perturb: Callable[[Tensor], Tensor] = inverted,
+    **options: Any,
 ) -> Tensor:
     r"""Measure what changing one square of pixels at a time does to the score of a class.
 
@@ -58,10 +58,11 @@ def pixel_effects(
     squares are for large images, in which one pixel does next to nothing.
 
     Args:
-        model, images, patch, perturb: see `perturbed_logits`.
+        model, images: see `perturbed_logits`.
         class_index: the class of each image, (B,).
         score: "probability" (softmax), "logit", or "confidence", the probability in double
             precision, with the digits that it lacks where the network is sure.
+        options: `patch` and `perturb`, see `perturbed_logits`.
 
     Returns:
         The effects, (B, H * W / patch^2), row by row.
@@ -69,11 +70,7 @@ def pixel_effects(
     Raises:
         UsageError: `patch` does not divide the sides of the images, or unknown score.
     """
-    effects = []
-    for image, c in zip(images.split(1), class_index.split(1), strict=True):
-        logits = perturbed_logits(model, image, patch=patch, perturb=perturb)
-        effects.append(effects_on(score, logits, c))
-    return torch.cat(effects)
+    return effects_on(score, perturbed_logits(model, images, **options), class_index)
 
 
 def effects_on(score: str, logits: Tensor, class_index: Tensor) -> Tensor:
@@ -87,8 +84,7 @@ def effects_on(score: str, logits: Tensor, class_index: Tensor) -> Tensor:
     Raises:
         UsageError: unknown score.
     """
-    if score not in SCORES:
-        raise unknown("score", score, SCORES)
+    check_name("score", score, SCORES)
     classes = class_index.repeat_interleave(logits.shape[1])
     scores = SCORES[score](logits.flatten(0, 1), classes).view(logits.shape[:2])
     return scores[:, 1:] - scores[:, :1]

@@ -1,24 +1,13 @@
 """How much do the pixels of an image contribute to one location of its class maps?"""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from reglib.autodiff import input_gradient
 from suite.errors import expected
-
-
-class ERFDistance(NamedTuple):
-    """Mean absolute gradient of the location in the centre and in the corner, and the difference.
-
-    One value for each image, (B,).
-    """
-
-    centre: Tensor
-    corner: Tensor
-    distance: Tensor
 
 
 def effective_receptive_field(
@@ -54,7 +43,12 @@ def effective_receptive_field(
         return input_gradient(maps[:, :, row, column], x)
 
 
-def erf_distance(maps_of: Callable[[Tensor], Tensor], images: Tensor) -> ERFDistance:
+def erf_distance(
+    maps_of: Callable[[Tensor], Tensor],
+    images: Tensor,
+    *,
+    part: Literal["distance", "centre", "corner"] = "distance",
+) -> Tensor:
     r"""Compare the effective receptive fields of the centre and of the corner of the maps.
 
     .. math:: \text{ERF}(l) = \frac{1}{n} \sum_{ij} \left| z_{ij}(l) \right|, \qquad
@@ -67,9 +61,11 @@ def erf_distance(maps_of: Callable[[Tensor], Tensor], images: Tensor) -> ERFDist
     Args:
         maps_of, images: see `effective_receptive_field`. The corner is (0, 0), the centre
             ((h - 1) // 2, (w - 1) // 2): the fourth of seven, as in the paper.
+        part: "distance", or what it is the difference of: "centre" or "corner", the mean absolute
+            gradient of that location.
 
     Returns:
-        For each image; zero where a gradient is constant.
+        One value for each image, (B,); zero where a gradient is constant.
 
     Raises:
         UsageError: maps that are smaller than 3 x 3, of which the centre would be the corner.
@@ -87,7 +83,7 @@ def erf_distance(maps_of: Callable[[Tensor], Tensor], images: Tensor) -> ERFDist
     spread = fields.std(2, correction=0, keepdim=True)
     fields = (fields - fields.mean(2, keepdim=True)) / torch.where(spread > 0, spread, 1)
     middle, corner = fields.abs().mean(2).T
-    return ERFDistance(middle, corner, middle - corner)
+    return {"distance": middle - corner, "centre": middle, "corner": corner}[part]
 
 
 def check_map_size(height: int, width: int) -> None:

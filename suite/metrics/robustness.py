@@ -53,15 +53,12 @@ def local_lipschitz_estimate(
     def draw(like: Tensor) -> Tensor:
         return noise_std * normal_noise(like, generator)
 
-    def size(noise: Tensor, _: Tensor) -> Tensor:
-        return noise.flatten(1).norm(dim=1)
-
     def divided(images: Tensor, class_index: Tensor) -> Tensor:
         maps = maps_of(images, class_index)
         return maps / maps.abs().amax(tuple(range(1, maps.ndim)), keepdim=True)
 
     compared = divided if normalised else maps_of
-    return _largest_change(compared, images, class_index, draw, size, n_samples)
+    return _largest_change(compared, images, class_index, draw, n_samples, by_noise=True)
 
 
 def max_sensitivity(
@@ -101,10 +98,7 @@ def max_sensitivity(
         noise = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
         return (2 * noise - 1) * radius
 
-    def size(_: Tensor, reference: Tensor) -> Tensor:
-        return reference.norm()
-
-    return _largest_change(maps_of, images, class_index, draw, size, n_samples)
+    return _largest_change(maps_of, images, class_index, draw, n_samples, by_noise=False)
 
 
 def _largest_change(
@@ -112,18 +106,23 @@ def _largest_change(
     images: Tensor,
     class_index: Tensor,
     draw: Callable[[Tensor], Tensor],
-    relative_to: Callable[[Tensor, Tensor], Tensor],
     n_samples: int,
+    *,
+    by_noise: bool,
 ) -> Tensor:
-    """Return the largest change of the map of each image, (B,), by noise drawn like its copies."""
-    size = chunk_size(images)
+    """Return the largest change of the map of each image, (B,), by noise drawn like its copies.
+
+    It is relative to the norm of the noise, or to that of the map.
+    """
+    most = chunk_size(images)
     largest = images.new_zeros(len(images))
     for b, image in enumerate(images):
         reference = maps_of(image[None], class_index[b : b + 1])
-        for start in range(0, n_samples, size):
-            k = min(size, n_samples - start)
+        for start in range(0, n_samples, most):
+            k = min(most, n_samples - start)
             noise = draw(image.expand(k, *image.shape))
             maps = maps_of(image + noise, class_index[b].expand(k))
-            changes = (maps - reference).flatten(1).norm(dim=1) / relative_to(noise, reference)
+            size = noise.flatten(1).norm(dim=1) if by_noise else reference.norm()
+            changes = (maps - reference).flatten(1).norm(dim=1) / size
             largest[b] = torch.maximum(largest[b], changes.max())
     return largest

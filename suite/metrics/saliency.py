@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch
@@ -20,7 +20,7 @@ from reglib.saliency.surrogate import (
     smooth_surrogate_loss,
     surrogate_loss,
 )
-from suite.errors import expected, unknown
+from suite.errors import check_name, expected
 
 Saliency = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
@@ -192,19 +192,13 @@ def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
 
         # Captum hooks tensors: an activation that directly follows a pooling layer shares one with
         # it, and would lose its rule. So each activation gets a tensor of its own.
-        hooks = [
-            module.register_forward_pre_hook(lambda _, inputs: (inputs[0].clone(),))
-            for module in model.modules()
-            if isinstance(module, nn.ReLU)
-        ]
-        try:
-            attribution = DeepLift(model).attribute(
-                images.detach().requires_grad_(), target=class_index
-            )
-        finally:
-            for hook in hooks:
-                hook.remove()
-    return attribution.detach()
+        with ExitStack() as hooks:
+            for module in model.modules():
+                if isinstance(module, nn.ReLU):
+                    own = module.register_forward_pre_hook(lambda _, given: (given[0].clone(),))
+                    hooks.enter_context(own)
+            inputs = images.detach().requires_grad_()
+            return DeepLift(model).attribute(inputs, target=class_index).detach()
 
 
 @contextmanager
@@ -229,14 +223,14 @@ def _smooth_loss(model: nn.Module, images: Tensor, class_index: Tensor) -> Surro
 
 
 def _one_by_one(
-    interpret: Callable[[SurrogateLoss], Tensor],
+    interpret: Callable[[SurrogateLoss], Interpretation],
     make: Callable[[nn.Module, Tensor, Tensor], SurrogateLoss] = surrogate_loss,
 ) -> Saliency:
     """Interpret one image after the other: solving them together waits for the slowest."""
 
     def maps(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
         pairs = zip(images.split(1), class_index.split(1), strict=True)
-        return torch.cat([interpret(make(model, *pair)) for pair in pairs])
+        return torch.cat([interpret(make(model, *pair)).maps for pair in pairs])
 
     return maps
 
@@ -249,10 +243,6 @@ def sparse_choice(loss: SurrogateLoss, method: Callable[..., Interpretation]) ->
     return choose_lambda1(loss, method=method, factor=2.0).interpretation
 
 
-def _sparse(method: Callable[..., Interpretation]) -> Callable[[SurrogateLoss], Tensor]:
-    return lambda loss: sparse_choice(loss, method).maps
-
-
 SALIENCIES: dict[str, Saliency] = {
     "logit_gradient": logit_gradient,
     "absolute_gradient": lambda *given: logit_gradient(*given).abs(),
@@ -262,15 +252,13 @@ SALIENCIES: dict[str, Saliency] = {
     ),
     "integrated_gradients": integrated_gradients,
     # Without the factor x - x', which the authors of CASO leave out, too.
-    "path_gradients": lambda model, images, class_index: integrated_gradients(
-        model, images, class_index, multiply_by_inputs=False
-    ),
+    "path_gradients": partial(integrated_gradients, multiply_by_inputs=False),
     "loss_gradient": loss_gradient,
-    "caso_dense": _one_by_one(lambda loss: caso_converged(loss).maps),
-    "cafo": _one_by_one(_sparse(cafo)),
-    "caso": _one_by_one(_sparse(caso_converged)),
-    "smooth_cafo": _one_by_one(_sparse(cafo), _smooth_loss),
-    "smooth_caso": _one_by_one(_sparse(caso_converged), _smooth_loss),
+    "caso_dense": _one_by_one(caso_converged),
+    "cafo": _one_by_one(partial(sparse_choice, method=cafo)),
+    "caso": _one_by_one(partial(sparse_choice, method=caso_converged)),
+    "smooth_cafo": _one_by_one(partial(sparse_choice, method=cafo), _smooth_loss),
+    "smooth_caso": _one_by_one(partial(sparse_choice, method=caso_converged), _smooth_loss),
 }
 
 
@@ -280,7 +268,6 @@ def saliency_maps(model: nn.Module, saliency: str) -> Callable[[Tensor, Tensor],
     Raises:
         UsageError: an unknown name.
     """
-    if saliency not in SALIENCIES:
-        raise unknown("saliency", saliency, SALIENCIES)
+    check_name("saliency", saliency, SALIENCIES)
     method = SALIENCIES[saliency]
     return lambda images, class_index: method(model, images, class_index).sum(1, keepdim=True)

@@ -34,6 +34,7 @@ ARGUMENTS: dict[str, Callable[..., Any]] = {
     "images": lambda subject, n_images: subject.test_images(n_images)[0],
     "class_index": lambda subject, n_images: subject.test_uint8(n_images)[1],
     "maps": _maps,
+    "sizes": lambda subject, saliency, n_images: _maps(subject, saliency, n_images).abs(),
     "maps_of": lambda subject, saliency: metrics.saliency_maps(subject.folded, saliency),
     "effects": _effects,
     "generator": lambda subject, seed=0: subject.generator(seed),

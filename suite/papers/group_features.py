@@ -13,7 +13,7 @@ from reglib._common import normal_noise
 from reglib.saliency import Settings, cafo, caso, surrogate_loss
 from suite import metrics
 from suite.data import class_names
-from suite.errors import UsageError, expected, unknown
+from suite.errors import UsageError, check_name, expected
 from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import SALIENCIES, caso_converged, loss_gradient, sparse_choice
 from suite.papers.second_order import as_uint8, in_batches, loss_change, unit_vectors
@@ -106,8 +106,7 @@ def maps_of(
     maps: dict[str, Tensor] = {}
 
     def named(name: str) -> Tensor:
-        if name not in SALIENCIES:
-            raise unknown("saliency", name, SALIENCIES)
+        check_name("saliency", name, SALIENCIES)
         if name not in maps:
             maps[name] = SALIENCIES[name](model, images, class_index)
         return maps[name]

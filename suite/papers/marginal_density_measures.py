@@ -51,23 +51,7 @@ def feature_leakage(
     images = images * masks if alone else images
     labels = (labels + 1) % len(subject.data.classes) if other else labels
     maps = metrics.saliency_maps(network, "integrated_gradients")(images, labels)
-    leakage = metrics.feature_leakage(maps, masks)
-    return Result(leakage.relative if relative else leakage.absolute)
-
-
-def _perturbation(
-    maps: Tensor,
-    model: nn.Module,
-    images: Tensor,
-    class_index: Tensor,
-    *,
-    n_steps: int,
-    over: Literal["image", "mean"] = "image",
-) -> Tensor:
-    """See `suite.metrics.pixel_perturbation`, of the sizes of maps."""
-    return metrics.pixel_perturbation(
-        maps.abs(), model, images, class_index, n_steps=n_steps, over=over
-    )
+    return Result(metrics.feature_leakage(maps, masks, relative=relative))
 
 
 def _insertion_curve(
@@ -97,12 +81,6 @@ def _logit_gradient(
     part: Literal["label", "others", "cosine", "probability"] = "label",
 ) -> Result:
     return Result(getattr(values, part), values._asdict() if part == "cosine" else {})
-
-
-def _density_gradient(
-    values: metrics.DensityGradients, *, part: Literal["whole", "shift", "centred"] = "whole"
-) -> Result:
-    return Result(getattr(values, part))
 
 
 def worst_group_accuracy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:
@@ -238,9 +216,9 @@ def activation_ascent(
 
 METRICS: dict[str, Callable[..., Result]] = {
     "density_change": of_subject(metrics.density_change),
-    "density_gradient": of_subject(metrics.density_gradients, _density_gradient),
+    "density_gradient": of_subject(metrics.density_gradients),
     "gradient_change": of_subject(metrics.gradient_change),
     "insertion_auc": of_subject(_insertion_curve, area),
     "logit_gradient": of_subject(metrics.logit_gradients, _logit_gradient),
-    "pixel_perturbation": of_subject(_perturbation, area, saliency="smooth_grad"),
+    "pixel_perturbation": of_subject(metrics.pixel_perturbation, area, saliency="smooth_grad"),
 }

@@ -14,7 +14,7 @@ from reglib.top_gap import TopGAPNet
 from suite import metrics
 from suite.attacks import ATTACKS, AUTO_ATTACK, NORMS, judged
 from suite.data import ImageData
-from suite.errors import UsageError, check_call, expected, unknown
+from suite.errors import UsageError, check_call, check_name, expected
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Training, Values, from_identity, training_of
 
@@ -156,8 +156,8 @@ def erf_distance(
     """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
     network = _with_class_maps(subject.folded, subject.unit.network)
     images, _ = subject.test_images(n_images)
-    distances = [metrics.erf_distance(network.class_maps, x) for x in images.split(IMAGES)]
-    return Result(torch.cat([getattr(one, part) for one in distances]))
+    parts = [metrics.erf_distance(network.class_maps, x, part=part) for x in images.split(IMAGES)]
+    return Result(torch.cat(parts))
 
 
 def vanishing_gradients(subject: EvaluatedModel, *, n_images: int) -> Result:
@@ -214,11 +214,9 @@ def check_attack(attack: str, attack_settings: Values | None = None, **others: o
     given = ("model", "images", "labels", "generator", "epsilon")
     settings = attack_settings or {}
     check_call("attack", attack, ATTACKS, settings, given=given)
-    if settings.get("norm", "linf") not in NORMS:
-        raise unknown("norm", settings["norm"], NORMS)
+    check_name("norm", settings.get("norm", "linf"), NORMS)
     for part in settings.get("parts", ()):
-        if part not in AUTO_ATTACK:
-            raise unknown("part of AutoAttack", part, AUTO_ATTACK)
+        check_name("part of AutoAttack", part, AUTO_ATTACK)
 
 
 OVERLAPS = {"mask_iou", "mask_iou_beyond_others"}

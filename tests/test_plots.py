@@ -230,11 +230,6 @@ def test_columns_of_pictures_are_a_picture_each():
     assert 'alt="maps (2)"' in text
 
 
-def test_dots_of_nothing_say_so():
-    figure = plots.scatter(photographs()[:0], x="confidence", x_label="", y_label="")
-    assert figure.axes[0].texts[0].get_text().startswith("not run")
-
-
 def test_pictures_are_drawn_where_they_are_at_hand():
     photograph = np.zeros((3, 8, 8), np.uint8)
     figure = plots.pictures(

@@ -54,10 +54,12 @@ def judged(
         chapter, profile: which.
         rows, arrays, provenance: of the results.
         records: of their units, from which the scale of each verdict is taken.
-        known: results of the same units; where their rows are the same, so are the verdicts.
+        known: results of the same units; where their rows are the same, in the columns that both
+            have, so are the verdicts.
     """
     rows, trainings = rows.assign(profile=profile), trainings_of(records)
-    if known is not None and _as_text(rows) == _as_text(known.frame):
+    shared = [] if known is None else [name for name in known.frame if name in rows]
+    if known is not None and _as_text(rows[shared]) == _as_text(known.frame[shared]):
         verdicts = known.verdicts
     else:
         verdicts = judge(load_claims(chapter), rows, load_settings(chapter), trainings)

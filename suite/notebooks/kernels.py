@@ -9,7 +9,7 @@ from ipykernel.kernelapp import IPKernelApp
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-PRELOADED = ("suite.chapter", "suite.notebooks.kernels", "torchvision")
+PRELOADED = "suite.chapter torchvision suite.notebooks.kernels suite.notebooks.preloaded".split()
 
 
 def _run_kernel(arguments: list[str], environment: dict[str, str], folder: str) -> None:
@@ -39,7 +39,7 @@ class _Forked(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **options: Any) -> Any:
         # Read when matplotlib is imported, which is before there is a kernel.
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED])
+        multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
         folder = str(options.get("cwd") or Path.cwd())
         arguments = cmd[cmd.index("-f") :], dict(options["env"]), folder
         self.process = process = _Process(target=_run_kernel, args=arguments)

@@ -10,13 +10,13 @@
 checksum of the archive, its format, and the fingerprints of the data that the keys depend on.
 """
 
+import functools
 import io
 import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +113,17 @@ def write_archive(path: Path, archive: Archive) -> None:
 
 
 def read_archive(path: Path) -> Archive:
-    """Read an archive.
+    """Read an archive, once while its files do not change.
 
     Raises:
         UsageError: it is missing, damaged, of another format, or no such archive; it says which.
     """
+    files = (file for file in (path, path.with_suffix(".provenance.json")) if file.exists())
+    return _read_archive(path, tuple((f.stat().st_mtime_ns, f.stat().st_size) for f in files))
+
+
+@functools.lru_cache
+def _read_archive(path: Path, state: tuple[tuple[int, int], ...]) -> Archive:
     name, beside = name_of_archive(path), path.with_suffix(".provenance.json")
     try:
         about = json.loads(beside.read_text(encoding="utf-8"))
@@ -172,7 +178,7 @@ class Kept(Reader):
         self.folder = folder or KEPT_RESULTS
         self.reports: list[str] = []
 
-    @cached_property
+    @functools.cached_property
     def archives(self) -> dict[Path, Archive]:
         """Read all archives.
 
@@ -188,7 +194,7 @@ class Kept(Reader):
         self._where = dict(_places(archives))
         return archives
 
-    @cached_property
+    @functools.cached_property
     def fingerprints(self) -> dict[str, str]:
         """The fingerprints of the data that the keys depend on, by name."""
         of_each = [a.provenance.get("fingerprints", {}) for a in self.archives.values()]

@@ -89,8 +89,7 @@ class Chapter:
         provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))
         records = self.store.read_all(dict.fromkeys(keys)).values()
         known = load_results(self.name, self.profile) if not provenance["here"] else None
-        of_run = rows, arrays, provenance, records
-        fresh = judged(self.name, self.profile, *of_run, known=known)
+        fresh = judged(self.name, self.profile, rows, arrays, provenance, records, known=known)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)
         larger = [load_results(self.name, p) for p in BESIDE if p != self.profile]

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from suite.errors import UsageError
+from suite.evidence.rules import gaps_of
 from suite.evidence.statistics import Interval, mean_interval
-from suite.evidence.tables import interval_text, mean_text, means, paired_difference, select
+from suite.evidence.tables import interval_text, mean_text, means, select
 
 ROWS = pd.DataFrame(
     [
@@ -53,12 +54,11 @@ def test_an_interval_without_ends_is_its_estimate():
     assert interval_text(mean_interval([0.5])) == "0.5"
 
 
-def test_a_paired_difference_is_of_networks_that_have_a_partner():
-    assert paired_difference(ROWS, "variant", "none", "fpn", ["profile", "seed"])[::3] == (0.25, 1)
-    assert paired_difference(ROWS, "variant", "fpn", "none")[::3] == (-0.5, 1)
+def test_gaps_are_of_networks_that_have_a_partner():
+    sides = "network", "variant", "none", "fpn"
+    assert gaps_of(ROWS, *sides, match=["profile"]).tolist() == [0.25]
+    assert gaps_of(ROWS, "network", "variant", "fpn", "none").tolist() == [-0.5]
     two = pd.concat([ROWS, ROWS[2:3].assign(seed=1, value=0.75)])
-    expected = mean_interval([0.25, -0.05])
-    found = paired_difference(two, "variant", "none", "fpn", ["profile", "seed"])
-    assert found == pytest.approx(expected)
+    assert gaps_of(two, *sides, match=["profile"]).tolist() == pytest.approx([0.25, -0.05])
     with pytest.raises(UsageError, match=r"variant \['pool'\], got \['fpn', 'none'\]"):
-        paired_difference(ROWS, "variant", "none", "pool")
+        gaps_of(ROWS, "network", "variant", "none", "pool")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from suite.errors import UsageError, expected
 from suite.evidence import rules, scale
-from suite.evidence.rules import CONTRADICTED, HOLDS, NOT_RUN, NOT_TESTABLE, Finding, Verdict
+from suite.evidence.rules import CONTRADICTED, HOLDS, NAN, NOT_RUN, NOT_TESTABLE, Finding, Verdict
 from suite.evidence.statistics import Interval, correlation, holm
 from suite.evidence.tables import select
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
@@ -25,7 +25,6 @@ MEANS = ("level", "paired", "not_worse")
 COLUMNS = """claim data network main tier scale verdict word detail looks statistic unit estimate
 low high n p p_holm needed effect effect_low effect_high effect_of_paper smallest within
 published_effect accuracy accuracy_of_paper""".split()
-NAN = float("nan")
 
 Claim = Mapping[str, Any]
 

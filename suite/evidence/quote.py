@@ -8,12 +8,11 @@ import pandas as pd
 
 from suite.errors import expected
 from suite.evidence.names import name_of
+from suite.evidence.rules import NAN, NOT_RUN, gaps_of
 from suite.evidence.statistics import Interval, difference, mean_interval
-from suite.evidence.tables import interval_text, paired_difference
+from suite.evidence.tables import interval_text
 
-NAN = float("nan")
 ORDER = ("paper", "gpu", "workstation", "desktop", "laptop", "smoke")  # profiles, the best first
-NOT_RUN = "not run"
 # Forms of a value: factor, sign of positive numbers, and the words behind it.
 FORMS = {
     "points": (100, "+", " points"),
@@ -133,7 +132,9 @@ def mean(rows: pd.DataFrame) -> Value:
     rows = best(rows.dropna(subset="value"))
     if rows.empty:
         return Value()
-    return _of(rows, mean_interval(rows.groupby(_unit(rows))["value"].mean()))
+    return _of(
+        rows, mean_interval(rows.groupby("image" if "image" in rows else "seed")["value"].mean())
+    )
 
 
 def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
@@ -150,7 +151,8 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     rows = best(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
-    return _signed(rows, paired_difference(rows, between, first, second, (_unit(rows),)))
+    unit = "image" if "image" in rows else "network"
+    return _signed(rows, mean_interval(gaps_of(rows, unit, between, first, second)))
 
 
 def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
@@ -167,10 +169,6 @@ def _signed(rows: pd.DataFrame, ahead: Interval) -> Value:
     return replace(_of(rows, ahead), word=word)
 
 
-def _unit(rows: pd.DataFrame) -> str:
-    return "image" if "image" in rows else "seed"
-
-
 def _of(rows: pd.DataFrame, interval: Interval) -> Value:
     on = " and ".join(sorted({name_of(data) for data in rows["data"]}))
     return Value(*interval, on=on, profile=str(rows["profile"].iloc[0]))
@@ -178,7 +176,6 @@ def _of(rows: pd.DataFrame, interval: Interval) -> Value:
 
 def best(rows: pd.DataFrame) -> pd.DataFrame:
     """Keep the rows of the best profile: this run's, if the project has no profile of that name."""
-    present = set(rows["profile"])
-    own = [name for name in present if name not in ORDER]
-    first = next((name for name in [*own, *ORDER] if name in present), None)
+    rank = {name: place for place, name in enumerate(ORDER, start=1)}
+    first = min(rows["profile"], key=lambda name: rank.get(name, 0), default=None)
     return rows[rows["profile"] == first]

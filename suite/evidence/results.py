@@ -117,11 +117,10 @@ def load_results(
     """
     path = archive_path(chapter, profile, folder)
     try:
-        archive = read_archive(path) if path.exists() else None
+        archive = read_archive(path)
     except UsageError as error:
-        print(f"{error}: ignored, its results are not shown")
-        archive = None
-    if archive is None:
+        if path.exists():
+            print(f"{error}: ignored, its results are not shown")
         return Results(pd.DataFrame(), pd.DataFrame(), {}, {})
     about, records = archive.provenance, archive.records.values()
     file = path.with_suffix(".verdicts.csv")

@@ -278,7 +278,7 @@ def paired(
         match: further columns that are equal in a pair, averaged over after.
         ratio: take the geometric mean of ratios, of the units where both values are positive.
     """
-    gaps = _gaps(rows, unit, between, first, second, match, ratio)
+    gaps = gaps_of(rows, unit, between, first, second, match, ratio)
     sign = {"higher": 1, "lower": -1}[expected]
     if ratio:
         interval = _mean(gaps)
@@ -307,22 +307,29 @@ def not_worse(
         size: the loss that still counts as none.
         better: "higher" or "lower" values.
     """
-    gaps = _gaps(rows, unit, between, first, second, match)
+    gaps = gaps_of(rows, unit, between, first, second, match)
     sign = {"higher": 1, "lower": -1}[better]
     p, interval = t_test_p(gaps, -sign * size), _mean(gaps)
     return Finding(f"{first} − {second}", interval, p, sign, -sign * size)
 
 
-def _gaps(
+def gaps_of(
     rows: pd.DataFrame,
     unit: str,
     between: str,
     first: str,
     second: str,
-    match: Sequence[str],
+    match: Sequence[str] = (),
     ratio: bool = False,
 ) -> "pd.Series[float]":
-    """Return one difference (of logarithms, for a ratio) for each unit that has both sides."""
+    """Return one difference (of logarithms, for a ratio) for each unit that has both sides.
+
+    Args:
+        rows, unit, between, first, second, match, ratio: see `paired`.
+
+    Raises:
+        UsageError: no row has one of the two.
+    """
     column = UNIT_COLUMNS[unit]
     rows = rows.assign(**{name: rows[name].fillna("") for name in match})
     wide = rows.pivot_table(index=[column, *match], columns=between, values="value")

@@ -136,23 +136,3 @@ def _word(value: Any, names: Mapping[Any, str]) -> str:
     if isinstance(value, float):
         return "–" if math.isnan(value) else f"{value:g}"
     return names.get(value, name_of(value))
-
-
-def paired_difference(
-    rows: pd.DataFrame, between: str, first: str, second: str, pairs: Sequence[str] = ("seed",)
-) -> Interval:
-    """Estimate by how much one value of a column is ahead of another, over pairs of networks.
-
-    Args:
-        rows: one a network, with `value`.
-        between: the column of which `first` and `second` are values.
-        first, second: whose difference it is, first minus second.
-        pairs: columns that are equal in a pair.
-
-    Raises:
-        UsageError: no row has one of the two.
-    """
-    wide = rows.pivot_table(index=[*pairs], columns=between, values="value")
-    if missing := {first, second} - set(wide.columns):
-        raise UsageError(f"paired: expected {between} {sorted(missing)}, got {list(wide.columns)}")
-    return mean_interval((wide[first] - wide[second]).dropna())

@@ -45,7 +45,6 @@ class _Forked(LocalProvisioner):
         self.process = process = _Process(target=_run_kernel, args=arguments)
         process.start()
         self.pid = self.pgid = process.pid  # of a group of its own, to which signals go
-        self.cwd = Path(folder)
         return self.connection_info
 
 
@@ -55,5 +54,3 @@ class Kernels(AsyncKernelManager):
     async def _async_pre_start_kernel(self, **options: Any) -> Any:
         self.provisioner = _Forked(kernel_spec=self.kernel_spec, parent=self)
         return await super()._async_pre_start_kernel(**options)
-
-    pre_start_kernel = _async_pre_start_kernel

@@ -9,7 +9,7 @@ from ipykernel.kernelapp import IPKernelApp
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-PRELOADED = "suite.chapter torchvision suite.notebooks.kernels suite.notebooks.preloaded".split()
+PRELOADED = "suite.chapter torchvision suite.notebooks.kernels suite.store.preloaded".split()
 
 
 def _run_kernel(arguments: list[str], environment: dict[str, str], folder: str) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 
 from suite.errors import UsageError
-from suite.store import Kept
+from suite.store.kept import Kept
 
 with contextlib.suppress(UsageError):  # that two of them disagree is said by who asks for them
     ARCHIVES = Kept().archives

@@ -16,8 +16,8 @@ def _run_kernel(arguments: list[str], environment: dict[str, str], folder: str) 
     """Be a kernel; it ends with the process that has forked it."""
     os.setsid()  # signals reach what the kernel starts, too
     os.chdir(folder)
-    os.environ |= {**environment, "JPY_PARENT_PID": str(os.getppid())}
-    IPKernelApp.launch_instance(arguments)
+    os.environ |= environment
+    IPKernelApp.launch_instance([*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
 
 
 class _Process(multiprocessing.get_context("forkserver").Process):  # type: ignore[misc]

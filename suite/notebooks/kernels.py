@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,18 @@ PRELOADED = "suite.chapter torchvision suite.notebooks.kernels suite.store.prelo
 
 
 def _run_kernel(arguments: list[str], environment: dict[str, str], folder: str) -> None:
-    """Be a kernel; it ends with the process that has forked it."""
+    """Be a kernel; it ends with the process that has asked for it."""
     os.setsid()  # signals reach what the kernel starts, too
     os.chdir(folder)
     os.environ |= environment
-    IPKernelApp.launch_instance([*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    IPKernelApp.launch_instance(arguments)
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():  # the one that runs chapters
+        parent.join()
+        os._exit(1)
 
 
 class _Process(multiprocessing.get_context("forkserver").Process):  # type: ignore[misc]

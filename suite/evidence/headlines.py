@@ -68,7 +68,6 @@ def tally(rows: pd.DataFrame, whose: str = "") -> str:
 def of_printed(found: tuple[Verdict, Finding]) -> str:
     """Say what a rule makes of the numbers that a paper prints."""
     verdict, finding = found
-    row: dict[str, Any] = {**finding.interval._asdict(), "p": finding.p}
-    row["statistic"] = finding.statistic
+    row = finding.interval._asdict() | {"p": finding.p, "statistic": finding.statistic}
     detail = f", {verdict.detail}" if verdict.detail else ""
     return f"{verdict.word}{detail} ({measured(pd.Series(row, dtype=object))})"

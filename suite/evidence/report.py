@@ -217,9 +217,8 @@ def origin(provenance: Mapping[str, Any]) -> str:
     where = f"{machine(provenance)}, in {minutes(provenance['seconds'])} of work"
     if here == units:
         return f"*{provenance['profile']}*: {units} units, all computed on this machine: {where}."
-    again = AGAIN.get(provenance["profile"], "")
     kept = f"{units - here} kept units" + (f" and {here} of this machine" if here else "")
-    return f"*{provenance['profile']}*: {kept}, computed on {where}{again}."
+    return f"*{provenance['profile']}*: {kept}, computed on {where}{AGAIN.get(provenance['profile'], '')}."
 
 
 def machine(provenance: Mapping[str, Any]) -> str:

@@ -23,9 +23,8 @@ def _run_kernel(arguments: list[str], environment: dict[str, str], folder: str) 
 
 
 def _end_with_parent() -> None:
-    if parent := multiprocessing.parent_process():  # the one that runs chapters
-        parent.join()
-        os._exit(1)
+    multiprocessing.parent_process().join()  # type: ignore[union-attr]
+    os._exit(1)
 
 
 class _Process(multiprocessing.get_context("forkserver").Process):  # type: ignore[misc]

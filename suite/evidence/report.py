@@ -213,12 +213,12 @@ def origin(provenance: Mapping[str, Any]) -> str:
         provenance: of the run; `here` counts the units that this machine has computed, and is not
             there for kept results of a larger run.
     """
-    units, here = provenance["units"], provenance.get("here", 0)
+    units, here, run = provenance["units"], provenance.get("here", 0), provenance["profile"]
     where = f"{machine(provenance)}, in {minutes(provenance['seconds'])} of work"
     if here == units:
-        return f"*{provenance['profile']}*: {units} units, all computed on this machine: {where}."
+        return f"*{run}*: {units} units, all computed on this machine: {where}."
     kept = f"{units - here} kept units" + (f" and {here} of this machine" if here else "")
-    return f"*{provenance['profile']}*: {kept}, computed on {where}{AGAIN.get(provenance['profile'], '')}."
+    return f"*{run}*: {kept}, computed on {where}{AGAIN.get(run, '')}."
 
 
 def machine(provenance: Mapping[str, Any]) -> str:

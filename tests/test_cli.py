@@ -15,6 +15,7 @@ import papermill
 import pytest
 
 from suite import cli, notebooks
+from suite.cli import commands
 from suite.errors import RunFailed, UsageError
 from suite.evidence.claims import TIERS
 from suite.evidence.rules import NOT_RUN, WORDS
@@ -249,10 +250,10 @@ class TestBeforeWork:
         called = []
         monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
         monkeypatch.setattr("suite.runs.compute", lambda *of, **options: called.append("units"))
-        monkeypatch.setattr(cli, "_execute", lambda *of: called.append("chapters"))
+        monkeypatch.setattr(commands, "_execute", lambda *of: called.append("chapters"))
 
         def call():
-            cli.app(["run", CHAPTER, "--profile", "smoke"], standalone_mode=False)
+            commands.app(["run", CHAPTER, "--profile", "smoke"], standalone_mode=False)
 
         call.called = called
         return call
@@ -291,7 +292,7 @@ class TestBeforeWork:
 
 
 def test_status_reads_what_is_kept_once(monkeypatch, capsys):
-    from suite import cli
+    from suite.cli import commands
     from suite.store import kept
 
     times = Counter()
@@ -300,7 +301,7 @@ def test_status_reads_what_is_kept_once(monkeypatch, capsys):
     monkeypatch.setenv("REGLIB_FRESH", "")
     chapters = ["differentiating_a_gradient", "high_order_saliency"]
     monkeypatch.setattr(notebooks, "chapters", lambda: chapters)
-    cli.app(["status"], standalone_mode=False)
+    commands.app(["status"], standalone_mode=False)
     out = capsys.readouterr().out
     assert "high_order_saliency, laptop: 14 units, 0 stored (0 s spent), 14 kept, 0 missing" in out
     assert set(times.values()) == {1}
@@ -367,7 +368,8 @@ class TestEncoding:
 
     def test_print_of_ascii(self, tmp_path):
         """What is printed by others than the command itself."""
-        program = "from suite import cli; cli.app = lambda *_, **__: print('α'); cli.main()"
+        program = "from suite import cli; from suite.cli import commands; "
+        program += "commands.run_words = lambda _: print('α'); cli.main()"
         environment = os.environ | {"PYTHONIOENCODING": "ascii"}
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment)
         assert (done.returncode, done.stdout) == (0, b"\\u03b1\n"), done.stderr
@@ -389,7 +391,7 @@ class TestStrayNotebooks:
             (folder / f"{name}.ipynb").write_text("{}")
         monkeypatch.setattr(notebooks, "NOTEBOOKS", folder)
         assert notebooks.chapters() == CHAPTERS
-        cli.app(["list"], standalone_mode=False)
+        commands.app(["list"], standalone_mode=False)
         shown = capsys.readouterr()
         for name in (f"{CHAPTER}-Copy1", "Untitled"):
             assert shown.err.count(f"notebooks/{name}.ipynb is no chapter: no profile") == 1

@@ -345,7 +345,10 @@ class TestResources:
             ({"device": "gpu"}, "device: expected auto, cpu or cuda, got 'gpu'"),
             ({"jobs": 0}, "jobs: expected a positive number of processes, got 0"),
             ({"jobs": -2}, "jobs: expected a positive number of processes, got -2"),
-            ({"double_backward": "slow"}, "double_backward: expected fast or stock, got 'slow'"),
+            (
+                {"double_backward": "slow"},
+                "double_backward: expected fast, stock or captured, got 'slow'",
+            ),
         ],
     )
     def test_refused_by_name(self, arguments, message):

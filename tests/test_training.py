@@ -466,9 +466,38 @@ class TestTrain:
         assert not same_bits(stock.network, fast.network)
         assert type(fast.network) is type(stock.network)
 
+    def test_captured_is_stock_on_the_cpu(self):
+        unit = replace(WITH_BATCH_NORM, epochs=1, n_train=64)
+        stock, graph = (trained(unit, double_backward=way) for way in ("stock", "captured"))
+        assert same_bits(stock.network, graph.network)
+        assert stock.losses == graph.losses
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+    @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+    @pytest.mark.parametrize(
+        "penalties",
+        [
+            {},
+            {"landscape_target": {"strength": 1.0, "every": 2}},
+            {"marginal_density": {"strength": 0.1, "warm_up": 3}},
+            {"cure": {"strength": 0.1, "radius": [0.5, 1.0]}},
+        ],
+        ids=lambda penalties: "-".join(penalties) or "none",
+    )
+    def test_captured_learns_what_stock_does_on_cuda(self, optimizer, penalties):
+        unit = replace(
+            WITH_BATCH_NORM, epochs=3, cosine_epochs=3, optimizer=optimizer, penalties=penalties
+        )
+        device, data = torch.device("cuda"), load_data("mnist5k")
+        stock, graph = (
+            train(unit, data, device=device, double_backward=way) for way in ("stock", "captured")
+        )
+        assert graph.losses == pytest.approx(stock.losses, rel=2e-2)
+
     def test_unknown_double_backward_is_refused(self):
         with pytest.raises(
-            UsageError, match="double_backward: expected fast or stock, got 'quick'"
+            UsageError, match="double_backward: expected fast, stock or captured, got 'quick'"
         ):
             trained(UNIT, double_backward="quick")
 

@@ -84,6 +84,10 @@ def read_source(name: str, root: Path) -> Read:
             f"data set {name!r} is not at {path} ({str(reason).strip().rstrip('.')}). "
             f"To get it: {how}"
         ) from missing
+    except ModuleNotFoundError as absent:
+        raise DataMissing(
+            f"data set {name!r}: package {absent.name} is not installed: pip install it"
+        ) from absent
     except Damaged as damaged:
         path, error = damaged.args
         raise UsageError(

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from PIL import Image
-from scipy.ndimage import binary_fill_holes
 from torch import Tensor
 
 from suite.data.splits import Read, Split
@@ -114,6 +113,8 @@ def clutter(
         images[each, row, column] = np.maximum(
             images[each, row, column], pixels[source[:, None, None], y, x] // 2
         )
+    from scipy.ndimage import binary_fill_holes
+
     masks = np.empty((n, SIDE, SIDE), bool)
     for i, canvas in enumerate(images):
         ink = _placed(pixels[i], sizes[i], shifts[i])

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from suite.errors import UsageError
 from suite.evidence import statistics
-from suite.evidence.statistics import Interval, mean_interval, t_test_p
+from suite.evidence.statistics import Interval, mean_interval, stats, t_test_p
 
 HOLDS, SMALLER, NO_EFFECT = "holds", "smaller than claimed", "no effect"
 CONTRADICTED, INCONCLUSIVE = "contradicted", "inconclusive"

@@ -1,14 +1,24 @@
 """Means, proportions and correlations with 95% intervals, and p-values."""
 
+import importlib
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 N_PERMUTATIONS = 9_999
+
+
+class _Stats:
+    """`scipy.stats`, imported when it is first asked for: units are computed without SciPy."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("scipy.stats"), name)
+
+
+stats = _Stats()
 
 
 class Interval(NamedTuple):

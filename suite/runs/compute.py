@@ -1,6 +1,7 @@
 """`compute`: read what the store or the kept results have, compute the rest, return one table."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -14,7 +15,7 @@ from suite.errors import RunFailed, UsageError, expected
 from suite.papers import measure, top_gap_measures
 from suite.papers.marginal_density_measures import check_other_images
 from suite.runs.code import Sources, other_code
-from suite.runs.execute import Job, describe, keys_of
+from suite.runs.execute import Failure, Job, describe, keys_of
 from suite.runs.executors import Resources, run_jobs
 from suite.store import Kept, Layers, Record, Store, kept_layer
 from suite.training import loop
@@ -86,7 +87,7 @@ def compute(
         name, message, trace = errors[0]
         raise RunFailed(
             f"units that failed: {len(errors)}; all others are stored. The first: {name}: {message}"
-            f"\n\nTraceback in the worker:\n{trace}"
+            f"{_absent_packages(errors)}\n\nTraceback in the worker:\n{trace}"
         )
     if absent := [unit for name, unit in missing.items() if name not in records]:
         raise RunFailed(
@@ -192,6 +193,21 @@ def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     if len(groups) >= jobs:
         return groups
     return [group[start::jobs] for group in groups for start in range(min(jobs, len(group)))]
+
+
+def part_of(units: Sequence[Unit], number: int, count: int) -> list[Unit]:
+    """Return part `number`, from 1, of `count`; units of one training are of one part."""
+    return [unit for group in _groups(units, 1)[number - 1 :: count] for unit in group]
+
+
+def _absent_packages(errors: Sequence[Failure]) -> str:
+    """Say which packages are not installed, how many units need each, and one of them."""
+    need = defaultdict(list)
+    for name, message, _ in errors:
+        for package in re.findall(r"No module named '(\w+)", message):
+            need[package].append(name)
+    said = (f"{p} is not installed: {len(u)} units, such as {u[0]}" for p, u in need.items())
+    return "".join(f"\n{line}" for line in said)
 
 
 def _compares(unit: Unit) -> bool:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from suite.errors import RunFailed, UsageError, expected
 from suite.runs.execute import NOTES, Failure, Job, Outcome, failure, run_job
 from suite.store import Store
+from suite.training.loop import WAYS
 
 ATTEMPTS = 3
 START = "its start (does a script that calls compute lack 'if __name__ == \"__main__\":'?)"
@@ -54,8 +55,8 @@ class Resources:
             )
         if self.jobs is not None and self.jobs < 1:
             raise expected("jobs", "a positive number of processes", self.jobs)
-        if self.double_backward not in (None, "fast", "stock"):
-            raise expected("double_backward", "fast or stock", repr(self.double_backward))
+        if self.double_backward not in (None, *WAYS):
+            raise expected("double_backward", "fast, stock or captured", repr(self.double_backward))
 
     @classmethod
     def from_environment(cls) -> "Resources":

@@ -1,14 +1,16 @@
 """One training loop for every paper: cross-entropy plus the sum of strength x penalty."""
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reglib import captured
 from reglib.double_backward import evaluation_mode, fast_double_backward
 from reglib.double_backward.functions import is_unsafe
 from reglib.regularizers import balancing_weights, group_dro
@@ -24,7 +26,9 @@ from suite.units import Training
 RESIDENT_BYTES = 2**32
 # What training takes by the kind of device: the faster of the two (`benchmarks/results`). On CUDA
 # that is stock: a step with a ResNet-18 took 3.7 plain ones so and 4.5 the fast way, on an H200.
+# A step of stock autograd that is captured in a CUDA graph was not measured yet.
 DEFAULT = {"cpu": "fast", "cuda": "stock"}
+WAYS = ("fast", "stock", "captured")
 
 
 class Trained(NamedTuple):
@@ -57,9 +61,10 @@ def train(
         unit: what to train.
         data: the data set that the unit names.
         device: where to train.
-        double_backward: "fast" (see `reglib.double_backward`) or "stock" autograd for penalties;
-            default: the faster one of the device. Gradients differ by rounding, which a training
-            amplifies as it does with another number of threads: neither is part of a unit.
+        double_backward: "fast" (see `reglib.double_backward`) or "stock" autograd for penalties, or
+            "captured", stock autograd in a CUDA graph (see `reglib.captured`); default: the faster
+            one of the device. Gradients differ by rounding, which a training amplifies as it does
+            with another number of threads: neither is part of a unit.
         resume: state from an earlier call of `on_epoch`.
         on_epoch: called after each epoch with a function that gives the state to save.
 
@@ -71,8 +76,8 @@ def train(
             groups that the unit asks for.
     """
     way = double_backward or DEFAULT[device.type]
-    if way not in ("fast", "stock"):
-        raise expected("double_backward", "fast or stock", repr(way))
+    if way not in WAYS:
+        raise expected("double_backward", "fast, stock or captured", repr(way))
     fit = _Fit(unit, data, device, way, resume)
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         while len(fit.losses) < unit.epochs:
@@ -137,11 +142,17 @@ class _Fit:
     ) -> None:
         self.unit = unit
         network = initial_network(unit, data).to(device)
-        stock = bool(unit.penalties) and way == "stock"
+        stock = bool(unit.penalties) and way != "fast"
         self.layout = memory_format(network, device, stock_penalties=stock)
         self.network = network.to(memory_format=self.layout)
         self.parameters = list(network.parameters())
         self.optimizer = optimizers.build_optimizer(unit, network)
+        self.captures = device.type == "cuda" and way == "captured"
+        for group in self.optimizer.param_groups if self.captures else ():
+            group["lr"] = torch.tensor(group["lr"], device=device)
+            group |= {"capturable": True} if "capturable" in group else {}
+        self.generator = torch.Generator(device)
+        self.steps: dict[Any, Callable[..., Tensor]] = {}
         self.losses: list[float] = []
         if resume is not None:
             self.losses = checkpoints.restore(resume, network, self.optimizer)
@@ -186,7 +197,7 @@ class _Fit:
         unit, device, epoch = self.unit, self.labels.device, len(self.losses)
         seed = _seed(f"{unit.seed}/{epoch}")
         torch.manual_seed(seed)
-        generator = torch.Generator(device).manual_seed(seed)
+        self.generator.manual_seed(seed)
         changes = torch.Generator().manual_seed(_seed(f"{unit.seed}/{epoch}/changes"))
         batches = self._order(seed).to(device).split(unit.batch_size)
         self.network.train(not unit.fixed_statistics)
@@ -199,19 +210,36 @@ class _Fit:
             images = to_float(augmentation.augmented(unit, pixels, changes), unit.pixel_range)
             images = augmentation.with_noise(images, unit.input_noise, generator=changes)
             images = images.contiguous(memory_format=self.layout)
-            acting = [term for term in self.terms if number % term.every == 0]
-            given = self._forward(acting, images, self.labels[index], generator)
-            loss = self._cross_entropy(given, index)
-            for term in acting:
-                loss = loss + term.strength_in(number) * term.penalty(given).mean()
-            self.optimizer.zero_grad()
-            # Naming the parameters spares a gradient by the images that nobody needs.
-            torch.autograd.backward(loss, inputs=self.parameters)
-            if unit.clip is not None:
-                nn.utils.clip_grad_norm_(self.parameters, unit.clip)
-            self.optimizer.step()
+            acting = [(t, t.strength_in(number)) for t in self.terms if number % t.every == 0]
+            loss = self._step_of(acting)(images, self.labels[index], index)
             total += loss.detach() * len(index)
         return float(total) / len(self.images)
+
+    def _step_of(self, acting: list[tuple[Term, float]]) -> Callable[..., Tensor]:
+        """Return the step with some penalties and their strengths; a graph holds both."""
+        step = functools.partial(self._step, acting)
+        key = tuple((term.name, strength) for term, strength in acting)
+        if not self.captures or "cure" in dict(key):  # the radius of CURE follows the epoch
+            return step
+        if key not in self.steps:
+            self.steps[key] = captured(step, self.optimizer, generators=[self.generator])
+        return self.steps[key]
+
+    def _step(
+        self, acting: list[tuple[Term, float]], images: Tensor, labels: Tensor, index: Tensor
+    ) -> Tensor:
+        """Take one step of the optimizer; return the loss, penalties included."""
+        given = self._forward({term.name for term, _ in acting}, images, labels)
+        loss = self._cross_entropy(given, index)
+        for term, strength in acting:
+            loss = loss + strength * term.penalty(given).mean()
+        self.optimizer.zero_grad()
+        # Naming the parameters spares a gradient by the images that nobody needs.
+        torch.autograd.backward(loss, inputs=self.parameters)
+        if self.unit.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.unit.clip)
+        self.optimizer.step()
+        return loss
 
     def _order(self, seed: int) -> Tensor:
         """Draw the order of the images in an epoch; where groups are balanced, with repeats."""
@@ -221,16 +249,13 @@ class _Fit:
         chances = balancing_weights(self.groups, len(self.weights)).cpu()
         return chances.multinomial(len(self.images), replacement=True, generator=generator)
 
-    def _forward(
-        self, acting: list[Term], images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> PenaltyInputs:
-        names = {term.name for term in acting}
+    def _forward(self, names: set[str], images: Tensor, labels: Tensor) -> PenaltyInputs:
         looked_at = bool(names - penalties.NEEDS_OWN_FORWARD)
         return penalties.forward(
             self.context.model if looked_at else self.plain,  # the faster one of the two
             images.requires_grad_(looked_at),
             labels,
-            generator,
+            self.generator,
             pixel_range=self.unit.pixel_range,
             context=self.context,
             epoch=len(self.losses),

@@ -78,4 +78,5 @@ def set_learning_rate(
         share = steps / (unit.cosine_epochs * steps_per_epoch)
         rate = unit.learning_rate * (1 + math.cos(math.pi * share)) / 2
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        now = group["lr"]  # a tensor is one that a graph reads
+        group["lr"] = now.fill_(rate) if isinstance(now, torch.Tensor) else rate

@@ -1,13 +1,8 @@
-"""The command `python -m suite`."""
+"""The commands of `python -m suite`."""
 
-import ast
 import contextlib
-import io
-import json
 import os
 import socket
-import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +11,9 @@ from typing import Any
 import click
 
 from suite import notebooks
+from suite.cli import batch
 from suite.errors import RunFailed, UsageError, expected
-from suite.paths import NOTEBOOKS, ROOT, executed_folder, read_yaml
+from suite.paths import NOTEBOOKS, ROOT, executed_folder
 
 PARAMETER = click.option(
     "-p", "parameter", nargs=2, multiple=True, metavar="NAME VALUE", help="A parameter."
@@ -28,7 +24,10 @@ FILE = click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of 
 @click.group()
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def app(debug: bool) -> None:
-    """Run the chapters of the book, and see what came out."""
+    """Run the chapters of the book, and see what came out.
+
+    `compute` is for clusters, and has a help of its own.
+    """
     for file in notebooks.strays():
         where = f"notebooks/profiles/{file.stem}"
         click.echo(f"notebooks/{file.name} is no chapter: no profile in {where}", err=True)
@@ -51,7 +50,7 @@ def list_chapters() -> None:
 @click.option("--jobs", type=int, help="Local processes; default: the cores.")
 @click.option("--device", help="auto, cpu or cuda.")
 @click.option("--dask", help="Address of a Dask scheduler.")
-@click.option("--double-backward", help="fast or stock; default: the faster one of the device.")
+@click.option("--double-backward", help="fast, stock or captured; default: by the device.")
 @click.option("--fresh", is_flag=True, help="Ignore kept results: compute what is not stored here.")
 @click.option("--force", is_flag=True, help="Compute again what is stored here.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
@@ -70,27 +69,25 @@ def run(
     CHAPTER is a name of `list`; without one, all run.
     """
     names = chapters or notebooks.chapters()
-    values = notebooks.resolve_all(names, profile, _changes(file, parameter))
+    values = notebooks.resolve_all(names, profile, batch.changes(file, parameter))
     from suite.runs import Resources, compute  # after the checks: this takes seconds
-    from suite.runs.code import commit
     from suite.runs.executors import cores
 
     given = {name: value for name, value in resources.items() if value is not None}
     Resources(**given)  # refuses what cannot be, before any work
+    os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
     os.environ |= {"REGLIB_FRESH": "1"} if fresh else {}
+    units = {name: notebooks.units_of(name, values[name]) for name in names}
     if dry_run:
         for name in names:
-            plan = _plan(name, values[name], {}, force=force)
+            plan = batch.plan_line(units[name], {}, force=force)
             click.echo(f"{name}, run {values[name]['profile']}: {plan}")
         return
     _check_machine()
-    if commit() == "unknown":
-        click.echo(f"'git -C {ROOT} status' fails, so 'keep' will refuse this run", err=True)
-    os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
+    batch.warn_of_unknown_commit()
     # All that is missing is computed on all cores; then chapters, which only show, go side by side.
     # What fails is said at once, and not computed a second time by the chapter.
-    todo = [unit for name in names for unit in notebooks.units_of(name, values[name])]
-    compute(todo, force=force)
+    compute([unit for part in units.values() for unit in part], force=force)
     if failures := _execute(names, values, cores()):
         raise RunFailed("\n\n".join(map(str, failures))) from failures[0]
 
@@ -152,7 +149,7 @@ def keep(
 
     Parts that were computed in other stores, or are kept already, are merged.
     """
-    values = notebooks.resolve(chapter, profile, _changes(file, parameter))
+    values = notebooks.resolve(chapter, profile, batch.changes(file, parameter))
     from suite.runs import Store
     from suite.runs.keep import keep
 
@@ -168,7 +165,8 @@ def status() -> None:
     shared: dict[str, Any] = {}  # what is read once for all
     for name in notebooks.chapters():
         for profile, values in notebooks.profiles(name).items():
-            click.echo(f"{name}, {profile}: {_plan(name, values, shared)}")
+            line = batch.plan_line(notebooks.units_of(name, values), shared)
+            click.echo(f"{name}, {profile}: {line}")
 
 
 @app.command()
@@ -204,54 +202,15 @@ def report(as_json: bool) -> None:
         raise RunFailed("\n".join(["damaged, so run or check out again:", *damaged]))
 
 
-def _plan(
-    name: str, values: Mapping[str, Any], shared: dict[str, Any], *, force: bool = False
-) -> str:
-    from suite.runs import Store, kept_layer
-    from suite.runs.code import Sources
-    from suite.runs.plan import plan
+def run_words(words: Sequence[str]) -> Any:
+    """Run what the words of a command line say; return the exit code, or None for 0.
 
-    units = notebooks.units_of(name, values)
-    if not units:
-        return "no units: it runs anew each time"
-    if not shared:
-        shared |= {"kept": kept_layer(), "looked": {}, "sources": Sources()}
-    return str(plan(units, Store(), force=force, **shared))
-
-
-def _changes(file: Path | None, parameter: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    return (read_yaml(file) if file else {}) | {name: _literal(value) for name, value in parameter}
-
-
-def _literal(text: str) -> Any:
-    """Read a value as Python or JSON writes it, or a number that is none; else it is text."""
-    for read in (ast.literal_eval, json.loads, float):  # a check refuses nan and inf
-        with contextlib.suppress(ValueError, SyntaxError, TypeError):
-            return read(text)
-    return text
-
-
-def main() -> None:
-    """Run the command; exit with 2 for a usage error and 1 for a failure."""
-    for stream in (sys.stdout, sys.stderr):  # of any encoding; pages hold Greek letters
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    debug = "--debug" in sys.argv
+    Raises:
+        UsageError: they are no command.
+    """
     try:
-        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; what was finished is stored, run again to go on", err=True)
-        sys.exit(130)
-    except Exception as error:  # noqa: BLE001 - the last place to say what happened
-        if debug:
-            traceback.print_exc()
-        click.echo(f"suite: {_message(error, debug)}", err=True)
-        sys.exit(2 if isinstance(error, UsageError | click.UsageError) else 1)
-
-
-def _message(error: Exception, debug: bool) -> str:
-    if isinstance(error, click.ClickException):
-        return error.format_message()
-    if isinstance(error, UsageError | RunFailed):
-        return str(error) if debug else str(error).partition("Traceback in")[0].strip()
-    return f"{type(error).__name__}: {error} (--debug shows where)"
+        return app(list(words) or ["--help"], standalone_mode=False)
+    except click.Abort as error:
+        raise KeyboardInterrupt from error
+    except click.UsageError as error:
+        raise UsageError(error.format_message()) from error

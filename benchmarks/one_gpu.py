@@ -1,0 +1,122 @@
+"""All that wants a GPU, in one call of nine minutes: `python -m benchmarks.one_gpu FOLDER`.
+
+The tests that need a CUDA device, the captured step against the eager one, and a chapter at the
+profile `gpu` as far as it gets. All of it goes to FOLDER: logs, `captured_step.json`, and what was
+computed as `store.tar.gz`, in pieces of 15 MiB (join them by `cat`). Weights stay behind; unpacked,
+it is a store for `python -m suite keep CHAPTER gpu --store`. Each part runs whatever became of the
+one before. `--toy` rehearses it on any machine.
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.captured_step import rows
+from benchmarks.training_step import CASES
+from suite.store import Store
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTS, STEPS = 150, 150  # seconds that the first two parts may take
+ENDING = 25  # seconds to pack what came out
+PIECE = 15 * 2**20  # bytes of a file
+LARGEST = 8 * 2**20  # bytes of tensors of one result: weights are larger
+
+
+def main() -> None:
+    """Run the parts one after another, and say of each how it ended."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.one_gpu", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--chapter", default="top_gap")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of all parts together")
+    parser.add_argument("--commit", default="", help="of these files, where git cannot say")
+    parser.add_argument("--toy", action="store_true", help="small sizes, on any machine")
+    parser.add_argument("--steps", action="store_true", help=argparse.SUPPRESS)  # the second part
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.steps:
+        _steps(options.folder, toy=options.toy)
+        return
+    end = time.monotonic() + 60 * options.minutes
+    store = options.folder.resolve() / "store"
+    os.environ |= {"REGLIB_STORE": str(store), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    named = [str(file) for file in (ROOT / "tests").glob("test_*.py")]
+    files = [file for file in named if "mark.gpu" in Path(file).read_text(encoding="utf-8")]
+    tests = ["-m", "pytest", "-q", "-m", "gpu", "--color=no", "-p", "no:cacheprovider", *files]
+    itself = ["-m", "benchmarks.one_gpu", str(options.folder), "--steps", *["--toy"] * options.toy]
+    _part(options.folder, "tests", tests, min(TESTS, end - time.monotonic()))
+    _part(options.folder, "steps", itself, min(STEPS, end - time.monotonic()))
+    left = end - time.monotonic() - ENDING
+    profile = "smoke" if options.toy else "gpu"
+    asked = [options.chapter, "--profile", profile, "--minutes", f"{max(left, 1) / 60:.3f}"]
+    _part(options.folder, "chapter", ["-m", "suite", "compute", *asked], left + ENDING / 2)
+    if store.exists():
+        _pack(Store(store), options.folder, options.commit)
+
+
+def _part(folder: Path, name: str, words: list[str], seconds: float) -> None:
+    """Run a part in a process of its own, in time, with its output in a log."""
+    start = time.monotonic()
+    with (folder / f"{name}.log").open("w", encoding="utf-8") as log:
+        try:
+            command = [sys.executable, *words]
+            done = subprocess.run(
+                command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, timeout=max(seconds, 1)
+            )
+            ended = f"exit code {done.returncode}"
+        except subprocess.TimeoutExpired:
+            ended = "its time was up"
+    print(f"{name}: {ended}, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def _steps(folder: Path, *, toy: bool) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    cases = {"LeNet-5": CASES["LeNet-5"]} if toy else CASES
+    found = rows(device, rounds=2 if toy else 15, cases=cases, calls=1 if toy else 10)
+    about = {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "rows": [row.as_json() for row in found],
+    }
+    text = json.dumps(about, indent=1) + "\n"
+    (folder / "captured_step.json").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _pack(store: Store, folder: Path, commit: str) -> None:
+    """Pack results without weights, and with their commit where git could not say it."""
+    small = Store(store.folder.with_name("small"))
+    for path in store.folder.glob("??/*.json"):
+        if (record := store.read(path.stem)) is None:
+            continue
+        tensors = store.read_tensors(path.stem) or {}
+        few = sum(tensor.nbytes for tensor in tensors.values()) <= LARGEST
+        provenance = dict(record.provenance)
+        if commit and provenance["commit"] == "unknown":
+            provenance |= {"commit": commit, "code": {"named": "", "tree": ""}}
+        slim = replace(record, provenance=provenance, tensors=None)
+        small.write(path.stem, slim, tensors if few else None)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        archive.add(small.folder, "store")
+    contents = packed.getvalue()
+    for number, start in enumerate(range(0, len(contents), PIECE)):
+        piece = folder / f"store.tar.gz.{number:02}"
+        piece.write_bytes(contents[start : start + PIECE])
+    for part in (store.folder, small.folder):
+        shutil.rmtree(part)
+
+
+if __name__ == "__main__":
+    main()

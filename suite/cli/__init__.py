@@ -1,0 +1,35 @@
+"""The command `python -m suite`. What `compute` needs is in `batch`: no package for pages."""
+
+import io
+import sys
+import traceback
+
+from suite.errors import RunFailed, UsageError
+
+
+def main() -> None:
+    """Run the command; exit with 2 for a usage error, 1 for a failure, 3 where time was up."""
+    for stream in (sys.stdout, sys.stderr):  # of any encoding; pages hold Greek letters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    words, debug = [word for word in sys.argv[1:] if word != "--debug"], "--debug" in sys.argv
+    try:
+        if words[:1] == ["compute"]:
+            from suite.cli.batch import run
+        else:
+            from suite.cli.commands import run_words as run
+        sys.exit(run(words))
+    except KeyboardInterrupt:
+        print("interrupted; what was finished is stored, run again to go on", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:  # noqa: BLE001 - the last place to say what happened
+        if debug:
+            traceback.print_exc()
+        print(f"suite: {_message(error, debug)}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+
+
+def _message(error: Exception, debug: bool) -> str:
+    if isinstance(error, UsageError | RunFailed):
+        return str(error) if debug else str(error).partition("Traceback in")[0].strip()
+    return f"{type(error).__name__}: {error} (--debug shows where)"

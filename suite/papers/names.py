@@ -5,4 +5,4 @@ from typing import Any
 
 import yaml
 
-NAMES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text("utf-8"))
+NAMES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text(encoding="utf-8"))

@@ -62,7 +62,7 @@ def test_a_tally_never_adds_scales_up():
     rows = [("holds", "reduced"), ("holds", "stand-in"), ("no effect", "stand-in")]
     rows = pd.DataFrame([*rows, ("not run", "")], columns=["verdict", "scale"])
     assert headlines.tally(rows, "the papers’ ") == (
-        "Of the papers’ 4 headline claims held: 1 of 1 at reduced scale, 1 of 2 on stand-in data, "
+        "The papers’ headline claims that held: 1 of 1 at reduced scale, 1 of 2 on stand-in data, "
         "1 not run."
     )
 

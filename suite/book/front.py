@@ -48,7 +48,7 @@ def cards(verdicts: pd.DataFrame) -> str:
                 "paper": value.published if first["scale"] != OURS else "",
                 "here": measured(first, claim) or NOT_RUN,
                 "network": f"{card['network']}{epochs}, {accuracies(first.to_frame().T)}",
-                "held": f"{held} of {len(rows)} claims held",
+                "held": f"of all {len(rows)} claims {held} held",
             }
         )
     return html.cards(entries)

@@ -108,7 +108,8 @@ def measured(row: "pd.Series[Any]", claim: Claim) -> str:
         return ""
     told, _, x = str(row["statistic"]).partition(" with ")
     of_ranks = f"rank correlation with {x.replace('alpha', 'α')} " * told.startswith("Spearman")
-    return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s)"
+    more = f"; about {row['needed']:.0f} would settle it" if row["needed"] > value.n else ""
+    return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s{more})"
 
 
 def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -129,6 +130,9 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
         says = f'<a href="{chapter}_record.html#{anchor}">{row["says"]}</a>'
         reason = row["detail"] if len(row["detail"]) < LONGEST else ""
         here = measured(row, claim) or reason or "–"
+        for other, words in claim.get("beside", {}).items():
+            found = claim_value(chapter, verdicts, other)
+            here += f"<br>{words}: {found:{claims[other].get('form', '')}}"
         verdict = badge(value.shown, value.scale, MEANING)
         table.append([says, value.published, here, verdict])
     return pd.DataFrame(

@@ -19,7 +19,7 @@ TIERS = ("headline", "supporting", "ours")
 REQUIRED = """id tier says quote where section published unit smallest_effect data networks
 data_of_paper written test""".split()
 OPTIONAL = """published_effect quantity needs least_units untestable printed seen looks main
-trained elsewhere form paper""".split()
+trained elsewhere form paper beside""".split()
 MEANS = ("level", "paired", "not_worse")
 # The columns of `judge`, in this order; what each holds is said there.
 COLUMNS = """claim data network main tier scale verdict word detail looks statistic unit estimate
@@ -118,6 +118,8 @@ def check_claims(claims: Sequence[Claim], file: str, columns: set[str]) -> None:
             what = "text with a sign ('+0.16', '-0.11') or a ratio ('x 0.05')"
             raise expected(f"{name}: published_effect", what, effect)
         _check_columns(name, claim, columns)
+        for other in claim.get("beside", {}):
+            _one_of(f"{name}: beside", other, [entry["id"] for entry in claims])
 
 
 def _check_columns(name: str, claim: Claim, columns: set[str]) -> None:
@@ -347,7 +349,7 @@ def decided(
         if test["rule"] == "trend_against" and settings["expected"] == "lower":
             pairs = settings["reference"]
             if not correlation(pairs[settings["x"]], pairs["value"]).low > 0:
-                missing = f"{settings['named']} shows no clear rise, so none can be missing here"
+                missing = f"{settings['named']} shows no clear rise to compare with"
                 return Verdict(NOT_TESTABLE, missing), None
     return _found(claim, chosen, settings)
 

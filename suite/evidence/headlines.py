@@ -62,7 +62,8 @@ def tally(rows: pd.DataFrame, whose: str = "") -> str:
         held = (words := ran[ran["scale"] == scale]["verdict"]).eq(HOLDS).sum()
         parts += [f"{held} of {len(words)} {AT[scale]}"] if len(words) else []
     parts += [f"{missing} {NOT_RUN}"] if (missing := len(rows) - len(ran)) else []
-    return f"Of {whose}{len(rows)} headline claims held: {', '.join(parts)}."
+    text = f"{whose}headline claims that held: {', '.join(parts)}."
+    return text[0].upper() + text[1:]
 
 
 def of_printed(found: tuple[Verdict, Finding]) -> str:

@@ -186,7 +186,8 @@ def _answer(
         link = f"side_by_side_record.html#side-by-side-{want['claim']}"
         sure = badge(value.shown, on, link) + f" {value:points} {want['beyond']}"
     else:
-        sure = badge("significant", on)
+        tested = panel.cells[panel.cells["measure"] == want["measure"]]
+        sure = badge("significant", on) + f" by Holm’s correction for {len(tested)} methods"
     return row | {"How sure": sure}
 
 

@@ -22,6 +22,7 @@ TABLE_6 = ["standard", "score_matching", "input_gradient", "density"]
 TABLE_2 = [*TABLE_6, "group_dro", "group_dro_density"]
 TABLE_1 = [*TABLE_3, "at_fgsm", "at_pgd", "softplus", "hessian"]
 PHOTOS = [*TABLE_6, "cure"]
+ON_REQUEST = "pixel_perturbation_centred"  # measured in the sweeps that name it
 ATTACKED = ["standard", "at_pgd", "input_gradient", "density"]
 FORMS_TRAINED = ("naive", "stable", "efficient")
 SCORES = {"ood_auroc": "log_density", "ood_logit_auroc": "logit"}
@@ -44,7 +45,7 @@ STEP_SIZES = (0.01, 0.2)  # of PGD-20, each a quantity of its own there beside t
 ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
-SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01"}
+SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01", ON_REQUEST}
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
@@ -204,6 +205,7 @@ def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
         _auto(p, "linf", p.battery_linf, "auto_linf", "apgd-ce", "apgd-t"),
         *_wanted(p, GRADIENTS + " cosine_gradient" * (not blocks)),
         *_wanted(p, PIXELS),
+        *_wanted(p, ON_REQUEST * (ON_REQUEST in p.metrics)),
         *_wanted(p, "gradient_change absolute_change", noise_std=p.noise_levels[-1]),
     ]
     known = {each.labels["metric"] for each in wanted}

@@ -1,7 +1,7 @@
 """Metrics of the marginal-density chapter: see `suite.metrics` for what most of them mean."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,27 @@ def feature_leakage(
     labels = (labels + 1) % len(subject.data.classes) if other else labels
     maps = metrics.saliency_maps(network, "integrated_gradients")(images, labels)
     return Result(metrics.feature_leakage(maps, masks, relative=relative))
+
+
+def _perturbation(
+    sizes: Tensor,
+    model: nn.Module,
+    images: Tensor,
+    class_index: Tensor,
+    *,
+    n_steps: int,
+    over: Literal["image", "mean"] = "image",
+    centred: bool = False,
+) -> Tensor:
+    """See `suite.metrics.pixel_perturbation`.
+
+    `centred` takes logits less their mean, and maps of these: no shift of all logits moves either.
+    """
+    if centred:
+        model = nn.Sequential(model, SHIFTS["centred"]).eval()
+        sizes = metrics.saliency_maps(model, "smooth_grad")(images, class_index).abs()
+    options: dict[str, Any] = {"n_steps": n_steps, "over": over}
+    return metrics.pixel_perturbation(sizes, model, images, class_index, **options)
 
 
 def _insertion_curve(
@@ -220,5 +241,5 @@ METRICS: dict[str, Callable[..., Result]] = {
     "gradient_change": of_subject(metrics.gradient_change),
     "insertion_auc": of_subject(_insertion_curve, area),
     "logit_gradient": of_subject(metrics.logit_gradients, _logit_gradient),
-    "pixel_perturbation": of_subject(metrics.pixel_perturbation, area, saliency="smooth_grad"),
+    "pixel_perturbation": of_subject(_perturbation, area, saliency="smooth_grad"),
 }

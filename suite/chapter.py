@@ -143,9 +143,9 @@ class Chapter:
         groups = rows.groupby(rows["data"].map(name_of), sort=False)
         here = "; ".join(f"{name}: {accuracies(part)}" for name, part in groups)
         return (
-            f"{here}. Numbers: effect of the method, its 95% interval, networks (or images) of each "
-            "kind. <i>Read 2×</i>: looked at twice, as networks were added; intervals do not "
-            "correct for it."
+            f"{here}. Numbers: effect of the method, its 95% interval, networks (or images) of "
+            "each kind. <i>Read 2×</i>: looked at twice, as networks were added; intervals do "
+            "not correct for it."
         )
 
     def claims_tab(self, *sections: str) -> str:

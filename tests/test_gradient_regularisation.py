@@ -31,7 +31,7 @@ PARAMETERS = {
 
 
 def of_panel(panel):
-    (found,) = panels_of(PARAMETERS | {"panels": [panel]}, paper.OF_PANEL, paper.REQUIRED)
+    (found,) = panels_of(PARAMETERS | {"panels": [panel]}, paper.OF_PANEL)
     return found
 
 
@@ -66,6 +66,32 @@ def test_each_network_has_a_seed_of_its_own_and_maps_are_of_the_nearest_alphas()
 def test_a_panel_has_the_keys_that_are_needed_and_no_others(panel):
     with pytest.raises(UsageError, match=r"of panels 'n_alpha'|panels: expected"):
         trainings(panel)
+
+
+class TestPairedPanel:
+    PANEL = {"data": "mnist5k", "network": "lenet5", "epochs": 2, "paired_alphas": [1e2, 1e6, 1e7]}
+
+    def test_each_seed_goes_through_all_alphas(self):
+        trained = trainings(self.PANEL)
+        assert [*trained] == [(alpha, seed) for seed in (0, 1) for alpha in (1e2, 1e6, 1e7)]
+        assert [unit.seed for unit in trained.values()] == [0, 0, 0, 1, 1, 1]
+
+    def test_maps_are_signed_absolute_and_deeplift_on_both_scores(self):
+        found = paper.plan(PARAMETERS | {"panels": [self.PANEL], "map_alphas": []})
+        measured = [u for u in found.units() if isinstance(u, Measurement)]
+        faithful = [u.settings for u in measured if u.metric == "faithfulness_estimate"]
+        kinds = {(s["saliency"], s["score"]) for s in faithful}
+        maps = ("logit_gradient", "absolute_gradient", "deeplift")
+        assert kinds == {(name, score) for name in maps for score in ("confidence", "logit")}
+        assert {u.metric for u in measured} == paper.PAIRED.keys() - {"training_loss"}
+
+    def test_its_rows_have_names_and_cut_off_of_their_own(self):
+        of_both = [rows({1e2: 0.9, 1e6: 0.9, 1e7: low}) for low in (0.1, 0.9)]
+        table = pd.concat([t.assign(paired=low) for t, low in zip(of_both, (True, False))])
+        derived, _ = paper.derive({}, table, {})
+        own = derived["metric"] == "paired_accuracy"
+        assert set(derived.loc[own, "t_alpha"]) == {1e7}
+        assert set(derived.loc[~own, "t_alpha"]) == {math.inf}
 
 
 def rows(accuracies, metric="accuracy", **more):

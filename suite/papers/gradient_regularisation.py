@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from suite.data import image_shape
+from suite.errors import expected
 from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
 from suite.evidence.quote import Value, unpaired
@@ -23,8 +24,13 @@ from suite.units import Training, Values, log_spaced
 
 # Further keys of a panel. A second one of one data set and network, with alphas between those of
 # the first, needs seeds that start after them.
-OF_PANEL = {"n_alphas": 0, "maps_of": None, "first_seed": 0}
-REQUIRED = ("data", "network", "epochs", "n_alphas")
+OF_PANEL = {"n_alphas": 0, "maps_of": None, "first_seed": 0, "paired_alphas": None}
+# Metrics of networks of which each seed goes through all alphas, "paired_alphas", by another name:
+# nothing that is said of networks with a seed each mixes with them.
+PAIRED = {
+    name: f"paired_{name}"
+    for name in "training_loss accuracy faithfulness_estimate entropy max_sensitivity".split()
+}
 SALIENCIES = ("logit_gradient", "deeplift")
 # What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.
 SCORES = ("confidence", "logit")
@@ -50,8 +56,14 @@ def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
     """Return the trainings of a panel by alpha and repetition, each with a seed of its own.
 
     Networks that shared a seed would start from the same weights and see the same batches: what
-    they have in common by chance would look like a level, or hide a trend.
+    they have in common by chance would look like a level, or hide a trend. With "paired_alphas" a
+    repetition has one seed, and what is compared are alphas within it.
+
+    Raises:
+        UsageError: a panel with neither of `n_alphas` and `paired_alphas`.
     """
+    if not (p.n_alphas or p.paired_alphas):
+        raise expected("panels", "n_alphas or paired_alphas", f"neither for {p.data}")
     grey = image_shape(p.data)[0] == 1
     fields = {
         "learning_rate": 1e-3,
@@ -59,24 +71,25 @@ def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
         "batch_size": p.batch_size,
         **p.fields,
     }
-    alphas = log_spaced(p.alpha_min, p.alpha_max, p.n_alphas)
+    alphas = p.paired_alphas or log_spaced(p.alpha_min, p.alpha_max, p.n_alphas)
     return {
         (alpha, repetition): Training(
             **input_gradient(fields, strength(alpha, p.data, p.batch_size)),
-            seed=number + repetition * p.n_alphas,
+            seed=repetition if p.paired_alphas else number + repetition * p.n_alphas,
         )
         for repetition in range(p.repetitions)
-        for number, alpha in enumerate(alphas, start=p.first_seed)
+        for number, alpha in enumerate(map(float, alphas), start=p.first_seed)
     }
 
 
 def measures(p: SimpleNamespace) -> Iterator[Wanted]:
     """Yield what is measured of each network: accuracy, and metrics of two kinds of map.
 
-    Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels.
+    Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels. Paired
+    networks have the absolute gradient as a third kind of map.
     """
     yield Wanted({}, "accuracy", {})
-    for saliency in SALIENCIES:
+    for saliency in (*SALIENCIES, "absolute_gradient") if p.paired_alphas else SALIENCIES:
         label, common = {"saliency": saliency}, {"saliency": saliency, "n_images": p.n_images}
         noisy = common | {"n_samples": p.n_samples}
         for changed, score in itertools.product(CHANGED, SCORES):
@@ -107,12 +120,16 @@ def plan(parameters: Values) -> Plan:
     Raises:
         UsageError: a key of a panel that is not known, or one that is missing.
     """
-    panels, found = panels_of(parameters, OF_PANEL, REQUIRED), Plan()
+    panels, found = panels_of(parameters, OF_PANEL), Plan()
     for p in panels:
         common = {"batch_size": p.batch_size, "changed": "pixels", "normalised": False}
+        common |= {"paired": bool(p.paired_alphas)}
         networks = [(unit, common | {"alpha": alpha}) for (alpha, _), unit in trainings(p).items()]
         found += itertools.starmap(Item, networks)
-        found += grid(networks, measures(p))
+        of_pairs = (
+            w for w in measures(p) if w.metric in PAIRED and "squares" not in w.labels.values()
+        )
+        found += grid(networks, of_pairs if p.paired_alphas else measures(p))
     return Plan([*found, *(item for p in panels for item in maps(p))])
 
 
@@ -120,8 +137,10 @@ def derive(
     parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
-    panels = rows.groupby(["data", "network"], sort=False)
-    return pd.concat([with_threshold(panel) for _, panel in panels]), arrays
+    panels = rows.groupby(["data", "network", "paired"], sort=False)
+    rows = pd.concat([with_threshold(panel) for _, panel in panels])
+    rows["metric"] = rows["metric"].mask(rows.pop("paired"), rows["metric"].replace(PAIRED))
+    return rows, arrays
 
 
 def with_threshold(rows: pd.DataFrame, share: float = 0.8) -> pd.DataFrame:

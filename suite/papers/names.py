@@ -5,4 +5,5 @@ from typing import Any
 
 import yaml
 
-NAMES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text(encoding="utf-8"))
+TEXT = Path(__file__).with_suffix(".yml").read_text(encoding="utf-8")
+NAMES: dict[str, Any] = yaml.safe_load(TEXT)

@@ -108,7 +108,7 @@ def measured(row: "pd.Series[Any]", claim: Claim) -> str:
         return ""
     told, _, x = str(row["statistic"]).partition(" with ")
     of_ranks = f"rank correlation with {x.replace('alpha', 'α')} " * told.startswith("Spearman")
-    more = f"; about {row['needed']:.0f} would settle it" if row["needed"] > value.n else ""
+    more = f"; about {row['needed']:.0f} needed" if row["needed"] > value.n else ""
     return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s{more})"
 
 

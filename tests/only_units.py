@@ -1,7 +1,4 @@
-"""`python -m suite compute`, where packages that only pages or single units need are absent.
-
-`tests/test_batch.py` runs this file by itself, with the words of the command.
-"""
+"""`python -m suite compute` without packages that only pages need, run by `test_batch`."""
 
 import runpy
 import sys
@@ -22,5 +19,6 @@ class Finder(PathFinder):
         return None if absent else super().find_spec(name, path, target)
 
 
-sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
-runpy.run_module("suite", run_name="__main__")
+if __name__ == "__main__":  # and not where doctests are looked for
+    sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+    runpy.run_module("suite", run_name="__main__")

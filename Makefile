@@ -47,6 +47,8 @@ PYTHON ?= $(shell for python in $(foreach version,3.13 3.12 3.11,python$(version
 PIP := $(if $(shell command -v uv),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install \
     --disable-pip-version-check --no-compile)
 
+COMPILE = $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib
+
 .venv/installed: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 with venv was found. On Debian or Ubuntu:"; \
 	    echo "    apt install python3 python3-venv"; \
@@ -56,12 +58,13 @@ PIP := $(if $(shell command -v uv),uv pip install --python $(BIN)/python,$(BIN)/
 	@rm -f $@
 	$(PIP) --requirement requirements.lock
 	@# pip would compile on one core; templates among the packages are no valid Python
-	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
+	@$(COMPILE) || true
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/tested: .venv/installed requirements-test.lock
 	$(PIP) --requirement requirements-test.lock
+	@$(COMPILE) || true
 	@touch $@
 
 # Usage: $(call step,NUMBER,WHAT,COMMAND)

@@ -62,7 +62,7 @@ def captured(
     ...     sgd.zero_grad()
     ...     loss.backward()
     ...     sgd.step()
-    ...     return loss
+    ...     return loss.detach()
     >>> float(captured(step, sgd)(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))) > 0
     True
     """

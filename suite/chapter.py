@@ -144,8 +144,8 @@ class Chapter:
         here = "; ".join(f"{name}: {accuracies(part)}" for name, part in groups)
         return (
             f"{here}. Numbers: effect of the method, its 95% interval, networks (or images) of "
-            "each kind. <i>Read 2×</i>: looked at twice, as networks were added (intervals are "
-            "not corrected)."
+            "each kind. <i>Read 2×</i>: looked at twice, as networks or images were added "
+            "(uncorrected)."
         )
 
     def claims_tab(self, *sections: str) -> str:

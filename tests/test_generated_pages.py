@@ -77,7 +77,7 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
         "ran": 1,
     }
     table = pages.headline_table(rows)
-    assert "| maps become more faithful on MNIST | **not run** |" in table
+    assert "| the gradient's maps become more faithful on MNIST | **not run** |" in table
 
 
 class TestValues:

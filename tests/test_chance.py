@@ -56,7 +56,8 @@ def favourable(claim, frame):
 
 @pytest.mark.parametrize(("profile", "chapter"), KEPT)
 def test_each_rule_could_hold_at_the_n_of_its_profile(profile, chapter, monkeypatch):
-    monkeypatch.setattr(rules.statistics, "permutation_p", lambda *given: 1.0)  # words rest on intervals
+    # Words rest on intervals.
+    monkeypatch.setattr(rules.statistics, "permutation_p", lambda *given: 1.0)
     frame = read_archive(archive_path(chapter, profile)).rows.assign(profile=profile)
     hopeless = []
     for claim in load_claims(chapter):

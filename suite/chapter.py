@@ -145,7 +145,7 @@ class Chapter:
         return (
             f"{here}. Numbers: effect of the method, its 95% interval, networks (or images) of "
             "each kind. <i>Read 2×</i>: looked at twice, as networks or images were added "
-            "(uncorrected)."
+            "(intervals uncorrected)."
         )
 
     def claims_tab(self, *sections: str) -> str:

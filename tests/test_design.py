@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
+from suite import notebooks
 from suite.errors import UsageError
 from suite.papers.design import Item, Plan, Wanted, drawn, grid, measurement, panels_of
 from suite.units import Pretrained
@@ -102,3 +103,18 @@ def test_panels_have_their_own_parameters_first():
     for name in ("panels", "profile", "seed"):
         with pytest.raises(UsageError, match=f"unknown key of panels '{name}'"):
             panels_of({"panels": [panel | {name: 1}], "n": 3, "profile": "p"})
+
+
+@pytest.mark.parametrize(
+    ("chapter", "kind", "name"),
+    [
+        ("pilcro", "panels", "n_draws"),
+        ("top_gap", "panels", "n_shown"),
+        ("marginal_density", "sweeps", "n_maps"),
+    ],
+)
+def test_a_panel_has_no_key_without_effect(chapter, kind, name):
+    parameters = notebooks.all_parameters(chapter, {})
+    panel = {"data": "mnist", "network": "mlp", "epochs": 1, name: 2}
+    with pytest.raises(UsageError, match=f"unknown key of {kind} '{name}'"):
+        notebooks.units_of(chapter, parameters | {kind: [panel]})

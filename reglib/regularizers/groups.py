@@ -47,7 +47,7 @@ def group_dro(losses: Tensor, groups: Tensor, weights: Tensor, *, step_size: flo
     check_positive(step_size=step_size)
     check_indices("groups", groups, len(losses), len(weights))
     sums = torch.zeros_like(weights, dtype=losses.dtype).index_add(0, groups, losses)
-    counts = torch.zeros_like(sums).index_add(0, groups, torch.ones_like(losses))
+    counts = groups.new_zeros(len(weights)).index_add(0, groups, torch.ones_like(groups))
     means = sums / counts.clamp_min(1)
     weights = (weights.log() + step_size * means.detach()).softmax(0)
     return GroupDRO((weights * means).sum(), weights)

@@ -28,6 +28,8 @@ APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE
 # training.
 OF_PANEL: dict[str, Any] = {"shift": 0, "warm_up": 0, "seeds_of": {}, "paired_seeds": {}}
 OF_PANEL |= {"n_shifted": None, "models": None, "few": None, "early": None, "marked": ""}
+# What is of the chapter, or never of a panel.
+NEVER = "penalties seed pretrained n_pretrained n_draws_pretrained block_pretrained n_draws theory_seeds".split()
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
@@ -163,7 +165,9 @@ def plan(parameters: Values) -> Plan:
         UsageError: a key of a panel that is not known or is missing, or an entry of `pretrained`
             that is not a pair of names.
     """
-    found = Plan(item for p in panels_of(parameters, OF_PANEL) for item in _of_panel(p))
+    found = Plan(
+        item for p in panels_of(parameters, OF_PANEL, never=NEVER) for item in _of_panel(p)
+    )
     block, n = parameters["block_pretrained"], parameters["n_landscape"]
     images = {"n_images": parameters["n_pretrained"], "n_draws": parameters["n_draws_pretrained"]}
     wanted = {

@@ -131,8 +131,8 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
         reason = row["detail"] if len(row["detail"]) < LONGEST else ""
         here = measured(row, claim) or reason or "–"
         for other, words in claim.get("beside", {}).items():
-            found = claim_value(chapter, verdicts, other)
-            here += f"<br>{words}: {found:{claims[other].get('form', '')}}"
+            form = claims[other].get("form", "")
+            here += f"<br>{words}: {claim_value(chapter, verdicts, other):{form}}"
         verdict = badge(value.shown, value.scale, MEANING)
         table.append([says, value.published, here, verdict])
     return pd.DataFrame(

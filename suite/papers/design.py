@@ -190,7 +190,7 @@ def panels_of(
     required: Collection[str] = ("data", "network", "epochs"),
     *,
     kind: str = "panels",
-    never: Collection[str] = ("penalties", "seed"),
+    never: Collection[str] = (),
     alone: bool = False,
 ) -> list[SimpleNamespace]:
     """Return the parameters of panels: each one's own before those of the chapter.
@@ -201,7 +201,7 @@ def panels_of(
             have any parameter of the chapter, and fields of its trainings, which are in `fields`.
         required: keys that a panel must have.
         kind: name of the parameter that holds them, for messages.
-        never: fields of a training that they must not have.
+        never: fields and parameters that they must not have, besides penalties and the seed.
         alone: whether each must have a data set of its own.
 
     Raises:
@@ -209,7 +209,7 @@ def panels_of(
     """
     known, found = FIELDS | own.keys() | parameters.keys() - {kind, "profile"}, []
     for panel in parameters[kind]:
-        check_keys(kind, panel, known - {*never}, required)
+        check_keys(kind, panel, known - {"penalties", "seed", *never}, required)
         fields = {key: value for key, value in panel.items() if key in FIELDS}
         found.append(SimpleNamespace(**{**own, **parameters, **panel}, fields=fields))
     names = [p.data for p in found]

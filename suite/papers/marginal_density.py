@@ -35,7 +35,6 @@ GRADIENTS = "label_gradient others_gradient"  # of the label's logit and of othe
 # What a panel may say, too; a sweep may be a part of its own, and have some of the metrics only.
 OF_PANEL: Values = {"foreign": [], "warm_up": None, "part": "strength", "metrics": []}
 PANELS = "block_panels sweeps step_panels group_panels group_sweeps photo_panels ascent_panels"
-NEVER = [*PANELS.split(), "n_maps", "penalties", "seed"]
 # Parts in which each method has the strength of the experiment.
 SWEPT = ("strength", "long", "group_sweep")
 # Sweeps, each with the part that compares penalties at equal clean accuracy.
@@ -295,7 +294,7 @@ def plan(parameters: Values) -> Plan:
     panels = {}
     for kind in PANELS.split():
         common = parameters if kind == "block_panels" else {**parameters, "left_out": []}
-        panels[kind] = panels_of(common, OF_PANEL, kind=kind, never=NEVER)
+        panels[kind] = panels_of(common, OF_PANEL, kind=kind, never=(*PANELS.split(), "n_maps"))
     seeds, blocks, sweeps = parameters["seeds"], panels["block_panels"], panels["sweeps"]
     parts = [
         *(_of_block(p, seeds, number == 0) for number, p in enumerate(blocks)),

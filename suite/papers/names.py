@@ -5,5 +5,4 @@ from typing import Any
 
 import yaml
 
-TEXT = Path(__file__).with_suffix(".yml").read_text(encoding="utf-8")
-NAMES: dict[str, Any] = yaml.safe_load(TEXT)
+NAMES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_bytes())

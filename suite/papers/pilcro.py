@@ -28,8 +28,8 @@ APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE
 # training.
 OF_PANEL: dict[str, Any] = {"shift": 0, "warm_up": 0, "seeds_of": {}, "paired_seeds": {}}
 OF_PANEL |= {"n_shifted": None, "models": None, "few": None, "early": None, "marked": ""}
-# What is of the chapter, or never of a panel.
-NEVER = "penalties seed pretrained n_pretrained n_draws_pretrained block_pretrained n_draws theory_seeds".split()
+# What is of the chapter alone.
+ALONE = "pretrained n_pretrained n_draws_pretrained block_pretrained n_draws theory_seeds"
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
@@ -165,14 +165,12 @@ def plan(parameters: Values) -> Plan:
         UsageError: a key of a panel that is not known or is missing, or an entry of `pretrained`
             that is not a pair of names.
     """
-    found = Plan(
-        item for p in panels_of(parameters, OF_PANEL, never=NEVER) for item in _of_panel(p)
-    )
+    panels = panels_of(parameters, OF_PANEL, never=ALONE.split())
+    found = Plan(item for p in panels for item in _of_panel(p))
     block, n = parameters["block_pretrained"], parameters["n_landscape"]
     images = {"n_images": parameters["n_pretrained"], "n_draws": parameters["n_draws_pretrained"]}
-    wanted = {
-        AS_IT_IS: [*_flatness(*FLATNESS, block=block, **images), Wanted({}, LANDSCAPE, images)]
-    }
+    as_is = _flatness(*FLATNESS, block=block, **images)
+    wanted = {AS_IT_IS: [*as_is, Wanted({}, LANDSCAPE, images)]}
     for model, of in COMPARED_WITH.items():
         static = _flatness(*STATIC, block=block, n_images=n, of=of)
         wanted[model] = [*static, Wanted({}, LANDSCAPE, {"of": of})]

@@ -48,7 +48,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
     Raises:
         UsageError: a key that is not known, no data, or two panels of one data set.
     """
-    never = ("network", "network_options", "penalties", "seed", "n_shown")
+    never = ("network", "network_options", "n_shown")
     return panels_of(parameters, required=["data"], never=never, alone=True)
 
 

@@ -35,11 +35,12 @@ def results(value=1.0):
 def test_tables_for_people_are_written_with_provenance(tmp_path, monkeypatch):
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
     file = save_tables("chapter", "smoke", results())
-    assert file == tmp_path / "results" / "smoke" / "chapter.csv"
-    pd.testing.assert_frame_equal(pd.read_csv(file), results().frame, check_dtype=False)
-    verdicts = pd.read_csv(file.with_suffix(".verdicts.csv"))
-    pd.testing.assert_frame_equal(verdicts, results().verdicts)
-    assert json.loads(file.with_suffix(".provenance.json").read_text()) == {"profile": "smoke"}
+    folder = tmp_path / "results" / "smoke"
+    assert file == folder / "chapter.verdicts.csv"
+    pd.testing.assert_frame_equal(pd.read_csv(file), results().verdicts)
+    rows = pd.read_csv(folder / "chapter.csv")
+    pd.testing.assert_frame_equal(rows, results().frame, check_dtype=False)
+    assert json.loads((folder / "chapter.provenance.json").read_text()) == {"profile": "smoke"}
 
 
 def test_kept_results_are_judged_when_they_are_read(tmp_path):

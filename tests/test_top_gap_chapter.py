@@ -206,7 +206,7 @@ def test_l1_alone_is_matched_by_clean_accuracy_on_each_data_set():
     assert top_gap.matched(rows).tolist() == found
 
 
-@pytest.mark.parametrize("profile", [f.parent.name for f in KEPT_RESULTS.glob(f"*/{CHAPTER}.csv")])
+@pytest.mark.parametrize("profile", [f.parent.name for f in KEPT_RESULTS.glob(f"*/{CHAPTER}.zip")])
 def test_k_is_that_which_held_out_images_choose_and_strength_loses_no_point_there(profile):
     rows = results(profile).frame
     held_out = rows[(rows["test"] == "validation") & (rows["metric"] == "accuracy")]

@@ -59,7 +59,7 @@ def _stage(source: Path, executed: Path) -> None:
     target.mkdir()
     for name, results in (("results", executed / "results"), ("kept", KEPT_RESULTS)):
         if results.is_dir():
-            shutil.copytree(results, target / name, ignore=shutil.ignore_patterns("*.zip"))
+            shutil.copytree(results, target / name)
     pages.write_pages(target)
     pages.write_chapters(executed, target)
 

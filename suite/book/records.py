@@ -22,6 +22,7 @@ from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
 
 TEMPLATES = Path(__file__).parent / "templates"
 CHANGED = "verdicts_changed.csv"
+KINDS = {"csv": "values", "zip": "values and settings", "verdicts.csv": "verdicts"}
 
 
 def split(executed: Path, folder: Path, opening: str, closing: str) -> list[Path]:
@@ -112,10 +113,10 @@ def _evidence(
 
 
 def downloads(chapter: str, folder: Path) -> str:
-    """Return links to the tables of a chapter, below the folder of the generated pages."""
-    links = []
-    for file in sorted(folder.glob(f"*/*/{chapter}*.csv")):
-        kind = "verdicts" if ".verdicts" in file.name else "values"
-        text = f"{file.parent.name}, {file.parent.parent.name}: {kind}"
-        links.append(f"{{download}}`{text} <{file.relative_to(folder)}>`")
+    """Return links to the results of a chapter, below the folder of the generated pages."""
+    links = [
+        f"{{download}}`{file.parent.name}, {file.parent.parent.name}: {KINDS[end]} <{name}>`"
+        for file in sorted(folder.glob(f"*/*/{chapter}.*"))
+        if (end := file.name.partition(".")[2]) in KINDS and (name := file.relative_to(folder))
+    ]
     return " · ".join(links) or "none yet"

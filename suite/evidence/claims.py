@@ -3,6 +3,7 @@
 import functools
 import math
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,8 +79,8 @@ def load_published(chapter: str) -> dict[str, Any]:
 
 def _columns(chapter: str) -> set[str]:
     """Return the columns of the kept tables of a chapter; none where nothing was kept."""
-    tables = KEPT_RESULTS.glob(f"*/{chapter}.csv")
-    return {name for file in tables for name in pd.read_csv(file, nrows=0).columns}
+    archives = [zipfile.ZipFile(file) for file in KEPT_RESULTS.glob(f"*/{chapter}.zip")]
+    return {name for a in archives for name in pd.read_csv(a.open("rows.csv"), nrows=0).columns}
 
 
 def check_claims(claims: Sequence[Claim], file: str, columns: set[str]) -> None:

@@ -71,29 +71,28 @@ def _as_text(rows: pd.DataFrame) -> str:
 
 
 def save_tables(chapter: str, profile: str, results: Results, folder: Path | None = None) -> Path:
-    """Write rows and verdicts, for people, to `FOLDER/PROFILE/CHAPTER*.csv`.
+    """Write verdicts and rows, for people, to `FOLDER/PROFILE/CHAPTER*.csv`.
 
     Args:
-        folder: of kept results, whose provenance says by which claims they were judged; default:
-            `results` in the folder of executed chapters, which has the provenance itself.
+        folder: of kept results, whose rows are in their archive, and whose provenance says by which
+            claims they were judged; default: `results` in the folder of executed chapters.
 
     Returns:
-        The CSV file of the rows.
+        The CSV file of the verdicts.
 
     Raises:
         RunFailed: a file cannot be written.
     """
     stem = (folder or executed_folder() / "results") / checked_name(profile) / chapter
-    files = {
-        ".csv": results.frame.to_csv(index=False, float_format="%.6g"),
-        ".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.10g"),
-    }
+    files = {".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.10g")}
+    if folder is None:
+        files[".csv"] = results.frame.to_csv(index=False, float_format="%.6g")
     about = results.provenance
     about = {**about, "judged": _judged_by(chapter, about)} if folder else about
     files[".provenance.json"] = json.dumps(about, indent=1, sort_keys=True) + "\n"
     for suffix, text in files.items():
         replace_file(stem.with_suffix(suffix), text.encode())
-    return stem.with_suffix(".csv")
+    return stem.with_suffix(".verdicts.csv")
 
 
 def read_verdicts(file: Path) -> pd.DataFrame:

@@ -148,13 +148,6 @@ class TestFaithfulness:
         shown = paper.faithfulness(self.table(), "logit_gradient")
         assert shown["value"].tolist() == pytest.approx([0.1 * k for k in range(2, 9)])
 
-    def test_readings(self):
-        readings = paper.readings(self.table())
-        assert readings["changed"].tolist() == [*paper.CHANGED] * 2
-        for column in ("Spearman", "Pearson"):
-            assert readings[column].str[:5].tolist() == ["+1.00", "−1.00"] * 2
-        assert readings[["networks", "images"]].drop_duplicates().to_numpy().tolist() == [[5, 4]]
-
     def test_sizes_in_both_signs_and_what_was_not_run(self):
         table = paper.sizes(paper.both_signs(self.table())).set_index("map")
         gradient, printed = "gradient, sign of Quantus", "gradient, printed sign"

@@ -9,7 +9,6 @@ from suite.evidence.statistics import (
     holm,
     mean_interval,
     pearson,
-    pearson_interval,
     permutation_p,
     share_interval,
     spearman,
@@ -117,12 +116,6 @@ def test_interval_of_a_difference_of_correlations_of_the_same_units_covers(first
 
     assert coverage(interval, 0.0) > LEAST
     assert np.mean(widths) < 0.85
-
-
-@pytest.mark.parametrize("r", [0.0, 0.8])
-def test_interval_of_pearsons_correlation_covers(r):
-    assert coverage(lambda rng: pearson_interval(*pairs(rng, 20, r)), r) > LEAST
-    assert np.isnan(pearson_interval([1, 2, 3], [1, 3, 2]).low)
 
 
 @pytest.mark.parametrize("n", [3, 6, 24])

@@ -110,15 +110,6 @@ def correlation(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> 
     return Interval(estimate, min(float(low), estimate), max(float(high), estimate), len(x))
 
 
-def pearson_interval(x: ArrayLike, y: ArrayLike) -> Interval:
-    """Estimate Pearson's correlation, with the interval of Fisher's transformation."""
-    n, estimate = np.size(x), float(pearson(x, y))
-    if n < 4 or not np.isfinite(estimate):
-        return Interval(estimate, n=n)
-    low, high = stats.pearsonr(x, y).confidence_interval(0.95)
-    return Interval(estimate, float(low), float(high), n)
-
-
 def between_correlations(first: float, second: float, of_both: float) -> float:
     """Return the correlation of two estimated correlations that share a variable.
 

@@ -16,8 +16,7 @@ from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of, panel_name
 from suite.evidence.quote import Value, unpaired
 from suite.evidence.results import Results
-from suite.evidence.statistics import correlation, pearson_interval
-from suite.evidence.tables import interval_text, mean_text
+from suite.evidence.tables import mean_text
 from suite.methods import input_gradient
 from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
 from suite.units import Training, Values, log_spaced
@@ -297,27 +296,6 @@ def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
         found.append(cells)
     columns = ["on", "accuracy, α < 10⁵", "at the largest α", "t_α", "which is a strength of"]
     return pd.DataFrame(found, columns=columns)
-
-
-def readings(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how Faithfulness goes with alpha before the cut-off, by each reading of it.
-
-    Returns:
-        One row a panel, kind of map, score and size of what is changed: Spearman's correlation and
-        Pearson's with the logarithm of alpha, with intervals, networks, and images with an estimate
-        in the network that has fewest.
-    """
-    rows = []
-    kept = table[~table["over_regularised"].astype(bool) & table["value"].notna()]
-    for (saliency, name), *reading in itertools.product(MAP_NAMES.items(), SCORES, CHANGED):
-        found = faithfulness(kept, saliency, score=reading[0], changed=reading[1])
-        for panel, part in found.groupby(PANEL, sort=False):
-            x, y = np.log10(part["alpha"]), part["value"]
-            rhos = [interval_text(f(x, y), "+.2f") for f in (correlation, pearson_interval)]
-            counts = len(part), int(part["n"].min())
-            rows.append([panel_name(panel), name, *reading, *rhos, *counts])
-    columns = ["on", "map", "score", "changed", "Spearman", "Pearson", "networks", "images"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 class Drawn(NamedTuple):

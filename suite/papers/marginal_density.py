@@ -1,7 +1,7 @@
 """Marginal density: its penalty and others, by leakage, attacks, groups, noise and detection."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,27 +11,18 @@ from torch import Tensor
 
 from suite import methods
 from suite.errors import unknown
-from suite.methods import BALANCED, penalty, scheduled
+from suite.methods import penalty, scheduled
 from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of, settings_of
 from suite.papers.names import NAMES
 from suite.units import Training, Values, training_of
 
 METHODS = {method.name: method for method in methods.MARGINAL_DENSITY}
-TABLE_3 = ["standard", "input_gradient", "density"]
-TABLE_6 = ["standard", "score_matching", "input_gradient", "density"]
-TABLE_2 = [*TABLE_6, "group_dro", "group_dro_density"]
-TABLE_1 = [*TABLE_3, "at_fgsm", "at_pgd", "softplus", "hessian"]
-PHOTOS = [*TABLE_6, "cure"]
+# Lists of methods, measures, sets of these, and what is measured of which networks.
+NAMED: dict[str, Any] = NAMES["marginal_density"]
+LISTS: dict[str, list[str]] = NAMED["lists"]
 ON_REQUEST = "pixel_perturbation_centred"  # measured in the sweeps that name it
-ATTACKED = ["standard", "at_pgd", "input_gradient", "density"]
 FORMS_TRAINED = ("naive", "stable", "efficient")
-SCORES = {"ood_auroc": "log_density", "ood_logit_auroc": "logit"}
-SCORES |= {"ood_probability_auroc": "max_probability"}
 RATIOS = ["leakage", "whole", "shift", "centred"]  # to standard training
-MEASURES: dict[str, Values] = NAMES["marginal_density"]["measures"]
-ACCURACIES = "worst_group_accuracy usual_accuracy"
-PIXELS = "insertion pixel_perturbation"  # what becomes of the logit as pixels come and go
-GRADIENTS = "label_gradient others_gradient"  # of the label's logit and of others, for remark 3
 # What a panel may say, too; a sweep may be a part of its own, and have some of the metrics only.
 OF_PANEL: Values = {"foreign": [], "warm_up": None, "part": "strength", "metrics": []}
 PANELS = "block_panels sweeps step_panels group_panels group_sweeps photo_panels ascent_panels"
@@ -46,14 +37,23 @@ ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
 SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01", ON_REQUEST}
+# Names of what is drawn of a metric: of each network, the mean over networks, or of the first one.
+DRAWN = {
+    "worst_group_accuracy": "groups|{data}|{method}|{seed}",
+    "pixel_perturbation": "curve|{data}|{network}|{method}",
+    "training_steps": "training_steps|{data}|{form}",
+    "cosine_gradient": "cosine_gradient|{data}|{method}",
+}
+OF_FIRST = ("training_steps", "cosine_gradient")
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
     others = ["softplus", "hessian", "score_matching", "cure"]  # of strengths of their own
-    every = [*TABLE_1, *TABLE_2, *PHOTOS, *(f"density_{form}" for form in FORMS_TRAINED)]
+    every = {*LISTS["table_1"], *LISTS["table_2"], *LISTS["photos"]}
+    every |= {f"density_{form}" for form in FORMS_TRAINED}
     swept = [*others, "loss_gradient"]
-    return {"others": others, "other_strengths": swept, "left_out": [*dict.fromkeys(every)]}
+    return {"others": others, "other_strengths": swept, "left_out": [*every]}
 
 
 def training(
@@ -74,86 +74,55 @@ def training(
     return Training(**scheduled(fields, warm_up=p.warm_up), seed=seed)
 
 
-def _wanted(p: SimpleNamespace, names: str, **settings: Any) -> list[Wanted]:
-    """Return measures by their names, each with further settings."""
-    labels = {key: settings[key] for key in ("noise_std", "form") if key in settings}
-    return [
-        Wanted({"metric": name} | labels, m["metric"], settings_of(m, p) | settings)
-        for name, m in ((name, MEASURES[name]) for name in names.split())
-    ]
+def _with(p: SimpleNamespace, **changes: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{**vars(p), **changes})
 
 
-def _attack(norm: str, epsilon: float, attack: str, title: str, n: int, **settings: Any) -> Wanted:
-    common = {"attack": attack, "epsilon": epsilon, "n_images": n, "counts": "correct"}
-    common |= {"keep_images": False, "attack_settings": settings | {"norm": norm}}
-    labels = {"metric": title, "epsilon": epsilon, "attack": attack, "norm": norm}
-    return Wanted(labels, "robust_accuracy", common)
+def _wanted(p: SimpleNamespace, names: str) -> Iterator[Wanted]:
+    """Yield measures, and those of sets, once `each` for what they are measured at in the panel.
 
-
-def _pgd_20(norm: str, epsilon: float, step_size: float, n: int) -> Wanted:
-    """Return accuracy under PGD-20 as the paper's tables have it."""
-    steps = {"steps": 20, "relative_step": round(step_size / epsilon, 6)}
-    wanted = _attack(norm, epsilon, "pgd", f"pgd_{norm}", n, **steps)
-    wanted.labels.update(step_size=step_size)
-    return wanted
-
-
-def _auto(p: SimpleNamespace, norm: str, epsilon: float, title: str, *parts: str) -> Wanted:
-    settings = {"parts": list(parts), "steps": p.auto_steps, "queries": p.n_queries}
-    return _attack(norm, epsilon, "auto_attack", title, p.n_battery, **settings)
-
-
-def _changes(p: SimpleNamespace) -> list[Wanted]:
-    """Return parts of the density's gradient, and changes under noise."""
-    pairs = itertools.product(("gradient_change", "density_change"), p.noise_levels)
-    changes = [_wanted(p, name, noise_std=noise) for name, noise in pairs]
-    return [*_wanted(p, "whole shift centred"), *itertools.chain(*changes)]
-
-
-def _detection(p: SimpleNamespace) -> list[Wanted]:
-    """Return the measurements that detect out-of-distribution images."""
-    settings = {"n_images": p.n_foreign}
-    return [
-        Wanted({"metric": n, "foreign": d}, "ood_auroc", settings | {"data": d, "score": score})
-        for d, (n, score) in itertools.product(p.foreign, SCORES.items())
-    ]
+    What they are measured at labels the rows.
+    """
+    sets: dict[str, str] = NAMED["sets"]
+    for name in " ".join(sets.get(name, name) for name in names.split()).split():
+        measure = NAMED["measures"][name]
+        for at in getattr(p, measure["each"]) if "each" in measure else [{}]:
+            settings = settings_of(measure, _with(p, **at))
+            labels = {"metric": name.format(**at), "attack": settings.get("attack"), **at}
+            labels.pop("relative_step", None)  # follows from others
+            yield Wanted(labels, measure["metric"], settings)
 
 
 def _grid(
-    part: str,
     p: SimpleNamespace,
-    names: Sequence[str],
-    wanted: Sequence[Wanted],
-    strength: float,
+    part: str,
+    names: Iterable[str],
+    strengths: Sequence[float],
     seeds: Sequence[int],
-    norm: float = 2.0,
+    wanted: Sequence[Wanted],
+    norms: Sequence[float] = (2.0,),
 ) -> Iterator[Item]:
     """Yield what is measured of the networks of a panel, one for each method and seed.
 
-    `strength` is that of the penalties on the gradients of density and logit; other methods have
+    `strengths` are those of the penalties on the gradients of density and logit; other methods have
     their own, but for those of the parts in `SWEPT`.
     """
-    for method in (name for name in names if name not in p.left_out):
+    names = [name for name in names if name not in p.left_out]
+    for method, strength, norm in itertools.product(names, strengths, norms):
         own = strength if part in SWEPT else _own_strength(p, method, strength)
         labels = {"panel": part, "method": method, "p": norm, "strength": own}
         for seed in seeds:
-            networks = [(training(p, method, seed, own, norm), labels)]
-            for item in grid(networks, wanted):
-                keep = "" if part in SWEPT else _kept(p, item, seed, first=seed == min(seeds))
-                yield item._replace(keep=keep)
+            network = training(p, method, seed, own, norm)
+            for item in grid([(network, labels)], wanted):
+                yield item._replace(keep=_shown(p, item, seed, first=seed == min(seeds)))
 
 
-def _kept(p: SimpleNamespace, item: Item, seed: int, *, first: bool) -> str:
-    """Return the name of what is drawn of a measurement of the first seed, or of each one."""
-    labels = item.labels or {}
-    data, method, metric = p.data, labels["method"], labels["metric"]
-    form = labels.get("form", method)
-    return {
-        "worst_group_accuracy": f"groups|{data}|{method}|{seed}",
-        "pixel_perturbation": f"curve|{data}|{p.network}|{method}",  # their mean
-        "training_steps": f"training_steps|{data}|{form}" * first,
-        "cosine_gradient": f"cosine_gradient|{data}|{method}" * first,
-    }.get(metric, "")
+def _shown(p: SimpleNamespace, item: Item, seed: int, *, first: bool) -> str:
+    """Return the name of what is drawn of a measurement, empty if nothing is."""
+    labels = {**vars(p), **(item.labels or {}), "seed": seed}
+    if labels["panel"] in SWEPT or (labels["metric"] in OF_FIRST and not first):
+        return ""
+    return DRAWN.get(labels["metric"], "").format(**labels)
 
 
 def _own_strength(p: SimpleNamespace, method: str, strength: float) -> float:
@@ -161,53 +130,55 @@ def _own_strength(p: SimpleNamespace, method: str, strength: float) -> float:
     return strength if own else p.others.get(method, 0.0)
 
 
-def _of_block(p: SimpleNamespace, seeds: Sequence[int], first: bool) -> Iterator[Item]:
-    attacked = [_pgd_20(**reading, n=p.n_images) for reading in (p.pgd if first else p.pgd[:1])]
-    plain = [*_wanted(p, "accuracy leakage leakage_share"), *attacked]
-    shifts = _wanted(p, "leakage_centred leakage_log_probability" + " leakage_alone" * first)
-    wanted = [*plain, *_changes(p)]
-    if first:
-        wanted += _wanted(p, f"{PIXELS} {GRADIENTS} cosine_gradient")
-    forms = ["density_stable"] + ["density_naive"] * (p.network == "mlp")
-    yield from _grid("methods", p, TABLE_3, wanted, p.strength, p.seeds)
-    if first:
-        others = [name for name in TABLE_1 if name not in TABLE_3]
-        yield from _grid("methods", p, others, wanted, p.strength, seeds)
-    few = [seed for seed in seeds if seed in p.seeds]
-    yield from _grid("methods", p, TABLE_3, shifts, p.strength, few)
-    yield from _grid("implementations", p, forms, plain, p.strength, p.few_seeds)
+def _readings(*attacks: Values) -> list[dict[str, Any]]:
+    """Return attacks of 20 steps, which a measure asks for as parts of the radius."""
+    return [a | {"relative_step": round(a["step_size"] / a["epsilon"], 6)} for a in attacks]
 
 
-def _masking(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
-    """Yield attacks that fail in other ways than PGD-20 does, and PGD at several radii."""
-    n, crossing = p.n_battery, {"steps": 20, "relative_step": 0.1}
-    for norm, radius in {"l2": p.battery_l2, "linf": p.battery_linf}.items():
-        battery = [
-            _attack(norm, radius, "fgsm", "fgsm", n),
-            _attack(norm, radius, "pgd", "pgd", n, **crossing),
-            _attack(norm, radius, "pgd", "longer", n, steps=100, relative_step=0.1),
-            _auto(p, norm, radius, "square", "square"),
-            _auto(p, norm, radius, "auto", "apgd-ce", "apgd-t", "fab-t", "square"),
-        ]
-        yield from _grid("battery", p, ATTACKED, battery, p.strength, seeds)
-    sizes = [_attack("linf", size, "pgd", "pgd", n, **crossing) for size in p.epsilons]
-    yield from _grid("radii", p, ATTACKED, sizes, p.strength, seeds)
+def _balls(**radii: float) -> list[dict[str, Any]]:
+    return [{"norm": norm, "epsilon": radius} for norm, radius in radii.items()]
+
+
+def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
+    """Return the panels of each kind, and what is measured at other radii, seeds and norms.
+
+    Each has the strength that is usual in it, and what its measures are taken at. The first panel
+    with a null block has all attacks of 20 steps, the others the first one.
+    """
+    found = {}
+    usual = {"group_panels": "group_strength", "photo_panels": "photo_strength"}
+    usual["ascent_panels"] = "photo_strength"
+    for kind in PANELS.split():
+        common = parameters if kind == "block_panels" else {**parameters, "left_out": []}
+        found[kind] = panels_of(common, OF_PANEL, kind=kind, never=(*PANELS.split(), "n_maps"))
+        for p in found[kind]:
+            p.usual, p.none = [getattr(p, usual.get(kind, "strength"))], [0.0]
+            p.all_seeds = parameters["seeds"]
+            p.shared_seeds = [seed for seed in p.all_seeds if seed in p.seeds]
+            p.readings = _readings(*p.pgd[:1])
+            p.balls = _balls(l2=p.battery_l2, linf=p.battery_linf)
+            p.noises = [{"noise_std": noise} for noise in p.noise_levels]
+            p.sets = [{"foreign": name} for name in p.foreign]
+            p.forms = [{"form": form} for form in FORMS_TRAINED]
+    first, sweep = found["block_panels"][0], found["sweeps"][0]
+    first.readings = _readings(*first.pgd)
+    for p in found["photo_panels"]:
+        sizes = [(norm, e) for norm in ("l2", "linf") for e in getattr(p, f"photo_{norm}")]
+        p.readings = _readings(*({"norm": n, "epsilon": e, "step_size": e / 8} for n, e in sizes))
+    radii = [{"norm": "linf", "epsilon": radius} for radius in first.epsilons]
+    few = {"few_seeds": parameters["few_seeds"], "orders": [2.0, *sweep.norms]}
+    mlps = [p for p in found["block_panels"] if p.network == "mlp"]
+    more = {"first": [first], "mlps": mlps, "radii": [_with(first, balls=radii)]}
+    return found | more | {"norms": [_with(sweep, **few)]}
 
 
 def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
     """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
     blocks = p.data.startswith("blockmnist")
-    readings = [each for each in p.pgd if each["norm"] == "l2" or not blocks]
-    wanted = [
-        *_wanted(p, "accuracy" + " leakage leakage_share" * blocks),
-        *(_pgd_20(**reading, n=p.n_images) for reading in readings),
-        *_wanted(p, "leakage_other" * blocks),
-        _auto(p, "linf", p.battery_linf, "auto_linf", "apgd-ce", "apgd-t"),
-        *_wanted(p, GRADIENTS + " cosine_gradient" * (not blocks)),
-        *_wanted(p, PIXELS),
-        *_wanted(p, ON_REQUEST * (ON_REQUEST in p.metrics)),
-        *_wanted(p, "gradient_change absolute_change", noise_std=p.noise_levels[-1]),
-    ]
+    readings = _readings(*(each for each in p.pgd if each["norm"] == "l2" or not blocks))
+    here = _with(p, readings=readings, balls=p.balls[1:], noises=p.noises[-1:])
+    names = f"swept {'swept_blocks' if blocks else 'cosine_gradient'} "
+    wanted = [*_wanted(here, names + ON_REQUEST * (ON_REQUEST in p.metrics))]
     known = {each.labels["metric"] for each in wanted}
     for name, named, choices in (("part", [p.part], EQUAL), ("metric", p.metrics, known)):
         if wrong := [each for each in named if each not in choices]:
@@ -215,73 +186,38 @@ def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
     wanted = [each for each in wanted if not p.metrics or each.labels["metric"] in p.metrics]
     for labels in (each.labels for each in wanted if p.part == "long"):
         labels["metric"] += f"_{labels['step_size']:g}" if "step_size" in labels else ""
-    yield from _grid(p.part, p, ["standard"], wanted, 0.0, p.sweep_seeds)
-    for strength in p.strengths:
-        both = ["density", "input_gradient"]
-        yield from _grid(p.part, p, both, wanted, strength, p.sweep_seeds)
-    for method, strengths in p.other_strengths.items():
-        for strength in strengths:
-            yield from _grid(p.part, p, [method], wanted, strength, p.few_seeds)
+    both = ["density", "input_gradient"]
+    runs = [(["standard"], [0.0], p.sweep_seeds), (both, p.strengths, p.sweep_seeds)]
+    others = [([method], sizes, p.few_seeds) for method, sizes in p.other_strengths.items()]
+    for names, strengths, seeds in [*runs, *others]:
+        yield from _grid(p, p.part, names, strengths, seeds, wanted)
 
 
-def _of_norms(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
-    plain = [*_wanted(p, "accuracy leakage leakage_share"), _pgd_20(**p.pgd[0], n=p.n_images)]
-    for strength in p.norm_strengths:
-        for norm in (2.0, *p.norms):
-            yield from _grid("norms", p, ["density"], plain, strength, seeds, norm)
-
-
-def _of_steps(p: SimpleNamespace) -> Iterator[Item]:
-    """Yield Figure 2: what each form gives in the steps of a training."""
-    wanted = [each for form in FORMS_TRAINED for each in _wanted(p, "training_steps", form=form)]
-    yield from _grid("training", p, ["standard"], wanted, 0.0, p.few_seeds)
-
-
-def _of_groups(p: SimpleNamespace, seeds: Sequence[int]) -> Iterator[Item]:
-    dro, strength = [name for name in TABLE_2 if name not in TABLE_3], p.group_strength
-    accuracies = _wanted(p, ACCURACIES)
-    yield from _grid("groups", p, TABLE_3, accuracies, strength, p.seeds)
-    yield from _grid("groups", p, dro, accuracies, strength, seeds)
-    yield from _grid("groups", p, TABLE_3, _wanted(p, "insertion"), strength, seeds)
-    yield from _grid("foreign", p, TABLE_6, _detection(p), strength, seeds)
-
-
-def _of_group_sweep(p: SimpleNamespace) -> Iterator[Item]:
-    for strength in (0.0, *p.group_strengths):
-        names = ["density", "input_gradient"] if strength else ["standard"]
-        both = [name + end for name in names for end in ("", BALANCED)]
-        accuracies = _wanted(p, ACCURACIES)
-        yield from _grid("group_sweep", p, both, accuracies, strength, p.group_seeds)
-
-
-def _of_photos(p: SimpleNamespace) -> Iterator[Item]:
-    attacks = [
-        _pgd_20(norm, size, size / 8, p.n_images)
-        for norm, values in {"l2": p.photo_l2, "linf": p.photo_linf}.items()
-        for size in values
-    ]
-    wanted = [*_wanted(p, "accuracy"), *attacks, *_changes(p)]
-    yield from _grid("photos", p, PHOTOS, wanted, p.photo_strength, p.seeds)
-    yield from _grid("foreign", p, PHOTOS, _detection(p), p.photo_strength, p.seeds)
+def _of_parts(panels: Mapping[str, list[SimpleNamespace]]) -> Iterator[Item]:
+    """Yield what `names.yml` has of each part but sweeps."""
+    for row in NAMED["parts"]:
+        for p in panels[row["of"]]:
+            of = {"strengths": "usual", "seeds": "seeds"} | row
+            given = [getattr(p, of[name]) for name in ("strengths", "seeds")]
+            norms = getattr(p, of.get("norms", ""), (2.0,))
+            wanted = [*_wanted(p, of["measures"])]
+            yield from _grid(p, of["part"], LISTS[of["methods"]], *given, wanted, norms)
 
 
 def _drawn(panels: Mapping[str, list[SimpleNamespace]]) -> Iterator[Item]:
     """Yield what is drawn: maps of the first panels, and images that activate a class."""
     block, groups = panels["block_panels"][0], panels["group_panels"][0]
-    photos = [*panels["photo_panels"], *panels["ascent_panels"]]
-    maps = {"saliency": "integrated_gradients", "n_images": block.n_maps}
-    ascent = {"n_classes": 8, "n_steps": 40, "step_size": 0.5}
-    pictures = [("maps|block", block, ATTACKED, block.strength)]
-    pictures += [("maps|groups", groups, TABLE_3, groups.group_strength)]
-    pictures += [("ascent|block", block, ATTACKED, block.strength)]
-    pictures += [("ascent|photo", p, PHOTOS, p.photo_strength) for p in photos]
-    kinds = {"maps": ("saliency_maps", maps), "ascent": ("activation_ascent", ascent)}
-    for name, p, shown, strength in pictures:
-        metric, settings = kinds[name.partition("|")[0]]
-        start = f"{name}|{p.data}|{p.network}" if name.startswith("ascent") else name
-        for method in (name for name in shown if name not in p.left_out):
-            network = training(p, method, p.seeds[0], _own_strength(p, method, strength))
-            yield Item(measurement(network, metric, **settings), keep=f"{start}|{method}")
+    maps = {"metric": "saliency_maps", "saliency": "integrated_gradients", "n_images": block.n_maps}
+    ascent = {"metric": "activation_ascent", "n_classes": 8, "n_steps": 40, "step_size": 0.5}
+    pictures = [("maps|block", block, "attacked", maps), ("maps|groups", groups, "table_3", maps)]
+    photos = [("ascent|photo", p) for p in panels["photo_panels"] + panels["ascent_panels"]]
+    for name, p in [("ascent|block", block), *photos]:
+        shown = "attacked" if p is block else "photos"
+        pictures.append((f"{name}|{p.data}|{p.network}", p, shown, ascent))
+    for name, p, shown, settings in pictures:
+        for method in (method for method in LISTS[shown] if method not in p.left_out):
+            network = training(p, method, p.seeds[0], _own_strength(p, method, *p.usual))
+            yield Item(measurement(network, **settings), keep=f"{name}|{method}")
 
 
 def plan(parameters: Values) -> Plan:
@@ -291,23 +227,9 @@ def plan(parameters: Values) -> Plan:
         UsageError: a key of a panel that is not known or is missing, or a part or metric of a sweep
             that is not known.
     """
-    panels = {}
-    for kind in PANELS.split():
-        common = parameters if kind == "block_panels" else {**parameters, "left_out": []}
-        panels[kind] = panels_of(common, OF_PANEL, kind=kind, never=(*PANELS.split(), "n_maps"))
-    seeds, blocks, sweeps = parameters["seeds"], panels["block_panels"], panels["sweeps"]
-    parts = [
-        *(_of_block(p, seeds, number == 0) for number, p in enumerate(blocks)),
-        _masking(blocks[0], seeds),
-        *map(_of_sweep, sweeps),
-        _of_norms(sweeps[0], parameters["few_seeds"]),
-        *map(_of_steps, panels["step_panels"]),
-        *(_of_groups(p, seeds) for p in panels["group_panels"]),
-        *map(_of_group_sweep, panels["group_sweeps"]),
-        *map(_of_photos, panels["photo_panels"]),
-        _drawn(panels),
-    ]
-    found = Plan(itertools.chain(*parts))
+    panels = _panels(parameters)
+    sweeps = itertools.chain(*map(_of_sweep, panels["sweeps"]))
+    found = Plan([*_of_parts(panels), *sweeps, *_drawn(panels)])
     return Plan([*found, *(Item(training_of(unit)) for unit in found.units())])
 
 

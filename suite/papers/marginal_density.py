@@ -12,7 +12,7 @@ from torch import Tensor
 from suite import methods
 from suite.errors import unknown
 from suite.methods import penalty, scheduled
-from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of, settings_of
+from suite.papers.design import Item, Plan, Wanted, grid, panels_of, settings_of
 from suite.papers.names import NAMES
 from suite.units import Training, Values, training_of
 
@@ -37,14 +37,6 @@ ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
 SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01", ON_REQUEST}
-# Names of what is drawn of a metric: of each network, the mean over networks, or of the first one.
-DRAWN = {
-    "worst_group_accuracy": "groups|{data}|{method}|{seed}",
-    "pixel_perturbation": "curve|{data}|{network}|{method}",
-    "training_steps": "training_steps|{data}|{form}",
-    "cosine_gradient": "cosine_gradient|{data}|{method}",
-}
-OF_FIRST = ("training_steps", "cosine_gradient")
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
@@ -114,15 +106,16 @@ def _grid(
         for seed in seeds:
             network = training(p, method, seed, own, norm)
             for item in grid([(network, labels)], wanted):
-                yield item._replace(keep=_shown(p, item, seed, first=seed == min(seeds)))
+                yield _drawn(p, item, seed, first=seed == min(seeds))
 
 
-def _shown(p: SimpleNamespace, item: Item, seed: int, *, first: bool) -> str:
-    """Return the name of what is drawn of a measurement, empty if nothing is."""
+def _drawn(p: SimpleNamespace, item: Item, seed: int, *, first: bool) -> Item:
+    """Name what is drawn of a measurement, which has no row if it only is drawn."""
     labels = {**vars(p), **(item.labels or {}), "seed": seed}
-    if labels["panel"] in SWEPT or (labels["metric"] in OF_FIRST and not first):
-        return ""
-    return DRAWN.get(labels["metric"], "").format(**labels)
+    measure = NAMED["measures"].get(labels["metric"], {})
+    shown = labels["panel"] not in SWEPT and (first or not measure.get("of_first"))
+    item = item._replace(keep=measure.get("keep", "").format(**labels) if shown else "")
+    return item._replace(labels=None) if measure.get("only_drawn") else item
 
 
 def _own_strength(p: SimpleNamespace, method: str, strength: float) -> float:
@@ -130,13 +123,10 @@ def _own_strength(p: SimpleNamespace, method: str, strength: float) -> float:
     return strength if own else p.others.get(method, 0.0)
 
 
-def _readings(*attacks: Values) -> list[dict[str, Any]]:
-    """Return attacks of 20 steps, which a measure asks for as parts of the radius."""
-    return [a | {"relative_step": round(a["step_size"] / a["epsilon"], 6)} for a in attacks]
-
-
-def _balls(**radii: float) -> list[dict[str, Any]]:
-    return [{"norm": norm, "epsilon": radius} for norm, radius in radii.items()]
+def _reading(norm: str, epsilon: float, step_size: float) -> dict[str, Any]:
+    """Return an attack of 20 steps, whose measure asks for steps as a part of the radius."""
+    sizes = {"step_size": step_size, "relative_step": round(step_size / epsilon, 6)}
+    return {"norm": norm, "epsilon": epsilon, **sizes}
 
 
 def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
@@ -145,40 +135,39 @@ def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
     Each has the strength that is usual in it, and what its measures are taken at. The first panel
     with a null block has all attacks of 20 steps, the others the first one.
     """
-    found = {}
-    usual = {"group_panels": "group_strength", "photo_panels": "photo_strength"}
+    found, usual = {}, {"group_panels": "group_strength", "photo_panels": "photo_strength"}
     usual["ascent_panels"] = "photo_strength"
     for kind in PANELS.split():
         common = parameters if kind == "block_panels" else {**parameters, "left_out": []}
         found[kind] = panels_of(common, OF_PANEL, kind=kind, never=(*PANELS.split(), "n_maps"))
         for p in found[kind]:
             p.usual, p.none = [getattr(p, usual.get(kind, "strength"))], [0.0]
-            p.all_seeds = parameters["seeds"]
+            p.all_seeds, p.first_seed = parameters["seeds"], p.seeds[:1]
             p.shared_seeds = [seed for seed in p.all_seeds if seed in p.seeds]
-            p.readings = _readings(*p.pgd[:1])
-            p.balls = _balls(l2=p.battery_l2, linf=p.battery_linf)
+            p.readings, p.balls = [_reading(**p.pgd[0])], [{"norm": "l2", "epsilon": p.battery_l2}]
+            p.balls.append({"norm": "linf", "epsilon": p.battery_linf})
             p.noises = [{"noise_std": noise} for noise in p.noise_levels]
             p.sets = [{"foreign": name} for name in p.foreign]
             p.forms = [{"form": form} for form in FORMS_TRAINED]
     first, sweep = found["block_panels"][0], found["sweeps"][0]
-    first.readings = _readings(*first.pgd)
+    first.readings = [_reading(**reading) for reading in first.pgd]
     for p in found["photo_panels"]:
-        sizes = [(norm, e) for norm in ("l2", "linf") for e in getattr(p, f"photo_{norm}")]
-        p.readings = _readings(*({"norm": n, "epsilon": e, "step_size": e / 8} for n, e in sizes))
-    radii = [{"norm": "linf", "epsilon": radius} for radius in first.epsilons]
-    few = {"few_seeds": parameters["few_seeds"], "orders": [2.0, *sweep.norms]}
+        sizes = [("l2", size) for size in p.photo_l2] + [("linf", size) for size in p.photo_linf]
+        p.readings = [_reading(norm, size, size / 8) for norm, size in sizes]
+    radii = _with(first, balls=[{"norm": "linf", "epsilon": size} for size in first.epsilons])
+    norms = _with(sweep, few_seeds=parameters["few_seeds"], orders=[2.0, *sweep.norms])
     mlps = [p for p in found["block_panels"] if p.network == "mlp"]
-    more = {"first": [first], "mlps": mlps, "radii": [_with(first, balls=radii)]}
-    return found | more | {"norms": [_with(sweep, **few)]}
+    found |= {"first": [first], "mlps": mlps, "radii": [radii], "norms": [norms]}
+    return found | {"first_groups": found["group_panels"][:1]}
 
 
 def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
     """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
     blocks = p.data.startswith("blockmnist")
-    readings = _readings(*(each for each in p.pgd if each["norm"] == "l2" or not blocks))
+    readings = [_reading(**each) for each in p.pgd if each["norm"] == "l2" or not blocks]
     here = _with(p, readings=readings, balls=p.balls[1:], noises=p.noises[-1:])
-    names = f"swept {'swept_blocks' if blocks else 'cosine_gradient'} "
-    wanted = [*_wanted(here, names + ON_REQUEST * (ON_REQUEST in p.metrics))]
+    own = "swept_blocks" if blocks else "cosine_gradient"
+    wanted = [*_wanted(here, f"swept {own} {ON_REQUEST * (ON_REQUEST in p.metrics)}")]
     known = {each.labels["metric"] for each in wanted}
     for name, named, choices in (("part", [p.part], EQUAL), ("metric", p.metrics, known)):
         if wrong := [each for each in named if each not in choices]:
@@ -197,27 +186,10 @@ def _of_parts(panels: Mapping[str, list[SimpleNamespace]]) -> Iterator[Item]:
     """Yield what `names.yml` has of each part but sweeps."""
     for row in NAMED["parts"]:
         for p in panels[row["of"]]:
-            of = {"strengths": "usual", "seeds": "seeds"} | row
-            given = [getattr(p, of[name]) for name in ("strengths", "seeds")]
-            norms = getattr(p, of.get("norms", ""), (2.0,))
-            wanted = [*_wanted(p, of["measures"])]
-            yield from _grid(p, of["part"], LISTS[of["methods"]], *given, wanted, norms)
-
-
-def _drawn(panels: Mapping[str, list[SimpleNamespace]]) -> Iterator[Item]:
-    """Yield what is drawn: maps of the first panels, and images that activate a class."""
-    block, groups = panels["block_panels"][0], panels["group_panels"][0]
-    maps = {"metric": "saliency_maps", "saliency": "integrated_gradients", "n_images": block.n_maps}
-    ascent = {"metric": "activation_ascent", "n_classes": 8, "n_steps": 40, "step_size": 0.5}
-    pictures = [("maps|block", block, "attacked", maps), ("maps|groups", groups, "table_3", maps)]
-    photos = [("ascent|photo", p) for p in panels["photo_panels"] + panels["ascent_panels"]]
-    for name, p in [("ascent|block", block), *photos]:
-        shown = "attacked" if p is block else "photos"
-        pictures.append((f"{name}|{p.data}|{p.network}", p, shown, ascent))
-    for name, p, shown, settings in pictures:
-        for method in (method for method in LISTS[shown] if method not in p.left_out):
-            network = training(p, method, p.seeds[0], _own_strength(p, method, *p.usual))
-            yield Item(measurement(network, **settings), keep=f"{name}|{method}")
+            named, wanted = LISTS[row["methods"]], [*_wanted(p, row["measures"])]
+            strengths, seeds = getattr(p, row.get("strengths", "usual")), row.get("seeds", "seeds")
+            norms = getattr(p, row.get("norms", ""), (2.0,))
+            yield from _grid(p, row["part"], named, strengths, getattr(p, seeds), wanted, norms)
 
 
 def plan(parameters: Values) -> Plan:
@@ -229,7 +201,7 @@ def plan(parameters: Values) -> Plan:
     """
     panels = _panels(parameters)
     sweeps = itertools.chain(*map(_of_sweep, panels["sweeps"]))
-    found = Plan([*_of_parts(panels), *sweeps, *_drawn(panels)])
+    found = Plan([*_of_parts(panels), *sweeps])
     return Plan([*found, *(Item(training_of(unit)) for unit in found.units())])
 
 
@@ -237,8 +209,7 @@ def derive(
     parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a value, also as ratios to the standard network and at equal accuracy."""
-    ratios = [to_standard(rows, metric) for metric in RATIOS]
-    parts = [rows.assign(against=""), *ratios, at_equal_accuracy(rows)]
+    parts = [rows.assign(against=""), to_standard(rows), at_equal_accuracy(rows)]
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays
 
 
@@ -268,52 +239,45 @@ def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> p
     names = apart["step_size"].astype(object).map("pgd_l2_{:g}".format)
     rows, found = pd.concat([rows, apart.assign(metric=names)]), []
     for (name, data, network, seed), part in rows.groupby(["panel", "data", "network", "seed"]):
+        common = {"panel": EQUAL[str(name)], "data": data, "network": network, "seed": seed}
+        common["status"] = "done"
         curves = _curves(part)
         for other in sorted(curves.keys() - {"density"}):
-            pair = [curves[name] for name in ("density", other) if name in curves]
-            first = max(curve.index[0] for curve in pair) - ROUNDING
-            reached = min(curve.index[-1] for curve in pair) + ROUNDING
-            common_losses = [loss for loss in losses if first <= loss <= reached]
-            if len(pair) < 2 or not common_losses:
-                continue
-            common = {"panel": EQUAL[str(name)], "data": data, "network": network, "seed": seed}
-            common |= {"against": other, "n": len(common_losses), "status": "done"}
-            for method, curve in zip(("density", other), pair, strict=True):
-                for metric in curve.columns:
-                    value = _mean_at(common_losses, curve[metric], metric)
-                    found.append(common | {"method": method, "metric": metric, "value": value})
+            pair = {name: curves[name] for name in ("density", other)}
+            first = max(curve.index[0] for curve in pair.values()) - ROUNDING
+            reached = min(curve.index[-1] for curve in pair.values()) + ROUNDING
+            at = [loss for loss in losses if first <= loss <= reached]
+            for method, curve in pair.items() if at else ():
+                labels = common | {"method": method, "against": other, "n": len(at)}
+                for metric, column in curve.items():
+                    mean = np.interp(at, curve.index, column).mean()
+                    value = float(mean if metric in SHARES else np.exp(mean))
+                    found.append(labels | {"metric": metric, "value": value})
     return pd.DataFrame(found)
 
 
 def _curves(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return for each method what was measured, a column a metric, by the clean accuracy lost."""
+    """Return for each method what was measured, of sizes the logarithm, by the accuracy lost."""
     wide = rows.pivot_table("value", ["method", "strength"], "metric")
-    if "standard" not in wide.index:
+    if not {"standard", "density"} <= {*rows["method"]}:
         return {}
     from scipy.optimize import isotonic_regression
 
-    start = float(wide.loc["standard"]["accuracy"].iloc[0])
+    start = wide.loc["standard"]["accuracy"].iloc[0]
+    sizes = wide.columns.difference([*SHARES])
+    wide[sizes] = np.log(wide[sizes])
     curves = {}
     for method in set(rows["method"]) - {"standard"}:
         # SoftPlus is the smoother the smaller its β.
         curve = wide.loc[method].sort_index(ascending=method != "softplus")
-        lost = isotonic_regression(start - curve["accuracy"].to_numpy()).x
-        curves[method] = curve.set_index(np.asarray(lost))
+        curves[method] = curve.set_index(isotonic_regression(start - curve["accuracy"]).x)
     return curves
 
 
-def _mean_at(losses: Sequence[float], values: "pd.Series[float]", metric: str) -> float:
-    """Return the mean of interpolated values, of their logarithms where they are sizes."""
-    of_shares = metric in SHARES
-    points = values.to_numpy() if of_shares else np.log(values.to_numpy())
-    mean = float(np.interp(losses, values.index.to_numpy(float), points).mean())
-    return mean if of_shares else float(np.exp(mean))
-
-
-def to_standard(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Divide a metric by that of the standard network of the same data, network and seed."""
-    rows = rows[rows["panel"].isin(["methods", "photos"]) & (rows["metric"] == metric)]
-    pair = ["data", "network", "seed"]
+def to_standard(rows: pd.DataFrame) -> pd.DataFrame:
+    """Divide `RATIOS` by those of the standard network of the same data, network and seed."""
+    rows = rows[rows["panel"].isin(["methods", "photos"]) & rows["metric"].isin(RATIOS)]
+    pair = ["data", "network", "seed", "metric"]
     standard = rows[rows["method"] == "standard"].set_index(pair)["value"]
     values = rows["value"] / standard.reindex(pd.MultiIndex.from_frame(rows[pair])).to_numpy()
-    return rows.assign(metric=f"{metric}_ratio", value=values, std=np.nan)
+    return rows.assign(metric=rows["metric"] + "_ratio", value=values, std=np.nan)

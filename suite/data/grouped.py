@@ -104,11 +104,8 @@ def _read_groups(
 def _with_block(split: Split, seed: int) -> Split:
     above = _balanced_draw(split.labels, 0.5, seed)
     block = _null_block().expand_as(split.images)
-    images = torch.where(
-        above[:, None, None, None],
-        torch.cat([block, split.images], dim=2),
-        torch.cat([split.images, block], dim=2),
-    )
+    below = torch.cat([split.images, block], dim=2)
+    images = torch.where(above[:, None, None, None], below.roll(block.shape[2], dims=2), below)
     return Split(images, split.labels, groups=(~above).long())
 
 
@@ -130,10 +127,8 @@ def _on_textures(split: Split, half: int, photos: Tensor, minority: float, seed:
         torch.randint(size - crop + 1, (n,), generator=generator)
         for size, crop in zip(photos.shape[2:], (height, width), strict=True)
     )
-    crops = [
-        photos[b, :, r : r + height, c : c + width]
-        for b, r, c in zip(background.tolist(), rows.tolist(), columns.tolist(), strict=True)
-    ]
+    at = zip(background.tolist(), rows.tolist(), columns.tolist(), strict=True)
+    crops = [photos[b, :, r : r + height, c : c + width] for b, r, c in at]
     opacity = split.images.float() / 255
     mixed = torch.stack(crops).float() / 2 * (1 - opacity) + 255 * opacity
     return Split(mixed.round().to(torch.uint8), labels, groups=2 * labels + background)

@@ -147,7 +147,7 @@ def check_other_images(own: ImageData, shown: ImageData, own_name: str, name: st
 def _penalised(
     network: nn.Module, images: Tensor, labels: Tensor, form: str, strength: float
 ) -> tuple[Tensor, Tensor]:
-    """Give the parameters their gradient; return the gradient's norm as a form has it, and logits.
+    """Give the parameters their gradient; return the input gradient's norm by a form, and the loss.
 
     "naive" is not guarded here, unlike in `reglib`, which raises an error before it goes wrong.
     """
@@ -156,15 +156,15 @@ def _penalised(
     if form == "naive":
         total = logits.exp().sum(1)
         gradient = input_gradient(total, inputs, create_graph=True).flatten(1)
-        norms = (gradient / total[:, None]).norm(dim=1)
+        norm = (gradient / total[:, None]).norm(dim=1).mean()
     else:
         source = torch.Generator(images.device).manual_seed(0)
-        norms = marginal_density_penalty(logits, inputs, generator=source, implementation=form)
-    loss = nn.functional.cross_entropy(logits, labels) + strength * norms.mean()
-    for parameter in network.parameters():
-        parameter.grad = None
-    torch.autograd.backward(loss, inputs=list(network.parameters()))
-    return norms.detach(), logits.detach()
+        options: dict[str, Any] = {"generator": source, "implementation": form}
+        norm = marginal_density_penalty(logits, inputs, **options).mean()
+    loss = nn.functional.cross_entropy(logits, labels)
+    network.zero_grad()
+    (loss + strength * norm).backward()
+    return norm, loss
 
 
 def training_steps(
@@ -184,25 +184,23 @@ def training_steps(
     as 1. Kept are, a step each: that `norm`, the `true` one, the cross-entropy `loss`, and
     whether a weight's gradient was finite.
     """
-    unit = subject.unit
+    unit, split = subject.unit, subject.data.train
     if not isinstance(unit, Training):
         raise UsageError(f"expected a network that is trained here, got {unit.network!r}")
     network = initial_network(unit, subject.data).to(subject.device).train()
     optimizer = optimizers.build_optimizer(unit, network)
-    split = subject.data.train
     generator = torch.Generator().manual_seed(unit.seed)
     steps = []
     for _ in range(n_steps):
         index = torch.randint(len(split.labels), (batch_size,), generator=generator)
         images = subject.as_inputs(split.images[index].to(subject.device))
-        labels = split.labels[index].to(subject.device)
         true = _gradient_of_logsumexp(network, images)
-        norms, logits = _penalised(network, images, labels, form, strength)
+        labels = split.labels[index].to(subject.device)
+        norm, loss = _penalised(network, images, labels, form, strength)
         gradients = [p.grad for p in network.parameters() if p.grad is not None]
         finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
         optimizer.step()
-        loss = nn.functional.cross_entropy(logits, labels)
-        steps.append([float(norms.mean()), true, float(loss), float(finite)])
+        steps.append([float(norm), true, float(loss), float(finite)])
     table = torch.tensor(steps, dtype=torch.float64)
     ratio = table[:, 0] / table[:, 1]
     useful = (ratio <= tolerance) & (ratio >= 1 / tolerance) & table[:, 3].bool()

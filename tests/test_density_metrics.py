@@ -22,68 +22,65 @@ from suite.metrics import (
 )
 from suite.metrics.saliency import integrated_gradients, logit_gradient
 from suite.networks import build_network
-from tests.test_metrics import LABELS, generator, linear_network, random_images
+from tests.small_batches import LABELS, generator, linear_network, random_images
+
+PARTS = ("whole", "shift", "centred")
+
+
+@pytest.fixture
+def lenet():
+    return build_network("lenet5", (1, 12, 12), 3, options={}, seed=2).double().eval()
+
+
+@pytest.fixture
+def linear():
+    """A linear network of three classes, and three images."""
+    return linear_network(16), random_images(3, 1, 4, 4)
 
 
 class TestLogitGradients:
-    def test_density_is_the_weighted_mean(self):
-        model = build_network("lenet5", (1, 12, 12), 3, options={}, seed=2).double().eval()
+    def test_density_is_the_weighted_mean(self, lenet):
         images = random_images(3, 1, 12, 12).requires_grad_()
-        logits = model(images)
-        rows = [
-            torch.autograd.grad(f.sum(), images, retain_graph=True)[0] for f in logits.unbind(1)
-        ]
-        each = torch.stack(rows, 1).flatten(2)
-        density = torch.autograd.grad(logits.logsumexp(1).sum(), images)[0].flatten(1)
+        logits = lenet(images)
+        sums = [*logits.sum(0), logits.logsumexp(1).sum()]
+        rows = [torch.autograd.grad(f, images, retain_graph=True)[0].flatten(1) for f in sums]
+        each, density = torch.stack(rows[:3], 1), rows[3]
         own = each[range(3), LABELS]
-        found = logit_gradients(model, images, LABELS)
+        found = logit_gradients(lenet, images, LABELS)
         torch.testing.assert_close(found.label, own.norm(dim=1))
         torch.testing.assert_close(found.others, (each.norm(dim=2).sum(1) - found.label) / 2)
         torch.testing.assert_close(found.cosine, torch.cosine_similarity(own, density))
         p = logits.softmax(1)[range(3), LABELS].detach()
         torch.testing.assert_close(found.probability, p)
 
-    def test_of_a_sure_network(self):
-        model, images = linear_network(16), random_images(3, 1, 4, 4)
-        sure = nn.Sequential(*model)
+    def test_of_a_sure_network(self, linear):
+        model, images = linear
         with torch.no_grad():
-            sure[-1].bias.fill_(-100.0)
-            sure[-1].bias[1] = 100.0
-        found = logit_gradients(sure, images, torch.ones(3).long())
+            model[-1].bias.copy_(torch.tensor([-100.0, 100.0, -100.0]))
+        found = logit_gradients(model, images, torch.ones(3).long())
         torch.testing.assert_close(found.cosine, torch.ones(3).double())
-
-
-def null_masks():
-    """Mark the upper half of image 0, the lower ones of the others."""
-    masks = torch.zeros(3, 1, 4, 4, dtype=torch.bool)
-    masks[0, :, :2] = masks[1:, :, 2:] = True
-    return masks
 
 
 class TestFeatureLeakage:
     def test_of_a_linear_network(self):
-        """Integrated Gradients are w x."""
+        """Integrated Gradients are w x; the upper half of image 0 counts, the lower of others."""
         model, images = linear_network(32), random_images(3, 2, 4, 4)
         maps = model[1].weight.detach()[LABELS].view_as(images) * images
-        kept = torch.stack([maps[0, :, :2], maps[1, :, 2:], maps[2, :, 2:]]).flatten(1)
-        given = integrated_gradients(model, images, LABELS), null_masks()
-        torch.testing.assert_close(feature_leakage(*given), kept.norm(dim=1))
-        share = kept.norm(dim=1) / maps.flatten(1).norm(dim=1)
+        masks = torch.zeros(3, 1, 4, 4, dtype=torch.bool)
+        masks[0, :, :2] = masks[1:, :, 2:] = True
+        kept = torch.stack([maps[0, :, :2], maps[1, :, 2:], maps[2, :, 2:]]).flatten(1).norm(dim=1)
+        given = integrated_gradients(model, images, LABELS), masks
+        torch.testing.assert_close(feature_leakage(*given), kept)
+        share = kept / maps.flatten(1).norm(dim=1)
         torch.testing.assert_close(feature_leakage(*given, relative=True), share)
 
     @pytest.mark.parametrize(
         ("masks", "text"),
         [
-            (
-                torch.ones(3, 1, 4, 5).bool(),
-                r"shape \(3, 1, 4, 4\) .* got torch.bool of shape \(3, 1, 4, 5\)",
-            ),
+            (torch.ones(3, 1, 4, 5).bool(), r"shape \(3, 1, 4, 4\) .* got torch.bool of shape \("),
             (torch.ones(1, 1, 4, 4).bool(), r"shape \(3, 1, 4, 4\)"),
             (torch.ones(3, 1, 4, 4), r"booleans .* got torch.float32"),
-            (
-                torch.eye(3).bool()[:, 1].view(3, 1, 1, 1).expand(3, 1, 4, 4),
-                "got an empty mask for image 0",
-            ),
+            (torch.arange(3).view(3, 1, 1, 1).expand(3, 1, 4, 4) > 0, "an empty mask for image 0"),
         ],
     )
     def test_refuses_masks(self, masks, text):
@@ -99,80 +96,65 @@ class Square(nn.Module):
 
 
 def noises(n_samples, std, shape=(1, 4, 4)):
-    source = generator(5)
-    return [
-        std * torch.randn(shape, generator=source, dtype=torch.float64) for _ in range(n_samples)
-    ]
+    source, kind = generator(5), torch.float64
+    return [std * torch.randn(shape, generator=source, dtype=kind) for _ in range(n_samples)]
 
 
 class TestGradientChange:
-    def test_absolute_is_the_norm_of_the_difference(self):
-        model = build_network("lenet5", (1, 12, 12), 3, options={}, seed=2).double().eval()
+    def test_absolute_is_the_norm_of_the_difference(self, lenet):
         images = random_images(3, 1, 12, 12)
-        norms = logit_gradient(model, images, LABELS).flatten(1).norm(dim=1)
-        both = [
+        norms = logit_gradient(lenet, images, LABELS).flatten(1).norm(dim=1)
+        change, relative = (
             gradient_change(
-                model, images, LABELS, generator=generator(), noise_std=0.1, relative=relative
+                lenet, images, LABELS, generator=generator(), noise_std=0.1, relative=relative
             )
-            for relative in (True, False)
-        ]
-        torch.testing.assert_close(both[1], both[0] * norms)
+            for relative in (False, True)
+        )
+        torch.testing.assert_close(change, relative * norms)
 
     def test_of_a_quadratic(self):
-        images = random_images(3, 1, 4, 4)
-        found = gradient_change(
-            Square().eval(), images, LABELS, generator=generator(5), noise_std=0.3, n_samples=4
-        )
+        images, noise = random_images(3, 1, 4, 4), {"noise_std": 0.3, "n_samples": 4}
+        found = gradient_change(Square().eval(), images, LABELS, generator=generator(5), **noise)
         expected = sum(noise.norm() for noise in noises(4, 0.3)) / 4
         torch.testing.assert_close(found, expected / images.flatten(1).norm(dim=1))
 
 
-class Shifted(nn.Module):
-    """Logits plus a function of the image, the same for all classes."""
-
-    def __init__(self, network, scale):
-        super().__init__()
-        self.network, self.scale = network, scale
-
-    def forward(self, x):
-        return self.network(x) + self.scale * x.square().flatten(1).sum(1, keepdim=True)
-
-
 class TestDensity:
     @pytest.mark.parametrize("chunk", [1, 2**20])
-    def test_change_agrees_with_its_formula(self, chunk, monkeypatch):
+    def test_change_agrees_with_its_formula(self, chunk, linear, monkeypatch):
         monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk)
-        model, images = linear_network(16), random_images(3, 1, 4, 4)
-        found = density_change(model, images, generator=generator(5), noise_std=0.3, n_samples=4)
-        weight = model[1].weight.detach()
-        changes = [weight @ noise.flatten() for noise in noises(4, 0.3)]
-        published = sum(change.exp().sum() for change in changes) / 4
+        found = density_change(*linear, generator=generator(5), noise_std=0.3, n_samples=4)
+        weight = linear[0][1].weight.detach()
+        published = sum((weight @ noise.flatten()).exp().sum() for noise in noises(4, 0.3)) / 4
         torch.testing.assert_close(found, published.expand(3))
 
-    def test_gradients_of_a_linear_network(self):
-        model, images = linear_network(16), random_images(3, 1, 4, 4)
-        weight, p = model[1].weight.detach(), model(images).detach().softmax(1)
-        found = [density_gradients(model, images, part=k) for k in ("whole", "shift", "centred")]
+    def test_gradients_of_a_linear_network(self, linear):
+        weight, p = linear[0][1].weight.detach(), linear[0](linear[1]).detach().softmax(1)
+        found = [density_gradients(*linear, part=part) for part in PARTS]
         torch.testing.assert_close(found[0], (p @ weight).norm(dim=1))
         torch.testing.assert_close(found[1], weight.mean(0).norm().expand(3))
         torch.testing.assert_close(found[2], ((p - 1 / 3) @ weight).norm(dim=1))
 
-    def test_shift_of_logits_leaves_the_centred_part(self):
-        model, images = linear_network(16), random_images(3, 1, 4, 4)
-        shifted = Shifted(model, 10.0)
+    def test_shift_of_logits_leaves_the_centred_part(self, linear):
+        model, images = linear
+
+        class Shifted(nn.Module):
+            def forward(self, x):
+                return model(x) + 10 * x.square().flatten(1).sum(1, keepdim=True)
+
+        shifted = Shifted().eval()
         torch.testing.assert_close(shifted(images).softmax(1), model(images).softmax(1))
-        for part in ("whole", "shift", "centred"):
-            before, after = (density_gradients(m, images, part=part) for m in (model, shifted))
-            if part == "centred":
-                torch.testing.assert_close(after, before)
-            else:
-                assert (after > 10 * before).all()
+        before, after = (
+            [density_gradients(m, images, part=part) for part in PARTS] for m in (model, shifted)
+        )
+        assert all((after[n] > 10 * before[n]).all() for n in (0, 1))
+        torch.testing.assert_close(after[2], before[2])
 
     @pytest.mark.parametrize("name", ["noise_std", "n_samples"])
-    def test_refuses_noise_that_is_not_positive(self, name):
+    def test_refuses_noise_that_is_not_positive(self, name, linear):
         settings = {"generator": generator(), "noise_std": 0.1, "n_samples": 1} | {name: 0}
         with pytest.raises(ValueError, match=f"{name}: expected a positive number, got 0"):
-            density_change(linear_network(16), random_images(3, 1, 4, 4), **settings)
+            density_change(*linear, **settings)
 
 
 class TestGroupAccuracies:
@@ -206,9 +188,8 @@ class TestAuroc:
 
     @pytest.mark.parametrize("score", OOD_SCORES)
     def test_scores_are_higher_for_surer_logits(self, score):
-        sure, unsure = torch.tensor([[9.0, 1.0, 1.0]]), torch.tensor([[1.0, 1.0, 1.0]])
-        assert OOD_SCORES[score](sure).shape == (1,)
-        assert OOD_SCORES[score](sure) > OOD_SCORES[score](unsure)
+        sure, unsure = OOD_SCORES[score](torch.tensor([[9.0, 1.0, 1.0], [1.0, 1.0, 1.0]]))
+        assert sure > unsure
 
     @pytest.mark.parametrize("foreign", [[], [math.nan, 1.0], [[1.0]]])
     def test_refuses_what_are_no_numbers(self, foreign):
@@ -217,21 +198,18 @@ class TestAuroc:
 
 
 class TestMaximiseActivation:
-    def test_goes_along_the_weight(self):
-        model, start = linear_network(16), 0.5 * torch.ones(3, 1, 4, 4, dtype=torch.float64)
+    def test_goes_along_the_weight(self, linear):
+        model, start = linear[0], 0.5 * torch.ones(3, 1, 4, 4, dtype=torch.float64)
         found = maximise_activation(model, start, LABELS, n_steps=4, step_size=0.1)
         weight = model[1].weight.detach()[LABELS]
         expected = start.flatten(1) + 0.4 * weight / weight.norm(dim=1, keepdim=True)
         torch.testing.assert_close(found.flatten(1), expected)
 
-    def test_raises_the_logit_within_the_range(self):
-        model = build_network("lenet5", (1, 12, 12), 3, options={}, seed=2).double().eval()
+    def test_raises_the_logit_within_the_range(self, lenet):
         start = random_images(3, 1, 12, 12)
         before = start.clone()
-        found = maximise_activation(model, start, LABELS, n_steps=20, step_size=0.5)
-        logits = [model(x).gather(1, LABELS[:, None]) for x in (start, found)]
+        found = maximise_activation(lenet, start, LABELS, n_steps=20, step_size=0.5)
+        logits = [lenet(x).gather(1, LABELS[:, None]) for x in (start, found)]
         assert (logits[1] > logits[0]).all()
-        assert found.amin() == 0
-        assert found.amax() == 1
+        assert (found.amin(), found.amax()) == (0, 1)
         assert torch.equal(start, before)
-        assert logit_gradient(model, found, LABELS).any()

@@ -46,16 +46,13 @@ class TestBlockMnist:
         assert loaded.classes == plain.classes
         for split, digits in ((loaded.train, plain.train), (loaded.test, plain.test)):
             masks = null_block_masks(split)
-            assert masks.shape == split.images.shape
             assert torch.equal(split.labels, digits.labels)
             assert torch.equal(split.images[~masks].view_as(digits.images), digits.images)
             blocks = split.images[masks].view(-1, 28, 28)
             assert torch.equal(blocks, blocks[:1].expand_as(blocks))
-            counts = torch.stack([split.labels, split.groups], dim=1).unique(
-                dim=0, return_counts=True
-            )
-            assert len(counts[1]) == 20
-            assert counts[1].unique().numel() == 1
+            pairs = torch.stack([split.labels, split.groups], dim=1)
+            counts = pairs.unique(dim=0, return_counts=True)[1]
+            assert (len(counts), counts.unique().numel()) == (20, 1)
 
     def test_block_is_a_symmetric_frame_with_diagonals(self):
         split = block_images(digits(), digits(), NAMES)[0]
@@ -80,54 +77,44 @@ class TestBlockMnist:
 
 class TestTextured:
     def test_background_follows_the_class(self):
-        loaded = load_data("texturedmnist5k")
+        loaded, digits = load_data("texturedmnist5k"), load_data("mnist5k").train.labels
         assert loaded.shape == (3, 28, 28)
         assert loaded.classes == ("0, 1, 2, 3, 4", "5, 6, 7, 8, 9")
-        digits = load_data("mnist5k").train.labels
         assert torch.equal(loaded.train.labels, (digits >= 5).long())
-        assert torch.equal(loaded.train.groups.bincount(), torch.tensor([1900, 100, 100, 1900]))
-        assert torch.equal(loaded.test.groups.bincount(), torch.tensor([250, 250, 250, 250]))
-        for split in (loaded.train, loaded.test):
-            assert torch.equal(split.groups // 2, split.labels)
+        assert loaded.train.groups.bincount().tolist() == [1900, 100, 100, 1900]
+        assert loaded.test.groups.bincount().tolist() == [250] * 4
+        assert all(torch.equal(s.groups // 2, s.labels) for s in (loaded.train, loaded.test))
 
     def test_share_of_small_groups_is_a_setting(self):
         train, test, _ = textured_images(digits(400), digits(400), NAMES, minority=0.01)
         assert train.groups.bincount().tolist() == [198, 2, 2, 198]
         assert test.groups.bincount().tolist() == [100] * 4
 
-    def test_backgrounds_are_crops(self):
+    def test_ink_is_white_on_crops(self):
         """Where a digit has no ink, its background is half as bright as in the photograph."""
-        blank = Split(torch.zeros(20, 1, 28, 28, dtype=torch.uint8), torch.arange(20) % 10)
-        train, test, _ = textured_images(blank, blank, NAMES)
+        images = torch.zeros(20, 1, 28, 28, dtype=torch.uint8)
+        images[..., 14:] = 255
+        half = Split(images, torch.arange(20) % 10)
+        train, test, _ = textured_images(half, half, NAMES)
         for split, columns in ((train, slice(None, 320)), (test, slice(320, None))):
-            for image, group in list(zip(split.images, split.groups))[:4]:
+            assert (split.images[..., 14:] == 255).all()
+            for image, group in list(zip(split.images[..., :14], split.groups))[:4]:
                 photo = load_sample_image(["china.jpg", "flower.jpg"][group % 2])[:, columns]
-                dark = torch.tensor(photo).permute(2, 0, 1).float().div(2).round()
-                windows = dark[:, :, :].unfold(1, 1, 1)[..., 0].unfold(2, 28, 1)  # (3, 427, n, 28)
-                rows = (windows == image[:, :1, None].float()).all(3).all(0)
-                assert any(
-                    torch.equal(dark[:, r : r + 28, c : c + 28], image.float())
-                    for r, c in rows.nonzero().tolist()
-                    if r <= 427 - 28
-                )
-
-    def test_ink_is_white(self):
-        ink = Split(torch.full((20, 1, 28, 28), 255, dtype=torch.uint8), torch.arange(20) % 10)
-        assert (textured_images(ink, ink, NAMES)[0].images == 255).all()
+                dark = torch.tensor(photo).permute(2, 0, 1).div(2).round()
+                crops = dark.unfold(1, 28, 1).unfold(2, 14, 1)  # (3, rows, columns, 28, 14)
+                at = (crops[..., 0, :] == image[:, None, None, 0]).all(3).all(0).nonzero()
+                assert any(torch.equal(crops[:, row, column], image) for row, column in at)
 
 
 def test_groups_are_part_of_the_fingerprint(monkeypatch):
-    def fingerprint(groups):
-        split = Split(
-            torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1]), groups=groups
-        )
-        entry = data.Source(lambda root: (split, split, "ab"), "", "", "")
+    prints, images = set(), torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
+    for groups in (None, torch.tensor([0, 1]), torch.tensor([1, 0])):
+        split = Split(images, torch.tensor([0, 1]), groups=groups)
+        entry = data.Source(lambda root, split=split: (split, split, "ab"), "", "", "")
         monkeypatch.setitem(data.SOURCES, "tiny", entry)
         data.loading._load.cache_clear()
-        return load_data("tiny").fingerprint
-
-    prints = [fingerprint(g) for g in (None, torch.tensor([0, 1]), torch.tensor([1, 0]))]
-    assert len(set(prints)) == 3
+        prints.add(load_data("tiny").fingerprint)
+    assert len(prints) == 3
 
 
 def write_image(path, grey, size):

@@ -15,8 +15,7 @@ from suite.evidence.results import load_results
 from suite.evidence.tables import select
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
-from suite.papers.design import panels_of
-from suite.papers.marginal_density import OF_PANEL, at_equal_accuracy, plan, to_standard
+from suite.papers.marginal_density import LISTS, at_equal_accuracy, plan, to_standard
 
 CHAPTER = "marginal_density"
 
@@ -26,22 +25,9 @@ def parameters(profile="smoke", **changes):
     return defaults | notebooks.resolve(CHAPTER, profile, {}) | changes
 
 
-def of_panel(panel):
-    (found,) = panels_of(parameters(panels=[panel]), OF_PANEL)
-    return found
-
-
 def rows_of(part, profile="smoke", **changes):
-    rows = with_rows(parameters(profile, **changes))
-    return [(labels, unit) for labels, unit in rows if labels["panel"] == part]
-
-
-def with_rows(values):
-    return [(item.labels, item.unit) for item in plan(values) if item.labels]
-
-
-def pictures(values):
-    return {item.keep: item.unit for item in plan(values) if item.keep}
+    rows = plan(parameters(profile, **changes))
+    return [(i.labels, i.unit) for i in rows if i.labels and i.labels["panel"] == part]
 
 
 def methods(rows, **equal):
@@ -68,70 +54,53 @@ def test_table_1_is_trained_as_printed(profile):
 
 
 def test_the_order_of_the_norm_is_a_setting_unless_it_is_two():
-    panel = {"data": "mnist5k", "network": "mlp", "epochs": 1}
-    training = marginal_density.training(of_panel(panel), "density", 0, 0.2, 1.2)
-    assert training.penalties["marginal_density"]["p"] == 1.2
-    assert {labels["p"] for labels, _ in rows_of("norms")} == {2.0, 1.2}
+    given = {
+        labels["p"]: unit.training.penalties["marginal_density"].get("p")
+        for labels, unit in rows_of("norms")
+    }
+    assert given == {2.0: None, 1.2: 1.2}
 
 
 def test_a_sweep_may_have_parameters_of_its_own():
     """Networks of photographs have no null block; both norms of their attacks are measured."""
-    first, photographs = (
+    first, photos = (
         {"data": name, "network": "mlp", "epochs": 1} for name in ("blockmnist", "abc")
     )
-    reading = {"norm": "linf", "epsilon": 0.01, "step_size": 0.001}
-    photographs |= {"strengths": [5.0], "sweep_seeds": [7], "other_strengths": {}, "n_images": 9}
-    photographs |= {"pgd": [reading], "battery_linf": 0.02, "warm_up": 3}
-    rows = rows_of("strength", sweeps=[first, photographs])
-    by_data = {
-        name: [(labels, unit) for labels, unit in rows if unit.training.data == name]
-        for name in ("blockmnist", "abc")
-    }
-    networks = {(labels["method"], labels["strength"]) for labels, _ in by_data["abc"]}
+    photos |= {"strengths": [5.0], "sweep_seeds": [7], "other_strengths": {}, "n_images": 9}
+    photos |= {"pgd": [{"norm": "linf", "epsilon": 0.01, "step_size": 0.001}], "warm_up": 3}
+    rows = rows_of("strength", sweeps=[first, photos])
+    blocks, own = (
+        [row for row in rows if row[1].training.data == name] for name in ("blockmnist", "abc")
+    )
+    networks = {(labels["method"], labels["strength"]) for labels, _ in own}
     assert networks == {("standard", 0), ("density", 5), ("input_gradient", 5)}
-    assert {unit.training.seed for _, unit in by_data["abc"]} == {7}
-    assert {unit.training.seed for _, unit in by_data["blockmnist"]} == {0}
-    for labels, unit in by_data["abc"]:
+    assert [{unit.training.seed for _, unit in part} for part in (blocks, own)] == [{0}, {7}]
+    for _, unit in own:
         assert all(p["warm_up"] == 3 for p in unit.training.penalties.values())
-        assert not labels["metric"].startswith("leakage")
         assert unit.settings.get("n_images", 9) in (9, 4)  # those of curves and the battery
-    metrics = {name: {labels["metric"] for labels, _ in part} for name, part in by_data.items()}
-    assert metrics["blockmnist"] - metrics["abc"] == {
-        *("leakage", "leakage_share", "leakage_other", "pgd_l2")
-    }
-    assert metrics["abc"] - metrics["blockmnist"] == {"pgd_linf", "cosine_gradient"}
-    assert {unit.training.data for _, unit in rows_of("norms", sweeps=[first, photographs])} == {
-        "blockmnist"
-    }
+    of_blocks, of_photos = ({labels["metric"] for labels, _ in part} for part in (blocks, own))
+    leakage = {"leakage", "leakage_share", "leakage_other"}
+    assert of_blocks - of_photos == {*leakage, "pgd_l2"}
+    assert of_photos - of_blocks == {"pgd_linf", "cosine_gradient"}
 
 
-def test_a_panel_may_have_more_networks_of_what_is_compared():
-    own = [p | {"seeds": [0, 1, 2]} for p in parameters()["block_panels"]]
-    rows = rows_of("methods", block_panels=own, seeds=[0])
-    assert methods(rows, seed=2) == {"standard", "input_gradient", "density"}
-    assert "at_pgd" in methods(rows, seed=0)
-    own = [p | {"seeds": [0, 1, 2]} for p in parameters()["group_panels"]]
-    rows = rows_of("groups", group_panels=own, seeds=[0])
-    assert methods(rows, seed=2) == {"standard", "input_gradient", "density"}
-    assert "group_dro" in methods(rows, seed=0)
-
-
-def test_a_panel_may_have_fewer_seeds_and_methods_than_the_chapter():
-    changes = parameters("smoke", seeds=[0, 1, 2])
-    own = [p | {"seeds": [1, 5]} for p in changes["block_panels"]]
+def test_a_panel_may_have_other_seeds_and_methods_than_the_chapter():
+    own = [p | {"seeds": [1, 5]} for p in parameters()["block_panels"]]
     rows = rows_of("methods", block_panels=own, seeds=[0, 1, 2])
+    assert methods(rows, seed=5) == {"standard", "input_gradient", "density"}
+    assert "at_pgd" in methods(rows, seed=0)
     density = [(labels["metric"], u) for labels, u in rows if labels["method"] == "density"]
-    shifted = {u.training.seed for metric, u in density if metric == "leakage_centred"}
     assert {u.training.seed for _, u in density} == {1, 5}
-    assert shifted == {1}
-    own = [p | {"seeds": [4], "left_out": ["cure"]} for p in changes["photo_panels"]]
+    assert {u.training.seed for metric, u in density if metric == "leakage_centred"} == {1}
+    own = [p | {"seeds": [4], "left_out": ["cure"]} for p in parameters()["photo_panels"]]
     rows = rows_of("photos", photo_panels=own)
-    assert methods(rows) == {"standard", "score_matching", "input_gradient", "density"}
-    assert {unit.training.seed for _, unit in rows} == {4}
-    drawn = pictures(parameters(photo_panels=own, ascent_panels=[]))
-    photos = {name: u for name, u in drawn.items() if name.startswith("ascent|photo")}
-    assert {name.rsplit("|", 1)[1] for name in photos} == methods(rows)
-    assert {unit.training.seed for unit in photos.values()} == {4}
+    assert methods(rows, seed=4) == methods(rows) == {*LISTS["photos"]} - {"cure"}
+    plan_of_photos = plan(parameters(photo_panels=own, ascent_panels=[]))
+    drawn = {
+        item.keep: item.unit for item in plan_of_photos if item.keep.startswith("ascent|photo")
+    }
+    assert {name.rsplit("|", 1)[1] for name in drawn} == methods(rows)
+    assert {unit.training.seed for unit in drawn.values()} == {4}
 
 
 def test_ratios_to_the_standard_network_are_of_the_same_seed():
@@ -146,11 +115,10 @@ def test_ratios_to_the_standard_network_are_of_the_same_seed():
     ]
     rows = pd.DataFrame(cells, columns=["panel", "data", "method", "seed", "value"])
     rows = rows.assign(network="mlp", metric="whole", std=0.5)
-    ratios = to_standard(rows, "whole")
+    ratios = to_standard(pd.concat([rows, rows.assign(metric="accuracy")]))
     assert ratios["value"].tolist() == [1, 0.5, 0.2, 1, 1, 0.25]
     assert ratios["std"].isna().all()
     assert set(ratios["metric"]) == {"whole_ratio"}
-    assert to_standard(rows[:0], "shift").empty
 
 
 def test_of_curves_their_mean_is_kept():
@@ -191,13 +159,13 @@ CURVES = {
 }
 
 
-def swept(curves=CURVES, seed=0):
+def swept(curves=CURVES):
     rows = [
         {"method": method, "strength": strength, "metric": metric, "value": value}
         for (method, strength), values in curves.items()
         for metric, value in zip(("accuracy", "leakage"), values)
     ]
-    common = {"panel": "strength", "data": "d", "network": "n", "seed": seed, "status": "done"}
+    common = {"panel": "strength", "data": "d", "network": "n", "seed": 0, "status": "done"}
     common |= {"step_size": np.nan}
     return pd.DataFrame(rows).assign(**common)
 
@@ -229,19 +197,19 @@ def test_methods_without_a_common_loss_of_accuracy_are_not_compared():
         for key, value in CURVES.items()
     }
     assert at_equal_accuracy(swept(lossless)).empty
-    alone = {key: value for key, value in CURVES.items() if key[0] != "density"}
-    assert at_equal_accuracy(swept(alone)).empty
-    rest = {key: value for key, value in CURVES.items() if key[0] != "standard"}
-    assert at_equal_accuracy(swept(rest)).empty
+    for absent in ("density", "standard"):
+        rest = {key: value for key, value in CURVES.items() if key[0] != absent}
+        assert at_equal_accuracy(swept(rest)).empty
 
 
-def test_each_seed_is_compared_on_its_own_curves():
-    half = {key: (accuracy, leakage / 2) for key, (accuracy, leakage) in CURVES.items()}
-    found = at_equal_accuracy(pd.concat([swept(), swept(half, seed=1)]))
-    wide = found[found.metric == "leakage"].pivot_table("value", "seed", "method")
-    assert wide.loc[1].to_numpy() == pytest.approx(wide.loc[0].to_numpy() / 2)
-    assert found["against"].eq("input_gradient").all()
-    assert found["panel"].eq("equal").all()
+def test_each_seed_and_sweep_is_compared_on_its_own_curves():
+    half = swept({key: (accuracy, leakage / 2) for key, (accuracy, leakage) in CURVES.items()})
+    both = at_equal_accuracy(pd.concat([swept(), half.assign(seed=1), half.assign(panel="long")]))
+    wide = both[both["metric"] == "leakage"].pivot_table("value", ["panel", "seed"], "method")
+    assert [*wide.index] == [("equal", 0), ("equal", 1), ("long_equal", 0)]
+    for other in wide.index[1:]:
+        assert wide.loc[other].to_numpy() == pytest.approx(wide.loc[("equal", 0)].to_numpy() / 2)
+    assert both["against"].eq("input_gradient").all()
 
 
 class TestLongSweep:
@@ -258,11 +226,12 @@ class TestLongSweep:
         measured = {labels["metric"] for labels, _ in rows}
         assert measured == {"accuracy", "pgd_l2_0.2", "pgd_l2_0.01"}
         assert methods(rows) == {"standard", "density", "input_gradient", "loss_gradient"}
-        assert {
-            unit.training.penalties["input_gradient"]["strength"]
+        loss = {"input_gradient": {"strength": 0.1}}
+        assert all(
+            unit.training.penalties == loss
             for labels, unit in rows
             if labels["method"] == "loss_gradient"
-        } == {0.1}
+        )
         assert not rows_of("strength", sweeps=[sweep], pgd=readings)
 
     def test_the_gradient_of_the_loss_is_among_other_strengths(self):
@@ -291,14 +260,6 @@ class TestLongSweep:
         found = found.set_index("metric")["value"]
         assert found["pgd_l2_0.2"] - found["pgd_l2_0.01"] == pytest.approx(0.19)
         assert found["pgd_l2"] == pytest.approx(found[["pgd_l2_0.2", "pgd_l2_0.01"]].mean())
-
-    def test_sweeps_are_compared_each_on_its_own(self):
-        half = {key: (accuracy, leakage / 2) for key, (accuracy, leakage) in CURVES.items()}
-        both = pd.concat([swept(), swept(half).assign(panel="long")])
-        wide = at_equal_accuracy(both).query("metric == 'leakage'")
-        wide = wide.pivot(index="panel", columns="method", values="value")
-        assert set(wide.index) == {"equal", "long_equal"}
-        assert wide.loc["long_equal"].to_numpy() == pytest.approx(wide.loc["equal"].to_numpy() / 2)
 
 
 @cache
@@ -338,16 +299,3 @@ class TestPage:
         added = more.assign(strength=0.1, profile="workstation")
         with_more = tables.longest(pd.concat([kept()[0], added]))
         assert len(with_more) == len(rows) + len(added)  # as a later panel adds networks
-
-
-def test_the_implementations_of_table_3_train_alike():
-    frame = load_results(CHAPTER, "workstation").frame.query("data == 'blockmnist'")
-    wanted = ["leakage", "leakage_share", "accuracy"]
-    forms = select(frame, panel="implementations", metric=wanted)
-    base = select(frame, panel="methods", method="density", metric=wanted)
-    pairs = forms.merge(base, on=["network", "metric", "seed"], suffixes=("", "_base"))
-    ratio = (pairs["value"] / pairs["value_base"]).groupby(
-        [pairs["network"], pairs["method"], pairs["metric"]]
-    )
-    assert {n for n, *_ in ratio.groups} == {"mlp", "resnet", "vgg11"}
-    assert ((ratio.mean() - 1).abs() < 0.1).all(), ratio.mean()

@@ -11,14 +11,12 @@ from suite.data.grouped import block_images, null_block_masks
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
 from suite.networks import build_network
-from suite.papers.marginal_density_measures import training_steps
 from suite.papers.measure import check, measure
 from suite.runs import compute
 from suite.training.evaluated import EvaluatedModel
 from suite.units import Measurement, Pretrained, Training
 
 UNIT = Training(data="blocks", network="mlp", epochs=1, learning_rate=0.1, seed=0)
-NOISE = {"noise_std": 0.1, "n_samples": 2, "seed": 3}
 
 
 def blocks(seed):
@@ -46,71 +44,103 @@ def value(subject, metric, **settings):
     return measure(subject, unit)
 
 
-def shown(subject, count):
+def shown(subject, count=5):
     test = subject.data.test
     return to_float(test.images[:count], (0, 1)), test.labels[:count]
 
 
-def test_feature_leakage_is_that_of_the_null_blocks(subject):
-    images, labels = shown(subject, 5)
-    maps = integrated_gradients(subject.network, images, labels)
+class Shifted(torch.nn.Module):
+    """A network with the same number added to all logits of an image."""
+
+    def __init__(self, network, shift):
+        super().__init__()
+        self.network, self.shift = network, shift
+        self.eval()
+
+    def forward(self, x):
+        logits = self.network(x)
+        return logits + self.shift(x, logits)
+
+
+def test_leakage_is_of_images_blocks_classes_and_logits(subject):
+    (x, y), network = shown(subject), subject.network
     masks = null_block_masks(subject.data.test)[:5]
-    for relative in (False, True):
-        expected = metrics.feature_leakage(maps, masks, relative=relative)
-        found = value(subject, "feature_leakage", n_images=5, relative=relative)
+    centred = Shifted(network, lambda x, logits: -logits.mean(1, keepdim=True))
+    normalised = Shifted(network, lambda x, logits: -logits.logsumexp(1, keepdim=True))
+    for settings, given in (
+        ({}, (network, x, y)),
+        ({"relative": True}, (network, x, y)),
+        ({"alone": True}, (network, x * masks, y)),
+        ({"other": True}, (network, x, (y + 1) % 4)),
+        ({"shift": "centred"}, (centred, x, y)),
+        ({"shift": "log_probability"}, (normalised, x, y)),
+    ):
+        maps = integrated_gradients(*given)
+        expected = metrics.feature_leakage(maps, masks, relative="relative" in settings)
+        found = value(subject, "feature_leakage", n_images=5, **settings)
         torch.testing.assert_close(found.per_image, expected)
 
 
-def test_insertion_auc_is_the_area_under_its_curves(subject):
-    images, labels = shown(subject, 5)
-    maps = integrated_gradients(subject.network, images, labels)
-    curves = metrics.insertion_curve(maps, subject.network, images, labels, n_steps=4)
-    found = value(subject, "insertion_auc", saliency="integrated_gradients", n_images=5, n_steps=4)
-    torch.testing.assert_close(found.tensors["curves"], curves)
-    torch.testing.assert_close(found.per_image, metrics.area_under_curve(curves))
+def test_changes_have_noise_of_their_seed(subject):
+    (x, y), noise = shown(subject), {"noise_std": 0.1, "n_samples": 2}
+    for name, given in {"gradient_change": (x, y), "density_change": (x,)}.items():
+        source = torch.Generator().manual_seed(3)
+        expected = getattr(metrics, name)(subject.network, *given, generator=source, **noise)
+        found = value(subject, name, n_images=5, seed=3, **noise)
+        torch.testing.assert_close(found.per_image, expected)
 
 
-def test_pixel_perturbation_takes_maps_without_sign(subject):
-    images, labels = shown(subject, 5)
-    maps = metrics.saliency_maps(subject.folded, "smooth_grad")(images, labels).abs()
-    curves = metrics.pixel_perturbation(maps, subject.network, images, labels, n_steps=4)
-    found = value(subject, "pixel_perturbation", n_images=5, n_steps=4)
-    torch.testing.assert_close(found.tensors["curves"], curves)
+def test_gradients_have_their_parts(subject):
+    x, y = shown(subject)
+    for part in ("whole", "shift", "centred"):
+        expected = metrics.density_gradients(subject.network, x, part=part)
+        found = value(subject, "density_gradient", n_images=5, part=part)
+        torch.testing.assert_close(found.per_image, expected)
+    parts = metrics.logit_gradients(subject.network, x, y)._asdict()
+    for part, expected in parts.items():
+        found = value(subject, "logit_gradient", n_images=5, part=part)
+        torch.testing.assert_close(found.per_image, expected)
+        assert set(found.tensors) == (set(parts) if part == "cosine" else set())
 
 
-def test_pixel_perturbation_of_centred_logits_sees_no_shift(subject):
-    class Shifted(torch.nn.Sequential):
-        def forward(self, x):
-            return super().forward(x) + x.flatten(1).mean(1, keepdim=True)
-
-    settings = {"n_images": 5, "n_steps": 4, "over": "mean", "centred": True}
-    moved = EvaluatedModel(Shifted(subject.network).eval(), UNIT, subject.data)
-    found = [value(s, "pixel_perturbation", **settings).per_image for s in (subject, moved)]
-    torch.testing.assert_close(*found, rtol=0.01, atol=1e-4)
-
-
-def test_noise_of_a_measurement_comes_from_its_seed(subject):
-    images, labels = shown(subject, 5)
-    settings = {"noise_std": 0.1, "n_samples": 2}
-
-    def source():
-        return torch.Generator().manual_seed(3)
-
-    expected = metrics.gradient_change(
-        subject.network, images, labels, generator=source(), **settings
+class TestCurves:
+    @pytest.mark.parametrize(
+        ("metric", "saliency"),
+        [("insertion_auc", "integrated_gradients"), ("pixel_perturbation", "smooth_grad")],
     )
-    found = value(subject, "gradient_change", n_images=5, **NOISE)
-    torch.testing.assert_close(found.per_image, expected)
-    expected = metrics.density_change(subject.network, images, generator=source(), **settings)
-    found = value(subject, "density_change", n_images=5, **NOISE)
-    torch.testing.assert_close(found.per_image, expected)
+    def test_measure_is_their_area(self, subject, metric, saliency):
+        images, labels = shown(subject)
+        maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
+        if metric == "insertion_auc":
+            curves = metrics.insertion_curve(maps, subject.network, images, labels, n_steps=4)
+        else:
+            sizes = maps.abs()
+            curves = metrics.pixel_perturbation(sizes, subject.network, images, labels, n_steps=4)
+        found = value(subject, metric, saliency=saliency, n_images=5, n_steps=4)
+        torch.testing.assert_close(found.tensors["curves"], curves)
+        torch.testing.assert_close(found.per_image, metrics.area_under_curve(curves))
 
+    def test_perturbation_of_centred_logits_sees_no_shift(self, subject):
+        settings = {"n_images": 5, "n_steps": 4, "over": "mean", "centred": True}
+        network = Shifted(subject.network, lambda x, logits: x.flatten(1).mean(1, keepdim=True))
+        moved = EvaluatedModel(network, UNIT, subject.data)
+        found = [value(s, "pixel_perturbation", **settings).per_image for s in (subject, moved)]
+        torch.testing.assert_close(*found, rtol=0.01, atol=1e-4)
 
-@pytest.mark.parametrize("part", ["whole", "shift", "centred"])
-def test_density_gradient_has_its_parts(subject, part):
-    expected = metrics.density_gradients(subject.network, shown(subject, 5)[0], part=part)
-    found = value(subject, "density_gradient", n_images=5, part=part)
-    torch.testing.assert_close(found.per_image, expected)
+    def test_insertion_as_a_fraction_is_over_the_mean_change(self, subject):
+        images, labels = shown(subject)
+        order = integrated_gradients(subject.network, images, labels).sum(1).flatten(1)
+        order = order.argsort(dim=1, descending=True)[:, : 56 * 28 // 4]
+        first = torch.zeros(5, 56 * 28).scatter(1, order, 1.0).view(5, 1, 56, 28)
+        black, quarter, whole = (
+            (logits - logits.mean(1, keepdim=True)).gather(1, labels[:, None])
+            for logits in (subject.network(images * part) for part in (0, first, 1))
+        )
+        settings = {"n_images": 5, "n_steps": 4, "score": "logit", "fractional": True}
+        found = value(subject, "insertion_auc", saliency="integrated_gradients", **settings)
+        expected = torch.cat([black - black, quarter - black, whole - black], 1)
+        expected = (expected / (whole - black).mean()).detach()
+        torch.testing.assert_close(found.tensors["curves"][:, [0, 1, 4]], expected)
 
 
 def test_worst_group_accuracy_is_the_lowest_of_the_groups(subject):
@@ -123,28 +153,41 @@ def test_worst_group_accuracy_is_the_lowest_of_the_groups(subject):
     assert found.tensors["accuracies"].tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("score", [*metrics.OOD_SCORES, "logit"])
-def test_ood_auroc_compares_with_the_other_data(subject, score):
-    known = subject.network(shown(subject, 20)[0]).detach()
-    foreign = subject.network(to_float(blocks(1)[1].images, (0, 1))).detach()
-    if score == "logit":
-        expected = metrics.logit_auroc(known, foreign)
-    else:
-        expected = metrics.auroc(*(metrics.OOD_SCORES[score](f) for f in (known, foreign)))
-    found = value(subject, "ood_auroc", data="other blocks", score=score)
-    torch.testing.assert_close(found.per_image, expected)
+class TestOutOfDistribution:
+    @pytest.mark.parametrize("score", [*metrics.OOD_SCORES, "logit"])
+    def test_score_is_compared_with_that_of_the_other_data(self, subject, score):
+        known = subject.network(shown(subject, 20)[0]).detach()
+        foreign = subject.network(to_float(blocks(1)[1].images, (0, 1))).detach()
+        if score == "logit":
+            expected = metrics.logit_auroc(known, foreign)
+        else:
+            expected = metrics.auroc(*(metrics.OOD_SCORES[score](f) for f in (known, foreign)))
+        found = value(subject, "ood_auroc", data="other blocks", score=score)
+        torch.testing.assert_close(found.per_image, expected)
 
+    def test_other_data_may_have_more_classes(self, subject, monkeypatch, store, here):
+        def read(root):
+            train, test, _ = blocks(2)
+            return train, Split(test.images, test.labels + 4), "abcdefgh"
 
-def test_foreign_data_may_have_more_classes(subject, monkeypatch, store, here):
-    def read(root):
-        train, test, _ = blocks(2)
-        return train, Split(test.images, test.labels + 4), "abcdefgh"
+        monkeypatch.setitem(data.SOURCES, "many", Source(read, "", "", ""))
+        unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "many"})
+        table = compute([unit], store=store, resources=here)
+        assert 0 <= table["value"].item() <= 1
 
-    monkeypatch.setitem(data.SOURCES, "many", Source(read, "", "", ""))
-    assert value(subject, "ood_auroc", data="many").per_image.shape == (20,)
-    unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "many"})
-    table = compute([unit], store=store, resources=here)
-    assert 0 <= table["value"].item() <= 1
+    @pytest.mark.parametrize("name", ["blocks", "blocks by another name"])
+    def test_data_of_the_training_are_refused_before_it(
+        self, subject, name, monkeypatch, store, here
+    ):
+        monkeypatch.setitem(data.SOURCES, "blocks by another name", data.SOURCES["blocks"])
+        unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": name})
+        for refused in (
+            lambda: measure(subject, unit),
+            lambda: compute([unit], store=store, resources=here),
+        ):
+            with pytest.raises(UsageError, match=f"got {name!r}, which are those of 'blocks'"):
+                refused()
+        assert not list(store.folder.rglob("*.safetensors"))
 
 
 def test_trainings_with_groups_have_columns_for_them(subject, store, here):
@@ -154,23 +197,6 @@ def test_trainings_with_groups_have_columns_for_them(subject, store, here):
     assert table.group_dro.tolist()[1] == 0.1
     plain = compute(units[:1], store=store, resources=here)
     assert not {"group_dro", "balance_groups"} & set(plain.columns)
-
-
-@pytest.mark.parametrize("name", ["blocks", "blocks by another name"])
-def test_foreign_data_that_are_those_of_the_training_are_refused(subject, name, monkeypatch):
-    monkeypatch.setitem(data.SOURCES, "blocks by another name", data.SOURCES["blocks"])
-    with pytest.raises(UsageError, match=r"data: expected other images .* those of 'blocks'"):
-        value(subject, "ood_auroc", data=name)
-
-
-def test_foreign_data_of_the_training_are_refused_before_anything_is_trained(
-    subject, monkeypatch, store, here
-):
-    monkeypatch.setitem(data.SOURCES, "the same", data.SOURCES["blocks"])
-    unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "the same"})
-    with pytest.raises(UsageError, match=r"got 'the same', which are those of 'blocks'"):
-        compute([unit], store=store, resources=here)
-    assert not list(store.folder.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize(
@@ -196,38 +222,6 @@ def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
         value(plain, "feature_leakage", n_images=2)
 
 
-@pytest.mark.parametrize(
-    ("name", "shift"),
-    [
-        ("centred", lambda logits: logits.mean(1, keepdim=True)),
-        ("log_probability", lambda logits: logits.logsumexp(1, keepdim=True)),
-    ],
-)
-def test_leakage_may_be_that_of_shifted_logits(subject, name, shift):
-    class Shifted(torch.nn.Module):
-        def forward(self, x):
-            logits = subject.network(x)
-            return logits - shift(logits)
-
-    maps = integrated_gradients(Shifted().eval(), *shown(subject, 5))
-    masks = null_block_masks(subject.data.test)[:5]
-    leakage = value(subject, "feature_leakage", n_images=5, shift=name)
-    torch.testing.assert_close(leakage.per_image, metrics.feature_leakage(maps, masks))
-
-
-STEPS = {"n_steps": 4, "strength": 0.1, "batch_size": 8}
-
-
-@pytest.mark.parametrize("form", ["naive", "stable", "efficient"])
-def test_without_batch_normalisation_every_form_follows_logsumexp(subject, form):
-    slow = dataclasses.replace(UNIT, learning_rate=1e-3)  # so that logits stay small
-    model = EvaluatedModel(subject.network, slow, subject.data)
-    found = value(model, "training_steps", form=form, **STEPS)
-    assert found.per_image.tolist() == [0.0] * 4
-    torch.testing.assert_close(found.tensors["norm"], found.tensors["true"])
-    assert found.tensors["finite"].tolist() == [1.0] * 4
-
-
 class Gap(torch.nn.Module):
     """Logits of one network whose level lies far apart in the two halves of a batch."""
 
@@ -240,95 +234,68 @@ class Gap(torch.nn.Module):
         return 6 * self.normalised(self.flat(images))
 
 
-@pytest.mark.parametrize(("form", "useless"), [("naive", 1.0), ("stable", 0.0), ("efficient", 0.0)])
-def test_under_batch_statistics_the_naive_form_is_another_quantity(
-    subject, form, useless, monkeypatch
-):
-    def initial(unit, images):
-        torch.manual_seed(0)
-        network = Gap()
-        network(torch.rand(4, *images.shape))
-        return network
-
-    monkeypatch.setattr("suite.papers.marginal_density_measures.initial_network", initial)
-    found = value(subject, "training_steps", form=form, **STEPS)
-    assert found.per_image.tolist() == [useless] * 4
-    ratio = found.tensors["norm"] / found.tensors["true"]
-    assert (ratio > 2).all() if useless else (ratio - 1).abs().max() < 1e-4
+def far_apart(unit, images):
+    torch.manual_seed(0)
+    network = Gap()
+    network(torch.rand(4, *images.shape))
+    return network
 
 
-def test_steps_after_a_weight_is_lost_count_as_useless(subject, monkeypatch):
-    def initial(unit, images):
-        network = build_network("mlp", images.shape, 4, options={"hidden": (8,)}, seed=1)
-        with torch.no_grad():
-            [m for m in network.modules() if isinstance(m, torch.nn.Linear)][-1].bias.fill_(200)
-        return network
-
-    monkeypatch.setattr("suite.papers.marginal_density_measures.initial_network", initial)
-    naive = value(subject, "training_steps", form="naive", **STEPS)
-    assert naive.per_image.tolist() == [1.0] * 4
-    assert naive.tensors["loss"][1:].isnan().all()
-    assert value(subject, "training_steps", form="efficient", **STEPS).per_image.sum() == 0
+def overflowing(unit, images):
+    network = build_network("mlp", images.shape, 4, options={"hidden": (8,)}, seed=1)
+    with torch.no_grad():
+        [m for m in network.modules() if isinstance(m, torch.nn.Linear)][-1].bias.fill_(200)
+    return network
 
 
-def test_leakage_of_the_block_alone_is_that_of_an_image_with_nothing_else(subject):
-    images, labels = shown(subject, 5)
-    masks = null_block_masks(subject.data.test)[:5]
-    maps = integrated_gradients(subject.network, images * masks, labels)
-    expected = metrics.feature_leakage(maps, masks)
-    found = value(subject, "feature_leakage", n_images=5, alone=True)
-    torch.testing.assert_close(found.per_image, expected)
+class TestTrainingSteps:
+    @pytest.fixture
+    def steps(self, subject, monkeypatch):
+        """Return the first steps with a form, of a network that a function makes or its own."""
 
+        def of(form, initial=None, unit=UNIT):
+            if initial:
+                name = "suite.papers.marginal_density_measures.initial_network"
+                monkeypatch.setattr(name, initial)
+            model = EvaluatedModel(subject.network, unit, subject.data)
+            settings = {"form": form, "n_steps": 4, "strength": 0.1, "batch_size": 8}
+            return value(model, "training_steps", **settings)
 
-def test_leakage_may_be_that_of_another_class(subject):
-    images, labels = shown(subject, 5)
-    maps = integrated_gradients(subject.network, images, (labels + 1) % 4)
-    expected = metrics.feature_leakage(maps, null_block_masks(subject.data.test)[:5])
-    found = value(subject, "feature_leakage", n_images=5, other=True)
-    torch.testing.assert_close(found.per_image, expected)
+        return of
 
+    @pytest.mark.parametrize("form", ["naive", "stable", "efficient"])
+    def test_without_batch_normalisation_every_form_follows_logsumexp(self, steps, form):
+        slow = dataclasses.replace(UNIT, learning_rate=1e-3)  # so that logits stay small
+        found = steps(form, unit=slow)
+        assert found.per_image.tolist() == [0.0] * 4
+        torch.testing.assert_close(found.tensors["norm"], found.tensors["true"])
+        assert found.tensors["finite"].tolist() == [1.0] * 4
 
-@pytest.mark.parametrize("part", metrics.LogitGradients._fields)
-def test_logit_gradients_have_their_parts(subject, part):
-    images, labels = shown(subject, 5)
-    expected = metrics.logit_gradients(subject.network, images, labels)
-    found = value(subject, "logit_gradient", n_images=5, part=part)
-    torch.testing.assert_close(found.per_image, getattr(expected, part))
-    assert set(found.tensors) == (set(expected._fields) if part == "cosine" else set())
-
-
-def test_insertion_as_a_fraction_is_over_the_mean_change(subject):
-    images, labels = shown(subject, 5)
-    settings = {"saliency": "integrated_gradients", "n_images": 5, "n_steps": 4, "score": "logit"}
-    maps = integrated_gradients(subject.network, images, labels)
-    whole, black = (
-        (logits - logits.mean(1, keepdim=True)).gather(1, labels[:, None])
-        for logits in (subject.network(images), subject.network(torch.zeros_like(images)))
+    @pytest.mark.parametrize(
+        ("form", "useless"), [("naive", 1.0), ("stable", 0.0), ("efficient", 0.0)]
     )
-    order = maps.sum(1).flatten(1).argsort(dim=1, descending=True)[:, : 56 * 28 // 4]
-    first = torch.zeros(5, 56 * 28).scatter(1, order, 1.0).view(5, 1, 56, 28)
-    quarter = subject.network(images * first)
-    quarter = (quarter - quarter.mean(1, keepdim=True)).gather(1, labels[:, None])
-    found = value(subject, "insertion_auc", **settings, fractional=True)
-    expected = (
-        torch.cat([black - black, quarter - black, whole - black], 1) / (whole - black).mean()
-    )
-    torch.testing.assert_close(found.tensors["curves"][:, [0, 1, 4]], expected.detach())
-    curves = found.tensors["curves"]
-    torch.testing.assert_close(found.per_image, metrics.area_under_curve(curves))
+    def test_under_batch_statistics_the_naive_form_is_another_quantity(self, steps, form, useless):
+        found = steps(form, far_apart)
+        assert found.per_image.tolist() == [useless] * 4
+        ratio = found.tensors["norm"] / found.tensors["true"]
+        assert (ratio > 2).all() if useless else (ratio - 1).abs().max() < 1e-4
 
+    def test_after_a_weight_is_lost_count_as_useless(self, steps):
+        naive = steps("naive", overflowing)
+        assert naive.per_image.tolist() == [1.0] * 4
+        assert naive.tensors["loss"][1:].isnan().all()
+        assert steps("efficient", overflowing).per_image.sum() == 0
 
-def test_a_network_trained_by_others_has_no_training_step(subject):
-    unit = Pretrained(data="blocks", network="theirs")
-    model = EvaluatedModel(subject.network, unit, subject.data)
-    with pytest.raises(UsageError, match="expected a network that is trained here, got 'theirs'"):
-        training_steps(model, form="stable", n_steps=1, strength=0.1)
+    def test_network_trained_by_others_has_none(self, steps):
+        with pytest.raises(UsageError, match="expected a network that is trained here, got 'their"):
+            steps("stable", unit=Pretrained(data="blocks", network="theirs"))
 
 
 def test_ascent_raises_the_logit_of_each_class(subject):
     settings = {"n_classes": 8, "step_size": 0.5}
-    first = value(subject, "activation_ascent", n_steps=1, **settings)
-    last = value(subject, "activation_ascent", n_steps=10, **settings)
+    first, last = (
+        value(subject, "activation_ascent", n_steps=steps, **settings) for steps in (1, 10)
+    )
     images = last.tensors["images"]
     assert images.dtype == torch.uint8
     assert images.shape == (4, *subject.data.shape)

@@ -5,9 +5,8 @@ import pandas as pd
 import pytest
 
 from suite.evidence.claims import load_published
-from suite.evidence.results import Results
 from suite.papers import marginal_density_tables as tables
-from suite.papers.marginal_density import TABLE_1, TABLE_2
+from suite.papers.marginal_density import LISTS
 
 WHERE = {"profile": "smoke", "data": "mnist", "network": "mlp"}
 
@@ -20,29 +19,21 @@ def rows(values, **columns):
     )
 
 
-PAIRS = rows(
-    {("standard", 0): 0.5, ("standard", 1): 0.7, ("density", 0): 0.7, ("density", 1): 0.8},
-    noise_std=np.nan,
-    epsilon=np.nan,
-    foreign=np.nan,
-)
+PAIRS = rows({("standard", 0): 0.5, ("standard", 1): 0.7, ("density", 0): 0.7, ("density", 1): 0.8})
 
 
 def test_panels_are_named_by_what_tells_them_apart():
-    table = PAIRS.assign(norm="linf", epsilon=0.1, foreign="fashion_mnist")
-    names = [name for name, _ in tables.panels(table, "norm", "epsilon", "foreign")]
-    assert names == ["MNIST, MLP, L∞, radius 0.1, against Fashion-MNIST, profile smoke"]
-    by_profile = pd.concat([PAIRS, PAIRS.assign(profile="laptop")])
-    parts = dict(tables.panels(by_profile))
-    assert [*parts] == ["MNIST, MLP, profile smoke", "MNIST, MLP, profile laptop"]
+    both = pd.concat([PAIRS.assign(against="cure"), PAIRS.assign(profile="laptop", against="cure")])
+    parts = dict(tables.panels(both, "against"))
+    assert [*parts] == [f"MNIST, MLP, against CURE, profile {name}" for name in ("smoke", "laptop")]
     assert all(len(part) == 4 for part in parts.values())
 
 
 def test_a_method_table_has_means_intervals_and_published_values():
     columns = {
-        "accuracy": tables.Column("acc", 100, "accuracy"),
-        "leakage": tables.Column("leak", 1, "leakage"),
-        "absent": tables.Column("no column"),
+        "accuracy": ["acc", 100, "accuracy"],
+        "leakage": ["leak", 1, "leakage"],
+        "absent": ["no column", 1, ""],
     }
     table = pd.concat([PAIRS, rows({("density", 0): 0.25}, metric="leakage")])
     published = pd.DataFrame(
@@ -53,8 +44,6 @@ def test_a_method_table_has_means_intervals_and_published_values():
     assert found.to_dict("records") == [
         {"method": "density", "acc": "75.0 ± 63.5 (99.5)", "leak": "0.250 (1)"}
     ]
-    only = tables.method_table(table, {"leakage": tables.Column("leak")})
-    assert only["method"].tolist() == ["density"]
     plain = tables.method_table(PAIRS, columns)
     assert plain["method"].tolist() == ["standard", "density"]
     assert plain["acc"].tolist() == ["60.0 ± 127.1", "75.0 ± 63.5"]
@@ -63,36 +52,9 @@ def test_a_method_table_has_means_intervals_and_published_values():
 
 def test_published_tables_have_the_methods_of_the_chapter():
     printed = tables.published_of(load_published("marginal_density")["tables"])
-    assert set(printed["table-1"].index) == set(TABLE_1)
-    assert set(printed["table-2"].index) == set(TABLE_2)
+    assert set(printed["table-1"].index) == {*LISTS["table_1"]}
+    assert set(printed["table-2"].index) == {*LISTS["table_2"]}
     assert printed["table-3/vgg11"]["leakage"]["density"] == 2.899
-
-
-ARRAYS = {
-    "groups|texturedmnist|standard|0": np.array([1.0, 0.5]),
-    "curve|mnist|mlp|density": np.array([0.0, 2.0, 1.0]),
-    "curve|mnist|mlp|standard": np.array([5.0]),
-}
-
-
-def results(arrays, profile="desktop"):
-    return Results(pd.DataFrame(), pd.DataFrame(), arrays, {"profile": profile})
-
-
-class TestArrays:
-    def test_the_last_profile_that_has_a_kind_in_the_order_of_tables(self):
-        both = [results(ARRAYS), results({"maps|block|density|maps": np.ones(3)}, "workstation")]
-        profile, curves = tables.drawn(both, "curve")
-        assert (profile, [*curves]) == ("desktop", [*reversed([*ARRAYS][1:])])
-        assert tables.drawn(both, "maps|block")[0] == "workstation"
-        assert tables.drawn(both, "ascent") == ("", {})
-
-    def test_a_row_has_the_parts_of_the_name_and_its_place(self):
-        found = tables.array_rows([results(ARRAYS)], "curve", "data network method")
-        assert found["value"].tolist() == [5.0, 0.0, 2.0, 1.0]
-        assert found["step"].tolist() == [1, 1, 2, 3]
-        assert found["method"].tolist() == ["standard", *["density"] * 3]
-        assert set(found["profile"]) == {"desktop"}
 
 
 def test_rows_of_attacks_are_named_by_norm_radius_and_steps():
@@ -108,21 +70,17 @@ def test_rows_of_attacks_are_named_by_norm_radius_and_steps():
     assert tables.by_attack(table)["column"].tolist() == names
 
 
-class TestTradeOff:
-    def test_means_of_clean_accuracy_from_standard_training_on(self):
-        strengths = PAIRS["method"].map({"standard": 0.0, "density": 1.0})
-        both = PAIRS.assign(strength=strengths)
-        both = pd.concat([both, both.assign(metric="leakage", value=2.0 + strengths)])
-        found = tables.trade_off(both, {"leakage": "size"}, most_lost=16)
-        assert found["measure"].eq("size").all()
-        line = found.groupby(["method", "strength"])[["clean", "value"]].mean()
-        assert line.loc["density", 0.0].tolist() == pytest.approx([60.0, 2.0])
-        assert line.loc["density", 1.0].tolist() == pytest.approx([75.0, 3.0])
-        assert set(found["method"]) == {"density"}
-        assert tables.trade_off(both, {"leakage": "size"}, most_lost=14)["strength"].eq(1).all()
-
-    def test_no_rows_make_no_lines(self):
-        assert tables.trade_off(PAIRS[:0].assign(strength=0.0), {"leakage": "size"}).empty
+def test_trade_off_has_means_of_clean_accuracy_from_standard_training_on():
+    both = pd.concat([PAIRS, PAIRS.assign(method="cure", value=0.5)])
+    both = both.assign(strength=both["method"].map({"standard": 0.0, "density": 1.0, "cure": 2.0}))
+    both = pd.concat([both, both.assign(metric="leakage", value=2.0 + both["strength"])])
+    found = tables.trade_off(both, {"leakage": "size"}, ["standard", "density", "cure"])
+    assert found["measure"].eq("size").all()
+    line = found.groupby(["method", "strength"])[["clean", "value"]].mean()
+    assert [*line.index] == [("density", 0.0), ("density", 1.0)]  # with CURE too much is lost
+    assert line.loc["density", 0.0].tolist() == pytest.approx([60.0, 2.0])
+    assert line.loc["density", 1.0].tolist() == pytest.approx([75.0, 3.0])
+    assert tables.trade_off(both[:0], {"leakage": "size"}, ["density"]).empty
 
 
 def test_at_equal_accuracy_sizes_have_ratios_and_shares_differences():

@@ -200,7 +200,7 @@ def training_steps(
         gradients = [p.grad for p in network.parameters() if p.grad is not None]
         finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
         optimizer.step()
-        steps.append([float(norm), true, float(loss), float(finite)])
+        steps.append([norm.item(), true, loss.item(), float(finite)])
     table = torch.tensor(steps, dtype=torch.float64)
     ratio = table[:, 0] / table[:, 1]
     useful = (ratio <= tolerance) & (ratio >= 1 / tolerance) & table[:, 3].bool()

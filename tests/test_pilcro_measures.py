@@ -1,7 +1,6 @@
-"""Top-k accuracy and loss on the test split, as Table 1 of the landscape paper has them."""
+"""Top-k accuracy, loss and flatness, as Table 1 of the paper has them, and its robustness."""
 
-import dataclasses
-
+import numpy as np
 import pytest
 import torch
 
@@ -9,76 +8,62 @@ from reglib.landscape import data_smoothness, scaled_norm
 from suite.data import load_data
 from suite.errors import UsageError
 from suite.metrics import CORRUPTIONS, centre_to_rim, corrupted
-from suite.networks import build_network
-from suite.papers.measure import measure
 from suite.papers.path_counts import path_counts
-from suite.training.evaluated import EvaluatedModel
-from suite.units import Measurement, Training
+from tests.untrained import Untrained
 
-UNIT = Training(data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=0)
+NETWORK = Untrained("mnist5k")
 
 
-def measured(metric, **settings):
-    data = load_data("mnist5k")
-    subject = EvaluatedModel(
-        build_network("lenet5", data.shape, 10, options={}, seed=0).eval(), UNIT, data
-    )
-    images, labels = subject.test_images(60)
-    logits = subject.network(images).detach()
-    unit = Measurement(training=UNIT, metric=metric, settings={"n_images": 60, **settings})
-    return measure(subject, unit).per_image, logits, labels
+@pytest.fixture
+def logits_and_labels():
+    images, labels = NETWORK.subject().test_images(60)
+    return NETWORK.subject().network(images).detach(), labels
 
 
 @pytest.mark.parametrize("k", [1, 5])
-def test_top_k_accuracy_asks_whether_fewer_than_k_logits_are_higher(k):
-    value, logits, labels = measured("top_k_accuracy", k=k)
-    higher = (logits > logits[torch.arange(60), labels][:, None]).sum(1)
+def test_top_k_accuracy_asks_whether_fewer_than_k_logits_are_higher(k, logits_and_labels):
+    logits, labels = logits_and_labels
+    higher = (logits > logits[range(60), labels][:, None]).sum(1)
+    value = NETWORK.measured("top_k_accuracy", k=k, n_images=60).per_image
     assert torch.equal(value, (higher < k).double())
     assert 0 < value.mean() < 1
+    with pytest.raises(UsageError, match="k: expected 1 to 10 classes, got 11"):
+        NETWORK.measured("top_k_accuracy", k=11)
 
 
-def test_cross_entropy_is_minus_the_log_probability_of_the_label():
-    value, logits, labels = measured("cross_entropy")
-    expected = logits.logsumexp(1) - logits[torch.arange(60), labels]
+def test_cross_entropy_is_minus_the_log_probability_of_the_label(logits_and_labels):
+    logits, labels = logits_and_labels
+    expected = logits.logsumexp(1) - logits[range(60), labels]
+    value = NETWORK.measured("cross_entropy", n_images=60).per_image
     torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_more_classes_than_there_are_is_an_error():
-    with pytest.raises(UsageError, match="k: expected 1 to 10 classes, got 11"):
-        measured("top_k_accuracy", k=11)
-
-
 def test_corrupted_accuracy_is_the_share_of_corruptions_that_leave_the_prediction_right():
-    data = load_data("digits-anywhere")
-    network = build_network(
-        "resnet", data.shape, 10, options={"width": 2, "blocks": [1], "stem": "strided"}, seed=0
-    )
-    unit = dataclasses.replace(UNIT, data="digits-anywhere", network="resnet")
-    subject = EvaluatedModel(network.eval(), unit, data)
+    subject, settings = NETWORK.subject(), {"n_images": 20, "level": 5}
     pixels, labels = subject.test_uint8(20)
+    larger = np.pad(pixels, ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")  # 32 pixels a side
 
-    def values(**settings):
-        settings |= {"n_images": 20, "level": 5}
-        unit_of = Measurement(training=unit, metric="corrupted_accuracy", settings=settings)
-        return measure(subject, unit_of).per_image
+    def right(name):
+        changed = corrupted(torch.from_numpy(larger), corruption=name, level=5, seed=0)
+        images = subject.as_inputs(changed[..., 2:-2, 2:-2])
+        return (subject.network(images).argmax(1) == labels).double()
 
-    by_name = {}
-    kinds = CORRUPTIONS.values()
-    for name in [name for kind in kinds for name in kind]:
-        images = subject.as_inputs(corrupted(pixels, corruption=name, level=5, seed=0))
-        by_name[name] = (network(images).argmax(1) == labels).double()
-    of_category = torch.stack([by_name[name] for name in CORRUPTIONS["weather"]]).mean(0)
-    torch.testing.assert_close(values(category="weather"), of_category)
-    torch.testing.assert_close(values(), torch.stack([*by_name.values()]).mean(0))
+    by_name = {name: right(name) for kind in CORRUPTIONS.values() for name in kind}
+    weather = NETWORK.measured("corrupted_accuracy", category="weather", **settings).per_image
+    expected = torch.stack([by_name[name] for name in CORRUPTIONS["weather"]]).mean(0)
+    torch.testing.assert_close(weather, expected)
+    every = NETWORK.measured("corrupted_accuracy", **settings).per_image
+    torch.testing.assert_close(every, torch.stack([*by_name.values()]).mean(0))
     with pytest.raises(UsageError, match="unknown category 'blurr': did you mean 'blur'"):
-        values(category="blurr")
+        NETWORK.measured("corrupted_accuracy", category="blurr", **settings)
 
 
 def test_what_decides_a_landscape_is_measured_like_it():
-    network = build_network("lenet5", (1, 28, 28), 10, options={}, seed=0).eval()
-    paths = scaled_norm(path_counts(network, (1, 28, 28), squared=True))
-    images = scaled_norm(data_smoothness([load_data("mnist5k").train.images])[None])
-    found = [measured("flatness", part="centre_to_rim", of=of)[0] for of in ("paths", "target")]
-    expected = torch.stack([centre_to_rim(paths), centre_to_rim(images)])
-    torch.testing.assert_close(torch.cat(found).double(), expected, rtol=1e-4, atol=1e-5)
+    paths = path_counts(NETWORK.subject().network, (1, 28, 28), squared=True)
+    images = data_smoothness([load_data("mnist5k").train.images])[None]
+    expected = torch.stack([centre_to_rim(scaled_norm(one)) for one in (paths, images)])
+    settings = {"part": "centre_to_rim", "n_images": 60}
+    found = [NETWORK.measured("flatness", of=of, **settings) for of in ("paths", "target")]
+    found = torch.cat([result.per_image for result in found]).double()
+    torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=1e-5)
     assert expected.min() > 1.5

@@ -108,6 +108,7 @@ def means(
     names: Mapping[Any, str] | None = None,
     *,
     digits: str = ".3f",
+    half: str | None = None,
 ) -> pd.DataFrame:
     """Return means with half of their 95% intervals, and the number of seeds, for the record.
 
@@ -116,13 +117,13 @@ def means(
         index: columns whose values name the rows.
         columns: column whose values head the columns.
         names: what values and columns are called.
-        digits: of a number.
+        digits, half: of a mean, and of half of its interval if they are others.
     """
     if rows.empty:
         return pd.DataFrame({"": ["not run at the profiles that are shown"]})
     same: dict[str, Any] = {"sort": False, "dropna": False}
     seeds = rows.groupby([*index, columns, "seed"], **same)["value"].mean()
-    cells = seeds.groupby(level=[*index, columns], **same).agg(mean_text, digits, empty="–")
+    cells = seeds.groupby(level=[*index, columns], **same).agg(mean_text, digits, half, empty="–")
     table = cells.unstack(columns).fillna("–")
     table["n"] = rows.groupby([*index], **same)["seed"].nunique()
     table = table.reset_index().rename_axis(columns=None)

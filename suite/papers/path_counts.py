@@ -80,65 +80,6 @@ def path_counts(
     return counts[0]
 
 
-def pascal_row(depth: int, width: int = 2) -> list[int]:
-    r"""Return a row of the generalised triangle of Pascal.
-
-    .. math:: \sum_i n_i z^i = (1 + z + \dots + z^{k - 1})^L
-
-    These are the paths from one output of `L` convolutions of width `k` to each input.
-
-    Args:
-        depth: `L`, from 0.
-        width: `k`, from 1.
-
-    Returns:
-        `L (k - 1) + 1` exact integers.
-
-    Raises:
-        ValueError: an argument is out of its range.
-
-    Source: section 3.1 and figure 2 of :cite:t:`moens2020`.
-
-    >>> pascal_row(4), pascal_row(2, 3)
-    ([1, 4, 6, 4, 1], [1, 2, 3, 2, 1])
-    """
-    if depth < 0 or width < 1:
-        raise ValueError(f"expected depth >= 0 and width >= 1, got {depth} and {width}")
-    row = [1]
-    for _ in range(depth):
-        row = [sum(row[max(0, i - width + 1) : i + 1]) for i in range(len(row) + width - 1)]
-    return row
-
-
-def normal_distance(depth: int, width: int = 3) -> float:
-    r"""Compute how far the shares of the paths are from the normal density.
-
-    .. math:: \frac 1 2 \sum_i \left| \frac{n_i}{k^L} - \varphi_{\mu, \sigma}(i) \right|, \qquad
-       \mu = \frac{L (k - 1)} 2, \quad \sigma^2 = \frac{L (k^2 - 1)}{12}
-
-    the distance in total variation, with :math:`n_i` of `pascal_row`. It falls like `1 / L`.
-
-    Args:
-        depth: number `L` of convolutions, from 1.
-        width: of their kernels `k`, from 2.
-
-    Returns:
-        A number in [0, 1].
-
-    Raises:
-        ValueError: an argument is out of its range.
-
-    Source: figure 2 of :cite:t:`moens2020`, which has no number.
-    """
-    if depth < 1 or width < 2:
-        raise ValueError(f"expected depth >= 1 and width >= 2, got {depth} and {width}")
-    row = pascal_row(depth, width)
-    mean, variance = depth * (width - 1) / 2, depth * (width**2 - 1) / 12
-    scale = 1 / math.sqrt(2 * math.pi * variance)
-    density = [scale * math.exp(-((i - mean) ** 2) / (2 * variance)) for i in range(len(row))]
-    return sum(abs(n / width**depth - p) for n, p in zip(row, density)) / 2
-
-
 class _AllOnes(TorchFunctionMode):
     """Call every layer as if its weights were one."""
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from torch import Tensor
 
@@ -33,10 +32,9 @@ ALONE = "pretrained n_pretrained n_draws_pretrained block_pretrained n_draws the
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
-AS_IT_IS = "as it is"
 LANDSCAPE = "importance_landscape"
 # Metrics whose tensors are drawn, and what the name of one that is alone ends in.
-DRAWN = {LANDSCAPE: "|landscape", "accuracy_by_location": "|accuracy", "ablation_auc": ""}
+DRAWN = {LANDSCAPE: "|landscape", "ablation_auc": ""}
 COMPARED_WITH = {"its paths": "paths", "the images": "target"}  # `of` of the measure "flatness"
 STATIC = ("tv", "block_tv", "centre_to_rim")
 FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
@@ -56,10 +54,10 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
     return Training(**fields | changes, seed=seed)
 
 
-def _flatness(*parts: str, block: int, **settings: Any) -> Iterator[Wanted]:
+def _flatness(*parts: str, block: int, after: str = "", **settings: Any) -> Iterator[Wanted]:
     for part in parts:
         squares = {"block": block} if part == "block_tv" else {}
-        yield Wanted({"metric": part}, "flatness", {"part": part} | squares | settings)
+        yield Wanted({"metric": part + after}, "flatness", {"part": part} | squares | settings)
 
 
 def measures(p: SimpleNamespace) -> Iterator[Wanted]:
@@ -103,11 +101,10 @@ def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
     return labels | {"data": data, "pair": "", "alpha": strength, "epochs": 0}
 
 
-def _items(
-    network: Network, labels: Values, wanted: Iterable[Wanted], shown: str = ""
-) -> Iterator[Item]:
-    """Yield what is measured of a network; arrays are named by what is shown, or by the model."""
-    start = f"{labels['data']}|{shown or labels['model']}|{getattr(network, 'seed', 0)}"
+def _items(network: Network, labels: Values, wanted: Iterable[Wanted]) -> Iterator[Item]:
+    """Yield what is measured of a network; arrays are named by its model, and that beside it."""
+    beside = f", beside {labels['pair']}" if labels["pair"] else ""
+    start = f"{labels['data']}|{labels['model']}{beside}|{getattr(network, 'seed', 0)}"
     for item, each in zip(grid([(network, labels)], wanted := [*wanted]), wanted, strict=True):
         ending = DRAWN.get(each.metric)
         yield item if ending is None else item._replace(keep=start + ending)
@@ -132,16 +129,13 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
             for kind in p.checked if checked and model == "none" else [model][:checked]:
                 beside = training(p, kind if model == "none" else "none", seed)
                 if all(seed in paired.get(one, ()) for one in ("none", kind)):
-                    shown = f"{labels['model']}, beside {kind}"
-                    yield from _items(network, labels | {"pair": kind}, _robust(p, beside), shown)
+                    yield from _items(network, labels | {"pair": kind}, _robust(p, beside))
+            tv = _flatness("tv", "block_tv", after="_early", block=p.block, n_images=p.n_landscape)
+            wanted = [Wanted({"metric": "accuracy_early"}, "accuracy", {}), *tv]
             early = p.early_epochs if p.early is None else p.early
             for epochs in early if model in p.compared else ():
-                tv = _flatness("tv", "block_tv", block=p.block, n_images=p.n_landscape)
-                wanted = [Wanted({"metric": "accuracy"}, "accuracy", {}), *tv]
-                for own, metric, settings in wanted:
-                    at = labels | {"metric": f"{own['metric']}_early", "epochs": epochs}
-                    earlier = training(p, model, seed, epochs=epochs)
-                    yield Item(measurement(earlier, metric, **settings), at)
+                earlier = training(p, model, seed, epochs=epochs)
+                yield from grid([(earlier, labels | {"epochs": epochs})], wanted)
     n_positions = math.prod(image_shape(p.data)[1:])
     for alpha in p.printed_alphas if data == p.data and p.models is None else []:
         network = training(p, f"target {alpha * n_positions:.17g}", p.seeds[0])
@@ -170,7 +164,7 @@ def plan(parameters: Values) -> Plan:
     block, n = parameters["block_pretrained"], parameters["n_landscape"]
     images = {"n_images": parameters["n_pretrained"], "n_draws": parameters["n_draws_pretrained"]}
     as_is = _flatness(*FLATNESS, block=block, **images)
-    wanted = {AS_IT_IS: [*as_is, Wanted({}, LANDSCAPE, images)]}
+    wanted = {"as it is": [*as_is, Wanted({}, LANDSCAPE, images)]}
     for model, of in COMPARED_WITH.items():
         static = _flatness(*STATIC, block=block, n_images=n, of=of)
         wanted[model] = [*static, Wanted({}, LANDSCAPE, {"of": of})]
@@ -179,71 +173,31 @@ def plan(parameters: Values) -> Plan:
             raise expected("pretrained", "[data, network] in each entry", pair)
         network = Pretrained(data=pair[0], network=pair[1])
         for model, each in wanted.items():
-            labels = _labels(model, pair[0])
-            found += _items(network, labels, each, pair[1] if model == AS_IT_IS else "")
+            found += _items(network, _labels(model, pair[0]), each)
     return found
 
 
 def derive(
     parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Return one row a network and metric, with TV, and landscapes, targets and curves.
+    """Return one row a network and metric, with TV; and landscapes, targets and curves.
 
-    Further rows are accuracy at the edge and in the middle, what claims compare (`_compared`), and
-    correlations of the theory.
+    Further rows are correlations of the theory: once, beside networks that are trained.
     """
     rows["seed"] = rows["seed"].fillna(0).astype(int) if "seed" in rows else 0
-    by_location = _by_location(rows, arrays)
     rows = rows[rows["metric"] != LANDSCAPE]
     tv = rows[rows["metric"] == "tv"].set_index(NETWORK)["value"].rename("tv")
     rows = rows.join(tv, on=NETWORK)
-    theory: tuple[pd.DataFrame, dict[str, Any]] = (pd.DataFrame(), {})
-    if parameters["panels"]:  # once, beside networks that are trained
-        theory = squared_gradients_and_paths(parameters["n_draws"], parameters["theory_seeds"])
     for panel in parameters["panels"]:
         images = load_data(panel["data"]).train.images[: panel.get("n_train")]
         arrays[f"{label(panel)}|target"] = data_smoothness(images.split(500)).numpy()
-    rows = pd.concat([rows, by_location, theory[0]], ignore_index=True)
+    if parameters["panels"]:
+        theory = squared_gradients_and_paths(parameters["n_draws"], parameters["theory_seeds"])
+        rows, arrays = pd.concat([rows, theory[0]], ignore_index=True), arrays | theory[1]
     columns = [*NETWORK, "epochs", "metric", "category", "level", "pair", "tv", "value", "std", "n"]
-    rows = pd.concat([rows, *_compared(rows)], ignore_index=True)
-    return rows.reindex(columns=[*columns, "status"]), arrays | theory[1]
+    return rows.reindex(columns=[*columns, "status"]), arrays
 
 
 def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: landscapes in half precision."""
     return {n: t.half() if n == "landscape" else t for n, t in tensors.items()}
-
-
-def _by_location(rows: pd.DataFrame, arrays: Mapping[str, Any]) -> pd.DataFrame:
-    """Return rows of the accuracy at the edge and in the middle of the shifts."""
-    found = []
-    for row in rows[rows["metric"] == "accuracy_by_location"].to_dict("records"):
-        accuracy = arrays.get(f"{row['data']}|{row['model']}|{row['seed']}|accuracy")
-        if accuracy is not None:
-            edge = np.ones(accuracy.shape, bool)
-            edge[1:-1, 1:-1] = False
-            half, values = len(accuracy) // 2, {"accuracy_at_edge": float(accuracy[edge].mean())}
-            values["accuracy_in_the_middle"] = float(accuracy[half, half])
-            values["lost_at_edge"] = values["accuracy_in_the_middle"] - values["accuracy_at_edge"]
-            same = {name: row[name] for name in [*NETWORK, "pair"]}
-            same |= {"n": 1, "status": "done", "epochs": 0}
-            found += [same | {"metric": m, "value": value} for m, value in values.items()]
-    return pd.DataFrame(found)
-
-
-def _compared(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return rows of networks trained otherwise, beside those that claims compare them with.
-
-    On digits, "translated" is no penalty on digits anywhere; beside RC-, "cropped" is RC+.
-    """
-    wanted = ["tv", "block_tv", "centre_to_rim", "accuracy_at_edge"]
-    moved = rows[(rows["data"] == "digits-anywhere") & (rows["model"] == "none")]
-    moved = moved[moved["metric"].isin([*wanted, "accuracy_in_the_middle"])]
-    names = {"none": "cropped", "target 10": "target 10 cropped"}
-    cropped = rows[rows["data"].str.endswith("-cropped") & rows["model"].isin(names)]
-    cropped = cropped[cropped["metric"].isin([*wanted, "accuracy"])]
-    data, model = cropped["data"].str.removesuffix("-cropped"), cropped["model"].map(names)
-    return [
-        moved.assign(data="digits-centred", model="translated", penalty="translated"),
-        cropped.assign(data=data, model=model, penalty="cropped"),
-    ]

@@ -229,20 +229,15 @@ def _corruptions(pixels: Tensor, category: str | None, level: int) -> Iterator[T
     """Yield the corrupted images; smaller ones have their outermost pixels repeated meanwhile."""
     corrupt = _corrupted if pixels.nbytes <= REMEMBERED_BYTES else _corrupted.__wrapped__
     height, width = pixels.shape[-2:]
-    rows, columns = (_padded(n).to(pixels.device) for n in (height, width))
-    whole = pixels[..., rows[:, None], columns]
+    down, across = (max(0, metrics.SMALLEST_CORRUPTED - n) for n in (height, width))
+    top, left = down // 2, across // 2
+    sides = left, across - left, top, down - top
+    whole = F.pad(pixels.float(), sides, mode="replicate").to(torch.uint8)
     content = whole.cpu().numpy().tobytes(), tuple(whole.shape)
     for kind in [category] if category else metrics.CORRUPTIONS:
         for name in metrics.CORRUPTIONS[kind]:
             changed = corrupt(*content, name, level)
-            top, left = ((n - m) // 2 for n, m in zip(changed.shape[-2:], (height, width)))
             yield changed[..., top : top + height, left : left + width].to(pixels.device)
-
-
-def _padded(size: int) -> Tensor:
-    """Return which pixel stands where in a row that is made as long as corruptions need it."""
-    length = max(size, metrics.SMALLEST_CORRUPTED)
-    return (torch.arange(length) - (length - size) // 2).clamp(0, size - 1)
 
 
 def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: int | None = None) -> Result:

@@ -1,9 +1,7 @@
 """Figures and ratios of the chapter on importance landscapes."""
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from reglib.landscape import scaled_norm
 from suite.data import image_shape
 from suite.evidence import quote, tables
 from suite.evidence.results import Results
+from suite.evidence.statistics import as_ratio, mean_interval
 from suite.networks import build_network
 from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
@@ -28,10 +27,10 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def times(table: pd.DataFrame, model: str) -> quote.Value:
     """Return TV on CIFAR-10 over that without penalty: the geometric mean of pairs of a seed."""
-    rows = tables.select(table, metric="tv", data=CIFAR, status="done")
-    gap = quote.paired(rows.assign(value=np.log(rows["value"])), "model", model, "none")
-    low, middle, high = (math.exp(end) for end in (gap.low, gap.estimate, gap.high))
-    return replace(gap, estimate=middle, low=low, high=high)
+    pairs = against_none(table, "tv").set_index("model")["value"]
+    if model not in pairs:
+        return quote.Value()
+    return quote.Value(*as_ratio(mean_interval(np.log(pairs.loc[[model]]))))
 
 
 def strengths(table: pd.DataFrame) -> dict[str, str]:

@@ -382,36 +382,6 @@ class TestOverview:
         assert f'ordered="{heading}"' in "".join(code)
 
 
-class TestAgreement:
-    def test_strengths_of_a_method_are_drawn_together(self):
-        """A trend between two methods alone is often not there among drawn methods."""
-        values = {("none", 0.0): [0.0]}
-        values |= {("cure", s): [1.0 + s] for s in (0.1, 0.2, 0.3)}
-        good = {key: [0.9] for key in values}
-        parts = [rows(values, name) for name in ("attacked", "corrupted")]
-        pairs = tables.agreement(pd.concat([*parts, rows(good, "accuracy")]), MEASURES)
-        pair = pairs.set_index(["first", "second"]).loc[("corrupted", "attacked")]
-        assert pair["correlation"] == pytest.approx(1)
-        assert pair["low"] == 0  # a draw of "none" twice has no ranks
-
-    def test_alike_and_the_other_way_round(self):
-        names = [name for name in paper.METHODS if name not in ("none", "cure")]
-        base = {(name, float(s)): [2.0 * n + s] for n, name in enumerate(names) for s in (1, 2)}
-        base = {("none", 0.0): [0.0], **base, ("cure", 1.0): [99.0]}
-        turned = {key: [-v for v in of] for key, of in base.items()}
-        good = {key: [0.5 if key[0] == "cure" else 0.9] for key in base}
-        parts = [rows(base, name) for name in ("attacked", "corrupted", "sensitivity", "formula")]
-        frame = pd.concat([*parts, rows(turned, "entropy"), rows(good, "accuracy")])
-        pairs = tables.agreement(frame, MEASURES).set_index(["first", "second"])
-        assert pairs.loc[("corrupted", "attacked"), "correlation"] == pytest.approx(1)
-        assert pairs.loc[("sensitivity", "attacked"), "correlation"] == pytest.approx(-1)
-        assert pairs.loc[("entropy", "attacked"), "correlation"] == pytest.approx(1)
-        assert set(pairs["n"]) == {23}  # without the one that loses accuracy
-        assert "formula" not in pairs.index.get_level_values(0)
-        drawn = tables.triangle(pairs.reset_index(), MEASURES)
-        assert drawn["numbers"].loc["max-sensitivity", "accuracy, attacked"] == "-1.0"
-
-
 def test_sizes_are_those_of_the_metrics():
     text = tables.sizes(PANEL)
     for metric, name, words in (

@@ -24,7 +24,6 @@ OWN: dict[str, Any] = NAMES["side_by_side"]
 ENDS = ["difference", "low", "high"]
 CELL = "measure method strength base mean difference low high n p p_holm deviations".split()
 CELL += ["matters", "stands"]
-WITHIN, DRAWS = 0.05, 1000  # of clean accuracy, for settings whose ranks are compared
 SHORT = {name: each.short or each.title for name, each in METHODS.items() if name != "none"}
 
 
@@ -215,40 +214,6 @@ def overview(panel: Panel, leaks: Panel) -> pd.DataFrame:
                 row[heading] = f'<span class="{look}">{text}</span>'
         table.append(row)
     return pd.DataFrame(table)
-
-
-def agreement(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
-    """Return how measures rank the settings: rank correlations with intervals, pair by pair.
-
-    A setting, a method with a strength, is a mean over the seeds that choose strengths, turned so
-    that more is better. Settings that lose more than `WITHIN` of clean accuracy are left out, as
-    are measures without a better side. Intervals: by drawing methods, each with all its strengths.
-    """
-    rows = rows[(rows["status"] == "done") & ~rows["chosen"].astype(bool)]
-    wide = rows.pivot_table("value", ["method", "strength"], "metric")
-    names = [name for name in measures if measures[name].better and name in wide]
-    plain = float(wide["accuracy"].xs("none", level="method").mean())
-    wide = wide[wide["accuracy"] >= plain - WITHIN][names].dropna()
-    turned = wide * [measures[name].better for name in names]
-    draw, of_method = np.random.default_rng(0), [*wide.groupby("method").indices.values()]
-    chance = (draw.integers(len(of_method), size=len(of_method)) for _ in range(DRAWS))
-    drawn = [turned.iloc[np.concatenate([of_method[n] for n in numbers])] for numbers in chance]
-    middle, *others = (part.corr("spearman").fillna(0).to_numpy() for part in [turned, *drawn])
-    low, high = np.quantile(others, [0.025, 0.975], axis=0)
-    pairs = [(i, j) for i in range(len(names)) for j in range(i)]
-    table = [(names[i], names[j], middle[i, j], low[i, j], high[i, j]) for i, j in pairs]
-    columns = ["first", "second", "correlation", "low", "high"]
-    return pd.DataFrame(table, columns=columns).assign(n=len(turned))
-
-
-def triangle(pairs: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
-    """Return what `suite.plots.matrix` draws of `agreement`; sure is what excludes zero."""
-    numbers = pairs["correlation"].map("{:.1f}".format)
-    pairs = pairs.assign(numbers=numbers, sure=(pairs["low"] > 0) | (pairs["high"] < 0))
-    ranked = {*pairs["first"], *pairs["second"]}
-    titles = [(name, each.title) for name, each in measures.items() if name in ranked]
-    names = {"correlation": "values", "first": "row", "second": "column"}
-    return _parts(pairs.rename(columns=names), dict(titles[1:]), dict(titles[:-1]))
 
 
 def _parts(

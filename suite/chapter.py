@@ -143,9 +143,8 @@ class Chapter:
         groups = rows.groupby(rows["data"].map(name_of), sort=False)
         here = "; ".join(f"{name}: {accuracies(part)}" for name, part in groups)
         return (
-            f"{here}. Numbers: effect of the method, its 95% interval, networks (or images) of "
-            "each kind. <i>Read 2×</i>: looked at twice, as networks or images were added "
-            "(intervals uncorrected)."
+            f"{here}. Numbers: effect of the method, 95% interval, how many networks (of each kind) "
+            "or images. <i>Read 2×</i>: looked at twice, as these grew (intervals uncorrected)."
         )
 
     def claims_tab(self, *sections: str) -> str:

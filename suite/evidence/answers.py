@@ -110,7 +110,7 @@ def measured(row: "pd.Series[Any]", claim: Claim) -> str:
     of_ranks = f"rank correlation with {x.replace('alpha', 'α')} " * told.startswith("Spearman")
     more = f"; about {row['needed']:.0f} needed" if row["needed"] > value.n else ""
     if claim["test"]["settings"].get("expected") == "none":
-        more = f"; clear: beyond ±{claim['smallest_effect']['size']}"
+        more = f"; to hold: within ±{claim['smallest_effect']['size']}"
     return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s{more})"
 
 

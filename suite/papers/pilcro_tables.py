@@ -105,9 +105,9 @@ def landscapes(
     for model in names:
         of = rows[rows["model"] == model].set_index("metric")["value"]
         right = tables.mean_text(100 * of.loc[["accuracy"]], ".1f").replace(" ±", "%\n±")
-        flatter = model != "none" and model in paper
-        printed = f"\npaper {paper[model]:.2f}" if flatter else ""
-        notes.append(f"{right}\nTV {of.loc[['tv']].mean():.4f}{printed}")
+        below = f"paper × {paper[model]:.2f}" if model in paper else ""
+        below = f"TV {of.loc[['tv']].mean():.4f}" if model == "none" else below
+        notes.append(f"{right}\n{below}")
     ends = [f"TV {float(total_variation(torch.as_tensor(m))):.2g}" for m in (board, target)]
     means = [np.mean(maps[model], axis=0) for model in names]
     return {

@@ -143,7 +143,7 @@ class Chapter:
         groups = rows.groupby(rows["data"].map(name_of), sort=False)
         here = "; ".join(f"{name}: {accuracies(part)}" for name, part in groups)
         return (
-            f"{here}. Numbers: effect of the method, 95% interval, how many networks (of each kind) "
+            f"{here}. Numbers: effect of the method, 95% interval, networks (of each kind) "
             "or images. <i>Read 2×</i>: looked at twice, as these grew (intervals uncorrected)."
         )
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +43,12 @@ FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
 def label(panel: Values) -> str:
     """Return the name of data and cropping: in tables, RC+ stands as data of its own."""
     return panel["data"] + ("-cropped" if panel.get("crop_padding") else "")
+
+
+def every_model(alphas: Iterable[float]) -> list[str]:
+    """Return the names of models: "none", and each penalty with each alpha."""
+    both = itertools.product(("target", "curvature"), alphas)
+    return ["none", *(f"{penalty} {alpha:.15g}" for penalty, alpha in both)]
 
 
 def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Training:
@@ -112,9 +118,7 @@ def _items(network: Network, labels: Values, wanted: Iterable[Wanted]) -> Iterat
 
 def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
     """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
-    strengths = itertools.product(("target", "curvature"), p.alphas)
-    models = ["none", *(f"{penalty} {alpha:.15g}" for penalty, alpha in strengths)]
-    models = [m for m in models if p.models is None or m in p.models]
+    models = [m for m in every_model(p.alphas) if p.models is None or m in p.models]
     few = [m for m in models if m not in p.compared] if p.few is None else p.few
     data = label(vars(p))
     seeds = {m: p.seeds[: p.few_seeds] if m in few else p.seeds for m in models} | p.seeds_of
@@ -143,13 +147,12 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
         yield Item(measurement(network, "accuracy"), _labels(f"target {alpha:.15g}", data) | at)
 
 
-def choices(parameters: Values) -> dict[str, Collection[str]]:
+def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
     panels = [parameters, *parameters["panels"]]
     alphas = {alpha for panel in panels for alpha in panel.get("alphas", ())}
-    models = [f"{kind} {alpha:.15g}" for kind in ("target", "curvature") for alpha in alphas]
     named = ("compared", "checked", "models", "few", "seeds_of", "paired_seeds")
-    return {name: ["none", *models] for name in named} | {"categories": metrics.CORRUPTIONS}
+    return dict.fromkeys(named, every_model(alphas)) | {"categories": [*metrics.CORRUPTIONS]}
 
 
 def plan(parameters: Values) -> Plan:

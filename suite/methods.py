@@ -96,6 +96,7 @@ class Method(NamedTuple):
 balanced = fixed(balance_groups=True)
 group_dro = fixed(balance_groups=True, group_dro=0.01)
 several_steps = {"n_steps": 3, "random_start": True}
+pgd = attack(3, **several_steps)
 input_gradient, logit_gradient = penalty("input_gradient"), penalty("logit_gradient")
 density, class_map_l1 = penalty("marginal_density"), penalty("class_map_l1")
 stable, naive = (penalty("marginal_density", implementation=n) for n in ("stable", "naive"))
@@ -128,9 +129,9 @@ SIDE_BY_SIDE = [
     Method("adversarial", "PGD training", GREEN, attack(2, **several_steps)),
 ]
 MARGINAL_DENSITY = [
-    Method("standard", "standard", GREY),
-    Method("at_fgsm", "adversarial training, FGSM", PURPLE, attack(1)),
-    Method("at_pgd", "adversarial training, PGD", GREEN, attack(3, **several_steps)),
+    Method("standard", "standard", GREY, short="no penalty"),
+    Method("at_fgsm", "adversarial training, FGSM", PURPLE, attack(1), "FGSM training"),
+    Method("at_pgd", "adversarial training, PGD", GREEN, pgd, "PGD training"),
     Method("softplus", "SoftPlus", BROWN, option("softplus")),
     Method("hessian", "input Hessian", PINK, penalty("input_hessian", of="logit")),
     Method("group_dro", "Group DRO", BROWN, group_dro),
@@ -138,7 +139,7 @@ MARGINAL_DENSITY = [
     Method("input_gradient", "input gradient (logit)", ORANGE, logit_gradient),
     Method("loss_gradient", "input gradient (loss)", OLIVE, input_gradient),
     Method("cure", "CURE", RED, penalty("cure", radius=[0.3, 0.6, 0.9, 1.2, 1.5])),
-    Method("density", "density", BLUE, density),
+    Method("density", "density", BLUE, density, "marginal density"),
     Method("density_stable", "density, stable", SKY, stable),
     Method("density_naive", "density, naive", PINK, naive),
     Method("group_dro_density", "Group DRO + density", BLACK, both(group_dro, density)),

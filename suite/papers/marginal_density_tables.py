@@ -15,6 +15,7 @@ from suite.papers.marginal_density import NAMED, SHARES
 
 # Names of methods, in the order of tables.
 TITLES = {method.name: method.title for method in MARGINAL_DENSITY}
+SHORT = {method.name: method.short or method.title for method in MARGINAL_DENSITY}
 # What methods are compared by at equal clean accuracy, and what the axis says of it.
 COMPARED: dict[str, str] = NAMED["compared"]
 PAGE: dict[str, dict[str, Any]] = NAMED["page"]
@@ -132,12 +133,8 @@ def at_equal_accuracy(rows: pd.DataFrame, against: str) -> pd.DataFrame:
 
 
 def published_of(tables: list[dict[str, Any]]) -> dict[str, pd.DataFrame]:
-    """Return published tables by their id, a row a method; Table 3 by `table-3/NETWORK`."""
-    frames = {t["id"]: pd.DataFrame(t["rows"], index=t["columns"]).T for t in tables}
-    rows = frames["table-3"]
-    for network, part in rows.groupby(rows.index.str.partition("/").get_level_values(0)):
-        frames[f"table-3/{network}"] = part.rename(index=lambda name: name.partition("/")[2])
-    return frames
+    """Return published tables by their id, a row a method."""
+    return {t["id"]: pd.DataFrame(t["rows"], index=t["columns"]).T for t in tables}
 
 
 def by_attack(rows: pd.DataFrame) -> pd.DataFrame:

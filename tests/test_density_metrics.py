@@ -74,18 +74,16 @@ class TestFeatureLeakage:
         share = kept / maps.flatten(1).norm(dim=1)
         torch.testing.assert_close(feature_leakage(*given, relative=True), share)
 
-    @pytest.mark.parametrize(
-        ("masks", "text"),
-        [
+    def test_refuses_masks(self):
+        of_one = torch.arange(3).view(3, 1, 1, 1).expand(3, 1, 4, 4) > 0
+        for masks, text in (
             (torch.ones(3, 1, 4, 5).bool(), r"shape \(3, 1, 4, 4\) .* got torch.bool of shape \("),
             (torch.ones(1, 1, 4, 4).bool(), r"shape \(3, 1, 4, 4\)"),
             (torch.ones(3, 1, 4, 4), r"booleans .* got torch.float32"),
-            (torch.arange(3).view(3, 1, 1, 1).expand(3, 1, 4, 4) > 0, "an empty mask for image 0"),
-        ],
-    )
-    def test_refuses_masks(self, masks, text):
-        with pytest.raises(ValueError, match=f"masks: expected .*{text}"):
-            feature_leakage(random_images(3, 2, 4, 4), masks)
+            (of_one, "an empty mask for image 0"),
+        ):
+            with pytest.raises(ValueError, match=f"masks: expected .*{text}"):
+                feature_leakage(random_images(3, 2, 4, 4), masks)
 
 
 class Square(nn.Module):
@@ -163,13 +161,9 @@ class TestGroupAccuracies:
         found = group_accuracies(correct, torch.tensor([0, 1, 1, 2, 1]), 3)
         torch.testing.assert_close(found, torch.tensor([1.0, 1 / 3, 1.0]))
 
-    @pytest.mark.parametrize(
-        ("groups", "text"),
-        [([0, 0, 2], "got none of group 1"), ([0, -1, 2], "got -1"), ([0, 1], r"of shape \(2,\)")],
-    )
-    def test_refuses_groups(self, groups, text):
-        with pytest.raises(ValueError, match=f"groups: expected .*{text}"):
-            group_accuracies(torch.ones(3), torch.tensor(groups), 3)
+    def test_group_without_images_is_refused(self):
+        with pytest.raises(ValueError, match=r"groups: expected .*got none of group 1"):
+            group_accuracies(torch.ones(3), torch.tensor([0, 0, 2]), 3)
 
 
 class TestAuroc:
@@ -186,10 +180,9 @@ class TestAuroc:
         expected = sum(auroc(known[:, i], foreign[:, i]) for i in range(3)) / 3
         torch.testing.assert_close(logit_auroc(known, foreign), expected)
 
-    @pytest.mark.parametrize("score", OOD_SCORES)
-    def test_scores_are_higher_for_surer_logits(self, score):
-        sure, unsure = OOD_SCORES[score](torch.tensor([[9.0, 1.0, 1.0], [1.0, 1.0, 1.0]]))
-        assert sure > unsure
+    def test_scores_are_higher_for_surer_logits(self):
+        logits = torch.tensor([[9.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+        assert all(s[0] > s[1] for s in (score(logits) for score in OOD_SCORES.values()))
 
     @pytest.mark.parametrize("foreign", [[], [math.nan, 1.0], [[1.0]]])
     def test_refuses_what_are_no_numbers(self, foreign):

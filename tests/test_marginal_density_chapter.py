@@ -1,11 +1,11 @@
 """What the chapter on the marginal density trains and measures, and the rows that come of it."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from suite import notebooks
 from suite.errors import UsageError
@@ -15,7 +15,7 @@ from suite.evidence.results import load_results
 from suite.evidence.tables import select
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
-from suite.papers.marginal_density import LISTS, at_equal_accuracy, plan, to_standard
+from suite.papers.marginal_density import at_equal_accuracy, plan, to_standard
 
 CHAPTER = "marginal_density"
 
@@ -25,95 +25,31 @@ def parameters(profile="smoke", **changes):
     return defaults | notebooks.resolve(CHAPTER, profile, {}) | changes
 
 
-def rows_of(part, profile="smoke", **changes):
-    rows = plan(parameters(profile, **changes))
-    return [(i.labels, i.unit) for i in rows if i.labels and i.labels["panel"] == part]
-
-
-def methods(rows, **equal):
-    return {
-        labels["method"]
-        for labels, unit in rows
-        if all(getattr(unit.training, name) == value for name, value in equal.items())
-    }
-
-
 @pytest.mark.parametrize("profile", ["workstation", "paper"])
 def test_table_1_is_trained_as_printed(profile):
     """Appendix A.8: 80 epochs, a learning rate of 0.0001, the block put above or below anew."""
-    panel = [u.training for _, u in rows_of("methods", profile) if u.training.network == "mlp"]
-    assert {(t.epochs, t.learning_rate, t.swap_halves, t.n_train) for t in panel} == {
-        (80, 1e-4, True, None)
+    items = [item for item in plan(parameters(profile)) if item.labels]
+    rows = [(i.labels, i.unit) for i in items if i.labels["panel"] == "methods"]
+    rows = [(labels, unit) for labels, unit in rows if unit.training.network == "mlp"]
+    fields = {
+        (t.epochs, t.learning_rate, t.swap_halves, t.n_train) for t in (u.training for _, u in rows)
     }
+    assert fields == {(80, 1e-4, True, None)}
     readings = {
         (labels["norm"], unit.settings["epsilon"], labels["step_size"])
-        for labels, unit in rows_of("methods", profile)
-        if labels["metric"].startswith("pgd") and unit.training.network == "mlp"
+        for labels, unit in rows
+        if labels["metric"].startswith("pgd")
     }
     assert readings == {(n, e, s) for n, e in (("l2", 1.0), ("linf", 0.3)) for s in (0.2, 0.01)}
 
 
-def test_the_order_of_the_norm_is_a_setting_unless_it_is_two():
-    given = {
-        labels["p"]: unit.training.penalties["marginal_density"].get("p")
-        for labels, unit in rows_of("norms")
-    }
-    assert given == {2.0: None, 1.2: 1.2}
-
-
-def test_a_sweep_may_have_parameters_of_its_own():
-    """Networks of photographs have no null block; both norms of their attacks are measured."""
-    first, photos = (
-        {"data": name, "network": "mlp", "epochs": 1} for name in ("blockmnist", "abc")
-    )
-    photos |= {"strengths": [5.0], "sweep_seeds": [7], "other_strengths": {}, "n_images": 9}
-    photos |= {"pgd": [{"norm": "linf", "epsilon": 0.01, "step_size": 0.001}], "warm_up": 3}
-    rows = rows_of("strength", sweeps=[first, photos])
-    blocks, own = (
-        [row for row in rows if row[1].training.data == name] for name in ("blockmnist", "abc")
-    )
-    networks = {(labels["method"], labels["strength"]) for labels, _ in own}
-    assert networks == {("standard", 0), ("density", 5), ("input_gradient", 5)}
-    assert [{unit.training.seed for _, unit in part} for part in (blocks, own)] == [{0}, {7}]
-    for _, unit in own:
-        assert all(p["warm_up"] == 3 for p in unit.training.penalties.values())
-        assert unit.settings.get("n_images", 9) in (9, 4)  # those of curves and the battery
-    of_blocks, of_photos = ({labels["metric"] for labels, _ in part} for part in (blocks, own))
-    leakage = {"leakage", "leakage_share", "leakage_other"}
-    assert of_blocks - of_photos == {*leakage, "pgd_l2"}
-    assert of_photos - of_blocks == {"pgd_linf", "cosine_gradient"}
-
-
-def test_a_panel_may_have_other_seeds_and_methods_than_the_chapter():
-    own = [p | {"seeds": [1, 5]} for p in parameters()["block_panels"]]
-    rows = rows_of("methods", block_panels=own, seeds=[0, 1, 2])
-    assert methods(rows, seed=5) == {"standard", "input_gradient", "density"}
-    assert "at_pgd" in methods(rows, seed=0)
-    density = [(labels["metric"], u) for labels, u in rows if labels["method"] == "density"]
-    assert {u.training.seed for _, u in density} == {1, 5}
-    assert {u.training.seed for metric, u in density if metric == "leakage_centred"} == {1}
-    own = [p | {"seeds": [4], "left_out": ["cure"]} for p in parameters()["photo_panels"]]
-    rows = rows_of("photos", photo_panels=own)
-    assert methods(rows, seed=4) == methods(rows) == {*LISTS["photos"]} - {"cure"}
-    plan_of_photos = plan(parameters(photo_panels=own, ascent_panels=[]))
-    drawn = {
-        item.keep: item.unit for item in plan_of_photos if item.keep.startswith("ascent|photo")
-    }
-    assert {name.rsplit("|", 1)[1] for name in drawn} == methods(rows)
-    assert {unit.training.seed for unit in drawn.values()} == {4}
-
-
 def test_ratios_to_the_standard_network_are_of_the_same_seed():
-    cells = [
-        ("methods", "block", "standard", 0, 2.0),
-        ("methods", "block", "density", 0, 1.0),
-        ("methods", "block", "density", 1, 1.0),
-        ("methods", "block", "standard", 1, 5.0),
-        ("photos", "photo", "standard", 0, 8.0),
-        ("photos", "photo", "density", 0, 2.0),
-        ("strength", "block", "density", 0, 9.0),
-    ]
-    rows = pd.DataFrame(cells, columns=["panel", "data", "method", "seed", "value"])
+    rows = pd.DataFrame(
+        {"value": [2.0, 1.0, 1.0, 5.0, 8.0, 2.0, 9.0], "seed": [0, 0, 1, 1, 0, 0, 0]}
+    )
+    rows["method"] = ["standard", "density", "density", *["standard"] * 2, *["density"] * 2]
+    rows["panel"] = [*["methods"] * 4, *["photos"] * 2, "strength"]
+    rows["data"] = [*["block"] * 4, *["photo"] * 2, "block"]
     rows = rows.assign(network="mlp", metric="whole", std=0.5)
     ratios = to_standard(pd.concat([rows, rows.assign(metric="accuracy")]))
     assert ratios["value"].tolist() == [1, 0.5, 0.2, 1, 1, 0.25]
@@ -121,28 +57,13 @@ def test_ratios_to_the_standard_network_are_of_the_same_seed():
     assert set(ratios["metric"]) == {"whole_ratio"}
 
 
-def test_of_curves_their_mean_is_kept():
-    curves = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
-    kept = marginal_density.drawn({}, {"curves": curves, "images": curves})
-    assert kept["curves"].tolist() == [0.0, 2.0]
-    assert kept["images"] is curves
-    assert marginal_density.drawn({}, kept)["curves"].tolist() == [0.0, 2.0]
-
-
-class Nothing:
-    """A store of networks that diverged."""
-
-    def read_tensors(self, key):
-        return None
-
-
 def test_networks_that_diverged_have_no_values_and_no_arrays():
     values = parameters(seeds=[0, 1])
-    units = plan(values).units()
-    fields = [vars(getattr(unit, "training", unit)) for unit in units]
+    fields = [vars(getattr(unit, "training", unit)) for unit in plan(values).units()]
     table = pd.DataFrame([{n: of[n] for n in ("data", "network", "seed")} for of in fields])
     table = table.assign(value=np.nan, std=np.nan, n=4, status="diverged", key="0")
-    rows, arrays = plan(values).collect(marginal_density, values, table, Nothing())
+    empty = SimpleNamespace(read_tensors=lambda key: None)
+    rows, arrays = plan(values).collect(marginal_density, values, table, empty)
     assert rows["value"].isna().all()
     assert not arrays
 
@@ -192,10 +113,7 @@ def test_nothing_is_interpolated_before_the_weakest_strength():
 
 
 def test_methods_without_a_common_loss_of_accuracy_are_not_compared():
-    lossless = {
-        key: (0.895, value[1]) if key[0] == "input_gradient" else value
-        for key, value in CURVES.items()
-    }
+    lossless = {k: (0.895, v[1]) if k[0] == "input_gradient" else v for k, v in CURVES.items()}
     assert at_equal_accuracy(swept(lossless)).empty
     for absent in ("density", "standard"):
         rest = {key: value for key, value in CURVES.items() if key[0] != absent}
@@ -212,54 +130,30 @@ def test_each_seed_and_sweep_is_compared_on_its_own_curves():
     assert both["against"].eq("input_gradient").all()
 
 
-class TestLongSweep:
-    """A second sweep of the same data and network, told apart by its part."""
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"part": "lang"}, "unknown part of a sweep 'lang': did you mean 'long'"),
+        ({"metrics": ["leakag"]}, "unknown metric of a sweep 'leakag': did you mean 'leakage'"),
+    ],
+)
+def test_unknown_part_or_metric_of_a_sweep_is_refused(wrong, told):
+    values = parameters()
+    with pytest.raises(UsageError, match=told):
+        plan(values | {"sweeps": [values["sweeps"][0] | wrong]})
 
-    def test_step_sizes_are_quantities_of_their_own(self):
-        sweep = parameters()["sweeps"][0] | {
-            "part": "long",
-            "metrics": ["accuracy", "pgd_l2"],
-            "other_strengths": {"loss_gradient": [0.1]},
-        }
-        readings = [{"norm": "l2", "epsilon": 1.0, "step_size": size} for size in (0.2, 0.01)]
-        rows = rows_of("long", sweeps=[sweep], pgd=readings)
-        measured = {labels["metric"] for labels, _ in rows}
-        assert measured == {"accuracy", "pgd_l2_0.2", "pgd_l2_0.01"}
-        assert methods(rows) == {"standard", "density", "input_gradient", "loss_gradient"}
-        loss = {"input_gradient": {"strength": 0.1}}
-        assert all(
-            unit.training.penalties == loss
-            for labels, unit in rows
-            if labels["method"] == "loss_gradient"
-        )
-        assert not rows_of("strength", sweeps=[sweep], pgd=readings)
 
-    def test_the_gradient_of_the_loss_is_among_other_strengths(self):
-        sweep = parameters()["sweeps"][0] | {"other_strengths": {"loss_gradient": [0.1]}}
-        assert notebooks.resolve(CHAPTER, "smoke", {"sweeps": [sweep]})["sweeps"] == [sweep]
-
-    @pytest.mark.parametrize(
-        ("wrong", "told"),
-        [
-            ({"part": "lang"}, "unknown part of a sweep 'lang': did you mean 'long'"),
-            ({"metrics": ["leakag"]}, "unknown metric of a sweep 'leakag': did you mean 'leakage'"),
-        ],
-    )
-    def test_unknown_part_or_metric_is_refused(self, wrong, told):
-        with pytest.raises(UsageError, match=told):
-            rows_of("strength", sweeps=[parameters()["sweeps"][0] | wrong])
-
-    def test_step_sizes_are_compared_beside_their_mean(self):
-        sizes = [
-            swept({key: (a, size + leakage) for key, (a, leakage) in CURVES.items()})
-            .replace({"metric": {"leakage": "pgd_l2"}})
-            .assign(step_size=size)
-            for size in (0.01, 0.2)
-        ]
-        found = at_equal_accuracy(pd.concat(sizes)).query("method == 'density'")
-        found = found.set_index("metric")["value"]
-        assert found["pgd_l2_0.2"] - found["pgd_l2_0.01"] == pytest.approx(0.19)
-        assert found["pgd_l2"] == pytest.approx(found[["pgd_l2_0.2", "pgd_l2_0.01"]].mean())
+def test_step_sizes_are_compared_beside_their_mean():
+    sizes = [
+        swept({key: (a, size + leakage) for key, (a, leakage) in CURVES.items()})
+        .replace({"metric": {"leakage": "pgd_l2"}})
+        .assign(step_size=size)
+        for size in (0.01, 0.2)
+    ]
+    found = at_equal_accuracy(pd.concat(sizes)).query("method == 'density'")
+    found = found.set_index("metric")["value"]
+    assert found["pgd_l2_0.2"] - found["pgd_l2_0.01"] == pytest.approx(0.19)
+    assert found["pgd_l2"] == pytest.approx(found[["pgd_l2_0.2", "pgd_l2_0.01"]].mean())
 
 
 @cache

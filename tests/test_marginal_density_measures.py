@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
 from suite import data, metrics
 from suite.data import ImageData, Source, Split, to_float
@@ -11,6 +12,7 @@ from suite.data.grouped import block_images, null_block_masks
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
 from suite.networks import build_network
+from suite.papers import marginal_density_measures
 from suite.papers.measure import check, measure
 from suite.runs import compute
 from suite.training.evaluated import EvaluatedModel
@@ -49,7 +51,7 @@ def shown(subject, count=5):
     return to_float(test.images[:count], (0, 1)), test.labels[:count]
 
 
-class Shifted(torch.nn.Module):
+class Shifted(nn.Module):
     """A network with the same number added to all logits of an image."""
 
     def __init__(self, network, shift):
@@ -111,18 +113,18 @@ class TestCurves:
     def test_measure_is_their_area(self, subject, metric, saliency):
         images, labels = shown(subject)
         maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
+        given = subject.network, images, labels
         if metric == "insertion_auc":
-            curves = metrics.insertion_curve(maps, subject.network, images, labels, n_steps=4)
+            curves = metrics.insertion_curve(maps, *given, n_steps=4)
         else:
-            sizes = maps.abs()
-            curves = metrics.pixel_perturbation(sizes, subject.network, images, labels, n_steps=4)
+            curves = metrics.pixel_perturbation(maps.abs(), *given, n_steps=4)
         found = value(subject, metric, saliency=saliency, n_images=5, n_steps=4)
         torch.testing.assert_close(found.tensors["curves"], curves)
         torch.testing.assert_close(found.per_image, metrics.area_under_curve(curves))
 
     def test_perturbation_of_centred_logits_sees_no_shift(self, subject):
         settings = {"n_images": 5, "n_steps": 4, "over": "mean", "centred": True}
-        network = Shifted(subject.network, lambda x, logits: x.flatten(1).mean(1, keepdim=True))
+        network = Shifted(subject.network, lambda x, logits: x.mean((2, 3)))
         moved = EvaluatedModel(network, UNIT, subject.data)
         found = [value(s, "pixel_perturbation", **settings).per_image for s in (subject, moved)]
         torch.testing.assert_close(*found, rtol=0.01, atol=1e-4)
@@ -166,11 +168,9 @@ class TestOutOfDistribution:
         torch.testing.assert_close(found.per_image, expected)
 
     def test_other_data_may_have_more_classes(self, subject, monkeypatch, store, here):
-        def read(root):
-            train, test, _ = blocks(2)
-            return train, Split(test.images, test.labels + 4), "abcdefgh"
-
-        monkeypatch.setitem(data.SOURCES, "many", Source(read, "", "", ""))
+        train, test, _ = blocks(2)
+        read = train, Split(test.images, test.labels + 4), "abcdefgh"
+        monkeypatch.setitem(data.SOURCES, "many", Source(lambda root: read, "", "", ""))
         unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "many"})
         table = compute([unit], store=store, resources=here)
         assert 0 <= table["value"].item() <= 1
@@ -181,36 +181,31 @@ class TestOutOfDistribution:
     ):
         monkeypatch.setitem(data.SOURCES, "blocks by another name", data.SOURCES["blocks"])
         unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": name})
-        for refused in (
-            lambda: measure(subject, unit),
-            lambda: compute([unit], store=store, resources=here),
-        ):
-            with pytest.raises(UsageError, match=f"got {name!r}, which are those of 'blocks'"):
-                refused()
+        told = rf"data: expected other images .* got {name!r}, which are those of 'blocks'"
+        with pytest.raises(UsageError, match=told):
+            measure(subject, unit)
+        with pytest.raises(UsageError, match=told):
+            compute([unit], store=store, resources=here)
         assert not list(store.folder.rglob("*.safetensors"))
 
 
 def test_trainings_with_groups_have_columns_for_them(subject, store, here):
     units = [UNIT, dataclasses.replace(UNIT, group_dro=0.1, balance_groups=True)]
     table = compute(units, store=store, resources=here)
-    assert table.balance_groups.tolist()[1] is True
-    assert table.group_dro.tolist()[1] == 0.1
+    assert (table.balance_groups[1], table.group_dro[1]) == (True, 0.1)
     plain = compute(units[:1], store=store, resources=here)
     assert not {"group_dro", "balance_groups"} & set(plain.columns)
 
 
-@pytest.mark.parametrize(
-    ("metric", "settings", "text"),
-    [
-        ("ood_auroc", {"data": "other blocks", "score": "logits"}, "unknown score 'logits'"),
-        ("density_gradient", {"n_images": 2, "part": "shfit"}, "unknown part 'shfit'"),
-        ("training_steps", {"n_steps": 1, "strength": 0.1, "form": "direct"}, "unknown form"),
-        ("pixel_perturbation", {"n_images": 2, "n_steps": 2, "over": "all"}, "unknown over"),
-    ],
-)
-def test_unknown_names_are_refused(subject, metric, settings, text):
-    with pytest.raises(UsageError, match=text):
-        value(subject, metric, **settings)
+def test_unknown_names_are_refused(subject):
+    for text, metric, settings in (
+        ("score 'logits'", "ood_auroc", {"data": "other blocks", "score": "logits"}),
+        ("part 'shfit'", "density_gradient", {"n_images": 2, "part": "shfit"}),
+        ("form", "training_steps", {"n_steps": 1, "strength": 0.1, "form": "direct"}),
+        ("over", "pixel_perturbation", {"n_images": 2, "n_steps": 2, "over": "all"}),
+    ):
+        with pytest.raises(UsageError, match=f"unknown {text}"):
+            value(subject, metric, **settings)
 
 
 def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
@@ -222,30 +217,18 @@ def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
         value(plain, "feature_leakage", n_images=2)
 
 
-class Gap(torch.nn.Module):
-    """Logits of one network whose level lies far apart in the two halves of a batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(4))
-        self.normalised = torch.nn.BatchNorm1d(4)
-
-    def forward(self, images):
-        return 6 * self.normalised(self.flat(images))
-
-
 def far_apart(unit, images):
+    """Return a network whose logits lie on levels far apart in a batch."""
     torch.manual_seed(0)
-    network = Gap()
-    network(torch.rand(4, *images.shape))
-    return network
+    layers = nn.Flatten(), nn.Linear(56 * 28, 4), nn.BatchNorm1d(4)
+    layers[2].weight.data.fill_(6)
+    return nn.Sequential(*layers)
 
 
 def overflowing(unit, images):
-    network = build_network("mlp", images.shape, 4, options={"hidden": (8,)}, seed=1)
-    with torch.no_grad():
-        [m for m in network.modules() if isinstance(m, torch.nn.Linear)][-1].bias.fill_(200)
-    return network
+    layers = nn.Flatten(), nn.Linear(56 * 28, 4)
+    layers[1].bias.data.fill_(200)
+    return nn.Sequential(*layers)
 
 
 class TestTrainingSteps:
@@ -253,13 +236,11 @@ class TestTrainingSteps:
     def steps(self, subject, monkeypatch):
         """Return the first steps with a form, of a network that a function makes or its own."""
 
-        def of(form, initial=None, unit=UNIT):
-            if initial:
-                name = "suite.papers.marginal_density_measures.initial_network"
-                monkeypatch.setattr(name, initial)
+        def of(form, initial=marginal_density_measures.initial_network, unit=UNIT):
+            monkeypatch.setattr(marginal_density_measures, "initial_network", initial)
             model = EvaluatedModel(subject.network, unit, subject.data)
-            settings = {"form": form, "n_steps": 4, "strength": 0.1, "batch_size": 8}
-            return value(model, "training_steps", **settings)
+            settings = {"n_steps": 4, "strength": 0.1, "batch_size": 8}
+            return value(model, "training_steps", form=form, **settings)
 
         return of
 

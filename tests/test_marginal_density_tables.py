@@ -8,15 +8,12 @@ from suite.evidence.claims import load_published
 from suite.papers import marginal_density_tables as tables
 from suite.papers.marginal_density import LISTS
 
-WHERE = {"profile": "smoke", "data": "mnist", "network": "mlp"}
-
 
 def rows(values, **columns):
     """Return a row for each (method, seed) and value."""
     lines = [{"method": m, "seed": s, "value": v} for (m, s), v in values.items()]
-    return pd.DataFrame(lines).assign(
-        **WHERE | {"panel": "methods", "metric": "accuracy"} | columns
-    )
+    where = {"profile": "smoke", "data": "mnist", "network": "mlp"}
+    return pd.DataFrame(lines).assign(**where, **{"metric": "accuracy", **columns})
 
 
 PAIRS = rows({("standard", 0): 0.5, ("standard", 1): 0.7, ("density", 0): 0.7, ("density", 1): 0.8})

@@ -87,8 +87,7 @@ def swept(curves=CURVES):
         for metric, value in zip(("accuracy", "leakage"), values)
     ]
     common = {"panel": "strength", "data": "d", "network": "n", "seed": 0, "status": "done"}
-    common |= {"step_size": np.nan}
-    return pd.DataFrame(rows).assign(**common)
+    return pd.DataFrame(rows).assign(**common, step_size=np.nan)
 
 
 def test_at_equal_accuracy_sizes_are_interpolated_by_logarithms():

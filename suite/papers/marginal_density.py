@@ -101,7 +101,8 @@ def _grid(
     """
     names = [name for name in names if name not in p.left_out]
     for method, strength, norm in itertools.product(names, strengths, norms):
-        own = strength if part in SWEPT else _own_strength(p, method, strength)
+        given = part in SWEPT or method == "input_gradient" or "density" in method
+        own = strength if given else p.others.get(method, 0.0)
         labels = {"panel": part, "method": method, "p": norm, "strength": own}
         for seed in seeds:
             network = training(p, method, seed, own, norm)
@@ -116,11 +117,6 @@ def _drawn(p: SimpleNamespace, item: Item, seed: int, *, first: bool) -> Item:
     shown = labels["panel"] not in SWEPT and (first or not measure.get("of_first"))
     item = item._replace(keep=measure.get("keep", "").format(**labels) if shown else "")
     return item._replace(labels=None) if measure.get("only_drawn") else item
-
-
-def _own_strength(p: SimpleNamespace, method: str, strength: float) -> float:
-    own = method == "input_gradient" or "density" in method
-    return strength if own else p.others.get(method, 0.0)
 
 
 def _reading(norm: str, epsilon: float, step_size: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the chapters call measures and columns: `names.yml`, in the order of tables."""
+"""What chapters measure, and call measures and columns: `names.yml`, in the order of tables."""
 
 from pathlib import Path
 from typing import Any

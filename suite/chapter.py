@@ -190,6 +190,11 @@ class Chapter:
         frames = {name: plots.as_bytes(figure) for name, figure in drawn.items()}
         display(HTML(html.slider(frames, alt=alt, label=label, caption=caption)))
 
+    def grid(self, rows: Any, *, alt: str, caption: str = "", **look: Any) -> None:
+        """Show rows of pictures as one picture; rows and `look` as in `suite.plots.pictures`."""
+        file = plots.as_bytes(plots.pictures(rows, **look))
+        display(HTML(html.picture(file, alt=alt, caption=caption)))
+
     def check(self, rows: pd.DataFrame, by: list[str]) -> None:
         """Print counts and means of groups of rows, to two digits, for the tests to compare."""
         groups = rows.groupby(by)["value"].agg(["count", "mean"])

@@ -45,8 +45,9 @@ def executed_folder() -> Path:
 def with_whole_paths(value: Any, base: Path | None = None) -> Any:
     """Return parameters in which each folder of own images has its whole path.
 
-    Of "A or B" it is the data set B, where its folder is among the data, else A. A path is relative
-    to `base`, or to where the command was started: a kernel starts elsewhere.
+    So has each other path to what is there, and FILE.py:FUNCTION. Of "A or B" it is the data set B,
+    where its folder is among the data, else A. A path is relative to `base`, or to where the
+    command was started: a kernel starts elsewhere.
 
     >>> with_whole_paths([{"data": "mnist"}, "resized:imagefolder:/my/photos:32"])
     [{'data': 'mnist'}, 'resized:imagefolder:/my/photos:32']
@@ -61,9 +62,13 @@ def with_whole_paths(value: Any, base: Path | None = None) -> Any:
     if other:
         return other if (data_folder() / other).is_dir() else first
     before, kind, path = value.partition("imagefolder:")
-    if before not in ("", "resized:") or not path:
-        return value
-    return f"{before}{kind}{(base or Path.cwd()) / os.path.expanduser(path)}"
+    base = base or Path.cwd()
+    if before in ("", "resized:") and path:
+        return f"{before}{kind}{base / os.path.expanduser(path)}"
+    file, colon, function = value.rpartition(":") if ".py:" in value else (value, "", "")
+    whole = base / os.path.expanduser(file)
+    is_path = not path and ("/" in file or "." in file) and whole.exists()
+    return f"{whole}{colon}{function}" if is_path else value
 
 
 def checked_name(name: str) -> str:

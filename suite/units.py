@@ -213,7 +213,12 @@ class Pretrained(_Checked):
 
     Args:
         data: name of the data set (see `suite.data.SOURCES`); its test images are shown.
-        network: name of the network (see `suite.networks.PRETRAINED`).
+        network: name of the network (see `suite.networks.PRETRAINED`), or of one of your own (see
+            `suite.networks.yours`).
+        options: of a network of your own: what it is made of.
+        n_images: how many of the images there are, from the first; None for all.
+        labels: what the network's classes are called where they are not those of the data:
+            "predicted" for its own predictions, or its class for each class of the data.
 
     Raises:
         UsageError: a field that has not its type, by name.
@@ -221,6 +226,9 @@ class Pretrained(_Checked):
 
     data: str = field(metadata=NAME)
     network: str = field(metadata=NAME)
+    options: Mapping[str, Any] = field(default_factory=dict, metadata=SETTINGS)
+    n_images: int | None = field(default=None, metadata=optional(COUNT))
+    labels: str | Sequence[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,7 +103,7 @@ def test_keep_refuses_a_run_that_is_not_finished(command, tmp_path):
         (["run", CHAPTER, "--dask", "tcp://127.0.0.1:9"], "cannot be reached"),
         (["rum"], "rum"),
         (["run", "--fast"], "--fast"),
-        (["compare", "a", "b"], "No such command 'compare'"),
+        (["contrast", "a", "b"], "No such command 'contrast'"),
         (["book"], "was not executed"),
     ],
 )

@@ -20,6 +20,7 @@ corruption_robustness: beside=None category level n_images=None
 cross_entropy: n_images=None
 density_change: n_images n_samples=1 noise_std seed=0
 density_gradient: n_images part='whole'
+drawn_maps: n_images saliency
 effective_receptive_field: location n_images
 entropy: n_images saliency
 erf_distance: n_images part='distance'
@@ -38,11 +39,15 @@ interpretation_quality: first=0 keep_maps=False n_images n_steps=28 patch=16 sal
 lambda1_sweep: image n_images
 local_lipschitz_estimate: n_images n_samples noise_std=0.1 normalised=False saliency seed=0
 logit_gradient: n_images part='label'
+loss_curvature: n_images
+map_centre_to_rim: n_images saliency
 mask_iou: n_images
 mask_iou_beyond_others: n_images
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
 on_object: first=0 n_images saliencies scene step=1
 ood_auroc: data n_images=None score='log_density'
+overconfidence: n_images
+paths_landscape:
 pixel_perturbation: centred=False n_images n_steps over='image' saliency='smooth_grad'
 robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
 keep_images=True n_images scale=1.0 seed=0 source=None
@@ -69,8 +74,8 @@ def settings(metric):
 
 @pytest.mark.parametrize("line", SETTINGS.split("\n")[1:-1])
 def test_settings_keep_their_names_and_defaults(line):
-    name, _, expected = line.partition(": ")
-    assert settings(METRICS[name]) == expected
+    name, _, expected = line.partition(":")
+    assert settings(METRICS[name]) == expected.strip()
 
 
 def test_settings_of_all_metrics_are_known():

@@ -170,6 +170,14 @@ def status() -> None:
 
 
 @app.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+def compare(runs: tuple[str, ...]) -> None:
+    """Print the dials of several runs of the chapter your_network side by side."""
+    tables = notebooks.paper("your_tables")
+    click.echo(tables.compare(runs, executed_folder() / "results"))
+
+
+@app.command()
 def judge() -> None:
     """Judge the kept results by the claims as they are now: tables, picture, README."""
     from suite.book.pages import judge_kept

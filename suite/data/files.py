@@ -59,8 +59,8 @@ def read_image(path: str | Path) -> Tensor:
     return v2.functional.pil_to_tensor(open_image(path))
 
 
-def read_photograph(path: Path, *, upright: bool = True) -> Tensor:
-    """Read a photograph as uint8 (3, 224, 224): `middle` of it, bicubic.
+def read_photograph(path: Path, *, upright: bool = True, size: int = SIZE) -> Tensor:
+    """Read a photograph as uint8 (3, size, size): `middle` of it, bicubic.
 
     `upright` turns one that its file says lies on its side.
 
@@ -68,20 +68,21 @@ def read_photograph(path: Path, *, upright: bool = True) -> Tensor:
         UsageError: not an image that can be read, or one of more than 8 bits a channel.
     """
     image = open_image(path, upright=upright)
-    return v2.functional.pil_to_tensor(middle(image, v2.InterpolationMode.BICUBIC))
+    return v2.functional.pil_to_tensor(middle(image, v2.InterpolationMode.BICUBIC, size))
 
 
-def middle(image: Image.Image, interpolation: v2.InterpolationMode) -> Image.Image:
-    """Bring the shorter side to 256 pixels and cut out the middle, 224 x 224.
+def middle(image: Image.Image, how: v2.InterpolationMode, size: int = SIZE) -> Image.Image:
+    """Bring the shorter side to 8/7 of `size` pixels and cut out the middle, size x size.
 
-    An image of 224 x 224 pixels stays as it is.
+    An image of size x size pixels stays as it is.
     """
-    if image.size == (SIZE, SIZE):
+    if image.size == (size, size):
         return image
-    if min(image.size) != SHORTER_SIDE:
-        image = v2.functional.resize(image, [SHORTER_SIDE], interpolation=interpolation)
-    left, top = ((side - SIZE) // 2 for side in image.size)
-    return image.crop((left, top, left + SIZE, top + SIZE))
+    shorter = SHORTER_SIDE * size // SIZE
+    if min(image.size) != shorter:
+        image = v2.functional.resize(image, [shorter], interpolation=how)
+    left, top = ((side - size) // 2 for side in image.size)
+    return image.crop((left, top, left + size, top + size))
 
 
 def read_table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:

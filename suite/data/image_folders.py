@@ -18,7 +18,7 @@ from torchvision.models import ResNet50_Weights
 from torchvision.transforms import v2
 
 from suite.data import image_cache
-from suite.data.files import read_image, read_photograph
+from suite.data.files import read_image, read_photograph, read_table
 from suite.data.splits import Missing, Read, Split, interleave_classes, test_only
 from suite.errors import UsageError, expected
 
@@ -38,6 +38,16 @@ class _Listed(NamedTuple):
 def class_names() -> tuple[str, ...]:
     """Return the names of the 1,000 classes of ImageNet, in their order."""
     return tuple(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
+
+
+def wordnet_ids() -> list[str]:
+    """Return the WordNet ids of the classes of ImageNet, in the same order."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")  # in a notebook, by tqdm
+        from timm.data.imagenet_info import ImageNetInfo
+
+    names: list[str] = ImageNetInfo().label_names()
+    return names
 
 
 def _is_hidden(name: str) -> bool:
@@ -174,11 +184,7 @@ def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
         test="val",
         read=lambda path: v2.functional.center_crop(read_image(path), [side, side]),
     )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="IProgress not found")  # in a notebook, by tqdm
-        from timm.data.imagenet_info import ImageNetInfo
-
-    names = dict(zip(ImageNetInfo().label_names(), class_names()))
+    names = dict(zip(wordnet_ids(), class_names()))
     return train, test, [names.get(name, name) for name in folders]
 
 
@@ -237,6 +243,35 @@ def read_own(root: Path, *, folder: Path) -> Read:
     """Read all photographs below a folder; their classes are not known."""
     files = _photographs_in(root / folder)
     return _shown(files, [0] * len(files), ("unknown",))
+
+
+def read_first(root: Path, *, folder: Path, size: int, count: int, labels: str = "") -> Read:
+    """Read the first photographs below a folder, whose folders of classes take turns.
+
+    Args:
+        root: without meaning here.
+        folder: of photographs, or of a folder for each class.
+        size: pixels a side, see `suite.data.files.middle`.
+        count: at most so many.
+        labels: a table with columns `image` and `label`, which takes the place of folders.
+
+    Raises:
+        Missing, UsageError: no images, images that cannot be read or have no label.
+    """
+    paths = _photographs_in(folder)
+    names = [(*path.relative_to(folder).parts[:-1], "unknown")[0] for path in paths]
+    if labels:
+        table = read_table(Path(labels), ["image", "label"]).astype(str)
+        of_image = dict(zip(table["image"], table["label"]))
+        if absent := [path.name for path in paths if path.name not in of_image]:
+            raise expected(labels, "a label for each image", f"none for {absent[0]}")
+        names = [of_image[path.name] for path in paths]
+    classes = sorted(set(names))
+    indices = torch.tensor([classes.index(name) for name in names])
+    order = interleave_classes(indices)[:count]
+    read = functools.partial(read_photograph, size=size)
+    images = torch.stack(_read_each([paths[row] for row in order.tolist()], read))
+    return test_only(Split(images, indices[order]), classes)
 
 
 def _photographs_in(folder: Path) -> list[Path]:

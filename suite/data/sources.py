@@ -38,7 +38,7 @@ def source(name: str) -> Source:
     """Return the entry of `SOURCES` for a name, or make that of one with a colon.
 
     `imagefolder:PATH` is a folder of own images, `resized:NAME:SIZE` another data set as RGB of
-    SIZE x SIZE pixels.
+    SIZE x SIZE pixels, `shown:SIZE|COUNT|LABELS|imagefolder:PATH` own photographs of that size.
 
     Raises:
         UsageError: unknown name, or one with a colon that is not complete.
@@ -48,6 +48,8 @@ def source(name: str) -> Source:
         return _resized(name, *rest.rpartition(":")[::2])
     if kind == "imagefolder" and colon:
         return _own(rest)
+    if kind == "shown" and colon:
+        return _shown(*rest.split("|"))
     if name not in SOURCES:
         raise unknown("data set", name, [*SOURCES, "imagefolder:PATH", "resized:NAME:SIZE"])
     return SOURCES[name]
@@ -62,8 +64,8 @@ def title(name: str) -> str:
     if name.startswith("resized:"):
         name, _, size = name.removeprefix("resized:").rpartition(":")
         return f"{title(name)} ({size} px)"
-    if name.startswith("imagefolder:"):
-        return Path(name.removeprefix("imagefolder:")).name
+    if name.startswith(("imagefolder:", "shown:")):
+        return Path(name.rpartition("imagefolder:")[2]).name
     return (SOURCES[name].title if name in SOURCES else ONLY_IN_PAPERS.get(name)) or name
 
 
@@ -123,6 +125,15 @@ def _own(path: str) -> Source:
         return Source(read, about, "your own", how, shape, to_train=False)
     read = _reader("image_folders.read_image_folder", folder=folder)
     return Source(read, f"own images in {path}", "your own", how)
+
+
+def _shown(size: str, count: str, labels: str, folder: str) -> Source:
+    """Make the source of photographs that a network is shown: see `image_folders.read_first`."""
+    side, path = int(size), folder.removeprefix("imagefolder:")
+    options: dict[str, Any] = {"folder": Path(path), "size": side, "count": int(count)}
+    read = _reader("image_folders.read_first", **options, labels=labels)
+    about, how = f"own photographs in {path}", f"put photographs into {path}"
+    return Source(read, about, "your own", how, (3, side, side), to_train=False)
 
 
 def _resized(name: str, other: str, side: str) -> Source:

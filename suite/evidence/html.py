@@ -58,6 +58,11 @@ def table(rows: pd.DataFrame, kind: str = "", *, ordered: str = "") -> str:
     return str(_pieces().table(heads, cells, kind, ordered))
 
 
+def dials(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return a card of dials, see `suite.papers.your_tables.card` for what each has."""
+    return str(_pieces().dials(entries))
+
+
 def tabs(pieces: Mapping[str, str]) -> str:
     """Return a tab set whose first tab is open.
 

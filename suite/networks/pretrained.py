@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from reglib.top_gap.backbones import Normalise
 from suite.errors import DataMissing, expected, unknown
 from suite.networks.defences import with_softplus
+from suite.networks.yours import is_own, own_network
 from suite.paths import data_folder, read_yaml
 
 RGB = Sequence[float]
@@ -76,13 +77,14 @@ def pretrained_weights(name: str) -> Weights:
     return PRETRAINED[name]
 
 
-def load_pretrained(name: str) -> nn.Module:
+def load_pretrained(name: str, options: Mapping[str, Any] | None = None) -> nn.Module:
     """Load a network in evaluation mode; its parameters need no gradient.
 
     It takes pixels in [0, 1] and normalises them itself, so that its gradients are by pixels.
 
     Args:
-        name: a key of `PRETRAINED`.
+        name: a key of `PRETRAINED`, or of a network of your own.
+        options: of the latter, see `suite.networks.yours.own_network`.
 
     Returns:
         Network from images as `network_inputs` gives them to logits.
@@ -91,6 +93,8 @@ def load_pretrained(name: str) -> nn.Module:
         DataMissing: the weights are not on this machine; the message says how to get them.
         UsageError: unknown name, or weights whose checksum differs.
     """
+    if options:
+        return own_network(name, **options).network
     about = pretrained_weights(name)
     check_weights(name)
     network = about.build()
@@ -119,6 +123,8 @@ def check_weights(name: str) -> None:
     Raises:
         DataMissing, UsageError: as `load_pretrained`.
     """
+    if is_own(name):
+        return  # it is loaded before it is measured
     about = pretrained_weights(name)
     if not about.path.exists():
         how = about.how_to_get.replace("DATA", str(data_folder()))
@@ -134,7 +140,7 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
     """Bring images to the range of pixels that a network takes, [0, 1].
 
     Args:
-        name: a key of `PRETRAINED`.
+        name: a key of `PRETRAINED`, or of a network of your own, whose size is not checked.
         images: uint8 (B, 3, size, size).
 
     Returns:
@@ -143,12 +149,12 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
     Raises:
         UsageError: images of another type or size than the network was trained on.
     """
-    about = pretrained_weights(name)
     if images.dtype != torch.uint8:
         what = f"uint8 from 0 to 255, which {name!r} then scales as it was trained"
         raise expected("images", what, images.dtype)
-    if images.ndim != 4 or images.shape[1:] != (3, about.size, about.size):
-        what = f"shape (B, 3, {about.size}, {about.size}) for {name!r}"
+    size = images.shape[-1] if is_own(name) else pretrained_weights(name).size
+    if images.ndim != 4 or images.shape[1:] != (3, size, size):
+        what = f"shape (B, 3, {size}, {size}) for {name!r}"
         got = f"{tuple(images.shape)}; see suite.data.files.read_photograph"
         raise expected("images", what, got)
     return images.float() / 255

@@ -161,7 +161,7 @@ def _check_part(label: str, name: str, value: Any, meaning: str) -> None:
     """Check a value by the nearest name, and by the comment of the parameter of that name."""
     if name in TEXT and not isinstance(value, str):
         raise expected(label, "text", repr(value))
-    if isinstance(value, list) and name != "-":
+    if isinstance(value, list) and name not in ("-", "mean", "std"):
         for place, part in enumerate(value):
             if part in value[:place]:
                 raise expected(label, "each value once", f"{part!r} again")

@@ -145,13 +145,13 @@ def images(item: Item, key: str, store: Any) -> pd.DataFrame:
     settings = {"first": 0, "step": 1, **unit.settings}
     first, step, _ = (settings.pop(part) for part in ("first", "step", "n_images"))
     kinds = settings.pop("saliencies", range(1, 21))
-    settings.pop("margins", None)
     columns = {"image": range(first, first + len(values) * step, step), "value": values}
     for part, tensor in (store.read_tensors(key) or {}).items():
         if tensor.shape == (len(values),):
             columns[part] = tensor.numpy()
         elif tensor.ndim == 2 and len(tensor) == len(values) and tensor.shape[1] <= 20:
             columns |= {f"{part}_{n}": v.numpy() for n, v in zip(kinds, tensor.unbind(1))}
+    settings = {part: v for part, v in settings.items() if not isinstance(v, Mapping | list)}
     of = {"data": unit.training.data, "network": unit.training.network, "metric": unit.metric}
     return pd.DataFrame(columns).assign(**{**of, **settings, **(item.labels or {})})
 

@@ -13,6 +13,7 @@ from suite.errors import check_call, unknown
 from suite.papers import group_features, second_order, side_by_side_measures, top_gap_measures
 from suite.papers import marginal_density_measures as density_measures
 from suite.papers import pilcro_measures as landscape_measures
+from suite.papers import your_measures as own_measures
 from suite.papers.binding import of_subject
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import COUNT, POSITIVE, Measurement, require
@@ -67,6 +68,7 @@ MODULES = (
     second_order,
     side_by_side_measures,
     top_gap_measures,
+    own_measures,
 )
 METRICS: dict[str, Callable[..., Result]] = {
     "accuracy": accuracy,
@@ -84,6 +86,7 @@ CHOICES: dict[str, Collection[str]] = {
     "attack": ATTACKS,
     "category": [*metrics.CORRUPTIONS],
     "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
+    "drawn_maps.saliency": (*metrics.SALIENCIES, own_measures.CLASS_MAP),
     "saliency": metrics.SALIENCIES,
     "shift": density_measures.SHIFTS,
 }

@@ -121,10 +121,10 @@ def check(units: Iterable[Unit]) -> None:
         if isinstance(unit, Measurement):
             asked.setdefault(unit.metric + str(unit.settings), unit)
     for network in trained.values():
-        if isinstance(network, Pretrained):
-            networks.pretrained_weights(network.network)
-        else:
+        if not isinstance(network, Pretrained):
             loop.check(network)
+        elif not network.options:  # one of your own was checked when it was made
+            networks.pretrained_weights(network.network)
     for measured in asked.values():
         measure.check(measured)
 
@@ -234,7 +234,7 @@ def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:
 def _training_columns(unit: Network) -> dict[str, Any]:
     row: dict[str, Any] = {spec.name: getattr(unit, spec.name) for spec in fields(unit)}
     if isinstance(unit, Pretrained):
-        return row
+        return {"data": unit.data, "network": unit.network}
     row |= row.pop("network_options")
     for penalty, settings in row.pop("penalties").items():
         row |= {f"{penalty}_{name}": value for name, value in settings.items()}

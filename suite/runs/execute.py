@@ -242,11 +242,15 @@ def evaluated(unit: Network, weights: Mapping[str, Tensor], device: torch.device
     """Return a network with its weights; a pretrained one brings its own."""
     data = data_of(unit)
     if isinstance(unit, Pretrained):
-        network = load_pretrained(unit.network).to(device)
+        network = load_pretrained(unit.network, unit.options).to(device)
     else:
         network = initial_network(unit, data).to(device).eval()
         network.load_state_dict(weights)
-    return EvaluatedModel(network.to(memory_format=memory_format(network, device)), unit, data)
+    network = network.to(memory_format=memory_format(network, device))
+    model = EvaluatedModel(network, unit, data)
+    if isinstance(unit, Pretrained) and unit.n_images:
+        model.relabel(unit.n_images, unit.labels)
+    return model
 
 
 def _summary(per_image: Tensor) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Plan:
             and those that are among the kept results only.
         missing_data: for each data set that is not there, how to get it.
         spent: seconds that went into what is stored.
+        expected: seconds that what is missing takes, by kept results of the same metrics, or NaN.
         reports: of results of other code.
     """
 
@@ -38,6 +40,7 @@ class Plan:
     kept: int
     missing_data: Mapping[str, str]
     spent: float
+    expected: float = math.nan
     reports: Sequence[str] = ()
 
     def __str__(self) -> str:
@@ -46,6 +49,8 @@ class Plan:
             f"{self.total} units, {self.stored} stored ({self.spent:.0f} s spent), {kept}"
             f"{self.total - self.stored - self.kept} missing"
         ]
+        if math.isfinite(self.expected):
+            lines[0] += f", which take about {self.expected:.0f} s on one core"
         messages = dict.fromkeys(self.missing_data.values())
         lines += [f"  {report}" for report in self.reports]
         return "\n".join([*lines, *(f"  missing data: {message}" for message in messages)])
@@ -102,6 +107,7 @@ def plan(
         kept=len(wanted.keys() & (have - here.keys())),
         missing_data={name: how for name, how in missing_data.items() if name in needed},
         spent=sum(record.provenance["seconds"] for record in here.values()),
+        expected=kept.expected([u.identity for u in todo.values()]) if kept else math.nan,
         reports=tuple(reports),
     )
 

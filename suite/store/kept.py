@@ -15,7 +15,8 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,21 @@ class Kept(Reader):
         of_each = [a.provenance.get("fingerprints", {}) for a in self.archives.values()]
         return {name: text for part in of_each for name, text in part.items()}
 
+    def expected(self, units: Collection[Mapping[str, Any]]) -> float:
+        """Return the seconds that units take by what their metrics took an image, or NaN.
+
+        It is known of measurements of pretrained networks, by their identities.
+        """
+        if not units or not all(_is_of_pretrained(unit) for unit in units):
+            return float("nan")
+        took = defaultdict(list)
+        for record in (r for archive in self.archives.values() for r in archive.records.values()):
+            if _is_of_pretrained(record.unit):
+                images = record.unit["settings"].get("n_images", 1)
+                took[record.unit["metric"]].append(record.provenance["seconds"] / images)
+        means = {metric: float(np.mean(seconds)) for metric, seconds in took.items()}
+        return sum(means.get(u["metric"], np.nan) * u["settings"].get("n_images", 1) for u in units)
+
     def path(self, key: str) -> Path | None:
         """Return the archive that has a unit, if one has."""
         return self._where.get(key) if self.archives else None
@@ -232,6 +248,10 @@ def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
             says_more = "per_image" in record.values and "per_image" not in first.values
             if says_more or key in with_tensors:
                 yield key, path
+
+
+def _is_of_pretrained(unit: Mapping[str, Any]) -> bool:
+    return bool(unit.get("training", {}).get("unit") == "pretrained")
 
 
 def without_images(values: Mapping[str, Any]) -> dict[str, Any]:

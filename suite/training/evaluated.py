@@ -1,7 +1,7 @@
 """A network to be measured, with the images that it is shown."""
 
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from reglib.double_backward import folded_copy
 from suite.data import ImageData, Split, load_data, to_float
-from suite.errors import RunFailed, UsageError, expected
+from suite.errors import RunFailed, expected
 from suite.networks import network_inputs
 from suite.training.loop import memory_format
 from suite.units import Network, Pretrained
@@ -109,17 +109,8 @@ class EvaluatedModel:
 
     @property
     def pixel_range(self) -> tuple[float, float]:
-        """Values that black and white get.
-
-        Raises:
-            UsageError: a pretrained network, with a range for each colour.
-        """
-        if isinstance(self.unit, Pretrained):
-            raise UsageError(
-                "expected a network with one pixel_range for all colours, got "
-                f"{self.unit.network!r}, which takes them normalised"
-            )
-        return self.unit.pixel_range
+        """Values that black and white get; a pretrained network normalises pixels itself."""
+        return (0.0, 1.0) if isinstance(self.unit, Pretrained) else self.unit.pixel_range
 
     def as_inputs(self, pixels: Tensor) -> Tensor:
         """Return uint8 images as the network takes them."""
@@ -128,6 +119,15 @@ class EvaluatedModel:
         else:
             images = to_float(pixels, self.pixel_range)
         return images.contiguous(memory_format=memory_format(self.network, self.device))
+
+    def relabel(self, count: int, labels: str | Sequence[int] | None) -> None:
+        """Keep the first test images, with other labels: see `suite.units.Pretrained`."""
+        test = self.data.test.part(torch.arange(min(count, len(self.data.test.images))))
+        if labels == "predicted":
+            test = replace(test, labels=self.predict(test.images.to(self.device)).cpu())
+        elif labels is not None:
+            test = replace(test, labels=torch.tensor(labels)[test.labels])
+        self.data = replace(self.data, test=test)
 
     def batches(
         self, n_images: int, first: int = 0, step: int = 1, *, size: int = 4

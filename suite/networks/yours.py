@@ -1,0 +1,201 @@
+"""Networks of your own: `timm:NAME`, `torchvision:NAME` or `FILE.py:FUNCTION`, with their weights.
+
+Weights are read from files that are on this machine, and never as code. What identifies a network
+is a checksum of its file and its weights, so that results follow what it is, not its name.
+"""
+
+import difflib
+import functools
+import hashlib
+import importlib.util
+import json
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from reglib._checks import check_logits, check_type
+from reglib.top_gap.backbones import Normalise
+from suite.errors import UsageError, expected
+
+KINDS = ("timm", "torchvision")
+SIZE = 224  # pixels a side where nothing says another size
+WRAPPED = ("state_dict", "model", "model_state_dict")  # names of the weights in a checkpoint
+NAMED = 3  # names that a message has at most
+LONGEST = 400  # characters of what torch says of weights that do not fit
+# A network, its configuration, and the file of weights that was downloaded for it.
+Found = tuple[nn.Module, Mapping[str, Any], Path | None]
+
+
+class Own(NamedTuple):
+    """A network that takes pixels in [0, 1], how many classes it has, and what identifies it."""
+
+    network: nn.Module
+    classes: int
+    options: dict[str, Any]
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of a network of this module; the others are packaged."""
+    return ":" in name
+
+
+def own_network(name: str, content: str = "", **options: Any) -> Own:
+    """Make a network and try it.
+
+    Args:
+        name: `timm:NAME`, `torchvision:NAME` or `FILE.py:FUNCTION`, of a function that returns it.
+        content: checksum that the network must have.
+        options: `weights`, a file (safetensors, or what torch loads as weights only);
+            `random_weights`, in place of those that timm or torchvision have downloaded; `size`,
+            pixels a side; `mean` and `std` of the pixels in [0, 1], for each colour. What is empty
+            is as the configuration of timm or torchvision says.
+
+    Raises:
+        UsageError: unknown name, no weights, weights that do not fit, a network that is none.
+    """
+    files = Path(name.rpartition(":")[0]), Path(options.get("weights", ""))
+    stamps = tuple(file.stat().st_mtime_ns for file in files if file.is_file())
+    own = _made(name, json.dumps(options, sort_keys=True), stamps)
+    if content and content != own.options["content"]:
+        raise UsageError(f"{name}: file or weights changed while it was measured; run again")
+    return own
+
+
+@functools.lru_cache(maxsize=2)
+def _made(name: str, options: str, stamps: tuple[int, ...]) -> Own:
+    given = {option: value for option, value in json.loads(options).items() if value}
+    kind, _, function = name.rpartition(":")
+    packaged = kind in KINDS
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")
+        torch.manual_seed(0)  # random weights are the same in each process
+        network, about, file = (_of_package if packaged else _of_file)(kind, function)
+    file = given.get("weights") or (None if "random_weights" in given else file)
+    if file:
+        _load(network, Path(file))
+    elif packaged and "random_weights" not in given:
+        raise UsageError(
+            f"{name}: its weights are not on this machine; give them by '-p weights FILE', or take "
+            "random ones by '-p random_weights true'"
+        )
+    size = given.get("size") or about.get("input_size", (3, SIZE, SIZE))[-1]
+    mean = [*(given.get("mean") or about.get("mean") or [0.0] * 3)]
+    std = [*(given.get("std") or about.get("std") or [1.0] * 3)]
+    if not len(mean) == len(std) == 3 or min(std) <= 0:
+        raise expected("mean, std", "three numbers each, of std above 0", f"{mean}, {std}")
+    whole = nn.Sequential(Normalise(mean, std), network).eval().requires_grad_(False)
+    content = _checksum(b"" if packaged else Path(kind).read_bytes(), network)
+    identity = given | {"size": size, "mean": mean, "std": std, "content": content}
+    return Own(whole, _tried(name, whole, size), identity)
+
+
+def _unknown(name: str, known: Iterable[str]) -> UsageError:
+    near = difflib.get_close_matches(name.rpartition(":")[2], [*known], n=NAMED)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    return UsageError(f"unknown network {name!r}{hint}")
+
+
+def _of_package(package: str, name: str) -> Found:
+    """Build a network of timm or torchvision; return its configuration and the file of weights."""
+    import timm
+    from huggingface_hub import try_to_load_from_cache
+    from torchvision import models
+
+    if package == "timm":
+        if not timm.is_model(name):
+            raise _unknown(f"timm:{name}", timm.list_models())
+        network = timm.create_model(name, pretrained=False)
+        about: Any = network.pretrained_cfg
+    else:
+        if name not in (known := models.list_models(module=models)):
+            raise _unknown(f"torchvision:{name}", known)
+        weights = models.get_model_weights(name).DEFAULT
+        shown, network = weights.transforms(), models.get_model(name, weights=None)
+        about = {"input_size": shown.crop_size, "mean": shown.mean, "std": shown.std}
+        about |= {"url": weights.url}
+    files = [Path(torch.hub.get_dir(), "checkpoints", Path(about.get("url") or "none").name)]
+    for file in ("model.safetensors", "pytorch_model.bin") if about.get("hf_hub_id") else ():
+        cached = try_to_load_from_cache(about["hf_hub_id"], file)
+        files += [Path(cached)] if isinstance(cached, str) else []
+    return network, about, next((file for file in files if file.is_file()), None)
+
+
+def _of_file(path: str, function: str) -> Found:
+    """Call a function of a file of Python; its network may bring its configuration, as of timm."""
+    file = Path(path)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if not file.is_file() or spec is None or spec.loader is None:
+        what = "a packaged network, timm:NAME, torchvision:NAME or FILE.py:FUNCTION"
+        raise expected("network", what, f"{file}:{function}; there is no such file of Python")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        if function not in vars(module):
+            raise _unknown(f"{file}:{function}", vars(module))
+        network = vars(module)[function]()
+        check_type(f"{function}()", network, nn.Module)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{file}:{function}: {type(error).__name__}: {error}") from error
+    return network, getattr(network, "pretrained_cfg", None) or {}, None
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Read the weights in a file, which may be wrapped as a checkpoint; no code is run.
+
+    Raises:
+        UsageError: no such file, or not weights alone.
+    """
+    try:
+        if file.suffix == ".safetensors":
+            state: Any = safetensors.torch.load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a file that is no archive can fail in any way
+        what = "weights alone: safetensors, or torch.save(network.state_dict(), FILE)"
+        got = "no such file" if not file.is_file() else f"a file that holds more, or none ({error})"
+        raise expected(f"weights {file}", what, got.split("\n")[0]) from error
+    for name in WRAPPED:
+        state = state[name] if isinstance(state, dict) and name in state else state
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise expected(f"weights {file}", "tensors by name", type(state).__name__)
+    return {name.removeprefix("module."): value for name, value in state.items()}
+
+
+def _load(network: nn.Module, file: Path) -> None:
+    try:
+        network.load_state_dict(read_weights(file))
+    except RuntimeError as error:
+        wrong = " ".join(str(error).partition(":")[2].split())
+        raise expected(f"weights {file}", "those of the network", wrong[:LONGEST]) from error
+
+
+@torch.no_grad()
+def _tried(name: str, network: nn.Module, size: int) -> int:
+    """Show the network one grey image; return how many classes it has.
+
+    Raises:
+        UsageError: it takes no such image, or does not return finite logits of several classes.
+    """
+    try:
+        logits = network(torch.full((1, 3, size, size), 0.5))
+        check_logits(logits, 1)
+    except Exception as error:
+        what = f"a network of images (B, 3, {size}, {size}) to logits (B, classes)"
+        why = str(error).partition("\n")[0]
+        raise expected(name, what, f"{type(error).__name__}: {why}; see '-p size'") from error
+    return int(logits.shape[1])
+
+
+def _checksum(text: bytes, network: nn.Module) -> str:
+    digest = hashlib.sha256(text)
+    for name, value in network.state_dict().items():
+        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]

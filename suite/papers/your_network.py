@@ -1,0 +1,175 @@
+"""Your network: what it looks at, beside the networks that the packages bring."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from suite.data import class_names, load_data, source, wordnet_ids
+from suite.errors import expected
+from suite.evidence.statistics import Interval, mean_interval, share_interval
+from suite.networks import pretrained_weights
+from suite.networks.yours import is_own, own_network
+from suite.papers.design import Item, Plan, measurement, settings_of
+from suite.papers.high_order_saliency import SURE, UNSURE
+from suite.units import Pretrained, Values
+
+NAMES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_bytes())
+DIALS: dict[str, dict[str, Any]] = NAMES["dials"]
+MAPS: dict[str, str] = NAMES["maps"]
+REFERENCES_SHOWN = "foolbox-imagenet"  # to the networks that the packages bring
+YOURS, REFERENCE = "yours", "reference"
+LEAST = 1e-12  # curvature, on a logarithmic scale
+SQUARES = 7  # a side, at least, in which pixels are inverted together
+MOST_SQUARES = 400
+SIDE = "pixels a side"
+OPTIONS = ("weights", "random_weights", "size", "mean", "std")  # of a network of your own
+LABELS = ("auto", "folders", "none")
+
+
+class Subject(NamedTuple):
+    """Your network with its images: with its predictions for labels and, if known, with labels."""
+
+    predicted: Pretrained
+    labelled: Pretrained | None
+    size: int
+    why: str  # there are no labels, or which they are
+
+
+def subject_of(parameters: Values) -> Subject:
+    """Make the network, and look at the images.
+
+    Raises:
+        UsageError: see `own_network`; no images; labels that are asked for and not there.
+    """
+    p = SimpleNamespace(**parameters)
+    options = {name: parameters[name] for name in OPTIONS if parameters[name]}
+    about: Any
+    if is_own(p.network):
+        about = own_network(p.network, **options)
+        options = about.options
+    elif options:
+        name, value = options.popitem()
+        raise expected(name, f"none for the packaged {p.network!r}", value)
+    else:
+        about = pretrained_weights(p.network)
+    size = options.get("size") or about.size
+    name = _shown(p, size)
+    data = load_data(name)
+    images = data.test.images[: p.n_images].float() / 255 if is_own(p.network) else ()
+    if not all(about.network(image[None]).isfinite().all() for image in images):
+        raise expected(p.network, "finite logits of each image", "infinity or NaN")
+    labels, why = _labels(p.labels, data.classes, about.classes)
+    common: dict[str, Any] = {"data": name, "network": p.network, "options": options}
+    common["n_images"] = min(p.n_images, len(data.test.images))
+    labelled = None if labels is None else Pretrained(**common, labels=labels or None)
+    return Subject(Pretrained(**common, labels="predicted"), labelled, size, why)
+
+
+def _shown(p: SimpleNamespace, size: int) -> str:
+    """Return the data set of the images, of the size that the network takes."""
+    folder = Path(p.images.removeprefix("imagefolder:"))
+    table = "" if p.labels in LABELS else p.labels
+    if folder.is_dir():
+        return f"shown:{size}|{p.n_images}|{table}|imagefolder:{folder.absolute()}"
+    if "/" in p.images:
+        raise expected("images", "a folder, or a data set by name", f"{p.images}, not there")
+    if table:
+        raise expected("labels", f"{', '.join(LABELS)}, as {p.images} is no folder", table)
+    return p.images if source(p.images).shape == (3, size, size) else f"resized:{p.images}:{size}"
+
+
+def _labels(wanted: str, names: tuple[str, ...], classes: int) -> tuple[list[int] | None, str]:
+    """Return the class of the network for each class of the images, and how it is known.
+
+    None where there is none; an empty list where they are the same.
+    """
+    if wanted == "none":
+        return None, "labels were not asked for"
+    if len(names) == classes and not all(map(str.isdigit, names)):
+        return [], "labels: classes in their order"
+    imagenet = [*class_names(), *wordnet_ids()] if classes == len(class_names()) else []
+    known = {name: n % classes for n, name in enumerate(imagenet)}
+    known |= {name: int(name) for name in names if name.isdigit() and int(name) < classes}
+    if known.keys() >= set(names):
+        return [known[name] for name in names], "labels: by name"
+    why = f"{len(names)} classes of images ({', '.join(names[:3])}), {classes} of the network"
+    if wanted != "auto":
+        raise expected("labels", "folders named as classes of the network, or as many", why)
+    return None, f"no labels: {why}"
+
+
+def plan(parameters: Values) -> Plan:
+    """Return the units of your network, and those of the networks that it is compared with.
+
+    The latter are left out where there are not as many images for them.
+    """
+    p, subject = SimpleNamespace(**parameters), subject_of(parameters)
+    items = [*_dials(p, subject.predicted, subject.labelled, subject.size, YOURS)]
+    enough = p.n_images <= len(load_data(REFERENCES_SHOWN).test.images)
+    for name in p.references.split() if enough else ():
+        common: Any = {"data": REFERENCES_SHOWN, "network": name, "n_images": p.n_images}
+        pair = Pretrained(**common, labels="predicted"), Pretrained(**common)
+        items += _dials(p, *pair, pretrained_weights(name).size, REFERENCE)
+    count = subject.predicted.n_images or p.n_images
+    drawn: list[tuple[str, str, Values]] = [
+        ("landscape|network", "importance_landscape", {"n_images": count, "n_draws": 1}),
+        ("landscape|its paths", "paths_landscape", {}),
+    ]
+    for name, title in MAPS.items():
+        settings = {"saliency": name, "n_images": min(p.n_shown, count)}
+        drawn.append((f"maps|{title}", "drawn_maps", settings))
+    items += [Item(measurement(subject.predicted, m, **s), keep=keep) for keep, m, s in drawn]
+    return Plan(items)
+
+
+def _dials(
+    p: SimpleNamespace, predicted: Pretrained, labelled: Pretrained | None, size: int, who: str
+) -> Iterator[Item]:
+    """Yield the units of the dials of a network, with what their rows are selected by."""
+    patch = max(side for side in range(1, max(size // SQUARES, 1) + 1) if size % side == 0)
+    given = SimpleNamespace(**vars(p), patch=patch)
+    for name, dial in DIALS.items():
+        network = labelled if dial.get("labelled") else predicted
+        settings = settings_of(dial, given)
+        settings["n_images"] = min(getattr(p, dial["images"]), predicted.n_images or p.n_images)
+        if network and (size // settings.get("patch", size)) ** 2 <= MOST_SQUARES:
+            labels = {"dial": name, "who": who, "name": predicted.network}
+            labels["alike"] = json.dumps(settings | {SIDE: size}, sort_keys=True)
+            yield Item(measurement(network, dial["metric"], **settings), labels, each=True)
+
+
+def derive(
+    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return one row a network and dial, with the interval over images."""
+    keys = ["dial", "who", "name", "alike", "data", "network"]
+    estimates = [
+        dict(zip(keys, key)) | _estimate(part) for key, part in rows.groupby(keys, sort=False)
+    ]
+    own = rows[(rows["dial"] == "steady") & (rows["who"] == YOURS)]
+    table = pd.DataFrame(estimates).assign(seed=0, status="done")
+    return table, arrays | {"steady": own["value"].to_numpy(float)}
+
+
+def _estimate(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the mean over the images of a dial with its interval; of curvature, its logarithm."""
+    about, values = DIALS[rows["dial"].iloc[0]], rows["value"].to_numpy(float)
+    undefined = int((~np.isfinite(values)).sum())
+    if "sure" in about:
+        p = rows["confidence"].to_numpy(float)
+        values = values[p >= SURE if about["sure"] else p <= UNSURE]
+        values = np.log10(np.maximum(values, LEAST))
+    if about.get("pixels"):
+        values = np.exp(values) / json.loads(rows["alike"].iloc[0])[SIDE] ** 2
+    values, found = values[np.isfinite(values)], Interval(np.nan)
+    if len(values):
+        shares = share_interval(int(values.sum()), len(values)) if about.get("shares") else None
+        found = shares or mean_interval(values * (-1 if about.get("turned") else 1))
+    ends = dict(zip(("value", "low", "high"), found))
+    return ends | {"n": found.n, "undefined": undefined}

@@ -1,0 +1,498 @@
+"""Your network: networks and images that are not the project's, the dials and their card."""
+
+import pickle
+from contextlib import nullcontext
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+from captum.attr import IntegratedGradients, Saliency
+from PIL import Image
+from torch import nn
+from torchvision import models
+
+from suite import notebooks
+from suite.data import load_data
+from suite.errors import UsageError
+from suite.evidence import html
+from suite.networks.yours import own_network, read_weights
+from suite.papers import your_measures as measures
+from suite.papers import your_network as paper
+from suite.papers import your_tables as tables
+from suite.paths import with_whole_paths
+from suite.runs import compute
+from suite.runs.execute import evaluated, keys_of
+from suite.runs.plan import plan
+from suite.store import Archive, Kept, write_archive
+from suite.units import Pretrained
+
+SIDE = 28
+ADVICE = paper.NAMES["advice"]
+NET = f"""
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+class Odd(nn.Module):
+    def __init__(self, result):
+        super().__init__()
+        self.result = result
+        self.weight = nn.Parameter(torch.ones(1))
+    def forward(self, images):
+        return self.result(images)
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+
+def build():
+    first = nn.Conv2d(3, 4, 3, stride=2), nn.ReLU()
+    return nn.Sequential(*first, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+def linear():
+    layer = nn.Linear(3 * {SIDE}**2, 2)
+    nn.init.zeros_(layer.weight).data[0, 0] = 2.0
+    return nn.Sequential(nn.Flatten(), layer)
+def fails():
+    raise KeyError("no such thing")
+no_network = lambda: 3
+a_dict = lambda: Odd(lambda x: {{"logits": x.flatten(1)}})
+one_class = lambda: Odd(lambda x: x.mean((1, 2, 3))[:, None])
+nan = lambda: Odd(lambda x: x.flatten(1)[:, :3] * float("nan"))
+nan_where_dark = lambda: Odd(lambda x: x.flatten(1)[:, :3] / (x.mean((1, 2, 3)) > 0.4)[:, None] * 0)
+of_all_images = lambda: Odd(lambda x: x.flatten(1)[0, :3])
+wants_64_pixels = lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 5))
+once = lambda: nn.Sequential(Odd(Square.apply), nn.Flatten(), nn.Linear(3 * {SIDE}**2, 3))
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(NET)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Six images in two class folders, 40 x 30 pixels, whose brightness is that of their class."""
+    for name, level in (("dark", 40), ("light", 200)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for n in range(3):
+            noise = np.random.default_rng(n).integers(0, 40, (30, 40, 3))
+            picture = Image.fromarray((level + noise).astype(np.uint8))
+            picture.save(tmp_path / "photos" / name / f"{n}.png")
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def parameters(file, photos):
+    values = notebooks.resolve("your_network", "smoke", {})
+    changes = {"network": f"{file}:build", "images": str(photos), "size": SIDE, "n_images": 4}
+    return values | changes | {"n_few": 2, "n_shown": 2, "epsilon": 0.05}
+
+
+def model_of(file, name="build", **options):
+    return own_network(f"{file}:{name}", size=SIDE, **options)
+
+
+def of(parameters, function):
+    return parameters | {"network": parameters["network"].replace(":build", f":{function}")}
+
+
+def shown_to(parameters, function="build"):
+    """Return a network of the file with the images of the parameters."""
+    unit = paper.subject_of(of(parameters, function)).predicted
+    return evaluated(unit, {}, torch.device("cpu"))
+
+
+REFUSED = {  # of a network
+    "timm:resnet81": "did you mean .*resnet18",
+    "torchvision:resnet15": "did you mean .*resnet152",
+    "timm:mobilenetv3_small_050": r"not on this machine.*random_weights true",
+    "torchvision:resnet18": r"not on this machine.*random_weights true",
+    "none.py:build": "there is no such file of Python",
+    "net.py:no_network": r"no_network\(\): expected a PyTorch Module, got int",
+    "net.py:a_dict": "output of model: expected a PyTorch Tensor, got dict",
+    "net.py:one_class": r"with at least 2 classes, got \(1, 1\)",
+    "net.py:nan": "logits: expected finite values",
+    "net.py:of_all_images": r"classes\) with at least 2 classes, got \(3,\)",
+    "net.py:wants_64_pixels": "expected a network of images .*see '-p size'",
+    "net.py:fails": "KeyError: 'no such thing'",
+    "net.py:biuld": "unknown network .* did you mean build",
+}
+UNFIT = r'Missing .* "0.bias"\. Unexpected .* "other"\. size mismatch for 4.weight'
+
+
+class TestNetworks:
+    @pytest.mark.parametrize("name", [*REFUSED])
+    def test_that_are_none(self, name, file, monkeypatch):
+        monkeypatch.setattr(torch.hub, "get_dir", lambda: str(file.parent))
+        monkeypatch.chdir(file.parent)
+        with pytest.raises(UsageError, match=REFUSED[name]) as error:
+            own_network(name, size=SIDE)
+        assert len(str(error.value)) < 250
+        assert "\n" not in str(error.value)
+
+    def test_downloaded_weights_are_taken(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+        network = models.squeezenet1_1(weights=None)
+        url = models.get_model_weights("squeezenet1_1").DEFAULT.url
+        (tmp_path / "checkpoints").mkdir()
+        torch.save(network.state_dict(), tmp_path / "checkpoints" / url.rpartition("/")[2])
+        own = own_network("torchvision:squeezenet1_1")
+        assert torch.equal(own.network[1].features[0].weight, network.features[0].weight)
+        assert (own.options["size"], own.options["mean"]) == (224, [0.485, 0.456, 0.406])
+
+    def test_configuration_of_timm(self):
+        with pytest.raises(UsageError, match="mean, std: expected three numbers"):
+            own_network("timm:test_vit", random_weights=True, mean=[0.5])
+        own = own_network("timm:test_vit", random_weights=True)
+        assert (own.options["size"], own.options["mean"], own.classes) == (160, [0.5] * 3, 1000)
+        given = {"size": 64, "mean": [0, 0, 0], "std": [0.5] * 3}
+        network = own_network("timm:test_resnet", random_weights=True, **given).network
+        images = torch.rand(2, 3, 64, 64)
+        assert torch.allclose(network(images), network[1](images / 0.5), atol=1e-5)
+
+    def test_weights_of_a_file(self, file, tmp_path):
+        state = model_of(file).network[1].state_dict()
+        state = {name: torch.randn_like(value) for name, value in state.items()}
+        wrapped = {"state_dict": {f"module.{name}": value for name, value in state.items()}}
+        torch.save(wrapped, tmp_path / "w.pt")
+        safetensors.torch.save_file(state, tmp_path / "w.safetensors")
+        for path in (tmp_path / "w.pt", tmp_path / "w.safetensors"):
+            loaded = model_of(file, weights=str(path)).network[1].state_dict()
+            assert all(torch.equal(loaded[name], value) for name, value in state.items())
+        del state["0.bias"]
+        other = {"other": torch.ones(1), "4.weight": torch.ones(2, 4)}
+        torch.save(state | other, tmp_path / "w.pt")
+        with pytest.raises(UsageError, match=UNFIT):
+            model_of(file, weights=str(tmp_path / "w.pt"))
+
+    def test_no_code_of_a_pickle_is_run(self, tmp_path):
+        class Trap:
+            def __reduce__(self):
+                return (open, (str(tmp_path / "sprung"), "w"))
+
+        files = {"w.pt": pickle.dumps({"weight": Trap()}), "x.pt": b"text", "y.safetensors": b"z"}
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(UsageError, match="expected weights alone"):
+                read_weights(tmp_path / name)
+        assert not (tmp_path / "sprung").exists()
+        with pytest.raises(UsageError, match="got no such file"):
+            read_weights(tmp_path / "none.safetensors")
+
+    def test_keys_follow_content(self, file, parameters, tmp_path):
+        def key():
+            return keys_of(paper.plan(parameters).units()[:1])[0]
+
+        keys = [key(), key()]
+        changed = {n: v + 1 for n, v in model_of(file).network[1].state_dict().items()}
+        unit = paper.subject_of(parameters).predicted
+        file.write_text(NET.replace("stride=2", "stride=3"))
+        with pytest.raises(UsageError, match="changed while it was measured"):
+            evaluated(unit, {}, torch.device("cpu"))
+        keys.append(key())
+        parameters["weights"] = str(tmp_path / "w.pt")
+        for n in range(2):
+            torch.save({name: v + n for name, v in changed.items()}, tmp_path / "w.pt")
+            keys.append(key())
+        assert keys[0] == keys[1]
+        assert len({*keys}) == 4
+
+
+class TestImages:
+    def test_folders_of_classes_take_turns(self, photos):
+        shown = load_data(f"shown:20|3||imagefolder:{photos}")
+        assert shown.test.images.shape == (3, 3, 20, 20)
+        assert (shown.test.labels.tolist(), shown.classes) == ([0, 1, 0], ("dark", "light"))
+        assert shown.test.images[1].float().mean() > 150 > shown.test.images[0].float().mean()
+
+    def test_labels_of_a_table(self, photos, tmp_path):
+        table = tmp_path / "labels.csv"
+        table.write_text("image,label\n0.png,4\n1.png,2\n2.png,4\n")
+        shown = load_data(f"shown:20|9|{table}|imagefolder:{photos / 'dark'}")
+        assert sorted(shown.classes[n] for n in shown.test.labels) == ["2", "4", "4"]
+        table.write_text("image,label\n0.png,4\n")
+        with pytest.raises(UsageError, match=r"a label for each image, got none for 1.png"):
+            load_data(f"shown:21|9|{table}|imagefolder:{photos / 'dark'}")
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"images": "/nowhere/at/all"}, "images: expected a folder"),
+            ({"images": "phtos"}, "unknown data set"),
+            ({"images": "PHOTOS/empty"}, "no photographs"),
+            ({"labels": "folders"}, "labels: expected folders named as classes"),
+            ({"network": "efficientnet_lite0"}, "size: expected none for the packaged"),
+        ],
+    )
+    def test_that_are_refused(self, parameters, photos, changes, message):
+        (photos / "empty").mkdir()
+        changes = {name: value.replace("PHOTOS", str(photos)) for name, value in changes.items()}
+        with pytest.raises(UsageError, match=message):
+            paper.subject_of(parameters | changes)
+
+    @pytest.mark.parametrize("size", [(20, 30), (1200, 900)])
+    @pytest.mark.parametrize(
+        ("mode", "name", "message"),
+        [
+            ("RGB", "żółw.jpg", ""),
+            ("CMYK", "a.jpg", ""),
+            ("RGBA", "a.png", ""),
+            ("RGB", "animated.webp", ""),
+            ("I;16", "a.png", "expected 8 bits a channel"),
+            ("text", "a.png", "not a readable image"),
+        ],
+    )
+    def test_that_are_odd(self, parameters, tmp_path, mode, name, message, size):
+        path = tmp_path / "odd" / name
+        path.parent.mkdir()
+        path.write_text("no image")
+        exif = Image.Exif()
+        exif[0x0112] = 6  # it lies on its side
+        more = {"exif": exif}
+        if "animated" in name:
+            more = {"save_all": True, "append_images": [Image.new(mode, size, "red")]}
+        if mode != "text":
+            Image.new(mode, size).save(path, **more)
+        with pytest.raises(UsageError, match=message) if message else nullcontext():
+            subject = paper.subject_of(parameters | {"images": str(path.parent)})
+            assert load_data(subject.predicted.data).test.images.shape == (1, 3, SIDE, SIDE)
+
+    def test_whole_paths(self, file, photos, monkeypatch):
+        monkeypatch.chdir(file.parent)
+        given = {"network": "net.py:build", "images": "photos/", "labels": "auto", "x": "a/b"}
+        whole = {"network": f"{file}:build", "images": str(photos), "labels": "auto", "x": "a/b"}
+        assert with_whole_paths(given) == whole
+
+
+class TestLabels:
+    @pytest.mark.parametrize(
+        ("wanted", "names", "classes", "labels"),
+        [
+            ("auto", ("a", "b"), 2, []),
+            ("auto", ("3", "0"), 5, [3, 0]),
+            ("auto", ("0", "1", "10", *"23456789"), 11, [0, 1, 10, *range(2, 10)]),
+            ("folders", ("n01440764", "goldfish"), 1000, [0, 1]),
+            ("auto", ("a", "b"), 5, None),
+            ("none", ("a", "b"), 2, None),
+        ],
+    )
+    def test_classes_of_the_network(self, wanted, names, classes, labels):
+        assert paper._labels(wanted, names, classes)[0] == labels
+
+    def test_predictions_take_their_place(self, parameters):
+        model = shown_to(parameters)
+        images, labels = model.test_images(None)
+        assert len(images) == 4
+        assert torch.equal(labels, model.network(images).argmax(1))
+
+    def test_of_the_network(self, parameters):
+        unit = paper.subject_of(of(parameters, "linear")).labelled
+        for labels, expected in ((None, [0, 1, 0, 1]), ([1, 0], [1, 0, 1, 0])):
+            relabelled = Pretrained(**{**vars(unit), "labels": labels})
+            model = evaluated(relabelled, {}, torch.device("cpu"))
+            assert model.test_images(None)[1].tolist() == expected
+
+
+class TestMeasures:
+    def test_class_maps_are_those_of_the_last_layer(self, parameters):
+        subject = shown_to(parameters)
+        images, labels = subject.test_images(2)
+        layers = subject.network[1]
+        features = layers[1](layers[0](subject.network[0](images)))
+        weights, bias = layers[4].weight[labels], layers[4].bias[labels]
+        expected = (features * weights[:, :, None, None]).sum(1) + bias[:, None, None]
+        maps = measures.class_maps(subject.network, images, labels)
+        assert torch.allclose(maps[:, 0], expected.clamp_min(0), atol=1e-6)
+        between = nn.Sequential(*layers[:4], nn.LayerNorm(4), layers[4]).eval()
+        assert measures.class_maps(between, images, labels) is None
+        assert measures.class_maps(layers[:3], images, labels) is None
+
+    @pytest.mark.parametrize("name", ["logit_gradient", "integrated_gradients"])
+    def test_maps_are_captums(self, parameters, name):
+        subject = shown_to(parameters)
+        images, labels = subject.test_images(2)
+        images.requires_grad_()
+        if name == "logit_gradient":
+            maps = Saliency(subject.network).attribute(images, labels, abs=False)
+        else:
+            maps = IntegratedGradients(subject.network).attribute(images, target=labels)
+        drawn = measures.drawn_maps(subject, saliency=name, n_images=2)
+        norms = maps.sum(1).flatten(1).norm(dim=1).to(drawn.per_image)
+        assert torch.allclose(drawn.per_image, norms, rtol=1e-4)
+        assert drawn.tensors["maps"].shape == (2, SIDE, SIDE)
+
+    def test_curvature_of_a_linear_network(self, parameters):
+        model = shown_to(parameters, "linear")
+        result = measures.loss_curvature(model, n_images=2)
+        p = model.network(model.test_images(2)[0]).double().softmax(1)[:, 0]
+        assert torch.allclose(result.per_image, 4 * p * (1 - p), rtol=1e-4)
+        assert torch.allclose(result.tensors["confidence"], torch.maximum(p, 1 - p))
+
+    def test_network_that_is_differentiable_once(self, parameters):
+        model = shown_to(parameters, "once")
+        assert measures.loss_curvature(model, n_images=2).per_image.isnan().all()
+        drawn = measures.drawn_maps(model, saliency="caso", n_images=2)
+        assert (bool(drawn.per_image.isnan().all()), drawn.tensors) == (True, {})
+        gradient = measures.drawn_maps(model, saliency="logit_gradient", n_images=2)
+        assert gradient.per_image.isfinite().all()
+
+    def test_overconfidence(self, parameters):
+        subject = shown_to(parameters)
+        logits = subject.network(subject.test_images(4)[0]).double()
+        subject.data.test.labels[:2] = logits.argmin(1)[:2]
+        result = measures.overconfidence(subject, n_images=4).per_image
+        assert torch.allclose(result, logits.softmax(1).amax(1) - torch.tensor([0, 0, 1, 1]))
+
+    def test_network_that_gives_nan_for_an_image(self, parameters):
+        with pytest.raises(UsageError, match="finite logits of each image, got infinity or NaN"):
+            shown_to(parameters, "nan_where_dark")
+
+
+class TestPlan:
+    def test_from_units_to_card(self, parameters, store, here):
+        planned = paper.plan(parameters)
+        computed = compute(planned.units(), store=store, resources=here)
+        rows, arrays = planned.collect(paper, parameters, computed, store)
+        rows = rows.assign(profile="mine")
+        assert set(rows["dial"]) == paper.DIALS.keys() - {"calibrated", "accuracy"}
+        row = rows.set_index("dial").loc["steady"]
+        assert (row["value"], row["n"]) == (pytest.approx(np.mean(arrays["steady"])), 4)
+        assert arrays["maps|class map"].shape == (2, SIDE, SIDE)
+        assert arrays["landscape|its paths"].shape == (SIDE, SIDE)
+        subject = paper.subject_of(parameters)
+        entries = tables.card(rows, "mine", subject.why)
+        reasons = {entry["name"]: entry["reason"] for entry in entries}
+        assert "no labels" in reasons["calibrated"]
+        assert "sure" in reasons["curved_sure"]
+        assert reasons["steady"] == "no other network was measured"
+        shown = tables.drawn(subject, arrays)
+        assert [len(row) for row in shown["steady"]["rows"]] == [2, 2]
+        words = tables.words(subject, entries, shown)
+        assert "4 images of photos at 28 pixels (the middle" in words["tested"]
+        assert "CASO, class map." in words["maps"]
+        assert html.dials(entries).count("<svg") == sum(entry["n"] > 0 for entry in entries)
+
+    @pytest.mark.parametrize(("n_images", "references"), [(4, {"efficientnet_lite1"}), (21, set())])
+    def test_references_have_as_many_images(self, parameters, n_images, references):
+        changed = parameters | {"references": "efficientnet_lite1", "n_images": n_images}
+        names = {item.labels["name"] for item in paper.plan(changed) if item.labels}
+        assert names == {parameters["network"], *references}
+
+    def test_pixels_that_no_square_divides(self, parameters):
+        items = paper.plan(parameters | {"size": 31})
+        dials = {item.labels["dial"] for item in items if item.labels}
+        assert ("steady" in dials, "faithful_size" in dials) == (True, False)
+
+    def test_time_is_that_of_kept_results(self, parameters, store, here, tmp_path):
+        units = [u for u in paper.plan(parameters).units() if u.metric == "entropy"]
+        compute(units, store=store, resources=here)
+        (key,) = keys_of(units)
+        record = store.read(key)
+        record.provenance["seconds"] = 30.0
+        archive = Archive({key: record}, {}, pd.DataFrame({"a": [1]}), {}, {"fingerprints": {}})
+        write_archive(tmp_path / "kept" / "desktop" / "your_network.zip", archive)
+        fewer = paper.plan(parameters | {"n_images": 2}).units()
+        for metrics, told in (({"entropy"}, True), ({"entropy", "loss_curvature"}, False)):
+            todo = [unit for unit in fewer if unit.metric in metrics]
+            text = str(plan(todo, store, Kept(tmp_path / "kept")))
+            assert ("take about 15 s on one core" in text) == told
+
+
+def rows_of(values, alike="n images 4"):
+    """Return rows of a dial: yours first, with its interval, then other networks."""
+    names = ["mine", *map(str, range(len(values) - 1))]
+    rows = [v if isinstance(v, tuple) else (v, v - 0.05, v + 0.05) for v in values]
+    table = pd.DataFrame(rows, columns=tables.ENDS).assign(name=names, dial="steady", n=4)
+    table["who"] = [paper.YOURS, *[paper.REFERENCE] * (len(values) - 1)]
+    settings = ['{"n_images": 4}', *[f'{{"n_images": {alike[-1]}}}'] * (len(values) - 1)]
+    return table.assign(alike=settings, undefined=0, profile="run")
+
+
+class TestCard:
+    @pytest.mark.parametrize(
+        ("interval", "word", "kind"),
+        [
+            ((0.5, 0.4, 0.6), "steadier maps", "good"),
+            ((1.5, 1.3, 1.7), "less steady maps", "part"),
+            ((1.0, 0.9, 1.1), tables.LIKE, "none"),
+            ((0.7, 0.61, 0.79), tables.LIKE, "none"),
+            ((0.7, 0.67, 0.73), "steadier maps", "good"),
+        ],
+    )
+    def test_word_where_it_differs_from_each(self, interval, word, kind):
+        entry = tables.card(rows_of([interval, 0.8, 1.2]), "run", "")[0]
+        assert (entry["word"], entry["kind"]) == (word, kind)
+        assert [dot[3] for dot in entry["dots"]] == [True, True]
+
+    @pytest.mark.parametrize(
+        ("interval", "alike", "reason"),
+        [
+            ((0.5, 0.4, 0.6), "n images 9", "n images 9, yours 4"),
+            ((0.5, np.nan, np.nan), "n images 4", "one image has no interval"),
+            ((np.nan, np.nan, np.nan), "n images 4", "no finite value"),
+        ],
+    )
+    def test_no_word_for_what_does_not_compare(self, interval, alike, reason):
+        entry = tables.card(rows_of([interval, 0.8, 1.2], alike), "run", "")[0]
+        assert (entry["word"], entry["reason"]) == ("", reason)
+        page = html.dials([entry])
+        assert reason in page
+        assert page.count('class="grey" cx') == (2 if "9" in alike else 0)
+
+    @pytest.mark.parametrize(
+        ("values", "words", "method"),
+        [
+            (((1.5, 1.3, 1.7), 0.8, 1.2), "it has less steady maps.", "SoftPlus"),
+            (((1.0, 0.9, 1.1), 0.8, 1.2), "On no dial does it differ", "PGD training"),
+            (((1.0, 0.9, 1.1),), "No dial compares", "PGD training"),
+        ],
+    )
+    def test_summary_and_advice(self, parameters, values, words, method):
+        entries = tables.card(rows_of(values), "run", "")
+        assert words in tables.write(
+            "answer", subject=paper.subject_of(parameters), entries=entries
+        )
+        assert method in tables.write("advice", entries=entries)
+
+    @pytest.mark.parametrize("name", list(ADVICE))
+    def test_advice_runs(self, name, file):
+        network = model_of(file).network.requires_grad_(True)
+        batch = torch.rand(2, 3, SIDE, SIDE), torch.tensor([0, 1])
+        given = {"network": network, "loader": [batch], "torch": torch}
+        given["cross_entropy"] = nn.functional.cross_entropy
+        before = network[1][4].weight.clone()
+        exec(ADVICE[name]["code"], given)
+        assert not torch.equal(given.get("smooth", network)[1][4].weight, before)
+        assert len(ADVICE[name]["code"].splitlines()) < 15
+
+    def test_compare(self, tmp_path):
+        for n, run in enumerate(("a", "b")):
+            (tmp_path / run).mkdir()
+            rows = rows_of([(n + 1.5, 1.0, 3.0), 0.8])
+            rows.to_csv(tmp_path / run / "your_network.csv", index=False)
+        assert "1.5" in tables.compare(["a", "b"], tmp_path)
+        saved = pd.read_csv(tmp_path / "your_network.compared.csv", index_col=0)
+        assert saved.loc["Steady"].astype(str).tolist() == ["1.50", "2.50"]
+        with pytest.raises(UsageError, match="unknown run 'c'"):
+            tables.compare(["c"], tmp_path)
+
+
+def test_page_of_a_network_and_images_of_ones_own(file, photos, monkeypatch, tmp_path):
+    monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
+    changes = {"network": f"{file}:build", "images": str(photos), "size": SIDE}
+    values = notebooks.resolve("your_network", "smoke", changes)
+    text = notebooks.run("your_network", values, bar=False).read_text()
+    assert "table class" in text
+    results = tmp_path / "executed" / "results" / values["profile"] / "your_network.csv"
+    assert set(pd.read_csv(results)["who"]) == {paper.YOURS}

@@ -17,7 +17,7 @@ from suite import notebooks
 from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence import html
-from suite.networks.yours import own_network, read_weights
+from suite.networks.yours import load_weights, own_network
 from suite.papers import your_measures as measures
 from suite.papers import your_network as paper
 from suite.papers import your_tables as tables
@@ -185,10 +185,10 @@ class TestNetworks:
         for name, content in files.items():
             (tmp_path / name).write_bytes(content)
             with pytest.raises(UsageError, match="expected weights alone"):
-                read_weights(tmp_path / name)
+                load_weights(nn.Linear(1, 1), tmp_path / name)
         assert not (tmp_path / "sprung").exists()
         with pytest.raises(UsageError, match="got no such file"):
-            read_weights(tmp_path / "none.safetensors")
+            load_weights(nn.Linear(1, 1), tmp_path / "none.safetensors")
 
     def test_keys_follow_content(self, file, parameters, tmp_path):
         def key():

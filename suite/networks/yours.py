@@ -5,18 +5,15 @@ is a checksum of its file and its weights, so that results follow what it is, no
 """
 
 import difflib
-import functools
 import hashlib
 import importlib.util
-import json
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from reglib._checks import check_logits, check_type
 from reglib.top_gap.backbones import Normalise
@@ -24,7 +21,6 @@ from suite.errors import UsageError, expected
 
 KINDS = ("timm", "torchvision")
 SIZE = 224  # pixels a side where nothing says another size
-WRAPPED = ("state_dict", "model", "model_state_dict")  # names of the weights in a checkpoint
 NAMED = 3  # names that a message has at most
 LONGEST = 400  # characters of what torch says of weights that do not fit
 # A network, its configuration, and the file of weights that was downloaded for it.
@@ -58,17 +54,7 @@ def own_network(name: str, content: str = "", **options: Any) -> Own:
     Raises:
         UsageError: unknown name, no weights, weights that do not fit, a network that is none.
     """
-    files = Path(name.rpartition(":")[0]), Path(options.get("weights", ""))
-    stamps = tuple(file.stat().st_mtime_ns for file in files if file.is_file())
-    own = _made(name, json.dumps(options, sort_keys=True), stamps)
-    if content and content != own.options["content"]:
-        raise UsageError(f"{name}: file or weights changed while it was measured; run again")
-    return own
-
-
-@functools.lru_cache(maxsize=2)
-def _made(name: str, options: str, stamps: tuple[int, ...]) -> Own:
-    given = {option: value for option, value in json.loads(options).items() if value}
+    given = {option: value for option, value in options.items() if value}
     kind, _, function = name.rpartition(":")
     packaged = kind in KINDS
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -77,7 +63,7 @@ def _made(name: str, options: str, stamps: tuple[int, ...]) -> Own:
         network, about, file = (_of_package if packaged else _of_file)(kind, function)
     file = given.get("weights") or (None if "random_weights" in given else file)
     if file:
-        _load(network, Path(file))
+        load_weights(network, Path(file))
     elif packaged and "random_weights" not in given:
         raise UsageError(
             f"{name}: its weights are not on this machine; give them by '-p weights FILE', or take "
@@ -89,8 +75,10 @@ def _made(name: str, options: str, stamps: tuple[int, ...]) -> Own:
     if not len(mean) == len(std) == 3 or min(std) <= 0:
         raise expected("mean, std", "three numbers each, of std above 0", f"{mean}, {std}")
     whole = nn.Sequential(Normalise(mean, std), network).eval().requires_grad_(False)
-    content = _checksum(b"" if packaged else Path(kind).read_bytes(), network)
-    identity = given | {"size": size, "mean": mean, "std": std, "content": content}
+    checksum = _checksum(b"" if packaged else Path(kind).read_bytes(), network)
+    if content not in ("", checksum):
+        raise UsageError(f"{name}: file or weights changed while it was measured; run again")
+    identity = given | {"size": size, "mean": mean, "std": std, "content": checksum}
     return Own(whole, _tried(name, whole, size), identity)
 
 
@@ -146,32 +134,23 @@ def _of_file(path: str, function: str) -> Found:
     return network, getattr(network, "pretrained_cfg", None) or {}, None
 
 
-def read_weights(file: Path) -> dict[str, Tensor]:
-    """Read the weights in a file, which may be wrapped as a checkpoint; no code is run.
+def load_weights(network: nn.Module, file: Path) -> None:
+    """Load the weights in a file, which may be wrapped as a checkpoint; no code is run.
 
     Raises:
-        UsageError: no such file, or not weights alone.
+        UsageError: no such file, not weights alone, or those of another network.
     """
+    from timm.models import load_state_dict
+
     try:
-        if file.suffix == ".safetensors":
-            state: Any = safetensors.torch.load_file(file)
-        else:
-            state = torch.load(file, map_location="cpu", weights_only=True)
+        state = load_state_dict(str(file), weights_only=True)
     except Exception as error:  # a file that is no archive can fail in any way
         what = "weights alone: safetensors, or torch.save(network.state_dict(), FILE)"
         got = "no such file" if not file.is_file() else f"a file that holds more, or none ({error})"
         raise expected(f"weights {file}", what, got.split("\n")[0]) from error
-    for name in WRAPPED:
-        state = state[name] if isinstance(state, dict) and name in state else state
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise expected(f"weights {file}", "tensors by name", type(state).__name__)
-    return {name.removeprefix("module."): value for name, value in state.items()}
-
-
-def _load(network: nn.Module, file: Path) -> None:
     try:
-        network.load_state_dict(read_weights(file))
-    except RuntimeError as error:
+        network.load_state_dict(state)
+    except (RuntimeError, TypeError) as error:
         wrong = " ".join(str(error).partition(":")[2].split())
         raise expected(f"weights {file}", "those of the network", wrong[:LONGEST]) from error
 

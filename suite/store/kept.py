@@ -211,10 +211,9 @@ class Kept(Reader):
         took = defaultdict(list)
         for record in (r for archive in self.archives.values() for r in archive.records.values()):
             if _is_of_pretrained(record.unit):
-                images = record.unit["settings"].get("n_images", 1)
-                took[record.unit["metric"]].append(record.provenance["seconds"] / images)
-        means = {metric: float(np.mean(seconds)) for metric, seconds in took.items()}
-        return sum(means.get(u["metric"], np.nan) * u["settings"].get("n_images", 1) for u in units)
+                seconds = record.provenance["seconds"]
+                took[record.unit["metric"]].append(seconds / _n_images(record.unit))
+        return sum(float(np.mean(took.get(u["metric"], np.nan))) * _n_images(u) for u in units)
 
     def path(self, key: str) -> Path | None:
         """Return the archive that has a unit, if one has."""
@@ -248,6 +247,10 @@ def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
             says_more = "per_image" in record.values and "per_image" not in first.values
             if says_more or key in with_tensors:
                 yield key, path
+
+
+def _n_images(unit: Mapping[str, Any]) -> int:
+    return int(unit["settings"].get("n_images", 1))
 
 
 def _is_of_pretrained(unit: Mapping[str, Any]) -> bool:

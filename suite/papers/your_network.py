@@ -1,7 +1,7 @@
 """Your network: what it looks at, beside the networks that the packages bring."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import yaml
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
 from suite.data import class_names, load_data, source, wordnet_ids
 from suite.errors import expected
@@ -28,6 +30,7 @@ LEAST = 1e-12  # curvature, on a logarithmic scale
 SQUARES = 7  # a side, at least, in which pixels are inverted together
 MOST_SQUARES = 400
 SIDE = "pixels a side"
+LANDSCAPE = 56  # pixels a side of what is drawn of a landscape, at most
 OPTIONS = ("weights", "random_weights", "size", "mean", "std")  # of a network of your own
 LABELS = ("auto", "folders", "none")
 
@@ -142,6 +145,14 @@ def _dials(
             labels = {"dial": name, "who": who, "name": predicted.network}
             labels["alike"] = json.dumps(settings | {SIDE: size}, sort_keys=True)
             yield Item(measurement(network, dial["metric"], **settings), labels, each=True)
+
+
+def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what is drawn of the tensors of a unit: of landscapes means over squares."""
+    landscapes = {n: t[None] for n, t in tensors.items() if n == "landscape"}
+    side = {n: min(LANDSCAPE, t.shape[-1]) for n, t in landscapes.items()}
+    means = {n: adaptive_avg_pool2d(t, side[n])[0].half() for n, t in landscapes.items()}
+    return {**tensors, **means}
 
 
 def derive(

@@ -200,14 +200,6 @@ class Chapter:
         groups = rows.groupby(by)["value"].agg(["count", "mean"])
         print(groups.assign(mean=groups["mean"].map("{:.2g}".format)).to_string())
 
-    def verdicts(self, section: str) -> None:
-        """Show published beside measured for the claims of a section, and name what was not run."""
-        tested, untested = section_verdicts(self.name, self.decided, section)
-        if len(tested):
-            display(tested.style.hide())
-        if untested:
-            display(Markdown(untested))
-
     def parameters_of(self, profile: str) -> dict[str, Any]:
         """Return all parameters of this run, or of a profile whose kept results stand beside it."""
         if profile == self.profile:

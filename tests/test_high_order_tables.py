@@ -90,7 +90,7 @@ class TestRows:
 class TestTables:
     def test_shares_have_a_row_a_method(self, result):
         table = tables.on_object(result)
-        assert table[""].tolist() == ["gradient", "CASO"]
+        assert table[""].tolist() == ["gradient", "CASO, groups"]
         assert table["named object of two"].str[:5].tolist() == ["60.0 ", "80.0 "]
         assert table["object on a grey canvas"].tolist()[0] == "–"
 
@@ -116,7 +116,7 @@ class TestTables:
         errors = tables.expansion_table(result)
         assert errors["second order ÷ first order"].tolist() == ["3 [3, 3]"] * 3
         assert errors["true rise"].tolist() == ["5.5", "6.5", "7.5"]
-        ratio = "CASO ÷ clipped loss gradient"
+        ratio = "CASO, groups ÷ clipped loss gradient"
         assert tables.groups_table(result)[ratio].tolist() == ["1 [1, 1]"] * 3
         gains = tables.advantage(result).groupby("network")["value"].unique()
         assert gains.to_dict() == {"λ₂ = L/2 + 1": [1.0], "λ₂ = L/2 + 10": [2.0]}
@@ -131,7 +131,7 @@ class TestPictures:
         assert grid["notes"][0][0].endswith("\n99% sure")
         assert grid["notes"][0][3] == "distance\n0.30"
         methods = tables.comparison_grid(result, tables.COMPARED)
-        assert methods["titles"] == ["photograph", "CAFO", "CASO"]
+        assert methods["titles"] == ["photograph", "CAFO,\ngroups", "CASO,\ngroups"]
         assert methods["rows"][1][1].tolist() == [[16, 17], [18, 19]]
 
     def test_frames_of_the_sweep(self, result):

@@ -99,7 +99,7 @@ class TestArrays:
         }
         shown = tables.landscapes([results(**maps)], TABLE, PUBLISHED, torch.eye(2))
         assert [float(part.mean()) for part in shown["rows"][0]] == [0.5, 0.5, 1.0, 0.5]
-        assert shown["titles"][1:3] == ["no\npenalty", "penalty,\nTV × 0.35"]
+        assert shown["titles"][1:3] == ["no\npenalty", "α = 10,\nTV × 0.35"]
         assert shown["notes"][0][0] == "not\ntrained\nTV 1"
         assert shown["notes"][0][2].endswith("\npaper × 0.05")
 

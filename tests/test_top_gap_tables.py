@@ -4,9 +4,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.tables import measured
-from suite.data import load_data
-from suite.evidence.results import Results
-from suite.papers import top_gap, top_gap_tables
+from suite.papers import top_gap_tables
 
 COLUMNS = ["profile", "seed", "variant", "metric", "value"]
 ROWS = [
@@ -69,63 +67,6 @@ def test_a_printed_table_writes_what_is_missing_as_a_dash():
     published["tables"][0]["number"] = "7"
     _, frame = top_gap_tables.printed(published, "7")
     assert frame["a"].tolist() == ["0.5", "yes"]
-
-
-def results(arrays, *data):
-    return Results(pd.DataFrame({"data": data}), pd.DataFrame(), arrays, {})
-
-
-def test_maps_stand_beside_their_image_in_the_order_of_their_data():
-    maps = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
-    arrays = {"images": maps + 8, "labels": np.array([3, 4]), "maps|a": maps, "maps|c": maps}
-    shown = {f"second|{name}": array for name, array in arrays.items()}
-    shown |= {f"first|{name}": array[::-1] for name, array in arrays.items()}
-    shown |= {f"one map|{name}": array for name, array in arrays.items() if name != "maps|c"}
-    titles = {"maps|a": "A", "maps|b": "B", "maps|c": "C"}
-    found = results(shown, "first", "second", "one map")
-    rows, columns, labels = top_gap_tables.map_rows(found, titles).values()
-    assert columns == ["image", "A", "B", "C"]
-    assert labels == ["label 4", "label 3", "label 3", "label 4"]
-    assert rows[0][2] is None
-    np.testing.assert_array_equal(rows[0][0], maps[1] + 8)
-    np.testing.assert_array_equal(rows[3][3], maps[1])
-
-
-def test_maps_over_k_are_of_the_data_on_which_k_was_varied():
-    maps = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
-    arrays = {"images": maps, "labels": np.array([3, 4]), "maps_k|0.1": maps}
-    shown = {f"swept|{name}": array for name, array in arrays.items()}
-    shown |= {"last|images": maps[::-1], "last|labels": np.array([5, 6]), "last|maps|a": maps}
-    titles = {"maps_k|0.1": "k", "maps|a": "A"}
-    rows, _, labels = top_gap_tables.map_rows(results(shown, "swept", "last"), titles).values()
-    assert labels == ["label 3", "label 4"]
-    np.testing.assert_array_equal(rows[0][1], maps[0])
-    assert rows[0][2] is None
-
-
-def test_images_that_are_not_kept_are_drawn_where_they_are_at_hand(monkeypatch, tmp_path):
-    maps = np.zeros((2, 40, 40), np.uint8)
-    shown = {"digit_canvas|labels": np.array([3, 4]), "digit_canvas|maps|a": maps}
-    rows = top_gap_tables.map_rows(results(shown, "digit_canvas"), {"maps|a": "A"})["rows"]
-    expected = load_data("digit_canvas").test.images[1]
-    np.testing.assert_array_equal(rows[1][0], expected)
-    monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
-    missing = {name.replace("digit_canvas", "cifar10"): array for name, array in shown.items()}
-    found = top_gap_tables.map_rows(results(missing, "cifar10"), {"maps|a": "A"})
-    rows, _, labels = found.values()
-    assert [row[0] for row in rows] == [None, None]
-    assert labels == ["label 3", "label 4"]
-
-
-def test_receptive_fields_are_scaled_to_their_largest_value():
-    fields = {f"d|erf|none|{place}": np.array([[0.0, 2.0]]) for place in top_gap.LOCATIONS}
-    fields |= {"d|maps|fpn+l1+pool": np.zeros((1, 2, 2))}
-    found = top_gap_tables.receptive_fields(results(fields, "d"), ["none", "fpn"])
-    rows, columns, labels = found.values()
-    assert [picture.tolist() for picture in rows[0][:3]] == [[[0, 255]]] * 3
-    assert rows[0][3:] == [None] * 3
-    assert columns[:4] == [*(f"unmodified, {p}" for p in top_gap.LOCATIONS), "pyramid, corner"]
-    assert labels == ["d"]
 
 
 def test_sizes_stand_beside_those_that_the_paper_prints():

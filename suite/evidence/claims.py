@@ -282,7 +282,7 @@ def _accuracy(claim: Claim, rows: pd.DataFrame | None) -> float:
     found = scale.networks_alone(rows[rows["metric"].isin(metrics)]).dropna(subset="value")
     asked = [n["where"] for n in claim.get("needs", []) if n["where"].get("metric") in metrics]
     wanted = next(iter(asked), claim["test"].get("where", {}))
-    wanted = wanted | {"main": True, "test": "own", "over_regularised": False, "chosen": True}
+    wanted = wanted | {"main": True, "test": "own", "over_regularised": False}
     for column, value in (wanted | {kind: ["none", "standard"] for kind in scale.KINDS}).items():
         if column != "metric" and column in found:
             chosen = select(found, **{column: value})

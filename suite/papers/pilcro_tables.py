@@ -100,12 +100,13 @@ def landscapes(
     rows = tables.select(table, data=CIFAR, status="done")
     names = strengths(rows)
     paper, notes = published_against_none(published, 1)["tv"], []
-    titles = [f"penalty,\n{name}" if "TV" in name else name for name in names.values()]
+    alpha = {model: f"α = {model.rpartition(' ')[2]},\n" for model in names}
+    titles = [alpha[model] * ("TV" in name) + name for model, name in names.items()]
     titles = [title.replace("no ", "no\n").replace(", ", ",\n") for title in titles]
     for model in names:
         of = rows[rows["model"] == model].set_index("metric")["value"]
         right = tables.mean_text(100 * of.loc[["accuracy"]], ".1f").replace(" ±", "%\n±")
-        below = f"paper × {paper[model]:.2f}" if model in paper else ""
+        below = f"paper\n× {paper[model]:.2f}" if model in paper else ""
         below = f"TV {of.loc[['tv']].mean():.4f}" if model == "none" else below
         notes.append(f"{right}\n{below}")
     ends = [f"TV {float(total_variation(torch.as_tensor(m))):.2g}" for m in (board, target)]

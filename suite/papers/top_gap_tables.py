@@ -3,15 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from suite.data import load_data
 from suite.evidence import tables
 from suite.evidence.names import name_of
-from suite.evidence.results import Results
-from suite.papers.top_gap import LOCATIONS, TITLES
+from suite.papers.top_gap import TITLES
 
 ATTACKS = {"pgd": "PGD", "auto_attack": "AutoAttack"}
 STANDARD_STEPS = 100  # of APGD and FAB in AutoAttack
@@ -120,56 +116,3 @@ def training_steps(benchmark: Mapping[str, Any]) -> pd.DataFrame:
     case = rows["case"].str.removeprefix("training step, ").str.partition(":")[0]
     quartiles = rows["quartiles"].map(lambda ends: "{:.2f} to {:.2f}".format(*ends))
     return pd.DataFrame({"step": case, "times as long": rows["value"], "quartiles": quartiles})
-
-
-def _data_with(result: Results, kind: str) -> dict[str, dict[str, NDArray[Any]]]:
-    """Return the arrays of each data set that has some of a kind, in the order of its rows."""
-    data = {name.partition("|")[0] for name in result.arrays if f"|{kind}|" in name}
-    places = {name: n for n, name in enumerate(result.frame["data"].unique())}
-    return {
-        d: {n.removeprefix(f"{d}|"): a for n, a in result.arrays.items() if n.startswith(f"{d}|")}
-        for d in sorted(data, key=places.__getitem__)
-    }
-
-
-def _images(data: str, n: int) -> list[NDArray[Any] | None]:
-    """Return the first test images of a data set, None for those that are not at hand."""
-    try:
-        return [image.numpy() for image in load_data(data).test.images[:n]]
-    except ValueError:
-        return [None] * n
-
-
-def receptive_fields(result: Results, variants: list[str]) -> dict[str, Any]:
-    """Return what `pictures` takes: receptive fields of variants by location.
-
-    Each is scaled to its largest value. A row is a data set.
-    """
-    names = {f"erf|{v}|{place}": f"{TITLES[v]}, {place}" for v in variants for place in LOCATIONS}
-    found = _data_with(result, "erf")
-    rows = [[arrays.get(name) for name in names] for arrays in found.values()]
-    rows = [[None if f is None else (255 * f / f.max()).astype(np.uint8) for f in r] for r in rows]
-    return {"rows": rows, "titles": [*names.values()], "labels": [*map(name_of, found)]}
-
-
-def map_rows(result: Results, titles: Mapping[str, str]) -> dict[str, Any]:
-    """Return what `pictures` takes: images with their maps beside them.
-
-    They are of the data sets that have most of these maps, the first one's kind among them. An
-    image that is not at hand is None.
-
-    Args:
-        result: of a profile.
-        titles: of the columns, by the names of maps.
-    """
-    found = _data_with(result, next(iter(titles)).partition("|")[0])
-    most = max(len(titles.keys() & arrays) for arrays in found.values())
-    rows, labels = [], []
-    for data, arrays in found.items():
-        if len(titles.keys() & arrays) < most:
-            continue
-        images = arrays["images"] if "images" in arrays else _images(data, len(arrays["labels"]))
-        for n, (image, label) in enumerate(zip(images, arrays["labels"], strict=True)):
-            rows.append([image, *(arrays[name][n] if name in arrays else None for name in titles)])
-            labels.append(f"label {label}")
-    return {"rows": rows, "titles": ["image", *titles.values()], "labels": labels}

@@ -131,7 +131,7 @@ class TestPictures:
         assert grid["notes"][0][0].endswith("\n99% sure")
         assert grid["notes"][0][3] == "distance\n0.30"
         methods = tables.comparison_grid(result, tables.COMPARED)
-        assert methods["titles"] == ["photograph", "CAFO,\ngroups", "CASO,\ngroups"]
+        assert methods["titles"] == ["photograph", "CAFO, groups", "CASO, groups"]
         assert methods["rows"][1][1].tolist() == [[16, 17], [18, 19]]
 
     def test_frames_of_the_sweep(self, result):

@@ -2,21 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from suite.papers.high_order_theory import asymptotic, rank_one_error, rank_one_errors, recovered
+from suite.papers.high_order_theory import rank_one_error, rank_one_errors, recovered
 
 
-def test_two_classes_have_rank_one_and_more_classes_tend_to_it():
-    two = asymptotic(2, 0.5, n_inputs=30)
-    assert two["share of λ₁²"] == pytest.approx(1)
-    assert two["|cos(g, v₁)|"] == pytest.approx(1)
-    assert two["|cos(CASO, CAFO)|"] == pytest.approx(1)
-    many = [asymptotic(c, 0.999, n_inputs=200)["share of λ₁²"] for c in (5, 50)]
-    assert many[0] < many[1] < 1
-
-
-def test_without_a_hessian_the_best_group_is_always_found():
+def test_best_group_without_hessian():
     with_k, best = recovered(0.0, n_problems=20)
     assert with_k > 0.9
     assert best == 1
@@ -24,18 +16,18 @@ def test_without_a_hessian_the_best_group_is_always_found():
 
 
 @pytest.mark.parametrize(("n_classes", "top"), [(3, 0.5), (10, 0.9), (100, 0.999)])
-def test_the_formula_of_the_rank_one_error_is_that_of_the_matrix(n_classes, top):
-    formula, by_decomposition = rank_one_error(n_classes, top)
-    assert formula == pytest.approx(by_decomposition, rel=1e-9)
+def test_rank_one_error_by_decomposition(n_classes, top):
+    p = np.full(n_classes, (1 - top) / (n_classes - 1))
+    p[0] = top
+    squares = np.linalg.eigvalsh(np.diag(p) - np.outer(p, p)) ** 2
+    expected = math.sqrt(1 - squares.max() / squares.sum())
+    assert rank_one_error(n_classes, top) == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_rank_one_error_tends_to_its_limit():
+def test_rank_one_error_falls_to_its_limit():
     c = 20
     limit = math.sqrt((c - 2) / ((c + 2) * (c - 1)))
-    assert rank_one_error(c, 1 - 1e-7)[0] == pytest.approx(limit, rel=1e-5)
-
-
-def test_the_rank_one_error_falls_with_classes_and_with_confidence():
+    assert rank_one_error(c, 1 - 1e-7) == pytest.approx(limit, rel=1e-5)
     rows = rank_one_errors(tops=(0.5, 0.999), most=100).query("classes >= 10")
     wide = rows.pivot(index="classes", columns="top probability", values="value")
     assert (wide["0.999"] < wide["0.5"]).all()

@@ -67,6 +67,15 @@ def test_notebooks_keep_to_their_lines():
     assert max(length for length, _ in lengths) <= 25
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_notebook_keeps_to_its_words_and_types_few_decimals(chapter):
+    cells = json.loads((NOTEBOOKS / f"{chapter}.ipynb").read_text())["cells"]
+    text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    assert len(text.split()) <= 2_600
+    # Numbers of sections, and settings in code that is to be copied.
+    assert len(re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", text)) <= 7
+
+
 def definitions(chapter):
     """Return the names of functions and classes that a notebook defines."""
     trees = [ast.parse(source) for source, _ in code_cells(chapter)]

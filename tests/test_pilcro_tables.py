@@ -101,7 +101,7 @@ class TestArrays:
         assert [float(part.mean()) for part in shown["rows"][0]] == [0.5, 0.5, 1.0, 0.5]
         assert shown["titles"][1:3] == ["no\npenalty", "α = 10,\nTV × 0.35"]
         assert shown["notes"][0][0] == "not\ntrained\nTV 1"
-        assert shown["notes"][0][2].endswith("\npaper × 0.05")
+        assert shown["notes"][0][2].endswith("\npaper\n× 0.05")
 
     def test_squared_gradients(self):
         mean, paths = np.array([[[1.0, 2.0]], [[3.0, 8.0]]]), np.array([[2.0, 3.0]])

@@ -1,5 +1,6 @@
 """Tables, sentences and pictures of the chapter on high-order saliency."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from suite.evidence import tables
 from suite.evidence.results import Results
 from suite.evidence.statistics import mean_interval
 from suite.methods import SALIENCIES
-from suite.papers.high_order_saliency import ALL, OBJECTIVE, distance_bound
+from suite.papers.high_order_saliency import ALL, distance_bound
 from suite.papers.second_order import MARGIN
 
 # Networks that are not piecewise linear.
@@ -21,7 +22,6 @@ TITLES = {method.name: method.title for method in SALIENCIES}
 SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
 LEAST = 3  # photographs of which a mean is shown
-SHAPE = {"share": "share of λ₁²", "cosine": "|cos(g, v₁)|", "difference": "‖CASO − CAFO‖"}
 METHODS = {name: title.replace("\n", " ") for name, title in TITLES.items()}
 BASELINES = ["logit_gradient", "smooth_grad", "path_gradients"]
 COMPARED = {name: METHODS[name] for name in [*BASELINES, "clipped_logit_gradient", "cafo", "caso"]}
@@ -57,18 +57,6 @@ def by_margin(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(network=[f"λ₂ = L/2 + {margin:g}" for margin in rows["margin"]])
 
 
-def by_classes(result: Results) -> pd.DataFrame:
-    """Return what the Hessian is like, with the number of classes in place of the network.
-
-    The rows are of the main photographs for which there are all numbers of classes.
-    """
-    rows = main(result)
-    rows = rows[rows["metric"].isin(SHAPE) & rows["margin"].isin([np.nan, MARGIN])]
-    counts = rows["classes"].drop_duplicates()
-    shown = rows.groupby("image")["classes"].transform("nunique") == len(counts)
-    return by_image(rows[shown].assign(network=rows["classes"] + " classes"))
-
-
 def by_image(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows whose images stand where figures and tables of networks have seeds."""
     return rows.assign(seed=rows["image"])
@@ -86,28 +74,6 @@ def on_object(result: Results) -> pd.DataFrame:
     return tables.wide(named, "saliency", "metric", COMPARED)
 
 
-def by_sureness(rows: pd.DataFrame, names: Mapping[str, str], *, first: str, second: str) -> Any:
-    """Return medians over photographs, by confidence, and the ratio of two kinds of rows.
-
-    Args:
-        rows: of one profile, data set, network and margin.
-        names: of the kinds that are shown, which stand in the column `saliency`.
-        first, second: kinds whose geometric mean ratio, first over second, is shown.
-    """
-    lines = []
-    for sure, words in SURENESS.items():
-        part = rows[rows["sure"] == sure]
-        wide = part.pivot_table(index="image", columns="saliency", values="value")
-        if len(wide) < LEAST:
-            continue
-        line = {"top probability": words, "n": len(wide)}
-        line |= {title: f"{wide[name].median():.3g}" for name, title in names.items()}
-        line[f"{names[first]} ÷ {names[second]}"] = _ratio(wide[first], wide[second])
-        line["is larger in"] = f"{(wide[first] > wide[second]).mean():.0%}"
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
 def _ratio(first: "pd.Series[float]", second: "pd.Series[float]") -> str:
     """Write the geometric mean of ratios with its interval, of pairs that are positive."""
     positive = (first > 0) & (second > 0)
@@ -117,28 +83,21 @@ def _ratio(first: "pd.Series[float]", second: "pd.Series[float]") -> str:
 
 
 def objective_table(result: Results) -> pd.DataFrame:
-    """Return what the loss rises by along CASO and CAFO of the same norm, by margin of λ₂."""
-    rows, parts = main(result, "true_loss", saliency=["cafo", "caso"]), []
-    for margin, part in rows.groupby("margin"):
-        table = by_sureness(part, {"cafo": "CAFO", "caso": "CASO"}, first="caso", second="cafo")
-        table.insert(0, "λ₂", f"L/2 + {margin:g}")
-        parts.append(table)
-    return pd.concat(parts)
+    """Return by what the loss rises along CASO and CAFO of one norm, by margin and confidence.
 
-
-def expansion_table(result: Results) -> pd.DataFrame:
-    """Return the errors of both expansions of the loss beside its rise, by confidence."""
-    true = main(result, "true_loss", margin=MARGIN, saliency="cafo")
-    rows = pd.concat([true.assign(saliency="true rise"), main(result, "expansion_error")])
-    kinds = {kind: kind for kind in ("true rise", "second order", "first order")}
-    return by_sureness(rows, kinds, first="second order", second="first order")
-
-
-def groups_table(result: Results) -> pd.DataFrame:
-    """Return what the loss rises by along groups of as many values and of the same norm."""
-    names = {name: METHODS[name] for name in OBJECTIVE}
-    rows = main(result, "group_loss")
-    return by_sureness(rows, names, first="caso", second="clipped_loss_gradient")
+    Medians over photographs, and the geometric mean of ratios.
+    """
+    rows, lines = main(result, "true_loss", saliency=["cafo", "caso"]), []
+    for margin, sure in itertools.product(sorted(set(rows["margin"])), SURENESS):
+        part = tables.select(rows, margin=margin, sure=sure)
+        wide = part.pivot_table(index="image", columns="saliency", values="value")
+        if len(wide) >= LEAST:
+            cafo, caso = wide["cafo"], wide["caso"]
+            line = {"λ₂": f"L/2 + {margin:g}", "top probability": SURENESS[sure], "n": len(wide)}
+            line |= {"CAFO": f"{cafo.median():.3g}", "CASO": f"{caso.median():.3g}"}
+            line |= {"CASO ÷ CAFO": _ratio(caso, cafo)}
+            lines.append(line | {"is larger in": f"{(caso > cafo).mean():.0%}"})
+    return pd.DataFrame(lines)
 
 
 def advantage(result: Results) -> pd.DataFrame:

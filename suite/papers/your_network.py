@@ -149,10 +149,10 @@ def _dials(
 
 def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: of landscapes means over squares."""
-    landscapes = {n: t[None] for n, t in tensors.items() if n == "landscape"}
-    side = {n: min(LANDSCAPE, t.shape[-1]) for n, t in landscapes.items()}
-    means = {n: adaptive_avg_pool2d(t, side[n])[0].half() for n, t in landscapes.items()}
-    return {**tensors, **means}
+    if (landscape := tensors.get("landscape")) is None:
+        return {**tensors}
+    side = min(LANDSCAPE, len(landscape))
+    return {"landscape": adaptive_avg_pool2d(landscape[None], side)[0].half()}
 
 
 def derive(

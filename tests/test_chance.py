@@ -14,6 +14,7 @@ from suite.store import archive_path, read_archive
 KEPT = [
     (path.parent.name, path.name.partition(".")[0])
     for path in sorted(KEPT_RESULTS.glob("*/*.verdicts.csv"))
+    if load_claims(path.name.partition(".")[0])
 ]
 
 

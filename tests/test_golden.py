@@ -27,7 +27,7 @@ FILE = Path(__file__).parent / "golden.json"
 PROFILE = "desktop"
 CHAPTERS = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
 RUNS = [(chapter, profile) for chapter in CHAPTERS for profile in notebooks.profiles(chapter)]
-KEPT = sorted(KEPT_RESULTS.glob("*/*.verdicts.csv"))
+KEPT = sorted(file for c in CHAPTERS for file in KEPT_RESULTS.glob(f"*/{c}.verdicts.csv"))
 
 # Every penalty, and those that have settings with other settings.
 PENALTY_CASES = {

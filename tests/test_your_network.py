@@ -403,7 +403,7 @@ class TestPlan:
         archive = Archive({key: record}, {}, pd.DataFrame({"a": [1]}), {}, {"fingerprints": {}})
         write_archive(tmp_path / "kept" / "desktop" / "your_network.zip", archive)
         fewer = paper.plan(parameters | {"n_images": 2}).units()
-        for metrics, told in (({"entropy"}, True), ({"entropy", "loss_curvature"}, False)):
+        for metrics, told in (({"entropy"}, True), ({"entropy", "paths_landscape"}, False)):
             todo = [unit for unit in fewer if unit.metric in metrics]
             text = str(plan(todo, store, Kept(tmp_path / "kept")))
             assert ("take about 15 s on one core" in text) == told

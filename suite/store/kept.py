@@ -250,7 +250,7 @@ def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
 
 
 def _n_images(unit: Mapping[str, Any]) -> int:
-    return int(unit["settings"].get("n_images", 1))
+    return int(unit.get("settings", {}).get("n_images", 1))
 
 
 def _is_of_pretrained(unit: Mapping[str, Any]) -> bool:

@@ -20,6 +20,8 @@ RUNS.append(("top_gap", "desktop"))
 SETTINGS = "learning_rate pixel_range n_train optimizer input_gradient_strength".split()
 SETTINGS += "n_images patch n_samples blocks width stem crop_padding flip cosine_epochs".split()
 SETTINGS += ["metric_data"]
+# Measures that results of high-order saliency kept earlier have, besides random true losses.
+GONE = "moved norm deletion faithfulness entropy ten_cosine ten_norm".split()
 
 
 class Reader:
@@ -54,7 +56,11 @@ def test_collected_as_they_were_kept(chapter, profile):
     paper = notebooks.paper(chapter)
     rows, arrays = plan.collect(paper, parameters, computed, Reader(archive))
     columns = [name for name in archive.rows if name in rows or name not in SETTINGS]
-    assert lines(rows, columns) == lines(archive.rows, columns)
+    kept = archive.rows
+    if chapter == "high_order_saliency":
+        gone = (kept["metric"] == "true_loss") & (kept["saliency"] == "random")
+        kept = kept[~gone & ~kept["metric"].isin(GONE)]
+    assert lines(rows, columns) == lines(kept, columns)
     assert arrays.keys() == archive.arrays.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, archive.arrays[name])

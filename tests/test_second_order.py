@@ -82,7 +82,6 @@ class TestHighOrder:
                 "confidence": confidence,
                 "cosine": F.cosine_similarity(g, vectors[:, -1], 0).abs(),
                 "differences": torch.stack([(v - F.normalize(g, dim=0)).norm() for v in maps]),
-                "moved": (maps[TENTH] - maps[-1]).norm(),
                 "eigenvalues": values[-2:].flip(0),
             }
             for name, value in expected.items():
@@ -97,43 +96,22 @@ class TestHighOrder:
             assert found["labels"] == subject.data.test.labels[index]
 
     def test_loss_changes_of_dense_matrices(self, subject):
-        result = high_order(subject, n_images=2, first=1, step=3, seed=4)
-        noise = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(4)).double()
+        result = high_order(subject, n_images=2, first=1, step=3)
         for row, index in enumerate((1, 4)):
             _, g, h = dense(subject, index)
             found = {name: tensor[row] for name, tensor in result.tensors.items()}
             for m, margin in enumerate(MARGINS):
                 second = interpreted(g, h, margin)
-                torch.testing.assert_close(found["norms"][m], second.norm(), rtol=2e-3, atol=0)
-                for name, direction in (("cafo", g), ("caso", second), ("random", noise.flatten())):
-                    change = second.norm() * F.normalize(direction, dim=0)
-                    first = g @ change
-                    expected = {
-                        "first": first,
-                        "second": first + change @ h @ change / 2,
-                        "true": true_change(subject, index, change),
-                    }
-                    for kind, value in expected.items():
-                        torch.testing.assert_close(
-                            found[f"{kind}_{name}"][m], value.detach(), rtol=5e-3, atol=1e-4
-                        )
-
-    def test_second_order_of_each_margin(self, subject):
-        result = high_order(subject, n_images=PHOTOGRAPHS)
-        found = result.tensors
-        for name in ("cafo", "caso"):
-            bends = found[f"second_{name}"] - found[f"first_{name}"]
-            found[name] = bends / (found["norms"] ** 2 / 2)
-        for row in range(PHOTOGRAPHS):
-            _, g, h = dense(subject, row)
-            for m, margin in enumerate(MARGINS):
-                vector = F.normalize(interpreted(g, h, margin), dim=0)
-                torch.testing.assert_close(
-                    found["caso"][row, m], vector @ h @ vector, rtol=1e-4, atol=1e-6
-                )
-        # The smaller the margin, the more the map turns to where the loss bends.
-        assert (found["caso"].diff(dim=1) < 0).any(0).all()
-        torch.testing.assert_close(found["cafo"], found["cafo"][:, :1].expand(-1, 3))
+                change = second.norm() * F.normalize(g, dim=0)
+                expected = {
+                    "norms": second.norm(),
+                    "first_cafo": g @ change,
+                    "second_cafo": g @ change + change @ h @ change / 2,
+                    "true_cafo": true_change(subject, index, change),
+                    "true_caso": true_change(subject, index, second),
+                }
+                for name, value in expected.items():
+                    torch.testing.assert_close(found[name][m], value.detach(), rtol=5e-3, atol=1e-4)
 
     def test_loss_change_of_each_image(self, subject):
         images, labels = subject.test_images(2)
@@ -163,14 +141,7 @@ class TestHighOrder:
 
     def test_fewer_classes_have_no_changes(self, subject):
         result = high_order(subject, n_images=1, n_classes=3)
-        assert not {"norms", "true_caso", "first_cafo", "second_random"} & result.tensors.keys()
-
-    def test_random_direction_needs_no_batch(self, subject):
-        together = high_order(subject, n_images=3, seed=7).tensors["true_random"]
-        alone = high_order(subject, n_images=1, first=2, seed=7).tensors["true_random"]
-        other = high_order(subject, n_images=1, first=2, seed=8).tensors["true_random"]
-        torch.testing.assert_close(alone[0], together[2], rtol=1e-3, atol=1e-6)
-        assert not torch.allclose(other[0], together[2], rtol=1e-2)
+        assert not {"norms", "true_caso", "first_cafo"} & result.tensors.keys()
 
     def test_two_classes_give_rank_one(self, subject):
         result = high_order(subject, n_images=PHOTOGRAPHS, n_classes=2)

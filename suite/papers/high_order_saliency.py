@@ -1,8 +1,7 @@
 """High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
 
-import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +22,19 @@ ALL = "all"  # of the classes of a network
 N_COMPARED = 6  # photographs in the comparison of methods
 DRAWN_WIDTH = 96  # pixels of a map
 UNSURE, SURE = 0.5, 0.95  # bounds of the top probability
-QUALITY = "insertion deletion faithfulness entropy sparsity overlap".split()
-OBJECTIVE = "caso cafo clipped_loss_gradient clipped_logit_gradient random".split()
+QUALITY = ("insertion", "sparsity", "overlap", "share")  # of each saliency
+OBJECTIVE = ("caso", "cafo", "clipped_loss_gradient", "clipped_logit_gradient", "random")
+# What the value of a measurement is called; measures without further labels, and of what they are.
+VALUES = {
+    "high_order": "share",
+    "closed_form_error": "closed_form_error",
+    "exact_share": "exact_share",
+    "interpretation_quality": "confidence",
+    "group_objective": "true_caso",
+}
+MEASURES = ["share", "cosine", "largest_eigenvalue", "ten_distance", "map_error"]
+MEASURES += ["closed_form_error", "exact_share"]
+OF_MEASURES = "n_classes confidence eigenvalues_1 ten_cosine ten_norm true_caso".split()
 ALIKE = 0.14  # distance of maps of norm 1 with a cosine of 0.99
 OF_IMAGENET = ("foolbox-imagenet", "imagenet-samples", "imagenet-val-1000")
 SCENES = ("pair", "box")
@@ -151,28 +161,24 @@ def derive(
     parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a photograph and measure, and the maps that are drawn."""
-    tables = defaultdict(pd.DataFrame)
-    for name, part in rows.groupby("group"):
-        tables[str(name)] = part.dropna(axis="columns", how="all")
-    for name in ("quality", "quality_of_smooth"):
-        tables[name] = tables[name].rename(columns={"value": "confidence"})
     columns = ["data", "network", "metric", "value", "seed", "n", "status"]
-    accuracy = tables["accuracy"].assign(seed=0).reindex(columns=columns)
-    rows = pd.concat([_long(tables, parameters["margins"]), _accuracies(tables), accuracy])
+    accuracy = rows[rows["group"] == "accuracy"].reindex(columns=columns).assign(seed=0)
+    measured = _named(rows)
+    made = pd.concat([_long(measured, parameters["margins"]), _accuracies(rows), accuracy])
     of_figures = {n: a for n, a in arrays.items() if n.startswith(("pair|", "sweep|"))}
     figures = {n.replace("|", "_"): a for n, a in of_figures.items() if n != "pair|labels"}
     figures["sweep_index"] = np.array([parameters["sweep_image"]])
-    return rows, figures | _compared(parameters, arrays, tables["quality"])
+    quality = measured[measured["group"] == "quality"]
+    return made, figures | _compared(parameters, arrays, quality)
 
 
-def _accuracies(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def _accuracies(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the accuracy of networks on those photographs whose labels are ImageNet's."""
-    of_imagenet = ("spectra", "others", "smooth")
-    shown = pd.concat([tables[name] for name in of_imagenet], ignore_index=True)
-    shown = shown[shown["data"].isin(OF_IMAGENET)]
+    of_imagenet = rows["group"].isin(("spectra", "others", "smooth"))
+    shown = rows[of_imagenet & rows["data"].isin(OF_IMAGENET)]
     right = (shown["predicted"] == shown["labels"]).groupby([shown["data"], shown["network"]])
-    rows = right.agg(value="mean", n="size").reset_index()
-    return rows.assign(metric="accuracy", seed=0, status="done")
+    means = right.agg(value="mean", n="size").reset_index()
+    return means.assign(metric="accuracy", seed=0, status="done")
 
 
 def distance_bound(largest: Any, margin: float) -> Any:
@@ -191,35 +197,62 @@ def distance_bound(largest: Any, margin: float) -> Any:
     return np.sqrt(2 - 4 * np.sqrt(condition) / (1 + condition))
 
 
-def _long(tables: dict[str, pd.DataFrame], margins: Sequence[float]) -> pd.DataFrame:
-    """Return one row for each photograph and measure."""
-    whole = ("spectra", "others", "smooth", "twins")
-    order = [tables[name].assign(classes=ALL) for name in whole if len(tables[name])]
-    if len(tables["few"]):
-        counts = tables["few"]["n_classes"].astype(int).astype(str)
-        order.append(tables["few"].assign(classes=counts))
-    spectra = pd.concat(order, ignore_index=True)
+def _named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return photographs with their measures by name, their classes, and how sure they are."""
+    known = [*dict.fromkeys([*rows, *MEASURES, *OF_MEASURES])]
+    rows = rows[rows["group"] != "accuracy"].reset_index(drop=True).reindex(columns=known).copy()
+    for metric, name in VALUES.items():
+        of_metric = rows["metric"] == metric
+        rows.loc[of_metric, name] = rows.loc[of_metric, "value"]
+    few, order = rows["group"] == "few", rows["metric"] == "high_order"
+    rows["classes"] = rows["n_classes"].map("{:.0f}".format).where(few, ALL).where(order, None)
+    rows["largest_eigenvalue"] = rows["eigenvalues_1"].where(order)
+    cosine, norm = rows["ten_cosine"], rows["ten_norm"]
+    rows["ten_distance"] = np.sqrt((1 + norm**2 - 2 * norm * cosine).clip(lower=0))
     on = ["data", "network", "image"]
-    confidence = spectra[spectra["classes"] == ALL].set_index(on)["confidence"]
+    whole = rows[order & ~few].set_index(on)["confidence"]
+    # The top probability among all classes, which keeping a few would change.
+    among_all = whole.reindex(pd.MultiIndex.from_frame(rows[on])).to_numpy()
+    unknown = rows["group"].isin(("errors", "exact"))
+    rows["confidence"] = rows["confidence"].mask(unknown, among_all)
+    return rows.assign(sure=sureness(rows["confidence"].mask(few, among_all)))
 
-    def among_all(table: pd.DataFrame) -> Any:
-        """Return the top probability among all classes, which keeping a few would change."""
-        return confidence.reindex(pd.MultiIndex.from_frame(table[on])).to_numpy()
 
-    spectra["sure"] = sureness(among_all(spectra))
-    parts = [*_of_order(spectra, margins), *_of_groups(tables)]
-    for group, names in (
-        ("errors", {"value": "closed_form_error"}),
-        ("exact", {"value": "exact_share", "map_error": "map_error"}),
-    ):
-        if len(tables[group]):
-            table = tables[group].rename(columns=names)
-            table["confidence"] = among_all(table)
-            parts += _melted(table, {name: name for name in names.values()})
-    rows = pd.concat(parts, ignore_index=True).dropna(subset="value")
-    rows = rows.reindex(columns=[*LABELS, "metric", "value"])
-    rows["sure"] = rows["sure"].fillna(pd.Series(sureness(rows["confidence"]), rows.index))
-    return rows.assign(seed=0, std=np.nan, n=1, status="done")
+def _long(rows: pd.DataFrame, margins: Sequence[float]) -> pd.DataFrame:
+    """Return one row for each photograph and measure."""
+    parts: list[dict[str, Any]] = [{"metric": name, "value": rows[name]} for name in MEASURES]
+    for column in map(str, rows):
+        metric, _, name = column.partition("_")
+        if metric in QUALITY and name:
+            metrics = "on_" + rows["scene"] if metric == "share" else metric
+            parts.append({"metric": metrics, "saliency": name, "value": rows[column]})
+    for name in OBJECTIVE if "true_random" in rows else ():
+        loss = rows[f"true_{name}"]
+        parts.append({"metric": "group_loss", "saliency": name, "value": loss})
+    for n, margin in enumerate(margins, start=1):
+        at = {"margin": margin}
+        parts.append(at | {"metric": "difference", "value": rows[f"differences_{n}"]})
+        for name in ("cafo", "caso"):
+            loss = rows[f"true_{name}_{n}"]
+            parts.append(at | {"metric": "true_loss", "saliency": name, "value": loss})
+        if margin == second_order.MARGIN:
+            parts += [at | part for part in _at_margin(rows, n)]
+    known = rows[[label for label in LABELS if label in rows]]
+    made = pd.concat([known.assign(**part).dropna(subset="value") for part in parts])
+    made = made.reindex(columns=[*LABELS, "metric", "value"])
+    return made.assign(seed=0, std=np.nan, n=1, status="done")
+
+
+def _at_margin(rows: pd.DataFrame, n: int) -> Iterator[dict[str, Any]]:
+    """Yield what is measured at the paper's margin, the n-th, alone."""
+    distance = rows[f"differences_{n}"]
+    bound = distance_bound(rows["largest_eigenvalue"], second_order.MARGIN)
+    close = (distance < ALIKE).astype(float).where(distance.notna())
+    yield {"metric": "alike", "value": close}
+    yield {"metric": "relative_distance", "value": distance / bound}
+    for kind in ("first", "second"):
+        gap = (rows[f"{kind}_cafo_{n}"] - rows[f"true_cafo_{n}"]).abs()
+        yield {"metric": "expansion_error", "saliency": f"{kind} order", "value": gap}
 
 
 def sureness(confidence: Any) -> NDArray[Any]:
@@ -231,66 +264,6 @@ def sureness(confidence: Any) -> NDArray[Any]:
     p = np.asarray(confidence, float)
     cases = [np.isnan(p), p <= UNSURE, p >= SURE]
     return np.select(cases, [np.array(None), np.array("low"), np.array("high")], "between")
-
-
-def _melted(table: pd.DataFrame, metrics: Mapping[str, str], **labels: Any) -> list[pd.DataFrame]:
-    """Return columns as rows of metrics, by their names, with the labels that the table has."""
-    known = table[[label for label in LABELS if label in table]]
-    return [known.assign(value=table[c], metric=m, **labels) for c, m in metrics.items()]
-
-
-def _of_order(spectra: pd.DataFrame, margins: Sequence[float]) -> list[pd.DataFrame]:
-    """Return the rows of what `high_order` measures."""
-    same = {name: name for name in ("cosine", "moved")}
-    parts = _melted(spectra, {"value": "share", **same, "eigenvalues_1": "largest_eigenvalue"})
-    whole = spectra[spectra["classes"] == ALL]
-    for n, margin in enumerate(margins, start=1):
-        at = {"margin": margin}
-        parts += _melted(spectra, {f"differences_{n}": "difference"}, **at)
-        parts += _melted(whole, {f"norms_{n}": "norm"}, **at)
-        for name in ("cafo", "caso"):
-            parts += _melted(whole, {f"true_{name}_{n}": "true_loss"}, **at, saliency=name)
-        if margin != second_order.MARGIN:
-            continue
-        distance = spectra[f"differences_{n}"]
-        relative = distance / distance_bound(spectra["eigenvalues_1"], margin)
-        of_distance = spectra.assign(close=(distance < ALIKE).astype(float), relative=relative)
-        parts += _melted(of_distance, {"close": "alike", "relative": "relative_distance"}, **at)
-        parts += _melted(whole, {f"true_random_{n}": "true_loss"}, **at, saliency="random")
-        for kind in ("first", "second"):
-            gap = (whole[f"{kind}_cafo_{n}"] - whole[f"true_cafo_{n}"]).abs()
-            labels = at | {"saliency": f"{kind} order"}
-            parts += _melted(whole.assign(gap=gap), {"gap": "expansion_error"}, **labels)
-    return parts
-
-
-def _of_groups(tables: dict[str, pd.DataFrame]) -> list[pd.DataFrame]:
-    """Return the rows of what is measured of maps with and without groups of pixels."""
-    parts = []
-    for group, name in itertools.product(("quality", "quality_of_smooth"), QUALITY):
-        parts += _by_saliency(tables[group], f"{name}_", name)
-    if len(tables["objective"]):
-        objective = tables["objective"].rename(columns={"value": "true_caso"})
-        for name in OBJECTIVE:
-            parts += _melted(objective, {f"true_{name}": "group_loss"}, saliency=name)
-        cosine, norm = objective["ten_cosine"], objective["ten_norm"]
-        apart = np.sqrt((1 + norm**2 - 2 * norm * cosine).clip(lower=0))
-        ten = {name: name for name in ("ten_cosine", "ten_norm", "ten_distance")}
-        parts += _melted(objective.assign(ten_distance=apart), ten)
-    objects = tables["objects"].dropna(axis="columns", how="all")
-    for scene in SCENES if len(objects) else ():
-        parts += _by_saliency(objects[objects["scene"] == scene], "share_", f"on_{scene}")
-    return [part for part in parts if len(part)]
-
-
-def _by_saliency(table: pd.DataFrame, start: str, metric: str) -> list[pd.DataFrame]:
-    """Return the columns whose names start so as rows of a metric; how they end is the saliency."""
-    endings = [str(c).removeprefix(start) for c in table if str(c).startswith(start)]
-    return [
-        part
-        for ending in endings
-        for part in _melted(table, {f"{start}{ending}": metric}, saliency=ending)
-    ]
 
 
 def _compared(

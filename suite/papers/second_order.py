@@ -1,14 +1,12 @@
 """Measurements of the loss to second order, and of interpretations, for each image of a network."""
 
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from reglib._common import normal_noise
 from reglib.double_backward import folding_of
 from reglib.input_hessian import (
     closed_form_hessian,
@@ -64,7 +62,6 @@ def high_order(
     k: int = 5,
     n_classes: int | None = None,
     margins: Sequence[float] = MARGINS,
-    seed: int = 0,
 ) -> Result:
     r"""Compare CASO with CAFO without L1 norm, and the Hessian with a matrix of rank one.
 
@@ -76,7 +73,6 @@ def high_order(
         k: number of leading eigenvalues.
         n_classes: keep only the logits of so many likeliest classes of each image; None for all.
         margins: M values of lambda2 - L / 2.
-        seed: of the random direction.
 
     Returns:
         The value is the share of the first eigenvalue: its square over the sum of those of the k,
@@ -86,9 +82,8 @@ def high_order(
         residuals, of the solver (`reglib.saliency.Interpretation`); differences,
         :math:`\| \hat\Delta_{CASO} - \hat\Delta_{CAFO} \|_2` of both divided by their
         norms; norms, those of CASO, :math:`\rho`; and what the loss changes by at
-        :math:`\rho \hat\Delta` for cafo, caso and a random direction: first_NAME and second_NAME by
-        the expansion to that order, true_NAME by a forward pass. These are left out with
-        `n_classes`.
+        :math:`\rho \hat\Delta`: true_cafo and true_caso by a forward pass, first_cafo and
+        second_cafo by the expansion to that order. These are left out with `n_classes`.
     """
     closed_form = not folding_of(subject.folded).nonlinear
 
@@ -104,10 +99,7 @@ def high_order(
             found = [caso_converged(loss, margin=margin) for margin in margins]
         second = [result.maps.flatten(1) for result in found]
         gradient = unit_vectors(loss.gradient)
-        units = [unit_vectors(maps) for maps in second]
-        of_margin = dict(zip(margins, units, strict=True))
-        moved = of_margin.get(MARGIN, units[0]) - of_margin[max(margins)]
-        gaps = [(unit - gradient).norm(dim=1) for unit in units]
+        gaps = [(unit_vectors(maps) - gradient).norm(dim=1) for maps in second]
         numbers = {
             "labels": labels,
             "predicted": predicted,
@@ -116,41 +108,31 @@ def high_order(
             "share": _share_of_first(pairs.values),
             "cosine": (gradient * pairs.vectors[:, 0].flatten(1)).sum(1).abs().double(),
             "differences": torch.stack(gaps, 1).double(),
-            "moved": moved.norm(dim=1).double(),
             "residuals": torch.stack([result.residual for result in found], 1).double(),
         }
         if n_classes is None:
-            # Each image gets the same direction, whatever the batch.
-            random = unit_vectors(normal_noise(images[:1], subject.generator(seed)))
-            change = partial(loss_change, model, images, index)
-            numbers |= _changes(loss, second, random.expand_as(gradient), change)
+            numbers |= _changes(loss, second, partial(loss_change, model, images, index))
         return numbers
 
     return in_batches(numbers_of, subject.batches(n_images, first, step), "share")
 
 
 def _changes(
-    loss: SurrogateLoss, second: Sequence[Tensor], random: Tensor, change: Callable[..., Tensor]
+    loss: SurrogateLoss, second: Sequence[Tensor], change: Callable[..., Tensor]
 ) -> dict[str, Tensor]:
     """Return what the loss changes by, by the expansion and in truth: see `high_order`."""
-    norms = torch.stack([maps.norm(dim=1) for maps in second], 1)  # (B, M)
-    directions = {"cafo": [unit_vectors(loss.gradient)] * len(second)}
-    directions |= {"caso": [unit_vectors(maps) for maps in second]}
-    directions |= {"random": [random] * len(second)}
-    numbers = {"norms": norms.double()}
-    for name, vectors in directions.items():
-        # CAFO and noise point in one direction at all margins: one product is enough.
-        curved = vectors if name == "caso" else vectors[:1]
-        curvatures = [curvature(loss, v) for v in curved] * (len(vectors) // len(curved))
-        changes: dict[str, list[Tensor]] = defaultdict(list)
-        for v, c, norm in zip(vectors, curvatures, norms.unbind(1), strict=True):
-            rho = norm.double()
-            slope = rho * (loss.gradient.flatten(1) * v).sum(1).double()
-            changes["first"].append(slope)
-            changes["second"].append(slope + rho**2 * c / 2)
-            changes["true"].append(change(norm[:, None] * v))
-        numbers |= {f"{kind}_{name}": torch.stack(each, 1) for kind, each in changes.items()}
-    return numbers
+    norms = torch.stack([maps.norm(dim=1) for maps in second], 1).double()  # (B, M)
+    along = unit_vectors(loss.gradient)
+    slope = (loss.gradient.flatten(1) * along).sum(1).double()[:, None]
+    first = norms * slope
+    steps = [norm[:, None].to(along) * along for norm in norms.unbind(1)]
+    return {
+        "norms": norms,
+        "first_cafo": first,
+        "second_cafo": first + norms**2 * curvature(loss, along)[:, None] / 2,
+        "true_cafo": torch.stack([change(step) for step in steps], 1),
+        "true_caso": torch.stack([change(maps) for maps in second], 1),
+    }
 
 
 def curvature(loss: SurrogateLoss, vectors: Tensor) -> Tensor:

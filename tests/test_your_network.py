@@ -376,9 +376,8 @@ class TestPlan:
         assert "no labels" in reasons["calibrated"]
         assert "sure" in reasons["curved_sure"]
         assert reasons["steady"] == "no other network was measured"
-        shown = tables.drawn(subject, arrays)
+        shown, words = tables.page(subject, entries, arrays)
         assert [len(row) for row in shown["steady"]["rows"]] == [2, 2]
-        words = tables.words(subject, entries, shown)
         assert "4 images of photos at 28 pixels (the middle" in words["tested"]
         assert "CASO, class map." in words["maps"]
         assert html.dials(entries).count("<svg") == sum(entry["n"] > 0 for entry in entries)

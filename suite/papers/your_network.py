@@ -52,15 +52,11 @@ def subject_of(parameters: Values) -> Subject:
     """
     p = SimpleNamespace(**parameters)
     options = {name: parameters[name] for name in OPTIONS if parameters[name]}
-    about: Any
-    if is_own(p.network):
-        about = own_network(p.network, **options)
-        options = about.options
-    elif options:
+    if options and not is_own(p.network):
         name, value = options.popitem()
         raise expected(name, f"none for the packaged {p.network!r}", value)
-    else:
-        about = pretrained_weights(p.network)
+    about: Any = (own_network if is_own(p.network) else pretrained_weights)(p.network, **options)
+    options = about.options if is_own(p.network) else {}
     size = options.get("size") or about.size
     name = _shown(p, size)
     data = load_data(name)
@@ -164,8 +160,8 @@ def derive(
         dict(zip(keys, key)) | _estimate(part) for key, part in rows.groupby(keys, sort=False)
     ]
     own = rows[(rows["dial"] == "steady") & (rows["who"] == YOURS)]
-    table = pd.DataFrame(estimates).assign(seed=0, status="done")
-    return table, arrays | {"steady": own["value"].to_numpy(float)}
+    arrays = arrays | {"steady": own["value"].to_numpy(float)}
+    return pd.DataFrame(estimates).assign(seed=0, status="done"), arrays
 
 
 def _estimate(rows: pd.DataFrame) -> dict[str, Any]:
@@ -182,5 +178,4 @@ def _estimate(rows: pd.DataFrame) -> dict[str, Any]:
     if len(values):
         shares = share_interval(int(values.sum()), len(values)) if about.get("shares") else None
         found = shares or mean_interval(values * (-1 if about.get("turned") else 1))
-    ends = dict(zip(("value", "low", "high"), found))
-    return ends | {"n": found.n, "undefined": undefined}
+    return dict(zip(("value", "low", "high", "n"), found)) | {"undefined": undefined}

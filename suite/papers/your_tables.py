@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from suite.errors import unknown
 from suite.evidence.names import name_of
 from suite.evidence.quote import Value
 from suite.evidence.render import render
-from suite.evidence.results import load_results
+from suite.evidence.results import Arrays, load_results
 from suite.evidence.statistics import Interval, difference
 from suite.papers.your_network import DIALS, NAMES, REFERENCE, REFERENCES_SHOWN, YOURS, Subject
 
 CHAPTER = "your_network"
+PARTS = ("answer", "maps", "tested", "landscape", "steady", "advice")
 LIKE = "like the book’s networks"
 SHOWN = 5  # of the most and the least steady images, at most
 ENDS = ["value", "low", "high"]
@@ -27,11 +28,10 @@ Row = dict[Any, Any]
 BAR = {"scale": (0.0, 2.0), "scale_label": "importance, mean square 1", "side": 2.2}
 
 
-def words(subject: Subject, entries: Sequence[Row], shown: Mapping[str, Any]) -> dict[str, str]:
-    """Return the sentences of the page by where they stand, see the template."""
-    given = {"subject": subject, "entries": entries, "shown": shown}
-    parts = ("answer", "maps", "tested", "landscape", "steady", "advice")
-    return {part: write(part, **given) for part in parts}
+def page(subject: Subject, entries: Sequence[Row], arrays: Arrays) -> tuple[Row, Row]:
+    """Return the pictures of the page, and its sentences by where they stand, see the template."""
+    given = {"subject": subject, "entries": entries, "shown": (shown := drawn(subject, arrays))}
+    return shown, {part: write(part, **given) for part in PARTS}
 
 
 def write(part: str, **values: Any) -> str:
@@ -84,7 +84,7 @@ def text(row: Row) -> str:
     return f"{Value(*(10**ends if 'sure' in about else ends)):{about['form']}}"
 
 
-def drawn(subject: Subject, arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
+def drawn(subject: Subject, arrays: Arrays) -> dict[str, dict[str, Any]]:
     """Return the pictures of the page: maps by method, landscapes, and images by steadiness."""
     images = load_data(subject.predicted.data).test.images.numpy()
     kinds: dict[str, dict[str, NDArray[Any]]] = {"maps": {}, "landscape": {}}
@@ -122,7 +122,6 @@ def compare(runs: Sequence[str], folder: Path) -> str:
         own = rows[rows["who"] == YOURS].dropna(subset="value").to_dict("records")
         columns[run] = {DIALS[row["dial"]]["title"]: text(row) for row in own}
     table = pd.DataFrame(columns, [about["title"] for about in DIALS.values()]).fillna("–")
-    file = folder / f"{CHAPTER}.compared.csv"
     folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(file)
+    table.to_csv(file := folder / f"{CHAPTER}.compared.csv")
     return f"{table.to_string()}\n\n{file}"

@@ -161,7 +161,7 @@ def test_one_row_an_image(tmp_path, monkeypatch, store, here):
         [value for key in keys for value in store.read(key).values["per_image"]]
     )
     assert set(rows["k"]) == {5}
-    columns = {"confidence", "eigenvalues_1", "eigenvalues_5", "differences_3", "true_random_2"}
+    columns = {"confidence", "eigenvalues_1", "eigenvalues_5", "differences_3", "true_caso_2"}
     assert not columns - set(rows)
     assert not {"n_images", "first", "step"} & set(rows)
 
@@ -169,7 +169,7 @@ def test_one_row_an_image(tmp_path, monkeypatch, store, here):
 def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, store, here):
     register(tmp_path / "data", monkeypatch)
     methods = ["caso_dense", "loss_gradient"]
-    settings = {"saliencies": methods, "n_images": 2, "first": 3, "patch": 4, "n_steps": 8}
+    settings = {"saliencies": methods, "n_images": 2, "first": 3, "n_steps": 8}
     unit = Measurement(training=UNIT, metric="interpretation_quality", settings=settings)
     keys = compute([unit], store=store, resources=here)["key"]
     rows = images(Item(unit, {"group": "quality"}), keys.iloc[0], store)

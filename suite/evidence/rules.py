@@ -1,7 +1,7 @@
 """Rules that decide claims: each estimates one effect, and says what the claim expects of it.
 
 A rule takes the rows of one data set and network and gives a `Finding`; `decide` turns that into a
-word. What counts as one observation is the unit of the claim: a network (one seed) or an image.
+word. What counts as one observation is the unit of the claim: a network (one seed), image or scene.
 Rows of one unit are averaged before anything is tested.
 """
 
@@ -25,7 +25,7 @@ LEAST_UNITS = 3
 NAN = float("nan")
 # Quantiles of the normal distribution: both ends of a 95% interval, and a chance of 80%.
 Z_95, Z_80 = 1.959964, 0.841621
-UNIT_COLUMNS = {"network": "seed", "image": "image"}
+UNIT_COLUMNS = {"network": "seed", "image": "image", "scene": "image"}
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def trend(
 
     Args:
         rows: with `value`.
-        unit: "network" or "image".
+        unit: "network", "image" or "scene".
         size: the smallest correlation of interest.
         x: column.
         expected: "rise", "fall" or "none".

@@ -130,9 +130,6 @@ class KWinnersTakeAll(nn.Module):
         smallest = values.detach().topk(count, sorted=False).values.amin(1)
         return torch.where(x >= smallest.view(-1, *[1] * (x.ndim - 1)), x, 0)
 
-    def extra_repr(self) -> str:
-        return f"share={self.share}"
-
 
 class FrequencyLowCut(nn.Module):
     r"""Halve the height and width of feature maps by cutting the high frequencies off.

@@ -22,7 +22,6 @@ from suite.training.evaluated import EvaluatedModel, Result
 GREY = 0.5
 OF_THE_AUTHORS = Settings(step=0.1, max_iterations=10)
 CLIPPED = "clipped_"
-CURVES = {"insertion": metrics.insertion_curve, "deletion": metrics.deletion_curve}
 Area = tuple[slice, slice]
 
 
@@ -33,11 +32,10 @@ def interpretation_quality(
     n_images: int,
     first: int = 0,
     step: int = 1,
-    patch: int = 16,
     n_steps: int = 28,
     keep_maps: bool = False,
 ) -> Result:
-    r"""Judge maps of the predicted class by the metrics of chapter one and by insertion.
+    r"""Judge maps of the predicted class by insertion, sparsity and overlap.
 
     Maps count by their size, :math:`s = \sum_{\text{channels}} |a|`, since the paper draws them so.
     Pixels of equal size, such as those that a sparse map leaves out, come in the order of the loss
@@ -47,18 +45,15 @@ def interpretation_quality(
         subject: network and images.
         saliencies: S names, see `maps_of`.
         n_images, first, step: which test images, see `EvaluatedModel.test_images`.
-        patch: side of the squares of pixels that are changed at a time for the faithfulness
-            estimate, in which the map is summed.
-        n_steps: points of the curves of insertion and deletion after the first.
+        n_steps: points of the curve of insertion after the first.
         keep_maps: whether to keep the maps as they are drawn.
 
     Returns:
         The value is the confidence; beside it predicted, (B,), and for each saliency, (B, S):
-        insertion and deletion, the areas under the curves from and to a grey image; faithfulness,
-        with the sizes of the effects; entropy; sparsity, the share of values of the map that are
-        exactly zero; overlap, of the values that are not zero and the equally many largest ones of
-        the loss gradient (intersection over union); and with `keep_maps` the maps, uint8
-        (B, S, H, W).
+        insertion, the area under the curve from a grey image; sparsity, the share of values of the
+        map that are exactly zero; overlap, of the values that are not zero and the equally many
+        largest ones of the loss gradient (intersection over union); and with `keep_maps` the maps,
+        uint8 (B, S, H, W).
     """
 
     model = subject.folded
@@ -66,19 +61,14 @@ def interpretation_quality(
     def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
         maps = maps_of(model, images, predicted, saliencies)
-        effects = metrics.pixel_effects(model, images, predicted, patch=patch).abs()
         gradient = loss_gradient(model, images, predicted)
         shown: dict[str, Any] = {"n_steps": n_steps, "baseline": GREY}
         numbers: dict[str, list[Tensor]] = defaultdict(list)
         for m in maps:
             sizes = m.abs().sum(1, keepdim=True)
             order = ranks(sizes, gradient.abs().sum(1, keepdim=True))
-            for name, curve in CURVES.items():
-                area = metrics.area_under_curve(curve(order, model, images, predicted, **shown))
-                numbers[name].append(area.double())
-            in_patches = nn.functional.avg_pool2d(sizes, patch)
-            numbers["faithfulness"].append(metrics.faithfulness_estimate(in_patches, effects))
-            numbers["entropy"].append(metrics.entropy(sizes).double())
+            curve = metrics.insertion_curve(order, model, images, predicted, **shown)
+            numbers["insertion"].append(metrics.area_under_curve(curve).double())
             numbers["sparsity"].append(zeros_of(m))
             largest, in_map = clipped_to(gradient, zeros_of(m)) != 0, m != 0
             numbers["overlap"].append(_share(largest & in_map, largest | in_map))

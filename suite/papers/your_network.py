@@ -91,7 +91,7 @@ def _labels(wanted: str, names: tuple[str, ...], classes: int) -> tuple[list[int
     if wanted == "none":
         return None, "labels were not asked for"
     if len(names) == classes and not all(map(str.isdigit, names)):
-        return [], "labels: classes in their order"
+        return [], "labels: the classes of the network, in its order"
     imagenet = [*class_names(), *wordnet_ids()] if classes == len(class_names()) else []
     known = {name: n % classes for n, name in enumerate(imagenet)}
     known |= {name: int(name) for name in names if name.isdigit() and int(name) < classes}

@@ -21,7 +21,7 @@ from suite.papers.your_network import DIALS, NAMES, REFERENCE, REFERENCES_SHOWN,
 
 CHAPTER = "your_network"
 PARTS = ("answer", "maps", "tested", "landscape", "steady", "advice")
-LIKE = "like the book’s networks"
+LIKE = "no clear difference"
 SHOWN = 5  # of the most and the least steady images, at most
 ENDS = ["value", "low", "high"]
 Row = dict[Any, Any]

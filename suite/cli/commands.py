@@ -203,7 +203,7 @@ def report(as_json: bool) -> None:
     from suite.evidence.report import all_verdicts, damaged_results
 
     verdicts, damaged = all_verdicts(every=True), damaged_results()
-    shown = verdicts.to_string(index=False, float_format="%.3g")
+    shown = verdicts.to_string(index=False, float_format="{:.3g}".format)
     shown = "no results yet: python -m suite run" if verdicts.empty else shown
     click.echo(verdicts.to_json(orient="records", indent=1) if as_json else shown)
     if damaged:

@@ -55,7 +55,7 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
                     raise UsageError(
                         f"{file}: expected {what}; run 'python -m suite run {chapter}'"
                     )
-                tables.append(table[VERDICT_COLUMNS])
+                tables += [table[VERDICT_COLUMNS]] if len(table) else []  # there are no claims
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])
 

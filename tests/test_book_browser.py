@@ -82,6 +82,7 @@ SIZE = """(height) => {
     numbers: (prose.match(/\\[[^\\]]*\\d[^\\]]*\\]|\\d+\\.\\d+%?|\\d+%/g) || []).length,
     pictures: pictures.length,
     question: above(article.querySelector('h1')),
+    sentence: [...article.querySelectorAll('p > strong')].some(above),
     verdict: [...article.querySelectorAll('.verdict')].filter(
       node => shown(node) && node.getBoundingClientRect().bottom < height).length,
     unlabelled: [...article.querySelectorAll('table.folds td')].filter(
@@ -314,7 +315,7 @@ class TestBudgets:
         desk, phone = (look(html(page))[name] for name in SCREENS)
         assert desk["pictures"]
         assert phone["question"]
-        assert phone["verdict"] or page == "executed/your_network"  # answers in a sentence
+        assert phone["sentence" if page == "executed/your_network" else "verdict"]
         assert not desk["unlabelled"]
 
     def test_every_page_of_results_is_listed(self):

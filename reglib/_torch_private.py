@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _has_any_global_hook
 
 aten = torch.ops.aten
 BatchNorm = _BatchNorm
+MARKED = once_differentiable(lambda ctx: None).__code__  # that of each backward with this mark
 
 
 def will_run(node: Any) -> bool:
@@ -21,6 +23,13 @@ def will_run(node: Any) -> bool:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:  # raised for a leaf by which torch.autograd.grad differentiates
         return True
+
+
+def has_one_derivative(node: Any) -> bool:
+    """Whether a function of the graph is marked so, or made by `torch.compile`."""
+    kind = getattr(node, "_forward_cls", None)
+    code = getattr(getattr(kind, "backward", None), "__code__", None)
+    return code is MARKED or getattr(kind, "__module__", "").startswith("torch._functorch._aot")
 
 
 def saved_tensors_are_hooked() -> bool:

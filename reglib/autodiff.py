@@ -1,14 +1,20 @@
 """Derivatives by the input: outside `double_backward`, the one caller of `torch.autograd.grad`."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from reglib._checks import check_type, expected
+from reglib._torch_private import has_one_derivative
 
 Map = Callable[[Tensor], Tensor]
+
+
+class OnceDifferentiable(ValueError):
+    """A second derivative is asked for, through a function that has none."""
 
 
 def input_gradient(
@@ -32,6 +38,9 @@ def input_gradient(
 
     Raises:
         ValueError: `inputs` does not require a gradient, or `outputs` does not depend on it.
+        OnceDifferentiable: with `create_graph`, a function between the two is marked
+            `once_differentiable` (see `torch.autograd.function`), or made by `torch.compile`. Stock
+            autograd may then give a second derivative that lacks its part, or is zero, unsaid.
 
     >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
     >>> input_gradient(x.square(), x)
@@ -42,19 +51,40 @@ def input_gradient(
         got = "requires_grad=False; call inputs.requires_grad_() before the forward pass"
         raise expected("inputs", "a tensor that requires a gradient", got)
     if not outputs.requires_grad:
-        raise ValueError(
-            "outputs: expected values computed from inputs with gradients enabled, got a tensor "
-            "without a graph; was the forward pass made under torch.no_grad() or "
-            "inference_mode(), or before inputs.requires_grad_()?"
-        )
+        got = "a tensor without a graph; was the forward pass made under torch.no_grad() or "
+        got += "inference_mode(), or before inputs.requires_grad_()?"
+        raise expected("outputs", "values computed from inputs with gradients enabled", got)
+    if create_graph:
+        _guard(outputs)
     keep: Any = {"create_graph": create_graph, "retain_graph": create_graph or keep_graph}
     (gradient,) = torch.autograd.grad(outputs.sum(), inputs, allow_unused=True, **keep)
     if gradient is None:
-        raise ValueError(
-            "outputs: expected values that depend on inputs, got independent ones; call "
-            "inputs.requires_grad_() before the forward pass, in which nothing may detach them"
-        )
+        got = "independent ones; call inputs.requires_grad_() before the forward pass, in which "
+        got += "nothing may detach them"
+        raise expected("outputs", "values that depend on inputs", got)
     return gradient
+
+
+def _guard(outputs: Tensor) -> None:
+    """Let functions of a graph that have one derivative refuse to make a graph of it.
+
+    Those that are not between outputs and inputs, as of weights, are not run, and refuse nothing.
+    """
+    nodes: list[Any] = [outputs.grad_fn]
+    seen: set[Any] = {None}
+    while nodes:
+        if (node := nodes.pop()) not in seen:
+            seen.add(node)
+            nodes += [before for before, _ in node.next_functions]
+            if has_one_derivative(node):
+                node.register_prehook(partial(_refuse, node.name()))
+
+
+def _refuse(name: str, _: object) -> None:
+    if torch.is_grad_enabled():
+        got = f"{name}, marked once_differentiable or made by torch.compile; write that backward "
+        got += "with functions of torch and without the mark, or do not compile"
+        raise OnceDifferentiable(f"outputs: expected functions with two derivatives, got {got}")
 
 
 def hessian_product(

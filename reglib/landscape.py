@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from reglib import _checks
-from reglib.autodiff import Map, input_gradient, linearise
+from reglib.autodiff import Map, input_gradient
 
 
 def scaled_norm(values: Tensor) -> Tensor:
@@ -128,9 +128,11 @@ def expected_squared_gradients(
     total, count = torch.zeros(()), 0
     for images in batches:
         _check(model, images)
-        at = linearise(lambda x: _checks.check_logits_shape(model(x), len(x)), images)
-        for classes, weights in _weighted_classes(at.outputs, generator):
-            squares = at.pull(classes.to(at.outputs.dtype)).double().square()
+        x = images.detach().requires_grad_()
+        with torch.enable_grad():
+            logits = _checks.check_logits_shape(model(x), len(x))
+        for classes, weights in _weighted_classes(logits.detach(), generator):
+            squares = input_gradient(logits * classes, x, keep_graph=True).double().square()
             total = total.to(squares) + (squares * weights.view(-1, 1, 1, 1)).sum(0)
         count += len(images)
     if count == 0:

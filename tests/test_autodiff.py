@@ -1,7 +1,11 @@
+from contextlib import suppress
+
 import pytest
 import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
 
-from reglib.autodiff import input_gradient, linearise, second_derivative
+from reglib.autodiff import OnceDifferentiable, input_gradient, linearise, second_derivative
 
 
 class TestInputGradient:
@@ -89,3 +93,38 @@ class TestProducts:
         with torch.no_grad():
             at = linearise(lambda x: x.square(), torch.ones(1, 2))
             torch.testing.assert_close(at.push(torch.ones(1, 2)), torch.full((1, 2), 2.0))
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+
+
+SMALL = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Softplus(), nn.Flatten()).requires_grad_(False)
+COMPILED = torch.compile(SMALL, backend="aot_eager")
+
+
+class TestOnceDifferentiable:
+    @pytest.mark.parametrize("function", [lambda x: Square.apply(x).square(), COMPILED])
+    def test_stock_zero_is_an_error_here(self, function):
+        x = torch.rand(2, 1, 2, 2, requires_grad=True)
+        (gradient,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+        with suppress(RuntimeError):  # of some compiled networks, not of all
+            assert not torch.autograd.grad(gradient.sum(), x, materialize_grads=True)[0].any()
+        for derivative in (linearise, second_derivative):
+            with pytest.raises(OnceDifferentiable, match=r"outputs: expected .*Backward, marked"):
+                derivative(function, x)
+        assert torch.allclose(input_gradient(function(x), x), gradient)
+
+    def test_weights_may_come_of_such_a_function(self):
+        x, w = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True)
+        gradient = input_gradient((x * Square.apply(w)).square(), x, create_graph=True)
+        (by_w,) = torch.autograd.grad(gradient.sum(), w)
+        assert torch.allclose(by_w, 8 * x * w**3)

@@ -25,26 +25,14 @@ def frame_of(values, alphas=ALPHAS, **columns):
 
 
 def claim(**changes):
-    return {
-        "id": "c",
-        "tier": "supporting",
-        "says": "it rises",
-        "quote": "it rises",
-        "where": "Section 1",
-        "section": "one",
-        "published": "rises",
-        "unit": "network",
-        "smallest_effect": {"size": 0.3, "why": "less is nothing"},
-        "data": ["mnist"],
-        "networks": ["lenet5"],
-        "data_of_paper": ["mnist", "kmnist"],
-        "written": "2026-11-22",
-        "test": {
-            "rule": "trend",
-            "where": {"metric": "entropy"},
-            "settings": {"x": "alpha", "expected": "rise"},
-        },
-    } | changes
+    words = {"id": "c", "tier": "supporting", "says": "it rises", "quote": "it rises"}
+    words |= {"where": "Section 1", "section": "one", "published": "rises", "unit": "network"}
+    on = {"data": ["mnist"], "networks": ["lenet5"], "data_of_paper": ["mnist", "kmnist"]}
+    settings = {"x": "alpha", "expected": "rise"}
+    test = {"rule": "trend", "where": {"metric": "entropy"}, "settings": settings}
+    size = {"size": 0.3, "why": "less is nothing"}
+    rest = {"smallest_effect": size, "written": "2026-11-22", "test": test}
+    return words | on | rest | changes
 
 
 def paired(**changes):

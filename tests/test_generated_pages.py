@@ -3,7 +3,6 @@
 import json
 import re
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,6 +10,7 @@ from suite.book import benchmarks, pages
 from suite.evidence.claims import judge, load_claims
 from suite.evidence.report import all_verdicts
 from suite.evidence.results import Results, save_tables
+from tests.test_results import curve
 
 CHAPTER = "gradient_regularisation"
 WITHOUT_CLAIMS = "differentiating_a_gradient"
@@ -23,40 +23,15 @@ def executed(tmp_path, monkeypatch):
     monkeypatch.setattr("suite.evidence.report.KEPT_RESULTS", tmp_path / "kept")
     monkeypatch.setattr("suite.book.pages.KEPT_RESULTS", tmp_path / "kept")
     monkeypatch.setattr("suite.store.kept.KEPT_RESULTS", tmp_path / "kept")
-    frame = pd.DataFrame(
-        {
-            "data": "mnist5k",
-            "network": "lenet5",
-            "metric": "max_sensitivity",
-            "saliency": "logit_gradient",
-            "score": None,
-            "changed": "pixels",
-            "normalised": False,
-            "place": "plateau",
-            "beyond_t_alpha": False,
-            "seed": range(9),
-            "status": "done",
-            "over_regularised": False,
-            "alpha": np.logspace(2, 10, 9),
-            "value": -np.arange(9.0),
-        }
-    )
+    frame = curve("max_sensitivity", seed=range(9))
     accuracy = frame.assign(metric="accuracy", saliency=None, value=0.95)
     frame = pd.concat([frame, frame.assign(saliency="deeplift"), accuracy])
     for profile in ("laptop", "smoke"):
         verdicts = judge(load_claims(CHAPTER), frame.assign(profile=profile))
         verdicts = verdicts.assign(profile=profile)
-        provenance = {
-            "chapter": CHAPTER,
-            "profile": profile,
-            "units": 9,
-            "seconds": 12.0,
-            "ended": {"last": "2026-01-02T03:04:05Z"},
-            "device": ["a CPU"],
-            "threads": [1],
-            "torch": ["2.15.0"],
-            "commit": ["abc"],
-        }
+        provenance = {"chapter": CHAPTER, "profile": profile, "units": 9, "seconds": 12.0}
+        provenance |= {"ended": {"last": "2026-01-02T03:04:05Z"}, "device": ["a CPU"]}
+        provenance |= {"threads": [1], "torch": ["2.15.0"], "commit": ["abc"]}
         save_tables(CHAPTER, profile, Results(frame, verdicts, {}, provenance))
     return tmp_path / "executed"
 

@@ -38,18 +38,8 @@ def networks(units):
 
 
 def test_photographs_are_spread_over_all_of_them():
-    by_group = paper.groups(
-        parameters(
-            n_images=20,
-            n_order=20,
-            n_few=5,
-            n_closed=4,
-            n_quality=5,
-            n_smooth=2,
-            n_curved=6,
-            chunk=5,
-        )
-    )
+    few = {"n_few": 5, "n_closed": 4, "n_quality": 5, "n_smooth": 2, "n_curved": 6, "chunk": 5}
+    by_group = paper.groups(parameters(n_images=20, n_order=20, **few))
     assert positions(by_group["spectra"][:1]) == [0, 4, 8, 12, 16]
     assert sorted(positions(by_group["spectra"])) == list(range(20))
     assert {unit.settings["n_images"] for unit in by_group["spectra"]} == {5}

@@ -22,19 +22,9 @@ def _style():
 
 
 def models(network="lenet5", profile="laptop"):
-    return pd.DataFrame(
-        {
-            "profile": profile,
-            "data": "mnist",
-            "network": network,
-            "status": "done",
-            "n": 100,
-            "std": 0.5,
-            "alpha": np.logspace(2, 10, 9),
-            "value": np.arange(9.0),
-            "over_regularised": np.arange(9) > 6,
-        }
-    )
+    where = {"profile": profile, "data": "mnist", "network": network, "status": "done"}
+    values = {"alpha": np.logspace(2, 10, 9), "value": np.arange(9.0), "std": 0.5, "n": 100}
+    return pd.DataFrame(where | values | {"over_regularised": np.arange(9) > 6})
 
 
 def draw(frame):

@@ -14,22 +14,19 @@ from suite.store import Archive, archive_path, write_archive
 
 
 def results(value=1.0):
-    frame = pd.DataFrame(
-        {
-            "data": ["mnist"],
-            "metric": ["entropy"],
-            "seed": [0],
-            "value": [value],
-            "std": [0.5],
-            "n": [100],
-            "undefined": [0],
-            "status": ["done"],
-            "seconds": [1.0],
-            "key": ["k"],
-        }
-    )
+    row = {"data": "mnist", "metric": "entropy", "seed": 0, "value": value, "std": 0.5, "n": 100}
+    frame = pd.DataFrame([row | {"undefined": 0, "status": "done", "seconds": 1.0, "key": "k"}])
     verdicts = pd.DataFrame({"claim": ["c"], "verdict": ["holds"]})
     return Results(frame, verdicts, {"a|b": np.eye(2)}, {"profile": "smoke"})
+
+
+def curve(metric, **columns):
+    """Return rows of the chapter on gradient regularisation, in which a metric falls."""
+    where = {"data": "mnist5k", "network": "lenet5", "metric": metric, "status": "done"}
+    where |= {"saliency": "logit_gradient", "score": None, "changed": "pixels", "place": "plateau"}
+    where |= dict.fromkeys(["over_regularised", "beyond_t_alpha", "normalised"], False)
+    values = {"alpha": np.logspace(2, 10, 9), "value": -np.arange(9.0)}
+    return pd.DataFrame(where | values | columns)
 
 
 def test_tables_for_people_are_written_with_provenance(tmp_path, monkeypatch):
@@ -44,24 +41,7 @@ def test_tables_for_people_are_written_with_provenance(tmp_path, monkeypatch):
 
 
 def test_kept_results_are_judged_when_they_are_read(tmp_path):
-    frame = pd.DataFrame(
-        {
-            "data": "mnist5k",
-            "network": "lenet5",
-            "metric": "local_lipschitz_estimate",
-            "saliency": "logit_gradient",
-            "score": None,
-            "seed": 0,
-            "status": "done",
-            "over_regularised": False,
-            "beyond_t_alpha": False,
-            "normalised": False,
-            "place": "plateau",
-            "changed": "pixels",
-            "alpha": np.logspace(2, 10, 9),
-            "value": -np.arange(9.0),
-        }
-    )
+    frame = curve("local_lipschitz_estimate", seed=0)
     frame = pd.concat([frame, frame.assign(saliency="deeplift")], ignore_index=True)
     path = archive_path("gradient_regularisation", "laptop", tmp_path)
     write_archive(path, Archive({}, {}, frame, {"a|b": np.eye(2)}, {"units": 9}))

@@ -212,29 +212,16 @@ VIT = "vit_tiny_patch16_224"
 LENET = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
 TWO = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3, 2))
 BRANCHING = Net(lambda net, x: net.convs(x if x.shape[1] < 2 else x[:, :1]), convs=TWO)
+DENSE = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+SMALL = ResNet(2, 16, 10, width=4, blocks=(1, 1, 1))
+TOO_MANY = {"image_size": 16, "n_maps": 4}
 REFUSED = {
     "name": ("resnet_18", {}, r"backbone: expected the name .*'resnet_18'; near it: .*resnet18"),
-    "one size": (
-        VIT,
-        {},
-        r"on an image of 224 x 224.*VisionTransformer has maps of \[\(14, 14\)\] only",
-    ),
-    "no convolution": (
-        nn.Sequential(nn.Flatten(), nn.Linear(4, 2)),
-        {},
-        r"got Sequential, which holds no nn\.Conv2d",
-    ),
+    "one size": (VIT, {}, r"image of 224 x 224.*VisionTransformer has maps of \[\(14, 14\)\] only"),
+    "no convolution": (DENSE, {}, r"got Sequential, which holds no nn\.Conv2d"),
     "size": (LENET, {"image_size": 9}, r"cannot be run on an image of shape \(1, 9, 9\)"),
-    "branching": (
-        BRANCHING,
-        {"image_size": 16},
-        r"expected a network that torch\.fx can trace, got Net",
-    ),
-    "maps": (
-        ResNet(2, 16, 10, width=4, blocks=(1, 1, 1)),
-        {"image_size": 16, "n_maps": 4},
-        r"n_maps: expected 1 to 3, .*'3' 16 x 16.*got 4",
-    ),
+    "branching": (BRANCHING, {"image_size": 16}, r"network that torch\.fx can trace, got Net"),
+    "maps": (SMALL, TOO_MANY, r"n_maps: expected 1 to 3, .*'3' 16 x 16.*got 4"),
 }
 
 

@@ -101,7 +101,12 @@ def leading_eigenpairs(
         ValueError: an argument is out of its range.
     """
     shape, size = start.shape, start.shape[1:].numel()
-    _check(k, tolerance, max_products, size)
+    if not 1 <= k <= size:
+        raise ValueError(f"k: expected 1 to {size} eigenpairs, the size of the matrix, got {k}")
+    check_positive(tolerance=tolerance)
+    if max_products < k:
+        what = f"at least k = {k} products, one for each eigenpair"
+        raise expected("max_products", what, max_products)
     generator = torch.Generator().manual_seed(seed)
     steps = min(max_products, size)
     pairs = _nothing_yet(len(start), steps, k, start.device)
@@ -180,12 +185,3 @@ def _unit(
         w = torch.where(kept[:, None], w, random)
         norm = w.norm(dim=1)
     return w / norm.clamp_min(torch.finfo(w.dtype).tiny)[:, None], kept
-
-
-def _check(k: int, tolerance: float, max_products: int, size: int) -> None:
-    if not 1 <= k <= size:
-        raise ValueError(f"k: expected 1 to {size} eigenpairs, the size of the matrix, got {k}")
-    check_positive(tolerance=tolerance)
-    if max_products < k:
-        what = f"at least k = {k} products, one for each eigenpair"
-        raise expected("max_products", what, max_products)

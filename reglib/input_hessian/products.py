@@ -1,7 +1,6 @@
 r"""Products by the Hessian of the cross-entropy by the input, which is never formed."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -89,11 +88,11 @@ def true_hessian(model: nn.Module, images: Tensor, labels: Tensor) -> InputHessi
     """
     at = linearisation_of(model, images)
     check_labels(labels, at.outputs)
-    fast = fast_double_backward(model)
-    product = second_derivative(
-        lambda x: F.cross_entropy(fast(x), labels, reduction="none"), images
-    )
-    return InputHessian(at.outputs, product, at.pull)
+
+    def loss(x: Tensor) -> Tensor:
+        return F.cross_entropy(fast_double_backward(model)(x), labels, reduction="none")
+
+    return InputHessian(at.outputs, second_derivative(loss, images), at.pull)
 
 
 def input_hessian(
@@ -130,11 +129,10 @@ def linearisation_of(model: nn.Module, images: Tensor) -> Linearisation:
     """
     check_network(model)
     check_images(images)
-    fast: Callable[..., Any] = fast_double_backward(model)
 
     def checked(x: Tensor) -> Tensor:
         with NoDropout():
-            logits: Tensor = fast(x)
+            logits: Tensor = fast_double_backward(model)(x)
         check_logits(logits, len(x))
         return logits
 

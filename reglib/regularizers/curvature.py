@@ -57,10 +57,8 @@ def input_hessian_penalty(
     """
     check_choice("of", of, ("loss", "logit"))
     check_labels(labels, logits)
-    if of == "loss":
-        bent = cross_entropy(logits, labels, reduction="sum")
-    else:
-        bent = logits.gather(1, labels[:, None]).sum()
+    logit = logits.gather(1, labels[:, None])
+    bent = cross_entropy(logits, labels, reduction="sum") if of == "loss" else logit
     gradient = input_gradient(bent, inputs, create_graph=True)
     values = [
         hessian_product(gradient, inputs, v, create_graph=True).square().flatten(1).sum(1)

@@ -147,9 +147,6 @@ def warn_unless_converged(what: str, converged: Tensor, residual: Tensor) -> Non
     """Warn a caller's caller how many images did not converge."""
     if not converged.all():
         missed = int((~converged).sum())
-        warnings.warn(
-            f"{what} did not converge for {missed} of {converged.numel()}: residual "
-            f"{float(residual.max()):.2g}; allow more iterations or a larger tolerance",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        why = f"{what} did not converge for {missed} of {converged.numel()}: residual "
+        why += f"{float(residual.max()):.2g}; allow more iterations or a larger tolerance"
+        warnings.warn(why, RuntimeWarning, stacklevel=3)

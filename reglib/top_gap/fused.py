@@ -46,13 +46,9 @@ def kernels_run() -> bool:
     try:
         fused_means(torch.zeros(1, 1, 1, 2, device="cuda"), 1)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        warnings.warn(
-            f"Triton cannot build its kernels ({error}), so Top-GAP pools by PyTorch, which is "
-            "slower; Triton needs a C compiler and the headers of Python (on Debian: gcc and "
-            "python3-dev)",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        why = f"Triton cannot build its kernels ({error}), so Top-GAP pools by PyTorch, which is "
+        why += "slower; Triton needs a C compiler and the headers of Python (on Debian: gcc and "
+        warnings.warn(f"{why}python3-dev)", RuntimeWarning, stacklevel=3)
         return False
     return True
 

@@ -166,13 +166,8 @@ def _locations(maps: Tensor) -> int:
 
 def can_fuse(maps: Tensor) -> bool:
     """Whether a Triton kernel pools these maps: see `top_gap_and_l1`."""
-    return (
-        maps.device.type == "cuda"
-        and maps.dtype in fused.DTYPES
-        and _is_plain(maps)
-        and maps.shape[2] * maps.shape[3] <= fused.LARGEST_MAP
-        and fused.kernels_run()
-    )
+    fits = maps.device.type == "cuda" and maps.dtype in fused.DTYPES and _is_plain(maps)
+    return fits and _locations(maps) <= fused.LARGEST_MAP and fused.kernels_run()
 
 
 def can_block(maps: Tensor) -> bool:
@@ -183,9 +178,5 @@ def can_block(maps: Tensor) -> bool:
 
 def _is_plain(maps: Tensor) -> bool:
     """Whether a tensor has values that code beside PyTorch can read: no symbol, no transform."""
-    return (
-        type(maps) in (Tensor, nn.Parameter)
-        and not torch.compiler.is_compiling()
-        and not is_transformed()
-        and maps.numel() > 0
-    )
+    ordinary = type(maps) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
+    return ordinary and not is_transformed() and maps.numel() > 0

@@ -86,6 +86,9 @@ def contents(
     largest = agreement.largest(values, N_LARGEST)
     texts = {name: largest[name].map("{:.5g}".format) for name in ("kept", "here")}
     largest = largest.assign(metric=largest["metric"].str.replace("_", " "), **texts)
+    counted = ((t, p, agreement.counts(p.values).values()) for p, t in shown.items())
+    rows = [[title, len(p.values), *counts, len(p.changed)] for title, p, counts in counted]
+    machines = [[t, machine(p.archive.provenance), machine(p.here)] for p, t in shown.items()]
     return {
         "chapters": parts,
         "agree": f"{agree:,} of {len(values):,} values",
@@ -94,17 +97,12 @@ def contents(
         "rounding": agreement.ROUNDING,
         "spreads": f"{agreement.SPREADS:g}",
         "header": ["chapter", "compared", *agreement.KINDS, "verdicts changed"],
-        "rows": [
-            [title, len(p.values), *agreement.counts(p.values).values(), len(p.changed)]
-            for p, title in shown.items()
-        ],
+        "rows": rows,
         "picture": _draw(values, folder / PICTURE),
         "verdicts": verdicts[VERDICTS].to_numpy().tolist(),
         "n_verdicts": sum(part.n_verdicts for part in parts),
         "differences": largest[DIFFERENCES].to_numpy().tolist(),
-        "machines": [
-            [title, machine(p.archive.provenance), machine(p.here)] for p, title in shown.items()
-        ],
+        "machines": machines,
     }
 
 

@@ -38,9 +38,8 @@ def build(html: Path, *, pdf: bool) -> Path:
     executed = executed_folder()
     for chapter in notebooks.chapters():
         if not (executed / f"{chapter}.ipynb").exists():
-            raise UsageError(
-                f"chapter {chapter} was not executed: run 'python -m suite run {chapter}'"
-            )
+            why = f"chapter {chapter} was not executed: run 'python -m suite run {chapter}'"
+            raise UsageError(why)
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "book"), Path(folder, "output")
         _stage(source, executed)

@@ -122,9 +122,8 @@ def judge_kept(readme: Path) -> list[Path]:
     before, start, rest = readme.read_text(encoding="utf-8").partition("<!-- headlines:start -->\n")
     _, end, after = rest.partition("<!-- headlines:end -->")
     if not (start and end):
-        raise UsageError(
-            f"{readme.name}: expected <!-- headlines:start --> and :end, each on a line"
-        )
+        why = f"{readme.name}: expected <!-- headlines:start --> and :end, each on a line"
+        raise UsageError(why)
     table = headline_table(rows)
     readme.write_text(f"{before}{start}{table}\n{end}{after}", encoding="utf-8")
     return [*files, readme]

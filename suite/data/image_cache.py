@@ -200,9 +200,8 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
         if values.shape != shape:
             raise ValueError(f"expected shape {shape}, got {values.shape}")
     except (OSError, EOFError, ValueError) as error:
-        raise UsageError(
-            f"{path}: what was decoded is damaged ({error}); remove it, and it is made again"
-        ) from error
+        why = f"{path}: what was decoded is damaged ({error}); remove it, and it is made again"
+        raise UsageError(why) from error
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(values)

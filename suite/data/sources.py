@@ -82,20 +82,15 @@ def read_source(name: str, root: Path) -> Read:
         return entry.read(root)
     except Missing as missing:
         path, reason = missing.args
-        raise DataMissing(
-            f"data set {name!r} is not at {path} ({str(reason).strip().rstrip('.')}). "
-            f"To get it: {how}"
-        ) from missing
+        why = f"data set {name!r} is not at {path} ({str(reason).strip().rstrip('.')}). "
+        raise DataMissing(f"{why}To get it: {how}") from missing
     except ModuleNotFoundError as absent:
-        raise DataMissing(
-            f"data set {name!r}: package {absent.name} is not installed: pip install it"
-        ) from absent
+        why = f"data set {name!r}: package {absent.name} is not installed: pip install it"
+        raise DataMissing(why) from absent
     except Damaged as damaged:
         path, error = damaged.args
-        raise UsageError(
-            f"data set {name!r}: what is at {path} cannot be read ({error!r}). "
-            f"Remove it and get it again: {how}"
-        ) from damaged
+        why = f"data set {name!r}: what is at {path} cannot be read ({error!r}). "
+        raise UsageError(f"{why}Remove it and get it again: {how}") from damaged
 
 
 def _reader(function: str, *, of: str = "", **settings: Any) -> Callable[[Path], Read]:

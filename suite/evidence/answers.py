@@ -26,18 +26,10 @@ def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
         claim: that it is about.
     """
     estimate, low, high = (float(row[name]) for name in ("estimate", "low", "high"))
-    return Value(
-        estimate,
-        low,
-        high,
-        n=int(np.nan_to_num(row["n"])),
-        word=str(row["verdict"]),
-        shown=str(row["word"]),
-        scale=scale_text(row),
-        published=printed(claim),
-        on=name_of(row["data"]),
-        profile=str(row["profile"]),
-    )
+    words = {"word": row["verdict"], "shown": row["word"], "profile": row["profile"]}
+    about = {name: str(word) for name, word in words.items()}
+    about |= {"scale": scale_text(row), "published": printed(claim), "on": name_of(row["data"])}
+    return Value(estimate, low, high, n=int(np.nan_to_num(row["n"])), **about)
 
 
 def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:

@@ -52,9 +52,8 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
                 table = read_verdicts(file).assign(chapter=chapter)
                 if missing := [name for name in VERDICT_COLUMNS if name not in table]:
                     what = f"the columns {', '.join(missing)}: it is of an older version"
-                    raise UsageError(
-                        f"{file}: expected {what}; run 'python -m suite run {chapter}'"
-                    )
+                    why = f"{file}: expected {what}; run 'python -m suite run {chapter}'"
+                    raise UsageError(why)
                 tables += [table[VERDICT_COLUMNS]] if len(table) else []  # there are no claims
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])

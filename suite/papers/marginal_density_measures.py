@@ -138,10 +138,8 @@ def check_other_images(own: ImageData, shown: ImageData, own_name: str, name: st
         UsageError: they are, by whatever name.
     """
     if shown.fingerprint == own.fingerprint:
-        raise UsageError(
-            f"data: expected other images than those of the training, got {name!r}, "
-            f"which are those of {own_name!r}"
-        )
+        why = f"data: expected other images than those of the training, got {name!r}, "
+        raise UsageError(f"{why}which are those of {own_name!r}")
 
 
 def _penalised(

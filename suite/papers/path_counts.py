@@ -135,10 +135,8 @@ def _ungated(*factors: Any) -> Tensor:
     values = [f for f in factors if isinstance(f, Tensor) and f.requires_grad]
     values.sort(key=lambda f: f.numel())
     if len(values) == 2 and values[0].shape == values[1].shape:
-        raise ValueError(
-            "model: expected layers whose paths can be counted, got the product of two values of "
-            f"shape {tuple(values[0].shape)}"
-        )
+        why = "model: expected layers whose paths can be counted, got the product of two values of "
+        raise ValueError(f"{why}shape {tuple(values[0].shape)}")
     return values[-1]
 
 

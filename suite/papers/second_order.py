@@ -159,9 +159,8 @@ def _few_classes(
     with torch.no_grad():
         logits = model(images)
     if not 2 <= n_classes <= logits.shape[1]:
-        raise UsageError(
-            f"n_classes: expected 2 to {logits.shape[1]} of the network's, got {n_classes}"
-        )
+        why = f"n_classes: expected 2 to {logits.shape[1]} of the network's, got {n_classes}"
+        raise UsageError(why)
     classes = logits.topk(n_classes, dim=1).indices
     return LikeliestClasses(model, classes), torch.zeros_like(predicted)
 

@@ -44,10 +44,8 @@ def robust_accuracy(
     """
     attacked = subject if source is None else subject.related(training_of(from_identity(source)))
     if attacked.pixel_range != (0, 1):
-        raise UsageError(
-            "robust_accuracy: expected a network of images in [0, 1], got one trained "
-            f"with pixel_range {attacked.pixel_range}"
-        )
+        why = "robust_accuracy: expected a network of images in [0, 1], got one trained "
+        raise UsageError(f"{why}with pixel_range {attacked.pixel_range}")
     settings = {"epsilon": epsilon, **(attack_settings or {})}
     # The images are made once for all the measurements of a network that need them.
     key = ("attacked", attack, n_images, seed, scale, json.dumps(settings, sort_keys=True))

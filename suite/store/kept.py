@@ -16,7 +16,7 @@ import json
 import os
 import zipfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from suite.paths import KEPT_RESULTS, ROOT, checked_name
 from suite.store.local import Reader, Record, checksum, dump, replace_file
 
 FORMAT = 1
+A_MAP = "entropy logit_gradient None"  # measures this takes the time of a map, and no more
+Unit = Mapping[str, Any]
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same contents give the same bytes
 
 
@@ -201,19 +203,26 @@ class Kept(Reader):
         of_each = [a.provenance.get("fingerprints", {}) for a in self.archives.values()]
         return {name: text for part in of_each for name, text in part.items()}
 
-    def expected(self, units: Collection[Mapping[str, Any]]) -> float:
-        """Return the seconds that units take by what their metrics took an image, or NaN.
+    def expected(self, units: Collection[Unit], seconds_a_map: Callable[[Unit], float]) -> float:
+        """Return the seconds that units take, or NaN where that is not known.
 
-        It is known of measurements of pretrained networks, by their identities.
+        It is known of measurements of pretrained networks, by their identities: as so many times
+        what a map of one image takes, in the median of the networks whose results are kept.
+
+        Args:
+            units: their identities.
+            seconds_a_map: of the network of a unit, on this machine.
         """
         if not units or not all(_is_of_pretrained(unit) for unit in units):
             return float("nan")
-        took = defaultdict(list)
+        took: dict[str, dict[str, float]] = defaultdict(dict)
         for record in (r for archive in self.archives.values() for r in archive.records.values()):
             if _is_of_pretrained(record.unit):
-                seconds = record.provenance["seconds"]
-                took[record.unit["metric"]].append(seconds / _n_images(record.unit))
-        return sum(float(np.mean(took.get(u["metric"], np.nan))) * _n_images(u) for u in units)
+                an_image = record.provenance["seconds"] / _n_images(record.unit)
+                took[_kind(record.unit)][record.unit["training"]["network"]] = an_image
+        frame = pd.DataFrame(took)
+        maps = frame.div(frame.get(A_MAP, np.nan), axis=0).median()
+        return sum(maps.get(_kind(u), np.nan) * _n_images(u) * seconds_a_map(u) for u in units)
 
     def path(self, key: str) -> Path | None:
         """Return the archive that has a unit, if one has."""
@@ -249,11 +258,17 @@ def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
                 yield key, path
 
 
-def _n_images(unit: Mapping[str, Any]) -> int:
+def _n_images(unit: Unit) -> int:
     return int(unit.get("settings", {}).get("n_images", 1))
 
 
-def _is_of_pretrained(unit: Mapping[str, Any]) -> bool:
+def _kind(unit: Unit) -> str:
+    """Return what a measurement takes its time for."""
+    settings = unit.get("settings", {})
+    return f"{unit['metric']} {settings.get('saliency')} {settings.get('attack')}"
+
+
+def _is_of_pretrained(unit: Unit) -> bool:
     return bool(unit.get("training", {}).get("unit") == "pretrained")
 
 

@@ -177,9 +177,8 @@ class Store(Reader):
         except FileNotFoundError:  # it is missing, or another process was faster
             return
         except OSError as error:
-            raise RunFailed(
-                f"{path} {why}, and cannot be moved to {target} ({error.strerror}); remove it"
-            ) from error
+            why = f"{path} {why}, and cannot be moved to {target} ({error.strerror}); remove it"
+            raise RunFailed(why) from error
         self.reports.append(f"{path.name} {why}: moved to {target}, to be computed anew")
 
 
@@ -195,10 +194,8 @@ def check_folder(folder: Path, what: str, variable: str) -> None:
             file.write(bytes(2**16))
             file.flush()
     except OSError as error:
-        raise UsageError(
-            f"{what} {folder}: expected a folder that can be written, got: {error.strerror}; "
-            f"make room or set {variable} to another folder"
-        ) from error
+        why = f"{what} {folder}: expected a folder that can be written, got: {error.strerror}; "
+        raise UsageError(f"{why}make room or set {variable} to another folder") from error
 
 
 def replace_file(path: Path, contents: bytes) -> None:
@@ -215,10 +212,8 @@ def replace_file(path: Path, contents: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise RunFailed(
-            f"{path}: cannot be written ({error.strerror}); what was stored before is sound, "
-            f"make room{moved_by(path)} and run again"
-        ) from error
+        why = f"{path}: cannot be written ({error.strerror}); what was stored before is sound, "
+        raise RunFailed(f"{why}make room{moved_by(path)} and run again") from error
 
 
 def _contents(path: Path) -> bytes | None:

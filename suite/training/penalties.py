@@ -177,9 +177,8 @@ def landscape_target(given: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
         ValueError: there is no `context` with training images.
     """
     if given.context is None:
-        raise ValueError(
-            "context: expected TrainingContext(model, images) with the training images, got None"
-        )
+        why = "context: expected TrainingContext(model, images) with the training images, got None"
+        raise ValueError(why)
     target = given.context.smoothness(kernel_width).to(given.inputs)
     return landscape.target_penalty(_landscape(given), target).expand(len(given.inputs))
 

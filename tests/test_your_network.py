@@ -24,7 +24,7 @@ from suite.papers import your_tables as tables
 from suite.paths import with_whole_paths
 from suite.runs import compute
 from suite.runs.execute import evaluated, keys_of
-from suite.runs.plan import plan
+from suite.runs.plan import plan, seconds_a_map
 from suite.store import Archive, Kept, write_archive
 from suite.units import Pretrained
 
@@ -33,7 +33,7 @@ ADVICE = paper.NAMES["advice"]
 NET = f"""
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
+from tests.test_autodiff import Square
 
 class Odd(nn.Module):
     def __init__(self, result):
@@ -42,16 +42,6 @@ class Odd(nn.Module):
         self.weight = nn.Parameter(torch.ones(1))
     def forward(self, images):
         return self.result(images)
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        return 2 * ctx.saved_tensors[0] * gradient
 
 def build():
     first = nn.Conv2d(3, 4, 3, stride=2), nn.ReLU()
@@ -393,19 +383,27 @@ class TestPlan:
         dials = {item.labels["dial"] for item in items if item.labels}
         assert ("steady" in dials, "faithful_size" in dials) == (True, False)
 
-    def test_time_is_that_of_kept_results(self, parameters, store, here, tmp_path):
-        units = [u for u in paper.plan(parameters).units() if u.metric == "entropy"]
+    def test_time_is_as_many_maps_as_of_kept_results(
+        self, parameters, store, here, tmp_path, monkeypatch
+    ):
+        known = {"entropy": 20.0, "map_centre_to_rim": 30.0}
+        units = [u for u in paper.plan(parameters).units() if u.metric in known]
         compute(units, store=store, resources=here)
-        (key,) = keys_of(units)
-        record = store.read(key)
-        record.provenance["seconds"] = 30.0
-        archive = Archive({key: record}, {}, pd.DataFrame({"a": [1]}), {}, {"fingerprints": {}})
+        records = store.read_all(keys_of(units))
+        for record in records.values():
+            record.provenance["seconds"] = known[record.unit["metric"]]
+        archive = Archive(records, {}, pd.DataFrame({"a": [1]}), {}, {"fingerprints": {}})
         write_archive(tmp_path / "kept" / "desktop" / "your_network.zip", archive)
+        monkeypatch.setattr("suite.runs.plan.seconds_a_map", lambda unit: 3.0)
         fewer = paper.plan(parameters | {"n_images": 2}).units()
-        for metrics, told in (({"entropy"}, True), ({"entropy", "paths_landscape"}, False)):
+        for metrics, told in ((known, True), ({*known, "paths_landscape"}, False)):
             todo = [unit for unit in fewer if unit.metric in metrics]
             text = str(plan(todo, store, Kept(tmp_path / "kept")))
-            assert ("take about 15 s on one core" in text) == told
+            assert ("take about 15 s on one core" in text) == told  # 2 * 3 s + 2 * 1.5 * 3 s
+
+    def test_time_of_a_map_is_measured(self, parameters):
+        unit = paper.subject_of(parameters).predicted
+        assert 0 < seconds_a_map({"training": unit.identity}) < 1
 
 
 def rows_of(values, alike="n images 4"):

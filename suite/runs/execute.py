@@ -276,15 +276,9 @@ def _provenance(start: float, unit: Unit, work: _Work) -> dict[str, Any]:
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         peak *= 1 if sys.platform == "darwin" else 1024
-    return {
-        "seconds": round(time.perf_counter() - start, 3),
-        "peak_bytes": peak,
-        "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "device": torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU",
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "reglib": reglib.__version__,
-        "commit": commit(),
-        "code": work.sources.provenance(unit),
-    }
+    ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    about = {"seconds": round(time.perf_counter() - start, 3), "peak_bytes": peak, "ended": ended}
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
+    about |= {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    about |= {"python": platform.python_version(), "reglib": reglib.__version__}
+    return about | {"commit": commit(), "code": work.sources.provenance(unit)}

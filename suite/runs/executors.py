@@ -50,9 +50,8 @@ class Resources:
         if self.device not in ("auto", "cpu", "cuda"):
             raise expected("device", "auto, cpu or cuda", repr(self.device))
         if self.device == "cuda" and not self.dask and not torch.cuda.is_available():
-            raise UsageError(
-                "device: cuda was asked for, but torch finds no CUDA device; use --device cpu"
-            )
+            why = "device: cuda was asked for, but torch finds no CUDA device; use --device cpu"
+            raise UsageError(why)
         if self.jobs is not None and self.jobs < 1:
             raise expected("jobs", "a positive number of processes", self.jobs)
         if self.double_backward not in (None, *WAYS):
@@ -226,10 +225,8 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
             if crashed & crashes:
                 raise RunFailed(f"{told}, for the second time; what was finished is stored")
             crashed |= crashes
-    raise RunFailed(
-        f"workers were lost {ATTEMPTS} times (the last: {told}; were they killed, or did memory "
-        "run out?); what was finished is stored, run again"
-    )
+    why = f"workers were lost {ATTEMPTS} times (the last: {told}; were they killed, or did memory "
+    raise RunFailed(f"{why}run out?); what was finished is stored, run again")
 
 
 def _ended(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Future[Outcome]]]:

@@ -94,6 +94,5 @@ def _check_commits(commits: Collection[str]) -> None:
                 "'git status' where git refuses this folder; then run again with --force"
             )
         if not git("merge-base", "HEAD", commit).startswith(commit):
-            raise UsageError(
-                f"units were computed at commit {commit}, which is not in the history of this one"
-            )
+            why = f"units were computed at commit {commit}, which is not in the history of this one"
+            raise UsageError(why)

@@ -6,20 +6,27 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from suite.data import load_data
 from suite.errors import DataMissing
 from suite.networks import check_weights
+from suite.papers.measure import METRICS
 from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, other_code
 from suite.runs.compute import check
+from suite.runs.execute import evaluated
 from suite.store import Kept, Store, replace_file
-from suite.units import Pretrained, Training, Unit, data_names, key, training_of
+from suite.units import Pretrained, Training, Unit, data_names, from_identity, key, training_of
 
 MEMORY = "fingerprints.json"
+REPEATS = 3  # of a map whose time is taken; the first waits for memory
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Plan:
             and those that are among the kept results only.
         missing_data: for each data set that is not there, how to get it.
         spent: seconds that went into what is stored.
-        expected: seconds that what is missing takes, by kept results of the same metrics, or NaN.
+        expected: seconds that what is missing takes, see `suite.store.Kept.expected`, or NaN.
         reports: of results of other code.
     """
 
@@ -101,15 +108,38 @@ def plan(
     # Kept results have no weights: a network that is to be measured further is trained again.
     todo |= {n: unit for n, unit in _trainings(todo.values()).items() if n not in here}
     needed = {name for unit in todo.values() for name in _needs(unit)}
+    missing_data = {name: how for name, how in missing_data.items() if name in needed}
+    seconds = math.nan
+    if kept and not missing_data:
+        seconds = kept.expected([unit.identity for unit in todo.values()], seconds_a_map)
     return Plan(
         total=len(wanted),
         stored=len(wanted.keys() & here.keys()),
         kept=len(wanted.keys() & (have - here.keys())),
-        missing_data={name: how for name, how in missing_data.items() if name in needed},
+        missing_data=missing_data,
         spent=sum(record.provenance["seconds"] for record in here.values()),
-        expected=kept.expected([u.identity for u in todo.values()]) if kept else math.nan,
+        expected=seconds,
         reports=tuple(reports),
     )
+
+
+def seconds_a_map(unit: Mapping[str, Any]) -> float:
+    """Return the seconds of one core for a map of one image by the network of a unit."""
+    return _seconds_a_map(json.dumps({**unit["training"], "n_images": 1, "labels": None}))
+
+
+@functools.cache
+def _seconds_a_map(training: str) -> float:
+    network = training_of(from_identity(json.loads(training)))
+    subject, times = evaluated(network, {}, torch.device("cpu")), []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for _ in range(REPEATS):
+        start = time.process_time()
+        METRICS["entropy"](subject, saliency="logit_gradient", n_images=1)
+        times.append(time.process_time() - start)
+    torch.set_num_threads(threads)
+    return min(times)
 
 
 def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:

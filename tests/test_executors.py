@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -242,37 +243,25 @@ def test_dask_gives_the_same_numbers_and_survives_the_loss_of_a_worker(
         compute(slow, store=lost, resources=resources, checkpoint_seconds=0)
 
 
-@pytest.mark.parametrize(
-    ("address", "seconds"),
-    [("nonsense://x", 5), ("", 5)],  # nobody listens: `test_cli.py`
-)
-def test_a_scheduler_that_does_not_answer_is_a_usage_error(
-    address, seconds, store, small, capfd, caplog
-):
-    if not address:  # something else listens there
-        import socket
+def test_a_scheduler_that_does_not_answer_is_a_usage_error(store, small, capfd, caplog):
+    """Nobody listens: `test_cli.py`; here it is no address, or something else listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        with socket.create_server(("127.0.0.1", 0)) as server:
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
 
-            def answer():
-                connection, _ = server.accept()
-                with connection:
-                    connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
-
-            threading.Thread(target=answer, daemon=True).start()
-            check_refused(f"tcp://127.0.0.1:{server.getsockname()[1]}", 15, store, small)
-    else:
-        check_refused(address, seconds, store, small)
+        threading.Thread(target=answer, daemon=True).start()
+        other = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        for address, seconds in (("nonsense://x", 5), (other, 15)):
+            start, resources = time.monotonic(), Resources(device="cpu", dask=address)
+            with pytest.raises(UsageError, match=f"Dask scheduler {address}: cannot be reached"):
+                compute([small()], store=store, resources=resources)
+            assert time.monotonic() - start < seconds
     assert list(store.folder.iterdir()) == []
     assert caplog.records == []
     assert "Traceback" not in capfd.readouterr().err
-
-
-def check_refused(address, seconds, store, small):
-    start = time.monotonic()
-    with pytest.raises(UsageError, match=rf"Dask scheduler {address}: cannot be reached \("):
-        compute([small()], store=store, resources=Resources(device="cpu", dask=address))
-    assert time.monotonic() - start < seconds
 
 
 class Losing(Executor):

@@ -151,9 +151,8 @@ def wait_until(holds, seconds=60.0):
 
 
 class TestKilled:
-    @pytest.mark.parametrize("seed", range(2))
-    def test_at_random_moments(self, seed, runs, undisturbed, tmp_path):
-        draw = random.Random(seed)
+    def test_at_random_moments(self, runs, undisturbed, tmp_path):
+        draw = random.Random(0)
         folder = tmp_path / "store"
         begun = set()
         stored = {}

@@ -54,6 +54,7 @@ def test_corrupted_accuracy_is_the_share_of_corruptions_that_leave_the_predictio
     torch.testing.assert_close(weather, expected)
     every = NETWORK.measured("corrupted_accuracy", **settings).per_image
     torch.testing.assert_close(every, torch.stack([*by_name.values()]).mean(0))
+    assert every.unique().numel() > 1
     with pytest.raises(UsageError, match="unknown category 'blurr': did you mean 'blur'"):
         NETWORK.measured("corrupted_accuracy", category="blurr", **settings)
 

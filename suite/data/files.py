@@ -4,10 +4,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import torch
 from PIL import Image, ImageOps
 from torch import Tensor
-from torchvision.transforms import v2
 
 from suite.data.splits import Missing
 from suite.errors import UsageError
@@ -56,7 +57,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
 def read_image(path: str | Path) -> Tensor:
     """Read an image as uint8 (3, H, W), upright."""
-    return v2.functional.pil_to_tensor(open_image(path))
+    return _tensor(open_image(path))
 
 
 def read_photograph(path: Path, *, upright: bool = True, size: int = SIZE) -> Tensor:
@@ -68,10 +69,14 @@ def read_photograph(path: Path, *, upright: bool = True, size: int = SIZE) -> Te
         UsageError: not an image that can be read, or one of more than 8 bits a channel.
     """
     image = open_image(path, upright=upright)
-    return v2.functional.pil_to_tensor(middle(image, v2.InterpolationMode.BICUBIC, size))
+    return _tensor(middle(image, Image.Resampling.BICUBIC, size))
 
 
-def middle(image: Image.Image, how: v2.InterpolationMode, size: int = SIZE) -> Image.Image:
+def _tensor(image: Image.Image) -> Tensor:
+    return torch.tensor(np.asarray(image)).permute(2, 0, 1)
+
+
+def middle(image: Image.Image, how: Image.Resampling, size: int = SIZE) -> Image.Image:
     """Bring the shorter side to 8/7 of `size` pixels and cut out the middle, size x size.
 
     An image of size x size pixels stays as it is.
@@ -79,8 +84,8 @@ def middle(image: Image.Image, how: v2.InterpolationMode, size: int = SIZE) -> I
     if image.size == (size, size):
         return image
     shorter = SHORTER_SIDE * size // SIZE
-    if min(image.size) != shorter:
-        image = v2.functional.resize(image, [shorter], interpolation=how)
+    width, height = (shorter * side // min(image.size) for side in image.size)
+    image = image.resize((width, height), how)
     left, top = ((side - size) // 2 for side in image.size)
     return image.crop((left, top, left + size, top + size))
 

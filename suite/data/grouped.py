@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torchvision.transforms import v2
 
 from suite.data.files import read_image, read_table
 from suite.data.splits import Read, Split
@@ -68,6 +67,8 @@ def textured_images(
 
 def read_waterbirds(root: Path) -> Read:
     """Read the images and `metadata.csv` of Waterbirds; group = 2 label + background."""
+    from torchvision.transforms import v2  # which takes seconds
+
     folder, side = root / WATERBIRDS, WATERBIRDS_SIZE
     names = ["img_filename", "y", "place", "split"]
     table = read_table(folder / "metadata.csv", names)[names]
@@ -78,6 +79,8 @@ def read_waterbirds(root: Path) -> Read:
 
 def read_celeba(root: Path) -> Read:
     """Read CelebA as its authors lay it out; label: blond hair, group = 2 label + male."""
+    from torchvision.transforms import v2
+
     folder, names = root / "celeba", ["Blond_Hair", "Male"]
     attributes = read_table(folder / "list_attr_celeba.txt", names)[names] == 1
     partition = read_table(folder / "list_eval_partition.txt", None).iloc[:, 0]

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import v2
 from tqdm import tqdm
 
 from suite.data.files import SIZE, image_size, middle, read_photograph
@@ -97,7 +96,7 @@ def read_masks(
         if mask.size != size:
             same = f"a mask of the size of the image, {size[0]} x {size[1]}"
             raise expected(f"{paths[row]}", same, f"{mask.size[0]} x {mask.size[1]}")
-        return np.asarray(middle(mask, v2.InterpolationMode.BOX)) > 127
+        return np.asarray(middle(mask, Image.Resampling.BOX)) > 127
 
     shape = (len(paths), SIZE, SIZE)
     return decode_once(root, [*files, *paths], shape, how="masks", read=cut).values.bool()

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchvision.models import ResNet50_Weights
-from torchvision.transforms import v2
 
 from suite.data import image_cache
 from suite.data.files import read_image, read_photograph, read_table
@@ -37,6 +35,8 @@ class _Listed(NamedTuple):
 
 def class_names() -> tuple[str, ...]:
     """Return the names of the 1,000 classes of ImageNet, in their order."""
+    from torchvision.models import ResNet50_Weights  # which takes seconds
+
     return tuple(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
 
 
@@ -178,6 +178,8 @@ def _read_each(paths: Iterable[Path], read: Callable[[Path], Tensor]) -> list[Te
 
 def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
     """Read Imagenette, cropped to squares."""
+    from torchvision.transforms import v2
+
     train, test, folders = read_image_folder(
         root,
         folder=folder,

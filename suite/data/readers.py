@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torchvision import datasets
 
 from suite.data.splits import Damaged, Missing, Read, Split, interleave_classes
 
@@ -47,6 +46,8 @@ def read_mnist5k(root: Path) -> Read:
 
 def read_torchvision(root: Path, *, name: str) -> Read:
     """Read MNIST or CIFAR, or a set like them, by its class in `torchvision.datasets`."""
+    from torchvision import datasets  # which takes seconds
+
     kind = getattr(datasets, name)
     folder = root / getattr(kind, "base_folder", kind.__name__)
     with reading(folder):
@@ -66,7 +67,9 @@ def read_fashion_mnist(root: Path) -> Read:
         return read_torchvision(root, name="FashionMNIST")
     with reading(DEBIAN_FASHION_MNIST):
         train, test = (_read_idx(DEBIAN_FASHION_MNIST, prefix) for prefix in ("train", "t10k"))
-    return train, test, datasets.FashionMNIST.classes
+    from torchvision.datasets import FashionMNIST
+
+    return train, test, FashionMNIST.classes
 
 
 def _read_idx(folder: Path, prefix: str) -> Split:
@@ -79,6 +82,8 @@ def _read_idx(folder: Path, prefix: str) -> Split:
 
 def read_svhn(root: Path) -> Read:
     """Read the house numbers of SVHN, without its further training images."""
+    from torchvision import datasets
+
     with reading(root / "SVHN"):
         parts = [datasets.SVHN(root / "SVHN", part) for part in ("train", "test")]
     train, test = (Split(torch.tensor(p.data), torch.tensor(p.labels).long()) for p in parts)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from torchvision.transforms import v2
 
 from suite.data.splits import Read, Split
 from suite.errors import UsageError
@@ -33,6 +32,8 @@ def tiles(train: Split, test: Split, classes: Sequence[str], *, size: int) -> Re
 
 
 def _resized(split: Split, size: int) -> Split:
+    from torchvision.transforms import v2  # which takes seconds
+
     count, _, height, width = split.images.shape
     if height != width:
         raise UsageError(f"resized: expected square images, got {height} x {width}")

@@ -159,10 +159,9 @@ def mean_interval(values: ArrayLike) -> Interval:
     n, mean = len(values), float(values.mean())
     if n < 2:
         return Interval(mean, n=n)
-    if _no_spread(values):
-        return Interval(mean, mean, mean, n)
-    low, high = stats.ttest_1samp(values, mean).confidence_interval(0.95)
-    return Interval(mean, float(low), float(high), n)
+    quantile = importlib.import_module("scipy.special").stdtrit(n - 1, 0.975)
+    half = float(quantile * values.std(ddof=1)) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, n)
 
 
 def share_interval(successes: int, n: int) -> Interval:
@@ -180,7 +179,7 @@ def t_test_p(values: ArrayLike, mean: float = 0.0) -> float:
     values = np.asarray(values, float)
     if len(values) < 2:
         return float("nan")
-    if _no_spread(values):
+    if np.ptp(values) <= 1e-14 * np.abs(values).max():  # equal but for rounding
         return 1.0 if values[0] == mean else float("nan")
     return float(stats.ttest_1samp(values, mean).pvalue)
 
@@ -199,11 +198,6 @@ def holm(p: Sequence[float]) -> list[float]:
         least = max(least, min(1.0, float(values[index]) * (len(order) - rank)))
         adjusted[index] = least
     return [float(value) for value in adjusted]
-
-
-def _no_spread(values: NDArray[np.float64]) -> bool:
-    """Whether values are equal but for rounding; Student's test does not apply to such values."""
-    return bool(np.ptp(values) <= 1e-14 * np.abs(values).max())
 
 
 def _parts(groups: ArrayLike | None, n: int) -> list[NDArray[np.int64]]:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torchvision.transforms.v2.functional import resize
 
 from reglib._common import normal_noise
 from reglib.saliency import Settings, cafo, caso, surrogate_loss
@@ -264,7 +263,7 @@ def _box(pixels: Tensor, labels: Tensor, i: int) -> tuple[Tensor, dict[int, Area
 
 def _shrunk_to(pixels: Tensor, side: int) -> Tensor:
     """Return uint8 images as smaller ones of pixels in [0, 1]."""
-    return resize(pixels.float() / 255, [side, side], antialias=True)
+    return nn.functional.interpolate(pixels / 255, [side, side], mode="bilinear", antialias=True)
 
 
 def imagenet_indices(classes: Sequence[str]) -> list[int]:

@@ -295,12 +295,6 @@ def scatter(
     return _figure(_split(frame, panels), draw)
 
 
-def _round(palette: Mapping[Any, str]) -> dict[str, Line2D]:
-    """Return what a legend shows for dots."""
-    dot = partial(Line2D, [], [], marker="o", linestyle="")
-    return {str(method): dot(color=colour) for method, colour in palette.items()}
-
-
 def _split(frame: Frame, columns: Sequence[str]) -> list[tuple[str, Frame]]:
     """Return the rows of each combination of values, with its title."""
     groups: Any = (
@@ -418,7 +412,9 @@ def kept_against_here(frame: Frame, kinds: Sequence[str]) -> Figure:
             part.set_major_locator(FixedLocator(_few_powers(panel["kept"], smallest)))
 
     frame = frame[frame[["kept", "here"]].notna().all(axis=1)]
-    return _figure(_split(frame, ["panel"]), draw, _round(palette))
+    look: dict[str, Any] = {"marker": "o", "linestyle": ""}
+    legend = {str(kind): Line2D([], [], color=c, **look) for kind, c in palette.items()}
+    return _figure(_split(frame, ["panel"]), draw, legend)
 
 
 def _few_powers(values: "pd.Series[float]", smallest: float) -> list[float]:

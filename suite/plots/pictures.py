@@ -108,8 +108,8 @@ def _panels(figure: Figure) -> list[bytes]:
     parts = [(part, part.get_tightbbox()) for part in (*figure.axes, *figure.legends)]
     inches, files = figure.dpi_scale_trans.inverted(), []
     for part, box in parts:
-        for legend in figure.legends:
-            legend.set_visible(legend is part)
+        for other, _ in parts:
+            other.set_visible(other is part)
         if box is not None:  # an axis that is on
             panel = box.padded(3).transformed(inches)
             files.append(as_bytes(figure, "svg", bbox_inches=panel))

@@ -1,5 +1,6 @@
 """Notebooks and PDF to download from the pages, and an alt text for each image."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -57,4 +58,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", require_alt_texts)
     app.connect("html-page-context", add_downloads, priority=900)
     app.connect("build-finished", copy_notebooks)
+    # Pages are read and written on all cores. Sections are numbered when all pages are read, by an
+    # extension that does not say whether it is safe.
+    app.parallel = os.cpu_count() or 1
+    app.extensions["sphinx_multitoc_numbering"].parallel_read_safe = True
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,9 @@
 """A whole training step, captured in a CUDA graph, against the same step as Python runs it.
 
 The step is forward pass, penalty on the input gradient, backward pass, SGD with momentum. "Plain"
-is without the penalty, and "fast" takes `reglib.fast_double_backward`. For LeNet-5 `torch.compile`
-with `mode="reduce-overhead"`, which makes CUDA graphs too, stands beside.
+is without the penalty, and "fast" takes `reglib.fast_double_backward`. Beside them, for LeNet-5,
+stands what `torch.compile` makes of loss, penalty and gradients as one traced function, with
+`mode="reduce-overhead"`, which makes CUDA graphs too. *None of this was measured on a GPU yet.*
 """
 
 import itertools
@@ -74,13 +75,10 @@ def _repeat(step: Step, calls: int) -> None:
 
 def _steps(case: Case, device: torch.device, *, compiled: bool) -> Iterator[tuple[str, Step]]:
     """Yield steps by name, each with a network of its own, after the calls before a capture."""
-    names = dict(TECHNIQUES)
-    if compiled:
-        names[COMPILED] = TECHNIQUES["penalised, stock, eager"]
-    for name, technique in names.items():
-        step = _step(case, device, *technique)
+    for name in [*TECHNIQUES, *[COMPILED] * compiled]:
         try:
-            step = _compiled(step) if name == COMPILED else step
+            in_graphs = name == COMPILED
+            step = _compiled(case, device) if in_graphs else _step(case, device, *TECHNIQUES[name])
             _repeat(step, WARM_UP + 2)
         except Exception as error:
             print(f"{case}: {name}: {type(error).__name__}: {str(error).splitlines()[:1]}")
@@ -125,8 +123,25 @@ def _step(
     return call
 
 
-def _compiled(step: Step) -> Step:
+def _compiled(case: Case, device: torch.device) -> Step:
+    """Return a penalised step whose loss and gradients are one compiled function."""
     config: Any = torch._dynamo.config
-    if hasattr(config, "trace_autograd_ops"):
-        config.trace_autograd_ops = True
-    return torch.compile(step, mode="reduce-overhead")
+    config.trace_autograd_ops = True  # an error where PyTorch cannot do so
+    network, images, labels = batch_of(case, device, torch.contiguous_format)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+    parameters = list(network.parameters())
+    images.requires_grad_()  # before the call: inside it cannot be traced
+
+    @partial(torch.compile, mode="reduce-overhead")
+    def gradients(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        losses = F.cross_entropy(network(x), labels, reduction="none")
+        (by_input,) = torch.autograd.grad(losses.sum(), x, create_graph=True)
+        total = losses.mean() + by_input.square().flatten(1).sum(1).mean()
+        return torch.autograd.grad(total, parameters)
+
+    def call() -> None:
+        for parameter, gradient in zip(parameters, gradients(images, labels), strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+
+    return call

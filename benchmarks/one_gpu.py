@@ -5,6 +5,11 @@ profile `gpu` as far as it gets. All of it goes to FOLDER: logs, `captured_step.
 computed as `store.tar.gz`, in pieces of 15 MiB (join them by `cat`). Weights stay behind; unpacked,
 it is a store for `python -m suite keep CHAPTER gpu --store`. Each part runs whatever became of the
 one before. `--toy` rehearses it on any machine.
+
+Besides what `suite compute` needs, the tests need pytest and mlxtend, the attacks, without which
+Top-GAP has no headline, foolbox and pyautoattack, and corruptions imagecorruptions: what a package
+is missing for is left out, and said. `pip wheel -w carried NAME...` collects them for a machine
+without a network, and `pip install --no-index --find-links carried NAME...` installs them there.
 """
 
 import argparse
@@ -49,7 +54,8 @@ def main() -> None:
         return
     end = time.monotonic() + 60 * options.minutes
     store = options.folder.resolve() / "store"
-    os.environ |= {"REGLIB_STORE": str(store), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    os.environ |= {"REGLIB_STORE": str(store), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     named = [str(file) for file in (ROOT / "tests").glob("test_*.py")]
     files = [file for file in named if "mark.gpu" in Path(file).read_text(encoding="utf-8")]
     tests = ["-m", "pytest", "-q", "-m", "gpu", "--color=no", "-p", "no:cacheprovider", *files]

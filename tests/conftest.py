@@ -1,5 +1,6 @@
 """Fixtures that several files share."""
 
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,13 @@ from suite.units import Training
 
 # A program of `test_library`, which refuses imports to the process that runs it.
 collect_ignore = ["only_torch.py"]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU where there is none, but for kernels that Triton interprets."""
+    without = not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
+    if without and item.get_closest_marker("gpu"):
+        pytest.skip("there is no CUDA device")
 
 
 @pytest.fixture(autouse=True)

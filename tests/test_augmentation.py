@@ -80,7 +80,6 @@ class TestCropAndFlip:
             crop_and_flip(images(), crop_padding=padding, generator=generator())
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
     def test_cuda_gets_the_changes_of_the_cpu(self):
         there, here = (
             crop_and_flip(images().to(device), crop_padding=2, flip=True, generator=generator())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +17,7 @@ from suite.data.sources import read_source
 from suite.errors import DataMissing, UsageError
 from suite.paths import ROOT
 from suite.runs import Store, execute, part_of
+from suite.runs import plan as plans
 from suite.runs.plan import plan
 from suite.units import training_of
 
@@ -104,6 +106,28 @@ class TestParts:
         alone = [{str(training_of(u)) for u in part if "'unit'" not in str(u)} for part in parts]
         if chapter == CHAPTER:  # pretrained networks are shown to several, and some are compared
             assert not alone[0] & alone[1] | alone[1] & alone[2] | alone[0] & alone[2]
+
+    def test_whole_seeds_come_first_and_small_trainings_last(self):
+        units = notebooks.units_of(
+            "marginal_density", notebooks.resolve("marginal_density", "gpu", {})
+        )
+        networks = [training_of(unit) for unit in part_of(units, 1, 1)]
+        turns = [(network.n_train is not None, network.seed) for network in networks]
+        assert turns == sorted(turns)
+        assert {*turns} == {(False, 0), (False, 1), (True, 0)}
+
+    def test_dry_run_of_the_profile_gpu_times_steps(self, capsys, monkeypatch, small):
+        seconds = plans._seconds_of_a_step(plans._of_single_steps(small()), "cpu", None)
+        assert 0 < seconds < 5
+        monkeypatch.setattr(plans, "_seconds_of_a_step", (times := Mock(return_value=30.0)))
+        panels = [{"data": "mnist5k", "network": "lenet5", "epochs": 2, "n_train": 200}]
+        panels[0] |= {"paired_alphas": [1e2, 1e6], "repetitions": 3}
+        given = ["--profile", "gpu", "-p", "panels", repr(panels), "--dry-run"]
+        assert batch.run(["compute", CHAPTER, *given]) == 0
+        # Six trainings of two epochs of two steps, all of one kind.
+        said = "trainings: 6, about 12 min by steps measured on this CPU (the profile is meant for"
+        assert said in capsys.readouterr().out
+        assert times.call_count == 1
 
     def test_dry_run_speaks_of_the_part(self, capsys):
         assert batch.run([*SMALL, "--part", "2", "3", "--dry-run"]) == 0

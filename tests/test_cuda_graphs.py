@@ -13,8 +13,6 @@ import reglib
 from reglib import captured, cuda_graphs
 from reglib.regularizers import group_dro
 
-WITH_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-
 
 def network_of(width=4):
     torch.manual_seed(0)
@@ -76,11 +74,9 @@ class TestOnTheCpu:
             cuda_graphs._check_optimizer(kind(network_of().parameters()))
 
     def test_optimizer_that_can_be_captured(self):
-        for optimizer in (
-            sgd(network_of()),
-            torch.optim.AdamW(network_of().parameters(), capturable=True),
-        ):
-            cuda_graphs._check_optimizer(optimizer)
+        cuda_graphs._check_optimizer(sgd(network_of()))
+        parameters = network_of().parameters()
+        cuda_graphs._check_optimizer(torch.optim.AdamW(parameters, capturable=True))
 
 
 class FakeGraph:
@@ -147,13 +143,6 @@ class TestOrder:
         step = fake(step_of(network, optimizer), network, optimizer, warm_up=1)
         found = [step(*batch)[0] for batch in batches(4)]
         assert len({float(loss) for loss in found}) == 4
-
-    def test_single_tensor(self, fake):
-        network = network_of()
-        optimizer = sgd(network)
-        of_both = step_of(network, optimizer)
-        step = fake(lambda *batch: of_both(*batch)[0], network, optimizer)
-        assert step(*batches(1)[0]).shape == ()
 
     def test_setting_that_changes_is_refused(self, fake):
         network = network_of()
@@ -265,7 +254,6 @@ OPTIMIZERS = {
 
 
 @pytest.mark.gpu
-@WITH_CUDA
 class TestOnCuda:
     def both(self, name="input_gradient", optimizer="sgd", fast=False, context=nullcontext):
         """Train by the step and by the captured step; return losses and states of both."""

@@ -120,7 +120,6 @@ def second_derivatives(layer, x, device):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @cases(
     {f"batch normalisation, {n}": (nn.BatchNorm2d, (2,), c) for n, c in NORMS.items()}

@@ -121,7 +121,7 @@ class Leaks(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(3, 16, 3)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # it is deprecated, and in use
+            warnings.simplefilter("ignore")  # it is deprecated, and in use
             self.scripted = torch.jit.script(flat)
 
     def forward(self, x):

@@ -166,7 +166,6 @@ def test_an_input_without_gradient_still_gives_those_of_the_weights():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_cuda_agrees_with_stock_autograd(layout):
     model = small().double().cuda().to(memory_format=layout)

@@ -91,6 +91,8 @@ class TestPairedPanel:
         derived, _ = paper.derive({}, table, {})
         cut_offs = derived.groupby("metric")["t_alpha"].unique().map(list).to_dict()
         assert cut_offs == {"accuracy": [math.inf], "paired_accuracy": [1e7]}
+        alone, _ = paper.derive({}, of_both[0].assign(paired=True), {})
+        assert set(alone["metric"]) == {"accuracy"}  # claims are judged on them
 
 
 def rows(accuracies, metric="accuracy", **more):

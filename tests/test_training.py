@@ -473,7 +473,6 @@ class TestTrain:
         assert stock.losses == graph.losses
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
     @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
     @pytest.mark.parametrize(
         "penalties",
@@ -502,7 +501,6 @@ class TestTrain:
             trained(UNIT, double_backward="quick")
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
     def test_cuda_gives_the_same_bits(self):
         first, again = (
             train(UNIT, load_data("mnist5k"), device=torch.device("cuda")) for _ in range(2)
@@ -511,7 +509,6 @@ class TestTrain:
         assert first.losses == pytest.approx(trained(UNIT).losses, rel=1e-2)
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
     def test_images_off_the_device_give_the_same_bits(self, monkeypatch):
         unit = replace(
             WITH_BATCH_NORM, penalties={"landscape_target": {"strength": 1.0}}, batch_size=24

@@ -33,7 +33,7 @@ def input_hessian_penalty(
     Batch normalisation in training mode couples the samples: with the loss summed over the batch,
     the product of its whole Hessian with all :math:`v_s` takes the place of :math:`G_b v_s`. To be
     differentiated it needs `reglib.double_backward.fast_double_backward`, since stock batch
-    normalisation raises an error at a third derivative.
+    normalisation raises an error at a third derivative (PyTorch 2.11 returns a wrong one).
 
     Args:
         logits: output of the network for `inputs`, (B, classes).

@@ -7,18 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from suite.paths import ROOT
+from suite import plots
+from suite.paths import ROOT, read_yaml
 
 # Methods of a training step by what their row of the table calls them: time over a plain step.
 STEP = " / plain"
-# What others need over what the library needs, by the end of the row.
-PEERS = {
-    "Quantus / reglib": "Quantus",
-    "authors' way / leading eigenpair": "the authors' way",
-    "authors' way / full with eigenvectors": "the authors' way",
-    "authors' way, batches of 32 / full with eigenvectors": "the same, classes by 32",
-    "Foolbox's loop / ours": "Foolbox's loop",
-}
+# "peers": what others need over what the library needs, by the end of the row; titles of panels.
+NAMED = read_yaml(Path(__file__).with_name("templates") / "benchmarks.yml")
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -39,7 +34,8 @@ def contents(folder: Path) -> dict[str, Any]:
         ratios = ratios_of(machine["rows"])
         picture = f"benchmarks-{name}.png"
         if len(ratios):
-            _draw(ratios, folder / picture)
+            plots.set_style()
+            plots.ratios(ratios, NAMED["titles"]).savefig(folder / picture, dpi=150)
         missed = [row["case"] for row in machine["rows"] if row["met"] is False]
         met = sum(row["met"] is True for row in machine["rows"])
         machines.append(
@@ -59,7 +55,7 @@ def ratios_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
         if row["benchmark"] in ("training step", "penalties") and method.endswith(STEP):
             about = {"panel": row["benchmark"], "method": method.removesuffix(STEP)}
             about["network"] = subject.partition(", batch")[0]
-        for end, peer in PEERS.items():
+        for end, peer in NAMED["peers"].items():
             if row["case"].endswith(end):
                 what = subject if colon else f"input Hessian, {end.partition(' / ')[2]}"
                 about = {"panel": "peers", "method": what, "network": peer}
@@ -67,20 +63,6 @@ def ratios_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
             low, high = row["quartiles"]
             drawn.append(about | {"ratio": row["value"], "low": low, "high": high})
     return pd.DataFrame(drawn, columns=["panel", "method", "network", "ratio", "low", "high"])
-
-
-def _draw(ratios: pd.DataFrame, file: Path) -> None:
-    from suite import plots
-
-    plots.set_style()
-    plots.ratios(ratios, TITLES).savefig(file, dpi=150)
-
-
-TITLES = {
-    "training step": ("Differentiating a gradient", "time of a step / plain step"),
-    "penalties": ("Penalties, as the suite trains them", "time of a step / plain step"),
-    "peers": ("Other programs", "their time / ours"),
-}
 
 
 def _alt(ratios: pd.DataFrame) -> str:

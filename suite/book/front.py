@@ -40,7 +40,7 @@ def cards(verdicts: pd.DataFrame) -> str:
             | {
                 "link": f"executed/{chapter}.html",
                 "picture": html.picture(
-                    _picture(card, kept.arrays), alt=f"{card['title']}: {_titles(card)}"
+                    _picture(card, kept.arrays), alt=f"{card['title']}: {', '.join(_titles(card))}"
                 ),
                 "text": answer(card, dict(zip(rows["claim"], rows["verdict"]))),
                 "verdict": html.badge(value.shown, value.scale),
@@ -79,8 +79,8 @@ def answer(card: Mapping[str, Any], words: Mapping[str, str]) -> str:
     return str(card["answer"])
 
 
-def _titles(card: Mapping[str, Any]) -> str:
-    return ", ".join(title for title, _, _ in card["pictures"])
+def _titles(card: Mapping[str, Any]) -> list[str]:
+    return [title for title, _, _ in card["pictures"]]
 
 
 def _picture(card: Mapping[str, Any], kept: Mapping[str, NDArray[Any]]) -> bytes:
@@ -89,8 +89,7 @@ def _picture(card: Mapping[str, Any], kept: Mapping[str, NDArray[Any]]) -> bytes
         _flat(kept[name] if n is None else kept[name][n], is_image=name.endswith("images"))
         for _, name, n in card["pictures"]
     ]
-    titles = [title for title, _, _ in card["pictures"]]
-    return plots.as_bytes(plots.pictures([row], titles=titles, side=0.8))
+    return plots.as_bytes(plots.pictures([row], titles=_titles(card), side=0.8))
 
 
 def _flat(picture: NDArray[Any], *, is_image: bool) -> NDArray[Any]:

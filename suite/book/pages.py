@@ -34,7 +34,7 @@ def write_pages(folder: Path) -> None:
     tallies = headlines.tally(rows[~ours], "the papers’ "), headlines.tally(rows[ours], "our ")
     pages = {
         "tally.md": " ".join(tallies) + "\n",
-        "cards.md": _raw(front.cards(verdicts)),
+        "cards.md": f"```{{raw}} html\n{front.cards(verdicts)}\n```\n",
         "values.json": json.dumps(values(verdicts), indent=0),
         "evidence.md": evidence_page(verdicts),
         "status.md": status_page(),
@@ -43,10 +43,6 @@ def write_pages(folder: Path) -> None:
     }
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
-
-
-def _raw(text: str) -> str:
-    return f"```{{raw}} html\n{text}\n```\n"
 
 
 def values(verdicts: pd.DataFrame) -> dict[str, Any]:

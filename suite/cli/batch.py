@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,7 @@ def run(words: Sequence[str]) -> int:
         if not given.dry_run:
             warn_of_unknown_commit()
             compute([unit for part in units.values() for unit in part])
-        for name, part in units.items():
-            print(f"{name}, run {values[name]['profile']}: {plan_line(part, {})}")
+        say_plans(units, values)
     except TimeIsUp:
         print("time is up; what was finished is stored, run again to go on", file=sys.stderr)
         return TIME_IS_UP
@@ -70,7 +69,17 @@ def warn_of_unknown_commit() -> None:
         print(f"'git -C {ROOT} status' fails, so 'keep' will refuse this run", file=sys.stderr)
 
 
-def plan_line(units: Sequence[Any], shared: dict[str, Any], *, force: bool = False) -> str:
+def say_plans(units: Mapping[str, Any], values: Mapping[str, Any], *, force: bool = False) -> None:
+    """Print what runs would do; for the profile `gpu` steps of the trainings are timed here."""
+    for name, part in units.items():
+        profile = values[name]["profile"]
+        timed = profile.partition("+")[0] == "gpu"
+        print(f"{name}, run {profile}: {plan_line(part, {}, force, timed)}")
+
+
+def plan_line(
+    units: Sequence[Any], shared: dict[str, Any], force: bool = False, timed: bool = False
+) -> str:
     """Say what a run would do; `shared` takes what is read once for several runs."""
     from suite.runs import Store, kept_layer
     from suite.runs.code import Sources
@@ -80,7 +89,7 @@ def plan_line(units: Sequence[Any], shared: dict[str, Any], *, force: bool = Fal
         return "no units: it runs anew each time"
     if not shared:
         shared |= {"kept": kept_layer(), "looked": {}, "sources": Sources()}
-    return str(plan(units, Store(), force=force, **shared))
+    return str(plan(units, Store(), force=force, timed=timed, **shared))
 
 
 def changes(file: Path | None, parameter: Sequence[Sequence[str]]) -> dict[str, Any]:

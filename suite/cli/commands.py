@@ -79,9 +79,7 @@ def run(
     os.environ |= {"REGLIB_FRESH": "1"} if fresh else {}
     units = {name: notebooks.units_of(name, values[name]) for name in names}
     if dry_run:
-        for name in names:
-            plan = batch.plan_line(units[name], {}, force=force)
-            click.echo(f"{name}, run {values[name]['profile']}: {plan}")
+        batch.say_plans(units, values, force=force)
         return
     _check_machine()
     batch.warn_of_unknown_commit()

@@ -13,16 +13,10 @@ from typing import Any
 
 import pandas as pd
 
+from suite.paths import read_yaml
+
 # How a word looks; others look alike, as they say nothing of the effect.
-KINDS = {
-    "holds": "good",
-    "faster": "good",
-    "smaller than claimed": "part",
-    "no effect": "none",
-    "contradicted": "bad",
-    "slower": "bad",
-    "inconclusive": "open",
-}
+KINDS: dict[str, str] = read_yaml(Path(__file__).with_name("templates") / "badges.yml")
 _numbers = itertools.count()
 
 

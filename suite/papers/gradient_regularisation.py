@@ -24,8 +24,8 @@ from suite.units import Training, Values, log_spaced
 # Further keys of a panel. A second one of one data set and network, with alphas between those of
 # the first, needs seeds that start after them.
 OF_PANEL = {"n_alphas": 0, "maps_of": None, "first_seed": 0, "paired_alphas": None}
-# Metrics of networks of which each seed goes through all alphas, "paired_alphas", by another name:
-# nothing that is said of networks with a seed each mixes with them.
+# Metrics of networks of which each seed goes through all alphas, "paired_alphas", by another name
+# where others of the pair have a seed each: nothing that is said of those mixes with them.
 PAIRED = {
     name: f"paired_{name}"
     for name in "training_loss accuracy faithfulness_estimate entropy max_sensitivity".split()
@@ -138,8 +138,9 @@ def derive(
     """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
     panels = rows.groupby(["data", "network", "paired"], sort=False)
     rows = pd.concat([with_threshold(panel) for _, panel in panels])
-    rows["metric"] = rows["metric"].mask(rows.pop("paired"), rows["metric"].replace(PAIRED))
-    return rows, arrays
+    of_both = rows.groupby(["data", "network"])["paired"].transform("nunique") > 1
+    names = rows["metric"].mask(of_both & rows.pop("paired"), rows["metric"].replace(PAIRED))
+    return rows.assign(metric=names), arrays
 
 
 def with_threshold(rows: pd.DataFrame, share: float = 0.8) -> pd.DataFrame:

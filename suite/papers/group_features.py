@@ -70,7 +70,8 @@ def interpretation_quality(
             numbers["insertion"].append(metrics.area_under_curve(curve).double())
             numbers["sparsity"].append(zeros_of(m))
             largest, in_map = clipped_to(gradient, zeros_of(m)) != 0, m != 0
-            numbers["overlap"].append(_share(largest & in_map, largest | in_map))
+            same, either = (s.flatten(1).sum(1) for s in (largest & in_map, largest | in_map))
+            numbers["overlap"].append(same.double() / either)
         if keep_maps:
             numbers["maps"] = [as_uint8(normalised_for_display(m)) for m in maps]
         stacked = {name: torch.stack(columns, 1) for name, columns in numbers.items()}
@@ -123,11 +124,6 @@ def ranks(maps: Tensor, ties: Tensor) -> Tensor:
     by_other = other.argsort(dim=1, stable=True)
     order = by_other.gather(1, flat.gather(1, by_other).argsort(dim=1, stable=True))
     return order.argsort(dim=1).to(maps.dtype).view_as(maps)
-
-
-def _share(subset: Tensor, values: Tensor) -> Tensor:
-    """Return how many of the values in one set are in the other, (B,)."""
-    return subset.flatten(1).sum(1).double() / values.flatten(1).sum(1)
 
 
 def group_objective(

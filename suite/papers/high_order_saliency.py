@@ -16,6 +16,7 @@ from suite.metrics import SALIENCIES
 from suite.papers import second_order
 from suite.papers.design import Item, Plan, measurement
 from suite.papers.group_features import CLIPPED
+from suite.papers.names import NAMES
 from suite.units import Measurement, Network, Pretrained, Training, Unit, Values, training_of
 
 ALL = "all"  # of the classes of a network
@@ -24,14 +25,7 @@ DRAWN_WIDTH = 96  # pixels of a map
 UNSURE, SURE = 0.5, 0.95  # bounds of the top probability
 QUALITY = ("insertion", "sparsity", "overlap", "share")  # of each saliency
 OBJECTIVE = ("caso", "cafo", "clipped_loss_gradient", "clipped_logit_gradient", "random")
-# What the value of a measurement is called; measures without further labels, and of what they are.
-VALUES = {
-    "high_order": "share",
-    "closed_form_error": "closed_form_error",
-    "exact_share": "exact_share",
-    "interpretation_quality": "confidence",
-    "group_objective": "true_caso",
-}
+# Measures without further labels, and of what they are.
 MEASURES = ["share", "cosine", "largest_eigenvalue", "ten_distance", "map_error"]
 MEASURES += ["closed_form_error", "exact_share"]
 OF_MEASURES = "n_classes confidence eigenvalues_1 ten_cosine ten_norm true_caso".split()
@@ -201,7 +195,7 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
     """Return photographs with their measures by name, their classes, and how sure they are."""
     known = [*dict.fromkeys([*rows, *MEASURES, *OF_MEASURES])]
     rows = rows[rows["group"] != "accuracy"].reset_index(drop=True).reindex(columns=known).copy()
-    for metric, name in VALUES.items():
+    for metric, name in NAMES["high_order_saliency"]["values"].items():
         of_metric = rows["metric"] == metric
         rows.loc[of_metric, name] = rows.loc[of_metric, "value"]
     few, order = rows["group"] == "few", rows["metric"] == "high_order"

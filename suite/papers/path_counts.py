@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from reglib._checks import DROPOUTS
 from reglib.autodiff import input_gradient
 from reglib.double_backward.modules import in_evaluation_mode
+from suite.papers.names import NAMES
 
 
 def path_counts(
@@ -185,15 +186,8 @@ def _mean(x: Tensor, *args: Any, **kwargs: Any) -> Sums:
 
 
 CONVOLUTIONS: set[Any] = {F.conv1d, F.conv2d, F.conv3d}
-ROLES = {
-    "unchanged": "batch_norm layer_norm group_norm instance_norm local_response_norm div "
-    "__truediv__",
-    "activation": "relu relu6 leaky_relu prelu rrelu elu selu celu gelu silu mish hardswish "
-    "hardtanh hardsigmoid sigmoid tanh softplus softsign logsigmoid",
-    "product": "mul mul_ __mul__ __rmul__ __imul__",
-    "query": "__get__ size dim is_floating_point numel",
-}
-ROLES = {name: role for role, names in ROLES.items() for name in names.split()}
+OF_ROLES: dict[str, str] = NAMES["path_counts"]["roles"]
+ROLES = {name: role for role, names in OF_ROLES.items() for name in names.split()}
 _max_pool = partial(_pool, "kernel_size stride padding dilation ceil_mode")
 _avg_pool = partial(_pool, "kernel_size stride padding ceil_mode")
 POOLINGS: dict[str, Callable[..., Sums]] = {

@@ -24,12 +24,6 @@ def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
     return tables.select(table.assign(**filled), status="done", **values)
 
 
-def _fewer_steps(rows: pd.DataFrame) -> "pd.Series[str]":
-    """Return what the name of an AutoAttack that is not the standard one, of 100 steps, ends in."""
-    standard = (rows["attack"] != "auto_attack") | (rows["steps"] == STANDARD_STEPS)
-    return rows["steps"].map(" of {:.0f} steps".format).mask(standard, "")
-
-
 def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.DataFrame:
     """Return clean accuracies and what attacks leave of predictions, with the `name` of each.
 
@@ -41,7 +35,8 @@ def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.
     rows = rows[rows["counts"].isin([values.get("counts", "unchanged"), ""])]
     names = rows["attack"].str.replace("_", " ") + " " + rows["steps"].map("{:.0f}".format)
     names = names.mask(rows["attack"] == "transfer", "transfer")
-    names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + _fewer_steps(rows))
+    fewer = rows["steps"].map(" of {:.0f} steps".format).mask(rows["steps"] == STANDARD_STEPS, "")
+    names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + fewer)
     names = names.mask(rows["parts"] != "", rows["parts"])
     names = names.mask(rows["scale"] != 1, "logits × " + rows["scale"].map("{:g}".format))
     names += ", ε " + (255 * rows["epsilon"]).map("{:.3g}/255".format)

@@ -180,11 +180,14 @@ def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     """Put units of one training together, unless that leaves processes without work.
 
     Trainings that differ in their length alone are together, too: the longest gives them all. Of a
-    pretrained network, which is soon loaded, only units of the same images. What compares two
-    networks comes last, when both are trained.
+    pretrained network, which is soon loaded, only units of the same images.
+
+    A single process takes whole seeds one after another, so that what is there when time is up can
+    be compared, and at the end what is trained on a part of its data, on which no headline rests.
+    Where there are several, what compares two networks comes last, when both are trained.
     """
     together: dict[str, list[Unit]] = defaultdict(list)
-    for unit in sorted(units, key=_compares):
+    for unit in sorted(units, key=lambda unit: _turn(unit, alone=jobs == 1)):
         name = str(identity(training_of(unit)) | {"epochs": None}) + str(_compares(unit))
         if isinstance(unit, Measurement) and isinstance(unit.training, Pretrained):
             name += str([unit.settings.get(part) for part in ("n_images", "first", "step")])
@@ -208,6 +211,12 @@ def _absent_packages(errors: Sequence[Failure]) -> str:
             need[package].append(name)
     said = (f"{p} is not installed: {len(u)} units, such as {u[0]}" for p, u in need.items())
     return "".join(f"\n{line}" for line in said)
+
+
+def _turn(unit: Unit, *, alone: bool) -> tuple[Any, ...]:
+    network = training_of(unit)
+    turn = getattr(network, "n_train", None) is not None, getattr(network, "seed", 0)
+    return (*turn, _compares(unit)) if alone else (_compares(unit), *turn)
 
 
 def _compares(unit: Unit) -> bool:

@@ -8,10 +8,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from suite.data import load_data
@@ -22,11 +23,15 @@ from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, other_code
 from suite.runs.compute import check
 from suite.runs.execute import evaluated
+from suite.runs.executors import Resources
 from suite.store import Kept, Store, replace_file
+from suite.training.folds import data_of
+from suite.training.loop import train
 from suite.units import Pretrained, Training, Unit, data_names, from_identity, key, training_of
 
 MEMORY = "fingerprints.json"
 REPEATS = 3  # of a map whose time is taken; the first waits for memory
+LONGEST = 2.0  # seconds for which a kind of training is timed on a CPU, or for two steps
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Plan:
         missing_data: for each data set that is not there, how to get it.
         spent: seconds that went into what is stored.
         expected: seconds that what is missing takes, see `suite.store.Kept.expected`, or NaN.
-        reports: of results of other code.
+        reports: of results of other code; how long trainings take, where steps were measured.
     """
 
     total: int
@@ -71,6 +76,7 @@ def plan(
     looked: dict[str, str | DataMissing] | None = None,
     sources: Sources | None = None,
     force: bool = False,
+    timed: bool = False,
 ) -> Plan:
     """Say what `compute` would do, without computing anything.
 
@@ -82,6 +88,7 @@ def plan(
             added, so that several plans may share it.
         sources: the code as it is now, which several plans may share; default: read anew.
         force: what is stored is computed again.
+        timed: measure steps of the trainings, for seconds each.
 
     Raises:
         UsageError: a unit asks for something unknown.
@@ -112,6 +119,8 @@ def plan(
     seconds = math.nan
     if kept and not missing_data:
         seconds = kept.expected([unit.identity for unit in todo.values()], seconds_a_map)
+    if timed and (new := [u for n, u in todo.items() if n in there and isinstance(u, Training)]):
+        reports.append(_time_of(new, Resources.from_environment()))
     return Plan(
         total=len(wanted),
         stored=len(wanted.keys() & here.keys()),
@@ -142,16 +151,56 @@ def _seconds_a_map(training: str) -> float:
     return min(times)
 
 
+def _time_of(trainings: Iterable[Training], resources: Resources) -> str:
+    """Say how long trainings take one after another, by steps of each kind measured here."""
+    device, known, total = resources.chosen_device(), dict[str, float](), 0.0
+    # Of those that differ in their length alone, the longest gives the others.
+    ascending = sorted(trainings, key=lambda unit: unit.epochs)
+    longest = {str({**unit.identity, "epochs": 0}): unit for unit in ascending}
+    for unit in longest.values():
+        timed = _of_single_steps(unit)
+        if (name := str(timed.identity)) not in known:
+            known[name] = _seconds_of_a_step(timed, device, resources.double_backward)
+        n_images = unit.n_train or len(data_of(unit).train.labels)
+        total += unit.epochs * math.ceil(n_images / unit.batch_size) * known[name]
+    on = "GPU" if device == "cuda" else "CPU (the profile is meant for one GPU)"
+    text = f"trainings: {len(longest)}, about {total / 60:,.0f} min by steps measured on this {on}"
+    return f"{text}; what is measured of the networks comes on top"
+
+
+def _of_single_steps(unit: Training) -> Training:
+    """Return a training whose epochs are one step, as long as those of another, and no learning."""
+    penalties = {name: {**given, "strength": 1e-9} for name, given in unit.penalties.items()}
+    fields: dict[str, Any] = {"learning_rate": 1e-9, "cosine_epochs": None, "decay_epochs": ()}
+    fields |= {"n_train": unit.batch_size, "epochs": 100, "seed": 0, "balance_groups": False}
+    return replace(unit, **fields, penalties=penalties)
+
+
+def _seconds_of_a_step(unit: Training, device: str, way: str | None) -> float:
+    """Return the mean time of steps, the last ones: the first ones load and prepare."""
+    data, times = data_of(unit), [time.perf_counter()]
+    every = max((given.get("every", 1) for given in unit.penalties.values()), default=1)
+
+    def note(_: object) -> None:
+        times.append(time.perf_counter())
+        if device == "cpu" and len(times) > every + 1 and times[-1] - times[0] > LONGEST:
+            raise TimeoutError
+
+    with contextlib.suppress(TimeoutError):
+        train(unit, data, device=torch.device(device), double_backward=way, on_epoch=note)
+    return float(np.diff(times)[1:][-20:].mean())
+
+
 def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:
     """Return the trainings of units by their identity."""
     networks = {id(network): network for network in map(training_of, units)}.values()
     return {str(network.identity): network for network in networks if isinstance(network, Training)}
 
 
-def _needs(unit: Unit) -> dict[str, Callable[[str], str]]:
+def _needs(unit: Unit) -> dict[str, Callable[[str], str | None]]:
     """Return by name the data and the weights that a unit needs, with what looks for each."""
     network = training_of(unit)
-    weights = {network.network: _weights} if isinstance(network, Pretrained) else {}
+    weights = {network.network: check_weights} if isinstance(network, Pretrained) else {}
     return {**dict.fromkeys(data_names(unit), _fingerprint), **weights}
 
 
@@ -160,7 +209,7 @@ def _missing_data(units: Iterable[Unit], looked: dict[str, str | DataMissing]) -
     needed = {name: look for unit in units for name, look in _needs(unit).items()}
     for name in needed.keys() - looked.keys():
         try:
-            looked[name] = needed[name](name)
+            looked[name] = needed[name](name) or name
         except DataMissing as error:
             looked[name] = error
     return {name: str(looked[name]) for name in needed if isinstance(looked[name], DataMissing)}
@@ -191,8 +240,3 @@ def _files(folder: Path) -> str:
     sources = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
     about = [[p, entry.st_size, entry.st_mtime_ns] for p in sources for entry in [os.stat(p)]]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
-
-
-def _weights(network: str) -> str:
-    check_weights(network)
-    return network

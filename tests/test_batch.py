@@ -129,6 +129,15 @@ class TestParts:
         assert said in capsys.readouterr().out
         assert times.call_count == 1
 
+    def test_job_of_the_book(self, capsys):
+        page = (ROOT / "book" / "use_in_your_training.md").read_text()
+        job = page.partition("#!/bin/bash\n")[2].partition("```")[0]
+        assert "--array=1-8" in job
+        words = job.splitlines()[-1].replace("$SLURM_ARRAY_TASK_ID 8", "3 8").split()
+        assert words[:3] == ["python", "-m", "suite"]
+        assert batch.run([*words[3:], "--dry-run"]) == 0
+        assert "top_gap, run paper: " in capsys.readouterr().out
+
     def test_dry_run_speaks_of_the_part(self, capsys):
         assert batch.run([*SMALL, "--part", "2", "3", "--dry-run"]) == 0
         units = smoke(panels=PANELS)

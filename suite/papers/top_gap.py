@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from suite.methods import TOP_GAP, penalty
+from suite.methods import TOP_GAP, penalty, scheduled
 from suite.networks.pretrained import PRETRAINED
 from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
 from suite.training.folds import data_of
@@ -49,7 +49,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key that is not known, no data, or two panels of one data set.
     """
     never = ("network", "network_options", "n_shown")
-    return panels_of(parameters, required=["data"], never=never, alone=True)
+    return panels_of(parameters, {"warm_up": 0}, ["data"], never=never, alone=True)
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
@@ -126,6 +126,7 @@ def training(p: SimpleNamespace, model: Model) -> Training:
         steps = one if model.variant.startswith("fgsm") else several
         attacked = penalty("adversarial", epsilon=p.epsilon, random_start=True, **steps)
         fields = attacked(fields, 1.0)
+    fields = scheduled(fields, warm_up=p.warm_up)
     return Training(**fields, network="top_gap", seed=model.seed)
 
 

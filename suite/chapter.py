@@ -132,25 +132,24 @@ class Chapter:
         """Show a sentence with values in it, see `suite.evidence.quote.sentence`."""
         display(Markdown(quote.sentence(text, values, expects or {})))
 
-    def headline_table(self) -> None:
-        """Show the claims of the abstract: paper, here, verdict and scale; and on what."""
-        cells = html.table(headline_cells(self.name, self.decided), "headlines")
-        display(HTML(f'<p class="caption">{self.tested_on()}</p>{cells}'))
+    def headline_table(self, of: str = "without the method") -> None:
+        """Show the claims of the abstract: paper, here, verdict and scale; and on what.
 
-    def tested_on(self) -> str:
-        """Return on what the claims of the abstract were tested, with accuracies here and there."""
+        Args:
+            of: whose accuracy stands beside the paper's.
+        """
+        cells = html.table(headline_cells(self.name, self.decided), "headlines")
         rows = headlines(self.name, self.decided).dropna(subset="accuracy")
         groups = rows.groupby(rows["data"].map(name_of), sort=False)
-        here = "; ".join(f"{name}: {accuracies(part)}" for name, part in groups)
-        return (
-            f"{here}. Numbers: effect of the method, 95% interval, networks (of each kind) "
-            "or images. <i>Read 2×</i>: looked at twice, as these grew (intervals uncorrected)."
-        )
+        here = "; ".join(f"{name} {accuracies(self.name, part)}" for name, part in groups)
+        numbers = "Numbers: effect, 95% interval, networks of a kind or images. "
+        numbers += "<i>Read 2×</i>: looked at twice (uncorrected)."
+        display(HTML(f'<p class="caption">Accuracy {of}: {here}. {numbers}</p>{cells}'))
 
     def claims_tab(self, *sections: str) -> str:
         """Return the verdicts on the claims of sections as HTML for a tab."""
         parts = [section_verdicts(self.name, self.decided, section) for section in sections]
-        return "".join(html.table(tested) for tested, _ in parts if len(tested))
+        return "".join(html.table(tested) for tested in parts if len(tested))
 
     def picture(self, *figures: Figure, alt: str, caption: str = "") -> None:
         """Show figures as one picture, see `suite.plots.as_html`."""

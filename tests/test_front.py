@@ -37,7 +37,7 @@ class TestCards:
 
     def test_every_card_has_picture_verdict_number_and_scale(self, text):
         assert text.count('<a class="card"') == len(CARDS) == text.count("<img ")
-        assert text.count("Of all ") == text.count('class="scale"') == len(CARDS)
+        assert text.count(" claims held.") == text.count('class="scale"') == len(CARDS)
         assert text.count("<i>Here:</i>") == len(CARDS) == 1 + text.count("<i>Paper:</i>")
         assert "<i>Here:</i> not run" not in text
 

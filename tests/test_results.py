@@ -9,7 +9,6 @@ from suite.evidence import report
 from suite.evidence.report import measured, origin, section_verdicts
 from suite.evidence.results import Results, load_results, save_tables
 from suite.evidence.rules import NOT_TESTABLE
-from suite.evidence.scale import Setting
 from suite.store import Archive, archive_path, write_archive
 
 
@@ -121,7 +120,7 @@ def verdict(claim, data, profile, word):
     }
 
 
-def test_a_section_names_what_no_profile_has_tested(monkeypatch):
+def test_a_section_has_what_some_profile_has_tested(monkeypatch):
     claims = [
         claim(name, section, "less") for name, section in (("a", "one"), ("b", "one"), ("c", "two"))
     ]
@@ -136,17 +135,9 @@ def test_a_section_names_what_no_profile_has_tested(monkeypatch):
             verdict("c", "celeba", "laptop", "not run"),
         ]
     )
-    table, sentence = section_verdicts("chapter", verdicts, "one")
+    table = section_verdicts("chapter", verdicts, "one")
     assert list(table["claim"]) == ["a falls<br><i>mean</i>"]
-    assert sentence == "Not run: MNIST; on MNIST (5,000): b falls; ImageNet."
-    settings = [Setting(["mnist", "mnist5k"], "mlp")]
-    monkeypatch.setattr(report, "load_settings", lambda chapter: settings)
-    _, sentence = section_verdicts("chapter", verdicts, "one")
-    assert sentence == "Not run: on MNIST (5,000): b falls; ImageNet."
-    assert section_verdicts("chapter", verdicts.iloc[:2], "one")[1] == ""
-    table, sentence = section_verdicts("chapter", verdicts, "two")
-    assert table.empty
-    assert sentence == "Not run: CelebA."
+    assert section_verdicts("chapter", verdicts, "two").empty
 
 
 def test_a_section_has_smaller_profiles_where_they_say_otherwise(monkeypatch):
@@ -156,17 +147,13 @@ def test_a_section_has_smaller_profiles_where_they_say_otherwise(monkeypatch):
         for data, w in (("mnist5k", "inconclusive"), ("b", "holds"))
     ]
     verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
-    table, sentence = section_verdicts("chapter", verdicts, "one")
-    (lines,) = table["here"]
+    (lines,) = section_verdicts("chapter", verdicts, "one")["here"]
     words = [line.partition(", ")[0] for line in lines.split("<br>")]
     assert words == ["<b>inconclusive</b> (reduced)", "<b>holds</b> (reduced)"]
-    agree = "Not shown: verdicts of smaller runs that agree or are not testable"
-    assert sentence == f"{agree} (1)."
     small[0]["verdict"] = NOT_TESTABLE
     verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
-    table, sentence = section_verdicts("chapter", verdicts, "one")
+    table = section_verdicts("chapter", verdicts, "one")
     assert table["here"].str.count("<b>").tolist() == [1]
-    assert sentence == f"{agree} (2)."
 
 
 def test_a_row_has_a_claim_with_what_it_compares_and_a_line_for_each_verdict(monkeypatch):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from suite import plots
 from suite.evidence import html
-from suite.evidence.answers import measured, value_of
+from suite.evidence.answers import measured, value_of, values_of
 from suite.evidence.claims import load_claims, load_settings
 from suite.evidence.headlines import accuracies, headlines
 from suite.evidence.rules import HOLDS, NOT_RUN
@@ -29,12 +29,15 @@ def cards(verdicts: pd.DataFrame) -> str:
     entries = []
     for card in read_yaml(CARDS)["cards"]:
         chapter = card["chapter"]
-        rows = headlines(chapter, verdicts[verdicts["chapter"] == chapter])
+        mine = verdicts[verdicts["chapter"] == chapter]
+        rows = headlines(chapter, mine)
         first, held = rows.iloc[0], (rows["verdict"] == HOLDS).sum()
-        claim = next(claim for claim in load_claims(chapter) if claim["id"] == first["claim"])
+        claims = {claim["id"]: claim for claim in load_claims(chapter)}
+        claim, values = claims[first["claim"]], values_of(chapter, mine)
         value, kept = value_of(first, claim), read_archive(archive_path(chapter, KEPT))
         trained = trainings_of(kept.records.values()) if first["profile"] == KEPT else []
         epochs = _epochs(trained, chapter, first, claim)
+        accuracy = accuracies(chapter, first.to_frame().T)
         entries.append(
             card
             | {
@@ -46,9 +49,9 @@ def cards(verdicts: pd.DataFrame) -> str:
                 "verdict": html.badge(value.shown, value.scale),
                 "claim": first["says"],
                 "paper": value.published if first["scale"] != OURS else "",
-                "here": measured(first, claim) or NOT_RUN,
-                "network": f"{card['network']}{epochs}, {accuracies(first.to_frame().T)}",
-                "held": f"of all {len(rows)} claims {held} held",
+                "here": measured(first, claims, values) or NOT_RUN,
+                "network": f"{card['network']}{epochs}, accuracy {accuracy}",
+                "held": f"{held} of {len(rows)} claims held",
             }
         )
     return html.cards(entries)

@@ -15,7 +15,7 @@ from suite.errors import UsageError
 from suite.evidence import headlines
 from suite.evidence.answers import values_of
 from suite.evidence.claims import TIERS, load_claims
-from suite.evidence.render import markdown_table, render, tier_name, words
+from suite.evidence.render import markdown_table, render, words
 from suite.evidence.report import all_verdicts, best_profile, with_claims
 from suite.evidence.results import load_results, save_tables
 from suite.evidence.rules import NOT_RUN, RULES, WORDS, decide
@@ -143,7 +143,9 @@ def summary_table(verdicts: pd.DataFrame) -> str:
             counts = rows[rows["tier"] == tier]["verdict"].value_counts()
             shown = [counts.get(word, 0) for word in WORDS if word != NOT_RUN]
             if any(entry["tier"] == tier for entry in load_claims(chapter)):
-                table.append([f"**{chapter_name(chapter)}**", tier_name(tier), *shown])
+                table.append(
+                    [f"**{chapter_name(chapter)}**", tier.replace("ours", "added here"), *shown]
+                )
     return markdown_table(["", "tier", *(w for w in WORDS if w != NOT_RUN)], table)
 
 

@@ -40,8 +40,8 @@ def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
     """
     if row["verdict"] == NOT_RUN:
         return ""
-    again = row["looks"] > 1 and row["verdict"] != NOT_TESTABLE
-    looks = f", read {row['looks']:.0f}×" if again else ""
+    times = f"{row['looks']:.0f}×" if row["looks"] > 1 else "once"
+    looks = f", read {times}" if row["verdict"] != NOT_TESTABLE else ""
     return f"{row['scale']}: {name_of(row['data'])}{looks}"
 
 
@@ -94,16 +94,31 @@ def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
     return values
 
 
-def measured(row: "pd.Series[Any]", claim: Claim) -> str:
-    """Write what was measured on a claim, with its interval and n; nothing where nothing was."""
+def measured(
+    row: "pd.Series[Any]", claims: Mapping[str, Claim], values: Mapping[str, Value]
+) -> str:
+    """Write what was measured on a claim, with its interval and n, and what stands beside it.
+
+    Args:
+        row: of `headlines`.
+        claims: of the chapter, by their names.
+        values: of `values_of`.
+
+    Returns:
+        HTML; nothing where nothing was measured.
+    """
+    claim = claims[row["claim"]]
     if not (value := value_of(row, claim)):
         return ""
     told, _, x = str(row["statistic"]).partition(" with ")
     of_ranks = f"rank correlation with {x.replace('alpha', 'α')} " * told.startswith("Spearman")
-    more = f"; about {row['needed']:.0f} needed" if row["needed"] > value.n else ""
+    more = f"; about {row['needed']:.0f} would tell" if row["needed"] > value.n else ""
     if claim["test"]["settings"].get("expected") == "none":
         more = f"; to hold: within ±{claim['smallest_effect']['size']}"
-    return f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s{more})"
+    text = f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s{more})"
+    for other, words in claim.get("beside", {}).items():
+        text += f"<br>{words}: {values[other]:{claims[other].get('form', '')}}"
+    return text
 
 
 def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -116,17 +131,14 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
         verdicts: of the chapter at all its profiles.
     """
     claims = {claim["id"]: claim for claim in load_claims(chapter)}
-    table = []
+    values, table = values_of(chapter, verdicts), []
     for _, row in headlines(chapter, verdicts).iterrows():
         claim = claims[row["claim"]]
         value = value_of(row, claim)
         anchor = f"{chapter}-{row['claim']}".replace("_", "-")
         says = f'<a href="{chapter}_record.html#{anchor}">{row["says"]}</a>'
         reason = row["detail"] if len(row["detail"]) < LONGEST else ""
-        here = measured(row, claim) or reason or "–"
-        for other, words in claim.get("beside", {}).items():
-            form = claims[other].get("form", "")
-            here += f"<br>{words}: {claim_value(chapter, verdicts, other):{form}}"
+        here = measured(row, claims, values) or reason or "–"
         verdict = badge(value.shown, value.scale, MEANING)
         table.append([says, value.published, here, verdict])
     return pd.DataFrame(

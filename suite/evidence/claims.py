@@ -218,17 +218,10 @@ def judge(
         for where, (verdict, finding) in found.items():
             row = {"claim": claim["id"], "data": where[0], "network": where[1]}
             row |= {"main": where == main, "tier": claim["tier"], "unit": claim["unit"]}
-            row |= {
-                "looks": _looks(claim, where[0]),
-                "accuracy": _accuracy(claim, panels.get(where)),
-            }
-            row |= dict(
-                zip(
-                    ("scale", "accuracy_of_paper"),
-                    scale.scale_of(claim, settings, where, trainings),
-                )
-            )
-            row |= {"scale": ""} if verdict.word == NOT_RUN else {}
+            row["looks"] = _looks(claim, where[0])
+            row["accuracy"] = _accuracy(claim, panels.get(where))
+            at, row["accuracy_of_paper"] = scale.scale_of(claim, settings, where, trainings)
+            row["scale"] = "" if verdict.word == NOT_RUN else at
             rows.append(row | _numbers(claim, verdict, finding))
     verdicts = _with_holm(pd.DataFrame(rows, columns=COLUMNS))
     words = [scale.word_at(*pair) for pair in zip(verdicts["verdict"], verdicts["scale"])]

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from suite.evidence.claims import COLUMNS, Claim, load_claims
+from suite.evidence.claims import COLUMNS, Claim, load_claims, load_settings
+from suite.evidence.names import name_of
 from suite.evidence.report import best_profile, measured, with_claims
 from suite.evidence.rules import HOLDS, NOT_RUN, Finding, Verdict
 from suite.evidence.scale import OURS, PAPERS, REDUCED, SCALES, STAND_IN
@@ -40,19 +41,26 @@ def _not_run(claim: Claim) -> dict[str, Any]:
     return row | {"claim": claim["id"], "verdict": NOT_RUN, "word": NOT_RUN, "n": 0}
 
 
-def accuracies(rows: pd.DataFrame) -> str:
+def accuracies(chapter: str, rows: pd.DataFrame) -> str:
     """Write the accuracy of the networks of verdicts, and that of the paper's.
 
-    >>> rows = {"accuracy": [0.8141, 0.79], "accuracy_of_paper": [0.945, float("nan")]}
-    >>> accuracies(pd.DataFrame(rows))
-    'accuracy 0.79 to 0.814 (paper: 0.945)'
+    >>> rows = {"claim": [""] * 2, "accuracy": [0.8141, 0.79], "accuracy_of_paper": [0.945, np.nan]}
+    >>> accuracies("top_gap", pd.DataFrame(rows))
+    '0.79 to 0.814 (paper: 0.945)'
     """
     here, paper = rows["accuracy"].dropna(), rows["accuracy_of_paper"].max()
     if here.empty:
         return ""
     ends = dict.fromkeys(f"{value:.3g}" for value in (here.min(), here.max()))
-    text = f"accuracy {' to '.join(ends)}"
-    return text + (f" (paper: {paper:.3g})" if np.isfinite(paper) else "")
+    text, settings = " to ".join(ends), load_settings(chapter)
+    if np.isfinite(paper):
+        return f"{text} (paper: {paper:.3g})"
+    claims = [c for c in load_claims(chapter) if c["id"] in set(rows["claim"])]
+    there = {data for claim in claims for data in claim["data_of_paper"]}
+    for setting in settings if set(rows["scale"]) == {STAND_IN} else ():
+        if setting.data[0] in there and np.isfinite(setting.accuracy):
+            return f"{text} (paper: {setting.accuracy:.3g} on {name_of(setting.data[0])})"
+    return f"{text} (not in the paper)" if settings else text
 
 
 def tally(rows: pd.DataFrame, whose: str = "") -> str:

@@ -132,9 +132,8 @@ def mean(rows: pd.DataFrame) -> Value:
     rows = best(rows.dropna(subset="value"))
     if rows.empty:
         return Value()
-    return _of(
-        rows, mean_interval(rows.groupby("image" if "image" in rows else "seed")["value"].mean())
-    )
+    unit = "image" if "image" in rows else "seed"
+    return _of(rows, mean_interval(rows.groupby(unit)["value"].mean()))
 
 
 def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:

@@ -36,13 +36,8 @@ def words(name: str) -> str:
     return name.replace("-", " ").replace("_", " ")
 
 
-def tier_name(tier: str) -> str:
-    """Return what pages call a tier."""
-    return "added here" if tier == "ours" else tier
-
-
 def render(template: Path, **values: Any) -> str:
-    """Fill in a template, which can use `table` and the filters `words`, `cell` and `tier`."""
+    """Fill in a template, which can use `table` and the filters `words` and `cell`."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -51,6 +46,6 @@ def render(template: Path, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"words": words, "cell": cell, "tier": tier_name}
+    environment.filters |= {"words": words, "cell": cell}
     page = environment.get_template(template.name).render(values, table=markdown_table)
     return page.rstrip() + "\n"

@@ -10,11 +10,10 @@ import pandas as pd
 
 from suite.errors import UsageError
 from suite.evidence.claims import COLUMNS as JUDGED
-from suite.evidence.claims import load_claims, load_settings, load_words
+from suite.evidence.claims import load_claims, load_words
 from suite.evidence.names import name_of, readable
 from suite.evidence.results import read_verdicts
 from suite.evidence.rules import INCONCLUSIVE, NOT_RUN, NOT_TESTABLE
-from suite.evidence.scale import copies_of
 from suite.evidence.statistics import Interval
 from suite.evidence.tables import interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
@@ -161,39 +160,21 @@ def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def section_verdicts(
-    chapter: str, verdicts: pd.DataFrame, section: str
-) -> tuple[pd.DataFrame, str]:
-    """Put the verdicts of a section into a table, and say what none of the profiles has tested.
+def section_verdicts(chapter: str, verdicts: pd.DataFrame, section: str) -> pd.DataFrame:
+    """Put the verdicts of a section into a table, see `by_claim`.
 
     Of each claim it has the largest profile that tested it, and others where they say otherwise.
     What a smaller one could not measure is left out, too.
 
     Args:
         chapter, verdicts, section: see `with_claims`.
-
-    Returns:
-        The table of `by_claim`, and sentences, empty if all claims were tested and no verdict was
-        left out.
     """
     rows = with_claims(chapter, verdicts, section)
     tested = rows[rows["verdict"] != NOT_RUN]
     largest = tested["profile"] == tested.groupby("claim")["profile"].transform("last")
     words = tested["claim"] + " " + tested["verdict"]
     left_out = ~largest & (words.isin(words[largest]) | (tested["verdict"] == NOT_TESTABLE))
-    done, settings = set(zip(tested["claim"], tested["data"])), load_settings(chapter)
-    absent: dict[str, list[str]] = {}
-    for claim, says, data in dict.fromkeys(zip(rows["claim"], rows["says"], rows["data"])):
-        if not done & {(claim, name) for name in {data, *copies_of(settings, data)}}:
-            absent.setdefault(data, []).append(says)
-    parts = [
-        f"on {name_of(data)}: {', '.join(claims)}" if data in set(tested["data"]) else name_of(data)
-        for data, claims in absent.items()
-    ]
-    said = [f"Not run: {'; '.join(parts)}."] if parts else []
-    if n := left_out.sum():
-        said.append(f"Not shown: verdicts of smaller runs that agree or are not testable ({n}).")
-    return by_claim(tested[~left_out]), " ".join(said)
+    return by_claim(tested[~left_out])
 
 
 def measured(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:

@@ -183,7 +183,8 @@ def _answer(
     elif "claim" in want:
         value = verdict(want["claim"])
         link = f"side_by_side_record.html#side-by-side-{want['claim']}"
-        sure = badge(value.shown, on, link) + f" {value:points} {want['beyond']}"
+        read = value.scale.rpartition(", ")[2]
+        sure = badge(value.shown, on, link) + f" {value:points} {want['beyond']}, {read}"
     else:
         tested = panel.cells[panel.cells["measure"] == want["measure"]]
         sure = badge("significant", on) + f" by Holm’s correction for {len(tested)} methods"

@@ -312,7 +312,7 @@ def _figure(
     size: tuple[float, float] | None = None,
     share: Mapping[str, Any] | None = None,
 ) -> Figure:
-    """Draw panels with their titles, three in a row (four: two), and a legend below them."""
+    """Draw panels with their titles, three in a row (four: two), and a legend above them."""
     if not panels:
         return not_run()
     across = across or (2 if len(panels) == 4 else min(3, len(panels)))
@@ -328,7 +328,7 @@ def _figure(
         draw(axis, panel)
     if legend:
         columns = max(1, int(WIDTH * 11 / (7 + max(map(len, legend)))))
-        look = {"loc": "outside lower center", "ncols": min(columns, len(legend))}
+        look = {"loc": "outside upper center", "ncols": min(columns, len(legend))}
         figure.legend([*legend.values()], [*legend], **look)
     return figure
 

@@ -9,6 +9,7 @@ import numpy as np
 from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from numpy.typing import NDArray
 
 from suite.evidence import html
@@ -98,11 +99,14 @@ def as_bytes(figure: Figure, form: str = "png", **options: Any) -> bytes:
 
 def as_html(*figures: Figure, alt: str, caption: str = "") -> str:
     """Return figures as pictures, one a panel, which a narrow screen puts below each other."""
-    files = [file for figure in figures for file in _panels(figure)]
-    return html.picture(*files, alt=alt, caption=caption, form="svg")
+    files = [file for figure in figures for file in _parts(figure)]
+    legends = [data for part, data in files if isinstance(part, Legend)]
+    panels = [data for part, data in files if not isinstance(part, Legend)]
+    above = html.picture(*legends, alt="Legend of the figure", form="svg") if legends else ""
+    return above + html.picture(*panels, alt=alt, caption=caption, form="svg")
 
 
-def _panels(figure: Figure) -> list[bytes]:
+def _parts(figure: Figure) -> list[tuple[Axes | Legend, bytes]]:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # as it is now, whatever part is saved
     parts = [(part, part.get_tightbbox()) for part in (*figure.axes, *figure.legends)]
@@ -112,7 +116,7 @@ def _panels(figure: Figure) -> list[bytes]:
             other.set_visible(other is part)
         if box is not None:  # an axis that is on
             panel = box.padded(3).transformed(inches)
-            files.append(as_bytes(figure, "svg", bbox_inches=panel))
+            files.append((part, as_bytes(figure, "svg", bbox_inches=panel)))
     return files
 
 

@@ -14,7 +14,7 @@ from suite.evidence.claims import load_claims, load_published
 from suite.evidence.headlines import accuracies, headlines
 from suite.evidence.names import PANEL, name_of, readable
 from suite.evidence.quote import Value
-from suite.evidence.report import origin, section_verdicts
+from suite.evidence.report import all_verdicts, origin, section_verdicts
 from suite.evidence.results import Results, judged, load_results, save_tables
 from suite.evidence.tables import select
 from suite.runs import Layers, Store, compute, kept_layer
@@ -108,12 +108,19 @@ class Chapter:
                 lines.append(f"*{profile}*: {len(status)} trainings, of which {lost} diverged.")
         display(Markdown("\n".join(f"- {line}" for line in lines)))
 
-    def claim(self, name: str, data: str = "", network: str = "") -> Value:
+    def claim(self, name: str, data: str = "", network: str = "", *, chapter: str = "") -> Value:
         """Return the verdict on a claim as a value: that of its main panel, unless told otherwise.
+
+        Args:
+            name, data, network: see `claim_value`.
+            chapter: another one; its verdict is that of the kept results.
 
         Raises:
             UsageError: there is no such claim.
         """
+        if chapter:
+            kept = all_verdicts(kept_only=True)
+            return claim_value(chapter, kept[kept["chapter"] == chapter], name, data, network)
         return claim_value(self.name, self.decided, name, data, network)
 
     def mean(self, **where: Any) -> Value:
@@ -142,7 +149,7 @@ class Chapter:
         rows = headlines(self.name, self.decided).dropna(subset="accuracy")
         groups = rows.groupby(rows["data"].map(name_of), sort=False)
         here = "; ".join(f"{name} {accuracies(self.name, part)}" for name, part in groups)
-        numbers = "Numbers: effect, 95% interval, networks of a kind or images. "
+        numbers = "Numbers: effect, 95% interval, number of networks or images. "
         numbers += "<i>Read 2×</i>: looked at twice (uncorrected)."
         display(HTML(f'<p class="caption">Accuracy {of}: {here}. {numbers}</p>{cells}'))
 

@@ -112,7 +112,7 @@ def measured(
         return ""
     told, _, x = str(row["statistic"]).partition(" with ")
     of_ranks = f"rank correlation with {x.replace('alpha', 'α')} " * told.startswith("Spearman")
-    more = f"; about {row['needed']:.0f} would tell" if row["needed"] > value.n else ""
+    more = f"; about {row['needed']:.0f} needed to tell" if row["needed"] > value.n else ""
     if claim["test"]["settings"].get("expected") == "none":
         more = f"; to hold: within ±{claim['smallest_effect']['size']}"
     text = f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s{more})"

@@ -60,7 +60,7 @@ def accuracies(chapter: str, rows: pd.DataFrame) -> str:
     for setting in settings if set(rows["scale"]) == {STAND_IN} else ():
         if setting.data[0] in there and np.isfinite(setting.accuracy):
             return f"{text} (paper: {setting.accuracy:.3g} on {name_of(setting.data[0])})"
-    return f"{text} (not in the paper)" if settings else text
+    return f"{text} (paper: no number)" if settings else text
 
 
 def tally(rows: pd.DataFrame, whose: str = "") -> str:

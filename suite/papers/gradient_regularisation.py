@@ -32,6 +32,7 @@ PAIRED = {
 }
 SALIENCIES = ("logit_gradient", "deeplift")
 # What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.
+STEADIES = "input-gradient-steadies-maps"  # a claim of Side by side
 SCORES = ("confidence", "logit")
 CHANGED = ("pixels", "squares")
 # What the page speaks of, in short.

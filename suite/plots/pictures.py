@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from IPython.core.pylabtools import print_figure
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
@@ -106,7 +107,7 @@ def as_html(*figures: Figure, alt: str, caption: str = "") -> str:
     return above + html.picture(*panels, alt=alt, caption=caption, form="svg")
 
 
-def _parts(figure: Figure) -> list[tuple[Axes | Legend, bytes]]:
+def _parts(figure: Figure) -> list[tuple[Artist, bytes]]:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # as it is now, whatever part is saved
     parts = [(part, part.get_tightbbox()) for part in (*figure.axes, *figure.legends)]

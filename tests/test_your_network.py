@@ -14,6 +14,7 @@ from torch import nn
 from torchvision import models
 
 from suite import notebooks
+from suite.book import compared
 from suite.data import load_data
 from suite.errors import UsageError
 from suite.evidence import html
@@ -25,7 +26,7 @@ from suite.paths import with_whole_paths
 from suite.runs import compute
 from suite.runs.execute import evaluated, keys_of
 from suite.runs.plan import plan, seconds_a_map
-from suite.store import Archive, Kept, write_archive
+from suite.store import Archive, Kept, pack_arrays, write_archive
 from suite.units import Pretrained
 
 SIDE = 28
@@ -476,13 +477,22 @@ class TestCard:
     def test_compare(self, tmp_path):
         for n, run in enumerate(("a", "b")):
             (tmp_path / run).mkdir()
-            rows = rows_of([(n + 1.5, 1.0, 3.0), 0.8])
+            rows = rows_of([(n + 1.5, 1.0, 3.0), 0.8]).assign(data="foolbox-imagenet")
             rows.to_csv(tmp_path / run / "your_network.csv", index=False)
-        assert "1.5" in tables.compare(["a", "b"], tmp_path)
+            maps = {"maps|CAFO": np.full((1 + n, 9, 9), 9 * n, np.uint8)}
+            file = tmp_path / run / "your_network.safetensors"
+            file.write_bytes(pack_arrays(maps)["arrays.safetensors"])
+        assert "1.5" in compared.compare(["a", "b"], tmp_path)
         saved = pd.read_csv(tmp_path / "your_network.compared.csv", index_col=0)
         assert saved.loc["Steady"].astype(str).tolist() == ["1.50", "2.50"]
+        with Image.open(tmp_path / "your_network.compared.png") as picture:
+            assert picture.width > 500
+        both = {"a": maps, "b": {"maps|CAFO": maps["maps|CAFO"] - 9, "maps|caso": np.eye(2)[None]}}
+        figure = compared._maps(both, np.zeros((1, 3, 9, 9), np.uint8))
+        shown = [axis.images[0].get_array().max() for axis in figure.axes]
+        assert (shown, figure.axes[2].get_ylabel()) == ([0, 0, 9, 0], "CAFO")
         with pytest.raises(UsageError, match="unknown run 'c'"):
-            tables.compare(["c"], tmp_path)
+            compared.compare(["c"], tmp_path)
 
 
 def test_page_of_a_network_and_images_of_ones_own(file, photos, monkeypatch, tmp_path):

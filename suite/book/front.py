@@ -38,22 +38,19 @@ def cards(verdicts: pd.DataFrame) -> str:
         trained = trainings_of(kept.records.values()) if first["profile"] == KEPT else []
         epochs = _epochs(trained, chapter, first, claim)
         accuracy = accuracies(chapter, first.to_frame().T)
-        entries.append(
-            card
-            | {
-                "link": f"executed/{chapter}.html",
-                "picture": html.picture(
-                    _picture(card, kept.arrays), alt=f"{card['title']}: {', '.join(_titles(card))}"
-                ),
-                "text": answer(card, dict(zip(rows["claim"], rows["verdict"]))),
-                "verdict": html.badge(value.shown, value.scale),
-                "claim": first["says"],
-                "paper": value.published if first["scale"] != OURS else "",
-                "here": measured(first, claims, values) or NOT_RUN,
-                "network": f"{card['network']}{epochs}, accuracy {accuracy}",
-                "held": f"{held} of {len(rows)} claims held",
-            }
-        )
+        alt = f"{card['title']}: {', '.join(_titles(card))}"
+        entry = {
+            "link": f"executed/{chapter}.html",
+            "picture": html.picture(_picture(card, kept.arrays), alt=alt),
+            "text": answer(card, dict(zip(rows["claim"], rows["verdict"]))),
+            "verdict": html.badge(value.shown, value.scale),
+            "claim": first["says"],
+            "paper": value.published if first["scale"] != OURS else "",
+            "here": measured(first, claims, values) or NOT_RUN,
+            "network": f"{card['network']}{epochs}, accuracy {accuracy}",
+            "held": f"{held} of {len(rows)} claims held",
+        }
+        entries.append(card | entry)
     return html.cards(entries)
 
 

@@ -170,9 +170,13 @@ def status() -> None:
 @app.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 def compare(runs: tuple[str, ...]) -> None:
-    """Print the dials of several runs of the chapter your_network side by side."""
-    tables = notebooks.paper("your_tables")
-    click.echo(tables.compare(runs, executed_folder() / "results"))
+    """Put runs of the chapter your_network side by side: dials as a table, and in one picture.
+
+    The picture has their maps of the same images, too: of a network before and after, say.
+    """
+    from suite.book.compared import compare
+
+    click.echo(compare(runs, executed_folder() / "results"))
 
 
 @app.command()

@@ -58,11 +58,9 @@ def textured_images(
     photographs = [load_sample_image(name) for name in ("china.jpg", "flower.jpg")]
     photos = torch.stack([torch.tensor(p).permute(2, 0, 1) for p in photographs])
     middle, half = photos.shape[3] // 2, (len(classes) + 1) // 2
-    return (
-        _on_textures(train, half, photos[..., :middle], minority, seed=2),
-        _on_textures(test, half, photos[..., middle:], 0.5, seed=3),
-        [", ".join(classes[:half]), ", ".join(classes[half:])],
-    )
+    names = [", ".join(classes[:half]), ", ".join(classes[half:])]
+    shown = _on_textures(train, half, photos[..., :middle], minority, seed=2)
+    return shown, _on_textures(test, half, photos[..., middle:], 0.5, seed=3), names
 
 
 def read_waterbirds(root: Path) -> Read:

@@ -147,10 +147,9 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
     except OSError as error:
-        raise UsageError(
-            f"{folder}: decoded images cannot be written there ({error.strerror}); set REGLIB_DATA "
-            "to a folder that can be written, with links to the data sets in it"
-        ) from error
+        why = f"{folder}: decoded images cannot be written there ({error.strerror}); set "
+        why += "REGLIB_DATA to a folder that can be written, with links to the data sets in it"
+        raise UsageError(why) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -49,10 +49,9 @@ def _birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
             raise ValueError("others")
         birds = birds.astype({"class": int, "is_training": int})
     except (ValueError, IndexError) as error:
-        raise UsageError(
-            f"{folder}: expected a number and a value in each line of {'.txt, '.join(CUB_TABLES)}"
-            f".txt, the same numbers in the first three and 1, 2, 3, ... in the last, got {error}"
-        ) from error
+        why = f"{folder}: expected a number and a value in each line of "
+        why += f"{'.txt, '.join(CUB_TABLES)}.txt, the same numbers in the first three and 1, 2, 3, "
+        raise UsageError(f"{why}... in the last, got {error}") from error
     return birds, [name.partition(".")[2].replace("_", " ") for name in species]
 
 

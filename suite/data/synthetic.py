@@ -128,11 +128,8 @@ def cluttered(
     train: Split, test: Split, classes: Sequence[str], *, swapped: bool, opaque: bool = False
 ) -> Read:
     """Put the images of both splits on canvases; only in testing are backgrounds swapped."""
-    return (
-        clutter(train, seed=0, swapped=False, opaque=opaque)[0],
-        clutter(test, seed=1, swapped=swapped, opaque=opaque)[0],
-        classes,
-    )
+    shown = clutter(train, seed=0, swapped=False, opaque=opaque)[0]
+    return shown, clutter(test, seed=1, swapped=swapped, opaque=opaque)[0], classes
 
 
 def _placed(drawing: np.ndarray, size: int, shift: list[int]) -> np.ndarray:

@@ -13,9 +13,10 @@ from suite.errors import UsageError
 from suite.evidence.claims import COLUMNS, judge, load_claims, load_settings
 from suite.evidence.scale import Trainings, trainings_of
 from suite.paths import NOTEBOOKS, checked_name, executed_folder
-from suite.store import Record, archive_path, checksum, read_archive, replace_file
+from suite.store import Record, archive_path, checksum, pack_arrays, read_archive, replace_file
 
 Arrays = Mapping[str, NDArray[Any]]
+ARRAYS = ".safetensors"  # how the file of those of a run ends
 TEXTS = ("detail", "statistic", "scale")  # columns of verdicts that may be empty
 
 
@@ -71,7 +72,7 @@ def _as_text(rows: pd.DataFrame) -> str:
 
 
 def save_tables(chapter: str, profile: str, results: Results, folder: Path | None = None) -> Path:
-    """Write verdicts and rows, for people, to `FOLDER/PROFILE/CHAPTER*.csv`.
+    """Write verdicts and rows, for people, to `FOLDER/PROFILE/CHAPTER*.csv`, and arrays beside.
 
     Args:
         folder: of kept results, whose rows are in their archive, and whose provenance says by which
@@ -87,6 +88,7 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
     files = {".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.10g")}
     if folder is None:
         files[".csv"] = results.frame.to_csv(index=False, float_format="%.6g")
+        replace_file(stem.with_suffix(ARRAYS), pack_arrays(results.arrays)["arrays.safetensors"])
     about = results.provenance
     about = {**about, "judged": _judged_by(chapter, about)} if folder else about
     files[".provenance.json"] = json.dumps(about, indent=1, sort_keys=True) + "\n"

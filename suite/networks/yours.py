@@ -65,10 +65,8 @@ def own_network(name: str, content: str = "", **options: Any) -> Own:
     if file:
         load_weights(network, Path(file))
     elif packaged and "random_weights" not in given:
-        raise UsageError(
-            f"{name}: its weights are not on this machine; give them by '-p weights FILE', or take "
-            "random ones by '-p random_weights true'"
-        )
+        why = f"{name}: its weights are not on this machine; give them by '-p weights FILE', or "
+        raise UsageError(f"{why}take random ones by '-p random_weights true'")
     size = given.get("size") or about.get("input_size", (3, SIZE, SIZE))[-1]
     mean = [*(given.get("mean") or about.get("mean") or [0.0] * 3)]
     std = [*(given.get("std") or about.get("std") or [1.0] * 3)]

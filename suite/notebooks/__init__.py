@@ -258,32 +258,24 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
     from suite.notebooks.kernels import Kernels
 
     # A fork of a process that has loaded much is safe on Linux alone.
-    forked = {"kernel_manager_class": Kernels} if sys.platform == "linux" else {}
+    options: dict[str, Any] = {"kernel_name": "python3", "progress_bar": False}
+    # A kernel is interrupted when it ends, of which it would tell as of an error.
+    options |= {"extra_arguments": ["--IPKernelApp.log_level=CRITICAL"]}
+    options |= {"shutdown_kernel": "immediate"}
+    options |= {"kernel_manager_class": Kernels} if sys.platform == "linux" else {}
     # It warns of each parameter that is not in the cell; `checks` knows all.
     logging.getLogger("papermill").setLevel(logging.ERROR)
     for attempt in range(1, START_ATTEMPTS + 1):
         partial.unlink(missing_ok=True)
         try:
-            papermill.execute_notebook(
-                notebook,
-                partial,
-                parameters=dict(values),
-                kernel_name="python3",
-                progress_bar=False,
-                stderr_file=log,
-                # A kernel is interrupted when it ends, of which it would tell as of an error.
-                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
-                shutdown_kernel="immediate",
-                **forked,
-            )
+            papermill.execute_notebook(notebook, partial, dict(values), stderr_file=log, **options)
             return
         except PapermillExecutionError as error:
             if error.ename in ("UsageError", "DataMissing"):
                 raise UsageError(f"{notebook.stem}: {error.evalue}") from error
-            raise RunFailed(
-                f"{notebook.stem} failed in cell {error.exec_count}: {error.ename}: "
-                f"{error.evalue}\n\n{textwrap.indent(error.source.strip(), '    ')}"
-            ) from error
+            why = f"{notebook.stem} failed in cell {error.exec_count}: {error.ename}: "
+            why += f"{error.evalue}\n\n{textwrap.indent(error.source.strip(), '    ')}"
+            raise RunFailed(why) from error
         except RuntimeError as error:  # the kernel died; before any cell ran, it could not start
             if attempt == START_ATTEMPTS or any(_executed(partial)):
                 raise RunFailed(f"{notebook.stem}: {error}") from error

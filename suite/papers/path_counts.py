@@ -74,10 +74,9 @@ def path_counts(
     # Euler: a linear function is its gradient times its input.
     total = float(selected.detach().sum())
     if not math.isclose(float((counts * inputs.detach()).sum()), total, rel_tol=1e-9):
-        raise ValueError(
-            "model: expected layers whose paths can be counted, but with all weights one the "
-            "network is not linear; it calls a function that is not known here, such as attention"
-        )
+        why = "model: expected layers whose paths can be counted, but with all weights one the "
+        why += "network is not linear; it calls a function that is not known here, such as "
+        raise ValueError(f"{why}attention")
     return counts[0]
 
 

@@ -169,10 +169,9 @@ def ablation_auc(
     chosen = order[correct[order]][:n_images]
     others = order[~torch.isin(order, chosen)][:n_baselines]
     if len(chosen) < n_images or len(others) < n_baselines:
-        raise UsageError(
-            f"n_images, n_baselines: expected at most the {int(correct.sum())} test images that "
-            f"are classified right, and the rest of {len(images)}, got {n_images} and {n_baselines}"
-        )
+        why = f"n_images, n_baselines: expected at most the {int(correct.sum())} test images that "
+        why += f"are classified right, and the rest of {len(images)}, got {n_images} and "
+        raise UsageError(f"{why}{n_baselines}")
     images_and_labels = images[chosen], labels[chosen]
     maps = integrated_gradients(
         subject.folded, *images_and_labels, n_steps=n_steps, baselines=images[others]

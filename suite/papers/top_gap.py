@@ -240,16 +240,10 @@ def _labels_of(p: SimpleNamespace, model: Model) -> Settings:
     main, chosen = _is_main(p, model), (model.k, model.strength) == (p.k, p.strength)
     whole = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
     smallest = model[:3] == (ALL_THREE, min(p.k_values), p.strength)
-    return DEFAULTS | {
-        "variant": model.variant,
-        "k": model.k,
-        "strength": model.strength,
-        "main": main,
-        "sweep": model in _swept(p) or whole,
-        "dose": rounded(model.strength * model.k),
-        "chosen": chosen,
-        "sparsest": (main and model.variant == "none") or smallest,
-    }
+    labels = {"variant": model.variant, "k": model.k, "strength": model.strength, "main": main}
+    labels |= {"sweep": model in _swept(p) or whole, "dose": rounded(model.strength * model.k)}
+    sparsest = (main and model.variant == "none") or smallest
+    return DEFAULTS | labels | {"chosen": chosen, "sparsest": sparsest}
 
 
 def _drawn(p: SimpleNamespace) -> Iterator[Item]:

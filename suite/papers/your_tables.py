@@ -11,11 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from suite.data import load_data
-from suite.errors import unknown
 from suite.evidence.names import name_of
 from suite.evidence.quote import Value
 from suite.evidence.render import render
-from suite.evidence.results import Arrays, load_results
+from suite.evidence.results import Arrays
 from suite.evidence.statistics import Interval, difference
 from suite.papers.your_network import DIALS, NAMES, REFERENCE, REFERENCES_SHOWN, YOURS, Subject
 
@@ -101,27 +100,3 @@ def drawn(subject: Subject, arrays: Arrays) -> dict[str, dict[str, Any]]:
         "landscape": {"rows": [[*landscapes.values()]], "titles": [*landscapes], **BAR},
         "steady": {"rows": images[ranked], "notes": notes},
     }
-
-
-def compare(runs: Sequence[str], folder: Path) -> str:
-    """Return the dials of several runs as a table, and write it beside their results.
-
-    Args:
-        runs: names of runs, as `suite run` prints them.
-        folder: of results of runs.
-
-    Raises:
-        UsageError: there is no such run.
-    """
-    files = {file.parent.name: file for file in folder.glob(f"*/{CHAPTER}.csv")}
-    columns = {}
-    for run in runs:
-        rows = pd.read_csv(files[run]) if run in files else load_results(CHAPTER, run).frame
-        if rows.empty:
-            raise unknown("run", run, files)
-        own = rows[rows["who"] == YOURS].dropna(subset="value").to_dict("records")
-        columns[run] = {DIALS[row["dial"]]["title"]: text(row) for row in own}
-    table = pd.DataFrame(columns, [about["title"] for about in DIALS.values()]).fillna("–")
-    folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(file := folder / f"{CHAPTER}.compared.csv")
-    return f"{table.to_string()}\n\n{file}"

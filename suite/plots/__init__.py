@@ -295,6 +295,34 @@ def scatter(
     return _figure(_split(frame, panels), draw)
 
 
+def intervals(rows: Frame, texts: Mapping[Any, str]) -> Figure:
+    """Draw values with their intervals, a panel a title and below each other a run.
+
+    Args:
+        rows: `title`, `run`, `value`, `low` and `high`.
+        texts: what a title says more.
+    """
+    colours = dict(zip(dict.fromkeys(rows["run"]), itertools.cycle(CYCLE)))
+
+    def draw(axis: Axes, panel: Frame) -> None:
+        for place, row in enumerate(panel.to_dict("records")):
+            colour = colours[row["run"]]
+            axis.plot([row["low"], row["high"]], [place, place], color=colour)
+            axis.plot(row["value"], place, "o", color=colour)
+        axis.set_title(f"{axis.get_title()}: {texts[panel['title'].iloc[0]]}", size=7.5)
+        axis.set(yticks=[], ylim=(len(colours) - 0.5, -0.5))
+
+    panels = _split(rows, ["title"])
+    size = (WIDTH, (0.7 + 0.15 * len(colours)) * -(-len(panels) // 3) + 0.4)
+    return _figure(panels, draw, _round(colours), across=3, size=size)
+
+
+def _round(palette: Mapping[Any, str]) -> dict[str, Line2D]:
+    """Return what a legend shows for dots."""
+    dot = partial(Line2D, [], [], marker="o", linestyle="")
+    return {str(method): dot(color=colour) for method, colour in palette.items()}
+
+
 def _split(frame: Frame, columns: Sequence[str]) -> list[tuple[str, Frame]]:
     """Return the rows of each combination of values, with its title."""
     groups: Any = (

@@ -85,16 +85,13 @@ def compute(
         print(report)
     if errors:
         name, message, trace = errors[0]
-        raise RunFailed(
-            f"units that failed: {len(errors)}; all others are stored. The first: {name}: {message}"
-            f"{_absent_packages(errors)}\n\nTraceback in the worker:\n{trace}"
-        )
+        why = f"units that failed: {len(errors)}; all others are stored. The first: {name}: "
+        why += f"{message}{_absent_packages(errors)}\n\nTraceback in the worker:\n{trace}"
+        raise RunFailed(why)
     if absent := [unit for name, unit in missing.items() if name not in records]:
-        raise RunFailed(
-            f"units that were computed but are not in the store: {len(absent)}, the first: "
-            f"{describe(absent[0])}; do the workers see the same store folder and the same data, "
-            "and run the same code?"
-        )
+        why = f"units that were computed but are not in the store: {len(absent)}, the first: "
+        why += f"{describe(absent[0])}; do the workers see the same store folder and the same "
+        raise RunFailed(f"{why}data, and run the same code?")
     return table(units, keys, records)
 
 
@@ -158,11 +155,9 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             continue
         n_train = len(data.train.labels)
         if n_train == 0:
-            raise UsageError(
-                f"data set {network.data!r}: expected images to train on, it has none; "
-                "it can only be shown to a Pretrained. Images of your own to train on are laid out "
-                "as FOLDER/train/CLASS/* and FOLDER/test/CLASS/*"
-            )
+            why = f"data set {network.data!r}: expected images to train on, it has none; it can "
+            why += "only be shown to a Pretrained. Images of your own to train on are laid out as "
+            raise UsageError(f"{why}FOLDER/train/CLASS/* and FOLDER/test/CLASS/*")
         if network.n_train is not None and network.n_train > n_train:
             most = f"at most {n_train} for the training split of {network.data!r}"
             raise expected("n_train", most, network.n_train)

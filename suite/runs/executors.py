@@ -171,10 +171,9 @@ def _dask_executor(address: str) -> Iterator[Executor]:
     try:
         client = Client(address, timeout=10)
     except Exception as error:
-        raise UsageError(
-            f"Dask scheduler {address}: cannot be reached ({error}); start one with "
-            "'dask scheduler' and workers with 'dask worker ADDRESS --nthreads 1'"
-        ) from error
+        why = f"Dask scheduler {address}: cannot be reached ({error}); start one with 'dask "
+        why += "scheduler' and workers with 'dask worker ADDRESS --nthreads 1'"
+        raise UsageError(why) from error
     with client:
         if not client.nthreads():
             start = f"'dask worker {address} --nthreads 1'"

@@ -47,20 +47,17 @@ def keep(
     profile, kept = parameters["profile"], store.Kept(folder)
     path = store.archive_path(chapter, profile, folder)
     if changed := changes():
-        raise UsageError(
-            f"the working tree has changes ({'; '.join(map(str.strip, changed[:3]))}): commit them "
-            "first, so that the commit of kept results is the code"
-        )
+        why = f"the working tree has changes ({'; '.join(map(str.strip, changed[:3]))}): commit "
+        raise UsageError(f"{why}them first, so that the commit of kept results is the code")
     known = kept.fingerprints
     units = plan.units()
     keys = keys_of(units, known)
     parts = store.Layers(*stores, kept)
     records = parts.read_all(dict.fromkeys(keys))
     if absent := [unit for key, unit in zip(keys, units) if key not in records]:
-        raise UsageError(
-            f"{chapter}, profile {profile}: {len(absent)} of {len(units)} units are not computed: "
-            f"run 'python -m suite run {chapter} --profile {profile}' first"
-        )
+        why = f"{chapter}, profile {profile}: {len(absent)} of {len(units)} units are not "
+        why += f"computed: run 'python -m suite run {chapter} --profile {profile}' first"
+        raise UsageError(why)
     commits = {r.provenance["commit"] for s in stores for r in s.read_all(keys).values()}
     _check_commits(commits)
     if not any(item.each for item in plan):
@@ -89,10 +86,9 @@ def keep(
 def _check_commits(commits: Collection[str]) -> None:
     for commit in sorted(commits):
         if commit.endswith("+changes") or commit == "unknown":
-            raise UsageError(
-                f"units were computed by code of no commit ({commit}): commit the changes, or see "
-                "'git status' where git refuses this folder; then run again with --force"
-            )
+            why = f"units were computed by code of no commit ({commit}): commit the changes, or "
+            why += "see 'git status' where git refuses this folder; then run again with --force"
+            raise UsageError(why)
         if not git("merge-base", "HEAD", commit).startswith(commit):
             why = f"units were computed at commit {commit}, which is not in the history of this one"
             raise UsageError(why)

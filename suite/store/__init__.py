@@ -8,6 +8,7 @@ from suite.store.kept import (
     check_agreement,
     kept_layer,
     name_of_archive,
+    pack_arrays,
     read_archive,
     without_images,
     write_archive,

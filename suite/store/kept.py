@@ -100,7 +100,7 @@ def write_archive(path: Path, archive: Archive) -> None:
         "records.jsonl": b"\n".join(lines),
         "tensors.safetensors": safetensors.torch.save(dict(sorted(archive.tensors.items()))),
         "rows.csv": archive.rows.to_csv(index=False).encode(),
-        **_pack_arrays(archive.arrays),
+        **pack_arrays(archive.arrays),
     }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
@@ -159,7 +159,7 @@ def _read_archive(path: Path, state: tuple[tuple[int, int], ...]) -> Archive:
         raise UsageError(f"{name}: is no archive of results ({type(e).__name__}: {e})") from e
 
 
-def _pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
+def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
     """Pack arrays; those of text, which safetensors does not hold, as JSON."""
     text = {name: array.tolist() for name, array in arrays.items() if array.dtype.kind == "U"}
     names = sorted(arrays.keys() - text.keys())
@@ -291,10 +291,9 @@ def check_agreement(key: str, records: Mapping[Path, Record]) -> None:
     first = next(iter(records.values()))
     if any(values != said[0] for values in said):
         names = " and ".join(map(name_of_archive, records))
-        raise UsageError(
-            f"{names} disagree about unit {key} ({first.unit.get('metric', 'training')}): remove "
-            "the file that is wrong, or compute both profiles anew and keep them"
-        )
+        why = f"{names} disagree about unit {key} ({first.unit.get('metric', 'training')}): "
+        why += "remove the file that is wrong, or compute both profiles anew and keep them"
+        raise UsageError(why)
 
 
 class Layers(Reader):

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
-from captum.attr import IntegratedGradients, Saliency
 from PIL import Image
 from torch import nn
 from torchvision import models
@@ -309,20 +308,6 @@ class TestMeasures:
         assert measures.class_maps(between, images, labels) is None
         assert measures.class_maps(layers[:3], images, labels) is None
 
-    @pytest.mark.parametrize("name", ["logit_gradient", "integrated_gradients"])
-    def test_maps_are_captums(self, parameters, name):
-        subject = shown_to(parameters)
-        images, labels = subject.test_images(2)
-        images.requires_grad_()
-        if name == "logit_gradient":
-            maps = Saliency(subject.network).attribute(images, labels, abs=False)
-        else:
-            maps = IntegratedGradients(subject.network).attribute(images, target=labels)
-        drawn = measures.drawn_maps(subject, saliency=name, n_images=2)
-        norms = maps.sum(1).flatten(1).norm(dim=1).to(drawn.per_image)
-        assert torch.allclose(drawn.per_image, norms, rtol=1e-4)
-        assert drawn.tensors["maps"].shape == (2, SIDE, SIDE)
-
     def test_curvature_of_a_linear_network(self, parameters):
         model = shown_to(parameters, "linear")
         result = measures.loss_curvature(model, n_images=2)
@@ -384,9 +369,7 @@ class TestPlan:
         dials = {item.labels["dial"] for item in items if item.labels}
         assert ("steady" in dials, "faithful_size" in dials) == (True, False)
 
-    def test_time_is_as_many_maps_as_of_kept_results(
-        self, parameters, store, here, tmp_path, monkeypatch
-    ):
+    def test_time_in_maps(self, parameters, store, here, tmp_path, monkeypatch):
         known = {"entropy": 20.0, "map_centre_to_rim": 30.0}
         units = [u for u in paper.plan(parameters).units() if u.metric in known]
         compute(units, store=store, resources=here)
@@ -488,7 +471,7 @@ class TestCard:
         with Image.open(tmp_path / "your_network.compared.png") as picture:
             assert picture.width > 500
         both = {"a": maps, "b": {"maps|CAFO": maps["maps|CAFO"] - 9, "maps|caso": np.eye(2)[None]}}
-        figure = compared._maps(both, np.zeros((1, 3, 9, 9), np.uint8))
+        figure = compared._maps(both, np.zeros((1, 3, 9, 9), np.uint8), ["caso", "CAFO"])
         shown = [axis.images[0].get_array().max() for axis in figure.axes]
         assert (shown, figure.axes[2].get_ylabel()) == ([0, 0, 9, 0], "CAFO")
         with pytest.raises(UsageError, match="unknown run 'c'"):

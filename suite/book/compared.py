@@ -1,7 +1,7 @@
 """Runs of "your network" side by side: a table of their dials, and one picture with their maps."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,14 @@ def compare(runs: Sequence[str], folder: Path) -> str:
     table = table.reindex(titles.values()).reindex(columns=runs).fillna("–")
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(file := folder / f"{CHAPTER}.compared.csv")
+    curved = rows["dial"].str.startswith("curved")  # logarithms
+    rows.loc[curved, tables.ENDS] = 10 ** rows.loc[curved, tables.ENDS]
     plots.set_style()
     figures = [plots.intervals(rows, {title: " → ".join(row) for title, row in table.iterrows()})]
     if rows["data"].nunique() == 1:  # else they have no images in common
         images = load_data(rows["data"].iloc[0]).test.images.numpy()
-        figures.insert(0, _maps({run: arrays for run, (_, arrays) in found.items()}, images))
+        arrays = {run: arrays for run, (_, arrays) in found.items()}
+        figures.insert(0, _maps(arrays, images, tables.NAMES["maps"].values()))
     parts = [Image.open(io.BytesIO(plots.as_bytes(figure))) for figure in figures]
     whole = Image.new("RGB", (max(p.width for p in parts), sum(p.height for p in parts)), "white")
     for n, part in enumerate(parts):
@@ -66,9 +69,9 @@ def _read(run: str, folder: Path) -> tuple[pd.DataFrame, Arrays]:
     return kept.frame, kept.arrays
 
 
-def _maps(arrays: Mapping[str, Arrays], images: Any) -> Figure:
+def _maps(arrays: Mapping[str, Arrays], images: Any, methods: Iterable[str]) -> Figure:
     """Draw the images above their maps, by the methods that all runs have, a column a run."""
-    maps = [n for n in next(iter(arrays.values())) if n.startswith("maps|")]
+    maps = [f"maps|{method}" for method in methods]
     maps = [n for n in maps if all(n in part for part in arrays.values())]
     count = min((len(part[n]) for part in arrays.values() for n in maps), default=1)
     columns = [(n, run) for n in range(count) for run in arrays]

@@ -77,7 +77,7 @@ PENALTIES = {
             cross_entropy(logits, labels, reduction="none"),
             labels,
             torch.full((3,), 1 / 3),
-            step_size=1,
+            step_size=0.01,
         ).loss
     ),
     "input_gradient_penalty": lambda logits, x: reglib.input_gradient_penalty(logits, labels, x),

@@ -314,13 +314,8 @@ def intervals(rows: Frame, texts: Mapping[Any, str]) -> Figure:
 
     panels = _split(rows, ["title"])
     size = (WIDTH, (0.7 + 0.15 * len(colours)) * -(-len(panels) // 3) + 0.4)
-    return _figure(panels, draw, _round(colours), across=3, size=size)
-
-
-def _round(palette: Mapping[Any, str]) -> dict[str, Line2D]:
-    """Return what a legend shows for dots."""
-    dot = partial(Line2D, [], [], marker="o", linestyle="")
-    return {str(method): dot(color=colour) for method, colour in palette.items()}
+    legend = {run: Line2D([], [], color=c, marker="o", linestyle="") for run, c in colours.items()}
+    return _figure(panels, draw, legend, across=3, size=size)
 
 
 def _split(frame: Frame, columns: Sequence[str]) -> list[tuple[str, Frame]]:

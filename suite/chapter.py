@@ -67,7 +67,8 @@ class Chapter:
 
     def what_we_ran(self) -> None:
         """Show how many networks were trained on what at each profile, and how good they are."""
-        parts = [pd.DataFrame(r.trainings).assign(profile=p) for p, r in self._by_profile().items()]
+        ran = {r.provenance["profile"]: r for r in self.results}
+        parts = [pd.DataFrame(r.trainings).assign(profile=p) for p, r in ran.items()]
         networks = pd.concat(parts, ignore_index=True).reindex(columns=[*PANEL, "accuracy"])
         groups = networks.astype({"accuracy": float}).groupby(PANEL, sort=False)["accuracy"]
         rows = groups.agg(networks="size", accuracy="median").reset_index()
@@ -75,9 +76,6 @@ class Chapter:
         names = {name: rows[name].map(name_of) for name in ("data", "network")}
         rows = rows.assign(**names).rename(columns={"accuracy": "accuracy, median network"})
         display(rows.style.hide())
-
-    def _by_profile(self) -> dict[str, Results]:
-        return {results.provenance["profile"]: results for results in self.results}
 
     def run(self) -> None:
         """Compute what store and kept results lack, judge the claims, and save the results."""

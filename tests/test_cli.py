@@ -30,9 +30,7 @@ CHAPTERS = notebooks.chapters()
 @pytest.fixture
 def own(tmp_path):
     """Stores, data and results of its own, by the variables that move them."""
-    return {
-        f"REGLIB_{name.upper()}": str(tmp_path / name) for name in ("store", "executed", "data")
-    }
+    return {f"REGLIB_{n.upper()}": str(tmp_path / n) for n in ("store", "executed", "data")}
 
 
 @pytest.fixture
@@ -188,9 +186,7 @@ class TestCellOfParameters:
         for chapter in notebooks.chapters():
             cells = nbformat.read(notebooks.source(chapter), as_version=4).cells
             trees = [ast.parse(cell.source) for cell in cells if cell.cell_type == "code"]
-            names = [
-                node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)
-            ]
+            names = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)]
             made = {node.id for node in names if isinstance(node.ctx, ast.Store)}
             asked = {node.id for node in names} - made
             assert not asked & notebooks.parameters(chapter).keys(), chapter

@@ -376,9 +376,7 @@ class TestFashionMnistOfDebian:
         folder = tmp_path / "debian"
         monkeypatch.setattr(readers, "DEBIAN_FASHION_MNIST", folder)
         write_idx(folder, compressed=True)
-        images, labels = (
-            folder / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")
-        )
+        images, labels = (folder / f"t10k-{k}-ubyte.gz" for k in ("images-idx3", "labels-idx1"))
         if damage == "cut":
             images.write_bytes(images.read_bytes()[:-100])
         elif damage == "not gzip":

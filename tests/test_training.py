@@ -456,9 +456,7 @@ class TestTrain:
     @pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM], ids=["lenet5", "convnet"])
     def test_fast_and_stock_differ_by_rounding(self, unit):
         unit = replace(unit, epochs=2, n_train=64, batch_size=64)
-        fast, stock, default = (
-            trained(unit, double_backward=way) for way in ("fast", "stock", None)
-        )
+        fast, stock, default = (trained(unit, double_backward=w) for w in ("fast", "stock", None))
         assert fast.losses[0] == pytest.approx(stock.losses[0], rel=1e-5)
         # Adam's first step goes by the sign of a gradient, be it rounding only.
         assert fast.losses[1] == pytest.approx(stock.losses[1], rel=1e-3)
@@ -577,9 +575,7 @@ class TestSchedule:
         step = torch.optim.SGD.step
 
         def record(optimizer, *arguments):
-            gradients = [
-                p.grad.flatten() for group in optimizer.param_groups for p in group["params"]
-            ]
+            gradients = [p.grad.flatten() for g in optimizer.param_groups for p in g["params"]]
             norms.append(float(torch.cat(gradients).norm()))
             return step(optimizer, *arguments)
 

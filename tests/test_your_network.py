@@ -441,9 +441,8 @@ class TestCard:
     )
     def test_summary_and_advice(self, parameters, values, words, method):
         entries = tables.card(rows_of(values), "run", "")
-        assert words in tables.write(
-            "answer", subject=paper.subject_of(parameters), entries=entries
-        )
+        subject = paper.subject_of(parameters)
+        assert words in tables.write("answer", subject=subject, entries=entries)
         assert method in tables.write("advice", entries=entries)
 
     @pytest.mark.parametrize("name", list(ADVICE))
@@ -476,6 +475,9 @@ class TestCard:
         assert (shown, figure.axes[4].get_ylabel()) == ([0, 0, 0, 0, 9, 0, 9, 0], "CAFO")
         with pytest.raises(UsageError, match="unknown run 'c'"):
             compared.compare(["c"], tmp_path)
+        (tmp_path / "a" / "your_network.safetensors").unlink()
+        with pytest.raises(UsageError, match=r"a: expected .*safetensors; run it again"):
+            compared.compare(["a", "b"], tmp_path)
 
 
 def test_page_of_a_network_and_images_of_ones_own(file, photos, monkeypatch, tmp_path):

@@ -12,7 +12,7 @@ from PIL import Image
 
 from suite import notebooks, plots
 from suite.data import load_data
-from suite.errors import unknown
+from suite.errors import UsageError, unknown
 from suite.evidence.results import ARRAYS, Arrays, load_results
 
 CHAPTER = "your_network"
@@ -62,6 +62,8 @@ def _read(run: str, folder: Path) -> tuple[pd.DataFrame, Arrays]:
     """Return rows and arrays of a run, or else those that are kept."""
     file = folder / run / f"{CHAPTER}.csv"
     if file.is_file():
+        if not file.with_suffix(ARRAYS).is_file():
+            raise UsageError(f"{run}: expected {file.with_suffix(ARRAYS)}; run it again")
         return pd.read_csv(file), safetensors.numpy.load_file(file.with_suffix(ARRAYS))
     kept = load_results(CHAPTER, run)
     if kept.frame.empty:

@@ -143,9 +143,8 @@ def summary_table(verdicts: pd.DataFrame) -> str:
             counts = rows[rows["tier"] == tier]["verdict"].value_counts()
             shown = [counts.get(word, 0) for word in WORDS if word != NOT_RUN]
             if any(entry["tier"] == tier for entry in load_claims(chapter)):
-                table.append(
-                    [f"**{chapter_name(chapter)}**", tier.replace("ours", "added here"), *shown]
-                )
+                name = tier.replace("ours", "added here")
+                table.append([f"**{chapter_name(chapter)}**", name, *shown])
     return markdown_table(["", "tier", *(w for w in WORDS if w != NOT_RUN)], table)
 
 

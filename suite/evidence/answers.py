@@ -141,6 +141,5 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
         here = measured(row, claims, values) or reason or "–"
         verdict = badge(value.shown, value.scale, MEANING)
         table.append([says, value.published, here, verdict])
-    return pd.DataFrame(
-        table, columns=["What the paper claims", "Paper", "Here", "Verdict and scale"]
-    )
+    heads = ["What the paper claims", "Paper", "Here", "Verdict and scale"]
+    return pd.DataFrame(table, columns=heads)

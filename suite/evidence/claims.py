@@ -390,7 +390,6 @@ def on_printed_numbers(claim: Claim) -> tuple[Verdict, Finding] | None:
     if "printed" not in claim:
         return None
     rows = pd.DataFrame(claim["printed"])
-    rows = rows.assign(
-        **{c: range(len(rows)) for c in rules.UNIT_COLUMNS.values() if c not in rows}
-    )
+    missing = set(rules.UNIT_COLUMNS.values()) - set(rows)
+    rows = rows.assign(**dict.fromkeys(missing, range(len(rows))))
     return _found(claim, rows, claim["test"]["settings"])

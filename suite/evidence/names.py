@@ -20,16 +20,6 @@ def name_of(key: object) -> str:
     return networks.title(data.title(name))
 
 
-def panel_name(panel: Any) -> str:
-    """Name a panel, a tuple of the values of `PANEL`, in a sentence.
-
-    >>> panel_name(("laptop", "mnist5k", "lenet5"))
-    'MNIST (5,000) with LeNet-5 (laptop)'
-    """
-    profile, data_set, network = panel
-    return f"{name_of(data_set)} with {name_of(network)} ({profile})"
-
-
 def readable(value: Any) -> str:
     """Write a value of a provenance without brackets.
 

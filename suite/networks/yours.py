@@ -59,7 +59,6 @@ def own_network(name: str, content: str = "", **options: Any) -> Own:
     packaged = kind in KINDS
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")
-        torch.manual_seed(0)  # random weights are the same in each process
         network, about, file = (_of_package if packaged else _of_file)(kind, function)
     file = given.get("weights") or (None if "random_weights" in given else file)
     if file:
@@ -92,6 +91,7 @@ def _of_package(package: str, name: str) -> Found:
     from huggingface_hub import try_to_load_from_cache
     from torchvision import models
 
+    torch.manual_seed(0)  # random weights are the same in each process, whatever an import drew
     if package == "timm":
         if not timm.is_model(name):
             raise _unknown(f"timm:{name}", timm.list_models())
@@ -123,6 +123,7 @@ def _of_file(path: str, function: str) -> Found:
         spec.loader.exec_module(module)
         if function not in vars(module):
             raise _unknown(f"{file}:{function}", vars(module))
+        torch.manual_seed(0)  # see `_of_package`
         network = vars(module)[function]()
         check_type(f"{function}()", network, nn.Module)
     except UsageError:

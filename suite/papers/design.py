@@ -93,9 +93,8 @@ class Plan(list[Item]):
                 half = tensor.dtype == torch.float16
                 array = (tensor.float() if half else tensor).numpy()
                 found[item.keep if len(shown) == 1 else f"{item.keep}|{part}"].append(array)
-        return {
-            key: np.mean(arrays, axis=0).astype(arrays[0].dtype) for key, arrays in found.items()
-        }
+        means = ((key, np.mean(arrays, axis=0), arrays[0].dtype) for key, arrays in found.items())
+        return {key: mean.astype(dtype) for key, mean, dtype in means}
 
 
 def name(unit: Unit) -> str:

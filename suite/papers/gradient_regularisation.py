@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from suite.data import image_shape
 from suite.errors import expected
 from suite.evidence import tables
-from suite.evidence.names import PANEL, name_of, panel_name
+from suite.evidence.names import PANEL, name_of
 from suite.evidence.quote import Value, unpaired
 from suite.evidence.results import Results
 from suite.evidence.tables import mean_text
@@ -288,12 +288,13 @@ def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
     """Return where mean test accuracy falls below 80% of its plateau, a row a panel."""
     found = []
     for panel, rows in select(table, "accuracy").groupby(PANEL, sort=False):
-        _, data, _ = panel
+        profile, data, network = panel
         means = rows.groupby("alpha")["value"].mean()
         t = rows["t_alpha"].iloc[0]
         of_mean = strength(t, str(data), rows["batch_size"].iloc[0])
         ends = means[means.index < 1e5].mean(), means.iloc[-1]
-        cells = [panel_name(panel), *(f"{end:.3f}" for end in ends)]
+        on = f"{name_of(data)} with {name_of(network)} ({profile})"
+        cells = [on, *(f"{end:.3f}" for end in ends)]
         cells += [f"{t:.2g}", f"{of_mean:.2g}"] if math.isfinite(t) else ["not reached", ""]
         found.append(cells)
     columns = ["on", "accuracy, α < 10⁵", "at the largest α", "t_α", "which is a strength of"]
@@ -328,6 +329,4 @@ def strips(drawn: Mapping[str, Drawn], n: int = 3) -> dict[str, list[list[NDArra
     both = [drawn[f"{name}: LeNet-5 trained on {name}"] for name in ("MNIST", "Fashion-MNIST")]
     images = [image for d in both if d.images is not None for image in d.images[:n, 0]]
     images = [(127.5 * (1 + image)).astype(np.uint8) for image in images]
-    return {
-        alpha: [images, [m for d in both for m in d.maps[alpha][:n, 0]]] for alpha in both[0].maps
-    }
+    return {a: [images, [m for d in both for m in d.maps[a][:n, 0]]] for a in both[0].maps}

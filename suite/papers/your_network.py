@@ -156,9 +156,8 @@ def derive(
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return one row a network and dial, with the interval over images."""
     keys = ["dial", "who", "name", "alike", "data", "network"]
-    estimates = [
-        dict(zip(keys, key)) | _estimate(part) for key, part in rows.groupby(keys, sort=False)
-    ]
+    groups = rows.groupby(keys, sort=False)
+    estimates = [dict(zip(keys, key)) | _estimate(part) for key, part in groups]
     own = rows[(rows["dial"] == "steady") & (rows["who"] == YOURS)]
     arrays = arrays | {"steady": own["value"].to_numpy(float)}
     return pd.DataFrame(estimates).assign(seed=0, status="done"), arrays

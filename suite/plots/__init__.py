@@ -153,9 +153,8 @@ def dots(
     """
     factor, unit, digits = (100, "%", ".1f") if share else (1, "", ".2f")
     count = len(panels)
-    shown = [
-        name for name in names if any((rows[method] == name).any() for rows in panels.values())
-    ]
+    present = {name for rows in panels.values() for name in rows[method]}
+    shown = [name for name in names if name in present]
     if not shown:
         return not_run()
     size = (WIDTH, 0.3 * len(shown) + 0.85)
@@ -320,9 +319,9 @@ def intervals(rows: Frame, texts: Mapping[Any, str]) -> Figure:
 
 def _split(frame: Frame, columns: Sequence[str]) -> list[tuple[str, Frame]]:
     """Return the rows of each combination of values, with its title."""
-    groups: Any = (
-        frame.groupby(list(columns), sort=False) if columns and len(frame) else [((), frame)]
-    )
+    groups: Any = [((), frame)]
+    if columns and len(frame):
+        groups = frame.groupby(list(columns), sort=False)
     return [(", ".join(map(name_of, values)), panel) for values, panel in groups if len(panel)]
 
 

@@ -7,9 +7,10 @@ it is a store for `python -m suite keep CHAPTER gpu --store`. Each part runs wha
 one before. `--toy` rehearses it on any machine.
 
 Besides what `suite compute` needs, the tests need pytest and mlxtend, the attacks, without which
-Top-GAP has no headline, foolbox and pyautoattack, and corruptions imagecorruptions: what a package
-is missing for is left out, and said. `pip wheel -w carried NAME...` collects them for a machine
-without a network, and `pip install --no-index --find-links carried NAME...` installs them there.
+Top-GAP has no headline, foolbox and pyautoattack, DeepLIFT captum, and corruptions
+imagecorruptions: what a package is missing for is left out, and said. `pip wheel -w carried NAME`
+collects them for a machine without a network, and `pip install --no-index --find-links carried
+NAME` installs them there.
 """
 
 import argparse

@@ -85,7 +85,8 @@ class Sources:
                 source = inspect.getsource(code)
                 text = "" if source.strip() in _committed(file) else source
             elif not own and "/site-packages/torch/" not in str(file):  # records have its version
-                text = file.read_text("utf-8") if file.is_file() else inspect.getsource(code)
+                text = "" if file.is_file() else inspect.getsource(code)
+                text = text or file.read_text(encoding="utf-8")
         except (OSError, TypeError):  # typed in, or no Python
             text = getattr(code, "co_code", b"").hex()
         return "".join([text, *map(self._uncommitted, held)])

@@ -177,18 +177,18 @@ def _of_single_steps(unit: Training) -> Training:
 
 
 def _seconds_of_a_step(unit: Training, device: str, way: str | None) -> float:
-    """Return the mean time of steps, the last ones: the first ones load and prepare."""
+    """Return the mean time of the last steps, one of each kind: the first ones load and prepare."""
     data, times = data_of(unit), [time.perf_counter()]
     every = max((given.get("every", 1) for given in unit.penalties.values()), default=1)
 
     def note(_: object) -> None:
         times.append(time.perf_counter())
-        if device == "cpu" and len(times) > every + 1 and times[-1] - times[0] > LONGEST:
+        if device == "cpu" and len(times) > every + 3 and times[-1] - times[1] > LONGEST:
             raise TimeoutError
 
     with contextlib.suppress(TimeoutError):
         train(unit, data, device=torch.device(device), double_backward=way, on_epoch=note)
-    return float(np.diff(times)[1:][-20:].mean())
+    return float(np.diff(times)[-every:].mean())
 
 
 def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:

@@ -11,7 +11,7 @@ from suite.networks import load_pretrained
 from suite.networks.architectures import MLP, NETWORKS, VGG11, LeNet5, build_network
 
 SLIM = {"width": 4, "blocks": (1, 1, 1)}
-BOTH = {"bottleneck": True, "pre_activation": True}
+STEM, BOTH = {"stem": "cifar10"}, {"bottleneck": True, "pre_activation": True}
 TIMM = {"k": 1, "backbone": "resnet18"}
 RESNET50 = {"blocks": (3, 4, 6, 3), "bottleneck": True, "stem": "imagenet"}
 SMALL = [
@@ -211,7 +211,7 @@ class TestEveryNetwork:
             ("lenet5", (1, 28, 32), {}, "expected square images, got 28 x 32"),
             ("lenet5", (1, 11, 11), {}, "at least 12 pixels a side, got 11"),
             ("convnet", (3, 32, 32), {"widht": 8}, r"network 'convnet': .*'widht'"),
-            ("resnet", (3, 32, 32), {"stem": "cifar10"}, "'cifar10': did you mean 'cifar'"),
+            ("resnet", (3, 32, 32), STEM, "unknown stem 'cifar10': did you mean 'cifar'"),
             ("resnet", (3, 32, 32), {"activation": "swich"}, "'swich': did you mean 'swish'"),
             ("resnet", (3, 32, 32), BOTH, "expected bottleneck or pre_activation, got both"),
             *(

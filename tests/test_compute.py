@@ -63,35 +63,39 @@ def wrong_units(small):
     shown = {"saliency": "logit_gradient", "n_images": 4}
     strided = top_gap(k=0.1, fpn=False, backbone_options={"blocks": [1] * 5})
     return {
-        "metric": (of("acuracy"), "unknown metric 'acuracy': did you mean 'accuracy'?"),
-        "saliency": (of("entropy", saliency="depplift", n_images=4), "did you mean 'deeplift'?"),
-        "setting": (of("entropy", saliensy="deeplift"), "'saliensy': did you mean 'saliency'?"),
-        "missing setting": (of("entropy", n_images=3), "metric 'entropy': missing a required"),
-        "data set": (small(data="mnist5"), "unknown data set 'mnist5': did you mean 'mnist5k'?"),
-        "data set of a metric": (
-            of("saliency_maps", **shown, data="kmnst"),
-            "did you mean 'kmnist'?",
-        ),
-        "option of a network": (small(network_options={"widht": 3}), "network 'lenet5': "),
-        "number of test images": (
-            of("accuracy", n_images=1001),
-            "n_images: expected at most 1000 for",
-        ),
-        "number of training images": (small(n_train=4001), "n_train: expected at most 4000 for"),
-        "locations that are pooled": (top_gap(k=5000), "k: expected a number of locations"),
-        "masks": (of("mask_iou", top_gap(k=0.1), n_images=3), "expected a data set with masks"),
-        "centre of class maps": (
-            of("erf_distance", strided, n_images=3),
-            "'top_gap' on data set 'mnist5k': maps_of: expected maps of at least 3 x 3, or the "
-            "position called the centre is the corner, got 2 x 2",
-        ),
-        "class maps": (of("class_map_sparsity", n_images=3), "a network with class maps, such as"),
+        "metric": of("acuracy"),
+        "saliency": of("entropy", saliency="depplift", n_images=4),
+        "setting": of("entropy", saliensy="deeplift"),
+        "missing setting": of("entropy", n_images=3),
+        "data set": small(data="mnist5"),
+        "data set of a metric": of("saliency_maps", **shown, data="kmnst"),
+        "option of a network": small(network_options={"widht": 3}),
+        "number of test images": of("accuracy", n_images=1001),
+        "number of training images": small(n_train=4001),
+        "locations that are pooled": top_gap(k=5000),
+        "masks": of("mask_iou", top_gap(k=0.1), n_images=3),
+        "centre of class maps": of("erf_distance", strided, n_images=3),
+        "class maps": of("class_map_sparsity", n_images=3),
     }
 
 
-KINDS = """metric, saliency, setting, missing setting, data set, data set of a metric,
-option of a network, number of test images, number of training images, locations that are pooled,
-masks, centre of class maps, class maps"""
+REFUSALS = """\
+metric | unknown metric 'acuracy': did you mean 'accuracy'?
+saliency | unknown saliency 'depplift': did you mean 'deeplift'?
+setting | unknown setting of metric 'entropy' 'saliensy': did you mean 'saliency'?
+missing setting | metric 'entropy': missing a required
+data set | unknown data set 'mnist5': did you mean 'mnist5k'?
+data set of a metric | unknown data set 'kmnst': did you mean 'kmnist'?
+option of a network | network 'lenet5':
+number of test images | n_images: expected at most 1000 for the test split of 'mnist5k', got 1001
+number of training images | n_train: expected at most 4000 for the training split of 'mnist5k', \
+got 4001
+locations that are pooled | 'top_gap' on data set 'mnist5k': k: expected a number of locations, an \
+integer from 1
+masks | mask_iou: expected a data set with masks, got 'mnist5k'
+centre of class maps | 'top_gap' on data set 'mnist5k': maps_of: expected maps of at least 3 x 3, \
+or the position called the centre is the corner, got 2 x 2
+class maps | expected a network with class maps, such as 'top_gap', got """
 
 
 @pytest.mark.usefixtures("no_training")
@@ -400,11 +404,12 @@ class TestStored:
 
 
 class TestRefused:
-    @pytest.mark.parametrize("kind", KINDS.replace("\n", " ").split(", "))
+    @pytest.mark.parametrize("refusal", REFUSALS.splitlines())
     @pytest.mark.usefixtures("no_training")
-    def test_unknown_names(self, kind, store, here, small):
-        unit, expected = wrong_units(small)[kind]
-        with pytest.raises(UsageError, match=re.escape(expected)):
+    def test_unknown_names(self, refusal, store, here, small):
+        kind, _, expected = refusal.partition(" | ")
+        unit = wrong_units(small)[kind]
+        with pytest.raises(UsageError, match="^" + re.escape(expected)):
             compute([small(), accuracy_of(small()), unit], store=store, resources=here)
         assert list(store.folder.iterdir()) == []
 

@@ -144,6 +144,13 @@ class TestOrder:
         found = [step(*batch)[0] for batch in batches(4)]
         assert len({float(loss) for loss in found}) == 4
 
+    def test_single_tensor(self, fake):
+        network = network_of()
+        optimizer = sgd(network)
+        of_both = step_of(network, optimizer)
+        step = fake(lambda *batch: of_both(*batch)[0], network, optimizer)
+        assert step(*batches(1)[0]).shape == ()
+
     def test_setting_that_changes_is_refused(self, fake):
         network = network_of()
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)

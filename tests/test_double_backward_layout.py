@@ -121,7 +121,8 @@ class Leaks(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(3, 16, 3)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is deprecated, and in use
+            for kind in (FutureWarning, DeprecationWarning):  # it is deprecated, and in use
+                warnings.simplefilter("ignore", kind)
             self.scripted = torch.jit.script(flat)
 
     def forward(self, x):

@@ -117,15 +117,9 @@ def penalty(name, number):
 
 def losses(number):
     """Return the mean losses of three epochs."""
-    fields = {
-        "data": "mnist5k",
-        "epochs": 3,
-        "learning_rate": 1e-3,
-        "seed": 1,
-        "n_train": 256,
-        "batch_size": 64,
-    } | TRAININGS[number]
-    unit = Training(**fields)
+    fields = {"data": "mnist5k", "epochs": 3, "learning_rate": 1e-3, "seed": 1}
+    fields |= {"n_train": 256, "batch_size": 64}
+    unit = Training(**fields | TRAININGS[number])
     return train(unit, load_data(unit.data), device=torch.device("cpu")).losses
 
 

@@ -16,18 +16,9 @@ from suite.papers.design import panels_of
 from suite.units import Measurement, Training
 
 PANEL = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3}
-PARAMETERS = {
-    "panels": [PANEL],
-    "repetitions": 2,
-    "batch_size": 128,
-    "alpha_min": 1e2,
-    "alpha_max": 1e6,
-    "n_images": 4,
-    "n_samples": 2,
-    "map_alphas": [1e2, 2e2],
-    "n_maps": 1,
-    "patch": 4,
-}
+PARAMETERS = {"panels": [PANEL], "repetitions": 2, "batch_size": 128, "alpha_min": 1e2}
+PARAMETERS |= {"alpha_max": 1e6, "n_images": 4, "n_samples": 2, "map_alphas": [1e2, 2e2]}
+PARAMETERS |= {"n_maps": 1, "patch": 4}
 
 
 def of_panel(panel):

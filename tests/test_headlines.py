@@ -1,5 +1,7 @@
 """Headlines: one row a claim, what stands in it, and its effect in units of the paper."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,19 +9,11 @@ import pytest
 from suite.evidence import headlines, report, scale
 from suite.store import Record
 
-CLAIM = {
-    "id": "a",
-    "tier": "headline",
-    "says": "accuracy rises",
-    "section": "one",
-    "published": "by 0.16",
-    "published_effect": "+0.16",
-    "quantity": "test accuracy",
-    "unit": "network",
-    "smallest_effect": {"size": 0.01, "why": "a point"},
-    "main": {"data": "mnist", "network": "mlp"},
-    "test": {"rule": "paired", "settings": {"expected": "higher"}},
-}
+CLAIM: dict[str, Any] = {"id": "a", "tier": "headline", "says": "accuracy rises", "section": "one"}
+CLAIM |= {"published": "by 0.16", "published_effect": "+0.16", "quantity": "test accuracy"}
+CLAIM |= {"unit": "network", "smallest_effect": {"size": 0.01, "why": "a point"}}
+CLAIM |= {"main": {"data": "mnist", "network": "mlp"}}
+CLAIM |= {"test": {"rule": "paired", "settings": {"expected": "higher"}}}
 OTHER = CLAIM | {"id": "b", "says": "nothing ran"}
 
 

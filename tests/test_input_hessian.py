@@ -274,15 +274,17 @@ DROPPING = Net(lambda net, x: F.dropout(x.flatten(1), 0.5))
 NORMALISED = nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten())
 SQUARED = Net(lambda net, x: x.flatten(1).pow(2) + x.flatten(1))
 LARGE, NAN = (torch.tensor(values).view(3, 1, 1, 1) for values in ([0, 1e30, 0], [torch.nan] * 3))
+NO_BATCH = r"images: expected a batch .* got shape \(3,\); add the batch dimension"
+ONE_CLASS = r"model: expected logits of shape \(3, classes\) .* got \(3, 1\)"
 REFUSED = {
     "dropout": (DROPPING, TWO, "calls dropout with training=True in evaluation mode"),
     "batch": (NORMALISED, TWO, "BatchNorm2d '0' normalises by statistics of the batch"),
     "overflow": (SQUARED, TWO + LARGE, r"logits: expected finite values, got .* for image 1;"),
     "NaN": (LINEAR, TWO + NAN, r"images: expected finite .* for image 0 and 2 more;"),
     "bytes": (LINEAR, TWO.byte(), r"images: expected floating-point .* torch\.uint8"),
-    "no batch": (LINEAR, TWO[:, 0, 0, 0], r"got shape \(3,\); add the batch dimension"),
+    "no batch": (LINEAR, TWO[:, 0, 0, 0], NO_BATCH),
     "empty": (LINEAR, TWO[:0], "images: expected a batch .* at least one image"),
-    "one class": (LINEAR, TWO[..., :1], r"expected logits of shape \(3, classes\) .* got \(3, 1\)"),
+    "one class": (LINEAR, TWO[..., :1], ONE_CLASS),
 }
 
 

@@ -16,17 +16,8 @@ from suite.runs.execute import keys_of
 from suite.store import Archive, Kept, Layers, Record, archive_path, read_archive, write_archive
 from suite.units import Measurement
 
-ABOUT = {
-    "seconds": 1.5,
-    "peak_bytes": 10,
-    "ended": "2026-01-02T03:04:05Z",
-    "device": "a CPU",
-    "threads": 1,
-    "python": "3.11.7",
-    "torch": "2.15.0",
-    "reglib": "0.1.0",
-    "commit": "abc",
-}
+ABOUT = {"seconds": 1.5, "peak_bytes": 10, "ended": "2026-01-02T03:04:05Z", "device": "a CPU"}
+ABOUT |= {"threads": 1, "python": "3.11.7", "torch": "2.15.0", "reglib": "0.1.0", "commit": "abc"}
 KEY = "a" * 32
 
 

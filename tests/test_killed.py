@@ -151,8 +151,9 @@ def wait_until(holds, seconds=60.0):
 
 
 class TestKilled:
-    def test_at_random_moments(self, runs, undisturbed, tmp_path):
-        draw = random.Random(0)
+    @pytest.mark.parametrize("seed", range(2))
+    def test_at_random_moments(self, seed, runs, undisturbed, tmp_path):
+        draw = random.Random(seed)
         folder = tmp_path / "store"
         begun = set()
         stored = {}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import quantus
 import torch
 
 from suite import metrics
@@ -10,7 +11,6 @@ from suite.metrics.saliency import SALIENCIES
 from suite.training.loop import train
 from suite.units import Training
 
-quantus = pytest.importorskip("quantus", reason="compares with Quantus: pip install quantus")
 N_IMAGES, N_SAMPLES, SEED = 4, 4, 3
 TOLERANCE = {"rtol": 1e-4, "atol": 0.0}
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from captum import attr
 from torch import nn
 
 from reglib._common import normal_noise
@@ -14,7 +15,6 @@ from suite.units import Pretrained
 from tests.double_backward import Net
 from tests.test_quantus import arrays, explain_by, quantus, replay
 
-attr = pytest.importorskip("captum.attr", reason="compares with Captum: pip install captum")
 N_IMAGES, N_SAMPLES, RADIUS, PATCH = 2, 2, 0.02, 56
 FIELDS = {"data": "foolbox-imagenet", "network": "efficientnet_lite0"}
 

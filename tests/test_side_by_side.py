@@ -2,8 +2,11 @@
 
 import inspect
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +27,7 @@ from suite.methods import cure
 from suite.papers import side_by_side as paper
 from suite.papers import side_by_side_tables as tables
 from suite.papers.measure import METRICS
-from suite.paths import NOTEBOOKS
+from suite.paths import NOTEBOOKS, ROOT
 from suite.training.augmentation import with_noise
 from suite.units import Measurement
 
@@ -426,13 +429,13 @@ class TestProgram:
 
     def test_fine_tunes_on_a_folder(self, tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "store"))
-        monkeypatch.setenv("REGLIB_JOBS", "1")
-        code, found, out = program(photographs(tmp_path / "images")), {}, []
-        for _ in range(2):  # the second one reads what the first one stored
-            found = {"__name__": "__main__"}
-            exec(code, found)
-            out.append(capsys.readouterr().out)
-        assert out[0] == out[1] != ""
+        script = tmp_path / "script.py"
+        script.write_text(program(photographs(tmp_path / "images")))
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "REGLIB_JOBS": "2"}
+        out = subprocess.check_output([sys.executable, script], env=environment, text=True)
+        found: dict[str, Any] = {"__name__": "__main__"}
+        exec(script.read_text(), found)  # reads what the script stored
+        assert out in capsys.readouterr().out
         measured = found["measured"].set_index("metric")
         assert set(measured["status"]) == {"done"}
         assert measured.loc["accuracy", "value"] > 0.8

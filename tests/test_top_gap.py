@@ -215,12 +215,14 @@ BRANCHING = Net(lambda net, x: net.convs(x if x.shape[1] < 2 else x[:, :1]), con
 DENSE = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
 SMALL = ResNet(2, 16, 10, width=4, blocks=(1, 1, 1))
 TOO_MANY = {"image_size": 16, "n_maps": 4}
+ONE_SIZE = r"on an image of 224 x 224.*VisionTransformer has maps of \[\(14, 14\)\] only"
+BRANCHES = r"expected a network that torch\.fx can trace, got Net"
 REFUSED = {
     "name": ("resnet_18", {}, r"backbone: expected the name .*'resnet_18'; near it: .*resnet18"),
-    "one size": (VIT, {}, r"image of 224 x 224.*VisionTransformer has maps of \[\(14, 14\)\] only"),
+    "one size": (VIT, {}, ONE_SIZE),
     "no convolution": (DENSE, {}, r"got Sequential, which holds no nn\.Conv2d"),
     "size": (LENET, {"image_size": 9}, r"cannot be run on an image of shape \(1, 9, 9\)"),
-    "branching": (BRANCHING, {"image_size": 16}, r"network that torch\.fx can trace, got Net"),
+    "branching": (BRANCHING, {"image_size": 16}, BRANCHES),
     "maps": (SMALL, TOO_MANY, r"n_maps: expected 1 to 3, .*'3' 16 x 16.*got 4"),
 }
 

@@ -26,14 +26,8 @@ def data(masks=True):
 
 
 def unit(**changes):
-    fields = {
-        "data": "d",
-        "network": "top_gap",
-        "network_options": OPTIONS,
-        "epochs": 1,
-        "learning_rate": 0.01,
-        "seed": 0,
-    }
+    fields = {"data": "d", "network": "top_gap", "network_options": OPTIONS, "epochs": 1}
+    fields |= {"learning_rate": 0.01, "seed": 0}
     return Training(**fields | changes)
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from captum.attr import IntegratedGradients, Saliency
 from PIL import Image
 from torch import nn
 from torchvision import models
@@ -307,6 +308,20 @@ class TestMeasures:
         between = nn.Sequential(*layers[:4], nn.LayerNorm(4), layers[4]).eval()
         assert measures.class_maps(between, images, labels) is None
         assert measures.class_maps(layers[:3], images, labels) is None
+
+    @pytest.mark.parametrize("name", ["logit_gradient", "integrated_gradients"])
+    def test_maps_are_captums(self, parameters, name):
+        subject = shown_to(parameters)
+        images, labels = subject.test_images(2)
+        images.requires_grad_()
+        if name == "logit_gradient":
+            maps = Saliency(subject.network).attribute(images, labels, abs=False)
+        else:
+            maps = IntegratedGradients(subject.network).attribute(images, target=labels)
+        drawn = measures.drawn_maps(subject, saliency=name, n_images=2)
+        norms = maps.sum(1).flatten(1).norm(dim=1).to(drawn.per_image)
+        assert torch.allclose(drawn.per_image, norms, rtol=1e-4)
+        assert drawn.tensors["maps"].shape == (2, SIDE, SIDE)
 
     def test_curvature_of_a_linear_network(self, parameters):
         model = shown_to(parameters, "linear")

@@ -1,7 +1,7 @@
 """A training step as one CUDA graph: Python and the launches of its kernels are paid for once.
 
 The step of a small network is mostly launches, and a penalty on a gradient adds many. A captured
-step replays them all at once. It was written with care and has *not been measured* on a GPU yet.
+step replays them all at once. It has *not been measured* on a GPU yet.
 """
 
 from collections.abc import Callable, Sequence

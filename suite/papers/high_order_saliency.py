@@ -29,6 +29,7 @@ OBJECTIVE = ("caso", "cafo", "clipped_loss_gradient", "clipped_logit_gradient", 
 MEASURES = ["share", "cosine", "largest_eigenvalue", "ten_distance", "map_error"]
 MEASURES += ["closed_form_error", "exact_share"]
 OF_MEASURES = "n_classes confidence eigenvalues_1 ten_cosine ten_norm true_caso".split()
+HEADLINES = ("spectra", "errors", "objects", "objective")  # groups that are computed first
 ALIKE = 0.14  # distance of maps of norm 1 with a cosine of 0.99
 OF_IMAGENET = ("foolbox-imagenet", "imagenet-samples", "imagenet-val-1000")
 SCENES = ("pair", "box")
@@ -133,7 +134,7 @@ def plan(parameters: Values) -> Plan:
             keep=_kept(name, unit),
             each=name not in ("pair", "sweep", "accuracy"),
         )
-        for name, units in groups(parameters).items()
+        for name, units in sorted(groups(parameters).items(), key=lambda g: g[0] not in HEADLINES)
         for unit in units
     )
 

@@ -133,7 +133,7 @@ class TestKeep:
     ):
         compute(units, store=store, resources=here)
         monkeypatch.setattr("suite.runs.keep.git", lambda *command: "")
-        with pytest.raises(UsageError, match="commit abc123, which is not in .* --unshallow"):
+        with pytest.raises(UsageError, match=r"abc123, which is not in the history .* --unshallow"):
             kept_run(store)
 
     def test_disagreement_is_named(self, kept_run, units, store, here, clean, tmp_path):

@@ -90,5 +90,5 @@ def _check_commits(commits: Collection[str]) -> None:
             why += "see 'git status' where git refuses this folder; then run again with --force"
             raise UsageError(why)
         if not git("merge-base", "HEAD", commit).startswith(commit):
-            why = f"units were computed at commit {commit}, which is not in the history of this one; "
-            raise UsageError(f"{why}after 'git clone --depth 1' try 'git fetch --unshallow'")
+            why = f"units were computed at commit {commit}, which is not in the history of this one"
+            raise UsageError(f"{why}; after 'git clone --depth 1' try 'git fetch --unshallow'")

@@ -47,7 +47,11 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 def ratios_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return the ratios that are drawn: `panel`, `method`, `network`, `ratio`, quartiles, goal."""
+    """Return the ratios that are drawn: `panel`, `method`, `network`, `ratio`, `low`, `high`.
+
+    A case is "LeNet-5, batch 128: fast / plain" or, where another library does the same, whose
+    name stands in `network` then, "NAME: LIBRARY / reglib". The last two columns are quartiles.
+    """
     drawn = []
     for row in rows:
         subject, colon, method = row["case"].rpartition(": ")

@@ -134,7 +134,7 @@ def with_evidence() -> list[str]:
 
 
 def summary_table(verdicts: pd.DataFrame) -> str:
-    """Return how many claims of each tier have which word at their best profile, as Markdown."""
+    """Return how many claims of each tier have each verdict at their best profile, as Markdown."""
     best = best_profile(verdicts)
     table = []
     for chapter in with_evidence():

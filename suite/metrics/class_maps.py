@@ -115,8 +115,8 @@ def feature_leakage(maps: Tensor, masks: Tensor, *, relative: bool = False) -> T
     Raises:
         UsageError: masks that are not boolean, of another size, or that mark nothing.
 
-    Source: equation 9 of :cite:t:`yang2024`. It scales the null block alone along the path; the
-    maps that they show, and this function, are those of whole images.
+    Source: equation 9 of :cite:t:`yang2024`. As printed, it integrates along a path on which only
+    the null block changes; the maps in its figures, and this function, are of whole images.
     """
     n, channels, height, width = maps.shape
     _check_masks(masks, (n, 1, height, width), (n, channels, height, width))

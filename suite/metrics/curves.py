@@ -83,7 +83,7 @@ def deletion_curve(
 ) -> Tensor:
     """Measure the score of a class while the pixels of an image are replaced by a baseline.
 
-    The first pixels to go are those that the map ranks first: it is `insertion_curve` with image
+    Those that the map ranks first are replaced first: it is `insertion_curve` with image
     and baseline exchanged, and has the same arguments, results and errors.
     """
     start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)

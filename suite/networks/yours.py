@@ -76,7 +76,7 @@ def own_network(name: str, content: str = "", **options: Any) -> Own:
     if content not in ("", checksum):
         raise UsageError(f"{name}: file or weights changed while it was measured; run again")
     identity = given | {"size": size, "mean": mean, "std": std, "content": checksum}
-    return Own(whole, _tried(name, whole, size), identity)
+    return Own(whole, _count_classes(name, whole, size), identity)
 
 
 def _unknown(name: str, known: Iterable[str]) -> UsageError:
@@ -155,7 +155,7 @@ def load_weights(network: nn.Module, file: Path) -> None:
 
 
 @torch.no_grad()
-def _tried(name: str, network: nn.Module, size: int) -> int:
+def _count_classes(name: str, network: nn.Module, size: int) -> int:
     """Show the network one grey image; return how many classes it has.
 
     Raises:

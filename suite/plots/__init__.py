@@ -356,7 +356,10 @@ def _figure(
 
 
 def _label(axis: Axes, x: "pd.Series[Any]", x_label: str, y_label: str, *, log: str) -> None:
-    """Label an axis, the y only in the first column, with ticks that do not collide."""
+    """Label both axes of a panel, y in the first column only, with ticks that do not collide.
+
+    `log` names the axes that have a logarithmic scale: "", "x", "y" or "xy".
+    """
     place = axis.get_subplotspec()
     first = place is None or place.is_first_col()
     scales = {f"{side}scale": "log" for side in log}

@@ -175,6 +175,7 @@ class _Fit:
             self._set_groups(data, resume)
 
     def _set_groups(self, data: ImageData, resume: State | None) -> None:
+        """Take the groups of the images, and their weights: equal, or those of a checkpoint."""
         groups = data.train.groups
         if groups is None:
             need = "groups of images, which group_dro and balance_groups need"

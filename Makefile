@@ -75,7 +75,7 @@ step = @printf '\n[%s/7] %s\n' '$(1)' '$(2)'; start=$$(date +%s); \
 test: .venv/tested
 	@rm -rf $(TRY)
 	$(call step,1,style,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
-	$(call step,2,types,$(BIN)/mypy)
+	$(call step,2,types,$(BIN)/mypy --num-workers auto)
 	$(call step,3,unit tests$(COMMA) doctests$(COMMA) code and commands of the pages,OMP_NUM_THREADS=1 \
 	    $(BIN)/pytest --numprocesses auto --dist worksteal -m "not browser" --doctest-modules reglib suite tests \
 	    --ignore tests/references)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from suite.errors import RunFailed, check_keys, expected
@@ -20,6 +19,8 @@ RESULT = "data network epochs seed metric value std n undefined status seconds k
 # Data whose images in colour may be kept: those of the user, and toys on free photographs.
 OWN_IMAGES = ("imagefolder:", "textured")
 Tensors = Mapping[str, Tensor]
+Arrays = dict[str, Any]  # by the name of what is drawn
+Derived = tuple[pd.DataFrame, Arrays]  # the rows of a chapter, and its arrays
 
 
 class Item(NamedTuple):
@@ -52,7 +53,7 @@ class Plan(list[Item]):
 
     def collect(
         self, paper: Any, parameters: Values, computed: pd.DataFrame, store: Any
-    ) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
+    ) -> Derived:
         """Return the rows that claims are judged on, and the arrays that figures draw.
 
         Args:
@@ -77,9 +78,7 @@ class Plan(list[Item]):
         parts += [images(i, by_unit["key"][name(i.unit)], store) for i in self if i.each]
         return pd.concat(parts, ignore_index=True)
 
-    def arrays(
-        self, paper: Any, parameters: Values, by_unit: pd.DataFrame, store: Any
-    ) -> dict[str, NDArray[Any]]:
+    def arrays(self, paper: Any, parameters: Values, by_unit: pd.DataFrame, store: Any) -> Arrays:
         """Return what is drawn of the items that `keep` it.
 
         An array that is alone in its unit has that name, others NAME|PART. Of several of one name

@@ -18,7 +18,7 @@ from suite.evidence.quote import Value, unpaired
 from suite.evidence.results import Results
 from suite.evidence.tables import mean_text
 from suite.methods import input_gradient
-from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
+from suite.papers.design import Arrays, Derived, Item, Plan, Wanted, grid, measurement, panels_of
 from suite.units import Training, Values, log_spaced
 
 # Further keys of a panel. A second one of one data set and network, with alphas between those of
@@ -133,9 +133,7 @@ def plan(parameters: Values) -> Plan:
     return Plan([*found, *(item for p in panels for item in maps(p))])
 
 
-def derive(
-    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
-) -> tuple[pd.DataFrame, dict[str, Any]]:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
     panels = rows.groupby(["data", "network", "paired"], sort=False)
     rows = pd.concat([with_threshold(panel) for _, panel in panels])

@@ -12,7 +12,7 @@ from torch import Tensor
 from suite import methods
 from suite.errors import unknown
 from suite.methods import penalty, scheduled
-from suite.papers.design import Item, Plan, Wanted, grid, panels_of, settings_of
+from suite.papers.design import Arrays, Derived, Item, Plan, Wanted, grid, panels_of, settings_of
 from suite.papers.names import NAMES
 from suite.units import Training, Values, training_of
 
@@ -201,9 +201,7 @@ def plan(parameters: Values) -> Plan:
     return Plan([*found, *(Item(training_of(unit)) for unit in found.units())])
 
 
-def derive(
-    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
-) -> tuple[pd.DataFrame, dict[str, Any]]:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     """Return one row a value, also as ratios to the standard network and at equal accuracy."""
     parts = [rows.assign(against=""), to_standard(rows), at_equal_accuracy(rows)]
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays

@@ -1,10 +1,10 @@
 """Claims of the papers, read from `notebooks/claims`, and what measured rows say of them."""
 
 import functools
-import math
+import operator
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,6 +22,12 @@ data_of_paper written test""".split()
 OPTIONAL = """published_effect quantity needs least_units untestable printed seen looks main
 trained elsewhere form paper beside""".split()
 MEANS = ("level", "paired", "not_worse")
+# What a precondition may ask for: in words, of which statistic, and how the two are compared.
+BOUNDS: dict[str, tuple[str, str, Callable[[float, float], bool]]] = {
+    "least": ("at least", "mean", operator.ge),
+    "most": ("at most", "mean", operator.le),
+    "some_above": ("some above", "max", operator.gt),
+}
 # The columns of `judge`, in this order; what each holds is said there.
 COLUMNS = """claim data network main tier scale verdict word detail looks statistic unit estimate
 low high n p p_holm needed effect effect_low effect_high effect_of_paper smallest within
@@ -366,23 +372,12 @@ def _unmet(claim: Claim, rows: pd.DataFrame) -> str:
     for need in claim.get("needs", []):
         if not {*need.get("data", rows["data"])} & {*rows["data"]}:
             continue
-        values = select(rows, **need["where"])["value"]
-        mean = float(values.mean()) if len(values) else NAN
-        most = float(values.max()) if len(values) else NAN
-        checks = {
-            "least": mean >= need.get("least", -math.inf),
-            "most": mean <= need.get("most", math.inf),
-            "some_above": most > need.get("some_above", -math.inf),
-        }
-        if failed := [kind for kind, met in checks.items() if kind in need and not met]:
-            seen = most if failed[0] == "some_above" else mean
-            return f"{need['why']}: {seen:.3g}, expected {_bound(need, failed[0])}"
+        values = select(rows, **need["where"])["value"].astype(float)
+        for kind, (words, statistic, is_met) in BOUNDS.items():
+            seen = values.agg(statistic)  # NaN, which meets none, where there are no values
+            if kind in need and not is_met(seen, need[kind]):
+                return f"{need['why']}: {seen:.3g}, expected {words} {need[kind]:g}"
     return ""
-
-
-def _bound(need: Mapping[str, Any], kind: str) -> str:
-    words = {"least": "at least", "most": "at most", "some_above": "some above"}
-    return f"{words[kind]} {need[kind]:g}"
 
 
 def on_printed_numbers(claim: Claim) -> tuple[Verdict, Finding] | None:

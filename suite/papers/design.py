@@ -181,6 +181,27 @@ def settings_of(measure: Values, p: SimpleNamespace) -> dict[str, Any]:
     return measure.get("settings", {}) | {n: value for n, value in own.items() if value is not None}
 
 
+def changed(p: SimpleNamespace, **changes: Any) -> SimpleNamespace:
+    """Return the parameters of a panel with some that are others, or new."""
+    return SimpleNamespace(**{**vars(p), **changes})
+
+
+def wanted(measures: Values, names: str, p: SimpleNamespace) -> Iterator[Wanted]:
+    """Yield measures, once `each` for what they are measured at in a panel, which labels the rows.
+
+    Args:
+        measures: by name: `metric`, what `settings_of` takes, and, if there is more than one, the
+            parameter of the panel that lists what it is measured at, `each`.
+        names: of measures, with spaces between.
+        p: parameters of the panel.
+    """
+    for name in names.split():
+        measure = measures[name]
+        for at in getattr(p, measure["each"]) if "each" in measure else [{}]:
+            settings = settings_of(measure, changed(p, **at))
+            yield Wanted({"metric": name.format(**at), **at}, measure["metric"], settings)
+
+
 def panels_of(
     parameters: Values,
     own: Values = MappingProxyType({}),

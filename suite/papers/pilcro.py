@@ -23,10 +23,10 @@ from suite.evidence.results import Results
 from suite.evidence.statistics import as_ratio, mean_interval
 from suite.methods import SIDE_BY_SIDE, Change, scheduled
 from suite.networks import build_network
-from suite.papers.design import Arrays, Derived, Item, Plan, Wanted, grid, measurement, panels_of
-from suite.papers.initialisation import squared_gradients_and_paths
+from suite.papers import design
+from suite.papers.design import Item, Plan, Wanted, changed, grid, measurement, panels_of, wanted
 from suite.papers.names import NAMES
-from suite.papers.path_counts import path_counts
+from suite.papers.path_counts import path_counts, squared_gradients_and_paths
 from suite.units import Network, Pretrained, Training, Values, identity
 
 APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE}
@@ -47,8 +47,10 @@ LANDSCAPE = "importance_landscape"
 # Metrics whose tensors are drawn, and what the name of one that is alone ends in.
 DRAWN = {LANDSCAPE: "|landscape", "ablation_auc": ""}
 COMPARED_WITH = {"its paths": "paths", "the images": "target"}  # `of` of the measure "flatness"
-STATIC = ("tv", "block_tv", "centre_to_rim")
-FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
+STATIC = "tv block_tv centre_to_rim"
+FLATNESS = "tv noise block_tv centre_to_rim target_distance"
+EARLY = "accuracy_early tv_early block_tv_early"
+MEASURES: Values = NAMES["pilcro"]["measures"]
 CIFAR = "cifar10-jpeg"
 TITLES: dict[str, str] = NAMES["pilcro"]["titles"]  # of the metrics that tables have
 SHOWN = ["none", "target 1", "target 3", "target 10", "curvature 10"]
@@ -74,26 +76,12 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
     return Training(**fields | changes, seed=seed)
 
 
-def _flatness(*parts: str, block: int, after: str = "", **settings: Any) -> Iterator[Wanted]:
-    for part in parts:
-        squares = {"block": block} if part == "block_tv" else {}
-        yield Wanted({"metric": part + after}, "flatness", {"part": part} | squares | settings)
-
-
 def measures(p: SimpleNamespace) -> Iterator[Wanted]:
     """Yield what is measured of each network at the end of its training."""
-    for name in ("accuracy", "cross_entropy"):
-        yield Wanted({}, name, {})
-    if p.data in MANY_CLASSES:
-        yield Wanted({"metric": "top_5"}, "top_k_accuracy", {})
-    if p.shift:
-        moved = {"pixels": p.shift, "n_images": p.n_shifted}
-        yield Wanted({"metric": "accuracy_off_centre"}, "shifted_accuracy", moved)
-    yield from _flatness(*FLATNESS, block=p.block, n_images=p.n_landscape)
-    yield Wanted({}, LANDSCAPE, {"n_images": p.n_landscape})
-    if p.data.startswith("digits"):
-        shifts = {"data": "digits-centred", "margin": 6, "stride": 2, "n_images": p.n_location}
-        yield Wanted({}, "accuracy_by_location", shifts)
+    names = {"accuracy cross_entropy": True, "top_5": p.data in MANY_CLASSES}
+    names |= {"accuracy_off_centre": p.shift, f"{FLATNESS} {LANDSCAPE}": True}
+    names |= {"accuracy_by_location": p.data.startswith("digits")}
+    return wanted(MEASURES, " ".join(name for name, is_taken in names.items() if is_taken), p)
 
 
 def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Wanted]:
@@ -101,16 +89,11 @@ def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Wante
 
     The images are then those that both classify right.
     """
-    beside = {} if other is None else {"beside": identity(other)}
-    metric = "corrupted_accuracy" if other is None else "corruption_robustness"
-    for category, level in itertools.product(p.categories or metrics.CORRUPTIONS, p.levels):
-        which = {"category": category, "level": level}
-        labels = which | {"metric": metric.removeprefix("corruption_")}
-        yield Wanted(labels, metric, which | {"n_images": p.n_corrupted} | beside)
-    if other is not None:
-        sizes = {"n_images": p.n_ablated, "n_baselines": p.n_baselines, "stride": p.stride}
-        sizes |= {"n_steps": p.n_steps}
-        yield Wanted({"metric": "ablation"}, "ablation_auc", sizes | beside)
+    pairs = itertools.product(p.categories or metrics.CORRUPTIONS, p.levels)
+    p = changed(p, corruptions=[{"category": c, "level": level} for c, level in pairs])
+    if other is None:
+        return wanted(MEASURES, "corrupted_accuracy", p)
+    return wanted(MEASURES, "robustness ablation", changed(p, beside=identity(other)))
 
 
 def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
@@ -132,6 +115,7 @@ def _items(network: Network, labels: Values, wanted: Iterable[Wanted]) -> Iterat
 
 def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
     """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
+    p = changed(p, draws=None, of=None)  # landscapes of networks, with all classes
     models = [m for m in every_model(p.alphas) if p.models is None or m in p.models]
     few = [m for m in models if m not in p.compared] if p.few is None else p.few
     data = label(vars(p))
@@ -148,12 +132,10 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
                 beside = training(p, kind if model == "none" else "none", seed)
                 if all(seed in paired.get(one, ()) for one in ("none", kind)):
                     yield from _items(network, labels | {"pair": kind}, _robust(p, beside))
-            tv = _flatness("tv", "block_tv", after="_early", block=p.block, n_images=p.n_landscape)
-            wanted = [Wanted({"metric": "accuracy_early"}, "accuracy", {}), *tv]
             early = p.early_epochs if p.early is None else p.early
             for epochs in early if model in p.compared else ():
-                earlier = training(p, model, seed, epochs=epochs)
-                yield from grid([(earlier, labels | {"epochs": epochs})], wanted)
+                earlier = training(p, model, seed, epochs=epochs), labels | {"epochs": epochs}
+                yield from grid([earlier], wanted(MEASURES, EARLY, p))
     n_positions = math.prod(image_shape(p.data)[1:])
     for alpha in p.printed_alphas if data == p.data and p.models is None else []:
         network = training(p, f"target {alpha * n_positions:.17g}", p.seeds[0])
@@ -177,24 +159,23 @@ def plan(parameters: Values) -> Plan:
             that is not a pair of names.
     """
     panels = panels_of(parameters, OF_PANEL, never=ALONE.split())
-    found = Plan(item for p in panels for item in _of_panel(p))
-    block, n = parameters["block_pretrained"], parameters["n_landscape"]
-    images = {"n_images": parameters["n_pretrained"], "n_draws": parameters["n_draws_pretrained"]}
-    as_is = _flatness(*FLATNESS, block=block, **images)
-    wanted = {"as it is": [*as_is, Wanted({}, LANDSCAPE, images)]}
+    found, p = Plan(item for p in panels for item in _of_panel(p)), SimpleNamespace(**parameters)
+    p = changed(p, block=p.block_pretrained, draws=None, of=None)
+    as_is = changed(p, n_landscape=p.n_pretrained, draws=p.n_draws_pretrained)
+    of_kind = {"as it is": [*wanted(MEASURES, f"{FLATNESS} {LANDSCAPE}", as_is)]}
     for model, of in COMPARED_WITH.items():
-        static = _flatness(*STATIC, block=block, n_images=n, of=of)
-        wanted[model] = [*static, Wanted({}, LANDSCAPE, {"of": of})]
+        static = wanted(MEASURES, STATIC, changed(p, of=of))
+        of_kind[model] = [*static, Wanted({}, LANDSCAPE, {"of": of})]
     for pair in parameters["pretrained"]:
         if [type(part) for part in pair] != [str, str]:
             raise expected("pretrained", "[data, network] in each entry", pair)
         network = Pretrained(data=pair[0], network=pair[1])
-        for model, each in wanted.items():
+        for model, each in of_kind.items():
             found += _items(network, _labels(model, pair[0]), each)
     return found
 
 
-def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> design.Derived:
     """Return one row a network and metric, with TV; and landscapes, targets and curves.
 
     Further rows are correlations of the theory: once, beside networks that are trained.
@@ -334,7 +315,7 @@ def untrained(panel: Mapping[str, Any], seed: int = 0) -> torch.Tensor:
     return scaled_norm(path_counts(network, shape, squared=True))
 
 
-def squared_gradients(arrays: Arrays) -> pd.DataFrame:
+def squared_gradients(arrays: Values) -> pd.DataFrame:
     """Return squared gradients of convolutions at initialisation, and what the paths predict."""
     rows = []
     for kind in ("convolutions", "convolutions with ReLU"):

@@ -186,20 +186,23 @@ def changed(p: SimpleNamespace, **changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(p), **changes})
 
 
-def wanted(measures: Values, names: str, p: SimpleNamespace) -> Iterator[Wanted]:
+def wanted(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterator[Wanted]:
     """Yield measures, once `each` for what they are measured at in a panel, which labels the rows.
 
     Args:
-        measures: by name: `metric`, what `settings_of` takes, and, if there is more than one, the
-            parameter of the panel that lists what it is measured at, `each`.
-        names: of measures, with spaces between.
+        measures: by name: `metric`, what `settings_of` takes, further `labels`, and `each`, the
+            parameter of the panel that lists what it is measured at, unless it is nothing.
+        names: of measures, with spaces between; or whether each of them is taken.
         p: parameters of the panel.
     """
+    if isinstance(names, Mapping):
+        names = " ".join(name for name, is_taken in names.items() if is_taken)
     for name in names.split():
         measure = measures[name]
         for at in getattr(p, measure["each"]) if "each" in measure else [{}]:
             settings = settings_of(measure, changed(p, **at))
-            yield Wanted({"metric": name.format(**at), **at}, measure["metric"], settings)
+            labels = {"metric": name.format(**at), **at, **measure.get("labels", {})}
+            yield Wanted(labels, measure["metric"], settings)
 
 
 def panels_of(

@@ -60,21 +60,10 @@ def by_margin(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(network=[f"λ₂ = L/2 + {margin:g}" for margin in rows["margin"]])
 
 
-def by_image(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows whose images stand where figures and tables of networks have seeds."""
-    return rows.assign(seed=rows["image"])
-
-
-def pairs(result: Results) -> pd.DataFrame:
-    """Return which share of maps lies on the named of two objects."""
-    return by_image(select(result.frame, "on_pair"))
-
-
 def on_object(result: Results) -> pd.DataFrame:
     """Return the mean shares of maps on the object, in both kinds of scenes."""
-    rows = by_image(result.frame[result.frame["metric"].isin(ON_OBJECT)])
-    named = rows.assign(metric=rows["metric"].map(ON_OBJECT))
-    return tables.wide(named, "saliency", "metric", COMPARED)
+    rows = tables.select(result.frame, metric=[*ON_OBJECT])
+    return tables.wide(rows.replace({"metric": ON_OBJECT}), "saliency", "metric", COMPARED)
 
 
 def _ratio(first: "pd.Series[float]", second: "pd.Series[float]") -> str:

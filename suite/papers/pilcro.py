@@ -81,7 +81,7 @@ def measures(p: SimpleNamespace) -> Iterator[Wanted]:
     names = {"accuracy cross_entropy": True, "top_5": p.data in MANY_CLASSES}
     names |= {"accuracy_off_centre": p.shift, f"{FLATNESS} {LANDSCAPE}": True}
     names |= {"accuracy_by_location": p.data.startswith("digits")}
-    return wanted(MEASURES, " ".join(name for name, is_taken in names.items() if is_taken), p)
+    return wanted(MEASURES, names, p)
 
 
 def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Wanted]:

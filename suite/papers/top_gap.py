@@ -12,7 +12,9 @@ from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.methods import TOP_GAP, penalty, scheduled
 from suite.networks.pretrained import PRETRAINED
-from suite.papers.design import Arrays, Derived, Item, Plan, Wanted, grid, measurement, panels_of
+from suite.papers import design
+from suite.papers.design import Item, Plan, Wanted, changed, grid, measurement, panels_of, wanted
+from suite.papers.names import NAMES
 from suite.training.folds import data_of
 from suite.units import Training, Values, identity
 
@@ -22,6 +24,8 @@ VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
 FIELDS_OF = [*VARIANTS, "last", "all"]  # whose receptive fields are measured
+FIELDS_AT = [{"part": part} for part in ("centre", "corner", "distance")]
+MEASURES: Values = NAMES["top_gap"]["measures"]  # but for attacks
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
 # AutoAttack's authors doubt an evaluation in which Square, the last part, still finds something.
@@ -218,25 +222,17 @@ def _labels(battery: str, settings: Settings) -> Settings:
 
 def _measured(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
     """Yield what is measured of a model."""
-    n = {"n_images": p.n_images}
-    yield Wanted({"test": "validation" if model.validated else "own"}, "accuracy", {})
     if model.validated:
+        yield from wanted(MEASURES, "accuracy_validation", p)
         return
-    if p.shifted:
-        yield Wanted({"test": "shifted"}, "accuracy", {"data": p.shifted})
-    main = _is_main(p, model)
-    if p.n_corrupted and main and model.variant in COMPARED:
-        settings = {"level": 1, "n_images": p.n_corrupted}
-        yield Wanted({"test": "corrupted"}, "corrupted_accuracy", settings)
-    yield Wanted({}, "class_map_sparsity", n)
-    if p.masks:
-        yield Wanted({}, "mask_iou", n)
-    if p.masks and p.masks_of_others:
-        yield Wanted({}, "mask_iou_beyond_others", n)
-    for part in ("centre", "corner", "distance") if model.variant in FIELDS_OF else ():
-        yield Wanted({"part": part}, "erf_distance", n | {"part": part})
-    if main and model.variant in p.attacked:
-        yield Wanted({}, "vanishing_gradients", n)
+    main, p = _is_main(p, model), changed(p, fields_at=FIELDS_AT)
+    names = {"accuracy": True, "accuracy_shifted": p.shifted}
+    names |= {"corrupted_accuracy": p.n_corrupted and main and model.variant in COMPARED}
+    names |= {"class_map_sparsity": True, "mask_iou": p.masks}
+    names |= {"mask_iou_beyond_others": p.masks and p.masks_of_others}
+    names |= {"erf_distance": model.variant in FIELDS_OF}
+    names |= {"vanishing_gradients": main and model.variant in p.attacked}
+    yield from wanted(MEASURES, names, p)
     yield from _attacks(p, model)
 
 
@@ -279,7 +275,7 @@ def plan(parameters: Values) -> Plan:
     return Plan([*found, *(item for p in every for item in _drawn(p))])
 
 
-def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> design.Derived:
     """Return one row a network and metric, and images, class maps and receptive fields."""
     for p in panels(parameters):
         test = data_of(training(p, main_model(p, ALL_THREE, p.few_seeds[0]))).test

@@ -45,20 +45,17 @@ def load_claims(chapter: str) -> list[dict[str, Any]]:
     Raises:
         UsageError: a claim is not sound; it names the file, the claim and what was expected.
     """
-    file = NOTEBOOKS / "claims" / f"{chapter}.yml"
-    if not file.exists():
+    if not (contents := _read("claims", chapter)):
         return []
-    contents = read_yaml(file)
     claims = [contents.get("defaults", {}) | claim for claim in contents["claims"]]
-    check_claims(claims, file.name, _columns(chapter))
+    check_claims(claims, f"{chapter}.yml", _columns(chapter))
     return claims
 
 
 @functools.cache
 def load_words(chapter: str) -> dict[str, Any]:
     """Read the `names` of kinds, and the `scale` at which the paper worked, in words."""
-    file = NOTEBOOKS / "claims" / f"{chapter}.yml"
-    return {"names": {}, "scale": ""} | (read_yaml(file) if file.exists() else {})
+    return {"names": {}, "scale": ""} | _read("claims", chapter)
 
 
 @functools.cache
@@ -79,7 +76,11 @@ def load_settings(chapter: str) -> tuple[scale.Setting, ...]:
 @functools.cache
 def load_published(chapter: str) -> dict[str, Any]:
     """Read what the paper published from `notebooks/published`."""
-    file = NOTEBOOKS / "published" / f"{chapter}.yml"
+    return _read("published", chapter)
+
+
+def _read(folder: str, chapter: str) -> dict[str, Any]:
+    file = NOTEBOOKS / folder / f"{chapter}.yml"
     return read_yaml(file) if file.exists() else {}
 
 
@@ -327,9 +328,9 @@ def decided(
     ):
         return Verdict(NOT_TESTABLE, untestable["why"]), None
     test = claim["test"]
+    sign = -1 if test.get("negated") else 1
     chosen = select(sound, **test.get("where", {}))
-    if test.get("negated"):
-        chosen = chosen.assign(value=-chosen["value"])
+    chosen = chosen.assign(value=sign * chosen["value"])
     if test.get("absolute"):
         chosen = chosen.assign(value=chosen["value"].abs())
     settings = dict(test["settings"])
@@ -342,7 +343,6 @@ def decided(
         of = frame if "data" in test["against"] else rows
         where = test.get("where", {}) | test["against"]
         reference = select(of[of["status"] == "done"], **where).dropna(subset="value")
-        sign = -1 if test.get("negated") else 1
         settings["reference"] = reference.assign(value=sign * reference["value"])
         if reference.empty:
             return Verdict(NOT_RUN, "what it is compared with was not measured"), None

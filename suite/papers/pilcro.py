@@ -79,9 +79,12 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
 def measures(p: SimpleNamespace) -> Iterator[Wanted]:
     """Yield what is measured of each network at the end of its training."""
     names = {"accuracy cross_entropy": True, "top_5": p.data in MANY_CLASSES}
-    names |= {"accuracy_off_centre": p.shift, f"{FLATNESS} {LANDSCAPE}": True}
-    names |= {"accuracy_by_location": p.data.startswith("digits")}
-    return wanted(MEASURES, names, p)
+    yield from wanted(MEASURES, names, p)
+    if p.shift:
+        moved = {"pixels": p.shift, "n_images": p.n_shifted}  # None of these is a setting, too
+        yield Wanted({"metric": "accuracy_off_centre"}, "shifted_accuracy", moved)
+    names = {f"{FLATNESS} {LANDSCAPE}": True, "accuracy_by_location": p.data.startswith("digits")}
+    yield from wanted(MEASURES, names, p)
 
 
 def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Wanted]:

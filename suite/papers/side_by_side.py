@@ -438,16 +438,13 @@ def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd
     columns = [name for name in SHORT if name in set(cells["method"])]
     titles = {name: measures[name].title + arrows[measures[name].better] for name in rows}
     cells = cells.assign(numbers=cells["difference"].map(short_number))
-    parts = {
-        "values": ("deviations", np.nan),
-        "numbers": ("numbers", ""),
-        "sure": ("stands", False),
-    }
+    parts = {"values": "deviations", "numbers": "numbers", "sure": "stands"}
+    empty: dict[str, Any] = {"values": np.nan, "numbers": "", "sure": False}
     found = {}
-    for name, (column, empty) in parts.items():
+    for name, column in parts.items():
         wide = cells.pivot(index="measure", columns="method", values=column)
         wide = wide.reindex(index=rows, columns=columns)
-        found[name] = wide.where(wide.notna(), empty).rename(titles).rename(columns=SHORT)
+        found[name] = wide.where(wide.notna(), empty[name]).rename(titles).rename(columns=SHORT)
     return found
 
 

@@ -191,7 +191,7 @@ def wanted(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterato
 
     Args:
         measures: by name: `metric`, what `settings_of` takes, further `labels`, and `each`, the
-            parameter of the panel that lists what it is measured at, unless it is nothing.
+            parameter of the panel that lists what it is measured at, if there is one.
         names: of measures, with spaces between; or whether each of them is taken.
         p: parameters of the panel.
     """

@@ -112,6 +112,15 @@ def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def top_gap_steps(results: Mapping[str, Any]) -> pd.DataFrame:
+    """Return how much longer a training step with Top-GAP and L1 takes, with its quartiles."""
+    rows = pd.DataFrame(results["rows"])
+    rows = rows[(rows["benchmark"] == "Top-GAP") & rows["case"].str.startswith("training step")]
+    case = rows["case"].str.removeprefix("training step, ").str.partition(":")[0]
+    quartiles = rows["quartiles"].map(lambda ends: "{:.2f} to {:.2f}".format(*ends))
+    return pd.DataFrame({"step": case, "times as long": rows["value"], "quartiles": quartiles})
+
+
 FINE_TUNED = "fine-tuned: "
 PEAK = ", peak above start"
 

@@ -11,10 +11,9 @@ from suite import notebooks, plots
 from suite.evidence import html, quote
 from suite.evidence.answers import claim_value, headline_cells
 from suite.evidence.claims import load_claims, load_published
-from suite.evidence.headlines import accuracies, headlines
 from suite.evidence.names import PANEL, name_of, readable
 from suite.evidence.quote import Value
-from suite.evidence.report import all_verdicts, origin, section_verdicts
+from suite.evidence.report import accuracies, all_verdicts, headlines, origin, section_verdicts
 from suite.evidence.results import Results, judged, load_results, save_tables
 from suite.evidence.tables import select
 from suite.runs import Layers, Store, compute, kept_layer

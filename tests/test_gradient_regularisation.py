@@ -112,7 +112,7 @@ class TestCutOff:
         assert paper.cut_offs(flat).iloc[0, 3:].tolist() == ["not reached", ""]
 
     def test_a_larger_share_is_lost_earlier(self):
-        kept = paper.keeping(rows(self.ACCURACIES), 0.95)
+        kept = paper.with_threshold(rows(self.ACCURACIES), 0.95)
         assert set(kept["t_alpha"]) == {1e6}
         assert kept["place"].tolist() == ["plateau", "plateau", "past", "past", "past"]
 
@@ -138,11 +138,11 @@ class TestFaithfulness:
         return paper.with_threshold(pd.concat([accuracy, *parts]))
 
     def test_sign_of_quantus(self):
-        shown = paper.faithfulness(self.table(), "logit_gradient")
+        shown = paper.faithfulness(self.table())["gradient, sign of Quantus"]
         assert shown["value"].tolist() == pytest.approx([0.1 * k for k in range(2, 9)])
 
     def test_sizes_in_both_signs_and_what_was_not_run(self):
-        table = paper.sizes(paper.both_signs(self.table())).set_index("map")
+        table = paper.sizes(paper.faithfulness(self.table())).set_index("map")
         gradient, printed = "gradient, sign of Quantus", "gradient, printed sign"
         assert table.loc[gradient, "α < 10⁵"].startswith("0.30 ± ")
         assert table.loc[printed, "before the cut-off"] == "−0.60"
@@ -150,7 +150,9 @@ class TestFaithfulness:
         assert set(table.loc["absolute gradient"]) == {"all", "not run"}
 
     def test_changes_of_pairs(self):
-        changes = paper.changes(paper.faithfulness(self.table(), "logit_gradient"), end="_x")
+        changes = paper.changes(
+            paper.faithfulness(self.table())["gradient, sign of Quantus"], end="_x"
+        )
         assert changes["lenet_x"].estimate == pytest.approx(0.3)
         assert not changes["cifar_x"]
 

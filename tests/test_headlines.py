@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.evidence import headlines, report, scale
+from suite.evidence import report, scale
 from suite.store import Record
 
 CLAIM: dict[str, Any] = {"id": "a", "tier": "headline", "says": "accuracy rises", "section": "one"}
@@ -30,8 +30,7 @@ def verdict(data="mnist", profile="workstation", word="holds", **changes):
 
 @pytest.fixture
 def claims(monkeypatch):
-    for module in (headlines, report):
-        monkeypatch.setattr(module, "load_claims", lambda chapter: [CLAIM, OTHER])
+    monkeypatch.setattr(report, "load_claims", lambda chapter: [CLAIM, OTHER])
 
 
 def test_a_claim_is_shown_at_the_best_profile_that_ran(claims):
@@ -46,7 +45,7 @@ def test_a_claim_is_shown_at_the_best_profile_that_ran(claims):
 
 def test_a_headline_is_its_main_panel_and_further_panels_change_nothing(claims):
     rows = [verdict("fashion_mnist", word="contradicted", n=60), verdict("mnist")]
-    found = headlines.headlines("c", pd.DataFrame(rows))
+    found = report.headlines("c", pd.DataFrame(rows))
     assert found["data"].tolist() == ["mnist", ""]
     assert found["verdict"].tolist() == ["holds", "not run"]
     assert found["scale"].tolist() == ["reduced", ""]
@@ -55,7 +54,7 @@ def test_a_headline_is_its_main_panel_and_further_panels_change_nothing(claims):
 def test_a_tally_never_adds_scales_up():
     rows = [("holds", "reduced"), ("holds", "stand-in"), ("no effect", "stand-in")]
     rows = pd.DataFrame([*rows, ("not run", "")], columns=["verdict", "scale"])
-    assert headlines.tally(rows, "the papers’ ") == (
+    assert report.tally(rows, "the papers’ ") == (
         "The papers’ headline claims that held: 1 of 1 at reduced scale, 1 of 2 on stand-in data, "
         "1 not run."
     )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from suite.papers.high_order_theory import rank_one_error, rank_one_errors, recovered
+from suite.papers.high_order_tables import rank_one_error, rank_one_errors, recovered
 
 
 def test_best_group_without_hessian():

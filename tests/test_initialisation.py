@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from suite.papers.initialisation import (
+from suite.papers.path_counts import (
     convolutions,
+    path_counts,
     small_resnet,
     squared_gradients_and_paths,
     squared_gradients_at_initialisation,
 )
-from suite.papers.path_counts import path_counts
 
 
 def randn(*shape, seed=0):

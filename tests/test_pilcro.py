@@ -13,10 +13,10 @@ from suite.evidence.results import load_results
 from suite.evidence.tables import select
 from suite.metrics import centre_to_rim
 from suite.networks import build_network
-from suite.papers import pilcro, pilcro_tables
+from suite.papers import pilcro
 from suite.units import Measurement, Training, identity
 
-CHAPTER, CIFAR = "pilcro", pilcro_tables.CIFAR
+CHAPTER, CIFAR = "pilcro", pilcro.CIFAR
 PANEL = {"data": "digits-centred", "network": "resnet", "epochs": 3, "n_train": 50}
 PARAMETERS = notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, "smoke", {}))
 PARAMETERS |= {"panels": [PANEL], "pretrained": [], "seeds": [0, 1], "early_epochs": [1, 2]}
@@ -190,7 +190,7 @@ class TestWhatThePageSaysWithoutAVerdict:
         assert 280 < sizes[0] / sizes[1] < 320
 
     def test_training_removes_the_grid_but_adds_weight_to_the_middle(self, kept):
-        board = pilcro_tables.untrained(notebooks.profiles(CHAPTER)["workstation"]["panels"][0])
+        board = pilcro.untrained(notebooks.profiles(CHAPTER)["workstation"]["panels"][0])
         plain = kept[(kept["data"] == CIFAR) & (kept["model"] == "none")]
         means = plain.groupby("metric")["value"].mean()
         assert total_variation(board) > 10 * means["tv"]

@@ -9,7 +9,7 @@ import torch
 
 from suite.evidence.claims import load_published
 from suite.evidence.results import Results
-from suite.papers import pilcro_tables as tables
+from suite.papers import pilcro as tables
 
 CIFAR = tables.CIFAR
 PUBLISHED = load_published("pilcro")

@@ -25,7 +25,6 @@ from suite.evidence.quote import Value
 from suite.evidence.results import load_results
 from suite.methods import cure
 from suite.papers import side_by_side as paper
-from suite.papers import side_by_side_tables as tables
 from suite.papers.measure import METRICS
 from suite.paths import NOTEBOOKS, ROOT
 from suite.training.augmentation import with_noise
@@ -193,7 +192,7 @@ class TestChoice:
         compared = rows({("none", 0.0): [0.1], ("noise", 0.1): [0.9]}, chosen=True)
         both = pd.concat([rows(values), compared])
         assert paper.strongest_allowed(both) == {"cure": 1.0}
-        table = tables.choice(both).set_index("method")
+        table = paper.choice(both).set_index("method")
         assert table.loc["CURE", "strongest allowed"] == "1"
         assert table.loc["noise on the images", "strongest allowed"] == "none"
         assert (
@@ -212,7 +211,7 @@ class TestChoice:
         plain = {("none", 0.0): [0.9], ("cure", 0.1): [0.9]}
         swept = rows(plain | {("cure", 1.0): [float("nan")]})
         other = rows(plain | {("cure", 1.0): [0.9]}, "accuracy")
-        row = tables.choice(pd.concat([swept, other])).iloc[0]
+        row = paper.choice(pd.concat([swept, other])).iloc[0]
         assert row[["strongest allowed", "by the other half"]].tolist() == ["0.1", "1"]
         assert "1: diverged" in row["strength: points of accuracy lost"]
 
@@ -220,7 +219,7 @@ class TestChoice:
         values = {("none", 0.0): [0.9, 0.8], ("cure", 0.1): [0.89, 0.79]}
         compared = [rows(values, name, chosen=True) for name in ("accuracy", "choice")]
         compared[1]["value"] **= 2
-        row = tables.choice(pd.concat([rows(values), *compared])).iloc[0]
+        row = paper.choice(pd.concat([rows(values), *compared])).iloc[0]
         assert row["lost: shown half, other half"] == "+1.0, +1.7"
 
 
@@ -237,11 +236,11 @@ def cells_of(gaps: dict[str, list[float]]) -> pd.DataFrame:
     parts = [rows(values, name, chosen=True) for name in names]
     swept = rows({("none", 0.0): [0.0], ("cure", 9.0): [7.0]}, "attacked")
     frame = pd.concat([*parts, rows(flat, "accuracy", chosen=True), swept])
-    return tables.compared(frame, {name: MEASURES[name] for name in ("accuracy", *names)})
+    return paper.compared(frame, {name: MEASURES[name] for name in ("accuracy", *names)})
 
 
-def panel_of(cells: pd.DataFrame, steps: dict[str, float] | None = None) -> tables.Panel:
-    return tables.Panel(PANEL, pd.DataFrame(), MEASURES, cells, steps or {})
+def panel_of(cells: pd.DataFrame, steps: dict[str, float] | None = None) -> paper.Panel:
+    return paper.Panel(PANEL, pd.DataFrame(), MEASURES, cells, steps or {})
 
 
 class TestCompared:
@@ -272,19 +271,19 @@ class TestCompared:
             {"metric": ["choice", "accuracy"], "method": "none", "strength": 0.0, "seed": 1}
             | {"status": "done", "chosen": False, "value": 0.9}
         )
-        cells = tables.compared(rows, MEASURES)
+        cells = paper.compared(rows, MEASURES)
         assert cells.empty
         panel = panel_of(cells)
-        assert tables.helping(panel).empty
-        assert tables.every_cell(panel).empty
+        assert paper.helping(panel).empty
+        assert paper.every_cell(panel).empty
         for figure in (
-            plots.matrix(**tables.matrix(cells, MEASURES), label="", limit=1),
-            plots.gain_and_cost(tables.gains(cells, "attacked"), gain_label="", cost_label=""),
+            plots.matrix(**paper.matrix(cells, MEASURES), label="", limit=1),
+            plots.gain_and_cost(paper.gains(cells, "attacked"), gain_label="", cost_label=""),
         ):
             assert "not run" in figure.axes[0].texts[0].get_text()
 
     def test_every_cell_is_listed(self):
-        table = tables.every_cell(panel_of(cells_of({"cure": CLEAR, "noise": VAGUE})))
+        table = paper.every_cell(panel_of(cells_of({"cure": CLEAR, "noise": VAGUE})))
         of_cure = table[(table["measure"] == "accuracy, attacked") & (table["method"] == "CURE")]
         (row,) = of_cure.drop(columns=["measure", "method"]).to_numpy().tolist()
         assert row == [0.5, "0.2000 [0.1934, 0.2066]", "yes"]
@@ -300,9 +299,7 @@ class TestGain:
         assert not panel.gain("attacked", "l1")
 
     def test_what_is_drawn(self):
-        of_cure = (
-            tables.gains(cells_of({"cure": CLEAR}), "attacked").set_index("method").loc["CURE"]
-        )
+        of_cure = paper.gains(cells_of({"cure": CLEAR}), "attacked").set_index("method").loc["CURE"]
         assert of_cure["gain"] == pytest.approx(20)
         assert of_cure["gain_low"] < 20 < of_cure["gain_high"]
         assert of_cure["cost"] == 0
@@ -311,7 +308,7 @@ class TestGain:
 class TestHelping:
     def test_largest_gain_first(self):
         cells = cells_of({"noise": CLEAR, "cure": [gap + 0.1 for gap in CLEAR]})
-        found = tables.helping(panel_of(cells))
+        found = paper.helping(panel_of(cells))
         gains = found[found["measure"] == "attacked"]
         assert gains["method"].tolist() == ["cure", "noise"]
         assert gains["paid"].iloc[0][:3] == (0, 0, 0)
@@ -322,9 +319,9 @@ class TestAnswers:
     def answer(self, gaps):
         """Return the first want, robustness, which is written for PGD training."""
         panel = panel_of(cells_of(gaps), {"adversarial": 5.3})
-        shown = dict.fromkeys(tables.OWN["panels"], panel)
+        shown = dict.fromkeys(paper.OWN["panels"], panel)
         verdict = Value(1.0, 0.5, 1.5, n=6, shown="holds")
-        return tables.answers(shown, lambda claim: verdict).iloc[0]
+        return paper.answers(shown, lambda claim: verdict).iloc[0]
 
     def test_row(self):
         row = self.answer({"adversarial": CLEAR, "noise": VAGUE})
@@ -344,16 +341,16 @@ class TestAnswers:
         assert list(row[["Take", "Gain", "How sure"]]) == ["–", "–", "nothing helps significantly"]
 
     def test_not_run(self):
-        shown = dict.fromkeys(tables.OWN["panels"], panel_of(pd.DataFrame(columns=tables.CELL)))
-        assert set(tables.answers(shown, lambda claim: Value())["How sure"]) == {"not run"}
+        shown = dict.fromkeys(paper.OWN["panels"], panel_of(pd.DataFrame(columns=paper.CELL)))
+        assert set(paper.answers(shown, lambda claim: Value())["How sure"]) == {"not run"}
 
     def test_kept_rows_are_those_that_the_page_was_written_for(self):
         chapter = "side_by_side"
         kept = load_results(chapter, "workstation")
         values = notebooks.resolve(chapter, "workstation", {})
         everything = notebooks.all_parameters(chapter, values)
-        shown = tables.panels(kept.frame, everything, {False: {}, True: {}})
-        found = tables.answers(shown, lambda name: claim_value(chapter, kept.verdicts, name))
+        shown = paper.shown_panels(kept.frame, everything, {False: {}, True: {}})
+        found = paper.answers(shown, lambda name: claim_value(chapter, kept.verdicts, name))
         assert list(found["Take"].str.partition("</b>")[0]) == [
             "<b>PGD training",
             "<b>SoftPlus activations",
@@ -365,7 +362,7 @@ class TestAnswers:
 class TestOverview:
     def test_order_and_looks(self):
         panel = panel_of(cells_of({"noise": VAGUE, "cure": CLEAR}), {"cure": 5.3})
-        found = tables.overview(panel, panel).set_index("method")
+        found = paper.overview(panel, panel).set_index("method")
         assert list(found.index) == ["CURE", "noise", "<i>no method</i>"]
         attacked = found["under attack % ↑"]
         assert attacked["CURE"] == '<span class="better">70.0 ± 0.7</span>'
@@ -377,13 +374,13 @@ class TestOverview:
 
     def test_the_page_says_by_what_its_rows_are_ordered(self):
         cells = json.loads((NOTEBOOKS / "side_by_side.ipynb").read_text())["cells"]
-        (code,) = [c["source"] for c in cells if any("tables.overview" in x for x in c["source"])]
-        heading = tables.OWN["shown"]["attacked"][0]
+        (code,) = [c["source"] for c in cells if any("paper.overview" in x for x in c["source"])]
+        heading = paper.OWN["shown"]["attacked"][0]
         assert f'ordered="{heading}"' in "".join(code)
 
 
 def test_sizes_are_those_of_the_metrics():
-    text = tables.sizes(PANEL)
+    text = paper.sizes(PANEL)
     for metric, name, words in (
         ("local_lipschitz_estimate", "noise_std", "of {:g} for the Lipschitz estimate"),
         ("max_sensitivity", "radius", "reaches {:g} for max-sensitivity"),

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from benchmarks.tables import measured
-from suite.papers import top_gap_tables
+from benchmarks.tables import measured, top_gap_steps
+from suite.papers import top_gap
 
 COLUMNS = ["profile", "seed", "variant", "metric", "value"]
 ROWS = [
@@ -24,11 +24,12 @@ def table(rows=ROWS, columns=COLUMNS, **changes):
     return frame.assign(**{n: v for n, v in (same | changes).items() if n not in columns})
 
 
-def test_rows_are_selected_by_values_and_lists_where_training_did_not_diverge():
-    assert len(top_gap_tables.select(table(), metric="accuracy")) == 4
-    both = top_gap_tables.select(table(), metric="accuracy", variant=["fpn", "pool"])
-    assert both["value"].tolist() == [0.25]
-    assert top_gap_tables.select(table(status="diverged")).empty
+def test_attacks_are_those_of_trainings_that_did_not_diverge():
+    assert len(top_gap.attacks(table(), "none")) == 4
+    both = top_gap.attacks(table(attack=np.nan, parts=np.nan), "none", variant=["fpn", "pool"])
+    assert both[["value", "name"]].to_numpy().tolist() == [[0.25, "clean"]]
+    diverged = table().assign(status=["done", "diverged", *["done"] * 3])
+    assert top_gap.attacks(diverged, "none")["value"].tolist() == [0.5, 0.25, 1.0]
 
 
 def test_attacks_are_named_by_what_tells_them_apart():
@@ -49,7 +50,7 @@ def test_attacks_are_named_by_what_tells_them_apart():
     frame = frame[frame["metric"] != "mask_iou"]
 
     def names(battery, **values):
-        return [*top_gap_tables.attacks(frame, battery, **values)["name"].unique()]
+        return [*top_gap.attacks(frame, battery, **values)["name"].unique()]
 
     assert names("none") == ["clean", "fgsm 1, ε 1/255", "pgd 20, ε 8/255"]
     assert names("auto") == ["AutoAttack, ε 8/255", "AutoAttack of 20 steps, ε 1/255"]
@@ -61,11 +62,11 @@ def test_attacks_are_named_by_what_tells_them_apart():
 def test_a_printed_table_writes_what_is_missing_as_a_dash():
     entry = {"number": "3", "shows": "accuracy", "columns": ["a", "b"]}
     published = {"tables": [entry | {"rows": [[0.5, np.nan], [True, 2]]}]}
-    title, frame = top_gap_tables.printed(published, "3")
+    title, frame = top_gap.printed(published, "3")
     assert title == "Table 3 of the paper: accuracy."
     assert frame.to_numpy().tolist() == [["0.5", "–"], [True, "2"]]
     published["tables"][0]["number"] = "7"
-    _, frame = top_gap_tables.printed(published, "7")
+    _, frame = top_gap.printed(published, "7")
     assert frame["a"].tolist() == ["0.5", "yes"]
 
 
@@ -73,7 +74,7 @@ def test_sizes_stand_beside_those_that_the_paper_prints():
     rows = [("laptop", 0, "fpn+l1+pool", "class_map_sparsity", 0.25)]
     a8 = {"number": "A8", "shows": "", "columns": ["penalty on", "mean of the map"]}
     published = {"tables": [a8 | {"rows": [["last", 0.1], ["Top-GAP, k = 784", 0.5]]}]}
-    found = top_gap_tables.sizes(table(rows, k=0.5), published)
+    found = top_gap.sizes(table(rows, k=0.5), published)
     assert found[["k", "value", "who"]].to_numpy().tolist() == [
         [0.5, 0.25, "MNIST, laptop"],
         [0.25, 0.5, "published: CUB, ResNet-18"],
@@ -87,6 +88,6 @@ def test_training_steps_are_those_of_the_benchmark():
         step | {"case": "PGD, 20 steps"},
         step | {"case": "training step, another", "benchmark": "training step"},
     ]
-    found = top_gap_tables.training_steps({"rows": rows})
+    found = top_gap_steps({"rows": rows})
     assert found.to_numpy().tolist() == [["ResNet-18, batch 16", 1.5, "1.25 to 1.75"]]
-    assert len(top_gap_tables.training_steps(measured("cpu"))) == 2
+    assert len(top_gap_steps(measured("cpu"))) == 2

@@ -21,7 +21,6 @@ from suite.evidence import html
 from suite.networks.yours import load_weights, own_network
 from suite.papers import your_measures as measures
 from suite.papers import your_network as paper
-from suite.papers import your_tables as tables
 from suite.paths import with_whole_paths
 from suite.runs import compute
 from suite.runs.execute import evaluated, keys_of
@@ -362,12 +361,12 @@ class TestPlan:
         assert arrays["maps|class map"].shape == (2, SIDE, SIDE)
         assert arrays["landscape|its paths"].shape == (SIDE, SIDE)
         subject = paper.subject_of(parameters)
-        entries = tables.card(rows, "mine", subject.why)
+        entries = paper.card(rows, "mine", subject.why)
         reasons = {entry["name"]: entry["reason"] for entry in entries}
         assert "no labels" in reasons["calibrated"]
         assert "sure" in reasons["curved_sure"]
         assert reasons["steady"] == "no other network was measured"
-        shown, words = tables.page(subject, entries, arrays)
+        shown, words = paper.page(subject, entries, arrays)
         assert [len(row) for row in shown["steady"]["rows"]] == [2, 2]
         assert "4 images of photos at 28 pixels (the middle" in words["tested"]
         assert "CASO, class map." in words["maps"]
@@ -409,7 +408,7 @@ def rows_of(values, alike="n images 4"):
     """Return rows of a dial: yours first, with its interval, then other networks."""
     names = ["mine", *map(str, range(len(values) - 1))]
     rows = [v if isinstance(v, tuple) else (v, v - 0.05, v + 0.05) for v in values]
-    table = pd.DataFrame(rows, columns=tables.ENDS).assign(name=names, dial="steady", n=4)
+    table = pd.DataFrame(rows, columns=paper.ENDS).assign(name=names, dial="steady", n=4)
     table["who"] = [paper.YOURS, *[paper.REFERENCE] * (len(values) - 1)]
     settings = ['{"n_images": 4}', *[f'{{"n_images": {alike[-1]}}}'] * (len(values) - 1)]
     return table.assign(alike=settings, undefined=0, profile="run")
@@ -421,13 +420,13 @@ class TestCard:
         [
             ((0.5, 0.4, 0.6), "steadier maps", "good"),
             ((1.5, 1.3, 1.7), "less steady maps", "part"),
-            ((1.0, 0.9, 1.1), tables.LIKE, "none"),
-            ((0.7, 0.61, 0.79), tables.LIKE, "none"),
+            ((1.0, 0.9, 1.1), paper.LIKE, "none"),
+            ((0.7, 0.61, 0.79), paper.LIKE, "none"),
             ((0.7, 0.67, 0.73), "steadier maps", "good"),
         ],
     )
     def test_word_where_it_differs_from_each(self, interval, word, kind):
-        entry = tables.card(rows_of([interval, 0.8, 1.2]), "run", "")[0]
+        entry = paper.card(rows_of([interval, 0.8, 1.2]), "run", "")[0]
         assert (entry["word"], entry["kind"]) == (word, kind)
         assert [dot[3] for dot in entry["dots"]] == [True, True]
 
@@ -440,7 +439,7 @@ class TestCard:
         ],
     )
     def test_no_word_for_what_does_not_compare(self, interval, alike, reason):
-        entry = tables.card(rows_of([interval, 0.8, 1.2], alike), "run", "")[0]
+        entry = paper.card(rows_of([interval, 0.8, 1.2], alike), "run", "")[0]
         assert (entry["word"], entry["reason"]) == ("", reason)
         page = html.dials([entry])
         assert reason in page
@@ -455,10 +454,10 @@ class TestCard:
         ],
     )
     def test_summary_and_advice(self, parameters, values, words, method):
-        entries = tables.card(rows_of(values), "run", "")
+        entries = paper.card(rows_of(values), "run", "")
         subject = paper.subject_of(parameters)
-        assert words in tables.write("answer", subject=subject, entries=entries)
-        assert method in tables.write("advice", entries=entries)
+        assert words in paper.write("answer", subject=subject, entries=entries)
+        assert method in paper.write("advice", entries=entries)
 
     @pytest.mark.parametrize("name", list(ADVICE))
     def test_advice_runs(self, name, file):

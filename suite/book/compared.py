@@ -31,25 +31,25 @@ def compare(runs: Sequence[str], folder: Path) -> str:
     Raises:
         UsageError: there is no such run.
     """
-    tables: Any = notebooks.paper("your_tables")
+    paper: Any = notebooks.paper(CHAPTER)
     found = {run: _read(run, folder) for run in runs}
     rows = pd.concat([frame.assign(run=run) for run, (frame, _) in found.items()])
-    rows = rows[rows["who"] == tables.YOURS].dropna(subset="value")
-    titles = {name: about["title"] for name, about in tables.DIALS.items()}
-    texts = [tables.text(row) for row in rows.to_dict("records")]
+    rows = rows[rows["who"] == paper.YOURS].dropna(subset="value")
+    titles = {name: about["title"] for name, about in paper.DIALS.items()}
+    texts = [paper.text(row) for row in rows.to_dict("records")]
     rows = rows.assign(title=rows["dial"].map(titles), text=texts)
     table = rows.pivot(index="title", columns="run", values="text")
     table = table.reindex(titles.values()).reindex(columns=runs).fillna("–")
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(file := folder / f"{CHAPTER}.compared.csv")
     curved = rows["dial"].str.startswith("curved")  # logarithms
-    rows.loc[curved, tables.ENDS] = 10 ** rows.loc[curved, tables.ENDS]
+    rows.loc[curved, paper.ENDS] = 10 ** rows.loc[curved, paper.ENDS]
     plots.set_style()
     figures = [plots.intervals(rows, {title: " → ".join(row) for title, row in table.iterrows()})]
     if rows["data"].nunique() == 1:  # else they have no images in common
         images = load_data(rows["data"].iloc[0]).test.images.numpy()
         arrays = {run: arrays for run, (_, arrays) in found.items()}
-        figures.insert(0, _maps(arrays, images, tables.NAMES["maps"].values()))
+        figures.insert(0, _maps(arrays, images, paper.NAMES["maps"].values()))
     parts = [Image.open(io.BytesIO(plots.as_bytes(figure))) for figure in figures]
     whole = Image.new("RGB", (max(p.width for p in parts), sum(p.height for p in parts)), "white")
     for n, part in enumerate(parts):

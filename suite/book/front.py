@@ -11,7 +11,7 @@ from suite import plots
 from suite.evidence import html
 from suite.evidence.answers import measured, value_of, values_of
 from suite.evidence.claims import load_claims, load_settings
-from suite.evidence.headlines import accuracies, headlines
+from suite.evidence.report import accuracies, headlines
 from suite.evidence.rules import HOLDS, NOT_RUN
 from suite.evidence.scale import OURS, Trainings, trainings_of
 from suite.paths import ROOT, read_yaml

@@ -12,11 +12,10 @@ from suite import notebooks
 from suite.book import agreement, benchmarks, front, records
 from suite.data import SOURCES
 from suite.errors import UsageError
-from suite.evidence import headlines
 from suite.evidence.answers import values_of
 from suite.evidence.claims import TIERS, load_claims
 from suite.evidence.render import markdown_table, render, words
-from suite.evidence.report import all_verdicts, best_profile, with_claims
+from suite.evidence.report import all_verdicts, best_profile, headlines, tally, with_claims
 from suite.evidence.results import load_results, save_tables
 from suite.evidence.rules import NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
@@ -31,7 +30,7 @@ def write_pages(folder: Path) -> None:
     verdicts = all_verdicts()
     rows = headline_rows(verdicts)
     ours = rows["chapter"].isin(["side_by_side"])
-    tallies = headlines.tally(rows[~ours], "the papers’ "), headlines.tally(rows[ours], "our ")
+    tallies = tally(rows[~ours], "the papers’ "), tally(rows[ours], "our ")
     pages = {
         "tally.md": " ".join(tallies) + "\n",
         "cards.md": f"```{{raw}} html\n{front.cards(verdicts)}\n```\n",
@@ -85,7 +84,7 @@ def chapter_name(chapter: str) -> str:
 def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
     """Return the headline claims of all chapters: one row a claim, with `chapter` and `paper`."""
     parts = [
-        headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter]).assign(
+        headlines(chapter, verdicts[verdicts["chapter"] == chapter]).assign(
             chapter=chapter, paper=chapter_name(chapter)
         )
         for chapter in with_evidence()
@@ -152,9 +151,9 @@ def evidence_page(verdicts: pd.DataFrame) -> str:
     """Return the index of the records: how a verdict is decided, and the words of each chapter."""
     chapters = []
     for chapter in with_evidence():
-        rows = headlines.headlines(chapter, verdicts[verdicts["chapter"] == chapter])
-        tally = headlines.tally(rows)
-        chapters.append({"name": chapter_name(chapter), "file": chapter, "tally": tally})
+        rows = headlines(chapter, verdicts[verdicts["chapter"] == chapter])
+        about = {"name": chapter_name(chapter), "file": chapter, "tally": tally(rows)}
+        chapters.append(about)
     decision = " ".join((decide.__doc__ or "").partition("Args:")[0].split("\n\n", 1)[1].split())
     contents = {"rules": RULES, "decision": decision, "chapters": chapters}
     return _page("evidence", results=summary_table(verdicts), **contents)

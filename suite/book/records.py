@@ -11,11 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from suite.evidence import headlines
 from suite.evidence.claims import TIERS, load_claims, load_settings, load_words, on_printed_numbers
 from suite.evidence.names import name_of
 from suite.evidence.render import render, words
-from suite.evidence.report import best_profile, with_claims
+from suite.evidence.report import best_profile, headlines, of_printed, tally, with_claims
 from suite.evidence.rules import NOT_RUN
 from suite.evidence.scale import copies_of
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
@@ -74,7 +73,7 @@ def opening(chapter: str, name: str, verdicts: pd.DataFrame, folder: Path) -> st
         name=name,
         target=chapter.replace("_", "-"),
         downloads=downloads(chapter, folder),
-        tally=headlines.tally(headlines.headlines(chapter, verdicts)),
+        tally=tally(headlines(chapter, verdicts)),
         scale=load_words(chapter)["scale"],
         claims=[claim | _evidence(chapter, claim, every, shown) for claim in claims],
     )
@@ -108,7 +107,7 @@ def _evidence(
         "heading": ", ".join(dict.fromkeys(found["word"])) or NOT_RUN,
         "classes": " ".join(classes),
         "absent": [name_of(name) for name, data in copies.items() if not data & done],
-        "on_printed": headlines.of_printed(printed) if printed else "",
+        "on_printed": of_printed(printed) if printed else "",
     }
 
 

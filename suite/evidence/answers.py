@@ -8,10 +8,10 @@ import pandas as pd
 
 from suite.errors import unknown
 from suite.evidence.claims import Claim, load_claims, published_effect
-from suite.evidence.headlines import headlines
 from suite.evidence.html import badge
 from suite.evidence.names import name_of
 from suite.evidence.quote import Value, best
+from suite.evidence.report import headlines
 from suite.evidence.rules import NOT_RUN, NOT_TESTABLE
 
 LONGEST = 60  # reason in a cell; the record has it in any case

@@ -1,10 +1,10 @@
 """Claims of the papers, read from `notebooks/claims`, and what measured rows say of them."""
 
 import functools
-import math
+import operator
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,6 +22,12 @@ data_of_paper written test""".split()
 OPTIONAL = """published_effect quantity needs least_units untestable printed seen looks main
 trained elsewhere form paper beside""".split()
 MEANS = ("level", "paired", "not_worse")
+# What a precondition may ask for: in words, of which statistic, and how the two are compared.
+BOUNDS: dict[str, tuple[str, str, Callable[[float, float], bool]]] = {
+    "least": ("at least", "mean", operator.ge),
+    "most": ("at most", "mean", operator.le),
+    "some_above": ("some above", "max", operator.gt),
+}
 # The columns of `judge`, in this order; what each holds is said there.
 COLUMNS = """claim data network main tier scale verdict word detail looks statistic unit estimate
 low high n p p_holm needed effect effect_low effect_high effect_of_paper smallest within
@@ -39,20 +45,17 @@ def load_claims(chapter: str) -> list[dict[str, Any]]:
     Raises:
         UsageError: a claim is not sound; it names the file, the claim and what was expected.
     """
-    file = NOTEBOOKS / "claims" / f"{chapter}.yml"
-    if not file.exists():
+    if not (contents := _read("claims", chapter)):
         return []
-    contents = read_yaml(file)
     claims = [contents.get("defaults", {}) | claim for claim in contents["claims"]]
-    check_claims(claims, file.name, _columns(chapter))
+    check_claims(claims, f"{chapter}.yml", _columns(chapter))
     return claims
 
 
 @functools.cache
 def load_words(chapter: str) -> dict[str, Any]:
     """Read the `names` of kinds, and the `scale` at which the paper worked, in words."""
-    file = NOTEBOOKS / "claims" / f"{chapter}.yml"
-    return {"names": {}, "scale": ""} | (read_yaml(file) if file.exists() else {})
+    return {"names": {}, "scale": ""} | _read("claims", chapter)
 
 
 @functools.cache
@@ -73,7 +76,11 @@ def load_settings(chapter: str) -> tuple[scale.Setting, ...]:
 @functools.cache
 def load_published(chapter: str) -> dict[str, Any]:
     """Read what the paper published from `notebooks/published`."""
-    file = NOTEBOOKS / "published" / f"{chapter}.yml"
+    return _read("published", chapter)
+
+
+def _read(folder: str, chapter: str) -> dict[str, Any]:
+    file = NOTEBOOKS / folder / f"{chapter}.yml"
     return read_yaml(file) if file.exists() else {}
 
 
@@ -321,9 +328,9 @@ def decided(
     ):
         return Verdict(NOT_TESTABLE, untestable["why"]), None
     test = claim["test"]
+    sign = -1 if test.get("negated") else 1
     chosen = select(sound, **test.get("where", {}))
-    if test.get("negated"):
-        chosen = chosen.assign(value=-chosen["value"])
+    chosen = chosen.assign(value=sign * chosen["value"])
     if test.get("absolute"):
         chosen = chosen.assign(value=chosen["value"].abs())
     settings = dict(test["settings"])
@@ -336,7 +343,6 @@ def decided(
         of = frame if "data" in test["against"] else rows
         where = test.get("where", {}) | test["against"]
         reference = select(of[of["status"] == "done"], **where).dropna(subset="value")
-        sign = -1 if test.get("negated") else 1
         settings["reference"] = reference.assign(value=sign * reference["value"])
         if reference.empty:
             return Verdict(NOT_RUN, "what it is compared with was not measured"), None
@@ -366,23 +372,12 @@ def _unmet(claim: Claim, rows: pd.DataFrame) -> str:
     for need in claim.get("needs", []):
         if not {*need.get("data", rows["data"])} & {*rows["data"]}:
             continue
-        values = select(rows, **need["where"])["value"]
-        mean = float(values.mean()) if len(values) else NAN
-        most = float(values.max()) if len(values) else NAN
-        checks = {
-            "least": mean >= need.get("least", -math.inf),
-            "most": mean <= need.get("most", math.inf),
-            "some_above": most > need.get("some_above", -math.inf),
-        }
-        if failed := [kind for kind, met in checks.items() if kind in need and not met]:
-            seen = most if failed[0] == "some_above" else mean
-            return f"{need['why']}: {seen:.3g}, expected {_bound(need, failed[0])}"
+        values = select(rows, **need["where"])["value"].astype(float)
+        for kind, (words, statistic, is_met) in BOUNDS.items():
+            seen = values.agg(statistic)  # NaN, which meets none, where there are no values
+            if kind in need and not is_met(seen, need[kind]):
+                return f"{need['why']}: {seen:.3g}, expected {words} {need[kind]:g}"
     return ""
-
-
-def _bound(need: Mapping[str, Any], kind: str) -> str:
-    words = {"least": "at least", "most": "at most", "some_above": "some above"}
-    return f"{words[kind]} {need[kind]:g}"
 
 
 def on_printed_numbers(claim: Claim) -> tuple[Verdict, Finding] | None:

@@ -53,7 +53,7 @@ def table(rows: pd.DataFrame, kind: str = "", *, ordered: str = "") -> str:
 
 
 def dials(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return a card of dials, see `suite.papers.your_tables.card` for what each has."""
+    """Return a card of dials, see `suite.papers.your_network.card` for what each has."""
     return str(_pieces().dials(entries))
 
 

@@ -10,7 +10,7 @@ from suite.errors import expected
 from suite.evidence.names import name_of
 from suite.evidence.rules import NAN, NOT_RUN, gaps_of
 from suite.evidence.statistics import Interval, difference, mean_interval
-from suite.evidence.tables import interval_text
+from suite.evidence.tables import interval_text, unit_of
 
 ORDER = ("paper", "gpu", "workstation", "desktop", "laptop", "smoke")  # profiles, the best first
 # Forms of a value: factor, sign of positive numbers, and the words behind it.
@@ -82,10 +82,9 @@ def _two_digits(estimate: float, half: float, sign: str) -> str:
     >>> _two_digits(1.604, 0.57, "+"), _two_digits(81.37, 0.3, "")
     ('+1.6', '81.4')
     """
-    if not (half > 0 and math.isfinite(half)):
-        return f"{estimate:{sign}.3g}".replace("-", "−")
-    places = max(0, -math.floor(math.log10(half)))
-    return f"{estimate:{sign}.{places}f}".replace("-", "−")
+    known = half > 0 and math.isfinite(half)
+    form = f".{max(0, -math.floor(math.log10(half)))}f" if known else ".3g"
+    return f"{estimate:{sign}{form}}".replace("-", "−")
 
 
 def sentence(text: str, values: Mapping[str, Value], expects: Mapping[str, str]) -> str:
@@ -132,8 +131,7 @@ def mean(rows: pd.DataFrame) -> Value:
     rows = best(rows.dropna(subset="value"))
     if rows.empty:
         return Value()
-    unit = "image" if "image" in rows else "seed"
-    return _of(rows, mean_interval(rows.groupby(unit)["value"].mean()))
+    return _of(rows, mean_interval(rows.groupby(unit_of(rows))["value"].mean()))
 
 
 def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:

@@ -1,7 +1,7 @@
 """Rows of a table, and how their means, intervals and differences are written."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ def select(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
 
 
 def mean_text(
-    values: ArrayLike, digits: str = ".3f", half: str | None = None, *, empty: str = "not run"
+    values: ArrayLike, digits: str = ".3f", half: str | None = None, empty: str = "not run"
 ) -> str:
     """Write the mean of the defined values with the half-width of its 95% interval.
 
@@ -84,21 +84,33 @@ def wide(
         digits: of a number; with "%" they are shares in percent.
         printed: numbers of the paper: further rows, by their name and that of the column.
     """
-    factor, form = (100, digits.replace("%", "f")) if "%" in digits else (1, digits)
-    heads, unit = list(dict.fromkeys(rows[columns])), "%" if "%" in digits else ""
-    table = []
-    for name in (n for n in names if n in set(rows[index])):
-        cells = {"": names[name]}
-        for head in heads:
-            part = rows[(rows[index] == name) & (rows[columns] == head)]
-            means = part.groupby("seed")["value"].mean() * factor
-            text = mean_text(means, form, empty="–") if len(means) else "–"
-            cells[str(head)] = text + unit * (text != "–")
-        table.append(cells)
+    factor, form, unit = (100, digits.replace("%", "f"), "%") if "%" in digits else (1, digits, "")
+
+    def write(values: "pd.Series[float]") -> str:
+        return mean_text(factor * values, form, empty="") + unit if values.notna().any() else "–"
+
+    heads = list(dict.fromkeys(rows[columns]))
+    table = _pivot(rows, [index], columns, write)
+    table = table.reindex([n for n in names if n in table.index], columns=heads).rename(names)
     for name, values in (printed or {}).items():
-        shown = {h: f"{factor * values[h]:{form}}{unit}" if h in values else "–" for h in heads}
-        table.append({"": f"<i>{name}</i>"} | {h: f"<i>{text}</i>" for h, text in shown.items()})
-    return pd.DataFrame(table)
+        shown = (f"{factor * values[h]:{form}}{unit}" if h in values else "–" for h in heads)
+        table.loc[f"<i>{name}</i>"] = [f"<i>{text}</i>" for text in shown]
+    return table.rename_axis(index="", columns=None).reset_index()
+
+
+def _pivot(
+    rows: pd.DataFrame, index: Sequence[str], columns: str, write: Callable[..., str], *more: Any
+) -> pd.DataFrame:
+    """Write the values of each row and column of a table; those of a seed are averaged first."""
+    same: dict[str, Any] = {"sort": False, "dropna": False}
+    seeds = rows.groupby([*index, columns, unit_of(rows)], **same)["value"].mean()
+    cells = seeds.groupby(level=[*index, columns], **same).agg(write, *more)
+    return cells.unstack(columns).fillna("–")
+
+
+def unit_of(rows: pd.DataFrame) -> str:
+    """Return the column of what was measured once: a seed, or a single image."""
+    return "image" if "image" in rows else "seed"
 
 
 def means(
@@ -121,11 +133,8 @@ def means(
     """
     if rows.empty:
         return pd.DataFrame({"": ["not run at the profiles that are shown"]})
-    same: dict[str, Any] = {"sort": False, "dropna": False}
-    seeds = rows.groupby([*index, columns, "seed"], **same)["value"].mean()
-    cells = seeds.groupby(level=[*index, columns], **same).agg(mean_text, digits, half, empty="–")
-    table = cells.unstack(columns).fillna("–")
-    table["n"] = rows.groupby([*index], **same)["seed"].nunique()
+    table = _pivot(rows, index, columns, mean_text, digits, half, "–")
+    table["n"] = rows.groupby([*index], sort=False, dropna=False)[unit_of(rows)].nunique()
     table = table.reset_index().rename_axis(columns=None)
     table[[*index]] = table[[*index]].map(lambda value: _word(value, names or {}))
     return table.rename(columns=names or {})

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from suite.errors import RunFailed, check_keys, expected
@@ -20,6 +19,8 @@ RESULT = "data network epochs seed metric value std n undefined status seconds k
 # Data whose images in colour may be kept: those of the user, and toys on free photographs.
 OWN_IMAGES = ("imagefolder:", "textured")
 Tensors = Mapping[str, Tensor]
+Arrays = dict[str, Any]  # by the name of what is drawn
+Derived = tuple[pd.DataFrame, Arrays]  # the rows of a chapter, and its arrays
 
 
 class Item(NamedTuple):
@@ -52,7 +53,7 @@ class Plan(list[Item]):
 
     def collect(
         self, paper: Any, parameters: Values, computed: pd.DataFrame, store: Any
-    ) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
+    ) -> Derived:
         """Return the rows that claims are judged on, and the arrays that figures draw.
 
         Args:
@@ -77,9 +78,7 @@ class Plan(list[Item]):
         parts += [images(i, by_unit["key"][name(i.unit)], store) for i in self if i.each]
         return pd.concat(parts, ignore_index=True)
 
-    def arrays(
-        self, paper: Any, parameters: Values, by_unit: pd.DataFrame, store: Any
-    ) -> dict[str, NDArray[Any]]:
+    def arrays(self, paper: Any, parameters: Values, by_unit: pd.DataFrame, store: Any) -> Arrays:
         """Return what is drawn of the items that `keep` it.
 
         An array that is alone in its unit has that name, others NAME|PART. Of several of one name
@@ -180,6 +179,30 @@ def settings_of(measure: Values, p: SimpleNamespace) -> dict[str, Any]:
         for key, of in measure.get("parameters", {}).items()
     }
     return measure.get("settings", {}) | {n: value for n, value in own.items() if value is not None}
+
+
+def changed(p: SimpleNamespace, **changes: Any) -> SimpleNamespace:
+    """Return the parameters of a panel with some that are others, or new."""
+    return SimpleNamespace(**{**vars(p), **changes})
+
+
+def wanted(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterator[Wanted]:
+    """Yield measures, once `each` for what they are measured at in a panel, which labels the rows.
+
+    Args:
+        measures: by name: `metric`, what `settings_of` takes, further `labels`, and `each`, the
+            parameter of the panel that lists what it is measured at, if there is one.
+        names: of measures, with spaces between; or whether each of them is taken.
+        p: parameters of the panel.
+    """
+    if isinstance(names, Mapping):
+        names = " ".join(name for name, is_taken in names.items() if is_taken)
+    for name in names.split():
+        measure = measures[name]
+        for at in getattr(p, measure["each"]) if "each" in measure else [{}]:
+            settings = settings_of(measure, changed(p, **at))
+            labels = {"metric": name.format(**at), **at, **measure.get("labels", {})}
+            yield Wanted(labels, measure["metric"], settings)
 
 
 def panels_of(

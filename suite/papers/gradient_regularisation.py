@@ -18,7 +18,7 @@ from suite.evidence.quote import Value, unpaired
 from suite.evidence.results import Results
 from suite.evidence.tables import mean_text
 from suite.methods import input_gradient
-from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
+from suite.papers.design import Arrays, Derived, Item, Plan, Wanted, grid, measurement, panels_of
 from suite.units import Training, Values, log_spaced
 
 # Further keys of a panel. A second one of one data set and network, with alphas between those of
@@ -39,6 +39,11 @@ CHANGED = ("pixels", "squares")
 PAIRS = {"lenet": ("mnist", "lenet5"), "resnet": ("mnist", "resnet")}
 PAIRS |= {"fashion": ("fashion_mnist", "lenet5"), "cifar": ("cifar10-jpeg", "resnet")}
 PAIRS |= {"photos": ("resized:imagenette160:64", "resnet")}
+# Kinds of map: in tables of their size, and in those of Faithfulness.
+MAP_NAMES = {"logit_gradient": "input gradient", "deeplift": "DeepLIFT"}
+ESTIMATED = {"DeepLIFT": "deeplift", "gradient, sign of Quantus": "logit_gradient"}
+ESTIMATED |= {"absolute gradient": "absolute_gradient"}
+PRINTED_SIGN = "gradient, printed sign"
 
 
 def strength(alpha: float, data: str, batch_size: int) -> float:
@@ -133,19 +138,18 @@ def plan(parameters: Values) -> Plan:
     return Plan([*found, *(item for p in panels for item in maps(p))])
 
 
-def derive(
-    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
-) -> tuple[pd.DataFrame, dict[str, Any]]:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
-    panels = rows.groupby(["data", "network", "paired"], sort=False)
-    rows = pd.concat([with_threshold(panel) for _, panel in panels])
+    rows = with_threshold(rows, by=["data", "network", "paired"])
     of_both = rows.groupby(["data", "network"])["paired"].transform("nunique") > 1
     names = rows["metric"].mask(of_both & rows.pop("paired"), rows["metric"].replace(PAIRED))
     return rows.assign(metric=names), arrays
 
 
-def with_threshold(rows: pd.DataFrame, share: float = 0.8) -> pd.DataFrame:
-    r"""Mark the networks of one data set and network that do not classify any more.
+def with_threshold(
+    rows: pd.DataFrame, share: float = 0.8, by: Sequence[str] = PANEL
+) -> pd.DataFrame:
+    r"""Mark the networks of each data set and network that do not classify any more.
 
     The paper leaves out :math:`\alpha > t_\alpha`, where :math:`t_\alpha` is the smallest
     :math:`\alpha > 10^5` whose accuracy, a mean over repetitions, is below 80% of the mean accuracy
@@ -157,6 +161,11 @@ def with_threshold(rows: pd.DataFrame, share: float = 0.8) -> pd.DataFrame:
 
     Source: section 3.2 of :cite:t:`demoor2025`.
     """
+    parts = rows.groupby([*by], sort=False)
+    return pd.concat([_with_threshold(part, share) for _, part in parts])
+
+
+def _with_threshold(rows: pd.DataFrame, share: float) -> pd.DataFrame:
     accuracy = rows[rows["metric"] == "accuracy"].groupby("alpha")["value"].mean()
     floor = share * accuracy[accuracy.index < 1e5].mean()
     low = accuracy.index[(accuracy.index > 1e5) & ~(accuracy >= floor)]
@@ -179,40 +188,25 @@ def select(
     return tables.select(table, **wanted, **({"saliency": saliency} if saliency else {}))
 
 
-def faithfulness(
-    table: pd.DataFrame, saliency: str, *, score: str = "logit", changed: str = "pixels"
-) -> pd.DataFrame:
-    """Return the Faithfulness Estimates in the sign of Quantus.
-
-    Args:
-        table: of the chapter.
-        saliency: kind of map.
-        score: "confidence" or "logit".
-        changed: "pixels" or "squares".
-    """
-    rows = select(table.assign(value=-table["value"]), "faithfulness_estimate", saliency)
-    return tables.select(rows, score=score, changed=changed)
-
-
-MAP_NAMES = {"logit_gradient": "input gradient", "deeplift": "DeepLIFT"}
-
-
 def named(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with the `panel` that they are of, data and network, in words."""
     return rows.assign(panel=rows["data"].map(name_of) + ", " + rows["network"].map(name_of))
 
 
-def both_signs(table: pd.DataFrame, **reading: str) -> dict[str, pd.DataFrame]:
+def faithfulness(
+    table: pd.DataFrame, *, score: str = "logit", changed: str = "pixels"
+) -> dict[str, pd.DataFrame]:
     """Return Faithfulness Estimates by kind of map: those of the gradient in both signs.
 
     Args:
-        table, reading: see `faithfulness`.
+        table: of the chapter.
+        score: "confidence" or "logit".
+        changed: "pixels" or "squares".
     """
-    names = ("DeepLIFT", "gradient, sign of Quantus", "absolute gradient")
-    saliencies = ("deeplift", "logit_gradient", "absolute_gradient")
-    maps = {n: faithfulness(table, s, **reading) for n, s in zip(names, saliencies)}
-    printed = maps[names[1]].assign(value=lambda rows: -rows["value"])
-    return maps | {"gradient, printed sign": printed}
+    printed = tables.select(select(table, "faithfulness_estimate"), score=score, changed=changed)
+    of_quantus = printed.assign(value=-printed["value"])
+    maps = {name: tables.select(of_quantus, saliency=s) for name, s in ESTIMATED.items()}
+    return maps | {PRINTED_SIGN: tables.select(printed, saliency="logit_gradient")}
 
 
 def changes(
@@ -221,12 +215,6 @@ def changes(
     """Return by how much the networks at a place exceed those at another, by pair and `end`."""
     parts = {k: tables.select(rows, data=d, network=n) for k, (d, n) in PAIRS.items()}
     return {k + end: unpaired(part, "place", place, against) for k, part in parts.items()}
-
-
-def keeping(table: pd.DataFrame, share: float) -> pd.DataFrame:
-    """Return the table with the cut-off where less than a share of the accuracy is kept."""
-    panels = table.groupby(PANEL, sort=False)
-    return pd.concat([with_threshold(panel, share) for _, panel in panels])
 
 
 def against_plateau(rows: pd.DataFrame) -> pd.DataFrame:
@@ -287,16 +275,15 @@ def words(text: str) -> dict[str, str]:
 def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
     """Return where mean test accuracy falls below 80% of its plateau, a row a panel."""
     found = []
-    for panel, rows in select(table, "accuracy").groupby(PANEL, sort=False):
-        profile, data, network = panel
-        means = rows.groupby("alpha")["value"].mean()
-        t = rows["t_alpha"].iloc[0]
-        of_mean = strength(t, str(data), rows["batch_size"].iloc[0])
-        ends = means[means.index < 1e5].mean(), means.iloc[-1]
-        on = f"{name_of(data)} with {name_of(network)} ({profile})"
-        cells = [on, *(f"{end:.3f}" for end in ends)]
-        cells += [f"{t:.2g}", f"{of_mean:.2g}"] if math.isfinite(t) else ["not reached", ""]
-        found.append(cells)
+    for (profile, data, network), rows in select(table, "accuracy").groupby(PANEL, sort=False):
+        means, (t, size) = (
+            rows.groupby("alpha")["value"].mean(),
+            rows[["t_alpha", "batch_size"]].iloc[0],
+        )
+        cells = [f"{name_of(data)} with {name_of(network)} ({profile})"]
+        cells += [f"{means[means.index < 1e5].mean():.3f}", f"{means.iloc[-1]:.3f}"]
+        reached = [f"{t:.2g}", f"{strength(t, str(data), size):.2g}"]
+        found.append([*cells, *(reached if math.isfinite(t) else ["not reached", ""])])
     columns = ["on", "accuracy, α < 10⁵", "at the largest α", "t_α", "which is a strength of"]
     return pd.DataFrame(found, columns=columns)
 

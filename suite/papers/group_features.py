@@ -1,7 +1,7 @@
 """Measurements of maps with group-features: their quality, their objective, where they lie."""
 
+import functools
 import warnings
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -59,22 +59,21 @@ def interpretation_quality(
 
     def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
-        maps = maps_of(model, images, predicted, saliencies)
         gradient = loss_gradient(model, images, predicted)
         shown: dict[str, Any] = {"n_steps": n_steps, "baseline": GREY}
-        numbers: dict[str, list[Tensor]] = defaultdict(list)
-        for m in maps:
-            sizes = m.abs().sum(1, keepdim=True)
-            order = ranks(sizes, gradient.abs().sum(1, keepdim=True))
+
+        def judge(m: Tensor) -> dict[str, Tensor]:
+            sizes, ties = (one.abs().sum(1, keepdim=True) for one in (m, gradient))
+            order = ranks(sizes, ties)
             curve = metrics.insertion_curve(order, model, images, predicted, **shown)
-            numbers["insertion"].append(metrics.area_under_curve(curve).double())
-            numbers["sparsity"].append(zeros_of(m))
             largest, in_map = clipped_to(gradient, zeros_of(m)) != 0, m != 0
             same, either = (s.flatten(1).sum(1) for s in (largest & in_map, largest | in_map))
-            numbers["overlap"].append(same.double() / either)
-        if keep_maps:
-            numbers["maps"] = [as_uint8(normalised_for_display(m)) for m in maps]
-        stacked = {name: torch.stack(columns, 1) for name, columns in numbers.items()}
+            numbers = {"insertion": metrics.area_under_curve(curve).double()}
+            numbers |= {"sparsity": zeros_of(m), "overlap": same.double() / either}
+            return numbers | ({"maps": as_uint8(normalised_for_display(m))} if keep_maps else {})
+
+        judged = [*map(judge, maps_of(model, images, predicted, saliencies))]
+        stacked = {name: torch.stack([n[name] for n in judged], 1) for name in judged[0]}
         return stacked | {"confidence": confidence, "predicted": predicted}
 
     return in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "confidence")
@@ -93,20 +92,17 @@ def maps_of(
     Raises:
         UsageError: an unknown name.
     """
-    maps: dict[str, Tensor] = {}
+
+    @functools.cache
+    def whole(name: str) -> Tensor:
+        check_name("saliency", name, SALIENCIES)
+        return SALIENCIES[name](model, images, class_index)
 
     def named(name: str) -> Tensor:
-        check_name("saliency", name, SALIENCIES)
-        if name not in maps:
-            maps[name] = SALIENCIES[name](model, images, class_index)
-        return maps[name]
+        maps = whole(name.removeprefix(CLIPPED))
+        return clipped_to(maps, zeros_of(whole("caso"))) if name.startswith(CLIPPED) else maps
 
-    return [
-        clipped_to(named(name.removeprefix(CLIPPED)), zeros_of(named("caso")))
-        if name.startswith(CLIPPED)
-        else named(name)
-        for name in saliencies
-    ]
+    return [*map(named, saliencies)]
 
 
 def zeros_of(maps: Tensor) -> Tensor:
@@ -212,21 +208,19 @@ def on_object(
         raise expected("n_images", f"at most {len(pixels)} test images", last + 1)
     classes = torch.tensor(imagenet_indices(subject.data.classes), device=labels.device)
     labels = classes[labels]
+    make = _pair if scene == "pair" else _box
     values, shares = [], []
     for i in range(first, first + n_images * step, step):
-        make = _pair if scene == "pair" else _box
         canvas, areas = make(pixels, labels, i)
         confidence, predicted = subject.logits(canvas).double().softmax(1).max(1)
-        area = areas.get(int(predicted))
         values.append(confidence)
-        if area is None:
-            none = torch.full((1, len(saliencies)), torch.nan, dtype=torch.float64)
-            shares.append(none.to(confidence))
-            continue
-        maps = maps_of(subject.folded, canvas, predicted, saliencies)
-        sizes = [one.abs().sum((0, 1)).double() for one in maps]
-        shares.append(torch.stack([s[area].sum() / s.sum() for s in sizes])[None])
-    return Result(torch.cat(values), {"share": torch.cat(shares)})
+        share = torch.full_like(confidence, torch.nan).expand(len(saliencies))
+        if (area := areas.get(int(predicted))) is not None:
+            maps = maps_of(subject.folded, canvas, predicted, saliencies)
+            sizes = [one.abs().sum((0, 1)).double() for one in maps]
+            share = torch.stack([s[area].sum() / s.sum() for s in sizes])
+        shares.append(share)
+    return Result(torch.cat(values), {"share": torch.stack(shares)})
 
 
 def _pair(pixels: Tensor, labels: Tensor, i: int) -> tuple[Tensor, dict[int, Area]]:
@@ -308,7 +302,7 @@ def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Resu
         }
     clipped = torch.cat([clipped_to(loss.gradient, s) for s in tensors["caso_sparsity"].split(1)])
     tensors["clipped_maps"] = as_uint8(normalised_for_display(clipped))
-    tensors["clipped_sparsity"] = (clipped == 0).flatten(1).double().mean(1)
+    tensors["clipped_sparsity"] = zeros_of(clipped)
     return Result(tensors["caso_chosen"].double(), tensors)
 
 

@@ -12,7 +12,17 @@ from torch import Tensor
 from suite import methods
 from suite.errors import unknown
 from suite.methods import penalty, scheduled
-from suite.papers.design import Item, Plan, Wanted, grid, panels_of, settings_of
+from suite.papers.design import (
+    Arrays,
+    Derived,
+    Item,
+    Plan,
+    Wanted,
+    changed,
+    grid,
+    panels_of,
+    wanted,
+)
 from suite.papers.names import NAMES
 from suite.units import Training, Values, training_of
 
@@ -66,23 +76,14 @@ def training(
     return Training(**scheduled(fields, warm_up=p.warm_up), seed=seed)
 
 
-def _with(p: SimpleNamespace, **changes: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{**vars(p), **changes})
-
-
 def _wanted(p: SimpleNamespace, names: str) -> Iterator[Wanted]:
-    """Yield measures, and those of sets, once `each` for what they are measured at in the panel.
-
-    What they are measured at labels the rows.
-    """
+    """Yield measures, and those of sets: see `suite.papers.design.wanted`."""
     sets: dict[str, str] = NAMED["sets"]
-    for name in " ".join(sets.get(name, name) for name in names.split()).split():
-        measure = NAMED["measures"][name]
-        for at in getattr(p, measure["each"]) if "each" in measure else [{}]:
-            settings = settings_of(measure, _with(p, **at))
-            labels = {"metric": name.format(**at), "attack": settings.get("attack"), **at}
-            labels.pop("relative_step", None)  # follows from others
-            yield Wanted(labels, measure["metric"], settings)
+    every = " ".join(sets.get(name, name) for name in names.split())
+    for each in wanted(NAMED["measures"], every, p):
+        each.labels.pop("relative_step", None)  # follows from others
+        each.labels["attack"] = each.settings.get("attack")
+        yield each
 
 
 def _grid(
@@ -150,8 +151,8 @@ def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
     for p in found["photo_panels"]:
         sizes = [("l2", size) for size in p.photo_l2] + [("linf", size) for size in p.photo_linf]
         p.readings = [_reading(norm, size, size / 8) for norm, size in sizes]
-    radii = _with(first, balls=[{"norm": "linf", "epsilon": size} for size in first.epsilons])
-    norms = _with(sweep, few_seeds=parameters["few_seeds"], orders=[2.0, *sweep.norms])
+    radii = changed(first, balls=[{"norm": "linf", "epsilon": size} for size in first.epsilons])
+    norms = changed(sweep, few_seeds=parameters["few_seeds"], orders=[2.0, *sweep.norms])
     mlps = [p for p in found["block_panels"] if p.network == "mlp"]
     found |= {"first": [first], "mlps": mlps, "radii": [radii], "norms": [norms]}
     return found | {"first_groups": found["group_panels"][:1]}
@@ -161,7 +162,7 @@ def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
     """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
     blocks = p.data.startswith("blockmnist")
     readings = [_reading(**each) for each in p.pgd if each["norm"] == "l2" or not blocks]
-    here = _with(p, readings=readings, balls=p.balls[1:], noises=p.noises[-1:])
+    here = changed(p, readings=readings, balls=p.balls[1:], noises=p.noises[-1:])
     own = "swept_blocks" if blocks else "cosine_gradient"
     wanted = [*_wanted(here, f"swept {own} {ON_REQUEST * (ON_REQUEST in p.metrics)}")]
     known = {each.labels["metric"] for each in wanted}
@@ -201,9 +202,7 @@ def plan(parameters: Values) -> Plan:
     return Plan([*found, *(Item(training_of(unit)) for unit in found.units())])
 
 
-def derive(
-    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
-) -> tuple[pd.DataFrame, dict[str, Any]]:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     """Return one row a value, also as ratios to the standard network and at equal accuracy."""
     parts = [rows.assign(against=""), to_standard(rows), at_equal_accuracy(rows)]
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays

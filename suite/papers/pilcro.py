@@ -2,20 +2,31 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from reglib import data_smoothness
+from reglib import data_smoothness, total_variation
+from reglib.landscape import scaled_norm
 from suite import metrics
 from suite.data import image_shape, load_data
 from suite.errors import expected
+from suite.evidence import quote, tables
+from suite.evidence.results import Results
+from suite.evidence.statistics import as_ratio, mean_interval
 from suite.methods import SIDE_BY_SIDE, Change, scheduled
-from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
-from suite.papers.initialisation import squared_gradients_and_paths
+from suite.networks import build_network
+from suite.papers import design
+from suite.papers.design import Item, Plan, Wanted, changed, grid, measurement, panels_of, wanted
+from suite.papers.names import NAMES
+from suite.papers.path_counts import path_counts, squared_gradients_and_paths
 from suite.units import Network, Pretrained, Training, Values, identity
 
 APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE}
@@ -36,8 +47,13 @@ LANDSCAPE = "importance_landscape"
 # Metrics whose tensors are drawn, and what the name of one that is alone ends in.
 DRAWN = {LANDSCAPE: "|landscape", "ablation_auc": ""}
 COMPARED_WITH = {"its paths": "paths", "the images": "target"}  # `of` of the measure "flatness"
-STATIC = ("tv", "block_tv", "centre_to_rim")
-FLATNESS = ("tv", "noise", "block_tv", "centre_to_rim", "target_distance")
+STATIC = "tv block_tv centre_to_rim"
+FLATNESS = "tv noise block_tv centre_to_rim target_distance"
+EARLY = "accuracy_early tv_early block_tv_early"
+MEASURES: Values = NAMES["pilcro"]["measures"]
+CIFAR = "cifar10-jpeg"
+TITLES: dict[str, str] = NAMES["pilcro"]["titles"]  # of the metrics that tables have
+SHOWN = ["none", "target 1", "target 3", "target 10", "curvature 10"]
 
 
 def label(panel: Values) -> str:
@@ -60,26 +76,15 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
     return Training(**fields | changes, seed=seed)
 
 
-def _flatness(*parts: str, block: int, after: str = "", **settings: Any) -> Iterator[Wanted]:
-    for part in parts:
-        squares = {"block": block} if part == "block_tv" else {}
-        yield Wanted({"metric": part + after}, "flatness", {"part": part} | squares | settings)
-
-
 def measures(p: SimpleNamespace) -> Iterator[Wanted]:
     """Yield what is measured of each network at the end of its training."""
-    for name in ("accuracy", "cross_entropy"):
-        yield Wanted({}, name, {})
-    if p.data in MANY_CLASSES:
-        yield Wanted({"metric": "top_5"}, "top_k_accuracy", {})
+    names = {"accuracy cross_entropy": True, "top_5": p.data in MANY_CLASSES}
+    yield from wanted(MEASURES, names, p)
     if p.shift:
-        moved = {"pixels": p.shift, "n_images": p.n_shifted}
+        moved = {"pixels": p.shift, "n_images": p.n_shifted}  # None of these is a setting, too
         yield Wanted({"metric": "accuracy_off_centre"}, "shifted_accuracy", moved)
-    yield from _flatness(*FLATNESS, block=p.block, n_images=p.n_landscape)
-    yield Wanted({}, LANDSCAPE, {"n_images": p.n_landscape})
-    if p.data.startswith("digits"):
-        shifts = {"data": "digits-centred", "margin": 6, "stride": 2, "n_images": p.n_location}
-        yield Wanted({}, "accuracy_by_location", shifts)
+    names = {f"{FLATNESS} {LANDSCAPE}": True, "accuracy_by_location": p.data.startswith("digits")}
+    yield from wanted(MEASURES, names, p)
 
 
 def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Wanted]:
@@ -87,16 +92,11 @@ def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Wante
 
     The images are then those that both classify right.
     """
-    beside = {} if other is None else {"beside": identity(other)}
-    metric = "corrupted_accuracy" if other is None else "corruption_robustness"
-    for category, level in itertools.product(p.categories or metrics.CORRUPTIONS, p.levels):
-        which = {"category": category, "level": level}
-        labels = which | {"metric": metric.removeprefix("corruption_")}
-        yield Wanted(labels, metric, which | {"n_images": p.n_corrupted} | beside)
-    if other is not None:
-        sizes = {"n_images": p.n_ablated, "n_baselines": p.n_baselines, "stride": p.stride}
-        sizes |= {"n_steps": p.n_steps}
-        yield Wanted({"metric": "ablation"}, "ablation_auc", sizes | beside)
+    pairs = itertools.product(p.categories or metrics.CORRUPTIONS, p.levels)
+    p = changed(p, corruptions=[{"category": c, "level": level} for c, level in pairs])
+    if other is None:
+        return wanted(MEASURES, "corrupted_accuracy", p)
+    return wanted(MEASURES, "robustness ablation", changed(p, beside=identity(other)))
 
 
 def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
@@ -118,6 +118,7 @@ def _items(network: Network, labels: Values, wanted: Iterable[Wanted]) -> Iterat
 
 def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
     """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
+    p = changed(p, draws=None, of=None)  # landscapes of networks, with all classes
     models = [m for m in every_model(p.alphas) if p.models is None or m in p.models]
     few = [m for m in models if m not in p.compared] if p.few is None else p.few
     data = label(vars(p))
@@ -134,12 +135,10 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
                 beside = training(p, kind if model == "none" else "none", seed)
                 if all(seed in paired.get(one, ()) for one in ("none", kind)):
                     yield from _items(network, labels | {"pair": kind}, _robust(p, beside))
-            tv = _flatness("tv", "block_tv", after="_early", block=p.block, n_images=p.n_landscape)
-            wanted = [Wanted({"metric": "accuracy_early"}, "accuracy", {}), *tv]
             early = p.early_epochs if p.early is None else p.early
             for epochs in early if model in p.compared else ():
-                earlier = training(p, model, seed, epochs=epochs)
-                yield from grid([(earlier, labels | {"epochs": epochs})], wanted)
+                earlier = training(p, model, seed, epochs=epochs), labels | {"epochs": epochs}
+                yield from grid([earlier], wanted(MEASURES, EARLY, p))
     n_positions = math.prod(image_shape(p.data)[1:])
     for alpha in p.printed_alphas if data == p.data and p.models is None else []:
         network = training(p, f"target {alpha * n_positions:.17g}", p.seeds[0])
@@ -163,26 +162,23 @@ def plan(parameters: Values) -> Plan:
             that is not a pair of names.
     """
     panels = panels_of(parameters, OF_PANEL, never=ALONE.split())
-    found = Plan(item for p in panels for item in _of_panel(p))
-    block, n = parameters["block_pretrained"], parameters["n_landscape"]
-    images = {"n_images": parameters["n_pretrained"], "n_draws": parameters["n_draws_pretrained"]}
-    as_is = _flatness(*FLATNESS, block=block, **images)
-    wanted = {"as it is": [*as_is, Wanted({}, LANDSCAPE, images)]}
+    found, p = Plan(item for p in panels for item in _of_panel(p)), SimpleNamespace(**parameters)
+    p = changed(p, block=p.block_pretrained, draws=None, of=None)
+    as_is = changed(p, n_landscape=p.n_pretrained, draws=p.n_draws_pretrained)
+    of_kind = {"as it is": [*wanted(MEASURES, f"{FLATNESS} {LANDSCAPE}", as_is)]}
     for model, of in COMPARED_WITH.items():
-        static = _flatness(*STATIC, block=block, n_images=n, of=of)
-        wanted[model] = [*static, Wanted({}, LANDSCAPE, {"of": of})]
+        static = wanted(MEASURES, STATIC, changed(p, of=of))
+        of_kind[model] = [*static, Wanted({}, LANDSCAPE, {"of": of})]
     for pair in parameters["pretrained"]:
         if [type(part) for part in pair] != [str, str]:
             raise expected("pretrained", "[data, network] in each entry", pair)
         network = Pretrained(data=pair[0], network=pair[1])
-        for model, each in wanted.items():
+        for model, each in of_kind.items():
             found += _items(network, _labels(model, pair[0]), each)
     return found
 
 
-def derive(
-    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
-) -> tuple[pd.DataFrame, dict[str, Any]]:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> design.Derived:
     """Return one row a network and metric, with TV; and landscapes, targets and curves.
 
     Further rows are correlations of the theory: once, beside networks that are trained.
@@ -204,3 +200,130 @@ def derive(
 def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: landscapes in half precision."""
     return {n: t.half() if n == "landscape" else t for n, t in tensors.items()}
+
+
+def times(table: pd.DataFrame, model: str) -> quote.Value:
+    """Return TV on CIFAR-10 over that without penalty: the geometric mean of pairs of a seed."""
+    pairs = against_none(table, "tv").set_index("model")["value"]
+    if model not in pairs:
+        return quote.Value()
+    return quote.Value(*as_ratio(mean_interval(np.log(pairs.loc[[model]]))))
+
+
+def strengths(table: pd.DataFrame) -> dict[str, str]:
+    """Return what kinds of model are called: by the TV that they reach, over none."""
+    reached = {model: times(table, model) for model in SHOWN[1:]}
+    kinds = {model: "curvature," if "curvature" in model else "TV" for model in reached}
+    names = {m: f"{kinds[m]} × {value:.2f}" for m, value in reached.items() if value}
+    return {"none": "no penalty"} | names
+
+
+def against_none(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return a metric of each network on CIFAR-10 over that without penalty of its seed.
+
+    Accuracy is in points, and the difference.
+    """
+    rows = tables.select(table, metric=metric, data=CIFAR, status="done").dropna(subset="value")
+    keys = ["profile", "seed", "category", "pair"]
+    rows = rows.fillna({"category": "", "pair": ""})
+    plain = rows[rows["model"] == "none"].set_index(keys)["value"].rename("plain")
+    rows = rows[rows["model"] != "none"].join(plain, on=keys, how="inner")
+    share, points = rows["value"] / rows["plain"], 100 * (rows["value"] - rows["plain"])
+    return rows.assign(value=points if metric == "accuracy" else share)
+
+
+def published_against_none(published: Mapping[str, Any], number: int) -> pd.DataFrame:
+    """Return a table of the paper, without random cropping, as `against_none` has it.
+
+    It has a row a kind of model.
+    """
+    entry = published["tables"][number - 1]
+    rows = [row for row in entry["rows"] if not row.get("cropping")]
+    models = [f"{row['penalty']} {row['alpha']}".replace("none 0", "none") for row in rows]
+    values = pd.DataFrame([row["values"] for row in rows], models, entry["columns"])
+    points = 100 * (values - values.loc["none"]).filter(["top_1"])
+    return (values / values.loc["none"]).join(points.rename(columns={"top_1": "accuracy"}))
+
+
+def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """Return means of what Table 1 has, and of further measures, by kind of model.
+
+    Args:
+        table: of the chapter; rows of the theory have kinds of network in place of model.
+        data: which data sets.
+        names: of the kinds of model that are shown.
+    """
+    names = names or {kind: kind for kind in SHOWN}
+    rows = quote.best(tables.select(table, metric=[*TITLES], data=[*data], status="done"))
+    rows = rows[rows["model"].isin(names) | rows["model"].isna()]
+    rows = rows.fillna({"model": rows["network"]})
+    look = {"digits": ".3g", "half": ".2g"}
+    return tables.means(rows, ["data", "model"], names={**TITLES, **names}, **look)
+
+
+def landscapes(
+    results: Sequence[Results],
+    table: pd.DataFrame,
+    published: Mapping[str, Any],
+    board: torch.Tensor,
+) -> dict[str, Any]:
+    """Return what `pictures` takes: mean landscapes, from untrained to the target.
+
+    Args:
+        results, table, published: of the chapter.
+        board: landscape of the untrained network, see `untrained`.
+    """
+    maps, (target,) = maps_of(results, "landscape"), maps_of(results, "target")["target"]
+    rows = tables.select(table, data=CIFAR, status="done")
+    names = strengths(rows)
+    paper, notes = published_against_none(published, 1)["tv"], []
+    alpha = {model: f"α = {model.rpartition(' ')[2]},\n" for model in names}
+    titles = [alpha[model] * ("TV" in name) + name for model, name in names.items()]
+    titles = [title.replace("no ", "no\n").replace(", ", ",\n") for title in titles]
+    for model in names:
+        of = rows[rows["model"] == model].set_index("metric")["value"]
+        right = tables.mean_text(100 * of.loc[["accuracy"]], ".1f").replace(" ±", "%\n±")
+        below = f"paper\n× {paper[model]:.2f}" if model in paper else ""
+        below = f"TV {of.loc[['tv']].mean():.4f}" if model == "none" else below
+        notes.append(f"{right}\n{below}")
+    ends = [f"TV {float(total_variation(torch.as_tensor(m))):.2g}" for m in (board, target)]
+    means = [np.mean(maps[model], axis=0) for model in names]
+    return {
+        "rows": [[board.numpy(), *means, target]],
+        "titles": ["untrained,\nby paths", *titles, "target S,\nedges"],
+        "notes": [[f"not\ntrained\n{ends[0]}", *notes, f"\n\n{ends[1]}"]],
+        "scale": (0, 2),
+        "scale_label": "importance",
+    }
+
+
+def maps_of(results: Sequence[Results], part: str) -> dict[str, list[NDArray[Any]]]:
+    """Return the arrays of CIFAR-10 of a name such as "landscape", of all seeds, by model.
+
+    They are of the first run that has some.
+    """
+    found: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    for result in (result for result in results if not found):
+        for name in sorted(result.arrays):
+            data, *model, last = name.split("|")
+            if (data, last) == (CIFAR, part):
+                found[(model or [part])[0]].append(result.arrays[name])
+    return dict(found)
+
+
+def untrained(panel: Mapping[str, Any], seed: int = 0) -> torch.Tensor:
+    """Return the landscape that its paths give a network of a panel before any training."""
+    shape, options = image_shape(panel["data"]), panel.get("network_options", {})
+    network = build_network(panel["network"], shape, 10, options=options, seed=seed)
+    return scaled_norm(path_counts(network, shape, squared=True))
+
+
+def squared_gradients(arrays: Values) -> pd.DataFrame:
+    """Return squared gradients of convolutions at initialisation, and what the paths predict."""
+    rows = []
+    for kind in ("convolutions", "convolutions with ReLU"):
+        mean, paths = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "paths"))
+        for model, curve in [("estimates", m[0]) for m in mean] + [("from the paths", paths[0])]:
+            columns = {"data": kind, "model": model, "value": curve}
+            rows.append(pd.DataFrame(columns).rename_axis("position").reset_index())
+    return pd.concat(rows)

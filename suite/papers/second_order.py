@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from reglib._common import normal_noise
 from reglib.double_backward import folding_of
 from reglib.input_hessian import (
     closed_form_hessian,
@@ -202,12 +203,10 @@ def closed_form_error(
     subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1, seed: int = 0
 ) -> Result:
     """Compare the closed-form Hessian with two differentiations: see `closed_form_difference`."""
-    differences = [
-        closed_form_difference(
-            subject.folded, images, subject.predict(images), generator=subject.generator(seed)
-        )
-        for images, _ in subject.batches(n_images, first, step)
-    ]
+    differences = []
+    for images, _ in subject.batches(n_images, first, step):
+        shown = subject.folded, images, subject.predict(images)
+        differences.append(closed_form_difference(*shown, generator=subject.generator(seed)))
     return Result(torch.cat(differences).double())
 
 
@@ -238,9 +237,7 @@ def closed_form_difference(
         ValueError: as `true_hessian`.
     """
     closed, true = closed_form_hessian(model, images), true_hessian(model, images, labels)
-    v = closed.product(
-        torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
-    )
+    v = closed.product(normal_noise(images, generator))
     by_closed_form, twice = closed.product(v).flatten(1), true.product(v).flatten(1)
     norm = twice.norm(dim=1)
     norm = torch.where(norm > 0, norm, by_closed_form.norm(dim=1))

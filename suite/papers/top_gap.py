@@ -1,4 +1,4 @@
-"""Top-GAP: eight variants of a network, their class maps, and attacks on them."""
+"""Top-GAP: eight variants of a network, their class maps, attacks on them, and its tables."""
 
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -8,9 +8,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from suite.evidence import tables
+from suite.evidence.names import name_of
 from suite.methods import TOP_GAP, penalty, scheduled
 from suite.networks.pretrained import PRETRAINED
-from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of
+from suite.papers import design
+from suite.papers.design import Item, Plan, Wanted, changed, grid, measurement, panels_of, wanted
+from suite.papers.names import NAMES
 from suite.training.folds import data_of
 from suite.units import Training, Values, identity
 
@@ -20,6 +24,8 @@ VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
 FIELDS_OF = [*VARIANTS, "last", "all"]  # whose receptive fields are measured
+FIELDS_AT = [{"part": part} for part in ("centre", "corner", "distance")]
+MEASURES: Values = NAMES["top_gap"]["measures"]  # but for attacks
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
 # AutoAttack's authors doubt an evaluation in which Square, the last part, still finds something.
@@ -28,6 +34,9 @@ WITHOUT_SQUARE = ["apgd-ce", "apgd-t", "fab-t"]
 DEFAULTS = {"battery": "none", "test": "own", "part": "", "attack": "", "parts": "", "steps": 0}
 DEFAULTS |= {"epsilon": 0.0, "counts": "", "scale": 1.0}
 LABELLED = ("attack", "counts", "scale", "steps")  # settings of attacks that are labels
+ATTACKS = {"pgd": "PGD", "auto_attack": "AutoAttack"}
+STANDARD_STEPS = 100  # of APGD and FAB in AutoAttack
+LOCATIONS_OF_PAPER = 56 * 56  # of the class maps of its ResNet-18, for images of 224 pixels
 
 Settings = dict[str, Any]
 
@@ -213,25 +222,17 @@ def _labels(battery: str, settings: Settings) -> Settings:
 
 def _measured(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
     """Yield what is measured of a model."""
-    n = {"n_images": p.n_images}
-    yield Wanted({"test": "validation" if model.validated else "own"}, "accuracy", {})
     if model.validated:
+        yield from wanted(MEASURES, "accuracy_validation", p)
         return
-    if p.shifted:
-        yield Wanted({"test": "shifted"}, "accuracy", {"data": p.shifted})
-    main = _is_main(p, model)
-    if p.n_corrupted and main and model.variant in COMPARED:
-        settings = {"level": 1, "n_images": p.n_corrupted}
-        yield Wanted({"test": "corrupted"}, "corrupted_accuracy", settings)
-    yield Wanted({}, "class_map_sparsity", n)
-    if p.masks:
-        yield Wanted({}, "mask_iou", n)
-    if p.masks and p.masks_of_others:
-        yield Wanted({}, "mask_iou_beyond_others", n)
-    for part in ("centre", "corner", "distance") if model.variant in FIELDS_OF else ():
-        yield Wanted({"part": part}, "erf_distance", n | {"part": part})
-    if main and model.variant in p.attacked:
-        yield Wanted({}, "vanishing_gradients", n)
+    main, p = _is_main(p, model), changed(p, fields_at=FIELDS_AT)
+    names = {"accuracy": True, "accuracy_shifted": p.shifted}
+    names |= {"corrupted_accuracy": p.n_corrupted and main and model.variant in COMPARED}
+    names |= {"class_map_sparsity": True, "mask_iou": p.masks}
+    names |= {"mask_iou_beyond_others": p.masks and p.masks_of_others}
+    names |= {"erf_distance": model.variant in FIELDS_OF}
+    names |= {"vanishing_gradients": main and model.variant in p.attacked}
+    yield from wanted(MEASURES, names, p)
     yield from _attacks(p, model)
 
 
@@ -274,9 +275,7 @@ def plan(parameters: Values) -> Plan:
     return Plan([*found, *(item for p in every for item in _drawn(p))])
 
 
-def derive(
-    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
-) -> tuple[pd.DataFrame, dict[str, Any]]:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> design.Derived:
     """Return one row a network and metric, and images, class maps and receptive fields."""
     for p in panels(parameters):
         test = data_of(training(p, main_model(p, ALL_THREE, p.few_seeds[0]))).test
@@ -310,3 +309,84 @@ def matched(rows: pd.DataFrame) -> "pd.Series[bool]":
                 here = (rows["data"] == data) & (rows["variant"] == variant)
                 result |= here & (rows["strength"] == min(known, key=lambda s: known[s]))
     return result
+
+
+def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.DataFrame:
+    """Return clean accuracies and what attacks leave of predictions, with the `name` of each.
+
+    Robust accuracy is the paper's (unchanged predictions), unless `values` say.
+    """
+    of = {"status": "done", "metric": ["accuracy", "robust_accuracy"], "test": "own"}
+    rows = tables.select(table, **of, battery=battery, **values)
+    texts = ["attack", "parts", "counts"]  # empty ones are missing in kept rows
+    rows = rows.assign(**rows[texts].astype(object).fillna(""))
+    rows = rows[rows["counts"].isin([values.get("counts", "unchanged"), ""])]
+    names = rows["attack"].str.replace("_", " ") + " " + rows["steps"].map("{:.0f}".format)
+    names = names.mask(rows["attack"] == "transfer", "transfer")
+    fewer = rows["steps"].map(" of {:.0f} steps".format).mask(rows["steps"] == STANDARD_STEPS, "")
+    names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + fewer)
+    names = names.mask(rows["parts"] != "", rows["parts"])
+    names = names.mask(rows["scale"] != 1, "logits × " + rows["scale"].map("{:g}".format))
+    names += ", ε " + (255 * rows["epsilon"]).map("{:.3g}/255".format)
+    return rows.assign(name=names.mask(rows["metric"] == "accuracy", "clean"))
+
+
+def sizes(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the means of class maps by k, and `who` measured them: the paper in its Table A8."""
+    rows = tables.select(table, metric="class_map_sparsity", sweep=True, status="done")
+    rows = rows.assign(who=rows["data"].map(name_of) + ", " + rows["profile"])
+    _, frame = printed(published, "A8")
+    frame = frame[frame["penalty on"].str.startswith("Top-GAP")]
+    k = frame["penalty on"].str.extract(r"k = (\d+)")[0].astype(float) / LOCATIONS_OF_PAPER
+    value = frame["mean of the map"].astype(float)
+    of_paper = pd.DataFrame({"k": k, "value": value, "who": "published: CUB, ResNet-18"})
+    return pd.concat([rows, of_paper], ignore_index=True)
+
+
+def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:
+    """Return a table of the paper and its title."""
+    entry = next(table for table in published["tables"] if table["number"] == number)
+    frame = pd.DataFrame(entry["rows"], columns=entry["columns"])
+    words = {"nan": "–"} | ({True: "yes", False: "no"} if number == "7" else {})
+    frame = frame.map(lambda v: f"{v:g}" if isinstance(v, float) else v).replace(words)
+    return f"Table {number} of the paper: {entry['shows']}.", frame
+
+
+def on_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
+    """Return what the paper's Table 4 has, with AutoAttack, of CIFAR-10 here and there."""
+    rows = attacks(table, ["none", "steps", "auto"], data="cifar10-jpeg", main=True)
+    rows = rows[(rows["battery"] != "steps") | (rows["steps"] == 50)]
+    names = {"clean": "clean", "pgd 20": "PGD-20", "pgd 50": "PGD-50", "AutoAttack": "AutoAttack"}
+    attack = rows["name"].str.replace(r"( of \d+ steps)?, ε 8/255", "", regex=True)
+    rows = rows.assign(name=attack.map(names)).dropna(subset="name")
+    rows = rows.sort_values("name", key=lambda heads: heads.map([*names.values()].index))
+    _, frame = printed(published, "4")
+    paper = {
+        f"paper: {row['method']}, {row['network']}": {
+            name: float(row[name]) for name in ("PGD-20", "PGD-50", "clean") if row[name] != "–"
+        }
+        for _, row in frame.iterrows()
+    }
+    return tables.wide(rows, "variant", "name", TITLES, printed=paper)
+
+
+def elsewhere(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what PGD and AutoAttack leave of three kinds of networks on other data."""
+    kinds = ["none", "l1", "fpn+l1+pool"]
+    rows = attacks(table, ["none", "auto"], main=True, variant=kinds, profile="workstation")
+    rows = rows[(rows["attack"] == "auto_attack") | (rows["name"].str.startswith("pgd 20"))]
+    rows = rows.sort_values("attack", ascending=False, kind="stable")
+    radius = (255 * rows["epsilon"]).map(", {:.3g}/255".format)
+    names = rows["data"].map(name_of) + ", " + rows["attack"].map(ATTACKS) + radius
+    rows = rows.assign(name=names, head=rows["variant"].map(TITLES))
+    return tables.wide(rows, "name", "head", dict(zip(names, names)))
+
+
+def printed_parts(published: Mapping[str, Any]) -> dict[str, float]:
+    """Return accuracy under FGSM by variant, of the paper's Table 7."""
+    entry = next(table for table in published["tables"] if table["number"] == "7")
+    names = ("fpn", "l1", "pool")
+    return {
+        "+".join(n for n, on in zip(names, row[:3]) if on) or "none": row[4]
+        for row in entry["rows"]
+    }

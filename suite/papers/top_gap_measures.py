@@ -2,7 +2,8 @@
 
 import inspect
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -91,10 +92,16 @@ def object_masks(data: ImageData, name: str, metric: str) -> Tensor:
 def _activation_maps(subject: EvaluatedModel, n_images: int) -> Tensor:
     """Return the map of the label of each of the first test images, (B, H, W) in [0, 1]."""
     network = _with_class_maps(subject.folded, subject.unit.network)
-    images, classes = subject.test_images(n_images)
-    batches = zip(images.split(IMAGES), classes.split(IMAGES), strict=True)
     with torch.no_grad():
-        return torch.cat([network.class_activation_maps(*batch) for batch in batches])
+        return _in_batches(subject, n_images, network.class_activation_maps)
+
+
+def _in_batches(
+    subject: EvaluatedModel, n_images: int, measure: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return what is measured of the first test images and their labels, a few at a time."""
+    batches = subject.batches(n_images, size=IMAGES)
+    return torch.cat([measure(images, labels) for images, labels in batches])
 
 
 def class_map_sparsity(subject: EvaluatedModel, *, n_images: int) -> Result:
@@ -112,17 +119,11 @@ def effective_receptive_field(
     is a share of the last row and one of the last column: the corner is (0, 0).
     """
     network = _with_class_maps(subject.folded, subject.unit.network)
-    images, _ = subject.test_images(n_images)
     with torch.no_grad():
-        last = network.class_maps(images[:1]).shape[-1] - 1
+        last = network.class_maps(subject.test_images(1)[0]).shape[-1] - 1
     row, column = (int(share * last) for share in location)
-    fields = torch.cat(
-        [
-            metrics.effective_receptive_field(network.class_maps, x, location=(row, column))
-            for x in images.split(IMAGES)
-        ]
-    )
-    sizes = fields.abs().sum(1)
+    measure = partial(metrics.effective_receptive_field, network.class_maps, location=(row, column))
+    sizes = _in_batches(subject, n_images, lambda images, _: measure(images)).abs().sum(1)
     return Result(sizes.mean((1, 2)), {"field": sizes.mean(0)})
 
 
@@ -153,9 +154,8 @@ def erf_distance(
 ) -> Result:
     """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
     network = _with_class_maps(subject.folded, subject.unit.network)
-    images, _ = subject.test_images(n_images)
-    parts = [metrics.erf_distance(network.class_maps, x, part=part) for x in images.split(IMAGES)]
-    return Result(torch.cat(parts))
+    measure = partial(metrics.erf_distance, network.class_maps, part=part)
+    return Result(_in_batches(subject, n_images, lambda images, _: measure(images)))
 
 
 def vanishing_gradients(subject: EvaluatedModel, *, n_images: int) -> Result:
@@ -163,14 +163,14 @@ def vanishing_gradients(subject: EvaluatedModel, *, n_images: int) -> Result:
 
     In the precision of the network: an attack along gradients cannot start at such an image.
     """
-    images, _ = subject.test_images(n_images)
-    sizes = []
-    for x in images.split(IMAGES):
-        x = x.detach().requires_grad_()
+
+    def measure(images: Tensor, _: Tensor) -> Tensor:
+        images = images.detach().requires_grad_()
         with torch.enable_grad():
-            loss = F.cross_entropy(subject.folded(x), subject.predict(x), reduction="sum")
-        sizes.append(input_gradient(loss, x).flatten(1).abs().amax(1))
-    return Result((torch.cat(sizes) == 0).double())
+            loss = F.cross_entropy(subject.folded(images), subject.predict(images), reduction="sum")
+        return input_gradient(loss, images).flatten(1).abs().amax(1)
+
+    return Result((_in_batches(subject, n_images, measure) == 0).double())
 
 
 def check_network(

@@ -1,7 +1,8 @@
 """Your network: what it looks at, beside the networks that the packages bring."""
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -14,10 +15,13 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from suite.data import class_names, load_data, source, wordnet_ids
 from suite.errors import expected
-from suite.evidence.statistics import Interval, mean_interval, share_interval
+from suite.evidence.names import name_of
+from suite.evidence.quote import Value
+from suite.evidence.render import render
+from suite.evidence.statistics import Interval, difference, mean_interval, share_interval
 from suite.networks import pretrained_weights
 from suite.networks.yours import is_own, own_network
-from suite.papers.design import Item, Plan, measurement, settings_of
+from suite.papers.design import Arrays, Derived, Item, Plan, measurement, settings_of
 from suite.papers.high_order_saliency import SURE, UNSURE
 from suite.units import Pretrained, Values
 
@@ -33,6 +37,12 @@ SIDE = "pixels a side"
 LANDSCAPE = 56  # pixels a side of what is drawn of a landscape, at most
 OPTIONS = ("weights", "random_weights", "size", "mean", "std")  # of a network of your own
 LABELS = ("auto", "folders", "none")
+PARTS = ("answer", "maps", "tested", "landscape", "steady", "advice")
+LIKE = "no clear difference"
+SHOWN = 5  # of the most and the least steady images, at most
+ENDS = ["value", "low", "high"]
+BAR = {"scale": (0.0, 2.0), "scale_label": "importance, mean square 1", "side": 2.2}
+Row = dict[Any, Any]
 
 
 class Subject(NamedTuple):
@@ -151,9 +161,7 @@ def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
     return {"landscape": adaptive_avg_pool2d(landscape[None], side)[0].half()}
 
 
-def derive(
-    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
-) -> tuple[pd.DataFrame, dict[str, Any]]:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     """Return one row a network and dial, with the interval over images."""
     keys = ["dial", "who", "name", "alike", "data", "network"]
     groups = rows.groupby(keys, sort=False)
@@ -178,3 +186,78 @@ def _estimate(rows: pd.DataFrame) -> dict[str, Any]:
         shares = share_interval(int(values.sum()), len(values)) if about.get("shares") else None
         found = shares or mean_interval(values * (-1 if about.get("turned") else 1))
     return dict(zip(("value", "low", "high", "n"), found)) | {"undefined": undefined}
+
+
+def page(subject: Subject, entries: Sequence[Row], arrays: Arrays) -> tuple[Row, Row]:
+    """Return the pictures of the page, and its sentences by where they stand, see the template."""
+    given = {"subject": subject, "entries": entries, "shown": (shown := pictures(subject, arrays))}
+    return shown, {part: write(part, **given) for part in PARTS}
+
+
+def write(part: str, **values: Any) -> str:
+    """Write a part of the template."""
+    template = Path(__file__).with_suffix(".md.jinja")
+    given = {"advice": NAMES["advice"], "name_of": name_of, "others": REFERENCES_SHOWN}
+    return render(template, part=part, **given, **values).strip()
+
+
+def card(table: pd.DataFrame, profile: str, why: str) -> list[dict[str, Any]]:
+    """Return what the card shows of each dial.
+
+    Args:
+        table: rows of this run, then of kept ones.
+        profile: of this run.
+        why: there are no labels.
+    """
+    own = table[(table["profile"] == profile) & (table["who"] == YOURS)]
+    others = table[(table["who"] == REFERENCE) & (table["name"] != own["name"].iloc[0])]
+    others = others.dropna(subset=ENDS).drop_duplicates(["dial", "name"])
+    rows = {row["dial"]: row for row in own.to_dict("records")}
+    return [_dial(n, rows.get(n), others[others["dial"] == n], why) for n in DIALS]
+
+
+def _dial(name: str, own: Row | None, others: pd.DataFrame, why: str) -> dict[str, Any]:
+    about = DIALS[name]
+    entry: dict[str, Any] = {"name": name, "title": about["title"], "what": about["what"]}
+    entry |= {"text": "–", "n": 0, "dots": [], "word": "", "kind": "none"}
+    if own is None or not np.isfinite(own["value"]):
+        return entry | {"reason": write("reason", about=about, own=own, why=why)}
+    mine, rows = Interval(*(own[part] for part in ENDS)), others.to_dict("records")
+    alike = [row for row in rows if row["alike"] == own["alike"]]
+    entry |= {"text": text(own), "n": own["n"]}
+    entry["own"] = np.nan_to_num(mine[:3], nan=mine.estimate)
+    entry["dots"] = [(r["value"], name_of(r["name"]), text(r), r in alike) for r in rows]
+    if not alike or np.isnan(mine.low):
+        settings = [json.loads(row["alike"]) for row in (*rows[:1], own)]
+        return entry | {"reason": write("difference", settings=settings, alike=alike)}
+    gaps = [difference(mine, Interval(*(row[part] for part in ENDS))) for row in alike]
+    low, high = all(gap.high < 0 for gap in gaps), all(gap.low > 0 for gap in gaps)
+    if (low or high) and "better" in about:
+        entry["kind"] = "good" if high == (about["better"] > 0) else "part"
+    return entry | {"word": about["low"] if low else about["high"] if high else LIKE}
+
+
+def text(row: Row) -> str:
+    """Write the value of a row as its dial does; curvature from its logarithm."""
+    about = DIALS[row["dial"]]
+    ends = np.array([row[part] for part in ENDS], float)
+    return f"{Value(*(10**ends if 'sure' in about else ends)):{about['form']}}"
+
+
+def pictures(subject: Subject, arrays: Arrays) -> dict[str, dict[str, Any]]:
+    """Return the pictures of the page: maps by method, landscapes, and images by steadiness."""
+    images = load_data(subject.predicted.data).test.images.numpy()
+    maps, landscapes = (
+        {name.removeprefix(kind): array for name, array in arrays.items() if name.startswith(kind)}
+        for kind in ("maps|", "landscape|")
+    )
+    changes = arrays["steady"]
+    order = np.argsort(changes)[: np.isfinite(changes).sum() or None]
+    half = min(SHOWN, (len(order) + 1) // 2)
+    ranked = np.stack([order[:half], order[::-1][:half]])
+    notes = [[f"{changes[n]:.2f}" for n in rows] for rows in ranked]
+    return {
+        "maps": {t: [[*itertools.chain(*zip(images, m))]] for t, m in maps.items()},
+        "landscape": {"rows": [[*landscapes.values()]], "titles": [*landscapes], **BAR},
+        "steady": {"rows": images[ranked], "notes": notes},
+    }

@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator, Locator, LogLocator, NullLocator
 
 from suite.evidence.names import name_of
 from suite.evidence.statistics import mean_interval, spearman
-from suite.evidence.tables import mean_text
+from suite.evidence.tables import mean_text, unit_of
 from suite.methods import BLACK, BLUE, BROWN, GREEN, GREY, METHODS, ORANGE, PINK, RED, SKY
 from suite.plots.pictures import WIDTH, as_bytes, as_html, columns_as_html, pictures
 
@@ -144,8 +144,8 @@ def dots(
     """Draw means with 95% intervals, a row a method, a number beside each.
 
     Args:
-        panels: rows by the title of their panel: `method`, `seed` and `value`, which is averaged
-            within a seed first.
+        panels: rows by the title of their panel: `method`, `seed` (or `image`) and `value`, which
+            is averaged within a seed first.
         names: what methods are called, in their order from the top; others are not drawn.
         method, x_label: column and label.
         published: numbers of the paper, drawn as black diamonds, by panel and method.
@@ -165,14 +165,14 @@ def dots(
         values = [*rows.loc[rows[method].isin(shown), "value"], *map(printed.get, printed)]
         room = 0.35 * (100 if share else np.ptp(values))
         for place, name in enumerate(shown):
-            seeds = rows[rows[method] == name].groupby("seed")["value"].mean() * factor
-            mean = mean_interval(seeds) if len(seeds) else None
+            units = rows[rows[method] == name].groupby(unit_of(rows))["value"].mean() * factor
+            mean = mean_interval(units) if len(units) else None
             beside: dict[str, Any] = {"va": "center", "size": 8.5, "textcoords": "offset points"}
             if mean:
                 colour, ends = palette[name], (mean.low, mean.high)
                 axis.plot(mean.estimate, place, "o", ms=6, color=colour, zorder=2)
                 axis.plot(ends, [place, place], linewidth=2, color=colour, zorder=2)
-                text = mean_text(seeds, digits).replace("-", "−") + unit
+                text = mean_text(units, digits).replace("-", "−") + unit
                 end = np.nanmax([mean.estimate, mean.high])
                 mark = printed.get(name, end) * (factor if name in printed else 1)
                 at = max(end, mark) if mark - end < room else end, place  # beyond a diamond

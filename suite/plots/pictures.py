@@ -1,7 +1,7 @@
 """Photographs and maps in rows, and figures as the files and HTML of a page."""
 
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,7 +14,6 @@ from matplotlib.legend import Legend
 from numpy.typing import NDArray
 
 from suite.evidence import html
-from suite.methods import GREEN
 
 WIDTH = 7.0  # of a figure, in inches
 
@@ -25,7 +24,6 @@ def pictures(
     titles: Sequence[str] = (),
     labels: Sequence[str] = (),
     notes: Sequence[Sequence[str]] = (),
-    marked: Collection[tuple[int, int]] = (),
     scale: tuple[float, float] | None = None,
     scale_label: str | None = None,
     side: float = 1.4,
@@ -38,7 +36,6 @@ def pictures(
             blue negative, white zero). None for a picture that is not available.
         titles, labels: of the columns and the rows.
         notes: text below each picture, rows as in `rows`.
-        marked: (row, column) of pictures that get a green frame.
         scale: values at the ends of the colour bar of maps of real numbers.
         scale_label: label of that bar.
         side: of a picture, in inches; less where there are many.
@@ -58,8 +55,6 @@ def pictures(
             _show(axis, picture, scale)
         if r < len(notes) and c < len(notes[r]):
             axis.set_xlabel(_wrapped(notes[r][c], side))
-        if (r, c) in marked:
-            axis.spines[:].set(color=GREEN, linewidth=3)
     for axis, title in zip(axes[0], titles):
         axis.set_title(_wrapped(title, side))
     for axis, label in zip(axes[:, 0], labels):

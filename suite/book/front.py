@@ -42,7 +42,7 @@ def cards(verdicts: pd.DataFrame) -> str:
         entry = {
             "link": f"executed/{chapter}.html",
             "picture": html.picture(_picture(card, kept.arrays), alt=alt),
-            "text": answer(card, dict(zip(rows["claim"], rows["verdict"]))),
+            "text": answer(card, {name: each.word for name, each in values.items()}),
             "verdict": html.badge(value.shown, value.scale),
             "claim": first["says"],
             "paper": value.published if first["scale"] != OURS else "",
@@ -71,7 +71,7 @@ def answer(card: Mapping[str, Any], words: Mapping[str, str]) -> str:
 
     Args:
         card: of `cards.yml`.
-        words: verdicts of the headlines, by claim.
+        words: verdicts, by claim.
     """
     for claim, word in card["expects"].items():
         if (came := words.get(claim, NOT_RUN)) != word:

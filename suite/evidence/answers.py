@@ -113,6 +113,8 @@ def measured(
     told, _, x = str(row["statistic"]).partition(" with ")
     of_ranks = f"rank correlation with {x.replace('alpha', 'α')} " * told.startswith("Spearman")
     more = f"; about {row['needed']:.0f} needed to tell" if row["needed"] > value.n else ""
+    if "correction" in row["detail"]:
+        more = f"; corrected p = {row['p_holm']:.2g}"
     if claim["test"]["settings"].get("expected") == "none":
         more = f"; to hold: within ±{claim['smallest_effect']['size']}"
     text = f"{of_ranks}{value:{claim.get('form', '')}} ({value.n} {row['unit']}s{more})"
@@ -133,13 +135,11 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
     claims = {claim["id"]: claim for claim in load_claims(chapter)}
     values, table = values_of(chapter, verdicts), []
     for _, row in headlines(chapter, verdicts).iterrows():
-        claim = claims[row["claim"]]
-        value = value_of(row, claim)
+        value = value_of(row, claims[row["claim"]])
         anchor = f"{chapter}-{row['claim']}".replace("_", "-")
         says = f'<a href="{chapter}_record.html#{anchor}">{row["says"]}</a>'
         reason = row["detail"] if len(row["detail"]) < LONGEST else ""
         here = measured(row, claims, values) or reason or "–"
-        verdict = badge(value.shown, value.scale, MEANING)
-        table.append([says, value.published, here, verdict])
+        table.append([says, value.published, here, badge(value.shown, value.scale, MEANING)])
     heads = ["What the paper claims", "Paper", "Here", "Verdict and scale"]
     return pd.DataFrame(table, columns=heads)

@@ -189,6 +189,6 @@ class TestPage:
         assert {"pgd_l2_0.01", "pgd_l2_0.2"} <= set(rows["metric"])
         assert set(rows["noise_std"].dropna()) == {0.1}
         more = rows[(rows["panel"] == "long") & (rows["method"] == "density")]
-        added = more.assign(strength=0.1, profile="workstation")
+        added = more[more["strength"] == 0.3].assign(strength=0.2, profile="workstation")
         with_more = tables.longest(pd.concat([kept()[0], added]))
         assert len(with_more) == len(rows) + len(added)  # as a later panel adds networks

@@ -48,12 +48,11 @@ def compared(store: Store, kept: Kept) -> list[Compared]:
     for path, archive in kept.archives.items():
         chapter, profile = path.stem, path.parent.name
         stem = executed_folder() / "results" / profile / chapter
-        others = [a for p, a in kept.archives.items() if p.stem == chapter and p != path]
-        values = agreement.compare(archive, store, *others)
-        if values.empty or not stem.with_suffix(".provenance.json").exists():
+        if not stem.with_suffix(".provenance.json").exists():
             continue
         here = json.loads(stem.with_suffix(".provenance.json").read_text(encoding="utf-8"))
-        if not here.get("here"):
+        others = [a for p, a in kept.archives.items() if p.stem == chapter and p != path]
+        if not here.get("here") or (values := agreement.compare(archive, store, *others)).empty:
             continue
         verdicts = path.with_suffix(".verdicts.csv"), stem.with_suffix(".verdicts.csv")
         old, new = (pd.read_csv(file) for file in verdicts)

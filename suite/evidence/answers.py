@@ -86,9 +86,9 @@ def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
     values = {}
     for claim in load_claims(chapter):
         name, rows = claim["id"], verdicts[verdicts["claim"] == claim["id"]]
-        values[name] = claim_value(chapter, verdicts, name)
+        values[name] = claim_value(chapter, rows, name)
         for data, network in dict.fromkeys(zip(rows["data"], rows["network"])):
-            value = claim_value(chapter, verdicts, name, data, network)
+            value = claim_value(chapter, rows, name, data, network)
             values |= {f"{name}@{data}/{network}": value}
             values.setdefault(f"{name}@{data}", value)
     return values

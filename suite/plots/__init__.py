@@ -50,6 +50,7 @@ def set_style() -> None:
     shell: Any = get_ipython()
     if shell is not None:
         plt.switch_backend(plt.get_backend())  # its formatters first, then ours in their place
+        plt.uninstall_repl_displayhook()  # draws each figure once more before it is shown
         for mime, form in (("image/svg+xml", "svg"), ("image/png", "png")):
             formatter = shell.display_formatter.formatters[mime]
             formatter.for_type(Figure, partial(_rendered, form=form))

@@ -104,7 +104,7 @@ def as_html(*figures: Figure, alt: str, caption: str = "") -> str:
 
 def _parts(figure: Figure) -> list[tuple[Artist, bytes]]:
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # as it is now, whatever part is saved
+    figure.set_layout_engine(None)  # as it is now, whatever part is saved
     parts = [(part, part.get_tightbbox()) for part in (*figure.axes, *figure.legends)]
     inches, files = figure.dpi_scale_trans.inverted(), []
     for part, box in parts:

@@ -84,12 +84,23 @@ class TestPairedPanel:
         assert cut_offs == {"accuracy": [math.inf], "paired_accuracy": [1e7]}
         alone, _ = paper.derive({}, of_both[0].assign(paired=True), {})
         assert set(alone["metric"]) == {"accuracy"}  # claims are judged on them
+        shown = paper.with_paired(pd.concat([derived, rows({1e2: 0.5}, network="resnet")]))
+        assert set(shown["metric"]) == {"accuracy"}
+        assert set(shown.loc[shown["network"] == "lenet5", "t_alpha"]) == {1e7}
+        assert len(shown) == 4
+
+    def test_changes_are_within_its_seeds(self):
+        values = [(seed, 1e2, seed, "plateau") for seed in range(3)]
+        values += [(seed, 1e7, seed + 0.5, "before") for seed in range(3)]
+        table = pd.DataFrame(values, columns=["seed", "alpha", "value", "place"])
+        change = paper.change(table.assign(profile="laptop", data="mnist"), "before", "plateau")
+        assert (change.estimate, change.low, change.n) == (0.5, 0.5, 3)
 
 
 def rows(accuracies, metric="accuracy", **more):
     same = {"profile": "laptop", "data": "mnist", "network": "lenet5", "metric": metric}
     same |= {"normalised": False, "batch_size": 128, "n": 4, "saliency": "logit_gradient"} | more
-    lines = [{"alpha": a, "seed": 0, "value": value} for a, value in accuracies.items()]
+    lines = [{"alpha": a, "seed": n, "value": v} for n, (a, v) in enumerate(accuracies.items())]
     return pd.DataFrame(lines).assign(**same)
 
 

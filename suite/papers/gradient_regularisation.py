@@ -14,7 +14,7 @@ from suite.data import image_shape
 from suite.errors import expected
 from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of
-from suite.evidence.quote import Value, unpaired
+from suite.evidence.quote import Value, paired, unpaired
 from suite.evidence.results import Results
 from suite.evidence.tables import mean_text
 from suite.methods import input_gradient
@@ -70,12 +70,8 @@ def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
     if not (p.n_alphas or p.paired_alphas):
         raise expected("panels", "n_alphas or paired_alphas", f"neither for {p.data}")
     grey = image_shape(p.data)[0] == 1
-    fields = {
-        "learning_rate": 1e-3,
-        "pixel_range": (-1.0, 1.0) if grey else (0.0, 1.0),
-        "batch_size": p.batch_size,
-        **p.fields,
-    }
+    fields = {"learning_rate": 1e-3, "batch_size": p.batch_size}
+    fields |= {"pixel_range": (-1.0, 1.0) if grey else (0.0, 1.0), **p.fields}
     alphas = p.paired_alphas or log_spaced(p.alpha_min, p.alpha_max, p.n_alphas)
     return {
         (alpha, repetition): Training(
@@ -172,12 +168,9 @@ def _with_threshold(rows: pd.DataFrame, share: float) -> pd.DataFrame:
     t_alpha = low.min() if len(low) else math.inf
     places = {"past": rows["alpha"] >= t_alpha, "before": rows["alpha"] >= t_alpha / 10**1.5}
     places |= {"plateau": rows["alpha"] < 1e5}
-    return rows.assign(
-        t_alpha=t_alpha,
-        over_regularised=places["past"],
-        beyond_t_alpha=rows["alpha"] > t_alpha,
-        place=np.select([*places.values()], [*places], "between"),
-    )
+    place = np.select([*places.values()], [*places], "between")
+    rows = rows.assign(t_alpha=t_alpha, place=place, over_regularised=places["past"])
+    return rows.assign(beyond_t_alpha=rows["alpha"] > t_alpha)
 
 
 def select(
@@ -191,6 +184,15 @@ def select(
 def named(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with the `panel` that they are of, data and network, in words."""
     return rows.assign(panel=rows["data"].map(name_of) + ", " + rows["network"].map(name_of))
+
+
+def with_paired(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows, with paired networks in place of the others of their data and network."""
+    usual = {name: metric for metric, name in PAIRED.items()}
+    rows = table[table["metric"].isin(usual)]
+    pairs = set(zip(rows["data"], rows["network"]))
+    others = [pair not in pairs for pair in zip(table["data"], table["network"])]
+    return pd.concat([table[others], rows.replace({"metric": usual})])
 
 
 def faithfulness(
@@ -214,7 +216,13 @@ def changes(
 ) -> dict[str, Value]:
     """Return by how much the networks at a place exceed those at another, by pair and `end`."""
     parts = {k: tables.select(rows, data=d, network=n) for k, (d, n) in PAIRS.items()}
-    return {k + end: unpaired(part, "place", place, against) for k, part in parts.items()}
+    return {k + end: change(part, place, against) for k, part in parts.items()}
+
+
+def change(rows: pd.DataFrame, place: str, against: str) -> Value:
+    """Return by how much networks at a place exceed others, within seeds that are at both."""
+    within = rows.groupby("seed")["alpha"].nunique().max() > 1
+    return (paired if within else unpaired)(rows, "place", place, against)
 
 
 def against_plateau(rows: pd.DataFrame) -> pd.DataFrame:
@@ -243,8 +251,7 @@ def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFram
                 mean_text(panel.loc[panel["place"] == place, "value"], digits).replace("-", "−")
                 for place in ("plateau", "before", "past")
             )
-            rise = unpaired(panel, "place", "before", "plateau")
-            fall = unpaired(panel, "place", "past", "before")
+            rise, fall = change(panel, "before", "plateau"), change(panel, "past", "before")
             lines.append([on, name, plateau, before, f"{rise:signed}", past, f"{fall:signed}"])
         if rows.empty:
             lines.append(["all", name, *["not run"] * 5])
@@ -276,10 +283,8 @@ def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
     """Return where mean test accuracy falls below 80% of its plateau, a row a panel."""
     found = []
     for (profile, data, network), rows in select(table, "accuracy").groupby(PANEL, sort=False):
-        means, (t, size) = (
-            rows.groupby("alpha")["value"].mean(),
-            rows[["t_alpha", "batch_size"]].iloc[0],
-        )
+        means = rows.groupby("alpha")["value"].mean()
+        t, size = rows[["t_alpha", "batch_size"]].iloc[0]
         cells = [f"{name_of(data)} with {name_of(network)} ({profile})"]
         cells += [f"{means[means.index < 1e5].mean():.3f}", f"{means.iloc[-1]:.3f}"]
         reached = [f"{t:.2g}", f"{strength(t, str(data), size):.2g}"]

@@ -26,6 +26,7 @@ def table(rows=ROWS, columns=COLUMNS, **changes):
 
 def test_attacks_are_those_of_trainings_that_did_not_diverge():
     assert len(top_gap.attacks(table(), "none")) == 4
+    assert top_gap.attacks(table(), "none that was run").empty
     both = top_gap.attacks(table(attack=np.nan, parts=np.nan), "none", variant=["fpn", "pool"])
     assert both[["value", "name"]].to_numpy().tolist() == [[0.25, "clean"]]
     diverged = table().assign(status=["done", "diverged", *["done"] * 3])

@@ -321,13 +321,15 @@ def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.
     texts = ["attack", "parts", "counts"]  # empty ones are missing in kept rows
     rows = rows.assign(**rows[texts].astype(object).fillna(""))
     rows = rows[rows["counts"].isin([values.get("counts", "unchanged"), ""])]
-    names = rows["attack"].str.replace("_", " ") + " " + rows["steps"].map("{:.0f}".format)
+    numbers = rows[["steps", "scale", "epsilon"]].astype(object)  # text where there are none, too
+    names = rows["attack"].str.replace("_", " ") + " " + numbers["steps"].map("{:.0f}".format)
     names = names.mask(rows["attack"] == "transfer", "transfer")
-    fewer = rows["steps"].map(" of {:.0f} steps".format).mask(rows["steps"] == STANDARD_STEPS, "")
+    fewer = numbers["steps"].map(" of {:.0f} steps".format)
+    fewer = fewer.mask(rows["steps"] == STANDARD_STEPS, "")
     names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + fewer)
     names = names.mask(rows["parts"] != "", rows["parts"])
-    names = names.mask(rows["scale"] != 1, "logits × " + rows["scale"].map("{:g}".format))
-    names += ", ε " + (255 * rows["epsilon"]).map("{:.3g}/255".format)
+    names = names.mask(rows["scale"] != 1, "logits × " + numbers["scale"].map("{:g}".format))
+    names += ", ε " + (255 * numbers["epsilon"]).map("{:.3g}/255".format)
     return rows.assign(name=names.mask(rows["metric"] == "accuracy", "clean"))
 
 

@@ -318,8 +318,8 @@ def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.
     """
     of = {"status": "done", "metric": ["accuracy", "robust_accuracy"], "test": "own"}
     rows = tables.select(table, **of, battery=battery, **values)
-    texts = ["attack", "parts", "counts"]  # empty ones are missing in kept rows
-    rows = rows.assign(**rows[texts].astype(object).fillna(""))
+    # Empty texts are missing in kept rows.
+    rows = rows.assign(**rows[["attack", "parts", "counts"]].astype(object).fillna(""))
     rows = rows[rows["counts"].isin([values.get("counts", "unchanged"), ""])]
     numbers = rows[["steps", "scale", "epsilon"]].astype(object)  # text where there are none, too
     names = rows["attack"].str.replace("_", " ") + " " + numbers["steps"].map("{:.0f}".format)

@@ -192,7 +192,7 @@ def with_paired(table: pd.DataFrame) -> pd.DataFrame:
     rows = table[table["metric"].isin(usual)]
     pairs = set(zip(rows["data"], rows["network"]))
     others = [pair not in pairs for pair in zip(table["data"], table["network"])]
-    return pd.concat([table[others], rows.replace({"metric": usual})])
+    return pd.concat([rows.replace({"metric": usual}), table[others]])
 
 
 def faithfulness(

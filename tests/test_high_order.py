@@ -10,16 +10,9 @@ import scipy.optimize
 import torch
 
 from reglib.input_hessian import closed_form_hessian
-from reglib.saliency import (
-    Settings,
-    cafo,
-    caso,
-    choose_lambda1,
-    smooth_surrogate_loss,
-    surrogate_loss,
-)
+from reglib.saliency import Settings, cafo, caso, choose_lambda1
 from reglib.saliency.proximal import Problem, conjugate_gradients, fista, solve_first_order
-from reglib.saliency.surrogate import SurrogateLoss
+from reglib.saliency.surrogate import SurrogateLoss, smooth_surrogate_loss, surrogate_loss
 from suite.metrics.saliency import loss_gradient
 from tests.double_backward import randn
 from tests.small_batches import generator, left_alone

@@ -1,4 +1,7 @@
-"""Images and networks of a few pixels, for the tests of metrics."""
+"""Images and networks of a few pixels, and what no function of them may change."""
+
+import copy
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -28,6 +31,27 @@ def softmax_network(shape, classes=3):
     model = model.double().eval()
     model[1].weight.data = random_images(*model[1].weight.shape, seed=5) - 0.5
     return model
+
+
+@contextmanager
+def left_alone(model, *tensors):
+    """Nothing changes a network (its state, modes, hooks, gradients), tensors, random numbers."""
+
+    def rest():
+        kinds = "_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks".split()
+        modules, parameters = list(model.modules()), list(model.parameters())
+        hooks = [len(getattr(module, kind)) for module in modules for kind in kinds]
+        asked = [t.requires_grad for t in (*parameters, *tensors)]
+        return [module.training for module in modules], hooks, asked
+
+    before, state, random = rest(), copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    values = [tensor.detach().clone() for tensor in tensors]
+    yield
+    assert rest() == before
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(map(torch.equal, tensors, values))
+    assert all(t.grad is None for t in (*model.parameters(), *tensors))
+    assert torch.equal(torch.get_rng_state(), random)
 
 
 class Recorder(nn.Module):

@@ -7,6 +7,8 @@ from torch.autograd.function import once_differentiable
 
 from reglib.autodiff import OnceDifferentiable, input_gradient, linearise, second_derivative
 
+ONES, OTHERS = (torch.ones(2, requires_grad=True) for _ in range(2))
+
 
 class TestInputGradient:
     def test_of_a_cubic(self):
@@ -14,14 +16,11 @@ class TestInputGradient:
         torch.testing.assert_close(input_gradient(x**3, x), 3 * x.detach() ** 2)
 
     def test_rows_are_of_their_outputs(self):
-        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
         weight = torch.arange(6.0).view(2, 3)
-        together = input_gradient((x @ weight.T).square(), x)
-        for b in range(4):
-            alone = x.detach()[b : b + 1].requires_grad_()
-            torch.testing.assert_close(
-                together[b : b + 1], input_gradient((alone @ weight.T).square(), alone)
-            )
+        parts = [part.requires_grad_() for part in (x, *x.clone().split(1))]
+        together, *alone = (input_gradient((part @ weight.T).square(), part) for part in parts)
+        torch.testing.assert_close(together, torch.cat(alone))
 
     def test_graph_only_when_asked(self):
         x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -31,54 +30,42 @@ class TestInputGradient:
         assert not input_gradient(x**3, x).requires_grad
 
     def test_accumulates_nothing(self):
-        x = torch.ones(2, requires_grad=True)
-        weight = torch.ones(2, requires_grad=True)
+        x, weight = (torch.ones(2, requires_grad=True) for _ in range(2))
         input_gradient(weight * x, x, create_graph=True)
-        assert x.grad is None
-        assert weight.grad is None
+        assert x.grad is weight.grad is None
 
-    def test_inputs_without_gradient(self):
-        x = torch.ones(2)
-        with pytest.raises(ValueError, match="inputs: expected a tensor that requires a gradient"):
-            input_gradient(x * torch.ones(2, requires_grad=True), x)
-
-    def test_outputs_without_graph(self):
-        x = torch.ones(2, requires_grad=True)
-        with torch.no_grad():
-            outputs = x * 2
-        with pytest.raises(ValueError, match="without a graph; was the forward pass made under"):
+    @pytest.mark.parametrize(
+        ("outputs", "x", "message"),
+        [
+            (2 * ONES, ONES.detach(), "inputs: expected a tensor that requires a gradient"),
+            (2 * ONES.detach(), ONES, "without a graph; was the forward pass made under"),
+            (2 * OTHERS, ONES, "outputs: expected values that depend on inputs"),
+        ],
+    )
+    def test_what_has_no_gradient_is_refused(self, outputs, x, message):
+        with pytest.raises(ValueError, match=message):
             input_gradient(outputs, x)
 
-    def test_independent_outputs(self):
-        x = torch.ones(2, requires_grad=True)
-        other = torch.ones(2, requires_grad=True)
-        with pytest.raises(ValueError, match="outputs: expected values that depend on inputs"):
-            input_gradient(other * 2, x)
 
-
-def cubic(x):
-    return (x**3).flatten(1) @ torch.arange(1.0, 7.0).view(3, 2)
+CUBIC = torch.arange(1.0, 7.0).view(3, 2)
 
 
 class TestProducts:
     def test_by_the_jacobian(self):
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-        at = linearise(cubic, x)
-        torch.testing.assert_close(at.outputs, cubic(x))
-        jacobian = (
-            3 * x[:, :, None] ** 2 * torch.arange(1.0, 7.0).view(3, 2)
-        )  # (B, inputs, outputs)
+        at = linearise(lambda x: x**3 @ CUBIC, x)
+        torch.testing.assert_close(at.outputs, x**3 @ CUBIC)
+        jacobian = 3 * x[:, :, None] ** 2 * CUBIC  # (B, inputs, outputs)
         v, u = torch.ones(4, 3), torch.tensor([[1.0, -2.0]]).expand(4, 2)
         for _ in range(2):
             torch.testing.assert_close(at.push(v), jacobian.sum(1))
             torch.testing.assert_close(at.pull(u), jacobian @ torch.tensor([1.0, -2.0]))
-        assert not any(t.requires_grad for t in (at.outputs, at.push(v), at.pull(u)))
-        assert not x.requires_grad
+        assert not any(t.requires_grad for t in (at.outputs, at.push(v), at.pull(u), x))
 
     def test_vector_of_another_layout(self):
-        x = torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+        x, v = torch.rand(2, 2, 3, 4, 4).unbind()
+        x = x.contiguous(memory_format=torch.channels_last)
         at = linearise(lambda x: x.square().flatten(1), x)
-        v = torch.rand(2, 3, 4, 4)
         torch.testing.assert_close(at.push(v), (2 * x * v).flatten(1))
 
     def test_second_derivative_of_a_cubic(self):

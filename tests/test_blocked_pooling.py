@@ -1,16 +1,14 @@
 """Pooling and L1 by blocks on the CPU, against torch.topk and the norm of PyTorch."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from reglib.top_gap import blocks, class_map_l1, pooling, top_gap, top_gap_and_l1
 from suite.networks import build_network
 from suite.training.penalties import PENALTIES, forward
-
-
-def random(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+from tests.double_backward import randn
 
 
 def by_torch(maps, k):
@@ -18,16 +16,12 @@ def by_torch(maps, k):
     return maps.flatten(2).topk(k, sorted=False).values.mean(2), class_map_l1(maps)
 
 
-def total(pooled):
-    """Weigh logits and norms by random numbers, so that each has its own gradient."""
-    return sum(
-        (m * random(*m.shape, seed=i + 1, dtype=m.dtype)).sum() for i, m in enumerate(pooled)
-    )
-
-
 def gradient(pool, maps):
+    """Differentiate the means, weighed by random numbers so that each has its own gradient."""
     maps = maps.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    return torch.autograd.grad(total(pool(maps)), maps)[0]
+    means = list(pool(maps))
+    weights = [randn(*m.shape, seed=i + 1, dtype=m.dtype) for i, m in enumerate(means)]
+    return torch.autograd.grad(means, maps, weights)[0]
 
 
 CUTS = {
@@ -50,7 +44,7 @@ class TestPooling:
     )
     @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
     def test_values_and_gradients(self, cut, dtype, layout, images, monkeypatch):
-        maps = cut(random(5, 7, 9, 8, dtype=dtype)).contiguous(memory_format=layout)
+        maps = cut(randn(5, 7, 9, 8, dtype=dtype)).contiguous(memory_format=layout)
         before = maps.clone()
         monkeypatch.setattr(blocks, "BLOCK_BYTES", images * maps[0].nbytes)
         monkeypatch.setattr(blocks, "PARTITION_BYTES", 4 * maps[0, 0].nbytes)  # of 35 rows
@@ -66,7 +60,7 @@ class TestPooling:
         assert torch.equal(maps, before)
 
     def test_one_without_gradient(self):
-        maps = random(2, 3, 4, 5)
+        maps = randn(2, 3, 4, 5)
         for part in (slice(1), slice(1, 2)):
             found = gradient(lambda m, part=part: top_gap_and_l1(m, k=4)[part], maps)
             wanted = gradient(lambda m, part=part: by_torch(m, 4)[part], maps)
@@ -74,7 +68,7 @@ class TestPooling:
 
     @pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["some rows equal"]])
     def test_gradients_of_gradients(self, cut):
-        maps, direction = cut(random(2, 3, 4, 4)), random(2, 3, 4, 4, seed=5)
+        maps, direction = cut(randn(2, 3, 4, 4)), randn(2, 3, 4, 4, seed=5)
 
         def higher(pool):
             x = maps.clone().requires_grad_()
@@ -92,34 +86,28 @@ class TestPooling:
         assert all(w.any() for w in wanted)
 
     def test_constant_gradient(self):
-        maps = random(2, 3, 4, 4).requires_grad_()
+        maps = randn(2, 3, 4, 4).requires_grad_()
         l1 = top_gap_and_l1(maps, k=5).l1.sum()
         (first,) = torch.autograd.grad(l1, maps, create_graph=True)
         assert not torch.autograd.grad(first.sum(), maps)[0].any()
 
     def test_batched_gradients(self):
-        maps = random(2, 3, 4, 4).requires_grad_()
-        logits = top_gap_and_l1(maps, k=5).logits
+        maps = randn(2, 3, 4, 4).requires_grad_()
         directions = torch.eye(6, dtype=maps.dtype).view(6, 2, 3)
-        options = {"retain_graph": True}
-        (together,) = torch.autograd.grad(
-            logits, maps, directions, is_grads_batched=True, **options
-        )
-        alone = [torch.autograd.grad(logits, maps, d, **options)[0] for d in directions]
-        torch.testing.assert_close(together, torch.stack(alone))
+        logits = top_gap_and_l1(maps, k=5).logits
+        by = partial(torch.autograd.grad, logits, maps, retain_graph=True)
+        (together,) = by(directions, is_grads_batched=True)
+        torch.testing.assert_close(together, torch.stack([by(d)[0] for d in directions]))
 
     def test_gradient_that_is_not_finite(self):
-        maps = random(1, 2, 4, 4)
-        weights = torch.tensor([[torch.inf, 1.0]], dtype=maps.dtype)
-
         def by(pool):
-            x = maps.clone().requires_grad_()
-            return torch.autograd.grad((pool(x) * weights).sum(), x)[0]
+            x = randn(1, 2, 4, 4).requires_grad_()
+            return torch.autograd.grad((pool(x) * torch.tensor([[torch.inf, 1.0]])).sum(), x)[0]
 
         torch.testing.assert_close(by(lambda x: top_gap(x, k=3)), by(lambda x: by_torch(x, 3)[0]))
 
     def test_maps_with_nan(self):
-        maps = random(2, 2, 4, 4)
+        maps = randn(2, 2, 4, 4)
         maps[0, 1, 2, 2] = torch.nan
         assert top_gap(maps, k=3).isnan().tolist() == [[False, True], [False, False]]
         found = gradient(lambda m: [top_gap(m, k=3)], maps)
@@ -128,7 +116,7 @@ class TestPooling:
     def test_training_step_pools_once(self, monkeypatch):
         options = {"k": 0.2, "width": 6, "backbone_options": {"width": 4, "blocks": (1, 1)}}
         model = build_network("top_gap", (1, 12, 12), 3, options=options, seed=0)
-        inputs, labels = random(2, 1, 12, 12, dtype=torch.float32), torch.tensor([0, 2])
+        inputs, labels = randn(2, 1, 12, 12, dtype=torch.float32), torch.tensor([0, 2])
 
         def step():
             taken = forward(model, inputs, labels, torch.Generator().manual_seed(0))

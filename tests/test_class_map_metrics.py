@@ -13,10 +13,8 @@ from suite.metrics import (
     mask_iou_beyond_others,
 )
 from suite.networks import build_network
-
-
-def random(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.small_batches import left_alone
+from tests.small_batches import random_images as random
 
 
 def convolution(weights):
@@ -65,22 +63,21 @@ class TestErfDistance:
         def z(values):
             return ((values - values.mean()) / values.std(correction=0)).abs().mean().expand(3)
 
-        torch.testing.assert_close(erf_distance(model, x, part="centre"), z(centre))
-        torch.testing.assert_close(erf_distance(model, x, part="corner"), z(corner))
-        torch.testing.assert_close(erf_distance(model, x), z(centre) - z(corner))
+        expected = {"centre": z(centre), "corner": z(corner), "difference": z(centre) - z(corner)}
+        for part, value in expected.items():
+            options = {} if part == "difference" else {"part": part}
+            torch.testing.assert_close(erf_distance(model, x, **options), value)
 
     def test_is_zero_where_nothing_is_seen(self):
-        model = CentreAndCorner(random(1, 6, 6), torch.zeros(1, 6, 6, dtype=torch.float64))
-        x = random(2, 1, 6, 6)
+        model, x = CentreAndCorner(random(1, 6, 6), 0 * random(1, 6, 6)), random(2, 1, 6, 6)
         assert erf_distance(model, x, part="corner").tolist() == [0, 0]
         assert (erf_distance(model, x, part="centre") > 0.5).all()
 
     def test_centre_of_an_even_map_and_of_one_side(self):
-        seen = []
-        kernel = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+        seen, kernel = [], torch.ones(1, 1, 1, 1, dtype=torch.float64)
 
         def maps_of(x):
-            maps = nn.functional.conv2d(x, kernel)
+            maps = F.conv2d(x, kernel)
             if maps.requires_grad:
                 maps.register_hook(lambda g: seen.append(g[0, 0].nonzero().tolist()))
             return maps
@@ -92,21 +89,15 @@ class TestErfDistance:
         options = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": (1, 1)}}
         network = build_network("top_gap", (1, 16, 16), 4, options=options, seed=0).double().eval()
         x = random(3, 1, 16, 16)
-        together = erf_distance(network.class_maps, x)
-        alone = erf_distance(network.class_maps, x[1:2])
+        with left_alone(network, x):
+            together, alone = (erf_distance(network.class_maps, part) for part in (x, x[1:2]))
         torch.testing.assert_close(together[1:2], alone)
-        assert all(p.grad is None for p in network.parameters())
-        assert not x.requires_grad
 
     @pytest.mark.parametrize("size", [(2, 2), (1, 5), (7, 2)])
     def test_refuses_maps_whose_centre_is_their_corner(self, size):
-        def maps_of(images):
-            return F.adaptive_avg_pool2d(images, size)
-
-        with pytest.raises(
-            ValueError, match=rf"at least 3 x 3, .* got {size[0]} x {size[1]}; leave"
-        ):
-            erf_distance(maps_of, random(2, 1, 8, 8))
+        message = rf"at least 3 x 3, .* got {size[0]} x {size[1]}; leave"
+        with pytest.raises(ValueError, match=message):
+            erf_distance(nn.AdaptiveAvgPool2d(size), random(2, 1, 8, 8))
 
 
 def test_sparsity_is_the_mean():
@@ -157,22 +148,17 @@ class TestMaskIou:
         torch.testing.assert_close(everywhere.mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
 
     def test_refuses_what_means_nothing(self):
-        overlap = largest_mask_iou
         maps, masks = squares()
-        with pytest.raises(ValueError, match="got an empty mask for image 1 and 1 more"):
-            overlap(maps.expand(3, 8, 8), torch.cat([masks, ~masks & False, ~masks & False]))
-        with pytest.raises(
-            ValueError, match=r"masks: expected booleans of shape \(1, 8, 8\).*float32"
+        several = torch.cat([masks, ~masks & masks, ~masks & masks])
+        for given, message in (
+            ((maps.expand(3, 8, 8), several), "got an empty mask for image 1 and 1 more"),
+            ((maps, masks.float()), r"masks: expected booleans of shape \(1, 8, 8\).*float32"),
+            ((maps, masks[:, :, 1:]), r"masks: expected booleans.*of shape \(1, 8, 7\)"),
         ):
-            overlap(maps, masks.float())
-        with pytest.raises(ValueError, match=r"masks: expected booleans.*of shape \(1, 8, 7\)"):
-            overlap(maps, masks[:, :, 1:])
+            with pytest.raises(ValueError, match=message):
+                largest_mask_iou(*given)
+        message = r"maps: expected class activation maps \(B, H, W\)"
         for wrong in (maps * 2, maps - 1, maps[None], maps * torch.nan):
-            with pytest.raises(
-                ValueError, match=r"maps: expected class activation maps \(B, H, W\)"
-            ):
-                overlap(wrong, masks)
-            with pytest.raises(
-                ValueError, match=r"maps: expected class activation maps \(B, H, W\)"
-            ):
-                map_sparsity(wrong)
+            for measure in (lambda maps: largest_mask_iou(maps, masks), map_sparsity):
+                with pytest.raises(ValueError, match=message):
+                    measure(wrong)

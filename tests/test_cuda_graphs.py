@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -52,31 +53,31 @@ class TestOnTheCpu:
         network = network_of()
         optimizer = torch.optim.Adam(network.parameters())  # need not be capturable
         step = step_of(network, optimizer)
-        generators = [torch.Generator()]
-        assert captured(step, optimizer, generators=generators) is step
+        assert captured(step, optimizer, generators=[torch.Generator()]) is step
         assert reglib.captured is captured
 
-    def test_takes_what_is_to_be_taken(self):
-        optimizer = sgd(network_of())
-        with pytest.raises(ValueError, match="optimizer: expected a PyTorch Optimizer, got str"):
-            captured(print, "sgd")
-        with pytest.raises(ValueError, match="warm_up: expected a positive number, got 0"):
-            captured(print, optimizer, warm_up=0)
-        with pytest.raises(ValueError, match="generators: expected a PyTorch Generator, got int"):
-            captured(print, optimizer, generators=[1])
-
     @pytest.mark.parametrize(
-        "kind", [torch.optim.Adam, torch.optim.Adagrad, torch.optim.Adafactor, torch.optim.LBFGS]
+        ("changes", "message"),
+        [
+            ({"optimizer": "sgd"}, "optimizer: expected a PyTorch Optimizer, got str"),
+            ({"warm_up": 0}, "warm_up: expected a positive number, got 0"),
+            ({"generators": [1]}, "generators: expected a PyTorch Generator, got int"),
+        ],
     )
-    def test_optimizer_that_counts_on_the_cpu_is_refused(self, kind):
-        message = rf"expected SGD, or one made with capturable=True.*, got {kind.__name__} without"
+    def test_takes_what_is_to_be_taken(self, changes, message):
         with pytest.raises(ValueError, match=message):
-            cuda_graphs._check_optimizer(kind(network_of().parameters()))
+            captured(print, **{"optimizer": sgd(network_of())} | changes)
+
+    @pytest.mark.parametrize("name", ["Adam", "Adagrad", "Adafactor", "LBFGS"])
+    def test_optimizer_that_counts_on_the_cpu_is_refused(self, name):
+        message = rf"expected SGD, or one made with capturable=True.*, got {name} without"
+        with pytest.raises(ValueError, match=message):
+            cuda_graphs._check_optimizer(getattr(torch.optim, name)(network_of().parameters()))
 
     def test_optimizer_that_can_be_captured(self):
-        cuda_graphs._check_optimizer(sgd(network_of()))
-        parameters = network_of().parameters()
-        cuda_graphs._check_optimizer(torch.optim.AdamW(parameters, capturable=True))
+        parameters = list(network_of().parameters())
+        for optimizer in (sgd(network_of()), torch.optim.AdamW(parameters, capturable=True)):
+            cuda_graphs._check_optimizer(optimizer)
 
 
 class FakeGraph:
@@ -113,49 +114,45 @@ def fake(monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
 
-    def make(step, network, optimizer, warm_up=2):
-        failing.network = network
+    def make(change=lambda step: step, lr=0.1, warm_up=1):
+        """Return the captured step, and its optimizer."""
+        failing.network = network_of()
+        optimizer = torch.optim.SGD(failing.network.parameters(), lr=lr)
+        step = change(step_of(failing.network, optimizer))
         failing.owner = cuda_graphs._Captured(step, optimizer, [], stream, warm_up)
-        return failing.owner
+        return failing.owner, optimizer
 
     make.failing = failing
     return make
+
+
+CAPTURING = "operation not permitted when stream is capturing"
 
 
 class TestOrder:
     """What happens in which call, with a graph that is none."""
 
     def test_gives_what_the_step_gives(self, fake):
-        network, other = network_of(), network_of()
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        (step, _), other = fake(warm_up=2), network_of()
         usual = step_of(other, torch.optim.SGD(other.parameters(), lr=0.1))
-        step = fake(step_of(network, optimizer), network, optimizer)
         for number, batch in enumerate([*batches(5), *batches(1, size=3), *batches(2)]):
             assert (step.graph is None) == (number < 3)
             found = step(*batch)
             torch.testing.assert_close(found, usual(*batch))
             assert not any(value.requires_grad for value in found)
-        torch.testing.assert_close(network.state_dict(), other.state_dict())
+        torch.testing.assert_close(fake.failing.network.state_dict(), other.state_dict())
 
     def test_results_are_not_overwritten(self, fake):
-        network = network_of()
-        optimizer = sgd(network)
-        step = fake(step_of(network, optimizer), network, optimizer, warm_up=1)
+        step, _ = fake()
         found = [step(*batch)[0] for batch in batches(4)]
         assert len({float(loss) for loss in found}) == 4
 
     def test_single_tensor(self, fake):
-        network = network_of()
-        optimizer = sgd(network)
-        of_both = step_of(network, optimizer)
-        step = fake(lambda *batch: of_both(*batch)[0], network, optimizer)
+        step, _ = fake(lambda of_both: lambda *batch: of_both(*batch)[0])
         assert step(*batches(1)[0]).shape == ()
 
     def test_setting_that_changes_is_refused(self, fake):
-        network = network_of()
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        step = fake(step_of(network, optimizer), network, optimizer, warm_up=1)
-        first, second, third = batches(3)
+        (step, optimizer), (first, second, third) = fake(), batches(3)
         step(*first)
         step(*second)
         optimizer.param_groups[0]["lr"] = 0.01
@@ -165,35 +162,25 @@ class TestOrder:
         step(*third)
 
     def test_rate_that_is_a_tensor_may_change(self, fake):
-        network = network_of()
-        optimizer = torch.optim.SGD(network.parameters(), lr=torch.tensor(0.1))
-        step = fake(step_of(network, optimizer), network, optimizer, warm_up=1)
+        step, optimizer = fake(lr=torch.tensor(0.1))
         for number, batch in enumerate(batches(3)):
             optimizer.param_groups[0]["lr"].fill_(0.1 / (1 + number))
             step(*batch)
 
     def test_batch_on_another_device(self, fake):
-        network = network_of()
-        optimizer = sgd(network)
-        step = fake(step_of(network, optimizer), network, optimizer)
-        (images, labels) = batches(1)[0]
+        (step, _), (images, labels) = fake(), batches(1)[0]
         with pytest.raises(ValueError, match=r"batch: expected all on cpu, .*got one on meta"):
             step(images.to("meta"), labels)
 
     @pytest.mark.parametrize(
         ("error", "message"),
         [
-            (
-                RuntimeError("operation not permitted when stream is capturing"),
-                "it must read no value, .* (operation not permitted when stream is capturing)",
-            ),
+            (RuntimeError(CAPTURING), f"it must read no value, .* ({CAPTURING})"),
             (torch.cuda.OutOfMemoryError("CUDA out of memory"), "make the batch smaller (CUDA out"),
         ],
     )
     def test_step_that_cannot_be_captured(self, fake, error, message):
-        network = network_of()
-        optimizer = sgd(network)
-        step = fake(step_of(network, optimizer), network, optimizer, warm_up=1)
+        step, _ = fake()
         fake.failing.error = error
         step(*batches(1)[0])
         said = f"step: cannot be captured: .*{message}".replace("(", r"\(").replace(")", r"\)")
@@ -214,38 +201,30 @@ def test_groups_are_counted_without_waiting():
 
 def penalties(generator):
     """Return penalties of the library by name, each of network, logits, labels and images."""
-    weights = torch.full((3,), 1 / 3, device="cuda")
+    weights, target = torch.full((3,), 1 / 3, device="cuda"), torch.ones(8, 8, device="cuda")
+    drawn, attack = {"generator": generator}, {"epsilon": 0.1, "step_size": 0.1}
 
-    def landscape(network, *_):
+    def landscape(network, _, __, images):
         view = reglib.evaluation_mode(network)
-        images = _[2]
-        return reglib.importance_landscape(view, images, generator=generator, create_graph=True)
+        return reglib.importance_landscape(view, images, **drawn, create_graph=True)
+
+    def groups(_, logits, labels, __):
+        losses = cross_entropy(logits, labels, reduction="none")
+        return group_dro(losses, labels, weights, step_size=0.1).loss
 
     return {
         "none": None,
         "input_gradient": lambda n, y, t, x: reglib.input_gradient_penalty(y, t, x),
         "logit_gradient": lambda n, y, t, x: reglib.logit_gradient_penalty(y, t, x),
-        "marginal_density": lambda n, y, t, x: reglib.marginal_density_penalty(
-            y, x, generator=generator
-        ),
-        "score_matching": lambda n, y, t, x: reglib.score_matching_penalty(
-            n, y, t, x, generator=generator, trace="taylor"
-        ),
-        "input_hessian": lambda n, y, t, x: reglib.input_hessian_penalty(
-            y, t, x, generator=generator
-        ),
-        "cure": lambda n, y, t, x: reglib.cure_penalty(n, y, t, x),
-        "finite_difference": lambda n, y, t, x: reglib.finite_difference_penalty(n, y, t, x),
-        "adversarial": lambda n, y, t, x: reglib.adversarial_penalty(
-            n, y, t, x, epsilon=0.1, step_size=0.1, random_start=True, generator=generator
-        ),
+        "marginal_density": lambda n, y, t, x: reglib.marginal_density_penalty(y, x, **drawn),
+        "score_matching": partial(reglib.score_matching_penalty, trace="taylor", **drawn),
+        "input_hessian": lambda n, y, t, x: reglib.input_hessian_penalty(y, t, x, **drawn),
+        "cure": reglib.cure_penalty,
+        "finite_difference": reglib.finite_difference_penalty,
+        "adversarial": partial(reglib.adversarial_penalty, random_start=True, **attack, **drawn),
         "curvature": lambda *given: reglib.curvature_penalty(landscape(*given)),
-        "target": lambda *given: reglib.target_penalty(
-            landscape(*given), torch.ones(8, 8, device="cuda")
-        ),
-        "group_dro": lambda n, y, t, x: (
-            group_dro(cross_entropy(y, t, reduction="none"), t, weights, step_size=0.1).loss
-        ),
+        "target": lambda *given: reglib.target_penalty(landscape(*given), target),
+        "group_dro": groups,
     }
 
 
@@ -257,6 +236,12 @@ OPTIMIZERS = {
     "fused adam": lambda n: torch.optim.Adam(
         n.parameters(), lr=torch.tensor(1e-3, device="cuda"), capturable=True, fused=True
     ),
+}
+CHANGES = {
+    **{name: {"name": name} for name in NAMES},
+    **{name: {"optimizer": name} for name in OPTIMIZERS},
+    "fast double backward": {"fast": True},
+    "autocast": {"context": lambda: torch.autocast("cuda", torch.bfloat16)},
 }
 
 
@@ -279,38 +264,25 @@ class TestOnCuda:
             found.append((torch.stack(values).detach(), network.state_dict()))
         return found
 
-    @pytest.mark.parametrize("name", NAMES)
-    def test_each_penalty(self, name):
-        usual, graph = self.both(name)
-        torch.testing.assert_close(graph, usual, rtol=1e-4, atol=1e-5)
-
-    @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-    def test_each_optimizer(self, optimizer):
-        usual, graph = self.both(optimizer=optimizer)
-        torch.testing.assert_close(graph, usual, rtol=1e-4, atol=1e-5)
-
-    def test_fast_double_backward(self):
-        usual, graph = self.both(fast=True)
-        torch.testing.assert_close(graph, usual, rtol=1e-4, atol=1e-5)
-
-    def test_autocast(self):
-        usual, graph = self.both(context=lambda: torch.autocast("cuda", torch.bfloat16))
-        torch.testing.assert_close(graph, usual, rtol=2e-2, atol=2e-2)
+    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+    def test_is_the_step(self, change):
+        usual, graph = self.both(**change)
+        rtol, atol = (2e-2, 2e-2) if "context" in change else (1e-4, 1e-5)
+        torch.testing.assert_close(graph, usual, rtol=rtol, atol=atol)
 
     def test_reads_no_value_and_a_generator_goes_on(self):
-        network = network_of().cuda()
-        made, generator = sgd(network), torch.Generator("cuda").manual_seed(5)
-        drawn = captured(
-            lambda images, labels: torch.rand(3, generator=generator, device="cuda"),
-            made,
-            generators=[generator],
-        )
-        values = [drawn(*batches(1, device="cuda")[0]) for _ in range(6)]
+        made, generator = sgd(network_of().cuda()), torch.Generator("cuda").manual_seed(5)
+
+        def draw(images, labels):
+            return torch.rand(3, generator=generator, device="cuda")
+
+        drawn, batch = captured(draw, made, generators=[generator]), batches(1, device="cuda")[0]
+        values = [drawn(*batch) for _ in range(6)]
         again = torch.Generator("cuda").manual_seed(5)
         expected = [torch.rand(3, generator=again, device="cuda") for _ in range(6)]
         torch.testing.assert_close(values, expected)
         generator.manual_seed(5)
-        torch.testing.assert_close(drawn(*batches(1, device="cuda")[0]), expected[0])
+        torch.testing.assert_close(drawn(*batch), expected[0])
 
     def test_step_that_waits(self):
         network = network_of().cuda()

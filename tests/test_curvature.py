@@ -9,7 +9,9 @@ from torch import nn
 
 from reglib.autodiff import hessian_product
 from reglib.regularizers import cure_penalty, input_hessian_penalty, score_matching_penalty
-from tests.test_gradients import draw, generator, linear
+from tests.double_backward import Net, randn
+from tests.small_batches import generator
+from tests.test_gradients import linear
 from tests.test_regularizers import LABELS, SETTINGS, images, network_of
 
 
@@ -21,14 +23,15 @@ def linear_network():
     return model, weight, x, logits
 
 
-def draws(n):
+def draws(n=1):
     """What the penalties draw for images (3, 6), one after the other."""
     source = generator()
     return [torch.randn(3, 6, generator=source, dtype=torch.float64) for _ in range(n)]
 
 
-def drawn():
-    return draws(1)[0]
+def quadratic(matrices):
+    """Make a network of logits x^T A_c x of symmetric matrices."""
+    return Net(lambda net, x: torch.einsum("bi,cij,bj->bc", x, matrices, x))
 
 
 class TestCure:
@@ -53,17 +56,6 @@ class TestCure:
         assert not torch.equal(found, cure_penalty(*arguments, radius=0.2))
 
 
-class Quadratic(nn.Module):
-    """Logits x^T A_c x of symmetric matrices."""
-
-    def __init__(self, matrices):
-        super().__init__()
-        self.matrices = nn.Parameter(matrices)
-
-    def forward(self, x):
-        return torch.einsum("bi,cij,bj->bc", x, self.matrices, x)
-
-
 class TestScoreMatching:
     def test_of_a_linear_network(self):
         """The trace is zero; its estimate from differences is 2 w v / sigma."""
@@ -71,7 +63,7 @@ class TestScoreMatching:
         half = weight[LABELS].square().sum(1) / 2
         values = score_matching_penalty(model, logits, LABELS, x, generator=generator())
         torch.testing.assert_close(values, half, rtol=1e-12, atol=0)
-        trace = 2 / 0.1 * (weight[LABELS] * drawn()).sum(1)
+        trace = 2 / 0.1 * (weight[LABELS] * draws()[0]).sum(1)
         settings = {"trace": "taylor", "noise_std": 0.1, "stability": 0.3, "generator": generator()}
         taylor = score_matching_penalty(model, logits, LABELS, x, **settings)
         torch.testing.assert_close(taylor, half + trace + 0.3 * trace.square(), rtol=1e-9, atol=0)
@@ -79,17 +71,15 @@ class TestScoreMatching:
     @pytest.mark.parametrize("trace", ["hutchinson", "taylor"])
     def test_of_a_quadratic_logit(self, trace):
         """Random signs give the trace of 2 A; differences of f the mean of 2 (g v + v A v)."""
-        diagonals = draw(4, 6).abs() + 1
-        model, x = Quadratic(torch.diag_embed(diagonals)), 0.1 * draw(3, 6, seed=13)
+        diagonals, x = randn(4, 6, seed=11).abs() + 1, 0.1 * randn(3, 6, seed=13)
+        model, own = quadratic(torch.diag_embed(diagonals).requires_grad_()), diagonals[LABELS]
         settings = {"generator": generator(), "trace": trace, "n_samples": 3, "noise_std": 1.0}
         values = score_matching_penalty(model, model(x.requires_grad_()), LABELS, x, **settings)
-        own, gradient = diagonals[LABELS], 2 * diagonals[LABELS] * x.detach()
-        expected = 2 * own.sum(1)
+        gradient, expected, tolerance = 2 * own * x.detach(), 2 * own.sum(1), 1e-12
         if trace == "taylor":
             found = [2 * ((gradient + own * v) * v).sum(1) for v in draws(3)]
-            expected = torch.stack(found).mean(0)
+            expected, tolerance = torch.stack(found).mean(0), 1e-10
         expected = expected + gradient.square().sum(1) / 2
-        tolerance = 1e-12 if trace == "hutchinson" else 1e-10
         torch.testing.assert_close(values.detach(), expected, rtol=tolerance, atol=0)
 
     def test_of_a_relu_network(self):
@@ -102,31 +92,28 @@ class TestScoreMatching:
 
 
 class TestInputHessian:
-    def test_of_a_linear_softmax_network(self):
+    @pytest.mark.parametrize("n_samples", [1, 3])
+    def test_of_a_linear_softmax_network(self, n_samples):
         r"""It is W^T (diag p - p p^T) W."""
         weight, x, logits = linear()
         p = logits.detach().softmax(1)
         hessian = weight.T @ (torch.diag_embed(p) - p[:, :, None] * p[:, None]) @ weight
-        values = input_hessian_penalty(logits, LABELS, x, generator=generator())
-        product = (hessian @ drawn().sign()[:, :, None])[:, :, 0]
-        torch.testing.assert_close(values, product.square().sum(1), rtol=1e-10, atol=0)
-        many = input_hessian_penalty(logits, LABELS, x, generator=generator(), n_samples=3)
-        products = [(hessian @ signs.sign()[:, :, None])[:, :, 0] for signs in draws(3)]
+        options = {} if n_samples == 1 else {"n_samples": n_samples}
+        values = input_hessian_penalty(logits, LABELS, x, generator=generator(), **options)
+        products = [(hessian @ v.sign()[:, :, None])[:, :, 0] for v in draws(n_samples)]
         expected = torch.stack(products).square().sum(2).mean(0)
-        torch.testing.assert_close(many, expected, rtol=1e-10, atol=0)
+        torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
 
     def test_of_a_logit(self):
         """Of sum_j v_j tanh(w_j x) it is the sum of v_j tanh''(w_j x) w_j w_j^T."""
         weight, x, _ = linear()
-        hidden = x @ weight.T
+        hidden, labels = x @ weight.T, torch.tensor([0, 1, 1])
         out = torch.tensor([[1.0, 0.5], [-2.0, 1.0], [0.5, 0.0], [1.0, 3.0]], dtype=torch.float64)
-        labels = torch.tensor([0, 1, 1])
-        values = input_hessian_penalty(
-            hidden.tanh() @ out, labels, x, generator=generator(), of="logit"
-        )
+        settings = {"generator": generator(), "of": "logit"}
+        values = input_hessian_penalty(hidden.tanh() @ out, labels, x, **settings)
         t = hidden.detach().tanh()
         bend = out.T[labels] * (-2 * t * (1 - t.square()))
-        product = torch.einsum("bj,jn,jm,bm->bn", bend, weight, weight, drawn().sign())
+        product = torch.einsum("bj,jn,jm,bm->bn", bend, weight, weight, draws()[0].sign())
         torch.testing.assert_close(values, product.square().sum(1))
 
     def test_linear_logits_have_none(self):
@@ -135,7 +122,7 @@ class TestInputHessian:
         assert values.tolist() == [0.0] * 3
 
     def test_product_of_a_constant_gradient(self):
-        x = draw(2, 3).requires_grad_()
+        x = randn(2, 3).requires_grad_()
         assert torch.equal(hessian_product(torch.ones(2, 3), x, x.detach()), torch.zeros_like(x))
 
 

@@ -28,44 +28,29 @@ class TestInsertionCurve:
     def test_of_a_linear_network(self, baseline):
         model, images = linear_network(32), random_images(3, 2, 4, 4)
         gain = gains(model, images, baseline)
-        curves = insertion_curve(
-            gain.view(3, 1, 4, 4),
-            model,
-            images,
-            LABELS,
-            n_steps=16,
-            baseline=baseline,
-            score="logit",
-        )
+        given = gain.view(3, 1, 4, 4), model, images, LABELS
+        options = {"n_steps": 16, "baseline": baseline, "score": "logit"}
         start = model(torch.zeros_like(images) + baseline).gather(1, LABELS[:, None]).detach()
-        added = gain.sort(dim=1, descending=True).values.cumsum(1)
-        torch.testing.assert_close(curves, torch.cat([start, start + added], dim=1))
-
-    def test_deletion_takes_gains_away_in_the_same_order(self):
-        model, images = linear_network(32), random_images(3, 2, 4, 4)
-        gain = gains(model, images, 0.3)
-        curves = deletion_curve(
-            gain.view(3, 1, 4, 4), model, images, LABELS, n_steps=16, baseline=0.3, score="logit"
-        )
         whole = model(images).gather(1, LABELS[:, None]).detach()
-        taken = gain.sort(dim=1, descending=True).values.cumsum(1)
-        torch.testing.assert_close(curves, torch.cat([whole, whole - taken], dim=1))
+        moved = gain.sort(dim=1, descending=True).values.cumsum(1)
+        inserted, deleted = insertion_curve(*given, **options), deletion_curve(*given, **options)
+        torch.testing.assert_close(inserted, torch.cat([start, start + moved], dim=1))
+        torch.testing.assert_close(deleted, torch.cat([whole, whole - moved], dim=1))
 
     @pytest.mark.parametrize("n_steps", [1, 5, 144])
     def test_agrees_with_a_plain_loop(self, n_steps):
         model = build_network("lenet5", (3, 12, 12), 3, options={}, seed=2).double().eval()
         images, maps = random_images(3, 3, 12, 12), random_images(3, 3, 12, 12, seed=1) - 0.5
         curves = insertion_curve(maps, model, images, LABELS, n_steps=n_steps)
+        counts = torch.arange(n_steps + 1) * 144 // n_steps
         assert curves.shape == (3, n_steps + 1)
         for b in range(3):
             ranked = sorted(range(144), key=lambda i: -float(maps[b, :, i // 12, i % 12].sum()))
-            for k in range(n_steps + 1):
-                mixed = torch.zeros(3, 12, 12, dtype=torch.float64)
-                for i in ranked[: k * 144 // n_steps]:
-                    mixed[:, i // 12, i % 12] = images[b, :, i // 12, i % 12]
-                with torch.no_grad():
-                    expected = model(mixed[None]).softmax(1)[0, LABELS[b]]
-                torch.testing.assert_close(curves[b, k], expected, rtol=1e-12, atol=0)
+            mixed = torch.zeros(n_steps + 1, 3, 12, 12, dtype=torch.float64)
+            for rank, i in enumerate(ranked):
+                mixed[counts > rank, :, i // 12, i % 12] = images[b, :, i // 12, i % 12]
+            expected = model(mixed).softmax(1)[:, LABELS[b]].detach()
+            torch.testing.assert_close(curves[b], expected, rtol=1e-12, atol=0)
 
     def test_equal_pixels_go_by_index(self):
         model, images = linear_network(900), random_images(3, 1, 30, 30)
@@ -85,16 +70,9 @@ class TestInsertionCurve:
     def test_changes_nothing_and_builds_no_graph(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)
         maps, before = images.clone().requires_grad_(), images.clone()
-        curves = deletion_curve(maps, model, images, LABELS, n_steps=4)
-        assert not curves.requires_grad
+        assert not deletion_curve(maps, model, images, LABELS, n_steps=4).requires_grad
         assert torch.equal(images, before)
         assert not model.training
-
-    def test_area_is_that_of_trapezoids(self):
-        curves = random_images(2, 6)
-        expected = [sum((row[k] + row[k + 1]) / 10 for k in range(5)) for row in curves]
-        torch.testing.assert_close(area_under_curve(curves), torch.stack(expected))
-        assert area_under_curve(torch.ones(1, 9)).item() == 1
 
     @pytest.mark.parametrize(
         ("changes", "text"),
@@ -107,14 +85,9 @@ class TestInsertionCurve:
     )
     def test_refuses(self, changes, text):
         images = random_images(3, 1, 4, 4)
-        arguments = {
-            "maps": images,
-            "images": images,
-            "class_index": LABELS,
-            "n_steps": 4,
-        } | changes
+        arguments = {"maps": images, "images": images, "class_index": LABELS, "n_steps": 4}
         with pytest.raises(ValueError, match=text):
-            insertion_curve(model=nn.Flatten(), **arguments)
+            insertion_curve(model=nn.Flatten(), **arguments | changes)
 
     def test_unknown_score(self):
         images = random_images(3, 1, 4, 4)
@@ -150,13 +123,9 @@ class TestPixelPerturbation:
 
 class TestAblationCurve:
     def test_replaces_the_pixels_of_largest_saliency_by_the_mean(self, monkeypatch):
-        shape, labels = (2, 3, 4), torch.tensor([2, 0])
-        model, images, maps = (
-            softmax_network(shape),
-            random_images(2, *shape),
-            random_images(2, *shape, seed=1) - 0.5,
-        )
-        counts = [0, 1, 5, 12]
+        shape, labels, counts = (2, 3, 4), torch.tensor([2, 0]), [0, 1, 5, 12]
+        images, maps = random_images(2, *shape), random_images(2, *shape, seed=1) - 0.5
+        model = softmax_network(shape)
         together = ablation_curve(model, images, labels, maps, counts=counts)
         monkeypatch.setattr(chunks, "CHUNK_BYTES", 1)
         curve = ablation_curve(model, images, labels, maps, counts=counts)
@@ -172,27 +141,29 @@ class TestAblationCurve:
         assert torch.equal(curve[:, 0], torch.ones(2).double())
         torch.testing.assert_close(together, curve)
 
-    @pytest.mark.parametrize("counts", [[], [-1, 2], [0, 13]])
-    def test_refuses_counts_that_there_are_not(self, counts):
-        images = random_images(1, 2, 3, 4)
-        with pytest.raises(ValueError, match="counts: expected numbers from 0 to 12"):
-            ablation_curve(
-                softmax_network((2, 3, 4)), images, torch.tensor([0]), images, counts=counts
-            )
+    @pytest.mark.parametrize(
+        ("counts", "size", "message"),
+        [
+            ([], (3, 4), "counts: expected numbers from 0 to 12"),
+            ([-1, 2], (3, 4), "counts: expected numbers from 0 to 12"),
+            ([0, 13], (3, 4), "counts: expected numbers from 0 to 12"),
+            ([1], (4, 3), r"maps: expected shape \(1, C, 3, 4\) .* got \(1, 2, 4, 3\)"),
+        ],
+    )
+    def test_refuses_counts_and_maps_that_do_not_fit(self, counts, size, message):
+        model, images, labels = softmax_network((2, 3, 4)), random_images(1, 2, 3, 4), LABELS[:1]
+        with pytest.raises(ValueError, match=message):
+            ablation_curve(model, images, labels, random_images(1, 2, *size), counts=counts)
 
-    def test_refuses_maps_of_another_size(self):
-        with pytest.raises(
-            ValueError, match=r"maps: expected shape \(1, C, 3, 4\) .* got \(1, 2, 4, 3\)"
-        ):
-            ablation_curve(
-                softmax_network((2, 3, 4)),
-                random_images(1, 2, 3, 4),
-                torch.tensor([0]),
-                random_images(1, 2, 4, 3),
-                counts=[1],
-            )
 
-    def test_area_is_that_of_trapezoids(self):
+class TestAreaUnderCurve:
+    def test_is_that_of_trapezoids(self):
+        curves = random_images(2, 6)
+        expected = [sum((row[k] + row[k + 1]) / 10 for k in range(5)) for row in curves]
+        torch.testing.assert_close(area_under_curve(curves), torch.stack(expected))
+        assert area_under_curve(torch.ones(1, 9)).item() == 1
+
+    def test_between_given_positions(self):
         curves = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.5, 0.0], [2.0, 0.0, 0.0]])
         found = area_under_curve(curves, [0, 1, 4])
         torch.testing.assert_close(found, torch.tensor([1.0, (0.75 + 0.75) / 4, 0.25]))

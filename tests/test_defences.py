@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -17,7 +18,9 @@ from suite.networks.defences import (
     with_k_wta,
     with_softplus,
 )
+from tests.double_backward import randn
 
+each_change = pytest.mark.parametrize("change", [{"k_wta": 0.3}, {"flc_pooling": True}])
 SMALL = {"width": 2, "blocks": (1, 1), "pre_activation": True}
 
 
@@ -25,36 +28,30 @@ def build(name, shape, options=None):
     return build_network(name, shape, 10, options=options or {}, seed=0)
 
 
-def random(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+def random(*shape, seed=1):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
 class TestSoftplus:
     def test_is_close_to_relu_and_smooth(self):
-        network = build("lenet5", (1, 28, 28))
-        images = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
-        gaps = [
-            (with_softplus(network, beta=b)(images) - network(images)).abs().max() for b in (5, 500)
-        ]
+        network, images = build("lenet5", (1, 28, 28)), random(3, 1, 28, 28)
+        smooth, close = (with_softplus(network, beta=beta) for beta in (5.0, 500))
+        gaps = [(model(images) - network(images)).abs().max() for model in (smooth, close)]
         assert gaps[0] > 1e-2
         assert gaps[1] < 1e-2 * gaps[0] + 1e-3
-        smooth = with_softplus(network, beta=5.0)
-        kinds = Counter(type(module) for module in smooth.modules())
-        assert kinds[nn.Softplus] == 4
-        assert not kinds[nn.ReLU]
+        kinds = Counter(map(type, smooth.modules()))
+        assert (kinds[nn.Softplus], kinds[nn.ReLU]) == (4, 0)
         x = torch.tensor([-1.0, 0.0, 2.0])
         torch.testing.assert_close(smooth[2](x), (1 + (5 * x).exp()).log() / 5)
 
     def test_of_relu6(self):
         network = nn.Sequential(nn.Linear(3, 3), nn.ReLU6(), nn.ReLU())
-        smooth = with_softplus(network, beta=5.0)
+        smooth, close = (with_softplus(network, beta=beta) for beta in (5.0, 500.0))
         x = torch.tensor([-1.0, 0.0, 3.0, 6.0, 9.0])
-        close = with_softplus(network, beta=500.0)
         torch.testing.assert_close(close[1](x), network[1](x), rtol=0, atol=2e-3)
         assert isinstance(smooth[2], nn.Softplus)
-        torch.testing.assert_close(
-            smooth[1](x[[1, 3]]) - x[[1, 3]], torch.tensor([1, -1]) * math.log(2) / 5
-        )
+        bent = smooth[1](x[[1, 3]]) - x[[1, 3]]
+        torch.testing.assert_close(bent, torch.tensor([1, -1]) * math.log(2) / 5)
         assert type(network[1]) is nn.ReLU6
 
     def test_copies_the_network_and_keeps_its_mode(self):
@@ -73,14 +70,6 @@ class TestSoftplus:
         assert network[2].beta == 3.0
         assert torch.equal(network[1].weight, build("mlp", (1, 28, 28), {"hidden": (5,)})[1].weight)
 
-    def test_refused(self):
-        with pytest.raises(
-            UsageError, match=r"softplus: expected a network with modules of .*ReLU"
-        ):
-            with_softplus(nn.Sequential(nn.Tanh()), beta=1.0)
-        with pytest.raises(UsageError, match="softplus: expected a positive sharpness, got 0"):
-            build("lenet5", (1, 28, 28), {"softplus": 0})
-
 
 class TestKWinnersTakeAll:
     def test_of_each_sample(self):
@@ -91,75 +80,78 @@ class TestKWinnersTakeAll:
         assert torch.equal(KWinnersTakeAll(1)(x), x)
 
     def test_gradient_goes_to_the_winners(self):
-        x = random(2, 3, 4, 4).requires_grad_()
+        x = randn(2, 3, 4, 4, seed=1).requires_grad_()
         KWinnersTakeAll(0.25)(x).sum().backward()
         assert x.grad.flatten(1).sum(1).tolist() == [12, 12]
         assert torch.equal(x.grad == 1, KWinnersTakeAll(0.25)(x) != 0)
-
-    @pytest.mark.parametrize("share", [0, -0.5, 1.5, True, "half"])
-    def test_refuses_a_share_out_of_range(self, share):
-        with pytest.raises(UsageError, match="k_wta: expected a share above 0 and up to 1, got"):
-            build("lenet5", (1, 28, 28), {"k_wta": share})
 
 
 class TestFrequencyLowCut:
     @pytest.mark.parametrize("size", [(8, 8), (8, 6), (7, 5), (6, 9)])
     def test_samples_exactly_what_a_smaller_map_holds(self, size):
         """A wave below a quarter of a cycle a pixel passes, whatever its phase; others do not."""
-        height, width = size
-        small = ((height + 1) // 2, (width + 1) // 2)
-        y, x = torch.meshgrid(
-            *(torch.arange(n, dtype=torch.float64) / n for n in size), indexing="ij"
-        )
-        v, u = torch.meshgrid(
-            *(torch.arange(n, dtype=torch.float64) / n for n in small), indexing="ij"
-        )
-        slow = [2 + torch.cos(2 * torch.pi * (a + b) + 0.3) for a, b in ((y, x), (v, u))]
-        found = FrequencyLowCut()(slow[0][None, None])[0, 0]
-        assert found.shape == small
-        torch.testing.assert_close(found, slow[1])
-        fast = torch.cos(2 * torch.pi * y * (height // 2))
-        torch.testing.assert_close(
-            FrequencyLowCut()((slow[0] + fast)[None, None])[0, 0], slow[1], atol=1e-12, rtol=0
-        )
+
+        def positions(size):
+            return torch.meshgrid(*(torch.arange(n).double() / n for n in size), indexing="ij")
+
+        small = ((size[0] + 1) // 2, (size[1] + 1) // 2)
+        waves = [2 + torch.cos(2 * torch.pi * sum(positions(s)) + 0.3) for s in (size, small)]
+        fast = torch.cos(2 * torch.pi * positions(size)[0] * (size[0] // 2))
+        slow, both = (FrequencyLowCut()(w[None, None])[0, 0] for w in (waves[0], waves[0] + fast))
+        assert slow.shape == small
+        torch.testing.assert_close(slow, waves[1])
+        torch.testing.assert_close(both, waves[1], atol=1e-12, rtol=0)
 
     def test_takes_the_place_of_strides(self):
         network = build("resnet", (3, 32, 32), SMALL | {"stem": "strided"}).eval()
-        changed = with_flc_pooling(network)
+        changed, images = with_flc_pooling(network), torch.rand(2, 3, 32, 32)
         assert type(changed) is ResNet
-        strides = [m.stride for m in network.modules() if isinstance(m, nn.Conv2d)]
+        strides, none_left = (
+            [m.stride for m in net.modules() if isinstance(m, nn.Conv2d)]
+            for net in (network, changed)
+        )
         assert strides.count((2, 2)) == Counter(map(type, changed.modules()))[FrequencyLowCut] == 3
-        assert {m.stride for m in changed.modules() if isinstance(m, nn.Conv2d)} == {(1, 1)}
-        images = torch.rand(2, 3, 32, 32)
+        assert set(none_left) == {(1, 1)}
         shapes = [nn.Sequential(*list(net)[:-3])(images).shape for net in (network, changed)]
         assert shapes[0] == shapes[1]
         assert (changed(images) - network(images)).abs().max() > 1e-4
 
 
 class TestChanged:
-    @pytest.mark.parametrize("change", [{"k_wta": 0.3}, {"flc_pooling": True}])
+    @each_change
     @pytest.mark.parametrize("pre_activation", [False, True])
     def test_is_folded_to_the_same_function(self, change, pre_activation):
         network = build("resnet", (3, 32, 32), SMALL | {"pre_activation": pre_activation} | change)
-        images = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+        images = random(8, 3, 32, 32, seed=2)
         network.train()(images)
         network.eval()
         torch.testing.assert_close(folded_copy(network)(images), network(images))
 
-    @pytest.mark.parametrize("change", [{"k_wta": 0.3}, {"flc_pooling": True}])
+    @each_change
     def test_top_gap_can_be_changed(self, change):
         options = {"k": 0.2, "width": 4, "backbone_options": SMALL}
         plain, changed = (build("top_gap", (3, 32, 32), options | more) for more in ({}, change))
-        images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+        images = random(2, 3, 32, 32, seed=2)
         assert changed.class_maps(images).shape == plain.class_maps(images).shape
         assert not torch.allclose(changed(images), plain(images))
         for a, b in zip(plain.parameters(), changed.parameters(), strict=True):
             assert torch.equal(a, b)
 
-    def test_nothing_to_change_is_refused(self):
-        with pytest.raises(UsageError, match=r"k_wta: expected a network with modules of .*ReLU"):
-            with_k_wta(nn.Sequential(nn.Tanh()), share=0.5)
-        with pytest.raises(
-            UsageError, match=r"flc_pooling: .* convolutions of stride 2, found none"
-        ):
-            build("lenet5", (1, 28, 28), {"flc_pooling": True})
+
+TANH, LENET = nn.Sequential(nn.Tanh()), partial(build, "lenet5", (1, 28, 28))
+NO_RELU = r"softplus: expected a network with modules of .*ReLU"
+NO_SHARE = "k_wta: expected a share above 0 and up to 1, got"
+NO_STRIDE = r"flc_pooling: .* convolutions of stride 2, found none"
+REFUSED = [
+    (partial(with_softplus, TANH, beta=1.0), NO_RELU),
+    (partial(LENET, {"softplus": 0}), "softplus: expected a positive sharpness, got 0"),
+    (partial(with_k_wta, TANH, share=0.5), r"k_wta: expected a network with modules of .*ReLU"),
+    (partial(LENET, {"flc_pooling": True}), NO_STRIDE),
+    *((partial(LENET, {"k_wta": share}), NO_SHARE) for share in (0, -0.5, 1.5, True, "half")),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_changes_that_cannot_be_made_are_refused(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()

@@ -7,21 +7,10 @@ import scipy.stats
 import torch
 from torch import nn
 
-from suite.metrics import (
-    OOD_SCORES,
-    auroc,
-    chunks,
-    density_change,
-    density_gradients,
-    feature_leakage,
-    gradient_change,
-    group_accuracies,
-    logit_auroc,
-    logit_gradients,
-    maximise_activation,
-)
+from suite import metrics
 from suite.metrics.saliency import integrated_gradients, logit_gradient
 from suite.networks import build_network
+from tests.double_backward import Net
 from tests.small_batches import LABELS, generator, linear_network, random_images
 
 PARTS = ("whole", "shift", "centred")
@@ -46,7 +35,7 @@ class TestLogitGradients:
         rows = [torch.autograd.grad(f, images, retain_graph=True)[0].flatten(1) for f in sums]
         each, density = torch.stack(rows[:3], 1), rows[3]
         own = each[range(3), LABELS]
-        found = logit_gradients(lenet, images, LABELS)
+        found = metrics.logit_gradients(lenet, images, LABELS)
         torch.testing.assert_close(found.label, own.norm(dim=1))
         torch.testing.assert_close(found.others, (each.norm(dim=2).sum(1) - found.label) / 2)
         torch.testing.assert_close(found.cosine, torch.cosine_similarity(own, density))
@@ -57,7 +46,7 @@ class TestLogitGradients:
         model, images = linear
         with torch.no_grad():
             model[-1].bias.copy_(torch.tensor([-100.0, 100.0, -100.0]))
-        found = logit_gradients(model, images, torch.ones(3).long())
+        found = metrics.logit_gradients(model, images, torch.ones(3).long())
         torch.testing.assert_close(found.cosine, torch.ones(3).double())
 
 
@@ -70,20 +59,22 @@ class TestFeatureLeakage:
         masks[0, :, :2] = masks[1:, :, 2:] = True
         kept = torch.stack([maps[0, :, :2], maps[1, :, 2:], maps[2, :, 2:]]).flatten(1).norm(dim=1)
         given = integrated_gradients(model, images, LABELS), masks
-        torch.testing.assert_close(feature_leakage(*given), kept)
+        torch.testing.assert_close(metrics.feature_leakage(*given), kept)
         share = kept / maps.flatten(1).norm(dim=1)
-        torch.testing.assert_close(feature_leakage(*given, relative=True), share)
+        torch.testing.assert_close(metrics.feature_leakage(*given, relative=True), share)
 
-    def test_refuses_masks(self):
-        of_one = torch.arange(3).view(3, 1, 1, 1).expand(3, 1, 4, 4) > 0
-        for masks, text in (
+    @pytest.mark.parametrize(
+        ("masks", "text"),
+        [
             (torch.ones(3, 1, 4, 5).bool(), r"shape \(3, 1, 4, 4\) .* got torch.bool of shape \("),
             (torch.ones(1, 1, 4, 4).bool(), r"shape \(3, 1, 4, 4\)"),
             (torch.ones(3, 1, 4, 4), r"booleans .* got torch.float32"),
-            (of_one, "an empty mask for image 0"),
-        ):
-            with pytest.raises(ValueError, match=f"masks: expected .*{text}"):
-                feature_leakage(random_images(3, 2, 4, 4), masks)
+            (torch.arange(3).view(3, 1, 1, 1).expand(3, 1, 4, 4) > 0, "an empty mask for image 0"),
+        ],
+    )
+    def test_refuses_masks(self, masks, text):
+        with pytest.raises(ValueError, match=f"masks: expected .*{text}"):
+            metrics.feature_leakage(random_images(3, 2, 4, 4), masks)
 
 
 class Square(nn.Module):
@@ -100,19 +91,18 @@ def noises(n_samples, std, shape=(1, 4, 4)):
 
 class TestGradientChange:
     def test_absolute_is_the_norm_of_the_difference(self, lenet):
-        images = random_images(3, 1, 12, 12)
-        norms = logit_gradient(lenet, images, LABELS).flatten(1).norm(dim=1)
+        given = lenet, random_images(3, 1, 12, 12), LABELS
+        norms = logit_gradient(*given).flatten(1).norm(dim=1)
         change, relative = (
-            gradient_change(
-                lenet, images, LABELS, generator=generator(), noise_std=0.1, relative=relative
-            )
+            metrics.gradient_change(*given, generator=generator(), noise_std=0.1, relative=relative)
             for relative in (False, True)
         )
         torch.testing.assert_close(change, relative * norms)
 
     def test_of_a_quadratic(self):
         images, noise = random_images(3, 1, 4, 4), {"noise_std": 0.3, "n_samples": 4}
-        found = gradient_change(Square().eval(), images, LABELS, generator=generator(5), **noise)
+        given = Square().eval(), images, LABELS
+        found = metrics.gradient_change(*given, generator=generator(5), **noise)
         expected = sum(noise.norm() for noise in noises(4, 0.3)) / 4
         torch.testing.assert_close(found, expected / images.flatten(1).norm(dim=1))
 
@@ -120,80 +110,78 @@ class TestGradientChange:
 class TestDensity:
     @pytest.mark.parametrize("chunk", [1, 2**20])
     def test_change_agrees_with_its_formula(self, chunk, linear, monkeypatch):
-        monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk)
-        found = density_change(*linear, generator=generator(5), noise_std=0.3, n_samples=4)
+        monkeypatch.setattr(metrics.chunks, "CHUNK_BYTES", chunk)
+        found = metrics.density_change(*linear, generator=generator(5), noise_std=0.3, n_samples=4)
         weight = linear[0][1].weight.detach()
         published = sum((weight @ noise.flatten()).exp().sum() for noise in noises(4, 0.3)) / 4
         torch.testing.assert_close(found, published.expand(3))
 
     def test_gradients_of_a_linear_network(self, linear):
         weight, p = linear[0][1].weight.detach(), linear[0](linear[1]).detach().softmax(1)
-        found = [density_gradients(*linear, part=part) for part in PARTS]
+        found = [metrics.density_gradients(*linear, part=part) for part in PARTS]
         torch.testing.assert_close(found[0], (p @ weight).norm(dim=1))
         torch.testing.assert_close(found[1], weight.mean(0).norm().expand(3))
         torch.testing.assert_close(found[2], ((p - 1 / 3) @ weight).norm(dim=1))
 
     def test_shift_of_logits_leaves_the_centred_part(self, linear):
         model, images = linear
-
-        class Shifted(nn.Module):
-            def forward(self, x):
-                return model(x) + 10 * x.square().flatten(1).sum(1, keepdim=True)
-
-        shifted = Shifted().eval()
-        torch.testing.assert_close(shifted(images).softmax(1), model(images).softmax(1))
-        before, after = (
-            [density_gradients(m, images, part=part) for part in PARTS] for m in (model, shifted)
-        )
-        assert all((after[n] > 10 * before[n]).all() for n in (0, 1))
-        torch.testing.assert_close(after[2], before[2])
+        other = Net(lambda net, x: model(x) + 10 * x.square().flatten(1).sum(1, True)).eval()
+        torch.testing.assert_close(other(images).softmax(1), model(images).softmax(1))
+        models = model, other
+        for part in PARTS:
+            before, after = (metrics.density_gradients(m, images, part=part) for m in models)
+            if part == "centred":
+                torch.testing.assert_close(after, before)
+            else:
+                assert (after > 10 * before).all()
 
     @pytest.mark.parametrize("name", ["noise_std", "n_samples"])
     def test_refuses_noise_that_is_not_positive(self, name, linear):
         settings = {"generator": generator(), "noise_std": 0.1, "n_samples": 1} | {name: 0}
         with pytest.raises(ValueError, match=f"{name}: expected a positive number, got 0"):
-            density_change(*linear, **settings)
+            metrics.density_change(*linear, **settings)
 
 
 class TestGroupAccuracies:
     def test_are_means_within_groups(self):
         correct = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
-        found = group_accuracies(correct, torch.tensor([0, 1, 1, 2, 1]), 3)
+        found = metrics.group_accuracies(correct, torch.tensor([0, 1, 1, 2, 1]), 3)
         torch.testing.assert_close(found, torch.tensor([1.0, 1 / 3, 1.0]))
 
     def test_group_without_images_is_refused(self):
         with pytest.raises(ValueError, match=r"groups: expected .*got none of group 1"):
-            group_accuracies(torch.ones(3), torch.tensor([0, 0, 2]), 3)
+            metrics.group_accuracies(torch.ones(3), torch.tensor([0, 0, 2]), 3)
 
 
 class TestAuroc:
     @pytest.mark.parametrize("decimals", [1, 12])
     def test_agrees_with_mann_whitney(self, decimals):
         """With one decimal there are ties."""
-        known, foreign = random_images(40, seed=1), random_images(30, seed=2) - 0.2
-        known, foreign = known.round(decimals=decimals), foreign.round(decimals=decimals)
+        known = random_images(40, seed=1).round(decimals=decimals)
+        foreign = (random_images(30, seed=2) - 0.2).round(decimals=decimals)
         statistic = scipy.stats.mannwhitneyu(known.numpy(), foreign.numpy()).statistic
-        assert auroc(known, foreign).double().mean().item() == pytest.approx(statistic / 1200)
+        found = metrics.auroc(known, foreign).double().mean().item()
+        assert found == pytest.approx(statistic / 1200)
 
     def test_of_logits_is_a_mean_over_classes(self):
         known, foreign = random_images(7, 3, seed=1), random_images(5, 3, seed=2)
-        expected = sum(auroc(known[:, i], foreign[:, i]) for i in range(3)) / 3
-        torch.testing.assert_close(logit_auroc(known, foreign), expected)
+        expected = sum(metrics.auroc(known[:, i], foreign[:, i]) for i in range(3)) / 3
+        torch.testing.assert_close(metrics.logit_auroc(known, foreign), expected)
 
     def test_scores_are_higher_for_surer_logits(self):
         logits = torch.tensor([[9.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
-        assert all(s[0] > s[1] for s in (score(logits) for score in OOD_SCORES.values()))
+        assert all(s[0] > s[1] for s in (score(logits) for score in metrics.OOD_SCORES.values()))
 
     @pytest.mark.parametrize("foreign", [[], [math.nan, 1.0], [[1.0]]])
     def test_refuses_what_are_no_numbers(self, foreign):
         with pytest.raises(ValueError, match="unfamiliar: expected scores"):
-            auroc(torch.ones(2), torch.tensor(foreign))
+            metrics.auroc(torch.ones(2), torch.tensor(foreign))
 
 
 class TestMaximiseActivation:
     def test_goes_along_the_weight(self, linear):
         model, start = linear[0], 0.5 * torch.ones(3, 1, 4, 4, dtype=torch.float64)
-        found = maximise_activation(model, start, LABELS, n_steps=4, step_size=0.1)
+        found = metrics.maximise_activation(model, start, LABELS, n_steps=4, step_size=0.1)
         weight = model[1].weight.detach()[LABELS]
         expected = start.flatten(1) + 0.4 * weight / weight.norm(dim=1, keepdim=True)
         torch.testing.assert_close(found.flatten(1), expected)
@@ -201,7 +189,7 @@ class TestMaximiseActivation:
     def test_raises_the_logit_within_the_range(self, lenet):
         start = random_images(3, 1, 12, 12)
         before = start.clone()
-        found = maximise_activation(lenet, start, LABELS, n_steps=20, step_size=0.5)
+        found = metrics.maximise_activation(lenet, start, LABELS, n_steps=20, step_size=0.5)
         logits = [lenet(x).gather(1, LABELS[:, None]) for x in (start, found)]
         assert (logits[1] > logits[0]).all()
         assert (found.amin(), found.amax()) == (0, 1)

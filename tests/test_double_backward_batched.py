@@ -57,26 +57,16 @@ def vectors():
     return randn(5, 3, 4, seed=2)
 
 
-def by_engine(y, x, *, create_graph):
-    (result,) = torch.autograd.grad(
-        y, x, vectors(), is_grads_batched=True, create_graph=create_graph, retain_graph=True
-    )
-    return result
+def by_engine(y, x, **options):
+    return torch.autograd.grad(y, x, vectors(), is_grads_batched=True, **options)[0]
 
 
-def by_vmap(y, x, *, create_graph):
-    def product(vector):
-        return torch.autograd.grad(y, x, vector, create_graph=create_graph, retain_graph=True)[0]
-
-    return torch.vmap(product)(vectors())
+def by_vmap(y, x, **options):
+    return torch.vmap(lambda v: torch.autograd.grad(y, x, v, **options)[0])(vectors())
 
 
-def by_loop(y, x, *, create_graph):
-    products = [
-        torch.autograd.grad(y, x, v, create_graph=create_graph, retain_graph=True)
-        for v in vectors()
-    ]
-    return torch.stack([product for (product,) in products])
+def by_loop(y, x, **options):
+    return torch.stack([torch.autograd.grad(y, x, v, **options)[0] for v in vectors()])
 
 
 WAYS = {"engine": by_engine, "vmap": by_vmap}
@@ -84,12 +74,11 @@ WAYS = {"engine": by_engine, "vmap": by_vmap}
 
 def gradients(call, model, x, differentiate):
     """Return products with vectors, and the gradients of their squares by all parameters."""
-    plain = differentiate(call(x), x, create_graph=False)
+    plain = differentiate(call(x), x, create_graph=False, retain_graph=True)
     products = differentiate(call(x), x, create_graph=True)
-    loss = products.pow(3).sum()
     by = [x, *(p for p in model.parameters() if p.requires_grad)]
-    found = torch.autograd.grad(loss, by, allow_unused=True, materialize_grads=True)
-    return [plain, products.detach(), *found]
+    options = {"allow_unused": True, "materialize_grads": True}
+    return [plain, products.detach(), *torch.autograd.grad(products.pow(3).sum(), by, **options)]
 
 
 @pytest.mark.parametrize(
@@ -107,13 +96,11 @@ def test_products_with_many_vectors(case, way, view):
 
 @cases(LAYERS)
 def test_second_derivatives_for_many_vectors(case):
+    def gradient(call):
+        return torch.autograd.grad(call(x).pow(3).sum(), x, create_graph=True)[0]
+
     model, x = network(case)
     fast, v = fast_double_backward(copy.deepcopy(model)), randn(4, *x.shape)
-
-    def gradient(call):
-        (g,) = torch.autograd.grad(call(x).pow(3).sum(), x, create_graph=True)
-        return g
-
     (got,) = torch.autograd.grad(gradient(fast), x, v, is_grads_batched=True)
     wanted = [torch.autograd.grad(gradient(model), x, u)[0] for u in v]
     torch.testing.assert_close(got, torch.stack(wanted), rtol=1e-9, atol=1e-9)

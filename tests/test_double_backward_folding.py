@@ -18,6 +18,7 @@ from tests.double_backward import (
     network_and_images,
     randn,
 )
+from tests.small_batches import left_alone
 
 
 def call_odd(net, x):
@@ -57,22 +58,20 @@ def test_what_is_not_folded_says_why():
 
 def test_derivatives_are_those_of_the_network_in_evaluation_mode():
     model = odd()
+    model.unused.requires_grad_(False)
     stock = copy.deepcopy(model).eval()
-    for network in (model, stock):
-        network.unused.requires_grad_(False)
     assert_same_second_order(evaluation_mode(model), stock, randn(3, 2, 5, 5))
 
 
 @pytest.mark.parametrize("name", ["VGG of torchvision", "ResNet of timm", "PreAct-ResNet"])
 def test_whole_networks_fold(name):
     model, x = network_and_images(name)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.running_mean)
-            nn.init.uniform_(module.running_var, 0.5, 2)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        nn.init.uniform_(norm.running_mean)
+        nn.init.uniform_(norm.running_var, 0.5, 2)
     folding = folding_of(model)
-    norms = sum(isinstance(m, nn.BatchNorm2d) for m in model.modules())
-    assert len(folding.folded) + len(folding.kept) == norms
+    assert len(folding.folded) + len(folding.kept) == len(norms)
     assert (len(folding.kept) == 0) == (name != "PreAct-ResNet")
     assert not folding.nonlinear
     with torch.no_grad():
@@ -80,27 +79,23 @@ def test_whole_networks_fold(name):
         torch.testing.assert_close(folded, model.eval()(x), rtol=1e-9, atol=1e-9)
 
 
-class TestFoldedCopy:
-    @pytest.mark.parametrize("name", ["ResNet of torchvision", "EfficientNet-Lite0"])
-    def test_gives_the_same_and_is_a_copy(self, name):
-        model, x = network_and_images(name)
-        in_general_position(model.train())
-        state = copy.deepcopy(model.state_dict())
+@pytest.mark.parametrize("name", ["ResNet of torchvision", "EfficientNet-Lite0"])
+def test_folded_copy_gives_the_same_and_is_a_copy(name):
+    model, x = network_and_images(name)
+    in_general_position(model.train())
+    with left_alone(model):
         folded = folded_copy(model)
         x.requires_grad_()
         wanted, found = copy.deepcopy(model).eval()(x), folded(x)
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
-        one, other = (torch.autograd.grad(y[:, 0].sum(), x)[0] for y in (found, wanted))
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9 * float(other.abs().max()))
-        assert not any(p.requires_grad for p in folded.parameters())
-        assert not any(module.training for module in folded.modules())
-        assert all(torch.equal(v, state[n]) for n, v in model.state_dict().items())
-        assert all(p.requires_grad for p in model.parameters())
-        assert model.training
-        # timm's layers have the activation in them, which stays.
-        assert not any(isinstance(m, nn.BatchNorm2d) for m in folded.modules())
-        assert not any("running_mean" in name for name in folded.state_dict())
-        assert not folding_of(folded).nonlinear
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    one, other = (torch.autograd.grad(y[:, 0].sum(), x)[0] for y in (found, wanted))
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9 * float(other.abs().max()))
+    assert not any(p.requires_grad for p in folded.parameters())
+    assert not any(module.training for module in folded.modules())
+    # timm's layers have the activation in them, which stays.
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in folded.modules())
+    assert not any("running_mean" in name for name in folded.state_dict())
+    assert not folding_of(folded).nonlinear
 
 
 class Unpadded(nn.Conv2d):
@@ -129,14 +124,11 @@ class TestEvaluationMode:
     def test_leaves_modes_and_statistics_as_they_were(self):
         model = odd().train()
         model.forked.eval()
-        before = copy.deepcopy(model.state_dict())
-        modes = [module.training for module in model.modules()]
-        view = evaluation_mode(model)
-        view(randn(2, 2, 5, 5))
-        with pytest.raises(RuntimeError):
-            view(randn(2, 3, 5, 5))
-        assert [module.training for module in model.modules()] == modes
-        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        with left_alone(model):
+            view = evaluation_mode(model)
+            view(randn(2, 2, 5, 5))
+            with pytest.raises(RuntimeError):
+                view(randn(2, 3, 5, 5))
 
     def test_sees_new_weights_and_statistics_in_the_next_call(self):
         model, x = odd(), randn(2, 2, 5, 5)
@@ -146,15 +138,15 @@ class TestEvaluationMode:
         assert_evaluates(view, model, x)
 
     def test_takes_weights_that_a_hook_makes(self):
+        def double(module, _):
+            vars(module).update(weight=2 * module._parameters["weight"])
+
         model, x = pair(), randn(2, 2, 5, 5)
-        model[0].register_forward_pre_hook(
-            lambda module, _: module.__dict__.update(weight=2 * module._parameters["weight"])
-        )
-        kept = model[0]._parameters["weight"]
-        view, folded = evaluation_mode(model), folded_copy(model)
-        wanted = copy.deepcopy(model[1:]).eval()(F.conv2d(x, 2 * kept, model[0].bias))
-        torch.testing.assert_close(view(x), wanted)
-        torch.testing.assert_close(folded(x), wanted)
+        model[0].register_forward_pre_hook(double)
+        doubled = F.conv2d(x, 2 * model[0]._parameters["weight"], model[0].bias)
+        wanted = copy.deepcopy(model[1:]).eval()(doubled)
+        for changed in (evaluation_mode(model), folded_copy(model)):
+            torch.testing.assert_close(changed(x), wanted)
 
     def test_is_right_where_the_network_cannot_be_traced(self):
         def branch(net, x):
@@ -168,15 +160,16 @@ class TestEvaluationMode:
         assert_evaluates(evaluation_mode(model), model, x)
 
 
+def attend(net, x):
+    return F.scaled_dot_product_attention(x, x, F.hardsigmoid(x))
+
+
 NONLINEAR = {
-    "product": (lambda net, x: (2 * x) * x / 3, "mul is called"),
-    "attention": (
-        lambda net, x: F.scaled_dot_product_attention(x, x, F.hardsigmoid(x)),
-        "scaled_dot_product_attention is called",
-    ),
-    "normalised by a buffer": (lambda net, x: (x - net.std) / net.std * net.std, None),
-    "over activations": (lambda net, x: net.std / (x - net.std), "the method div is called"),
-    "quotient": (lambda net, x: x / (x - net.std), "truediv is called"),
+    "product": (lambda net, x: (2 * x) * x / 3, ["mul is called"]),
+    "attention": (attend, ["scaled_dot_product_attention is called"]),
+    "normalised by a buffer": (lambda net, x: (x - net.std) / net.std * net.std, []),
+    "over activations": (lambda net, x: net.std / (x - net.std), ["the method div is called"]),
+    "quotient": (lambda net, x: x / (x - net.std), ["truediv is called"]),
 }
 
 
@@ -188,10 +181,10 @@ class TestNonlinear:
 
     @cases(NONLINEAR)
     def test_functions_are_named(self, case):
-        call, reason = case
+        call, reasons = case
         model = Net(call)
         model.register_buffer("std", torch.tensor([0.5, 0.25]).view(2, 1, 1))
-        assert list(folding_of(model).nonlinear.values()) == ([reason] if reason else [])
+        assert list(folding_of(model).nonlinear.values()) == reasons
 
 
 def flops(function):
@@ -204,31 +197,29 @@ class Counts:
     """FLOPs of passes through a network, in units of one forward pass."""
 
     def __init__(self, name, **options):
-        shape = (3, 16, 16)
-        self.model = build_network(name, shape, 10, options=options, seed=0)
-        self.x = randn(4, *shape, dtype=torch.float32)
-        self.labels = torch.arange(4)
+        self.model = build_network(name, (3, 16, 16), 10, options=options, seed=0)
+        self.x, self.labels = randn(4, 3, 16, 16, dtype=torch.float32), torch.arange(4)
         self.forward = flops(lambda: self.model(self.x))
 
     def first(self):
         """FLOPs of the first convolution, of whose input the plain step needs no gradient."""
         return flops(lambda: self.model[0](self.x)) / self.forward
 
-    def step(self, model, outputs):
+    def loss_step(self, model):
+        return self.step(model, lambda y: F.cross_entropy(y, self.labels, reduction="none"), True)
+
+    def logit_step(self, model):
+        return self.step(model, lambda y: y[:, 0], False)
+
+    def step(self, model, outputs, with_loss):
         def run():
             x = self.x.clone().requires_grad_().clone()  # the counter cannot track a leaf
-            scores = outputs(model(x))
-            (gx,) = torch.autograd.grad(scores.sum(), x, create_graph=True)
-            loss = scores.sum() + gx.square().sum() if outputs is self.loss else gx.square().sum()
-            torch.autograd.backward(loss, inputs=list(self.model.parameters()))
+            scores = outputs(model(x)).sum()
+            (gx,) = torch.autograd.grad(scores, x, create_graph=True)
+            total = gx.square().sum() + (scores if with_loss else 0)
+            torch.autograd.backward(total, inputs=list(self.model.parameters()))
 
         return flops(run) / self.forward
-
-    def loss(self, logits):
-        return F.cross_entropy(logits, self.labels, reduction="none")
-
-    def logit(self, logits):
-        return logits[:, 0]
 
 
 @pytest.mark.parametrize(
@@ -239,11 +230,11 @@ class Counts:
 def test_no_pass_is_made_that_the_arithmetic_does_not_ask_for(name, options):
     """The guard against slow paths: FLOPs of matrix products and convolutions, not seconds."""
     counts = Counts(name, **options)
-    fast = counts.step(fast_double_backward(counts.model), counts.loss)
+    fast = counts.loss_step(fast_double_backward(counts.model))
     assert fast == pytest.approx(6 - counts.first(), abs=1e-6)
-    evaluated = counts.step(evaluation_mode(counts.model), counts.logit)
-    assert 3.99 < evaluated <= 4  # the last layer's output gradient is constant
-    assert counts.step(counts.model.eval(), counts.logit) > 5
+    # The gradient by the output of the last layer is constant.
+    assert 3.99 < counts.logit_step(evaluation_mode(counts.model)) <= 4
+    assert counts.logit_step(counts.model.eval()) > 5
 
 
 def test_an_input_gradient_by_a_turned_kernel_is_computed_once():
@@ -259,4 +250,4 @@ def test_a_nonlinear_network_needs_the_pass_through_the_activations():
     for index, module in enumerate(counts.model):
         if isinstance(module, nn.ReLU):
             counts.model[index] = nn.SiLU()
-    assert counts.step(evaluation_mode(counts.model), counts.logit) > 5
+    assert counts.logit_step(evaluation_mode(counts.model)) > 5

@@ -65,29 +65,25 @@ def check_layer(layer, x):
     """Check output, first, second and third derivatives by the input and all parameters."""
     layer = in_general_position(layer.double())
     names = [name for name, _ in layer.named_parameters()]
-    values = [p.detach().requires_grad_() for p in layer.parameters()]
-    x = x.requires_grad_()
+    values = [x.requires_grad_(), *(p.detach().requires_grad_() for p in layer.parameters())]
 
     def function(x, *values):
         state = dict(zip(names, values)) | {n: b.clone() for n, b in layer.named_buffers()}
         with FastLayers():
             return torch.func.functional_call(layer, state, (x,))
 
-    y = function(x, *values)
-    torch.testing.assert_close(y, copy.deepcopy(layer)(x), rtol=1e-12, atol=1e-12)
-    assert torch.autograd.gradcheck(function, (x, *values))
-    assert torch.autograd.gradgradcheck(function, (x, *values), randn(*y.shape).requires_grad_())
-    gy = randn(*y.shape, seed=3).requires_grad_()
-
     def second(gy, x, *values):
         """Differentiate the squared input gradient, which the next check differentiates twice."""
-        y = function(x, *values)
-        (gx,) = torch.autograd.grad(y, x, gy, create_graph=True)
-        return torch.autograd.grad(
-            gx.square().sum(), (x, *values), create_graph=True, materialize_grads=True
-        )
+        (gx,) = torch.autograd.grad(function(x, *values), x, gy, create_graph=True)
+        by, options = (x, *values), {"create_graph": True, "materialize_grads": True}
+        return torch.autograd.grad(gx.square().sum(), by, **options)
 
-    assert torch.autograd.gradcheck(second, (gy, x, *values))
+    y = function(*values)
+    torch.testing.assert_close(y, copy.deepcopy(layer)(x), rtol=1e-12, atol=1e-12)
+    gy, other = (randn(*y.shape, seed=seed).requires_grad_() for seed in (0, 3))
+    assert torch.autograd.gradcheck(function, values)
+    assert torch.autograd.gradgradcheck(function, values, gy)
+    assert torch.autograd.gradcheck(second, (other, *values))
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -108,14 +104,12 @@ def test_batch_norm(case, shape):
 
 def second_derivatives(layer, x, device):
     """Return the output, a gradient by x of its square, and those of the square of that one."""
-    layer = copy.deepcopy(layer).to(device)
-    x = x.detach().to(device).requires_grad_()
+    layer, x = copy.deepcopy(layer).to(device), x.detach().to(device).requires_grad_()
     y = fast_double_backward(layer)(x)
     total = (y.square() * randn(*y.shape, seed=3).to(device)).sum()
     (gx,) = torch.autograd.grad(total, x, create_graph=True)
-    found = torch.autograd.grad(
-        gx.square().sum(), (x, *layer.parameters()), allow_unused=True, materialize_grads=True
-    )
+    by, options = (x, *layer.parameters()), {"allow_unused": True, "materialize_grads": True}
+    found = torch.autograd.grad(gx.square().sum(), by, **options)
     return [tensor.detach().cpu() for tensor in (y, gx, *found)]
 
 
@@ -142,8 +136,7 @@ def test_cuda_gives_the_second_derivatives_of_the_cpu(case, layout):
     if len(shape) == 4:
         x = x.contiguous(memory_format=layout)
     there, here = (second_derivatives(layer, x, device) for device in ("cuda", "cpu"))
-    for got, expected in zip(there, here, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(there, here, rtol=1e-9, atol=1e-11)
 
 
 @cases(ACTIVATIONS)
@@ -182,34 +175,30 @@ def test_derivatives_of_batch_norm_under_a_curved_head(order, coupling):
             (value,) = torch.autograd.grad(value, t, create_graph=True)
         by = [norm.bias, norm.weight] if coupling else [norm.bias]
         results.append([value, *torch.autograd.grad(value, by)])
-    for wanted, got in zip(*results):
-        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize(("padding", "stride"), [("same", 2), ("same", (1, 2)), ("foo", 1)])
 def test_words_that_stock_pytorch_refuses_for_a_padding_are_refused(padding, stride):
-    class Convolves(nn.Module):
-        def forward(self, x):
-            return F.conv2d(x, x.new_ones(1, 1, 3, 3), stride=stride, padding=padding)
+    def convolve(net, x):
+        return F.conv2d(x, x.new_ones(1, 1, 3, 3), stride=stride, padding=padding)
 
-    x = randn(1, 1, 6, 6).requires_grad_()
-    with pytest.raises(RuntimeError) as stock:
-        Convolves()(x)
-    with pytest.raises(RuntimeError) as fast:
-        fast_double_backward(Convolves())(x)
-    assert str(fast.value) == str(stock.value)
+    messages = []
+    for network in (Net(convolve), fast_double_backward(Net(convolve))):
+        with pytest.raises(RuntimeError) as error:
+            network(randn(1, 1, 6, 6).requires_grad_())
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("count", [1, 9, 36])
 def test_pooled_pixels_that_are_not_finite_have_the_gradient_of_stock_autograd(value, count):
-    x = randn(4, 3, 6, 6)
-    generator = torch.Generator().manual_seed(0)
+    x, generator = randn(4, 3, 6, 6), torch.Generator().manual_seed(0)
     for image in x.flatten(2).flatten(0, 1):
         image[torch.randperm(36, generator=generator)[:count]] = value
     x.requires_grad_()
-    gradients = []
+    weights, gradients = torch.arange(1.0, 10).view(3, 3), []
     for pool in (nn.MaxPool2d(2), fast_double_backward(nn.MaxPool2d(2))):
-        weights = torch.arange(1.0, 10).view(3, 3)
         gradients += torch.autograd.grad((pool(x) * weights).sum(), x, torch.ones(()).double())
     assert torch.equal(*gradients)

@@ -3,6 +3,8 @@
 import copy
 import pickle
 import warnings
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from reglib.double_backward import fast_double_backward, layout
 from tests.double_backward import CLASSES, Net, assert_same_step, cases, in_general_position, randn
 
 LABELS = torch.tensor([0, 3, 1])
+X = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+in_channels_last = partial(fast_double_backward, channels_last=True)
 
 
 @pytest.fixture(autouse=True)
@@ -23,18 +27,14 @@ def _small_images_too(monkeypatch):
 
 def around(function):
     """Do something to the feature maps of a convolution, then convolve and average them."""
+    layers = {"first": nn.Conv2d(3, 16, 3, padding=1), "norm": nn.BatchNorm2d(16)}
+    layers |= {"last": nn.Conv2d(16, 18, 3, padding=1), "head": nn.Linear(18, CLASSES)}
 
     def call(net, x):
         x = function(net.norm(net.first(x)))
         return net.head(net.last(x).mean((2, 3)))
 
-    return Net(
-        call,
-        first=nn.Conv2d(3, 16, 3, padding=1),
-        norm=nn.BatchNorm2d(16),
-        last=nn.Conv2d(16, 18, 3, padding=1),
-        head=nn.Linear(18, CLASSES),
-    ).double()
+    return Net(call, **layers).double()
 
 
 def written_through_a_view(x):
@@ -92,21 +92,13 @@ class Kept(nn.Module):
 
 
 def test_images_are_laid_out_inside_and_handed_back_contiguous():
-    model = Kept()
-    x = torch.rand(2, 3, 6, 6, requires_grad=True)
-    (maps,) = fast_double_backward(model, channels_last=True)(x)["maps"]
+    model, x = Kept(), X.clone().requires_grad_()
+    (maps,) = in_channels_last(model)(x)["maps"]
     assert model.kept.is_contiguous(memory_format=torch.channels_last)
-    assert maps.is_contiguous()
     (gradient,) = torch.autograd.grad(maps.square().sum(), x, create_graph=True)
-    assert gradient.is_contiguous()
     gradients = torch.autograd.grad(gradient.square().sum(), model.parameters(), allow_unused=True)
-    assert gradients[0].is_contiguous()
+    assert all(tensor.is_contiguous() for tensor in (maps, gradient, gradients[0]))
     torch.testing.assert_close(maps[:, 16:], copy.deepcopy(model.conv)(x).tanh())
-
-
-class Output:
-    def __init__(self, features):
-        self.features = features
 
 
 def flat(x: torch.Tensor) -> torch.Tensor:
@@ -121,34 +113,30 @@ class Leaks(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(3, 16, 3)
         with warnings.catch_warnings():
-            for kind in (FutureWarning, DeprecationWarning):  # it is deprecated, and in use
-                warnings.simplefilter("ignore", kind)
+            warnings.simplefilter("ignore")  # it is deprecated, and in use
             self.scripted = torch.jit.script(flat)
 
     def forward(self, x):
         self.kept = self.conv(x)
         self.scripted(self.kept)
-        return Output(self.kept), (part for part in [self.kept])
+        return SimpleNamespace(features=self.kept), (part for part in [self.kept])
 
 
 class TestByDefault:
     def test_nothing_is_laid_out(self):
         model = Leaks()
-        output, parts = fast_double_backward(model)(torch.rand(2, 3, 6, 6))
+        output, parts = fast_double_backward(model)(X)
         for features in (output.features, model.kept, *parts):
             assert features.stride() == (16 * 16, 16, 4, 1)
 
     def test_with_channels_last_scripted_functions_may_find_it(self):
         with pytest.raises(RuntimeError, match="view size is not compatible"):
-            fast_double_backward(Leaks(), channels_last=True)(torch.rand(2, 3, 6, 6))
+            in_channels_last(Leaks())(X)
 
-    def test_copies_keep_the_choice(self):
-        for view in (
-            fast_double_backward(Kept()),
-            fast_double_backward(Kept(), channels_last=True),
-        ):
-            assert type(copy.deepcopy(view)).__mro__[1] is type(view).__mro__[1]
-            copied = pickle.loads(pickle.dumps(view))
+    @pytest.mark.parametrize("make", [fast_double_backward, in_channels_last])
+    def test_copies_keep_the_choice(self, make):
+        view = make(Kept())
+        for copied in (copy.deepcopy(view), pickle.loads(pickle.dumps(view))):
             assert type(copied).__mro__[1] is type(view).__mro__[1]
 
 
@@ -160,36 +148,32 @@ def keep():
 @pytest.mark.parametrize(("channels", "laid_out"), [(256, True), (257, False)])
 def test_images_of_very_many_channels_are_not_laid_out(channels, laid_out):
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, channels, 1), keep(), nn.ReLU())
-    assert fast_double_backward(model, channels_last=True)(torch.rand(2, 3, 6, 6)).is_contiguous()
+    assert in_channels_last(model)(X).is_contiguous()
     assert model[2].kept.is_contiguous() != laid_out
 
 
 @pytest.mark.parametrize("of_all", [True, False])
 def test_hooks_see_contiguous_images(of_all, request):
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU())
-    seen = []
+    model, seen = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU()), []
     register = register_module_forward_hook if of_all else model[0].register_forward_hook
     request.addfinalizer(register(lambda module, given, out: seen.append(out)).remove)
-    fast_double_backward(model, channels_last=True)(torch.rand(2, 3, 6, 6))
+    in_channels_last(model)(X)
     assert seen[0].is_contiguous()
 
 
 @pytest.mark.parametrize("where", ["images", "weights"])
 def test_a_network_in_channels_last_stays_so(where):
-    model, x = nn.Conv2d(3, 16, 3), torch.rand(2, 3, 6, 6)
-    if where == "images":
-        x = x.contiguous(memory_format=torch.channels_last)
-    else:
-        model = model.to(memory_format=torch.channels_last)
-    y = fast_double_backward(model, channels_last=True)(x)
-    assert y.is_contiguous(memory_format=torch.channels_last)
+    model, x, last = nn.Conv2d(3, 16, 3), X, {"memory_format": torch.channels_last}
+    model, x = (model, x.contiguous(**last)) if where == "images" else (model.to(**last), x)
+    y = in_channels_last(model)(x)
+    assert y.is_contiguous(**last)
     assert not vars(y)
 
 
 def test_few_pixels_are_not_laid_out(monkeypatch):
     monkeypatch.setattr(layout, "LEAST_PIXELS", 2 * 64)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), keep(), nn.Conv2d(16, 16, 1), keep(), nn.ReLU())
-    assert fast_double_backward(model, channels_last=True)(torch.rand(2, 3, 8, 8)).is_contiguous()
+    assert in_channels_last(model)(torch.rand(2, 3, 8, 8)).is_contiguous()
     assert not model[1].kept.is_contiguous()
     assert model[3].kept.is_contiguous()
 
@@ -208,7 +192,7 @@ def watched():
 class TestNormalisationBeforeRelu:
     def test_can_be_differentiated_by(self):
         model, results = watched(), []
-        for net in (copy.deepcopy(model), fast_double_backward(model, channels_last=True)):
+        for net in (copy.deepcopy(model), in_channels_last(model)):
             loss = net(randn(3, 3, 6, 6).requires_grad_()).square().sum()
             (by_norm,) = torch.autograd.grad(loss, net.normalised, create_graph=True)
             results.append([by_norm, *torch.autograd.grad(by_norm.square().sum(), net.head.weight)])

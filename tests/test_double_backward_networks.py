@@ -65,11 +65,9 @@ def frozen():
     return nn.Sequential(*body, *pooled(3))
 
 
-CONV, NORM = partial(nn.Conv2d, 2, CLASSES, 3), partial(nn.BatchNorm2d, CLASSES)
+CONV, HEAD = partial(nn.Conv2d, 2, CLASSES, 3), partial(nn.Linear, 2, CLASSES)
 SPECIAL = {
-    "what an in-place function returns is ignored": lambda: Net(
-        discarded, head=nn.Linear(2, CLASSES)
-    ),
+    "what an in-place function returns is ignored": lambda: Net(discarded, head=HEAD()),
     "in place after a function that keeps its input": lambda: nn.Sequential(
         CONV(), nn.ReLU6(), nn.ReLU(True), nn.LeakyReLU(0.1), nn.LeakyReLU(0.1, True), *pooled(5)
     ),
@@ -77,10 +75,10 @@ SPECIAL = {
         reused,
         conv=nn.Conv2d(2, 2, 3, padding=1),
         norm=nn.BatchNorm2d(2),
-        relu=nn.ReLU(inplace=True),
-        head=nn.Linear(2, CLASSES),
+        relu=nn.ReLU(True),
+        head=HEAD(),
     ),
-    "forked": lambda: Net(forked, conv=CONV(), norm=NORM()),
+    "forked": lambda: Net(forked, conv=CONV(), norm=nn.BatchNorm2d(5)),
     "in-place relatives of ReLU": lambda: nn.Sequential(
         nn.Conv2d(2, 2, 3), nn.ReLU6(True), CONV(), nn.LeakyReLU(inplace=True), *pooled(5)
     ),
@@ -106,8 +104,7 @@ def test_outputs_have_the_bits_of_stock_functions():
     model, x = small(), randn(4, 2, 12, 12, dtype=torch.float32)
     stock = copy.deepcopy(model)
     assert torch.equal(fast_double_backward(model)(x), stock(x))
-    for a, b in zip(model.buffers(), stock.buffers()):
-        assert torch.equal(a, b)
+    assert all(map(torch.equal, model.buffers(), stock.buffers()))
 
 
 @pytest.mark.parametrize(
@@ -130,9 +127,10 @@ def test_indices_of_pairs_are_those_of_stock_pooling(size):
 
 
 def test_indices_of_pairs_lie_in_the_image_whatever_its_values():
-    x = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0])[torch.arange(64) * 7 % 4]
-    y, indices = max_pool_of_pairs_with_indices(x.view(1, 1, 8, 8), 2)
-    assert torch.equal(y.isnan(), F.max_pool2d(x.view(1, 1, 8, 8), 2).isnan())
+    values = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0])
+    x = values[torch.arange(64) * 7 % 4].view(1, 1, 8, 8)
+    y, indices = max_pool_of_pairs_with_indices(x, 2)
+    assert torch.equal(y.isnan(), F.max_pool2d(x, 2).isnan())
     assert ((indices >= 0) & (indices < 64)).all()
 
 
@@ -157,12 +155,11 @@ class TestPrecision:
 
 
 def test_an_input_without_gradient_still_gives_those_of_the_weights():
-    model, x = small().double(), randn(3, 2, 12, 12)
-    stock = copy.deepcopy(model)
-    for other in (fast_double_backward(model), stock):
+    model, x, gradients = small().double(), randn(3, 2, 12, 12), []
+    for other in (fast_double_backward(copy.deepcopy(model)), model):
         other(x).square().sum().backward()
-    for a, b in zip(model.parameters(), stock.parameters()):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12)
+        gradients.append([p.grad for p in other.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.gpu

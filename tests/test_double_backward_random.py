@@ -1,6 +1,7 @@
 """Small random networks: fast layers against stock autograd, in float64 and in float32."""
 
 import copy
+from functools import partial
 from unittest import mock
 
 import torch
@@ -15,18 +16,13 @@ from reglib.regularizers import input_gradient_penalty
 from tests.double_backward import Net, in_general_position, randn
 
 CLASSES = 3
+gradient = partial(input_gradient, create_graph=True)
 PENALTIES = {
     "loss": lambda logits, labels, x: input_gradient_penalty(logits, labels, x).mean(),
-    "logit": lambda logits, labels, x: _squared(logits.gather(1, labels[:, None]), x),
-    "log marginal density": lambda logits, labels, x: _squared(logits.logsumexp(1), x),
-    "total variation": lambda logits, labels, x: (
-        input_gradient(logits[:, 0], x, create_graph=True).diff(dim=-1).abs().sum()
-    ),
+    "logit": lambda y, labels, x: gradient(y.gather(1, labels[:, None]), x).square().sum(),
+    "log marginal density": lambda y, labels, x: gradient(y.logsumexp(1), x).square().sum(),
+    "total variation": lambda logits, _, x: gradient(logits[:, 0], x).diff(dim=-1).abs().sum(),
 }
-
-
-def _squared(outputs, x):
-    return input_gradient(outputs, x, create_graph=True).square().sum()
 
 
 def residual(width):
@@ -42,10 +38,8 @@ def convolutions(draw, channels):
     width, groups = draw(one_of(2, 4)), draw(one_of(1, channels))
     sizes = {"kernel_size": draw(one_of(1, 2, 3, (1, 3))), "padding": draw(one_of(1, 2))}
     steps = {"stride": draw(one_of(1, 2)), "dilation": draw(one_of(1, 2))}
-    groups = groups if width % groups == 0 else 1
-    return width, nn.Conv2d(
-        channels, width, **sizes, **steps, groups=groups, bias=draw(one_of(0, 1))
-    )
+    others = {"groups": groups if width % groups == 0 else 1, "bias": draw(one_of(0, 1))}
+    return width, nn.Conv2d(channels, width, **sizes, **steps, **others)
 
 
 ACTIVATIONS = nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.LeakyReLU(0.1), nn.SiLU(), nn.Tanh()
@@ -83,12 +77,14 @@ def random_networks(draw):
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d) and draw(st.booleans()):
             module.eval()
-    shape = draw(st.integers(2, 4)), channels, draw(st.integers(7, 9)), draw(st.integers(7, 9))
+    size = st.integers(7, 9)
+    x = randn(draw(st.integers(2, 4)), channels, draw(size), draw(size))
+    labels = torch.arange(len(x)) % CLASSES
     try:
-        step(copy.deepcopy(model), randn(*shape), torch.zeros(shape[0]).long(), "loss")
+        step(copy.deepcopy(model), x, labels, "loss")
     except RuntimeError:  # nothing is left of the image, or in-place ReLU spoils a saved output
         assume(False)
-    return model, shape
+    return model, x, labels
 
 
 def step(model, x, labels, penalty):
@@ -99,9 +95,9 @@ def step(model, x, labels, penalty):
     return [loss.detach(), value.detach(), *gradients, *model.buffers()]
 
 
-def few(examples):
-    slow = [HealthCheck.too_slow]
-    return settings(max_examples=examples, deadline=None, suppress_health_check=slow)
+SLOW = [HealthCheck.too_slow]
+penalties = st.sampled_from(sorted(PENALTIES))
+few = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 
 
 def distance(found, wanted):
@@ -111,15 +107,10 @@ def distance(found, wanted):
     return max(float((a.double() - b.double()).norm()) for a, b in pairs) / max(size, 1e-300)
 
 
-@few(150)
-@given(
-    random_networks(),
-    st.sampled_from(sorted(PENALTIES)),
-    st.sampled_from(["contiguous", "channels-last", "laid out in the view"]),
-)
+@settings(few, max_examples=150)
+@given(random_networks(), penalties, one_of("contiguous", "channels-last", "laid out in the view"))
 def test_a_step_is_that_of_stock_autograd(drawn, penalty, order):
-    model, shape = drawn
-    x, labels = randn(*shape), torch.arange(shape[0]) % CLASSES
+    model, x, labels = drawn
     wanted = step(copy.deepcopy(model), x, labels, penalty)
     if order == "channels-last":
         model = model.to(memory_format=torch.channels_last)
@@ -130,21 +121,19 @@ def test_a_step_is_that_of_stock_autograd(drawn, penalty, order):
     assert distance(found, wanted) < 1e-11
 
 
-@few(60)
-@given(random_networks(), st.sampled_from(sorted(PENALTIES)))
+@few
+@given(random_networks(), penalties)
 def test_evaluation_mode_is_that_of_stock_autograd(drawn, penalty):
-    model, shape = drawn
-    x, labels = randn(*shape), torch.arange(shape[0]) % CLASSES
-    wanted = step(copy.deepcopy(model).eval(), x, labels, penalty)
-    assert distance(step(evaluation_mode(model), x, labels, penalty), wanted) < 1e-11
+    model, *others = *drawn, penalty
+    wanted = step(copy.deepcopy(model).eval(), *others)
+    assert distance(step(evaluation_mode(model), *others), wanted) < 1e-11
 
 
-@few(60)
-@given(random_networks(), st.sampled_from(sorted(PENALTIES)))
+@few
+@given(random_networks(), penalties)
 def test_rounding_in_float32_is_like_that_of_stock_autograd(drawn, penalty):
     """Rounding may put an activation on the other side of its kink: rare, and the same for both."""
-    model, shape = drawn
-    x, labels = randn(*shape), torch.arange(shape[0]) % CLASSES
+    model, x, labels = drawn
     exact = step(copy.deepcopy(model), x, labels, penalty)
     stock = step(copy.deepcopy(model).float(), x.float(), labels, penalty)
     fast = step(fast_double_backward(model.float()), x.float(), labels, penalty)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from reglib.regularizers import logit_gradient_penalty, marginal_density_penalty
+from tests.double_backward import randn
+from tests.small_batches import generator
 from tests.test_regularizers import BATCH, LABELS, SETTINGS, images, network_of, parameter_gradients
 
 IMPLEMENTATIONS = ["naive", "stable", "efficient"]
@@ -14,17 +16,9 @@ UNCOUPLED = [name for name, setting in SETTINGS.items() if not setting[2]]
 COUPLED = "batch normalisation in training mode"
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def draw(*shape, seed=11):
-    return torch.randn(shape, generator=generator(seed), dtype=torch.float64)
-
-
 def linear():
     """Return the weight W of logits W x + c, the images, and the logits."""
-    weight, bias, x = draw(4, 6), draw(4, seed=12), draw(3, 6, seed=13).requires_grad_()
+    weight, bias, x = randn(4, 6, seed=11), randn(4, seed=12), randn(3, 6, seed=13).requires_grad_()
     return weight, x, x @ weight.T + bias
 
 
@@ -39,30 +33,41 @@ def norms(values, p):
     return values.amax(1) if p == math.inf else values.pow(p).sum(1).pow(1 / p)
 
 
+def assert_same_gradients(model, values, expected, tolerance):
+    """Compare the gradients of two penalties by each parameter, by their norms."""
+    pairs = zip(parameter_gradients(values, model), parameter_gradients(expected, model))
+    for found, wanted in pairs:
+        assert float((found - wanted).norm()) <= tolerance * float(wanted.norm())
+
+
+def gradient_norm(model, **options):
+    x = images().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x, **options)
+    return gradient.flatten(1).norm(dim=1)
+
+
+each_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+
+
 class TestMarginalDensity:
     @pytest.mark.parametrize("p", ORDERS)
-    @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+    @each_implementation
     def test_of_a_linear_softmax_network(self, implementation, p):
         """The gradient of the log density is W^T p(x)."""
         weight, x, logits = linear()
-        values = marginal_density_penalty(
-            logits, x, generator=generator(), implementation=implementation, p=p
-        )
+        settings = {"generator": generator(), "implementation": implementation, "p": p}
+        values = marginal_density_penalty(logits, x, **settings)
         expected = norms(logits.detach().softmax(1) @ weight, p)
         torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
 
     @pytest.mark.parametrize("setting", UNCOUPLED)
-    @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+    @each_implementation
     def test_is_the_gradient_of_logsumexp(self, implementation, setting):
         model = network_of(SETTINGS[setting])
-        x = images().requires_grad_()
-        (gradient,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x, create_graph=True)
-        expected = gradient.flatten(1).norm(dim=1)
+        expected = gradient_norm(model, create_graph=True)
         values = density(model, implementation=implementation)
         torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
-        pairs = zip(parameter_gradients(values, model), parameter_gradients(expected, model))
-        for got, wanted in pairs:
-            assert float((got - wanted).norm()) <= 1e-10 * float(wanted.norm())
+        assert_same_gradients(model, values, expected, 1e-10)
 
     @pytest.mark.parametrize("implementation", ["stable", "efficient"])
     def test_random_class_does_not_matter(self, implementation):
@@ -71,8 +76,7 @@ class TestMarginalDensity:
         torch.testing.assert_close(first, other, rtol=1e-10, atol=0)
 
     def test_classes_come_from_the_generator(self, monkeypatch):
-        drawn = []
-        randint = torch.randint
+        drawn, randint = [], torch.randint
 
         def record(*arguments, **options):
             drawn.append(randint(*arguments, **options))
@@ -86,31 +90,20 @@ class TestMarginalDensity:
         assert all(classes.shape == (BATCH, 1) for classes in drawn)
         assert {int(c) for classes in drawn for c in classes} == {0, 1, 2, 3}
 
-    def test_ratio_under_batch_statistics(self):
+    def test_under_batch_statistics_is_of_the_sum_except_by_a_ratio(self):
         model = network_of(SETTINGS[COUPLED])
-        naive, stable, efficient = (
-            density(model, implementation=implementation) for implementation in IMPLEMENTATIONS
-        )
+        naive, stable, efficient = (density(model, implementation=i) for i in IMPLEMENTATIONS)
         torch.testing.assert_close(stable, efficient, rtol=1e-10, atol=0)
+        torch.testing.assert_close(efficient, gradient_norm(model), rtol=1e-10, atol=0)
         assert ((naive - efficient).abs() > 1e-3 * efficient).all()
-
-    def test_sum_under_batch_statistics(self):
-        model = network_of(SETTINGS[COUPLED])
-        x = images().requires_grad_()
-        (gradient,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x)
-        torch.testing.assert_close(
-            density(model), gradient.flatten(1).norm(dim=1), rtol=1e-10, atol=0
-        )
 
     @pytest.mark.parametrize("shift", [75.0, 90.0, 1e4, -75.0, -110.0])
     def test_exponentials_out_of_range(self, shift):
         model = network_of(SETTINGS[UNCOUPLED[0]], torch.float32)
         expected = density(model, dtype=torch.float32)
         model[-1].bias.data += shift
-        text = (
-            'logits: expected sums of exponentials .* take implementation="stable" or "efficient"'
-        )
-        with pytest.raises(ValueError, match=text):
+        text = "logits: expected sums of exponentials .* take implementation="
+        with pytest.raises(ValueError, match=text + '"stable" or "efficient"'):
             density(model, dtype=torch.float32, implementation="naive")
         for implementation in IMPLEMENTATIONS[1:]:
             values = density(model, dtype=torch.float32, implementation=implementation)
@@ -123,9 +116,7 @@ class TestMarginalDensity:
         naive = density(model, dtype=torch.float32, implementation="naive")
         values = density(model, dtype=torch.float32)
         torch.testing.assert_close(naive, values, rtol=1e-4, atol=0)
-        pairs = zip(parameter_gradients(naive, model), parameter_gradients(values, model))
-        for got, wanted in pairs:
-            assert float((got - wanted).norm()) <= 1e-4 * float(wanted.norm())
+        assert_same_gradients(model, naive, values, 1e-4)
 
     def test_nan_is_no_overflow(self):
         model = network_of(SETTINGS[UNCOUPLED[0]])
@@ -151,14 +142,14 @@ class TestLogitGradient:
         torch.testing.assert_close(values, norms(weight[LABELS], p), rtol=1e-12, atol=0)
 
     @pytest.mark.parametrize("p", [0.5, 0.0, -1.0, math.nan])
-    @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+    @each_implementation
     def test_no_norm_is_refused(self, implementation, p):
         _, x, logits = linear()
-        with pytest.raises(ValueError, match=f"p: expected the order of a norm, .* got {p}"):
-            marginal_density_penalty(
-                logits, x, generator=generator(), implementation=implementation, p=p
-            )
-        with pytest.raises(ValueError, match="p: expected the order of a norm"):
+        settings = {"generator": generator(), "implementation": implementation, "p": p}
+        message = "p: expected the order of a norm"
+        with pytest.raises(ValueError, match=f"{message}, .* got {p}"):
+            marginal_density_penalty(logits, x, **settings)
+        with pytest.raises(ValueError, match=message):
             logit_gradient_penalty(logits, LABELS, x, p=p)
 
     @pytest.mark.parametrize("label", [-1, 4])

@@ -37,21 +37,25 @@ def networks(units):
     return list(dict.fromkeys((unit.training.data, unit.training.network) for unit in units))
 
 
+def measurement(metric, **settings):
+    return Measurement(training=UNIT, metric=metric, settings=settings)
+
+
 def test_photographs_are_spread_over_all_of_them():
     few = {"n_few": 5, "n_closed": 4, "n_quality": 5, "n_smooth": 2, "n_curved": 6, "chunk": 5}
-    by_group = paper.groups(parameters(n_images=20, n_order=20, **few))
-    assert positions(by_group["spectra"][:1]) == [0, 4, 8, 12, 16]
+    by_group = paper.groups(parameters(n_images=20, n_order=20, **few, class_counts=[2, 10]))
+    spread = [0, 4, 8, 12, 16]
+    assert positions(by_group["spectra"][:1]) == spread
     assert sorted(positions(by_group["spectra"])) == list(range(20))
     assert {unit.settings["n_images"] for unit in by_group["spectra"]} == {5}
     assert positions(by_group["errors"][:2]) == [0, 5, 10, 15] * 2
-    assert [unit.settings["first"] for unit in by_group["quality"]] == [0, 4, 8, 12, 16]
+    assert [unit.settings["first"] for unit in by_group["quality"]] == spread
     assert positions(by_group["quality_of_smooth"]) == [0, 10]
-    assert positions(by_group["objective"]) == [0, 4, 8, 12, 16]
+    assert positions(by_group["objective"]) == spread
     assert positions(by_group["smooth"]) == [0, 3, 6, 9, 12, 15]
     assert {unit.training.network for unit in by_group["smooth"]} == {"efficientnet_lite0_smooth"}
-    few = paper.groups(parameters(n_images=20, n_few=5, chunk=5, class_counts=[2, 10]))["few"]
-    assert [unit.settings["n_classes"] for unit in few] == [2, 10]
-    assert positions(few) == [0, 4, 8, 12, 16] * 2
+    assert [unit.settings["n_classes"] for unit in by_group["few"]] == [2, 10]
+    assert positions(by_group["few"]) == spread * 2
     assert paper.groups(parameters(n_exact=0))["exact"] == []
 
 
@@ -65,25 +69,19 @@ def test_further_networks_are_shown_the_same_photographs_or_the_first_of_others(
     errors = [u for u in by_group["errors"] if u.training.network == "efficientnet_lite1"]
     assert positions(errors) == [0, 1, 2]
     assert paper.groups(parameters(others=[]))["others"] == []
-
-
-def test_a_further_network_without_its_three_entries_is_refused():
     with pytest.raises(UsageError, match="expected a value for n_images"):
         paper.groups(parameters(others=[OTHERS[0], {"data": "d", "network": "n"}]))
 
 
 def test_twins_are_trained_alike_but_for_their_activation():
     by_group = paper.groups(parameters(twins=TWINS, n_twins=5, n_closed=0, chunk=4, others=[]))
-    twins = [unit.training for unit in by_group["twins"]]
-    assert [paper.network_name(of) for of in twins] == ["resnet"] * 2 + ["resnet_swish"] * 2
-    assert all(isinstance(of, Training) and of.seed == 0 for of in twins)
-    assert positions(by_group["twins"]) == [0, 1, 2, 3, 4] * 2
+    twins, errors = by_group["twins"], by_group["errors"][-4:]
+    names = ["resnet"] * 2 + ["resnet_swish"] * 2
+    for units in (twins, errors):
+        assert [paper.network_name(unit.training) for unit in units] == names
+        assert positions(units) == [0, 1, 2, 3, 4] * 2
+    assert all(isinstance(u.training, Training) and u.training.seed == 0 for u in twins)
     assert [unit.metric for unit in by_group["accuracy"]] == ["accuracy"] * 2
-    errors = by_group["errors"]
-    assert [paper.network_name(u.training) for u in errors[-4:]] == ["resnet"] * 2 + [
-        "resnet_swish"
-    ] * 2
-    assert positions(errors[-4:]) == [0, 1, 2, 3, 4] * 2
     units = paper.plan(parameters(twins=TWINS, n_twins=1)).units()
     trained = [unit for unit in units if isinstance(unit.training, Training)]
     assert networks(trained) == [("mnist5k", "resnet")]
@@ -116,12 +114,8 @@ def test_where_maps_lie_is_measured_in_both_scenes():
 
 @pytest.mark.parametrize(
     ("n_quality", "n_smooth", "kept"),
-    [
-        (24, 12, [0, 20, 40, 60, 80, 100]),
-        (12, 6, [0, 20, 40, 60, 80, 100]),
-        (6, 3, [0, 40, 80]),
-        (6, 0, []),
-    ],
+    [(24, 12, [0, 20, 40, 60, 80, 100]), (12, 6, [0, 20, 40, 60, 80, 100])]
+    + [(6, 3, [0, 40, 80]), (6, 0, [])],
 )
 def test_maps_are_kept_of_a_few_photographs_that_all_methods_have(n_quality, n_smooth, kept):
     by_group = paper.groups(parameters(n_images=120, n_quality=n_quality, n_smooth=n_smooth))
@@ -134,22 +128,15 @@ def test_maps_are_kept_of_a_few_photographs_that_all_methods_have(n_quality, n_s
 
 def test_one_row_an_image(tmp_path, monkeypatch, store, here):
     register(tmp_path / "data", monkeypatch)
-    units = [
-        Measurement(
-            training=UNIT,
-            metric="high_order",
-            settings={"n_images": 2, "first": first, "step": 2, "k": 5},
-        )
-        for first in (0, 4)
-    ]
+    every_second = {"n_images": 2, "step": 2, "k": 5}
+    units = [measurement("high_order", first=first, **every_second) for first in (0, 4)]
     with pytest.raises(RunFailed, match="expected values for each image in the store, got none"):
         images(Item(units[0]), "0" * 32, store)
     keys = compute(units, store=store, resources=here)["key"]
     rows = pd.concat([images(Item(unit), key, store) for unit, key in zip(units, keys)])
     assert rows.image.tolist() == [0, 2, 4, 6]
-    assert rows.value.tolist() == pytest.approx(
-        [value for key in keys for value in store.read(key).values["per_image"]]
-    )
+    values = [value for key in keys for value in store.read(key).values["per_image"]]
+    assert rows.value.tolist() == pytest.approx(values)
     assert set(rows["k"]) == {5}
     columns = {"confidence", "eigenvalues_1", "eigenvalues_5", "differences_3", "true_caso_2"}
     assert not columns - set(rows)
@@ -158,18 +145,16 @@ def test_one_row_an_image(tmp_path, monkeypatch, store, here):
 
 def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, store, here):
     register(tmp_path / "data", monkeypatch)
-    methods = ["caso_dense", "loss_gradient"]
-    settings = {"saliencies": methods, "n_images": 2, "first": 3, "n_steps": 8}
-    unit = Measurement(training=UNIT, metric="interpretation_quality", settings=settings)
-    keys = compute([unit], store=store, resources=here)["key"]
-    rows = images(Item(unit, {"group": "quality"}), keys.iloc[0], store)
+    settings = {"saliencies": ["caso_dense", "loss_gradient"], "n_images": 2, "first": 3}
+    unit = measurement("interpretation_quality", n_steps=8, **settings)
+    (key,) = compute([unit], store=store, resources=here)["key"]
+    rows = images(Item(unit, {"group": "quality"}), key, store)
     assert set(rows["group"]) == {"quality"}
     assert rows.image.tolist() == [3, 4]
-    kept = store.read_tensors(keys.iloc[0])["insertion"]
-    for column, name in enumerate(methods):
+    kept = store.read_tensors(key)["insertion"]
+    for column, name in enumerate(settings["saliencies"]):
         assert rows[f"insertion_{name}"].tolist() == kept[:, column].tolist()
-    assert "saliencies" not in rows
-    assert "insertion_1" not in rows
+    assert not {"saliencies", "insertion_1"} & set(rows)
 
 
 def test_no_distance_is_above_the_bound_and_one_reaches_it():

@@ -1,5 +1,6 @@
 """The paper's proposition and lemma on initialisation, by Monte Carlo and in closed form."""
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -14,10 +15,8 @@ from suite.papers.path_counts import (
     squared_gradients_and_paths,
     squared_gradients_at_initialisation,
 )
-
-
-def randn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.double_backward import randn
+from tests.small_batches import generator
 
 
 def normal(module, std=0.3):
@@ -37,16 +36,16 @@ class ResidualSum(nn.Module):
 
 
 STACKS = {
-    "convolutions": lambda: normal(nn.Sequential(nn.Conv1d(2, 3, 3), nn.Conv1d(3, 4, 3))),
-    "strided and dilated": lambda: normal(
-        nn.Sequential(nn.Conv1d(2, 3, 3, stride=2, padding=1), nn.Conv1d(3, 2, 2, dilation=2))
-    ),
-    "residual": lambda: normal(ResidualSum()),
-    "rectified": lambda: normal(nn.Sequential(nn.Conv1d(2, 6, 3), nn.ReLU(), nn.Conv1d(6, 4, 3))),
-    "pooled": lambda: normal(
-        nn.Sequential(nn.Conv1d(2, 3, 3), nn.AvgPool1d(2), nn.Flatten(), nn.Linear(12, 5))
-    ),
+    "convolutions": (nn.Conv1d(2, 3, 3), nn.Conv1d(3, 4, 3)),
+    "strided and dilated": (nn.Conv1d(2, 3, 3, 2, padding=1), nn.Conv1d(3, 2, 2, dilation=2)),
+    "residual": (ResidualSum(),),
+    "rectified": (nn.Conv1d(2, 6, 3), nn.ReLU(), nn.Conv1d(6, 4, 3)),
+    "pooled": (nn.Conv1d(2, 3, 3), nn.AvgPool1d(2), nn.Flatten(), nn.Linear(12, 5)),
 }
+
+
+def build(name):
+    return normal(nn.Sequential(*copy.deepcopy(STACKS[name])))
 
 
 def constant(model, value=0.3):
@@ -61,11 +60,11 @@ def deviations(draws, expected):
     return (draws.mean(0) - expected).abs() / (draws.std(0) / len(draws) ** 0.5)
 
 
-@pytest.mark.parametrize("build", STACKS.values(), ids=STACKS)
-def test_proposition_1_the_squared_gradient_follows_the_paths(build):
-    x = randn(1, 2, 10)
-    draws = squared_gradients_at_initialisation(build, x, n_draws=1500, seed=1)
-    model = constant(build())
+@pytest.mark.parametrize("name", STACKS)
+def test_proposition_1_the_squared_gradient_follows_the_paths(name):
+    x, make = randn(1, 2, 10), partial(build, name)
+    draws = squared_gradients_at_initialisation(make, x, n_draws=1500, seed=1)
+    model = constant(make())
     expected = path_counts(model, (2, 10), squared=True) / model(x)[0].numel()
     seen = expected > 0
     assert torch.equal(draws.mean(0) > 0, seen)
@@ -74,24 +73,21 @@ def test_proposition_1_the_squared_gradient_follows_the_paths(build):
 
 
 def test_draws_come_from_the_seed_alone():
-    x, build, state = randn(1, 2, 10), STACKS["convolutions"], torch.get_rng_state()
-    draw = partial(squared_gradients_at_initialisation, build, x)
-    assert torch.equal(draw(n_draws=3, seed=1), draw(n_draws=3, seed=1))
-    assert not torch.equal(draw(n_draws=3, seed=1), draw(n_draws=3, seed=2))
+    state, make = torch.get_rng_state(), partial(build, "convolutions")
+    draw = partial(squared_gradients_at_initialisation, make, randn(1, 2, 10))
+    first, again, other = (draw(n_draws=3, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
-    for options, message in (
-        ({"n_draws": 1}, "at least two, got 1"),
-        ({"n_draws": 30}, "a multiple of 20 copies, got 30"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            draw(seed=1, copies=20, **options)
+    with pytest.raises(ValueError, match="at least two, got 1"):
+        draw(seed=1, n_draws=1)
+    with pytest.raises(ValueError, match="a multiple of 20 copies, got 30"):
+        draw(seed=1, copies=20, n_draws=30)
 
 
 def test_copies_side_by_side_are_as_many_independent_draws():
-    x = randn(2, 1, 9)
-    draws = squared_gradients_at_initialisation(
-        lambda: convolutions(False, copies=20), x, n_draws=400, seed=1, copies=20
-    )
+    x, make = randn(2, 1, 9), partial(convolutions, False, copies=20)
+    draws = squared_gradients_at_initialisation(make, x, n_draws=400, seed=1, copies=20)
     ones = convolutions(False, nn.init.ones_)
     expected = path_counts(ones, (1, 9), squared=True) / ones(x)[0].numel()
     assert draws.shape == (400, 1, 9)
@@ -139,17 +135,16 @@ def test_in_evaluation_mode_only_the_mixed_second_derivative_is_left():
 
 def test_correlations_and_arrays():
     rows, arrays = squared_gradients_and_paths(12, 2)
-    assert rows["network"].tolist() == [
-        kind for kind in ("convolutions", "convolutions with ReLU", "resnet") for _ in range(2)
-    ]
+    kinds = "convolutions", "convolutions with ReLU", "resnet"
+    assert rows["network"].tolist() == [kind for kind in kinds for _ in range(2)]
     assert set(rows["n"]) == {12}
     for kind, seed, value in rows[["network", "seed", "value"]].values.tolist():
         mean, paths = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "paths"))
         both = np.stack([mean[seed].ravel(), paths.ravel()])
         assert value == pytest.approx(np.corrcoef(both)[0, 1], rel=1e-12)
-    generator = torch.Generator().manual_seed(0)
+    source = generator()
     for shape in ((2, 1, 15), (2, 1, 15), (2, 1, 32, 32)):
-        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        x = torch.randn(shape, generator=source, dtype=torch.float64)
     again = squared_gradients_at_initialisation(small_resnet, x, n_draws=2, seed=1).mean(0)
     assert arrays["initialisation|resnet|mean"][1].tolist() == again.tolist()
     # In the middle no path is cut off, so each layer keeps the mean square: 1 / Z in sum.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from reglib.double_backward import evaluation_mode
@@ -20,29 +21,28 @@ from reglib.landscape import (
     target_penalty,
     total_variation,
 )
+from tests.double_backward import randn
+from tests.small_batches import generator, left_alone
 
 SHAPE, CLASSES = (2, 6, 7), 3
-
-
-def randn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
+OF_BATCH = nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten())
 
 
 def close(a, b, rtol=1e-12):
     torch.testing.assert_close(a, b, rtol=rtol, atol=rtol)
 
 
-def linear_network(weight, bias):
+def linear_network(weight, bias=(0.0,) * CLASSES):
     """Make a network with logits <weight[y], x> + bias[y]; weight is (classes, C, H, W)."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(weight[0].numel(), len(weight))).double()
     with torch.no_grad():
         model[1].weight.copy_(weight.flatten(1))
-        model[1].bias.copy_(bias)
+        model[1].bias.copy_(torch.as_tensor(bias))
     return model.eval()
+
+
+def sampled(model, images, seed=0, **options):
+    return importance_landscape(model, images, generator=generator(seed), **options)
 
 
 def by_numpy(squares):
@@ -55,16 +55,15 @@ def by_numpy(squares):
 class TestLandscape:
     def test_of_a_linear_network_is_its_weights(self):
         weight = randn(CLASSES, *SHAPE)
-        certain = linear_network(weight, torch.tensor([0.0, 900.0, 0.0]))
+        certain = linear_network(weight, [0.0, 900.0, 0.0])
         images = randn(5, *SHAPE, seed=1)
         expected = by_numpy(weight[1].square())
-        close(importance_landscape(certain, images, generator=generator()), expected)
+        close(sampled(certain, images), expected)
         close(expected_importance_landscape(certain, [images]), expected)
 
     def test_of_one_channel_is_the_squared_weight_over_its_root_mean_square(self):
         weight = torch.tensor([[[[1.0, 2.0], [3.0, 0.0]]], [[[0.0] * 2] * 2]]).double()
-        model = linear_network(weight, torch.tensor([900.0, 0.0]))
-        landscape = importance_landscape(model, randn(1, 1, 2, 2), generator=generator())
+        landscape = sampled(linear_network(weight, [900.0, 0.0]), randn(1, 1, 2, 2))
         close(landscape, 2 * torch.tensor([[1.0, 4.0], [9.0, 0.0]]).double() / math.sqrt(98))
 
     def test_expectation_weighs_classes_by_their_probability(self):
@@ -72,58 +71,41 @@ class TestLandscape:
         images = 0.1 * randn(4, *SHAPE, seed=1)
         probs = (images.flatten(1) @ weight.flatten(1).T + bias).softmax(1)
         squares = torch.einsum("my,ychw->chw", probs, weight.square()) / 4
-        model = linear_network(weight, bias)
-        close(expected_importance_landscape(model, [images]), by_numpy(squares))
-        halves = expected_importance_landscape(model, images.split(3))
-        close(halves, by_numpy(squares))
+        for batches in ([images], images.split(3)):
+            found = expected_importance_landscape(linear_network(weight, bias), batches)
+            close(found, by_numpy(squares))
 
     def test_samples_have_the_expectation(self):
-        model = linear_network(randn(CLASSES, *SHAPE), torch.tensor([0.3, -0.2, 1.0]))
+        model = linear_network(randn(CLASSES, *SHAPE), [0.3, -0.2, 1.0])
         images = (0.1 * randn(1, *SHAPE, seed=1)).expand(5_000, *SHAPE)
-        sampled = importance_landscape(model, images, generator=generator())
         expected = expected_importance_landscape(model, [images[:1]])
-        assert float((sampled - expected).abs().max()) < 0.03
-        other = importance_landscape(model, images[:3], generator=generator())
-        assert float((other - expected).abs().max()) > 0.03
+        assert float((sampled(model, images) - expected).abs().max()) < 0.03
+        assert float((sampled(model, images[:3]) - expected).abs().max()) > 0.03
 
     def test_draws_from_the_generator_alone(self):
-        model = linear_network(randn(CLASSES, *SHAPE), torch.zeros(CLASSES))
-        images, state = 0.1 * randn(6, *SHAPE), torch.get_rng_state()
-        first, again, other = (
-            importance_landscape(model, images, generator=generator(s)) for s in (1, 1, 2)
-        )
+        model, images = linear_network(randn(CLASSES, *SHAPE)), 0.1 * randn(6, *SHAPE)
+        with left_alone(model, images):
+            first, again, other = (sampled(model, images, seed) for seed in (1, 1, 2))
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
-        assert torch.equal(torch.get_rng_state(), state)
-        assert all(p.grad is None for p in model.parameters())
 
     def test_has_a_graph_only_when_asked(self):
-        model = linear_network(randn(CLASSES, *SHAPE), torch.zeros(CLASSES))
-        images = randn(2, *SHAPE)
-        assert not importance_landscape(model, images, generator=generator()).requires_grad
-        with torch.no_grad():
-            landscape = importance_landscape(
-                model, images, generator=generator(), create_graph=True
-            )
-        assert landscape.requires_grad
-        assert not images.requires_grad
+        model, images = linear_network(randn(CLASSES, *SHAPE)), randn(2, *SHAPE)
+        assert not sampled(model, images).requires_grad
+        with torch.no_grad(), left_alone(model, images):
+            assert sampled(model, images, create_graph=True).requires_grad
 
     @pytest.mark.parametrize("scale", [1e-25, 1e25])
     def test_does_not_depend_on_the_scale_of_the_weights(self, scale):
         weight = randn(CLASSES, *SHAPE)
-        models = [linear_network(w, torch.tensor([900.0, 0, 0])) for w in (weight, scale * weight)]
-        images = torch.zeros(2, *SHAPE)
-        expected, scaled = (
-            importance_landscape(m.float(), images, generator=generator()) for m in models
-        )
+        models = [linear_network(w, [900.0, 0, 0]).float() for w in (weight, scale * weight)]
+        expected, scaled = (sampled(model, torch.zeros(2, *SHAPE)) for model in models)
         assert torch.equal(expected > 0, torch.ones_like(expected) > 0)
         close(scaled, expected, 1e-5)
 
     def test_of_a_network_that_ignores_its_input_is_zero_with_gradient_zero(self):
-        model = linear_network(torch.zeros(CLASSES, *SHAPE), torch.zeros(CLASSES))
-        landscape = importance_landscape(
-            model, randn(2, *SHAPE), generator=generator(), create_graph=True
-        )
+        model = linear_network(torch.zeros(CLASSES, *SHAPE))
+        landscape = sampled(model, randn(2, *SHAPE), create_graph=True)
         assert torch.equal(landscape, torch.zeros(SHAPE[1:], dtype=torch.float64))
         curvature_penalty(landscape).backward()
         assert not model[1].weight.grad.any()
@@ -134,19 +116,18 @@ class TestLandscape:
 
         def penalties(first, second):
             def network(x):
-                h = torch.nn.functional.softplus(torch.nn.functional.conv2d(x, first))
-                return h.flatten(1) @ second.T
+                return F.softplus(F.conv2d(x, first)).flatten(1) @ second.T
 
-            landscape = importance_landscape(
-                network, images, generator=generator(), create_graph=True
-            )
+            landscape = sampled(network, images, create_graph=True)
             return curvature_penalty(landscape), target_penalty(landscape, target)
 
         weights = (first.requires_grad_(), second.requires_grad_())
         assert torch.autograd.gradcheck(penalties, weights, fast_mode=True)
         assert torch.autograd.gradgradcheck(penalties, weights, fast_mode=True)
 
-    @pytest.mark.parametrize("function", ["sampled", "expected"])
+    @pytest.mark.parametrize(
+        "landscape_of", [sampled, lambda m, images: expected_importance_landscape(m, [images])]
+    )
     @pytest.mark.parametrize(
         ("model", "images", "message"),
         [
@@ -155,30 +136,21 @@ class TestLandscape:
             (nn.Flatten(), randn(*SHAPE), r"images: expected shape \(B, C, H, W\), got \(2, 6, 7"),
             (nn.Flatten(), torch.zeros(0, *SHAPE), "at least one image"),
             (nn.Flatten(), torch.zeros(1, *SHAPE, dtype=torch.uint8), "floating-point values"),
-            (
-                nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten()),
-                randn(2, *SHAPE),
-                "do not influence one another, but BatchNorm2d '0'",
-            ),
+            (OF_BATCH, randn(2, *SHAPE), "do not influence one another, but BatchNorm2d '0'"),
         ],
     )
-    def test_refuses_what_has_no_landscape(self, function, model, images, message):
-        model = model.double().eval()
-        functions = {
-            "sampled": lambda: importance_landscape(model, images, generator=generator()),
-            "expected": lambda: expected_importance_landscape(model, [images]),
-        }
+    def test_refuses_what_has_no_landscape(self, landscape_of, model, images, message):
         with pytest.raises(ValueError, match=message):
-            functions[function]()
+            landscape_of(model.double().eval(), images)
 
     def test_refuses_a_network_in_training_mode_but_not_a_view_in_evaluation_mode(self):
         model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten()).double()
         images = randn(2, *SHAPE)
         with pytest.raises(ValueError, match="expected a network in evaluation mode"):
-            importance_landscape(model, images, generator=generator())
-        view = importance_landscape(evaluation_mode(model), images, generator=generator())
+            sampled(model, images)
+        view = sampled(evaluation_mode(model), images)
         assert model.training
-        close(view, importance_landscape(model.eval(), images, generator=generator()))
+        close(view, sampled(model.eval(), images))
 
     def test_of_no_images_is_refused(self):
         with pytest.raises(ValueError, match="batches: expected at least one batch"):
@@ -226,10 +198,6 @@ class TestLaplacian:
         with pytest.raises(ValueError, match=rf"kernel_width: expected an odd number.*{width!r}"):
             laplacian(torch.zeros(6, 6), kernel_width=width)
 
-    def test_refuses_maps_smaller_than_the_kernel(self):
-        with pytest.raises(ValueError, match=r"at least 5 x 5 positions .* got 4 x 6"):
-            curvature_penalty(torch.zeros(4, 6), kernel_width=5)
-
 
 class TestCurvaturePenalty:
     @pytest.mark.parametrize("width", [3, 5])
@@ -243,11 +211,11 @@ class TestCurvaturePenalty:
 
     def test_of_a_step_edge(self):
         r"""Beside the edge a position sees 3 others that differ by `a`, each with weight 1/16."""
-        a, height, width = 0.8, 6, 10
-        edge = torch.ones(height, width, dtype=torch.float64)
-        edge[:, 4:] += a
-        assert float(curvature_penalty(edge)) == pytest.approx(2 * (3 * a / 16) ** 2 / width)
-        assert float(curvature_penalty(edge.T)) == pytest.approx(2 * (3 * a / 16) ** 2 / width)
+        edge = torch.ones(6, 10, dtype=torch.float64)
+        edge[:, 4:] += 0.8
+        for landscape in (edge, edge.T):
+            expected = 2 * (3 * 0.8 / 16) ** 2 / 10
+            assert float(curvature_penalty(landscape)) == pytest.approx(expected)
 
     def test_is_the_energy_of_the_laplacian(self):
         landscapes = randn(4, 6, 7)
@@ -260,17 +228,7 @@ class TestTargetPenalty:
         target = 1 + randn(6, 7)
         shift = torch.zeros(2, 6, 7).double()
         shift[1, 2, 3], shift[1, 0, 0] = 2.0, -1.0
-        close(
-            target_penalty(target + shift, target), torch.tensor([0, 5 / 42], dtype=torch.float64)
-        )
-
-    def test_refuses_a_target_of_another_size(self):
-        with pytest.raises(ValueError, match=r"size of the landscape, \(6, 7\), got \(7, 6\)"):
-            target_penalty(torch.ones(6, 7), torch.ones(7, 6))
-
-    def test_refuses_a_target_of_zeros(self):
-        with pytest.raises(ValueError, match="got zeros everywhere"):
-            target_penalty(torch.ones(6, 7), torch.zeros(6, 7))
+        close(target_penalty(target + shift, target), torch.tensor([0.0, 5.0]).double() / 42)
 
 
 class TestDataSmoothness:
@@ -298,27 +256,33 @@ class TestDataSmoothness:
         close(data_smoothness([images.double() / 127.5 - 1]), expected)
 
     def test_leaves_out_images_of_one_colour(self):
-        images = randn(2, *SHAPE)
-        grey = torch.full((1, *SHAPE), 0.7, dtype=torch.float64)
+        images, grey = randn(2, *SHAPE), torch.full((1, *SHAPE), 0.7, dtype=torch.float64)
         close(data_smoothness([torch.cat([grey, images]), grey]), data_smoothness([images]))
 
-    def test_refuses_data_without_edges_and_of_several_sizes(self):
-        for batches in ([], [torch.full((1, *SHAPE), 0.7).double()]):
-            with pytest.raises(ValueError, match="expected an image that has an edge, got none"):
-                data_smoothness(batches)
-        with pytest.raises(ValueError, match=r"of one size, got \(6, 7\) and \(6, 6\) pixels"):
-            data_smoothness([randn(1, *SHAPE), randn(1, 2, 6, 6)])
+
+def test_total_variation_of_simple_landscapes():
+    ramp, across, down = 0.5 * torch.arange(7.0).expand(6, 7), 6 * 6, 5 * 7
+    expected = [0.0, 0.25 * across / (across + down), 4.0]
+    checkers = 2.0 * ((torch.arange(6)[:, None] + torch.arange(7)) % 2)
+    found = total_variation(torch.stack([torch.ones(6, 7), ramp, checkers]))
+    torch.testing.assert_close(found, torch.tensor(expected))
 
 
-class TestTotalVariation:
-    def test_of_simple_landscapes(self):
-        ramp = 0.5 * torch.arange(7.0).expand(6, 7)
-        across, down = 6 * 6, 5 * 7
-        expected = [0.0, 0.25 * across / (across + down), 4.0]
-        checkers = 2.0 * ((torch.arange(6)[:, None] + torch.arange(7)) % 2)
-        found = total_variation(torch.stack([torch.ones(6, 7), ramp, checkers]))
-        torch.testing.assert_close(found, torch.tensor(expected))
+ONES, GREY = torch.ones(6, 7), torch.full((1, *SHAPE), 0.7).double()
+SIZES = [randn(1, *SHAPE), randn(1, 2, 6, 6)]
+AT_LEAST = r"at least 5 x 5 positions .* got 4 x 6"
+REFUSED = [
+    (lambda: curvature_penalty(ONES[:4, 1:], kernel_width=5), AT_LEAST),
+    (lambda: target_penalty(ONES, ONES.T), r"size of the landscape, \(6, 7\), got \(7, 6\)"),
+    (lambda: target_penalty(ONES, 0 * ONES), "got zeros everywhere"),
+    (lambda: data_smoothness([]), "expected an image that has an edge, got none"),
+    (lambda: data_smoothness([GREY]), "expected an image that has an edge, got none"),
+    (lambda: data_smoothness(SIZES), r"of one size, got \(6, 7\) and \(6, 6\) pixels"),
+    (lambda: total_variation(ONES[:1, :1]), r"two positions or more, got \(1, 1\)"),
+]
 
-    def test_of_a_single_place_is_refused(self):
-        with pytest.raises(ValueError, match=r"two positions or more, got \(1, 1\)"):
-            total_variation(torch.ones(1, 1))
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_landscapes_and_images_that_do_not_fit_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -104,13 +104,9 @@ def printed(python, tmp_path_factory):
     for number, code in enumerate([example_of_the_readme(), *blocks]):
         files.append(folder / f"program{number}.py")
         files[-1].write_text(code)
-    done = subprocess.run(
-        [python, "-I", *WARNINGS, "-c", PROGRAMS, ROOT / "tests" / "only_torch.py", *files],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
-    )
+    command = [python, "-I", *WARNINGS, "-c", PROGRAMS, ROOT / "tests" / "only_torch.py", *files]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
     assert done.returncode == 1, done.stderr  # `python -m reglib` ends with an error
     assert all(f"run {file}" in done.stdout for file in files), done.stderr
     return done.stdout + done.stderr
@@ -133,6 +129,9 @@ def test_the_wheel_holds_reglib_alone(wheel):
 
 def test_each_penalty_trains_where_reglib_may_import_torch_alone(printed):
     assert "ok 14" in printed
+    assert "No module named 'suite'" in printed
+    assert 'pip install "reglib[backbones]"' in printed
+    assert "used from a checkout" in printed  # by `python -m reglib`
 
 
 def test_the_example_of_the_readme_runs(printed):
@@ -145,27 +144,15 @@ def test_the_example_of_the_readme_runs(printed):
     assert accuracies[2] > max(0.5, accuracies[0])  # of four classes
 
 
-def test_what_is_not_there_is_named(printed):
-    assert "No module named 'suite'" in printed
-    assert 'pip install "reglib[backbones]"' in printed
-    assert "used from a checkout" in printed  # by `python -m reglib`
-
-
-class TestOwnTraining:
-    """The page "Use it in your own training": a part for each package that is installed."""
-
-    def test_has_a_part_without_the_suite_and_one_with_it(self):
-        _, alone, suite = PARTS
-        assert alone.startswith("With `reglib` alone")
-        assert suite.startswith("With the suite")
-        code = "".join(FENCE.findall(alone))
-        assert set(re.findall(r"^(?:from|import) (\w+)", code, re.M)) == {"torch", "reglib"}
-        assert all("from suite" in code for code in FENCE.findall(suite))
-
-    def test_says_what_to_install(self):
-        top, _, suite = PARTS
-        assert "`pip install .` in a checkout" in top
-        assert '`pip install --editable ".[suite]"` in the checkout' in suite
+def test_page_of_own_training_has_a_part_without_the_suite_and_one_with_it():
+    top, alone, suite = PARTS
+    assert alone.startswith("With `reglib` alone")
+    assert suite.startswith("With the suite")
+    code = "".join(FENCE.findall(alone))
+    assert set(re.findall(r"^(?:from|import) (\w+)", code, re.M)) == {"torch", "reglib"}
+    assert all("from suite" in code for code in FENCE.findall(suite))
+    assert "`pip install .` in a checkout" in top
+    assert '`pip install --editable ".[suite]"` in the checkout' in suite
 
 
 def test_types_of_the_installed_package_are_seen(python, tmp_path):

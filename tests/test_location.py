@@ -6,6 +6,7 @@ from torch import nn
 
 from reglib.landscape import data_smoothness, expected_importance_landscape, total_variation
 from suite.metrics import correct_by_location
+from tests.double_backward import Net
 from tests.untrained import Untrained
 
 
@@ -19,9 +20,8 @@ class Brightest(nn.Module):
 
 class TestCorrectByLocation:
     def test_goes_through_all_shifts(self):
-        images = torch.zeros(2, 1, 8, 8)
+        images, labels = torch.zeros(2, 1, 8, 8), torch.tensor([1, 0])
         images[:, 0, 4, 4] = 1  # in the right half, unless it is shifted to the left
-        labels = torch.tensor([1, 0])
         correct = correct_by_location(Brightest(), images, labels, margin=3)
         assert correct.shape == (2, 7, 7)
         assert correct[0].tolist() == [[0, 0, 0, 1, 1, 1, 1]] * 7
@@ -30,19 +30,14 @@ class TestCorrectByLocation:
         assert coarse[0].tolist() == [[0, 1, 1]] * 3
 
     def test_shifts_down_along_the_first_axis(self):
-        class Upper(nn.Module):
-            def forward(self, x):
-                return Brightest()(x.transpose(2, 3))
-
-        images = torch.full((1, 2, 8, 8), 0.5)
+        upper, images = Net(lambda net, x: Brightest()(x.mT)), torch.full((1, 2, 8, 8), 0.5)
         images[..., 3, 3] = 0.7
-        correct = correct_by_location(Upper(), images, torch.tensor([0]), margin=2, stride=1)
+        correct = correct_by_location(upper, images, torch.tensor([0]), margin=2, stride=1)
         assert correct[0].tolist() == [[1] * 5] * 3 + [[0] * 5] * 2
 
     def test_refuses_images_that_fill_the_margin(self):
-        images = torch.zeros(3, 1, 8, 8)
+        images, labels = torch.zeros(3, 1, 8, 8), torch.zeros(3, dtype=torch.long)
         images[1, 0, 1, 4] = 1
-        labels = torch.zeros(3, dtype=torch.long)
         correct_by_location(Brightest(), images, labels, margin=1)
         with pytest.raises(ValueError, match="a margin of 2 pixels, got others in image 1"):
             correct_by_location(Brightest(), images, labels, margin=2)
@@ -77,11 +72,10 @@ class TestMeasurements:
 
     def test_importance_landscape(self):
         result = NETWORK.measured("importance_landscape", n_images=40)
-        subject = NETWORK.subject()
-        images, _ = subject.test_images(40)
-        expected = expected_importance_landscape(subject.network, [images])
-        landscape = result.tensors["landscape"]
-        torch.testing.assert_close(landscape.double(), expected, rtol=1e-4, atol=1e-5)
+        images, _ = NETWORK.subject().test_images(40)
+        expected = expected_importance_landscape(NETWORK.subject().network, [images])
+        landscape = result.tensors["landscape"].double()
+        torch.testing.assert_close(landscape, expected, rtol=1e-4, atol=1e-5)
         assert float(result.per_image) == pytest.approx(float(total_variation(expected)), rel=1e-4)
 
     def test_flatness(self):
@@ -104,10 +98,8 @@ class TestMeasurements:
             assert float(found) == pytest.approx(float(value), rel=1e-3), part
 
     def test_drawn_classes_come_near_the_expectation_over_all(self):
-        exact, drawn = (
-            NETWORK.measured("importance_landscape", n_images=60, n_draws=n_draws)
-            for n_draws in (None, 60)
-        )
-        maps = torch.stack([r.tensors["landscape"].flatten() for r in (exact, drawn)])
+        metric, numbers = "importance_landscape", (None, 60)
+        results = [NETWORK.measured(metric, n_images=60, n_draws=n) for n in numbers]
+        maps = torch.stack([r.tensors["landscape"].flatten() for r in results])
         assert float(torch.corrcoef(maps)[0, 1]) > 0.99
         assert not torch.equal(maps[0], maps[1])

@@ -1,5 +1,7 @@
 """Quantus 0.6 as an independent implementation of the metrics."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import quantus
@@ -11,7 +13,7 @@ from suite.metrics.saliency import SALIENCIES
 from suite.training.loop import train
 from suite.units import Training
 
-N_IMAGES, N_SAMPLES, SEED = 4, 4, 3
+N_IMAGES, N_SAMPLES, SEED = 3, 4, 3
 TOLERANCE = {"rtol": 1e-4, "atol": 0.0}
 
 
@@ -42,8 +44,7 @@ def explain_by(saliency):
     """Wrap a saliency method as Quantus wants it, from arrays to an array."""
 
     def explain(model, inputs, targets, **kwargs):
-        maps = saliency(model, torch.as_tensor(inputs), torch.as_tensor(targets))
-        return maps.numpy()
+        return saliency(model, torch.as_tensor(inputs), torch.as_tensor(targets)).numpy()
 
     return explain
 
@@ -67,17 +68,24 @@ def mirror_one_pixel(arr, indices, **kwargs):
     return changed
 
 
-def quantus_lipschitz(network, digits, saliency, noise, **options):
-    metric = quantus.LocalLipschitzEstimate(
-        nr_samples=noise.shape[1],
-        norm_numerator=quantus.functions.similarity_func.distance_euclidean,
-        norm_denominator=quantus.functions.similarity_func.distance_euclidean,
-        perturb_func=replay(noise),
-        disable_warnings=True,
-        **options,
-    )
-    values = metric(network, explain_func=explain_by(saliency), **arrays(digits))
+def quantus_lipschitz(network, digits, saliency, noise, normalise):
+    distance = quantus.functions.similarity_func.distance_euclidean
+    norms = {"norm_numerator": distance, "norm_denominator": distance}
+    options = {"nr_samples": noise.shape[1], "perturb_func": replay(noise), "normalise": normalise}
+    metric = quantus.LocalLipschitzEstimate(disable_warnings=True, **norms, **options)
+    return float32(metric(network, explain_func=explain_by(saliency), **arrays(digits)))
+
+
+def float32(values):
     return torch.as_tensor(np.array(values), dtype=torch.float32)
+
+
+def measured(metric, network, digits, saliency, skip=0, **options):
+    """Call a metric of this project with a generator that has drawn for `skip` images."""
+    generator = torch.Generator().manual_seed(SEED)
+    torch.randn(skip, N_SAMPLES, 28, 28, generator=generator)
+    options |= {"n_samples": N_SAMPLES, "generator": generator}
+    return metric(partial(saliency, network), *digits, **options)
 
 
 def normal_noise(noise_std=0.1):
@@ -101,74 +109,44 @@ class TestAgainstQuantus:
         indirect=["saliency"],
     )
     def test_faithfulness_estimate(self, network, digits, saliency, score, perturb):
-        ours, theirs = {
+        changes, theirs = {
             "inverted": (metrics.inverted, {"perturb_func": mirror_one_pixel}),
             "black": (lambda x: x.amin((1, 2, 3), keepdim=True).expand_as(x), {}),
         }[perturb]
         maps = saliency(network, *digits)
-        effects = metrics.pixel_effects(network, *digits, score=score, perturb=ours)
+        effects = metrics.pixel_effects(network, *digits, score=score, perturb=changes)
         metric = quantus.FaithfulnessEstimate(normalise=False, disable_warnings=True, **theirs)
-        values = metric(
-            network, a_batch=maps.numpy(), softmax=score == "probability", **arrays(digits)
-        )
-        expected = -torch.tensor(values, dtype=torch.float64)
-        torch.testing.assert_close(
-            metrics.faithfulness_estimate(maps, effects), expected, **TOLERANCE
-        )
+        given = {"a_batch": maps.numpy(), "softmax": score == "probability"} | arrays(digits)
+        expected = -torch.tensor(metric(network, **given), dtype=torch.float64)
+        found = metrics.faithfulness_estimate(maps, effects)
+        torch.testing.assert_close(found, expected, **TOLERANCE)
 
     def test_local_lipschitz_estimate(self, network, digits, saliency):
-        values = metrics.local_lipschitz_estimate(
-            lambda images, labels: saliency(network, images, labels),
-            *digits,
-            n_samples=N_SAMPLES,
-            generator=torch.Generator().manual_seed(SEED),
-        )
+        values = measured(metrics.local_lipschitz_estimate, network, digits, saliency)
         expected = quantus_lipschitz(network, digits, saliency, normal_noise(), normalise=False)
         torch.testing.assert_close(values, expected, **TOLERANCE)
 
     def test_normalised_lipschitz_estimate(self, network, digits, saliency):
         """Quantus divides by the largest value of a batch: of one image, by that of the map."""
-        values, expected = [], []
         for b, noise in enumerate(normal_noise()):
-            one = digits[0][b : b + 1], digits[1][b : b + 1]
-            generator = torch.Generator().manual_seed(SEED)
-            for _ in range(b):
-                torch.randn((N_SAMPLES, 1, 28, 28), generator=generator)
-            values.append(
-                metrics.local_lipschitz_estimate(
-                    lambda images, labels: saliency(network, images, labels),
-                    *one,
-                    n_samples=N_SAMPLES,
-                    normalised=True,
-                    generator=generator,
-                )
-            )
-            expected.append(quantus_lipschitz(network, one, saliency, noise[None], normalise=True))
-        torch.testing.assert_close(torch.cat(values), torch.cat(expected), **TOLERANCE)
+            given = network, [part[b : b + 1] for part in digits], saliency
+            value = measured(metrics.local_lipschitz_estimate, *given, skip=b, normalised=True)
+            expected = quantus_lipschitz(*given, noise[None], normalise=True)
+            torch.testing.assert_close(value, expected, **TOLERANCE)
 
     def test_max_sensitivity(self, network, digits, saliency):
-        values = metrics.max_sensitivity(
-            lambda images, labels: saliency(network, images, labels),
-            *digits,
-            n_samples=N_SAMPLES,
-            generator=torch.Generator().manual_seed(SEED),
-        )
+        values = measured(metrics.max_sensitivity, network, digits, saliency)
         generator = torch.Generator().manual_seed(SEED)
         shape = (N_SAMPLES, 1, 28, 28)
         draws = [(2 * torch.rand(shape, generator=generator) - 1) * 0.2 for _ in range(N_IMAGES)]
-        metric = quantus.MaxSensitivity(
-            nr_samples=N_SAMPLES,
-            normalise=False,
-            disable_warnings=True,
-            perturb_func=replay(torch.stack(draws).flatten(2).numpy()),
-        )
-        expected = metric(network, explain_func=explain_by(saliency), **arrays(digits))
-        expected = torch.as_tensor(np.array(expected), dtype=torch.float32)
+        noise = replay(torch.stack(draws).flatten(2).numpy())
+        options = {"nr_samples": N_SAMPLES, "normalise": False, "disable_warnings": True}
+        metric = quantus.MaxSensitivity(perturb_func=noise, **options)
+        expected = float32(metric(network, explain_func=explain_by(saliency), **arrays(digits)))
         torch.testing.assert_close(values, expected, **TOLERANCE)
 
     def test_entropy(self, network, digits, saliency):
         maps = saliency(network, *digits)
         metric = quantus.Complexity(abs=True, normalise=False, disable_warnings=True)
-        expected = metric(network, a_batch=maps.numpy(), **arrays(digits))
-        expected = torch.as_tensor(np.array(expected), dtype=torch.float32)
+        expected = float32(metric(network, a_batch=maps.numpy(), **arrays(digits)))
         torch.testing.assert_close(metrics.entropy(maps), expected, **TOLERANCE)

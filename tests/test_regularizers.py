@@ -25,6 +25,8 @@ from suite.training.penalties import (
     landscape_target,
     of_inputs,
 )
+from tests.double_backward import randn
+from tests.small_batches import left_alone
 
 SHAPE, CLASSES, BATCH = (2, 12, 12), 4, 3
 LABELS = torch.tensor([3, 0, 1])
@@ -35,13 +37,10 @@ SETTINGS = {
     "batch normalisation in evaluation mode": ("resnet", RESNET, False),
 }
 PLAIN, TRAINING, _ = SETTINGS.values()
+LAST_MAP = {"k": 0.2, "fpn": False, "backbone_options": RESNET}
 TOP_GAP = {
     "Top-GAP in training mode": ("top_gap", {"k": 9, "width": 3, "backbone_options": RESNET}, True),
-    "Top-GAP of the last map": (
-        "top_gap",
-        {"k": 0.2, "fpn": False, "backbone_options": RESNET},
-        False,
-    ),
+    "Top-GAP of the last map": ("top_gap", LAST_MAP, False),
 }
 
 
@@ -66,16 +65,12 @@ class Case(NamedTuple):
 RANDOM = ("input_hessian", "score_matching", "adversarial")
 TAYLOR = {"trace": "taylor", "n_samples": 2, "noise_std": 0.5, "stability": 0.1}
 FGSM = {"epsilon": 0.1, "step_size": 0.1}
-CASES = {
-    "activation_l1": Case("activation_l1"),
+PGD = FGSM | {"n_steps": 2, "random_start": True}
+WITHOUT_SETTINGS = """activation_l1 class_map_l1 input_gradient landscape_curvature landscape_target
+logit_gradient marginal_density""".split()
+CASES = {name: Case(name) for name in WITHOUT_SETTINGS} | {
     "activation_l1, all": Case("activation_l1", {"layers": "all"}),
-    "class_map_l1": Case("class_map_l1"),
-    "input_gradient": Case("input_gradient"),
-    "landscape_curvature": Case("landscape_curvature"),
-    "landscape_target": Case("landscape_target"),
-    "logit_gradient": Case("logit_gradient"),
     "logit_gradient, p = 1": Case("logit_gradient", {"p": 1}),
-    "marginal_density": Case("marginal_density"),
     "marginal_density, naive": Case("marginal_density", {"implementation": "naive"}),
     "marginal_density, stable": Case("marginal_density", {"implementation": "stable"}),
     "marginal_density, p = 1.2": Case("marginal_density", {"p": 1.2}),
@@ -85,9 +80,7 @@ CASES = {
     "score_matching": Case("score_matching", {}, signed=True, third_order=True, bfloat16=False),
     "score_matching, taylor": Case("score_matching", TAYLOR, signed=True, bfloat16=False),
     "adversarial": Case("adversarial", FGSM, signed=True, bfloat16=False),
-    "adversarial, PGD": Case(
-        "adversarial", FGSM | {"n_steps": 2, "random_start": True}, signed=True, bfloat16=False
-    ),
+    "adversarial, PGD": Case("adversarial", PGD, signed=True, bfloat16=False),
 }
 
 
@@ -100,14 +93,12 @@ def settings_of(name, penalty):
     return [*SETTINGS, "Top-GAP in training mode"]
 
 
-each_case = pytest.mark.parametrize(
-    ("penalty", "setting"),
-    [
-        pytest.param(penalty, (SETTINGS | TOP_GAP)[title], id=f"{name}-{title}")
-        for name, penalty in CASES.items()
-        for title in settings_of(name, penalty)
-    ],
-)
+ALL_CASES = {
+    f"{name}-{title}": (penalty, (SETTINGS | TOP_GAP)[title])
+    for name, penalty in CASES.items()
+    for title in settings_of(name, penalty)
+}
+each_case = pytest.mark.parametrize(("penalty", "setting"), ALL_CASES.values(), ids=ALL_CASES)
 
 
 def network_of(setting, dtype=torch.float64):
@@ -129,8 +120,7 @@ def network_for(penalty, setting):
 
 
 def images(dtype=torch.float64):
-    generator = torch.Generator().manual_seed(8)
-    return torch.randn(BATCH, *SHAPE, generator=generator, dtype=torch.float64).to(dtype)
+    return randn(BATCH, *SHAPE, seed=8, dtype=dtype)
 
 
 def step_of(model, inputs):
@@ -151,11 +141,6 @@ def parameter_gradients(values, model):
     """Differentiate the mean penalty; a parameter that it does not depend on gets zeros."""
     parameters = list(model.parameters())
     return torch.autograd.grad(values.mean(), parameters, materialize_grads=True)
-
-
-def hooks(model):
-    kinds = ["_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"]
-    return [len(getattr(module, kind)) for module in model.modules() for kind in kinds]
 
 
 def test_every_penalty_is_tested_here():
@@ -180,24 +165,15 @@ def test_one_finite_value_for_each_sample_and_all_else_is_left_as_it_was(penalty
     only_forward = copy.deepcopy(model)
     only_forward(images())
     step = step_of(model, images())
-    inputs, logits = step.inputs.detach().clone(), step.logits.detach().clone()
-    modes = [module.training for module in model.modules()]
-    hooked, random = hooks(model), torch.get_rng_state()
-
-    values = penalty(step)
-
+    logits = step.logits.detach().clone()
+    with left_alone(model, step.inputs):
+        values = penalty(step)
     assert values.shape == (BATCH,)
     assert values.isfinite().all()
     assert (values != 0 if penalty.signed else values > 0).all()
-    assert torch.equal(torch.get_rng_state(), random)
-    assert [module.training for module in model.modules()] == modes
-    assert hooks(model) == hooked
-    assert all(p.grad is None and p.requires_grad for p in model.parameters())
     expected = only_forward.state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
-    assert torch.equal(step.inputs, inputs)
     assert torch.equal(step.logits, logits)
-    assert step.inputs.grad is None
     assert torch.equal(step.labels, torch.tensor([3, 0, 1]))
     # The loss can still be differentiated afterwards.
     loss = F.cross_entropy(step.logits, step.labels) + values.mean()
@@ -235,11 +211,7 @@ def test_parameter_gradient_agrees_with_finite_differences(penalty, setting):
             module.momentum = 0.0  # penalties take running statistics as constants
     values = penalty(step_of(model, images()))
     gradients = parameter_gradients(values, model)
-    generator = torch.Generator().manual_seed(10)
-    directions = [
-        F.normalize(torch.randn(g.shape, generator=generator, dtype=g.dtype), dim=None)
-        for g in gradients
-    ]
+    directions = [F.normalize(randn(*g.shape, seed=i), dim=None) for i, g in enumerate(gradients)]
     slope = finite_difference(penalty, model, directions)
     found = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
     rounding = 1e-12 + 1e-9 * float(values.detach().abs().amax())
@@ -274,13 +246,6 @@ def test_bfloat16_autocast_gives_nearly_the_same(penalty, setting):
     assert any(g.any() for g in gradients)
 
 
-def assert_same(penalty, model, inputs, expected, gradients):
-    values = penalty(step_of(model, inputs))
-    torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
-    found = parameter_gradients(values, model)
-    torch.testing.assert_close(found, gradients, rtol=1e-9, atol=1e-12)
-
-
 @each_case
 def test_channels_last_and_fast_double_backpropagation_give_the_same(penalty, setting):
     model = network_for(penalty, setting)
@@ -296,8 +261,10 @@ def test_channels_last_and_fast_double_backpropagation_give_the_same(penalty, se
     gradients = parameter_gradients(expected, model)
     layouts = torch.channels_last, torch.contiguous_format
     for other, layout in zip(others, layouts, strict=False):
-        inputs = images().contiguous(memory_format=layout)
-        assert_same(penalty, other, inputs, expected, gradients)
+        values = penalty(step_of(other, images().contiguous(memory_format=layout)))
+        torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
+        found = parameter_gradients(values, other)
+        torch.testing.assert_close(found, gradients, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.gpu
@@ -316,11 +283,7 @@ def test_cuda_gives_the_same(penalty, setting):
 class TestInputGradientPenalty:
     def test_of_a_linear_softmax_network(self):
         r"""With logits W x + c, the gradient of sample b is W^T (p_b - e_y)."""
-        generator = torch.Generator().manual_seed(11)
-        weight, bias, x = (
-            torch.randn(shape, generator=generator, dtype=torch.float64)
-            for shape in ((4, 6), (4,), (3, 6))
-        )
+        weight, bias, x = (randn(*s, seed=i) for i, s in enumerate(((4, 6), (4,), (3, 6))))
         logits = x.requires_grad_() @ weight.T + bias
         values = input_gradient_penalty(logits, LABELS, x)
         errors = logits.detach().softmax(1) - F.one_hot(LABELS, 4)
@@ -349,37 +312,35 @@ class TestFiniteDifferences:
     @pytest.fixture
     def smooth(self):
         torch.manual_seed(0)
-        layers = [nn.Linear(6, 16), nn.Softplus(), nn.Linear(16, 3)]
-        return nn.Sequential(*layers).double(), torch.randn(3, 6, dtype=torch.float64)
+        network = nn.Sequential(nn.Linear(6, 16), nn.Softplus(), nn.Linear(16, 3)).double()
+        return network, torch.randn(3, 6, dtype=torch.float64).requires_grad_()
+
+    def penalty(self, network, x, step):
+        return finite_difference_penalty(network, network(x), LABELS % 3, x, step=step)
 
     def test_first_order_in_the_step(self, smooth):
-        network, x = smooth[0], smooth[1].requires_grad_()
+        network, x = smooth
         exact = input_gradient_penalty(network(x), LABELS % 3, x)
-        errors = [
-            finite_difference_penalty(network, network(x), LABELS % 3, x, step=h) - exact
-            for h in (1e-1, 1e-2, 1e-3)
-        ]
+        errors = [self.penalty(network, x, h) - exact for h in (1e-1, 1e-2, 1e-3)]
         first, second, third = (error.abs().max().item() for error in errors)
         assert second / first == pytest.approx(0.1, rel=0.5)
         assert third / second == pytest.approx(0.1, rel=0.1)
 
     def test_direction_is_constant(self, smooth):
-        network, x = smooth[0], smooth[1].requires_grad_()
-        finite_difference_penalty(network, network(x), LABELS % 3, x, step=0.1).sum().backward()
+        network, x = smooth
+        self.penalty(network, x, 0.1).sum().backward()
         found = network[0].weight.grad.clone()
         network.zero_grad()
         (gradient,) = torch.autograd.grad(F.cross_entropy(network(x), LABELS % 3), x)
         moved = x.detach() + 0.1 * gradient / gradient.norm(dim=1, keepdim=True)
-        ahead, here = (
-            F.cross_entropy(network(at), LABELS % 3, reduction="none") for at in (moved, x.detach())
-        )
-        ((ahead - here) / 0.1).square().sum().backward()
+        points = moved, x.detach()
+        losses = [F.cross_entropy(network(at), LABELS % 3, reduction="none") for at in points]
+        ((losses[0] - losses[1]) / 0.1).square().sum().backward()
         torch.testing.assert_close(found, network[0].weight.grad)
 
     def test_step_of_no_length(self, smooth):
-        network, x = smooth[0], smooth[1].requires_grad_()
         with pytest.raises(ValueError, match="step: expected a positive number, got 0"):
-            finite_difference_penalty(network, network(x), LABELS % 3, x, step=0)
+            self.penalty(*smooth, 0)
 
 
 class TestLandscapePenalties:
@@ -408,20 +369,18 @@ class TestLandscapePenalties:
 
     def test_take_a_batch_of_one_under_batch_normalisation(self):
         model, x, generator = network_of(TRAINING), images()[:1], torch.Generator().manual_seed(3)
-        state = copy.deepcopy(model.state_dict())
-        value = landscape_curvature(PenaltyInputs(model, x, LABELS[:1], torch.empty(0), generator))
+        step = PenaltyInputs(model, x, LABELS[:1], torch.empty(0), generator)
+        with left_alone(model):
+            value = landscape_curvature(step)
         expected = importance_landscape(model.eval(), x, generator=generator.manual_seed(3))
         torch.testing.assert_close(value, curvature_penalty(expected)[None], rtol=1e-12, atol=0)
-        assert all(torch.equal(v, state[name]) for name, v in model.state_dict().items())
 
-    def test_with_a_target_need_training_images(self):
+    def test_refuse_what_they_cannot_do(self):
         step = step_of(network_of(PLAIN), images())
         with pytest.raises(ValueError, match=r"context: expected TrainingContext.* got None"):
             landscape_target(step._replace(context=None))
         with pytest.raises(ValueError, match="batches: expected an image that has an edge"):
             landscape_target(step._replace(context=TrainingContext(step.model)))
-
-    def test_refuse_batch_statistics_without_running_ones(self):
         layers = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False)
         model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(300, 4)).double()
         with pytest.raises(ValueError, match="BatchNorm2d '1' normalises by statistics of the"):
@@ -483,6 +442,5 @@ class TestActivationL1:
 
 def test_a_step_that_fails_leaves_no_hook():
     model = network_of(TOP_GAP["Top-GAP of the last map"])
-    with pytest.raises(RuntimeError):
+    with left_alone(model), pytest.raises(RuntimeError):
         step_of(model, images()[:, :1])
-    assert not any(hooks(model))

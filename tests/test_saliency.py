@@ -1,4 +1,4 @@
-import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -16,7 +16,8 @@ from suite.metrics.saliency import (
     sparse_choice,
 )
 from suite.networks import build_network
-from tests.small_batches import random_images, softmax_network
+from tests.double_backward import randn
+from tests.small_batches import generator, left_alone, random_images, softmax_network
 
 NETWORKS = {
     "lenet5": ("lenet5", (2, 12, 12), {}),
@@ -32,16 +33,30 @@ def network(request):
 
 @pytest.fixture
 def images():
-    generator = torch.Generator().manual_seed(2)
-    return torch.randn(3, 2, 12, 12, generator=generator, dtype=torch.float64)
+    return randn(3, 2, 12, 12, seed=2)
 
 
 CLASS_INDEX = torch.tensor([4, 0, 2])
+FROM = {"generator": torch.Generator()}
 
 
 def logits_of(network, images):
     with torch.no_grad():
         return network(images).gather(1, CLASS_INDEX[:, None])[:, 0]
+
+
+class Polynomial(torch.nn.Module):
+    """One logit, the sum of powers of all pixels."""
+
+    def __init__(self, power):
+        super().__init__()
+        self.power = power
+
+    def forward(self, x):
+        return x.flatten(1).pow(self.power).sum(1, keepdim=True)
+
+
+only_lenet = pytest.mark.parametrize("network", ["lenet5"], indirect=True)
 
 
 class TestDeeplift:
@@ -58,52 +73,31 @@ class TestDeeplift:
         torch.testing.assert_close(deeplift(linear, images, class_index), expected)
 
 
-def hooks(network):
-    kinds = "_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks".split()
-    return [h for module in network.modules() for kind in kinds for h in getattr(module, kind)]
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", SALIENCIES)
 class TestEachMethod:
     @pytest.mark.parametrize("network", ["resnet"], indirect=True)
     def test_maps_do_not_depend_on_the_batch_and_all_is_left_as_it_was(self, name, network, images):
-        before = copy.deepcopy(network.state_dict())
-        inputs, random = images[1:].clone().requires_grad_(), torch.get_rng_state()
-        maps = SALIENCIES[name](network, inputs, CLASS_INDEX[1:])
-        assert maps.shape == inputs.shape
-        assert maps.dtype == inputs.dtype
-        assert not maps.requires_grad
-        alone = SALIENCIES[name](network, images[2:], CLASS_INDEX[2:])
+        inputs = images[1:].clone().requires_grad_()
+        with left_alone(network, inputs, images):
+            maps = SALIENCIES[name](network, inputs, CLASS_INDEX[1:])
+            alone = SALIENCIES[name](network, images[2:], CLASS_INDEX[2:])
+        assert (maps.shape, maps.dtype, maps.requires_grad) == (inputs.shape, inputs.dtype, False)
         torch.testing.assert_close(maps[1:], alone, rtol=1e-9, atol=1e-12)
-        assert inputs.grad is None
-        assert inputs.requires_grad
-        assert torch.equal(inputs, images[1:])
-        assert not images.requires_grad
-        assert torch.equal(torch.get_rng_state(), random)
-        assert all(p.grad is None and p.requires_grad for p in network.parameters())
-        assert all(torch.equal(before[n], value) for n, value in network.state_dict().items())
-        assert not any(module.training for module in network.modules())
-        assert not hooks(network)
 
-    @pytest.mark.parametrize("network", ["lenet5"], indirect=True)
+    @only_lenet
     def test_training_mode_is_kept_or_refused(self, name, network, images):
-        network.train()
-        if name in ("logit_gradient", "absolute_gradient", "smooth_grad", "deeplift"):
+        taken = name in ("logit_gradient", "absolute_gradient", "smooth_grad", "deeplift")
+        refuses = pytest.raises(ValueError, match=r"in training mode; call model.eval\(\) first")
+        with left_alone(network.train()), nullcontext() if taken else refuses:
             SALIENCIES[name](network, images[:1], CLASS_INDEX[:1])
-        else:
-            with pytest.raises(ValueError, match=r"in training mode; call model.eval\(\) first"):
-                SALIENCIES[name](network, images[:1], CLASS_INDEX[:1])
-        assert all(module.training for module in network.modules())
-        assert not hooks(network)
 
 
 class TestGradients:
     def test_logit_gradient_by_differences(self, network, images):
-        maps = logit_gradient(network, images, CLASS_INDEX)
-        generator = torch.Generator().manual_seed(3)
+        maps, source = logit_gradient(network, images, CLASS_INDEX), generator(3)
         for _ in range(5):
-            pixel = tuple(int(torch.randint(n, (), generator=generator)) for n in images.shape[1:])
+            pixel = tuple(int(torch.randint(n, (), generator=source)) for n in images.shape[1:])
             step = torch.zeros_like(images)
             step[:, *pixel] = 1e-6
             slope = (logits_of(network, images + step) - logits_of(network, images - step)) / 2e-6
@@ -123,33 +117,20 @@ class TestGradients:
 
 
 class TestSmoothGrad:
-    def test_of_a_quadratic(self, images):
+    @pytest.mark.parametrize("n_samples", [1, 400])
+    def test_of_a_quadratic(self, images, n_samples):
         """Noise moves the gradient of a quadratic linearly, so that its mean stays."""
-
-        class Quadratic(torch.nn.Module):
-            def forward(self, x):
-                return x.flatten(1).square().sum(1, keepdim=True)
-
-        wanted = 2 * images
         spread = (images.flatten(1).amax(1) - images.flatten(1).amin(1)).view(3, 1, 1, 1)
-        for n_samples in (1, 400):
-            maps = smooth_grad(
-                Quadratic().eval(),
-                images,
-                0 * CLASS_INDEX,
-                method=logit_gradient,
-                noise_level=0.2,
-                generator=torch.Generator().manual_seed(0),
-                n_samples=n_samples,
-            )
-            error = ((maps - wanted) / spread).flatten(1).std(1)
-            torch.testing.assert_close(
-                error, torch.full_like(error, 0.4 / n_samples**0.5), rtol=0.15, atol=0
-            )
+        options = {"method": logit_gradient, "noise_level": 0.2, "generator": generator()}
+        given = Polynomial(2).eval(), images, 0 * CLASS_INDEX
+        maps = smooth_grad(*given, n_samples=n_samples, **options)
+        error = ((maps - 2 * images) / spread).flatten(1).std(1)
+        expected = torch.full_like(error, 0.4 / n_samples**0.5)
+        torch.testing.assert_close(error, expected, rtol=0.15, atol=0)
 
     def test_needs_no_batch(self, network, images):
         def maps(x, class_index):
-            return smooth_grad(network, x, class_index, generator=torch.Generator().manual_seed(0))
+            return smooth_grad(network, x, class_index, generator=generator())
 
         together = maps(images, CLASS_INDEX)
         for b in range(3):
@@ -158,21 +139,17 @@ class TestSmoothGrad:
 
 
 class TestIntegratedGradients:
-    @pytest.mark.parametrize("network", ["lenet5"], indirect=True)
+    @only_lenet
     def test_are_complete(self, network, images):
         maps = integrated_gradients(network, images, CLASS_INDEX, n_steps=400)
         difference = logits_of(network, images) - logits_of(network, torch.zeros_like(images))
         torch.testing.assert_close(maps.sum((1, 2, 3)), difference, rtol=0.02, atol=0.002)
 
     def test_of_a_cubic(self, images):
-        class Cubic(torch.nn.Module):
-            def forward(self, x):
-                return x.flatten(1).pow(3).sum(1, keepdim=True)
-
-        maps = integrated_gradients(Cubic().eval(), images, 0 * CLASS_INDEX, n_steps=3)
+        maps = integrated_gradients(Polynomial(3).eval(), images, 0 * CLASS_INDEX, n_steps=3)
         torch.testing.assert_close(maps, images**3)
 
-    @pytest.mark.parametrize("network", ["lenet5"], indirect=True)
+    @only_lenet
     def test_path_gradients_are_means(self, network, images):
         points = torch.linspace(0, 1, 1001)[1:] - 1 / 2000
         slopes = [logit_gradient(network, a * images, CLASS_INDEX) for a in points[::4]]
@@ -201,45 +178,45 @@ def test_sparse_maps_are_of_strengths_a_factor_of_two_apart(method, images):
 
 
 def test_what_is_drawn_is_clipped_at_the_percentile():
-    maps = torch.zeros(3, 2, 10, 10)
-    maps[0, 0] = torch.arange(100.0).view(10, 10)
-    maps[0, 1] = -torch.arange(100.0).view(10, 10)
-    maps[1, 0, 3, 4] = -5.0
+    maps, ramp = torch.zeros(3, 2, 10, 10), torch.arange(100.0).view(10, 10)
+    maps[0], maps[1, 0, 3, 4] = torch.stack([ramp, -ramp]), -5.0
     drawn = normalised_for_display(maps, percentile=50)
-    wanted = (torch.arange(100.0) / 49.5).clamp_max(1).view(10, 10)
-    torch.testing.assert_close(drawn[0], wanted)
-    assert drawn[1, 3, 4] == 1
-    assert drawn[1].sum() == 1
-    assert not drawn[2].any()
+    torch.testing.assert_close(drawn[0], (ramp / 49.5).clamp_max(1))
+    assert (drawn[1, 3, 4], drawn[1].sum(), drawn[2].any()) == (1, 1, False)
 
 
-def test_settings_out_of_range_are_refused(network, images):
-    generator = torch.Generator()
-    with pytest.raises(ValueError, match=r"call model\.eval"):
-        smooth_grad(network.train(), images, CLASS_INDEX, generator=generator)
-    network.eval()
-    for options, message in (
-        ({"n_samples": 0}, "n_samples: expected a positive number, got 0"),
-        ({"noise_level": -0.1}, "noise_level: expected a number from 0 up, got -0.1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            smooth_grad(network, images, CLASS_INDEX, generator=generator, **options)
-    with pytest.raises(ValueError, match="n_steps: expected at least one, got 0"):
-        integrated_gradients(network, images, CLASS_INDEX, n_steps=0)
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        (smooth_grad, FROM | {"n_samples": 0}, "n_samples: expected a positive number, got 0"),
+        (
+            smooth_grad,
+            FROM | {"noise_level": -0.1},
+            "noise_level: expected a number from 0 up, got -0.1",
+        ),
+        (integrated_gradients, {"n_steps": 0}, "n_steps: expected at least one, got 0"),
+    ],
+)
+@only_lenet
+def test_settings_out_of_range_are_refused(network, images, method, settings, message):
+    with pytest.raises(ValueError, match=message):
+        method(network, images, CLASS_INDEX, **settings)
+
+
+@only_lenet
+def test_labels_modes_and_percentiles_out_of_range_are_refused(network, images):
     with pytest.raises(ValueError, match="labels: expected indices from 0 to 4, got 5"):
         loss_gradient(network, images, CLASS_INDEX + 1)
     with pytest.raises(ValueError, match="percentile: expected a number from 0 to 100, got 101"):
         normalised_for_display(images, percentile=101)
+    with pytest.raises(ValueError, match=r"call model\.eval"):
+        smooth_grad(network.train(), images, CLASS_INDEX, **FROM)
 
 
 class TestIntegratedGradientsOverBaselines:
     def test_of_a_linear_network_is_the_weight_times_the_distance_from_the_mean(self):
-        model, images, baselines = (
-            softmax_network((1, 3, 3)),
-            random_images(2, 1, 3, 3),
-            random_images(130, 1, 3, 3),
-        )
-        labels = torch.tensor([1, 2])
+        model, labels = softmax_network((1, 3, 3)), torch.tensor([1, 2])
+        images, baselines = random_images(2, 1, 3, 3), random_images(130, 1, 3, 3)
         maps = integrated_gradients(model, images, labels, n_steps=2, baselines=baselines)
         weight = model[1].weight.detach()[labels].view(2, 1, 3, 3)
         torch.testing.assert_close(maps, weight * (images - baselines.mean(0)))
@@ -249,17 +226,11 @@ class TestIntegratedGradientsOverBaselines:
         images, baselines = random_images(2, 1, 16, 16), random_images(3, 1, 16, 16, seed=1)
         labels = torch.tensor([1, 2])
         maps = integrated_gradients(model, images, labels, n_steps=100, baselines=baselines)
-        logits = model(images).gather(1, labels[:, None])[:, 0] - model(baselines)[:, labels].mean(
-            0
-        )
-        torch.testing.assert_close(maps.flatten(1).sum(1), logits, rtol=0.01, atol=1e-5)
+        own, others = model(images)[range(2), labels], model(baselines)[:, labels].mean(0)
+        torch.testing.assert_close(maps.sum((1, 2, 3)), own - others, rtol=0.01, atol=1e-5)
 
     @pytest.mark.parametrize("shape", [(0, 1, 3, 3), (2, 1, 3, 4)])
     def test_refuses_baselines_of_another_shape(self, shape):
+        given = softmax_network((1, 3, 3)), random_images(2, 1, 3, 3), torch.tensor([0, 0])
         with pytest.raises(ValueError, match=r"baselines: expected shape \(N, 1, 3, 3\), N >= 1"):
-            integrated_gradients(
-                softmax_network((1, 3, 3)),
-                random_images(2, 1, 3, 3),
-                torch.tensor([0, 0]),
-                baselines=torch.zeros(shape),
-            )
+            integrated_gradients(*given, baselines=torch.zeros(shape))

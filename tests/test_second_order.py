@@ -58,15 +58,11 @@ def interpreted(g, h, margin):
     return torch.linalg.solve(twice * torch.eye(len(g), dtype=g.dtype) - h, g)
 
 
-def true_change(subject, index, change):
-    """Return what the loss of the predicted class changes by, by forward passes in double."""
-    network, images = subject.folded.double(), inputs_of(subject, index)
-    labels = network(images).argmax(1)
-    losses = [
-        F.cross_entropy(network(x), labels) for x in (images + change.view_as(images), images)
-    ]
+def in_double(subject, images, labels):
+    """Return the losses of images by forward passes in double precision."""
+    losses = F.cross_entropy(subject.folded.double()(images), labels, reduction="none")
     subject.folded.float()
-    return losses[0] - losses[1]
+    return losses.detach()
 
 
 class TestHighOrder:
@@ -89,10 +85,8 @@ class TestHighOrder:
             share = values[-1] ** 2 / (values[-2:] ** 2).sum()
             torch.testing.assert_close(result.per_image[row], share, rtol=2e-3, atol=0)
             assert (found["residuals"] < 1e-3).all()
-            assert (
-                found["predicted"]
-                == subject.folded(subject.test_images(1, first=index)[0]).argmax()
-            )
+            image, _ = subject.test_images(1, first=index)
+            assert found["predicted"] == subject.folded(image).argmax()
             assert found["labels"] == subject.data.test.labels[index]
 
     def test_loss_changes_of_dense_matrices(self, subject):
@@ -100,44 +94,46 @@ class TestHighOrder:
         for row, index in enumerate((1, 4)):
             _, g, h = dense(subject, index)
             found = {name: tensor[row] for name, tensor in result.tensors.items()}
-            for m, margin in enumerate(MARGINS):
-                second = interpreted(g, h, margin)
-                change = second.norm() * F.normalize(g, dim=0)
-                expected = {
-                    "norms": second.norm(),
-                    "first_cafo": g @ change,
-                    "second_cafo": g @ change + change @ h @ change / 2,
-                    "true_cafo": true_change(subject, index, change),
-                    "true_caso": true_change(subject, index, second),
-                }
-                for name, value in expected.items():
-                    torch.testing.assert_close(found[name][m], value.detach(), rtol=5e-3, atol=1e-4)
+            seconds = torch.stack([interpreted(g, h, margin) for margin in MARGINS])
+            lengths = seconds.norm(dim=1)
+            changes = lengths[:, None] * F.normalize(g, dim=0)
+            image = inputs_of(subject, index)
+            moved = [image, *(image + d.view_as(image) for d in (*changes, *seconds))]
+            label = subject.folded(image.float()).argmax(1)
+            losses = in_double(subject, torch.cat(moved), label.expand(len(moved)))
+            true_cafo, true_caso = (losses[1:] - losses[0]).chunk(2)
+            expected = {
+                "norms": lengths,
+                "first_cafo": changes @ g,
+                "second_cafo": changes @ g + ((changes @ h) * changes).sum(1) / 2,
+                "true_cafo": true_cafo,
+                "true_caso": true_caso,
+            }
+            for name, value in expected.items():
+                torch.testing.assert_close(found[name], value.detach(), rtol=5e-3, atol=1e-4)
 
     def test_loss_change_of_each_image(self, subject):
         images, labels = subject.test_images(2)
         change = torch.linspace(-1, 1, images.numel()).view(2, -1)
         found = loss_change(subject.folded, images, labels, change)
-        losses = [
-            F.cross_entropy(subject.folded(x), labels, reduction="none")
-            for x in (images + change.view_as(images), images)
-        ]
+        moved = images + change.view_as(images)
+        logits = [subject.folded(x) for x in (moved, images)]
+        losses = [F.cross_entropy(y, labels, reduction="none") for y in logits]
         assert found.dtype == torch.float64
         torch.testing.assert_close(found, (losses[0] - losses[1]).double(), rtol=1e-4, atol=1e-5)
         assert not loss_change(subject.folded, images, labels, 0 * change).any()
 
     def test_a_column_for_each_margin(self, subject):
-        result = high_order(subject, n_images=2, margins=(10.0, 1000.0, 5.0))
-        everything = high_order(subject, n_images=2).tensors
+        found = high_order(subject, n_images=2, margins=(10.0, 1000.0, 5.0)).tensors
+        standard = high_order(subject, n_images=2).tensors
         for name in ("differences", "norms", "residuals", "true_caso"):
-            assert result.tensors[name].shape == (2, 3)
-            torch.testing.assert_close(
-                result.tensors[name][:, 0], everything[name][:, TENTH], rtol=1e-6, atol=1e-9
-            )
+            assert found[name].shape == (2, 3)
+            tenth = standard[name][:, TENTH]
+            torch.testing.assert_close(found[name][:, 0], tenth, rtol=1e-6, atol=1e-9)
         # A stronger norm of the map makes it shorter, and turns it to the gradient.
         for name in ("differences", "norms"):
-            values = result.tensors[name]
-            assert (values[:, 2] > values[:, 0]).all()
-            assert (values[:, 0] > values[:, 1]).all()
+            assert (found[name][:, 2] > found[name][:, 0]).all()
+            assert (found[name][:, 0] > found[name][:, 1]).all()
 
     def test_fewer_classes_have_no_changes(self, subject):
         result = high_order(subject, n_images=1, n_classes=3)
@@ -166,13 +162,12 @@ class TestOtherMetrics:
         assert result.tensors["eigenvalues"].shape == (2, CLASSES)
 
     def test_map_error_of_the_solver(self, subject, monkeypatch):
-        assert exact_share(subject, n_images=4).tensors["map_error"].max() < 1e-3
-        solve = second_order.caso_converged
-
         def longer(loss, **options):
             found = solve(loss, **options)
             return found._replace(maps=1.25 * found.maps)
 
+        assert exact_share(subject, n_images=4).tensors["map_error"].max() < 1e-3
+        solve = second_order.caso_converged
         monkeypatch.setattr(second_order, "caso_converged", longer)
         error = exact_share(subject, n_images=4).tensors["map_error"]
         torch.testing.assert_close(error, torch.full((4,), 0.25).double(), rtol=0, atol=1e-3)
@@ -182,26 +177,24 @@ class TestOtherMetrics:
 
     def test_most_and_least_confident_photograph(self, subject):
         result = first_and_second_order(subject, n_images=PHOTOGRAPHS)
-        everything = high_order(subject, n_images=PHOTOGRAPHS)
-        confidence = everything.tensors["confidence"]
+        everything = high_order(subject, n_images=PHOTOGRAPHS).tensors
+        confidence = everything["confidence"]
         index = [int(confidence.argmax()), int(confidence.argmin())]
         assert result.tensors["index"].tolist() == index
-        torch.testing.assert_close(
-            result.per_image.double(),
-            everything.tensors["differences"][index, TENTH],
-            atol=1e-5,
-            rtol=1e-3,
-        )
+        differences = everything["differences"][index, TENTH]
+        torch.testing.assert_close(result.per_image.double(), differences, atol=1e-5, rtol=1e-3)
         assert torch.equal(result.tensors["images"], subject.data.test.images[index])
-        maps = result.tensors["maps"]
+        maps = result.tensors["maps"].int()
         assert maps.shape == (2, 3, 16, 16)
         images, _ = subject.test_images(None)
         predicted = subject.folded(images).argmax(1)[index]
-        first = SALIENCIES["loss_gradient"](subject.folded, images[index], predicted)
-        drawn = (normalised_for_display(first) * 255).round().byte()
-        assert (maps[:, 0].int() - drawn.int()).abs().max() <= 1
-        second = SALIENCIES["caso_dense"](subject.folded, images[index], predicted)
-        difference = F.normalize(second.flatten(1)) - F.normalize(first.flatten(1))
-        cap = F.normalize(first.flatten(1)).view_as(first).abs().sum(1).flatten(1).quantile(0.99, 1)
-        shown = (difference.view_as(first).abs().sum(1) / cap.view(-1, 1, 1)).clamp_max(1)
-        assert (maps[:, 2].int() - (shown * 255).round().int()).abs().max() <= 1
+        first, second = (
+            SALIENCIES[name](subject.folded, images[index], predicted)
+            for name in ("loss_gradient", "caso_dense")
+        )
+        drawn = (normalised_for_display(first) * 255).round().int()
+        assert (maps[:, 0] - drawn).abs().max() <= 1
+        unit_maps = [F.normalize(m.flatten(1)).view_as(m) for m in (first, second)]
+        cap = unit_maps[0].abs().sum(1).flatten(1).quantile(0.99, 1).view(-1, 1, 1)
+        shown = ((unit_maps[1] - unit_maps[0]).abs().sum(1) / cap).clamp_max(1)
+        assert (maps[:, 2] - (shown * 255).round().int()).abs().max() <= 1

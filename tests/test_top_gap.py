@@ -23,12 +23,8 @@ from reglib.double_backward import evaluation_mode, fast_double_backward, folded
 from reglib.top_gap import TopGAP, TopGAPNet, feature_maps, scaled_maps, top_gap, top_gap_and_l1
 from suite.networks import ResNet
 from suite.paths import ROOT
-from tests.double_backward import Net
-
-
-def random(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+from tests.double_backward import Net, randn
+from tests.small_batches import left_alone
 
 
 def by_topk(maps, k):
@@ -40,8 +36,8 @@ def small(k=0.1, **options):
     return TopGAPNet(backbone, 5, k=k, width=8, image_size=16, **options).eval()
 
 
-def images(size=16):
-    return random(2, 2, size, size, dtype=torch.float32)
+def images(n=2, seed=0):
+    return randn(n, 2, 16, 16, seed=seed, dtype=torch.float32)
 
 
 def count(network):
@@ -51,29 +47,18 @@ def count(network):
 # Pooling; values and gradients are those of torch.topk in test_blocked_pooling.py
 
 
-def test_all_locations_and_one_are_global_average_and_max_pooling():
-    maps = random(3, 4, 5, 6)
+def test_k_of_one_of_all_and_of_a_share():
+    maps = randn(3, 4, 5, 6)
     for k in (1, 1e-9):
         assert torch.equal(top_gap(maps, k=k), F.adaptive_max_pool2d(maps, 1)[:, :, 0, 0])
     for k in (30, 1.0):
         assert torch.equal(top_gap(maps, k=k), maps.mean((2, 3)))
-
-
-def test_mean_of_the_k_largest_by_sorting():
-    maps = random(3, 4, 5, 6)
-    for k in range(1, 31):
-        ordered = np.sort(maps.flatten(2).numpy())[:, :, ::-1]
-        np.testing.assert_allclose(top_gap(maps, k=k), ordered[:, :, :k].mean(2), rtol=1e-12)
-
-
-def test_a_fraction_is_rounded_to_locations():
-    maps = random(2, 3, 5, 6)
-    assert torch.equal(top_gap(maps, k=0.5), top_gap(maps, k=15))
-    assert torch.equal(top_gap(maps, k=0.12), top_gap(maps, k=4))  # of 3.6
+    for share, k in ((0.5, 15), (0.12, 4)):  # of 3.6
+        assert torch.equal(top_gap(maps, k=share), top_gap(maps, k=k))
 
 
 def test_function_transforms_and_half_precision_give_those_of_topk():
-    maps = random(3, 2, 4, 5)
+    maps = randn(3, 2, 4, 5)
     by_transform = torch.func.vmap(torch.func.grad(lambda m: top_gap(m[None], k=4).sum()))(maps)
     (expected,) = torch.autograd.grad(by_topk(x := maps.clone().requires_grad_(), 4).sum(), x)
     torch.testing.assert_close(by_transform, expected)
@@ -84,33 +69,26 @@ def test_function_transforms_and_half_precision_give_those_of_topk():
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64, Fraction])
 def test_k_may_be_a_number_of_numpy(kind):
     k, same = (kind(3), 3) if issubclass(kind, np.integer) else (kind(1) / 2, 0.5)
-    maps = random(2, 3, 5, 6)
-    expected = top_gap(maps, k=same)
-    assert torch.equal(top_gap(maps, k=k), expected)
-    assert torch.equal(top_gap_and_l1(maps, k=k).logits, expected)
-    layer = TopGAP(k)
-    assert torch.equal(layer(maps), expected)
+    maps, layer = randn(2, 3, 5, 6), TopGAP(k)
+    for found in (top_gap(maps, k=k), top_gap_and_l1(maps, k=k).logits, layer(maps)):
+        assert torch.equal(found, top_gap(maps, k=same))
     assert (type(layer.k), layer.k) == (type(same), same)
 
 
-@pytest.mark.parametrize(
-    "k", [0, -3, 0.0, -0.5, 1.5, float("nan"), True, "4", np.int64(0), np.float32(2), np.True_]
-)
+NO_K = [0, -3, 0.0, -0.5, 1.5, float("nan"), True, "4", np.int64(0), np.float32(2), np.True_]
+
+
+@pytest.mark.parametrize("k", NO_K)
 def test_k_out_of_range_is_refused_at_once(k):
     with pytest.raises(ValueError, match=r"k: expected a number of locations.*got "):
         TopGAP(k)
 
 
-@pytest.mark.parametrize(
-    ("maps", "k", "message"),
-    [
-        (torch.zeros(1, 1, 4, 4), 17, r"an integer from 1 to 16, the locations of a map.*got 17"),
-        (torch.zeros(1, 10), 1, r"expected class maps \(B, classes, h, w\), got shape"),
-    ],
-)
-def test_maps_that_do_not_fit_are_refused(maps, k, message):
-    with pytest.raises(ValueError, match=message):
-        TopGAP(k)(maps)
+def test_maps_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"an integer from 1 to 16, the locations .*got 17"):
+        TopGAP(17)(torch.zeros(1, 1, 4, 4))
+    with pytest.raises(ValueError, match=r"expected class maps \(B, classes, h, w\), got shape"):
+        TopGAP(1)(torch.zeros(1, 10))
 
 
 # Table 1. No arrangement of 3 or 4 maps and 3 x 3 convolutions has the 8.03M of the paper for
@@ -153,8 +131,7 @@ def test_a_block_that_shrinks_its_input_by_its_second_convolution_stays_whole():
         return Net(lambda net, x: net.second(net.first(x)), **layers)
 
     blocks = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), strided(), strided())
-    found = feature_maps(blocks, image_size=16).maps
-    assert [m.name for m in found] == ["0", "1", "2"]
+    assert [m.name for m in feature_maps(blocks, image_size=16).maps] == ["0", "1", "2"]
 
 
 def test_cam_is_as_large_as_in_the_paper():
@@ -172,7 +149,7 @@ def test_without_the_three_parts_it_is_the_unmodified_network(make):
     last = [module for module in unmodified.modules() if isinstance(module, nn.Linear)][-1]
     network.classifier.weight.data = last.weight.data[:, :, None, None]
     network.classifier.bias.data = last.bias.data
-    x = random(2, 3, 32, 32, dtype=torch.float32)
+    x = randn(2, 3, 32, 32, dtype=torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(network(x), unmodified(x), rtol=1e-4, atol=1e-5)
 
@@ -197,14 +174,11 @@ def test_dropout_acts_in_training_only():
 
 def test_the_backbone_is_copied():
     backbone = ResNet(2, 16, 10, width=4, blocks=(1, 1)).eval()
-    before = copy.deepcopy(backbone.state_dict())
-    network = TopGAPNet(backbone, 5, k=3, width=8, image_size=16)
+    with left_alone(backbone), torch.random.fork_rng():
+        network = TopGAPNet(backbone, 5, k=3, width=8, image_size=16)
+        network(images()).sum().backward()
     assert network.training
-    network(images()).sum().backward()
-    assert not any(module.training for module in backbone.modules())
-    assert all(p.grad is None for p in backbone.parameters())
-    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
-    weights = network.backbone.state_dict()
+    weights, before = network.backbone.state_dict(), backbone.state_dict()
     assert all(torch.equal(before[n], w) for n, w in weights.items() if n.endswith("weight"))
 
 
@@ -217,6 +191,7 @@ SMALL = ResNet(2, 16, 10, width=4, blocks=(1, 1, 1))
 TOO_MANY = {"image_size": 16, "n_maps": 4}
 ONE_SIZE = r"on an image of 224 x 224.*VisionTransformer has maps of \[\(14, 14\)\] only"
 BRANCHES = r"expected a network that torch\.fx can trace, got Net"
+
 REFUSED = {
     "name": ("resnet_18", {}, r"backbone: expected the name .*'resnet_18'; near it: .*resnet18"),
     "one size": (VIT, {}, ONE_SIZE),
@@ -233,33 +208,28 @@ def test_backbones_that_cannot_be_used_are_refused(backbone, options, message):
         TopGAPNet(backbone, 3, k=1, **options)
 
 
-@pytest.mark.parametrize(
-    "build", [feature_maps, lambda net, **size: TopGAPNet(net, 3, k=1, **size)]
-)
-def test_a_backbone_that_asserts_the_size_of_its_images_is_refused(build):
-    with pytest.raises(ValueError, match=r"shape \(3, 96, 96\) .*; give the image_size that"):
-        build(timm.create_model(VIT), image_size=96)
+def test_a_backbone_that_asserts_the_size_of_its_images_is_refused():
+    for build in (feature_maps, partial(TopGAPNet, num_classes=3, k=1)):
+        with pytest.raises(ValueError, match=r"shape \(3, 96, 96\) .*; give the image_size that"):
+            build(timm.create_model(VIT), image_size=96)
 
 
 # Class activation maps
 
 
-def test_without_the_pyramid_the_map_is_the_grad_cam_of_what_the_head_pools():
+@pytest.mark.parametrize("k", [1.0, 3])
+def test_without_the_pyramid_the_map_is_the_grad_cam_of_what_the_head_pools(k):
     """Definition 3.4 of the paper, by automatic differentiation, whatever k is."""
-    for k in (1.0, 3):
-        network, x = small(k=k, fpn=False), images()
-        classes = torch.tensor([4, 1])
-        (features,) = network.backbone(x)
-        features = features.detach().requires_grad_()
-        logits = network.pool(network.classifier(features))
-        chosen = logits[torch.arange(2), classes].sum()
-        (gradient,) = torch.autograd.grad(chosen, features)
-        weights = gradient.mean((2, 3), keepdim=True)
-        signed = (weights * features).sum(1).detach()
-        expected = scaled_maps(signed.relu(), (16, 16))
-        found = network.class_activation_maps(x, classes).detach()
-        torch.testing.assert_close(found, expected)
-        assert not torch.allclose(found, scaled_maps(signed, (16, 16)))
+    torch.manual_seed(0)  # with others no location may have a negative sum
+    network, x, classes = small(k=k, fpn=False), images(), torch.tensor([4, 1])
+    features = network.backbone(x)[0].detach().requires_grad_()
+    chosen = network.pool(network.classifier(features))[torch.arange(2), classes].sum()
+    (gradient,) = torch.autograd.grad(chosen, features)
+    weights = gradient.mean((2, 3), keepdim=True)
+    signed = (weights * features).sum(1).detach()
+    found = network.class_activation_maps(x, classes).detach()
+    torch.testing.assert_close(found, scaled_maps(signed.relu(), (16, 16)))
+    assert not torch.allclose(found, scaled_maps(signed, (16, 16)))
 
 
 def test_class_activation_maps_are_the_maps_of_the_class_upsampled_and_scaled():
@@ -274,11 +244,8 @@ def test_class_activation_maps_are_the_maps_of_the_class_upsampled_and_scaled():
         assert (maps[b].min(), maps[b].max()) == (0, 1)
 
 
-def test_a_constant_map_marks_nothing():
+def test_maps_are_scaled_to_nothing_where_constant_and_refused_where_not_finite():
     assert torch.equal(scaled_maps(torch.full((1, 2, 2), 3.0), (4, 4)), torch.zeros(1, 4, 4))
-
-
-def test_maps_that_are_not_finite_are_refused():
     maps = torch.zeros(3, 2, 2)
     maps[1, 0, 0], maps[2, 1, 1] = torch.inf, torch.nan
     with pytest.raises(ValueError, match="got infinity or NaN for image 1 and 1 more"):
@@ -289,23 +256,21 @@ def test_maps_that_are_not_finite_are_refused():
 
 
 def test_channels_last_autocast_and_views_give_nearly_the_same():
-    network, x = small(), images()
-    expected = network(x)
-    last = copy.deepcopy(network).to(memory_format=torch.channels_last)
-    torch.testing.assert_close(last(x.contiguous(memory_format=torch.channels_last)), expected)
+    network, x, last = small(), images(), {"memory_format": torch.channels_last}
+    expected, folded = network(x), folded_copy(network)
+    in_last = copy.deepcopy(network).to(**last)
+    torch.testing.assert_close(in_last(x.contiguous(**last)), expected)
     torch.testing.assert_close(fast_double_backward(network)(x.requires_grad_()), expected)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(network(x).float(), expected, rtol=0.05, atol=0.02)
-    folded = folded_copy(network)
     torch.testing.assert_close(folded(x), expected)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
 
 
 def test_an_exported_network_takes_any_batch():
-    network = small()
-    batch = torch.export.Dim("batch", min=2)
-    exported = torch.export.export(network, (images(),), dynamic_shapes={"images": {0: batch}})
-    x = random(5, 2, 16, 16, seed=3, dtype=torch.float32)
+    network, sizes = small(), {"images": {0: torch.export.Dim("batch", min=2)}}
+    exported = torch.export.export(network, (images(),), dynamic_shapes=sizes)
+    x = images(5, seed=3)
     torch.testing.assert_close(exported.module()(x), network(x))
 
 
@@ -359,10 +324,8 @@ class TestSavedWhole:
     def test_loads_in_another_process(self, tmp_path):
         holder, file = evaluation_mode(small()), tmp_path / "network.pt"
         torch.save((images(), holder(images()), holder), file)
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-c", LOADING, file], capture_output=True, text=True, env=environment
-        )
+        command, environment = [sys.executable, "-c", LOADING, file], {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
         assert done.returncode == 0, done.stderr
         assert done.stdout.split() == ["EvaluationTopGAPNet", "False"]
 
@@ -374,10 +337,9 @@ class TestSavedWhole:
     [(1.0, copy.deepcopy), (7, copy.deepcopy), (0.5, fast_double_backward), (64, evaluation_mode)],
 )
 def test_a_traced_network_is_saved_and_takes_any_batch(k, view):
-    network, file = small(k), io.BytesIO()
+    network, file, x = small(k), io.BytesIO(), images(5, seed=3)
     torch.jit.save(torch.jit.trace(view(network), images().requires_grad_()), file)
     file.seek(0)
-    x = random(5, 2, 16, 16, seed=3, dtype=torch.float32)
     torch.testing.assert_close(torch.jit.load(file)(x), network(x))
 
 

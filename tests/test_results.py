@@ -73,15 +73,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         save_tables("chapter", "smoke", results(), tmp_path)
 
 
-ABOUT = {
-    "profile": "laptop",
-    "units": 9,
-    "here": 0,
-    "seconds": 290.0,
-    "device": ["x86_64 CPU"],
-    "threads": [2],
-    "commit": ["abc"],
-}
+ABOUT = {"profile": "laptop", "units": 9, "here": 0, "seconds": 290.0, "device": ["x86_64 CPU"]}
+ABOUT |= {"threads": [2], "commit": ["abc"]}
 
 
 def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
@@ -109,32 +102,24 @@ def claim(name, section, published):
 def verdict(claim, data, profile, word):
     numbers = {"statistic": "mean", "estimate": 1.0, "low": 0.5, "high": 1.5, "p": np.nan, "n": 6}
     numbers |= {"detail": "", "needed": 9.0 if word == "inconclusive" else np.nan, "looks": 1}
-    numbers |= {"word": word, "scale": "reduced", "tier": "headline", "unit": "network"}
-    return {
-        "claim": claim,
-        "data": data,
-        "network": "mlp",
-        "profile": profile,
-        "verdict": word,
-        **numbers,
-    }
+    numbers |= {"scale": "reduced", "tier": "headline", "unit": "network", "network": "mlp"}
+    where = {"claim": claim, "data": data, "profile": profile}
+    return numbers | where | {"word": word, "verdict": word}
 
 
 def test_a_section_has_what_some_profile_has_tested(monkeypatch):
-    claims = [
-        claim(name, section, "less") for name, section in (("a", "one"), ("b", "one"), ("c", "two"))
-    ]
+    sections = {"a": "one", "b": "one", "c": "two"}
+    claims = [claim(name, section, "less") for name, section in sections.items()]
     monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
-    verdicts = pd.DataFrame(
-        [
-            verdict("a", "mnist5k", "laptop", "holds"),
-            verdict("a", "mnist5k", "workstation", "not run"),  # but tested at another profile
-            verdict("a", "mnist", "laptop", "not run"),
-            verdict("b", "mnist5k", "laptop", "not run"),  # here the other claim was tested
-            verdict("b", "imagenet", "laptop", "not run"),
-            verdict("c", "celeba", "laptop", "not run"),
-        ]
-    )
+    rows = [
+        verdict("a", "mnist5k", "laptop", "holds"),
+        verdict("a", "mnist5k", "workstation", "not run"),  # but tested at another profile
+        verdict("a", "mnist", "laptop", "not run"),
+        verdict("b", "mnist5k", "laptop", "not run"),  # here the other claim was tested
+        verdict("b", "imagenet", "laptop", "not run"),
+        verdict("c", "celeba", "laptop", "not run"),
+    ]
+    verdicts = pd.DataFrame(rows)
     table = section_verdicts("chapter", verdicts, "one")
     assert list(table["claim"]) == ["a falls<br><i>mean</i>"]
     assert section_verdicts("chapter", verdicts, "two").empty
@@ -142,10 +127,8 @@ def test_a_section_has_what_some_profile_has_tested(monkeypatch):
 
 def test_a_section_has_smaller_profiles_where_they_say_otherwise(monkeypatch):
     monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
-    small = [
-        verdict("a", data, "desktop", w)
-        for data, w in (("mnist5k", "inconclusive"), ("b", "holds"))
-    ]
+    words = {"mnist5k": "inconclusive", "b": "holds"}
+    small = [verdict("a", data, "desktop", word) for data, word in words.items()]
     verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
     (lines,) = section_verdicts("chapter", verdicts, "one")["here"]
     words = [line.partition(", ")[0] for line in lines.split("<br>")]
@@ -159,11 +142,11 @@ def test_a_section_has_smaller_profiles_where_they_say_otherwise(monkeypatch):
 def test_a_row_has_a_claim_with_what_it_compares_and_a_line_for_each_verdict(monkeypatch):
     monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
     found = {"statistic": "x − y", "estimate": 1.0, "low": 0.5, "high": 1.5, "n": 4}
+    untested = {"statistic": "", "estimate": np.nan, "detail": "too few"}
     rows = [
         verdict("a", "mnist", "desktop", "holds") | found | {"detail": "smaller than published"},
         verdict("a", "mnist", "workstation", "inconclusive") | found,
-        verdict("a", "kmnist", "workstation", NOT_TESTABLE)
-        | {"statistic": "", "estimate": np.nan, "detail": "too few"},
+        verdict("a", "kmnist", "workstation", NOT_TESTABLE) | untested,
     ]
     table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows)))
     (row,) = table.to_dict("records")

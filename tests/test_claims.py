@@ -85,10 +85,8 @@ class TestJudge:
 
     def test_a_mean_of_fewer_than_three_networks_decides_nothing(self):
         assert said(paired(), two_models(2)) == (NOT_TESTABLE, "2 of at least 3 networks")
-        assert said(paired(least_units=4), two_models(3)) == (
-            NOT_TESTABLE,
-            "3 of at least 4 networks",
-        )
+        asked = said(paired(least_units=4), two_models(3))
+        assert asked == (NOT_TESTABLE, "3 of at least 4 networks")
         assert said(paired(), two_models(3))[0] == "holds"
 
     def test_sizes_may_be_compared_whatever_their_sign(self):
@@ -101,8 +99,8 @@ class TestJudge:
     def test_a_weaker_rise_needs_a_rise_that_could_be_missing(self):
         weaker = claim(data=["kmnist"], data_of_paper=["kmnist"])
         settings = {"x": "alpha", "expected": "lower", "named": "MNIST"}
-        test = {"rule": "trend_against", "against": {"data": "mnist"}, "settings": settings}
-        weaker["test"] = test
+        weaker["test"] = {"rule": "trend_against", "against": {"data": "mnist"}}
+        weaker["test"]["settings"] = settings
         falling = frame_of(-np.arange(17.0), data="kmnist")
         flat = frame_of([0.0, 1.0, 0.0, -1.0] * 4 + [0.0])
         assert said(weaker, pd.concat([falling, RISING]))[0] == "holds"

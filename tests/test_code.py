@@ -127,14 +127,11 @@ class TestCodeOfTheProject:
         ],
     )
     def test_changed_function_is_named(self, penalty, function, small, monkeypatch):
-        changed, other = (
-            small(penalties={name: {"strength": 0.1}}) for name in (penalty, "activation_l1")
-        )
-        old = f"def {function}("
+        names = (penalty, "activation_l1")
+        changed, other = (small(penalties={name: {"strength": 0.1}}) for name in names)
+        old, new = f"def {function}(", "def x("
         monkeypatch.setattr(code, "changes", lambda *paths: ["a file"])
-        monkeypatch.setattr(
-            code, "_committed", lambda file: file.read_text().replace(old, "def x(")
-        )
+        monkeypatch.setattr(code, "_committed", lambda file: file.read_text().replace(old, new))
         assert Sources().differs("named", changed, {"commit": "abc"})
         assert not Sources().differs("named", other, {"commit": "abc"})
 

@@ -136,9 +136,7 @@ class TestCub:
             assert split.labels.tolist() == [0, 1, 0, 1]
             assert torch.equal(split.masks, mask_of(BOX).expand(4, 224, 224))
 
-    @pytest.mark.parametrize(
-        "file", ["images", "image_class_labels", "train_test_split", "classes"]
-    )
+    @pytest.mark.parametrize("file", "images image_class_labels train_test_split classes".split())
     def test_damaged_tables_are_told(self, root, file):
         path = write_cub(root).with_name(f"{file}.txt")
         first, second, *rest = path.read_text().splitlines()

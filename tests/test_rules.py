@@ -8,15 +8,7 @@ import pytest
 
 from suite.errors import UsageError
 from suite.evidence import rules
-from suite.evidence.rules import (
-    CONTRADICTED,
-    HOLDS,
-    INCONCLUSIVE,
-    NO_EFFECT,
-    SMALLER,
-    Finding,
-    decide,
-)
+from suite.evidence.rules import CONTRADICTED, HOLDS, INCONCLUSIVE, NO_EFFECT, SMALLER, decide
 from suite.evidence.statistics import Interval
 
 ALPHAS = np.logspace(2, 10, 33)
@@ -32,7 +24,7 @@ def noise(n=33, scale=1.0, seed=0):
 
 
 def found(low, high, **changes):
-    return Finding("", Interval((low + high) / 2, low, high, 6), **changes)
+    return rules.Finding("", Interval((low + high) / 2, low, high, 6), **changes)
 
 
 class TestWords:
@@ -83,7 +75,7 @@ class TestWords:
         rng, words = np.random.default_rng(1), []
         for _ in range(400):
             interval = rules.mean_interval(true + rng.normal(scale=0.03, size=12))
-            words.append(decide(Finding("", interval, least=0.02)).word)
+            words.append(decide(rules.Finding("", interval, least=0.02)).word)
         wrong = {HOLDS, SMALLER} if true <= 0 else set()
         wrong |= {CONTRADICTED} if true >= 0 else set()
         wrong |= {NO_EFFECT} if abs(true) >= 0.02 else set()
@@ -96,7 +88,7 @@ class TestWords:
         rng, words = np.random.default_rng(2), []
         for _ in range(50):
             interval = rules.mean_interval(true + rng.normal(scale=0.03, size=300))
-            words.append(decide(Finding("", interval, least=0.02)).word)
+            words.append(decide(rules.Finding("", interval, least=0.02)).word)
         assert words.count(word) >= 45
 
 
@@ -154,11 +146,11 @@ class TestMargins:
     def test_what_is_open_says_how_many_would_settle_it(self):
         rng, held = np.random.default_rng(0), []
         for _ in range(300):
-            finding = Finding("", rules.mean_interval(rng.normal(0.3, 1.0, 30)), least=0.0)
+            finding = rules.Finding("", rules.mean_interval(rng.normal(0.3, 1.0, 30)), least=0.0)
             verdict = decide(finding)
             if verdict.word == INCONCLUSIVE and abs(finding.interval.estimate - 0.3) < 0.02:
                 more = rng.normal(0.3, 1.0, int(verdict.needed))
-                held.append(decide(Finding("", rules.mean_interval(more))).word == HOLDS)
+                held.append(decide(rules.Finding("", rules.mean_interval(more))).word == HOLDS)
         assert len(held) > 5
         assert 0.5 < np.mean(held) <= 1
 
@@ -257,9 +249,8 @@ class TestLevel:
 
     def test_level_where_all_are_zero_is_as_wide_as_the_images_allow(self):
         rows = pd.concat([frame_of([0.0], [1], seed=s, n=600) for s in range(6)])
-        interval = rules.level(
-            rows, unit="network", size=0.5, expected="above", no_effect=0.0
-        ).interval
+        level = {"unit": "network", "size": 0.5, "expected": "above"}
+        interval = rules.level(rows, **level, no_effect=0.0).interval
         assert interval.low == 0
         assert interval.high == pytest.approx(1 - 0.025 ** (1 / 600))
 

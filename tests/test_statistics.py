@@ -2,18 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from suite.evidence.statistics import (
-    between_correlations,
-    correlation,
-    difference,
-    holm,
-    mean_interval,
-    pearson,
-    permutation_p,
-    share_interval,
-    spearman,
-    t_test_p,
-)
+from suite.evidence import statistics
+from suite.evidence.statistics import correlation, difference, mean_interval, permutation_p
 
 
 @pytest.fixture
@@ -26,9 +16,9 @@ def noisy_line():
 def test_correlations_equal_those_of_scipy_and_may_be_undefined(noisy_line):
     x, y = noisy_line
     x = x.repeat(2)[::2].round(-1)  # ties
-    assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
-    assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-12)
-    assert np.isnan(spearman([1, 2, 3], [5, 5, 5]))
+    assert statistics.spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+    assert statistics.pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-12)
+    assert np.isnan(statistics.spearman([1, 2, 3], [5, 5, 5]))
 
 
 class TestPermutationP:
@@ -112,8 +102,10 @@ class TestCoverage:
                 + np.sqrt(1 - r * r) * (common + noise * rng.normal(size=n)) / np.hypot(1, noise)
                 for r in (first, second)
             ]
-            own = [spearman(x, value) for value in values]
-            shared = between_correlations(*map(float, own), float(spearman(*values)))
+            own = [statistics.spearman(x, value) for value in values]
+            shared = statistics.between_correlations(
+                *map(float, own), float(statistics.spearman(*values))
+            )
             both = [correlation(x, value) for value in values]
             widths.append(np.ptp(difference(*both, shared)[1:3]) / np.ptp(difference(*both)[1:3]))
             return difference(*both, shared)
@@ -127,11 +119,13 @@ class TestCoverage:
 
     def test_share(self):
         """Each number of successes counts by its probability: at least 95% without a sample."""
-        low, high = np.transpose([share_interval(successes, 30)[1:3] for successes in range(31)])
+        low, high = np.transpose(
+            [statistics.share_interval(successes, 30)[1:3] for successes in range(31)]
+        )
         for share in (0.0, 0.02, 0.5, 1.0):
             inside = (low <= share) & (share <= high)
             assert stats.binom.pmf(np.arange(31), 30, share)[inside].sum() >= 0.95
-        assert share_interval(0, 600).high == pytest.approx(1 - 0.025 ** (1 / 600))
+        assert statistics.share_interval(0, 600).high == pytest.approx(1 - 0.025 ** (1 / 600))
 
 
 def test_a_perfect_order_has_an_interval_and_few_values_a_wide_one():
@@ -151,14 +145,16 @@ def test_opposite_trends_of_seeds_are_not_no_trend():
 
 
 def test_holm_leaves_out_what_has_no_p():
-    assert holm([0.02, float("nan"), 0.01])[::2] == [0.02, 0.02]
+    assert statistics.holm([0.02, float("nan"), 0.01])[::2] == [0.02, 0.02]
 
 
 class TestMean:
     def test_p_is_that_of_the_t_test(self):
         values = np.random.default_rng(2).normal(size=8)
-        assert t_test_p(values, 0.5) == pytest.approx(stats.ttest_1samp(values, 0.5).pvalue)
-        assert np.isnan(t_test_p([1.0]))
+        assert statistics.t_test_p(values, 0.5) == pytest.approx(
+            stats.ttest_1samp(values, 0.5).pvalue
+        )
+        assert np.isnan(statistics.t_test_p([1.0]))
 
     # Quantiles of a t-table.
     @pytest.mark.parametrize(("n", "quantile"), [(2, 12.706), (3, 4.303), (6, 2.5706)])

@@ -12,17 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite import units
 from suite.errors import UsageError
-from suite.units import (
-    Measurement,
-    Training,
-    data_names,
-    from_identity,
-    identity,
-    key,
-    log_spaced,
-    training_of,
-)
+from suite.units import Measurement, Training, data_names, from_identity, identity, key, log_spaced
 
 REQUIRED = {"data": "mnist5k", "network": "lenet5", "epochs": 3, "learning_rate": 0.001, "seed": 7}
 PLAIN = Training(**REQUIRED)
@@ -144,8 +136,8 @@ class TestKey:
 
 
 def test_training_of_a_measurement_and_of_a_training():
-    assert training_of(ENTROPY) is FULL
-    assert training_of(PLAIN) is PLAIN
+    assert units.training_of(ENTROPY) is FULL
+    assert units.training_of(PLAIN) is PLAIN
 
 
 class TestRefused:

@@ -52,14 +52,9 @@ def typed(own, tmp_path):
     """Run the suite in a process of its own."""
 
     def call(*arguments, **variables):
-        done = subprocess.run(
-            [sys.executable, "-m", "suite", *arguments],
-            env=os.environ | own | variables,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=300,
-        )
+        program = [sys.executable, "-m", "suite", *arguments]
+        options = {"env": os.environ | own | variables, "cwd": tmp_path, "timeout": 300}
+        done = subprocess.run(program, capture_output=True, text=True, **options)
         return done.returncode, done.stdout, done.stderr
 
     return call

@@ -137,7 +137,6 @@ class TestTable:
         entropy = Measurement(training=first, metric="entropy", settings=SALIENT)
         units = [accuracy_of(second), first, entropy, accuracy_of(second), second, entropy]
         frame = compute(units, store=store, resources=here)
-
         assert frame.metric.tolist() == ["accuracy", "training_loss", "entropy"] * 2
         assert frame.seed.tolist() == [1, 0, 0, 1, 1, 0]
         columns = """data network epochs learning_rate seed pixel_range n_train batch_size optimizer
@@ -154,14 +153,10 @@ class TestTable:
         for column in ("value", "std", "seconds"):
             assert frame[column].dtype == np.float64
         assert (frame.seconds > 0).all()
-
-    def test_value_and_std_are_those_of_the_images(self, store, here, small):
-        unit = Measurement(training=small(), metric="entropy", settings=SALIENT)
-        row = compute([unit], store=store, resources=here).loc[0]
-        record = store.read(row.key)
-        assert len(record.values["per_image"]) == 4
-        assert row.value == pytest.approx(np.mean(record.values["per_image"]), rel=1e-15)
-        assert row["std"] == pytest.approx(np.std(record.values["per_image"], ddof=1), rel=1e-12)
+        of_images = store.read(frame.key[2]).values["per_image"]
+        assert len(of_images) == 4
+        assert frame.value[2] == pytest.approx(np.mean(of_images), rel=1e-15)
+        assert frame["std"][2] == pytest.approx(np.std(of_images, ddof=1), rel=1e-12)
 
     def test_settings_of_metric_and_training_differ(self, store, here, small):
         settings = SALIENT | {"n_samples": 2, "seed": 9}
@@ -190,9 +185,8 @@ class TestTable:
 
 
 class TestCheckpoint:
-    def test_is_not_written_before_its_time(self, store, here, small, monkeypatch):
-        written = []
-        write = Store.write_checkpoint
+    def test_is_written_in_time_and_removed(self, store, here, small, monkeypatch):
+        written, write = [], Store.write_checkpoint
 
         def note(self, key, state):
             written.append(key)
@@ -201,8 +195,12 @@ class TestCheckpoint:
         monkeypatch.setattr(Store, "write_checkpoint", note)
         compute([small(epochs=2)], store=store, resources=here, checkpoint_seconds=1e9)
         assert written == []
-        compute([small(epochs=3)], store=store, resources=here, checkpoint_seconds=0)
+        frame = compute([small(epochs=3)], store=store, resources=here, checkpoint_seconds=0)
         assert len(written) == 3
+        assert list(store.folder.rglob("*.checkpoint")) == []
+        # As it is left by a kill.
+        store.write_checkpoint(frame.key[0], {"x": load_data("mnist5k").train.labels[:1]})
+        compute([small(seed=1)], store=store, resources=here)
         assert list(store.folder.rglob("*.checkpoint")) == []
 
     def test_longer_training_gives_the_shorter_ones(self, store, here, small, noted, tmp_path):
@@ -241,12 +239,6 @@ class TestCheckpoint:
         assert records[0].provenance["resumed"] is True
         assert records[0].values == records[1].values
         assert records[0].tensors == records[1].tensors
-        assert list(store.folder.rglob("*.checkpoint")) == []
-
-    def test_left_by_a_kill_is_removed(self, store, here, small):
-        key = compute([small()], store=store, resources=here).key[0]
-        store.write_checkpoint(key, {"x": load_data("mnist5k").train.labels[:1]})
-        compute([small(seed=1)], store=store, resources=here)
         assert list(store.folder.rglob("*.checkpoint")) == []
 
 
@@ -316,12 +308,17 @@ class TestFailure:
 
 
 class TestStored:
-    def test_computes_nothing_twice(self, store, here, small, monkeypatch):
+    def test_computes_nothing_twice_unless_forced(self, store, here, small, noted, monkeypatch):
         units = [small(), accuracy_of(small())]
         first = compute(units, store=store, resources=here)
-        monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
-        again = compute(units, store=Store(store.folder), resources=here)
+        with monkeypatch.context() as patch:
+            patch.setattr("suite.runs.executors._ended", refuse_to_train)
+            again = compute(units, store=Store(store.folder), resources=here)
         pd.testing.assert_frame_equal(again, first)
+        again = compute(units, store=store, resources=here, force=True)
+        assert len(noted) == 2
+        first, again = (frame.drop(columns="seconds") for frame in (first, again))
+        pd.testing.assert_frame_equal(again, first, check_exact=True)
 
     def test_computes_what_is_missing(self, store, here, small, noted):
         two, three = small(seed=1), small(seed=2)
@@ -338,14 +335,6 @@ class TestStored:
         key = loaded.key[0]
         names = [s.folder / key[:2] / f"{key}.safetensors" for s in (store, fresh)]
         assert names[0].read_bytes() == names[1].read_bytes()
-
-    def test_force_computes_again(self, store, here, small, noted):
-        units = [small(), accuracy_of(small())]
-        first = compute(units, store=store, resources=here)
-        again = compute(units, store=store, resources=here, force=True)
-        assert len(noted) == 2
-        first, again = (frame.drop(columns="seconds") for frame in (first, again))
-        pd.testing.assert_frame_equal(again, first, check_exact=True)
 
     def test_load_subject_gives_the_network(self, store, here, small):
         expected = r"training \(data=mnist5k.*not in the store .*compute it"

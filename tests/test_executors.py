@@ -53,8 +53,7 @@ def expected(store, here, small, tmp_path):
 @contextlib.contextmanager
 def when_checkpointed(store, count, act):
     """Act, beside what is done in the context, once `count` trainings have a checkpoint."""
-    stop = threading.Event()
-    acted = []
+    stop, acted = threading.Event(), []
 
     def watch():
         while not stop.wait(0.002):
@@ -73,32 +72,27 @@ def when_checkpointed(store, count, act):
     assert acted, "the trainings ended too soon"
 
 
-class TestLocalProcesses:
-    @pytest.fixture(autouse=True)
-    def _two_cores(self, monkeypatch):
-        """Two processes get one thread each: with more, sums have other roundings."""
-        monkeypatch.setattr("suite.runs.executors.cores", lambda: 2)
+def test_killed_worker_is_replaced(store, small, expected, here, tmp_path, capsys, monkeypatch):
+    # Two processes get one thread each: with more, sums have other roundings.
+    monkeypatch.setattr("suite.runs.executors.cores", lambda: 2)
 
-    def test_killed_worker_is_replaced(self, store, small, expected, here, tmp_path, capsys):
-        pool = Resources(device="cpu", jobs=2)
+    def kill_one():
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-        def kill_one():
-            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
-
-        slow = [small(seed=seed, epochs=LONG) for seed in range(2)]
-        units = [*slow, *grid(small)]
-        with when_checkpointed(store, 1, kill_one):
-            frame = compute(units, store=store, resources=pool, checkpoint_seconds=0)
-        assert frame.status.tolist() == ["done"] * 6
-        err = capsys.readouterr().err
-        assert re.search(r"a worker died of SIGKILL in .*: trying again, jobs left: \d", err)
-        assert results(store).items() >= expected.items()
-        assert store.reports == []
-        assert store.read(frame.key[0]).provenance["threads"] == 1
-        straight = Store(tmp_path / "straight")
-        compute(slow[:1], store=straight, resources=here)
-        assert results(straight).items() <= results(store).items()
-        assert multiprocessing.active_children() == []
+    slow = [small(seed=seed, epochs=LONG) for seed in range(2)]
+    units, pool = [*slow, *grid(small)], Resources(device="cpu", jobs=2)
+    with when_checkpointed(store, 1, kill_one):
+        frame = compute(units, store=store, resources=pool, checkpoint_seconds=0)
+    assert frame.status.tolist() == ["done"] * 6
+    err = capsys.readouterr().err
+    assert re.search(r"a worker died of SIGKILL in .*: trying again, jobs left: \d", err)
+    assert results(store).items() >= expected.items()
+    assert store.reports == []
+    assert store.read(frame.key[0]).provenance["threads"] == 1
+    straight = Store(tmp_path / "straight")
+    compute(slow[:1], store=straight, resources=here)
+    assert results(straight).items() <= results(store).items()
+    assert multiprocessing.active_children() == []
 
 
 SCRIPT = """

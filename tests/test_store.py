@@ -133,7 +133,7 @@ class TestDamage:
 
 
 class TestReadAndWrite:
-    def test_record(self, store):
+    def test_record_with_and_without_tensors(self, store):
         assert store.read(KEY) is None
         store.write(KEY, RECORD)
         per_image = {"per_image": [1e-17, None, None, None, 3.0]}
@@ -141,8 +141,6 @@ class TestReadAndWrite:
         assert Store(store.folder).read(KEY) == expected
         assert store.read_tensors(KEY) is None
         assert store.reports == []
-
-    def test_tensors(self, store):
         store.write(KEY, RECORD, TENSORS)
         back = store.read_tensors(KEY)
         assert back.keys() == TENSORS.keys()

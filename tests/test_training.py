@@ -327,8 +327,7 @@ class TestTrain:
         assert not same_bits(first.network, other.network)
 
     def test_every_epoch_has_its_order(self, monkeypatch):
-        orders = []
-        randperm = torch.randperm
+        orders, randperm = [], torch.randperm
 
         def record(*arguments, **options):
             orders.append(randperm(*arguments, **options))
@@ -486,8 +485,7 @@ class TestSchedule:
         assert trained(unit).losses == [pytest.approx(float(expected.detach()), rel=1e-5)]
 
     def test_clipped_gradient_has_its_norm(self, monkeypatch):
-        norms = []
-        step = torch.optim.SGD.step
+        norms, step = [], torch.optim.SGD.step
 
         def record(optimizer, *arguments):
             gradients = [p.grad.flatten() for g in optimizer.param_groups for p in g["params"]]

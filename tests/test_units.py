@@ -54,6 +54,20 @@ BAD: list[tuple[str, list[Any], str]] = [
     ("network_options", [[("width", 3)], {"width": object()}], "names and values"),
     ("penalties", [{1: {"strength": 0.1}}, ["input_gradient"]], "names, and settings for each"),
 ]
+NO_FOLD = r"^fold: expected an integer in 0\.\.4 for folds=5, got"
+NO_STRENGTH = "^strength of penalty 'input_gradient': expected a finite number >= 0, got "
+SCHEDULES = "^decay_epochs: expected none beside cosine_epochs, got"
+TOGETHER = [
+    ({"cosine_epochs": 9, "decay_epochs": [2]}, SCHEDULES),
+    (
+        {"penalties": {"input_gradient": 0.1}},
+        r"penalty 'input_gradient': expected settings .* 0\.1",
+    ),
+    *(({"folds": 5, "fold": fold}, NO_FOLD) for fold in (-1, 5, 1.0, None, True)),
+]
+for value in (-0.1, math.nan, math.inf, "0.1", None, True, [0.1]):
+    penalties = {"input_gradient": {"strength": value}}
+    TOGETHER.append(({"penalties": penalties}, NO_STRENGTH + re.escape(repr(value))))
 
 
 class TestIdentity:
@@ -141,11 +155,6 @@ def test_training_of_a_measurement_and_of_a_training():
 
 
 class TestRefused:
-    def test_two_schedules(self):
-        expected = r"^decay_epochs: expected none beside cosine_epochs, got"
-        with pytest.raises(UsageError, match=expected):
-            Training(**REQUIRED, cosine_epochs=9, decay_epochs=[2])
-
     @pytest.mark.parametrize(("fields", "values", "expected"), BAD)
     def test_bad_value(self, fields, values, expected):
         for field, value in itertools.product(fields.split(), values):
@@ -154,23 +163,11 @@ class TestRefused:
             assert str(caught.value).startswith(f"{field}: expected {expected}")
             assert repr(value) in str(caught.value)
 
-    @pytest.mark.parametrize("fold", [-1, 5, 1.0, None, True])
-    def test_fold_that_there_is_not(self, fold):
-        expected = r"^fold: expected an integer in 0\.\.4 for folds=5, got"
-        with pytest.raises(UsageError, match=expected):
-            Training(**REQUIRED, folds=5, fold=fold)
+    @pytest.mark.parametrize(("fields", "expected"), TOGETHER)
+    def test_values_that_do_not_fit_together(self, fields, expected):
         assert Training(**REQUIRED, folds=5, fold=4).fold == 4
-
-    @pytest.mark.parametrize("strength", [-0.1, math.nan, math.inf, "0.1", None, True, [0.1]])
-    def test_bad_strength(self, strength):
-        expected = "strength of penalty 'input_gradient': expected a finite number >= 0, got "
-        with pytest.raises(UsageError, match=f"^{expected}{re.escape(repr(strength))}"):
-            Training(**REQUIRED, penalties={"input_gradient": {"strength": strength}})
-
-    def test_number_for_a_penalty(self):
-        expected = r"penalty 'input_gradient': expected settings .* 0\.1"
         with pytest.raises(UsageError, match=expected):
-            Training(**REQUIRED, penalties={"input_gradient": 0.1})  # type: ignore[dict-item]
+            Training(**REQUIRED | fields)
 
     @pytest.mark.parametrize(
         ("field", "value"),

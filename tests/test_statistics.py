@@ -102,10 +102,8 @@ class TestCoverage:
                 + np.sqrt(1 - r * r) * (common + noise * rng.normal(size=n)) / np.hypot(1, noise)
                 for r in (first, second)
             ]
-            own = [statistics.spearman(x, value) for value in values]
-            shared = statistics.between_correlations(
-                *map(float, own), float(statistics.spearman(*values))
-            )
+            own = [float(statistics.spearman(x, value)) for value in values]
+            shared = statistics.between_correlations(*own, float(statistics.spearman(*values)))
             both = [correlation(x, value) for value in values]
             widths.append(np.ptp(difference(*both, shared)[1:3]) / np.ptp(difference(*both)[1:3]))
             return difference(*both, shared)
@@ -119,9 +117,8 @@ class TestCoverage:
 
     def test_share(self):
         """Each number of successes counts by its probability: at least 95% without a sample."""
-        low, high = np.transpose(
-            [statistics.share_interval(successes, 30)[1:3] for successes in range(31)]
-        )
+        intervals = [statistics.share_interval(successes, 30) for successes in range(31)]
+        low, high = np.transpose([interval[1:3] for interval in intervals])
         for share in (0.0, 0.02, 0.5, 1.0):
             inside = (low <= share) & (share <= high)
             assert stats.binom.pmf(np.arange(31), 30, share)[inside].sum() >= 0.95

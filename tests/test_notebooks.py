@@ -200,13 +200,10 @@ class TestPage:
         with pytest.raises(UsageError, match="sample: alpha: no"):
             run()
 
-    @pytest.mark.parametrize(
-        ("end", "message"),
-        [("import os\nos._exit(3)", "Partial notebook"), ("import sys\nsys.exit(0)", ".")],
-    )
-    def test_cell_that_ends_the_kernel_fails(self, chapter, end, message):
+    @pytest.mark.parametrize("end", ["import os\nos._exit(3)", "import sys\nsys.exit(0)"])
+    def test_cell_that_ends_the_kernel_fails(self, chapter, end):
         write_chapter(chapter, end, "print('never')")
-        with pytest.raises(RunFailed, match=message):
+        with pytest.raises(RunFailed, match="Partial notebook"):
             run()
         assert not (chapter.parent / "executed" / "sample.ipynb").exists()
 

@@ -25,18 +25,13 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write(folder, count, *, size=(300, 260)):
-    """Write `count` grey images of each class, of a grey for each."""
-    for label, name in enumerate(WORDNET):
-        for index in range(count):
-            path = folder / name / f"{name}_{index}.JPEG"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", size, (5 * (10 * label + index),) * 3).save(path)
-
-
 def write_imagenet(root):
-    write(root / "imagenet" / "train", 2)
-    write(root / "imagenet" / "val", 1)
+    """Write two images of each class to train on and one to validate, each of one grey."""
+    for label, name in enumerate(WORDNET):
+        for part, index in (("train", 0), ("train", 1), ("val", 0)):
+            path = root / "imagenet" / part / name / f"{name}_{index}.JPEG"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (300, 260), (5 * (10 * label + index),) * 3).save(path)
 
 
 def mark_middles(root, ending="png"):
@@ -48,8 +43,6 @@ def mark_middles(root, ending="png"):
         pixels[height // 2 - 200 : height // 2 + 200, width // 2 - 200 : width // 2 + 200] = 120
         Image.fromarray(pixels).save(folder / name / f"{name}.{ending}")
         (folder / name / f"{name}_0.JPEG").unlink()
-    return folder
-    return folder
 
 
 class TestImagenet:

@@ -36,18 +36,6 @@ def jpeg(grey):
     return buffer.getvalue()
 
 
-def boxed(off, on, box=BOX):
-    values = np.full((HEIGHT, WIDTH), off, dtype=np.uint8)
-    values[box[1] : box[3], box[0] : box[2]] = on
-    return values
-
-
-def mask_of(box):
-    mask = torch.zeros(224, 224, dtype=torch.bool)
-    mask[box[1] - TOP : box[3] - TOP, box[0] - LEFT : box[2] - LEFT] = True
-    return mask
-
-
 def write_cub(root):
     """Write four birds of two species; half of the annotators marked a strip beside each."""
     folder = root / "CUB_200_2011"
@@ -57,7 +45,8 @@ def write_cub(root):
         species, is_training = (number - 1) // 4, number % 2
         name = f"{names[species]}/Bird_{number:04d}_{number}.jpg"
         save(folder / "images" / name, 25 * number)
-        marked = boxed(0, 204)
+        marked = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
+        marked[BOX[1] : BOX[3], BOX[0] : BOX[2]] = 204
         marked[:, BOX[2] : BOX[2] + 5] = 102  # two of five
         mask = (folder / "segmentations" / name).with_suffix(".png")
         mask.parent.mkdir(parents=True, exist_ok=True)
@@ -132,9 +121,11 @@ class TestCub:
         assert loaded.classes == ("Black footed Albatross", "Laysan Albatross")
         assert greys(loaded.train) == [25, 125, 75, 175]  # numbers 1, 5, 3, 7: round the classes
         assert greys(loaded.test) == [50, 150, 100, 200]
+        mask = torch.zeros(4, 224, 224, dtype=torch.bool)
+        mask[:, BOX[1] - TOP : BOX[3] - TOP, BOX[0] - LEFT : BOX[2] - LEFT] = True
         for split in (loaded.train, loaded.test):
             assert split.labels.tolist() == [0, 1, 0, 1]
-            assert torch.equal(split.masks, mask_of(BOX).expand(4, 224, 224))
+            assert torch.equal(split.masks, mask)
 
     @pytest.mark.parametrize("file", "images image_class_labels train_test_split classes".split())
     def test_damaged_tables_are_told(self, root, file):

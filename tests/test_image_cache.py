@@ -180,23 +180,21 @@ def mapped_and_plain(tmp_path, monkeypatch):
     monkeypatch.setitem(data.SOURCES, "plain", Source(copied, "", "", ""))
 
 
+@pytest.mark.usefixtures("mapped_and_plain")
 class TestMapped:
-    @pytest.mark.usefixtures("mapped_and_plain")
-    def test_fingerprint_comes_with_the_file(self, monkeypatch, tmp_path):
+    def test_fingerprint_comes_with_the_file(self, tmp_path):
         first = load_data("mapped")
         data.loading._load.cache_clear()
         assert load_data("mapped").fingerprint == first.fingerprint
-        path = tmp_path / "3.png"
-        Image.new("RGB", (224, 224)).save(path)
+        Image.new("RGB", (224, 224)).save(tmp_path / "3.png")
         data.loading._load.cache_clear()
         assert load_data("mapped").fingerprint != first.fingerprint
 
-    @pytest.mark.usefixtures("mapped_and_plain")
-    def test_trains_as_in_memory(self, monkeypatch):
+    def test_trains_as_in_memory(self):
         fields = {"network": "convnet", "network_options": {"width": 2}, "epochs": 2, "seed": 0}
         fields |= {"batch_size": 4, "learning_rate": 0.01, "n_train": 10}
-        losses = [
-            train(Training(data=name, **fields), load_data(name), device=torch.device("cpu")).losses
+        mapped, plain = (
+            train(Training(data=name, **fields), load_data(name), device=torch.device("cpu"))
             for name in ("mapped", "plain")
-        ]
-        assert losses[0] == losses[1]
+        )
+        assert mapped.losses == plain.losses

@@ -98,9 +98,8 @@ class TestMnist5k:
                 assert ten.tolist() == list(range(10))
 
     def test_fingerprint_is_that_of_stored_results(self):
-        assert load_data("mnist5k").fingerprint == (
-            "2131f07f8d193abe9603a340e242b3e43235c5999bee38f189d7e214c73f8935"
-        )
+        known = "2131f07f8d193abe9603a340e242b3e43235c5999bee38f189d7e214c73f8935"
+        assert load_data("mnist5k").fingerprint == known
 
     def test_images_are_the_digits_that_their_labels_say(self):
         loaded = load_data("mnist5k")
@@ -112,49 +111,48 @@ class TestMnist5k:
         assert len(both.unique(dim=0)) == len(both), "an image stands in both splits"
 
 
-@pytest.mark.parametrize("name", IDX)
-def test_idx_files_of_torchvision(name, tmp_path):
-    written = write_idx(tmp_path / "data" / name / "raw")
-    check_idx(load_data("fashion_mnist" if name == "FashionMNIST" else name.lower()), written)
+class TestFilesOfTorchvision:
+    @pytest.mark.parametrize("name", IDX)
+    def test_idx_files_of_torchvision(self, name, tmp_path):
+        written = write_idx(tmp_path / "data" / name / "raw")
+        check_idx(load_data("fashion_mnist" if name == "FashionMNIST" else name.lower()), written)
 
+    def test_house_numbers_of_torchvision(self, tmp_path, monkeypatch):
+        """The files hold images (32, 32, 3, N) and labels of 1 to 10, where 10 is the digit 0."""
+        folder, known = tmp_path / "data" / "SVHN", {}
+        folder.mkdir(parents=True)
+        pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 5), dtype=np.uint8)
+        for part in ("train", "test"):
+            name = f"{part}_32x32.mat"
+            labels = np.array([[1], [2], [10], [9], [3]], dtype=np.uint8)
+            savemat(folder / name, {"X": pixels, "y": labels})
+            known[part] = ["", name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
+        with pytest.raises(DataMissing, match=r"data set 'svhn' is not at .*SVHN\("):
+            load_data("svhn")
+        monkeypatch.setattr(datasets.SVHN, "split_list", known)
+        loaded = load_data("svhn")
+        assert loaded.shape == (3, 32, 32) == image_shape("svhn")
+        assert loaded.test.labels.tolist() == [1, 2, 0, 9, 3]
+        assert loaded.classes == tuple("0123456789")
+        assert np.array_equal(loaded.train.images[4].permute(1, 2, 0).numpy(), pixels[..., 4])
 
-def test_house_numbers_of_torchvision(tmp_path, monkeypatch):
-    """The files hold images (32, 32, 3, N) and labels of 1 to 10, where 10 is the digit 0."""
-    folder, known = tmp_path / "data" / "SVHN", {}
-    folder.mkdir(parents=True)
-    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 5), dtype=np.uint8)
-    for part in ("train", "test"):
-        name = f"{part}_32x32.mat"
-        labels = np.array([[1], [2], [10], [9], [3]], dtype=np.uint8)
-        savemat(folder / name, {"X": pixels, "y": labels})
-        known[part] = ["", name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
-    with pytest.raises(DataMissing, match=r"data set 'svhn' is not at .*SVHN\("):
-        load_data("svhn")
-    monkeypatch.setattr(datasets.SVHN, "split_list", known)
-    loaded = load_data("svhn")
-    assert loaded.shape == (3, 32, 32) == image_shape("svhn")
-    assert loaded.test.labels.tolist() == [1, 2, 0, 9, 3]
-    assert loaded.classes == tuple("0123456789")
-    assert np.array_equal(loaded.train.images[4].permute(1, 2, 0).numpy(), pixels[..., 4])
+    @pytest.mark.parametrize(
+        "contents", [b"", b"<html>not found</html>", struct.pack(">4I", 0x803, 10, 28, 28) + b"12"]
+    )
+    def test_damaged_idx_files_are_told(self, contents, tmp_path):
+        folder = tmp_path / "data" / "MNIST" / "raw"
+        write_idx(folder)
+        (folder / "t10k-images-idx3-ubyte").write_bytes(contents)
+        expected = f"{folder.parent} cannot be read .*Remove it and get it"
+        with pytest.raises(UsageError, match=expected):
+            load_data("mnist")
 
-
-@pytest.mark.parametrize(
-    "contents", [b"", b"<html>not found</html>", struct.pack(">4I", 0x803, 10, 28, 28) + b"12"]
-)
-def test_damaged_idx_files_are_told(contents, tmp_path):
-    folder = tmp_path / "data" / "MNIST" / "raw"
-    write_idx(folder)
-    (folder / "t10k-images-idx3-ubyte").write_bytes(contents)
-    with pytest.raises(UsageError, match=f"{folder.parent} cannot be read .*Remove it and get it"):
-        load_data("mnist")
-
-
-def test_labels_outside_the_classes_are_refused(tmp_path):
-    write_idx(tmp_path / "data" / "MNIST" / "raw")
-    path = tmp_path / "data" / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x0a")
-    with pytest.raises(UsageError, match=r"expected test labels in 0\.\.9, got 0\.\.10"):
-        load_data("mnist")
+    def test_labels_outside_the_classes_are_refused(self, tmp_path):
+        write_idx(tmp_path / "data" / "MNIST" / "raw")
+        path = tmp_path / "data" / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
+        path.write_bytes(path.read_bytes()[:-1] + b"\x0a")
+        with pytest.raises(UsageError, match=r"expected test labels in 0\.\.9, got 0\.\.10"):
+            load_data("mnist")
 
 
 class TestCifar10:

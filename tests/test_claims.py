@@ -49,10 +49,6 @@ def two_models(n, shift=1.0):
 RISING = frame_of(np.arange(17))
 
 
-def words(found):
-    return list(zip(found["data"], found["verdict"], strict=True))
-
-
 def said(one, frame=RISING):
     """Return the verdict on the first panel, and its detail."""
     return tuple(claims.judge([one], frame).iloc[0][["verdict", "detail"]])
@@ -60,7 +56,8 @@ def said(one, frame=RISING):
 
 class TestJudge:
     def test_judge_decides_what_was_run_and_lists_what_was_not(self):
-        assert words(claims.judge([claim()], RISING)) == [("mnist", "holds"), ("kmnist", "not run")]
+        words = claims.judge([claim()], RISING).set_index("data")["verdict"]
+        assert words.to_dict() == {"mnist": "holds", "kmnist": "not run"}
 
     def test_judge_counts_a_data_set_that_stands_for_another(self):
         frame = frame_of(np.arange(17), data="mnist5k")

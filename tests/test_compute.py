@@ -19,6 +19,7 @@ from suite.runs.execute import Job, load_subject, run_job
 from suite.runs.plan import Plan, _files, plan
 from suite.store import Record
 from suite.training.evaluated import checked_test_split
+from suite.training.loop import train
 from suite.units import Measurement, identity, key
 
 SALIENT = {"saliency": "logit_gradient", "n_images": 4}
@@ -41,8 +42,6 @@ def no_training(monkeypatch):
 @pytest.fixture
 def noted(monkeypatch):
     """Keep a list of what is trained."""
-    from suite.training.loop import train
-
     seen = []
 
     def note(unit, *arguments, **options):

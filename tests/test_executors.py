@@ -112,30 +112,25 @@ CALL = "compute(units, resources=Resources(device='cpu', jobs=2))"
 
 
 class TestCrash:
-    @pytest.fixture
-    def run(self, tmp_path):
+    def run(self, folder, program):
         """Run a program that is saved in a file, and return what it writes to the terminal."""
+        file = folder / "program.py"
+        file.write_text(program)
+        options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, "text": True}
+        done = subprocess.run([sys.executable, file], capture_output=True, **options)
+        assert done.returncode == 1
+        return done.stderr
 
-        def call(program):
-            file = tmp_path / "program.py"
-            file.write_text(program)
-            options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, "text": True}
-            done = subprocess.run([sys.executable, file], capture_output=True, **options)
-            assert done.returncode == 1
-            return done.stderr
-
-        return call
-
-    def test_unit_and_signal_are_named_and_the_second_is_the_last(self, run):
-        err = run(f"{SCRIPT}\nif __name__ == '__main__':\n    {CALL}\n")
+    def test_unit_and_signal_are_named_and_the_second_is_the_last(self, tmp_path):
+        err = self.run(tmp_path, f"{SCRIPT}\nif __name__ == '__main__':\n    {CALL}\n")
         assert err.count("trying again") == 1
         last = err.splitlines()[-1]
         assert "a worker died of SIGABRT in training (data=mnist5k, network=lenet5" in last
         assert "'crash'" in last
         assert "for the second time; what was finished is stored" in last
 
-    def test_a_script_without_the_line_for_processes_is_told(self, run):
-        err = run(f"{SCRIPT}\n{CALL}\n")
+    def test_a_script_without_the_line_for_processes_is_told(self, tmp_path):
+        err = self.run(tmp_path, f"{SCRIPT}\n{CALL}\n")
         assert "a worker died of exit code 1 in its start (does a script" in err.splitlines()[-1]
         assert err.count("trying again") <= 1
 

@@ -83,14 +83,13 @@ UNIT = Training(**FIELDS, epochs=1, learning_rate=0.01, batch_size=16, folds=5, 
 PLAIN = dataclasses.replace(UNIT, folds=None, fold=0)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _numbered(monkeypatch):
     data.loading._load.cache_clear()
     entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "", "", "")
     monkeypatch.setitem(data.SOURCES, "numbered", entry)
 
 
-@pytest.mark.usefixtures("_numbered")
 class TestUnits:
     def test_without_folds_have_the_whole_set(self):
         assert data_of(PLAIN) is load_data("numbered")

@@ -207,18 +207,16 @@ class TestReadAndWrite:
             assert not forbidden.search(path.read_text()), path
 
 
-def damage_units():
-    fields = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "learning_rate": 1e-3}
-    penalties = {"input_gradient": {"strength": 0.1}}
-    of = Training(**fields, seed=0, n_train=128, batch_size=64, penalties=penalties)
-    settings = {"saliency": "logit_gradient", "n_images": 4}
-    return [of, Measurement(training=of, metric="saliency_maps", settings=settings)]
+FIELDS = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "learning_rate": 1e-3, "seed": 0}
+TRAINED = Training(**FIELDS, n_train=128, batch_size=64)
+SETTINGS = {"saliency": "logit_gradient", "n_images": 4}
+UNITS = [TRAINED, Measurement(training=TRAINED, metric="saliency_maps", settings=SETTINGS)]
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("done")
-    return folder, run(damage_units(), Store(folder))
+    return folder, run(UNITS, Store(folder))
 
 
 class TestCompute:
@@ -231,7 +229,7 @@ class TestCompute:
         draw = random.Random(f"{ending}{which}")
         flip(path, draw.randrange(path.stat().st_size), draw.randrange(8))
 
-        frame = run(damage_units(), store)
+        frame = run(UNITS, store)
 
         pd.testing.assert_frame_equal(*(f.drop(columns="seconds") for f in (frame, done[1])))
         assert values(store, frame) == values(Store(done[0]), frame)
@@ -241,7 +239,7 @@ class TestCompute:
         assert capsys.readouterr().out.count(said) == 1
         assert (store.folder / "set_aside" / path.name).exists()
         assert list(store.folder.rglob("*.checkpoint")) == []
-        run(damage_units(), store)
+        run(UNITS, store)
         assert capsys.readouterr().out == "", "it is reported once"
 
     def test_starts_anew_from_a_damaged_checkpoint(self, done, store, capsys):
@@ -249,7 +247,7 @@ class TestCompute:
         store.write_checkpoint(name, TENSORS)
         path = store.folder / name[:2] / f"{name}.checkpoint"
         flip(path, 99)
-        frame = run(damage_units(), store)
+        frame = run(UNITS, store)
         assert values(store, frame) == values(Store(done[0]), frame)
         assert f"{path.name} does not agree with its checksum" in capsys.readouterr().out
         assert store.read(name).provenance["resumed"] is False

@@ -76,10 +76,6 @@ def loss_of(network, count, strength):
     return torch.nn.functional.cross_entropy(logits, labels) + strength * penalty
 
 
-def mean_penalty(network):
-    return float((loss_of(network, 96, 1.0) - loss_of(network, 96, 0.0)).detach())
-
-
 EVERY = "every, of penalty .* expected a positive integer.*got {!r}"
 WARM_UP = "warm_up, of penalty .* expected an integer from 0.*got {!r}"
 
@@ -239,7 +235,8 @@ class TestPenalty:
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
     def test_more_strength_flattens(self):
-        norms = [mean_penalty(trained(with_strength(s, epochs=6)).network) for s in (0, 10, 100)]
+        networks = [trained(with_strength(s, epochs=6)).network for s in (0, 10, 100)]
+        norms = [float((loss_of(n, 96, 1.0) - loss_of(n, 96, 0.0)).detach()) for n in networks]
         assert norms[0] > 1.5 * norms[1]
         assert norms[1] > 1.5 * norms[2]
 

@@ -56,13 +56,11 @@ BAD: list[tuple[str, list[Any], str]] = [
 ]
 NO_FOLD = r"^fold: expected an integer in 0\.\.4 for folds=5, got"
 NO_STRENGTH = "^strength of penalty 'input_gradient': expected a finite number >= 0, got "
+NO_SETTINGS = r"penalty 'input_gradient': expected settings .* 0\.1"
 SCHEDULES = "^decay_epochs: expected none beside cosine_epochs, got"
 TOGETHER = [
     ({"cosine_epochs": 9, "decay_epochs": [2]}, SCHEDULES),
-    (
-        {"penalties": {"input_gradient": 0.1}},
-        r"penalty 'input_gradient': expected settings .* 0\.1",
-    ),
+    ({"penalties": {"input_gradient": 0.1}}, NO_SETTINGS),
     *(({"folds": 5, "fold": fold}, NO_FOLD) for fold in (-1, 5, 1.0, None, True)),
 ]
 for value in (-0.1, math.nan, math.inf, "0.1", None, True, [0.1]):

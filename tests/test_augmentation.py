@@ -97,16 +97,14 @@ class TestZoom:
         assert 1.49 < factors.max() <= 1.5
         assert abs(factors.mean() - 1.25) < 0.02
 
-    def test_a_factor_of_one_leaves_images_as_they_are(self):
-        assert torch.equal(zoom_in(images(), 1.0, generator=generator()), images())
-
     def test_bytes_stay_bytes_within_the_values_of_their_neighbours(self):
         found = zoom_in(images(50), 2.0, generator=generator())
         assert found.dtype == torch.uint8
         flat = torch.full((3, 1, 6, 6), 77, dtype=torch.uint8)
         assert torch.equal(zoom_in(flat, 3.0, generator=generator()), flat)
 
-    def test_a_factor_that_shrinks_is_refused(self):
+    def test_a_factor_of_one_changes_nothing_and_a_smaller_one_is_refused(self):
+        assert torch.equal(zoom_in(images(), 1.0, generator=generator()), images())
         with pytest.raises(UsageError, match=r"largest magnification of 1 or more, got 0\.9"):
             zoom_in(images(2), 0.9, generator=generator())
 

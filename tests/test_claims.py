@@ -331,13 +331,9 @@ class TestFiles:
         assert [figure["number"] for figure in figures] == list(range(1, 20))
 
 
-class TestNetworksAlone:
+def test_networks_alone_are_rows_against_no_other():
     """Rows as a chapter makes them have an empty text where a file, read again, has nothing."""
-
-    @pytest.mark.parametrize("nothing", ["", np.nan])
-    def test_rows_against_no_other_stay(self, nothing):
+    for nothing in ("", np.nan):
         rows = pd.DataFrame({"against": [nothing, "cure"], "value": [0.9, 0.8]})
         assert networks_alone(rows)["value"].tolist() == [0.9]
-
-    def test_rows_without_the_column_stay(self):
-        assert len(networks_alone(pd.DataFrame({"value": [0.9]}))) == 1
+    assert len(networks_alone(pd.DataFrame({"value": [0.9]}))) == 1

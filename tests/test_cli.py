@@ -22,6 +22,7 @@ from suite.evidence.rules import NOT_RUN, WORDS
 from suite.evidence.scale import SCALES
 from suite.notebooks.checks import read_cell
 from suite.paths import ROOT
+from suite.store import kept
 
 CHAPTER = "gradient_regularisation"
 CHAPTERS = notebooks.chapters()
@@ -273,8 +274,6 @@ class TestBeforeWork:
 
 
 def test_status_reads_what_is_kept_once(monkeypatch, capsys):
-    from suite.store import kept
-
     times = Counter()
     read = kept.read_archive
     monkeypatch.setattr(kept, "read_archive", lambda p: [times.update([p]), read(p)][1])

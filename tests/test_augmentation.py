@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 
@@ -26,21 +28,16 @@ class TestCropAndFlip:
     @pytest.mark.parametrize("flip", [False, True])
     def test_is_a_crop_of_the_padded_or_mirrored_image(self, flip):
         before = images()
+        before, by = images(), range(-2, 3)
         after = crop_and_flip(before, crop_padding=2, flip=flip, generator=generator())
         found = []
         for old, new in zip(before, after):
-            ways = {
-                (down, right, mirrored): moved(old, down, right, 2)
-                for down in range(-2, 3)
-                for right in range(-2, 3)
-                for mirrored in (False,)
-            }
+            ways = {(*way, False): moved(old, *way, 2) for way in itertools.product(by, repeat=2)}
             ways |= {(d, r, True): way.flip(2) for (d, r, _), way in list(ways.items())}
-            same = [way for way, image in ways.items() if torch.equal(image, new)]
-            assert len(same) == 1
-            found += same
+            (same,) = [way for way, image in ways.items() if torch.equal(image, new)]
+            found.append(same)
         for axis in (0, 1):
-            counts = [sum(way[axis] == shift for way in found) for shift in range(-2, 3)]
+            counts = [sum(way[axis] == shift for way in found) for shift in by]
             assert min(counts) > 50  # 80 on average
         mirrored = sum(way[2] for way in found)
         assert 160 < mirrored < 240 if flip else mirrored == 0
@@ -54,9 +51,7 @@ class TestCropAndFlip:
         assert not torch.equal(first, other)
 
     def test_mirrors_alike_with_and_without_cropping(self):
-        rows = torch.arange(50.0).expand(40, 1, 50, 50).transpose(2, 3)
-        assert torch.equal(rows[0, 0, :, 0], torch.arange(50.0))
-        columns = rows.transpose(2, 3)
+        columns = torch.arange(50.0).expand(40, 1, 50, 50)
         plain, cropped = (
             crop_and_flip(columns, crop_padding=padding, flip=True, generator=generator())
             for padding in (0, 4)
@@ -74,9 +69,8 @@ class TestCropAndFlip:
 
     @pytest.mark.parametrize("padding", [-1, 7])
     def test_refuses_padding_beyond_the_image(self, padding):
-        with pytest.raises(
-            UsageError, match=f"crop_padding: expected 0 to 6 pixels.* 7 x 9, got {padding}"
-        ):
+        expected = f"crop_padding: expected 0 to 6 pixels.* 7 x 9, got {padding}"
+        with pytest.raises(UsageError, match=expected):
             crop_and_flip(images(), crop_padding=padding, generator=generator())
 
     @pytest.mark.gpu
@@ -97,15 +91,11 @@ class TestZoom:
         factors = 10 / (found[:, 0, 4, 0] - found[:, 0, 3, 0])
         rows = 3.5 + (lines - 3.5) / factors[:, None, None]
         columns = 5.5 + (torch.arange(12.0) - 5.5) / factors[:, None, None]
-        torch.testing.assert_close(
-            found, (10 * rows + columns)[:, None].expand(500, 2, 8, 12), rtol=1e-5, atol=1e-5
-        )
+        expected = (10 * rows + columns)[:, None].expand(500, 2, 8, 12)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         assert 1 <= factors.min() < 1.01
         assert 1.49 < factors.max() <= 1.5
         assert abs(factors.mean() - 1.25) < 0.02
-
-    def test_a_factor_of_one_leaves_images_as_they_are(self):
-        assert torch.equal(zoom_in(images(), 1.0, generator=generator()), images())
 
     def test_bytes_stay_bytes_within_the_values_of_their_neighbours(self):
         found = zoom_in(images(50), 2.0, generator=generator())
@@ -113,7 +103,8 @@ class TestZoom:
         flat = torch.full((3, 1, 6, 6), 77, dtype=torch.uint8)
         assert torch.equal(zoom_in(flat, 3.0, generator=generator()), flat)
 
-    def test_a_factor_that_shrinks_is_refused(self):
+    def test_a_factor_of_one_changes_nothing_and_a_smaller_one_is_refused(self):
+        assert torch.equal(zoom_in(images(), 1.0, generator=generator()), images())
         with pytest.raises(UsageError, match=r"largest magnification of 1 or more, got 0\.9"):
             zoom_in(images(2), 0.9, generator=generator())
 

@@ -16,60 +16,57 @@ from suite.papers import gradient_regularisation as paper
 NAME = "gradient_regularisation"
 
 
-def test_trainings_that_diverged_are_counted_for_each_profile(monkeypatch):
-    chapter = object.__new__(Chapter)
-    chapter.profile, chapter.results = "desktop", []
-    rows = [("desktop", "done"), ("workstation", "diverged"), ("workstation", "done")]
-    rows += [("paper", "done")]
-    table = pd.DataFrame(rows, columns=["profile", "status"]).assign(metric="training_loss")
-    chapter.table = pd.concat([table, table.assign(metric="accuracy")])
-    chapter.computed = pd.DataFrame({"metric": "training_loss", "status": ["diverged"] * 2})
-    shown = []
-    monkeypatch.setattr("suite.chapter.display", shown.append)
-    chapter.show_run()
-    assert shown[0].data.splitlines() == [
-        "- *desktop*: 2 trainings, of which 2 diverged.",
-        "- *workstation*: 2 trainings, of which 1 diverged.",
-    ]
+@pytest.fixture
+def shown(monkeypatch):
+    """What a chapter shows."""
+    texts = []
+    monkeypatch.setattr("suite.chapter.display", lambda *parts: texts.extend(parts))
+    return texts
 
 
-def test_networks_are_counted_once_with_their_accuracy(monkeypatch):
-    chapter = object.__new__(Chapter)
-    same = {"data": "mnist5k", "network": "lenet5"}
-    trainings = [same | {"accuracy": value} for value in (0.8, 0.85, 0.9)]
-    empty = pd.DataFrame()
-    chapter.results = [Results(empty, empty, {}, {"profile": "desktop"}, trainings)]
-    shown = []
-    monkeypatch.setattr("suite.chapter.display", shown.append)
-    chapter.what_we_ran()
-    assert shown[0].data[["networks", "accuracy, median network"]].values.tolist() == [[3, "0.850"]]
+@pytest.fixture
+def blank(shown):
+    return object.__new__(Chapter)
 
 
 class TestShow:
-    @pytest.fixture
-    def chapter(self, monkeypatch):
-        chapter, self.shown = object.__new__(Chapter), []
-        monkeypatch.setattr("suite.chapter.display", self.shown.append)
-        monkeypatch.setattr(Chapter, "claims_tab", lambda self, *sections: " and ".join(sections))
-        return chapter
+    def test_diverged_trainings_are_counted_for_each_profile(self, blank, shown):
+        blank.profile, blank.results = "desktop", []
+        rows = [("desktop", "done"), ("workstation", "diverged"), ("workstation", "done")]
+        rows += [("paper", "done")]
+        table = pd.DataFrame(rows, columns=["profile", "status"]).assign(metric="training_loss")
+        blank.table = pd.concat([table, table.assign(metric="accuracy")])
+        blank.computed = pd.DataFrame({"metric": "training_loss", "status": ["diverged"] * 2})
+        blank.show_run()
+        assert shown[0].data.splitlines() == [
+            "- *desktop*: 2 trainings, of which 2 diverged.",
+            "- *workstation*: 2 trainings, of which 1 diverged.",
+        ]
 
-    def test_tabs_take_tables_and_figures(self, chapter):
+    def test_networks_are_counted_once_with_their_accuracy(self, blank, shown):
+        same, empty = {"data": "mnist5k", "network": "lenet5"}, pd.DataFrame()
+        trainings = [same | {"accuracy": value} for value in (0.8, 0.85, 0.9)]
+        blank.results = [Results(empty, empty, {}, {"profile": "desktop"}, trainings)]
+        blank.what_we_ran()
+        row = shown[0].data[["networks", "accuracy, median network"]].values.tolist()
+        assert row == [[3, "0.850"]]
+
+    def test_tabs_take_tables_and_figures(self, blank, shown, monkeypatch):
+        monkeypatch.setattr(Chapter, "claims_tab", lambda self, *sections: " and ".join(sections))
         rows = pd.DataFrame({"a": ["cell"]})
         pieces = {"Figure": plots.not_run("drawn"), "One": rows, "Two": {"first name": rows}}
-        chapter.tabs(pieces | {"None": ""}, "first", "second", alt="a figure", caption="below")
-        text = self.shown[0].data
-        assert [text.count(f">{tab}</label>") for tab in [*pieces, "Claims", "None"]] == [1] * 4 + [
-            0
-        ]
+        blank.tabs(pieces | {"None": ""}, "first", "second", alt="a figure", caption="below")
+        text = shown[0].data
+        tabs = [text.count(f">{tab}</label>") for tab in [*pieces, "Claims", "None"]]
+        assert tabs == [1, 1, 1, 1, 0]
         assert text.count("cell</td>") == 2
-        assert "<p>first name</p><table" in text
-        assert 'alt="a figure"' in text
-        assert "first and second" in text
+        for part in ("<p>first name</p><table", 'alt="a figure"', "first and second"):
+            assert part in text
 
-    def test_slider_has_a_picture_a_step(self, chapter):
+    def test_slider_has_a_picture_a_step(self, blank, shown):
         grids = {name: [[np.zeros((4, 4), np.uint8)]] for name in ("small", "large")}
-        chapter.slider(grids, alt="maps", label="size", titles=["map"])
-        assert self.shown[0].data.count("data:image/png") == 2
+        blank.slider(grids, alt="maps", label="size", titles=["map"])
+        assert shown[0].data.count("data:image/png") == 2
 
 
 def of_profile(base, **changes):
@@ -77,12 +74,6 @@ def of_profile(base, **changes):
 
 
 class TestNameOfRun:
-    @pytest.fixture
-    def shown(self, monkeypatch):
-        texts = []
-        monkeypatch.setattr("suite.chapter.display", lambda *parts: texts.extend(parts))
-        return texts
-
     @pytest.mark.parametrize("profile", notebooks.profiles(NAME))
     def test_of_a_profile(self, shown, profile):
         assert Chapter(NAME, of_profile(profile)).profile == profile
@@ -92,9 +83,8 @@ class TestNameOfRun:
     def test_says_what_differs(self, shown, name):
         chapter = Chapter(NAME, of_profile("workstation", profile=name, n_images=64))
         assert chapter.profile == chapter.parameters["profile"] == "workstation+n_images=64"
-        assert (
-            "`workstation+n_images=64` is not a run of the profile *workstation*" in shown[0].data
-        )
+        said = "`workstation+n_images=64` is not a run of the profile *workstation*"
+        assert said in shown[0].data
 
     def test_of_ones_own(self, shown):
         assert Chapter(NAME, of_profile("smoke", profile="mine")).profile == "mine"
@@ -116,12 +106,10 @@ class TestNameOfRun:
         assert "repetitions: int = 1 " in text
         file.write_text(text.replace("repetitions: int = 1 ", "repetitions: int = 2 "), "utf-8")
         defaults = {name: entry.default for name, entry in notebooks.parameters(NAME).items()}
-        run = notebooks.of_notebook(NAME, defaults)["profile"]
-        assert run == "desktop+repetitions=2"
+        assert notebooks.of_notebook(NAME, defaults)["profile"] == "desktop+repetitions=2"
 
     def test_results_stand_apart(self, shown, monkeypatch, tmp_path):
         monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
-        monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "store"))
         kept = load_results(NAME, "workstation").frame.drop(columns="profile")
         monkeypatch.setattr(paper, "plan", lambda parameters: paper.Plan())
         monkeypatch.setattr(paper.Plan, "collect", lambda *_: (kept, {}))
@@ -130,9 +118,8 @@ class TestNameOfRun:
         before = all_verdicts()
         chapter = Chapter(NAME, of_profile("workstation", n_images=64))
         chapter.run()
-        run = "workstation+n_images=64"
+        run, profiles = "workstation+n_images=64", list(chapter.table["profile"].unique())
         assert [folder.name for folder in (tmp_path / "results").iterdir()] == [run]
-        profiles = list(chapter.table["profile"].unique())
         assert profiles[0] == run
         assert "workstation" in profiles
         pd.testing.assert_frame_equal(all_verdicts(), before)
@@ -145,19 +132,17 @@ class TestInjectedParameters:
     def values(self, source, **injected):
         return of_profile("smoke") | injected | {"In": ["", "# Parameters\n" + source]}
 
-    def test_unknown_name(self):
-        values = self.values("n_image = 2\n", n_image=2)
-        with pytest.raises(UsageError, match="'n_image': did you mean 'n_images'"):
-            Chapter(NAME, values)
-
-    def test_text_for_a_list(self):
-        text = "[{'data': 'mnist5k'}]"
-        with pytest.raises(UsageError, match="parameter panels: expected list like"):
-            Chapter(NAME, self.values(f"panels = {text!r}\n", panels=text))
-
-    def test_a_folder_elsewhere(self):
-        with pytest.raises(UsageError, match="the name of a run: expected"):
-            Chapter(NAME, self.values("profile = '../x'\n", profile="../x"))
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("n_image", 2, "'n_image': did you mean 'n_images'"),
+            ("panels", "[{'data': 'mnist5k'}]", "parameter panels: expected list like"),
+            ("profile", "../x", "the name of a run: expected"),
+        ],
+    )
+    def test_refused(self, name, value, message):
+        with pytest.raises(UsageError, match=message):
+            Chapter(NAME, self.values(f"{name} = {value!r}\n", **{name: value}))
 
     def test_known_names(self):
         assert Chapter(NAME, self.values("n_maps = 2\n", n_maps=2)).profile == "smoke"

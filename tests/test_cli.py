@@ -22,6 +22,7 @@ from suite.evidence.rules import NOT_RUN, WORDS
 from suite.evidence.scale import SCALES
 from suite.notebooks.checks import read_cell
 from suite.paths import ROOT
+from suite.store import kept
 
 CHAPTER = "gradient_regularisation"
 CHAPTERS = notebooks.chapters()
@@ -53,10 +54,8 @@ def typed(own, tmp_path):
 
     def call(*arguments, **variables):
         program = [sys.executable, "-m", "suite", *arguments]
-        environment = os.environ | own | variables
-        done = subprocess.run(
-            program, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300
-        )
+        options = {"env": os.environ | own | variables, "cwd": tmp_path, "timeout": 300}
+        done = subprocess.run(program, capture_output=True, text=True, **options)
         return done.returncode, done.stdout, done.stderr
 
     return call
@@ -119,15 +118,10 @@ def test_debug_shows_the_traceback(typed):
 
 class TestRun:
     def test_counts_kept_results_unless_fresh(self, command):
-        asked = ("run", CHAPTER, "--dry-run")
-        code, out, _ = command(*asked, REGLIB_FRESH="")
-        assert code == 0
-        assert "726 units, 0 stored (0 s spent), 726 kept, 0 missing" in out
-        code, out, _ = command(*asked, "--fresh", REGLIB_FRESH="")
-        assert code == 0
-        assert "726 units, 0 stored (0 s spent), 726 missing" in out
-        code, out, _ = command(*asked, "--force", REGLIB_FRESH="")
-        assert "726 units, 0 stored (0 s spent), 726 missing" in out
+        for flags, of_kept in (([], "726 kept, 0"), (["--fresh"], "726"), (["--force"], "726")):
+            code, out, _ = command("run", CHAPTER, "--dry-run", *flags, REGLIB_FRESH="")
+            assert code == 0
+            assert f"726 units, 0 stored (0 s spent), {of_kept} missing" in out
 
     def test_dry_run_computes_nothing(self, command, tmp_path):
         code, out, _ = command("run", CHAPTER, "--profile", "paper", "--dry-run")
@@ -163,7 +157,7 @@ class TestRun:
 
 
 class TestCellOfParameters:
-    @pytest.mark.parametrize("chapter", notebooks.chapters())
+    @pytest.mark.parametrize("chapter", CHAPTERS)
     def test_is_the_start_of_the_profile_desktop(self, chapter):
         cell = read_cell(notebooks.source(chapter))
         desktop = notebooks.profiles(chapter)["desktop"]
@@ -183,7 +177,7 @@ class TestCellOfParameters:
         assert notebooks.of_notebook("top_gap", values)["epochs"] == 8
 
     def test_has_what_cells_ask_for(self):
-        for chapter in notebooks.chapters():
+        for chapter in CHAPTERS:
             cells = nbformat.read(notebooks.source(chapter), as_version=4).cells
             trees = [ast.parse(cell.source) for cell in cells if cell.cell_type == "code"]
             names = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)]
@@ -192,25 +186,17 @@ class TestCellOfParameters:
             assert not asked & notebooks.parameters(chapter).keys(), chapter
 
 
-class TestPapermill:
-    def test_runs_a_profile_from_any_folder(self, tmp_path):
-        chapter, file = (
-            "differentiating_a_gradient",
-            "profiles/differentiating_a_gradient/smoke.yml",
-        )
-        subprocess.run(
-            [sys.executable, "-m", "papermill", str(notebooks.source(chapter)), "out.ipynb"]
-            + ["-f", str(notebooks.NOTEBOOKS / file), "-k", "python3", "-p", "profile", "mine"],
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            timeout=300,
-        )
-        cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
-        assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
-        injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
-        assert "n_epsilons = 7" in injected.source
-        assert 'profile = "mine"' in injected.source
+def test_papermill_runs_a_profile_from_any_folder(tmp_path):
+    chapter = "differentiating_a_gradient"
+    profile = notebooks.NOTEBOOKS / "profiles" / chapter / "smoke.yml"
+    program = [sys.executable, "-m", "papermill", str(notebooks.source(chapter)), "out.ipynb"]
+    program += ["-f", str(profile), "-k", "python3", "-p", "profile", "mine"]
+    subprocess.run(program, cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
+    injected = next(c for c in cells if "injected-parameters" in c.metadata.get("tags", []))
+    assert "n_epsilons = 7" in injected.source
+    assert 'profile = "mine"' in injected.source
 
 
 class TestReport:
@@ -288,9 +274,6 @@ class TestBeforeWork:
 
 
 def test_status_reads_what_is_kept_once(monkeypatch, capsys):
-    from suite.cli import commands
-    from suite.store import kept
-
     times = Counter()
     read = kept.read_archive
     monkeypatch.setattr(kept, "read_archive", lambda p: [times.update([p]), read(p)][1])
@@ -337,14 +320,13 @@ def test_a_parameter_out_of_range_is_refused_before_torch_is_waited_for():
     assert done.stdout == "[]\n", done.stderr
 
 
-class TestValues:
-    def test_json_is_taken_as_python_is(self, command):
-        panel = '[{"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 2, "flip": %s}]'
-        for word in ("true", "True"):
-            given = ["-p", "panels", panel % word]
-            code, out, err = command("run", CHAPTER, "--profile", "smoke", *given, "--dry-run")
-            assert code == 0, err
-            assert "run smoke+panels=data-mnist5k-net-" in out
+def test_json_of_a_parameter_is_taken_as_python_is(command):
+    panel = '[{"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 2, "flip": %s}]'
+    for word in ("true", "True"):
+        given = ["-p", "panels", panel % word]
+        code, out, err = command("run", CHAPTER, "--profile", "smoke", *given, "--dry-run")
+        assert code == 0, err
+        assert "run smoke+panels=data-mnist5k-net-" in out
 
 
 class TestEncoding:
@@ -379,16 +361,15 @@ class TestEncoding:
                     assert "encoding" in {k.arg for k in node.keywords}, f"{file}:{node.lineno}"
 
 
-class TestStrayNotebooks:
-    def test_is_named_once_and_no_chapter(self, monkeypatch, tmp_path, capsys):
-        folder = tmp_path / "notebooks"
-        shutil.copytree(notebooks.NOTEBOOKS, folder)
-        for name in (f"{CHAPTER}-Copy1", "Untitled"):
-            (folder / f"{name}.ipynb").write_text("{}")
-        monkeypatch.setattr(notebooks, "NOTEBOOKS", folder)
-        assert notebooks.chapters() == CHAPTERS
-        commands.app(["list"], standalone_mode=False)
-        shown = capsys.readouterr()
-        for name in (f"{CHAPTER}-Copy1", "Untitled"):
-            assert shown.err.count(f"notebooks/{name}.ipynb is no chapter: no profile") == 1
-            assert name not in shown.out
+def test_a_stray_notebook_is_named_once_and_no_chapter(monkeypatch, tmp_path, capsys):
+    folder, strays = tmp_path / "notebooks", (f"{CHAPTER}-Copy1", "Untitled")
+    shutil.copytree(notebooks.NOTEBOOKS, folder)
+    for name in strays:
+        (folder / f"{name}.ipynb").write_text("{}")
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", folder)
+    assert notebooks.chapters() == CHAPTERS
+    commands.app(["list"], standalone_mode=False)
+    shown = capsys.readouterr()
+    for name in strays:
+        assert shown.err.count(f"notebooks/{name}.ipynb is no chapter: no profile") == 1
+        assert name not in shown.out

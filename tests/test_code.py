@@ -12,7 +12,7 @@ from suite.runs import code, compute
 from suite.runs.code import Sources
 from suite.runs.plan import plan
 from suite.training.penalties import PENALTIES
-from suite.units import Measurement
+from suite.units import Measurement, Training
 
 FIRST = """
 SCALE = 1.0
@@ -24,6 +24,7 @@ def mine(given):
     "What it does."
     return helper(given.logits)  # a comment
 """
+OTHER = FIRST.replace("square", "abs")
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ class TestPenaltyOfAUser:
         write(FIRST)
         keys, before, values = written(compute(units, store=store, resources=here), store)
         assert "computed anew" not in capsys.readouterr().out
-        write(FIRST.replace("square", "abs"))
+        write(OTHER)
         again, after, others = written(compute(units, store=store, resources=here), store)
         assert again == keys
         assert after[0] == before[0]
@@ -69,28 +70,26 @@ class TestPenaltyOfAUser:
         _, last, _ = written(compute(units, store=store, resources=here), store)
         assert last == after
 
-    def test_its_file_counts(self, write, units):
+    @pytest.mark.parametrize("commit", [None, "abc"])
+    def test_its_file_counts(self, write, units, monkeypatch, commit):
+        """Without a commit, and with one in a tree without changes."""
+        if commit:
+            monkeypatch.setattr(code, "commit", lambda: commit)
+            monkeypatch.setattr(code, "changes", lambda *paths: [])
         write(FIRST)
-        first = {"code": Sources().provenance(units[1])}
-        assert not Sources().differs("named", units[1], first)
-        write(FIRST.replace("SCALE = 1.0", "SCALE = 2.0"))
-        assert Sources().differs("named", units[1], first)
-        assert not Sources().differs("named", units[0], {})
-
-    def test_it_counts_in_a_clean_tree(self, write, units, monkeypatch):
-        monkeypatch.setattr(code, "commit", lambda: "abc")
-        monkeypatch.setattr(code, "changes", lambda *paths: [])
-        write(FIRST)
-        said = {"commit": "abc", "code": Sources().provenance(units[1])}
+        said = {"code": Sources().provenance(units[1])} | ({"commit": commit} if commit else {})
         assert not Sources().differs("named", units[1], said)
-        write(FIRST.replace("square", "abs"))
-        assert Sources().differs("named", units[1], said)
-        assert not Sources().differs("tree", units[1], said)
+        for text in (OTHER, FIRST.replace("SCALE = 1.0", "SCALE = 2.0")):
+            write(text)
+            assert Sources().differs("named", units[1], said)
+        if commit:
+            assert not Sources().differs("tree", units[1], said)
+        assert not Sources().differs("named", units[0], {})
 
     def test_dry_run_tells(self, write, units, store, here):
         write(FIRST)
         compute(units, store=store, resources=here)
-        write(FIRST.replace("square", "abs"))
+        write(OTHER)
         planned = plan(units, store)
         assert (planned.total, planned.stored) == (3, 1)
         assert "computed anew, because functions that they name changed: 2" in str(planned)
@@ -98,13 +97,11 @@ class TestPenaltyOfAUser:
         assert "3 units, 0 stored (0 s spent), 3 missing" in str(forced)
         assert "everything is computed again (--force)" in str(forced)
 
-    def test_checkpoint_of_other_code_is_not_gone_on_from(
-        self, write, units, store, here, monkeypatch
-    ):
+    def test_checkpoint_of_other_code_is_left(self, write, units, store, here, monkeypatch):
         write(FIRST)
         monkeypatch.setattr(store.__class__, "drop_checkpoint", lambda *arguments: None)
         key = compute(units[1:2], store=store, resources=here, checkpoint_seconds=0)["key"][0]
-        for text, resumed in ((FIRST, True), (FIRST.replace("square", "abs"), False)):
+        for text, resumed in ((FIRST, True), (OTHER, False)):
             write(text)
             (store.folder / key[:2] / f"{key}.json").unlink()
             monkeypatch.setattr(store.__class__, "clean", lambda *arguments: None)
@@ -130,39 +127,29 @@ class TestCodeOfTheProject:
         ],
     )
     def test_changed_function_is_named(self, penalty, function, small, monkeypatch):
-        changed, other = (
-            small(penalties={name: {"strength": 0.1}}) for name in (penalty, "activation_l1")
-        )
+        names = (penalty, "activation_l1")
+        changed, other = (small(penalties={name: {"strength": 0.1}}) for name in names)
+        old, new = f"def {function}(", "def x("
         monkeypatch.setattr(code, "changes", lambda *paths: ["a file"])
-        monkeypatch.setattr(
-            code, "_committed", lambda file: file.read_text().replace(f"def {function}(", "def x(")
-        )
+        monkeypatch.setattr(code, "_committed", lambda file: file.read_text().replace(old, new))
         assert Sources().differs("named", changed, {"commit": "abc"})
         assert not Sources().differs("named", other, {"commit": "abc"})
 
     def test_checksums_are_those_of_every_process(self):
-        program = (
-            "from suite.runs.code import Sources; from suite.units import Training\n"
-            "unit = Training(data='d', network='resnet', epochs=1, learning_rate=1.0, seed=0)\n"
-            "print(Sources().provenance(unit))"
-        )
-        texts = [
-            subprocess.run(
-                [sys.executable, "-c", program],
-                capture_output=True,
-                text=True,
-                env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
-            ).stdout
-            for seed in "12"
-        ]
-        assert "named" in texts[0]
-        assert texts[0] == texts[1]
+        """Sets, and so names in them, have another order in each process."""
+        unit = {"data": "d", "network": "resnet", "epochs": 1, "learning_rate": 1.0, "seed": 0}
+        program = "from suite.runs.code import Sources; from suite.units import Training\n"
+        program += f"print(Sources().provenance(Training(**{unit})))"
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "1"}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        here = Sources().provenance(Training(**unit))
+        assert here.keys() == {"named", "tree"}
+        assert done.stdout == f"{here}\n"
 
 
 class TestChangedTree:
-    def test_what_is_read_is_said_to_be_of_other_code(
-        self, units, store, here, capsys, monkeypatch
-    ):
+    def test_what_is_read_is_said_to_be_of_it(self, units, store, here, capsys, monkeypatch):
         monkeypatch.setattr(code, "changes", lambda *paths: [" M suite/data/files.py"])
         compute(units[:1], store=store, resources=here)
         compute(units[:1], store=store, resources=here)

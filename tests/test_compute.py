@@ -19,6 +19,7 @@ from suite.runs.execute import Job, load_subject, run_job
 from suite.runs.plan import Plan, _files, plan
 from suite.store import Record
 from suite.training.evaluated import checked_test_split
+from suite.training.loop import train
 from suite.units import Measurement, identity, key
 
 SALIENT = {"saliency": "logit_gradient", "n_images": 4}
@@ -41,8 +42,6 @@ def no_training(monkeypatch):
 @pytest.fixture
 def noted(monkeypatch):
     """Keep a list of what is trained."""
-    from suite.training.loop import train
-
     seen = []
 
     def note(unit, *arguments, **options):
@@ -53,49 +52,40 @@ def noted(monkeypatch):
     return seen
 
 
-def wrong_units(small):
+def refusals(small):
+    """List units that cannot be computed, each with the start of the message."""
+
     def of(metric, training=small(), **settings):  # noqa: B008
         return Measurement(training=training, metric=metric, settings=settings)
 
     def top_gap(**options):
         return small(network="top_gap", network_options=options)
 
-    shown = {"saliency": "logit_gradient", "n_images": 4}
     strided = top_gap(k=0.1, fpn=False, backbone_options={"blocks": [1] * 5})
-    return {
-        "metric": of("acuracy"),
-        "saliency": of("entropy", saliency="depplift", n_images=4),
-        "setting": of("entropy", saliensy="deeplift"),
-        "missing setting": of("entropy", n_images=3),
-        "data set": small(data="mnist5"),
-        "data set of a metric": of("saliency_maps", **shown, data="kmnst"),
-        "option of a network": small(network_options={"widht": 3}),
-        "number of test images": of("accuracy", n_images=1001),
-        "number of training images": small(n_train=4001),
-        "locations that are pooled": top_gap(k=5000),
-        "masks": of("mask_iou", top_gap(k=0.1), n_images=3),
-        "centre of class maps": of("erf_distance", strided, n_images=3),
-        "class maps": of("class_map_sparsity", n_images=3),
-    }
-
-
-REFUSALS = """\
-metric | unknown metric 'acuracy': did you mean 'accuracy'?
-saliency | unknown saliency 'depplift': did you mean 'deeplift'?
-setting | unknown setting of metric 'entropy' 'saliensy': did you mean 'saliency'?
-missing setting | metric 'entropy': missing a required
-data set | unknown data set 'mnist5': did you mean 'mnist5k'?
-data set of a metric | unknown data set 'kmnst': did you mean 'kmnist'?
-option of a network | network 'lenet5':
-number of test images | n_images: expected at most 1000 for the test split of 'mnist5k', got 1001
-number of training images | n_train: expected at most 4000 for the training split of 'mnist5k', \
-got 4001
-locations that are pooled | 'top_gap' on data set 'mnist5k': k: expected a number of locations, an \
-integer from 1
-masks | mask_iou: expected a data set with masks, got 'mnist5k'
-centre of class maps | 'top_gap' on data set 'mnist5k': maps_of: expected maps of at least 3 x 3, \
-or the position called the centre is the corner, got 2 x 2
-class maps | expected a network with class maps, such as 'top_gap', got """
+    unknown = "unknown setting of metric 'entropy' 'saliensy': did you mean 'saliency'?"
+    most = "n_{0}: expected at most {2} for the {1} split of 'mnist5k', got {3}"
+    pooled = "'top_gap' on data set 'mnist5k': k: expected a number of locations, an integer from 1"
+    centre = "'top_gap' on data set 'mnist5k': maps_of: expected maps of at least 3 x 3, or the "
+    centre += "position called the centre is the corner, got 2 x 2"
+    class_maps = "expected a network with class maps, such as 'top_gap', got "
+    misspelt = {"saliency": "depplift", "n_images": 4}
+    maps = of("saliency_maps", **SALIENT, data="kmnst")
+    iou = of("mask_iou", top_gap(k=0.1), n_images=3)
+    return [
+        (of("acuracy"), "unknown metric 'acuracy': did you mean 'accuracy'?"),
+        (of("entropy", **misspelt), "unknown saliency 'depplift': did you mean 'deeplift'?"),
+        (of("entropy", saliensy="deeplift"), unknown),
+        (of("entropy", n_images=3), "metric 'entropy': missing a required"),
+        (small(data="mnist5"), "unknown data set 'mnist5': did you mean 'mnist5k'?"),
+        (maps, "unknown data set 'kmnst': did you mean 'kmnist'?"),
+        (small(network_options={"widht": 3}), "network 'lenet5':"),
+        (of("accuracy", n_images=1001), most.format("images", "test", 1000, 1001)),
+        (small(n_train=4001), most.format("train", "training", 4000, 4001)),
+        (top_gap(k=5000), pooled),
+        (iou, "mask_iou: expected a data set with masks, got 'mnist5k'"),
+        (of("erf_distance", strided, n_images=3), centre),
+        (of("class_map_sparsity", n_images=3), class_maps),
+    ]
 
 
 @pytest.mark.usefixtures("no_training")
@@ -103,9 +93,8 @@ class TestPlan:
     def test_counts_without_computing(self, store, small):
         units = [small(seed=seed) for seed in range(3)]
         measured = [accuracy_of(unit) for unit in units]
-        assert plan([*units, *measured, units[0]], store) == Plan(
-            total=6, stored=0, kept=0, missing_data={}, spent=0
-        )
+        nothing = {"stored": 0, "kept": 0, "missing_data": {}, "spent": 0}
+        assert plan([*units, *measured, units[0]], store) == Plan(total=6, **nothing)
         assert list(store.folder.iterdir()) == []
 
     def test_names_missing_data_and_checks_names(self, store, small, tmp_path, monkeypatch):
@@ -118,9 +107,7 @@ class TestPlan:
         with pytest.raises(UsageError, match="did you mean 'lenet5'"):
             plan([small(data="kmnist", network="lenet")], store)
 
-    def test_data_are_read_again_only_when_a_file_of_theirs_changed(
-        self, store, small, tmp_path, monkeypatch
-    ):
+    def test_data_are_read_again_only_when_changed(self, store, small, tmp_path, monkeypatch):
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
         read = mock.Mock(return_value=mock.Mock(fingerprint="of what was read"))
         monkeypatch.setattr("suite.runs.plan.load_data", read)
@@ -149,7 +136,6 @@ class TestTable:
         entropy = Measurement(training=first, metric="entropy", settings=SALIENT)
         units = [accuracy_of(second), first, entropy, accuracy_of(second), second, entropy]
         frame = compute(units, store=store, resources=here)
-
         assert frame.metric.tolist() == ["accuracy", "training_loss", "entropy"] * 2
         assert frame.seed.tolist() == [1, 0, 0, 1, 1, 0]
         columns = """data network epochs learning_rate seed pixel_range n_train batch_size optimizer
@@ -166,14 +152,10 @@ class TestTable:
         for column in ("value", "std", "seconds"):
             assert frame[column].dtype == np.float64
         assert (frame.seconds > 0).all()
-
-    def test_value_and_std_are_those_of_the_images(self, store, here, small):
-        unit = Measurement(training=small(), metric="entropy", settings=SALIENT)
-        row = compute([unit], store=store, resources=here).loc[0]
-        record = store.read(row.key)
-        assert len(record.values["per_image"]) == 4
-        assert row.value == pytest.approx(np.mean(record.values["per_image"]), rel=1e-15)
-        assert row["std"] == pytest.approx(np.std(record.values["per_image"], ddof=1), rel=1e-12)
+        of_images = store.read(frame.key[2]).values["per_image"]
+        assert len(of_images) == 4
+        assert frame.value[2] == pytest.approx(np.mean(of_images), rel=1e-15)
+        assert frame["std"][2] == pytest.approx(np.std(of_images, ddof=1), rel=1e-12)
 
     def test_settings_of_metric_and_training_differ(self, store, here, small):
         settings = SALIENT | {"n_samples": 2, "seed": 9}
@@ -182,17 +164,15 @@ class TestTable:
         assert (row.seed, row.metric_seed) == (0, 9)
 
     def test_grid_over_any_setting_can_be_told_apart(self, store, here, small):
-        units = [
-            small(learning_rate=rate, epochs=epochs) for rate in (1e-3, 1e-2) for epochs in (1, 2)
-        ]
+        grid = [(rate, epochs) for rate in (1e-3, 1e-2) for epochs in (1, 2)]
+        units = [small(learning_rate=rate, epochs=epochs) for rate, epochs in grid]
         frame = compute(units, store=store, resources=here)
         assert not frame.drop(columns=["key", "value", "seconds"]).duplicated().any()
         unit = small(data="mnist5k", network="convnet", network_options={"width": 2}, penalties={})
         assert compute([unit], store=store, resources=here).width.tolist() == [2]
 
     def test_provenance_says_how_and_where(self, store, here, small):
-        key = compute([small()], store=store, resources=here).key[0]
-        record = store.read(key)
+        record = store.read(compute([small()], store=store, resources=here).key[0])
         provenance = record.provenance
         names = "seconds peak_bytes ended device threads python torch reglib commit code"
         assert provenance.keys() == {*names.split(), "resumed", "double_backward"}
@@ -204,9 +184,8 @@ class TestTable:
 
 
 class TestCheckpoint:
-    def test_is_not_written_before_its_time(self, store, here, small, monkeypatch):
-        written = []
-        write = Store.write_checkpoint
+    def test_is_written_in_time_and_removed(self, store, here, small, monkeypatch):
+        written, write = [], Store.write_checkpoint
 
         def note(self, key, state):
             written.append(key)
@@ -215,8 +194,12 @@ class TestCheckpoint:
         monkeypatch.setattr(Store, "write_checkpoint", note)
         compute([small(epochs=2)], store=store, resources=here, checkpoint_seconds=1e9)
         assert written == []
-        compute([small(epochs=3)], store=store, resources=here, checkpoint_seconds=0)
+        frame = compute([small(epochs=3)], store=store, resources=here, checkpoint_seconds=0)
         assert len(written) == 3
+        assert list(store.folder.rglob("*.checkpoint")) == []
+        # As it is left by a kill.
+        store.write_checkpoint(frame.key[0], {"x": load_data("mnist5k").train.labels[:1]})
+        compute([small(seed=1)], store=store, resources=here)
         assert list(store.folder.rglob("*.checkpoint")) == []
 
     def test_longer_training_gives_the_shorter_ones(self, store, here, small, noted, tmp_path):
@@ -235,10 +218,8 @@ class TestCheckpoint:
             assert records[0].values == records[1].values
             assert records[0].tensors == records[1].tensors
 
-    @pytest.mark.parametrize("network", ["lenet5", "convnet"])
-    def test_interrupted_training_goes_on(self, network, store, here, small, tmp_path, monkeypatch):
-        options = {"width": 4} if network == "convnet" else {}
-        unit = small(network=network, network_options=options, epochs=4)
+    def test_interrupted_training_goes_on(self, store, here, small, tmp_path, monkeypatch):
+        unit = small(network="convnet", network_options={"width": 4}, epochs=4)
         write = Store.write_checkpoint
 
         def write_and_stop(self, key, state):
@@ -259,12 +240,6 @@ class TestCheckpoint:
         assert records[0].tensors == records[1].tensors
         assert list(store.folder.rglob("*.checkpoint")) == []
 
-    def test_left_by_a_kill_is_removed(self, store, here, small):
-        key = compute([small()], store=store, resources=here).key[0]
-        store.write_checkpoint(key, {"x": load_data("mnist5k").train.labels[:1]})
-        compute([small(seed=1)], store=store, resources=here)
-        assert list(store.folder.rglob("*.checkpoint")) == []
-
 
 class TestFailure:
     def test_diverged_training_disturbs_no_other(self, store, here, small):
@@ -280,15 +255,12 @@ class TestFailure:
             load_subject(wild, store)
 
     def test_comparison_with_a_diverged_training(self, store, here, small):
-        attack = {"attack": "fgsm", "epsilon": 0.1, "n_images": 4, "keep_images": False}
-        units = [
-            Measurement(
-                training=small(),
-                metric="robust_accuracy",
-                settings=attack | {"source": identity(small(learning_rate=rate))},
-            )
-            for rate in (1e30, 1e-3)
-        ]
+        def against(rate):
+            settings = {"attack": "fgsm", "epsilon": 0.1, "n_images": 4, "keep_images": False}
+            settings["source"] = identity(small(learning_rate=rate))
+            return Measurement(training=small(), metric="robust_accuracy", settings=settings)
+
+        units = [against(rate) for rate in (1e30, 1e-3)]
         frame = compute(units, store=store, resources=here)
         assert frame.status.tolist() == ["diverged", "done"]
         assert frame.value.isna().tolist() == [True, False]
@@ -298,23 +270,22 @@ class TestFailure:
             raise ZeroDivisionError("this metric is broken")
 
         monkeypatch.setitem(measure.METRICS, "broken", broken)
-        units = [
-            accuracy_of(small()),
-            Measurement(training=small(), metric="broken", settings={"n_images": 3}),
-            Measurement(training=small(), metric="entropy", settings=SALIENT),
-            accuracy_of(small(seed=1)),
-        ]
+        wrong = Measurement(training=small(), metric="broken", settings={"n_images": 3})
+        entropy = Measurement(training=small(), metric="entropy", settings=SALIENT)
+        others = [accuracy_of(small()), entropy, accuracy_of(small(seed=1))]
         with pytest.raises(RunFailed) as caught:
-            compute(units, store=store, resources=here)
+            compute([others[0], wrong, *others[1:]], store=store, resources=here)
         message = str(caught.value)
         assert message.startswith("units that failed: 1; all others are stored. The first: ")
-        assert "broken (n_images=3) of training (data=mnist5k" in message
-        assert "ZeroDivisionError: this metric is broken" in message
-        assert "Traceback in the worker:" in message
-        assert 'raise ZeroDivisionError("this metric is broken")' in message
+        for part in (
+            "broken (n_images=3) of training (data=mnist5k",
+            "ZeroDivisionError: this metric is broken",
+            "Traceback in the worker:",
+            'raise ZeroDivisionError("this metric is broken")',
+        ):
+            assert part in message
         monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
-        frame = compute([units[0], *units[2:]], store=store, resources=here)
-        assert len(frame) == 3
+        assert len(compute(others, store=store, resources=here)) == 3
 
     def test_reports_are_printed(self, store, here, small, monkeypatch, capsys):
         key = compute([small()], store=store, resources=here).key[0]
@@ -336,22 +307,23 @@ class TestFailure:
 
 
 class TestStored:
-    def test_computes_nothing_twice(self, store, here, small, monkeypatch):
+    def test_computes_nothing_twice_unless_forced(self, store, here, small, noted, monkeypatch):
         units = [small(), accuracy_of(small())]
         first = compute(units, store=store, resources=here)
-        monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
-        again = compute(units, store=Store(store.folder), resources=here)
+        with monkeypatch.context() as patch:
+            patch.setattr("suite.runs.executors._ended", refuse_to_train)
+            again = compute(units, store=Store(store.folder), resources=here)
         pd.testing.assert_frame_equal(again, first)
+        again = compute(units, store=store, resources=here, force=True)
+        assert len(noted) == 2
+        first, again = (frame.drop(columns="seconds") for frame in (first, again))
+        pd.testing.assert_frame_equal(again, first, check_exact=True)
 
     def test_computes_what_is_missing(self, store, here, small, noted):
-        compute([small()], store=store, resources=here)
-        compute([accuracy_of(small()), small(seed=1)], store=store, resources=here)
-        assert [unit.seed for unit in noted] == [0, 1]
-
-    def test_stores_the_training_of_a_measurement(self, store, here, small, noted):
-        compute([accuracy_of(small())], store=store, resources=here)
-        compute([small()], store=store, resources=here)
-        assert len(noted) == 1
+        two, three = small(seed=1), small(seed=2)
+        for units in ([small()], [accuracy_of(small()), two], [accuracy_of(three)], [three]):
+            compute(units, store=store, resources=here)
+        assert [unit.seed for unit in noted] == [0, 1, 2]
 
     def test_loaded_network_measures_like_a_fresh_one(self, store, here, small, tmp_path):
         measured = Measurement(training=small(), metric="saliency_maps", settings=SALIENT)
@@ -363,19 +335,9 @@ class TestStored:
         names = [s.folder / key[:2] / f"{key}.safetensors" for s in (store, fresh)]
         assert names[0].read_bytes() == names[1].read_bytes()
 
-    def test_force_computes_again(self, store, here, small, noted):
-        units = [small(), accuracy_of(small())]
-        first = compute(units, store=store, resources=here)
-        again = compute(units, store=store, resources=here, force=True)
-        assert len(noted) == 2
-        pd.testing.assert_frame_equal(
-            again.drop(columns="seconds"), first.drop(columns="seconds"), check_exact=True
-        )
-
     def test_load_subject_gives_the_network(self, store, here, small):
-        with pytest.raises(
-            RunFailed, match=r"training \(data=mnist5k.*not in the store .*compute it"
-        ):
+        expected = r"training \(data=mnist5k.*not in the store .*compute it"
+        with pytest.raises(RunFailed, match=expected):
             load_subject(small(), store)
         frame = compute([small(), accuracy_of(small())], store=store, resources=here)
         subject = load_subject(small(), store)
@@ -404,13 +366,11 @@ class TestStored:
 
 
 class TestRefused:
-    @pytest.mark.parametrize("refusal", REFUSALS.splitlines())
     @pytest.mark.usefixtures("no_training")
-    def test_unknown_names(self, refusal, store, here, small):
-        kind, _, expected = refusal.partition(" | ")
-        unit = wrong_units(small)[kind]
-        with pytest.raises(UsageError, match="^" + re.escape(expected)):
-            compute([small(), accuracy_of(small()), unit], store=store, resources=here)
+    def test_unknown_names(self, store, here, small):
+        for unit, expected in refusals(small):
+            with pytest.raises(UsageError, match="^" + re.escape(expected)):
+                compute([small(), accuracy_of(small()), unit], store=store, resources=here)
         assert list(store.folder.iterdir()) == []
 
     @pytest.mark.usefixtures("no_training")

@@ -53,8 +53,7 @@ def expected(store, here, small, tmp_path):
 @contextlib.contextmanager
 def when_checkpointed(store, count, act):
     """Act, beside what is done in the context, once `count` trainings have a checkpoint."""
-    stop = threading.Event()
-    acted = []
+    stop, acted = threading.Event(), []
 
     def watch():
         while not stop.wait(0.002):
@@ -73,35 +72,27 @@ def when_checkpointed(store, count, act):
     assert acted, "the trainings ended too soon"
 
 
-class TestLocalProcesses:
-    @pytest.fixture(autouse=True)
-    def _two_cores(self, monkeypatch):
-        """Two processes get one thread each: with more, sums have other roundings."""
-        monkeypatch.setattr("suite.runs.executors.cores", lambda: 2)
+def test_killed_worker_is_replaced(store, small, expected, here, tmp_path, capsys, monkeypatch):
+    # Two processes get one thread each: with more, sums have other roundings.
+    monkeypatch.setattr("suite.runs.executors.cores", lambda: 2)
 
-    def test_same_numbers_and_a_killed_worker_is_replaced(
-        self, store, small, expected, here, tmp_path, capsys
-    ):
-        pool = Resources(device="cpu", jobs=2)
+    def kill_one():
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-        def kill_one():
-            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
-
-        slow = [small(seed=seed, epochs=LONG) for seed in range(2)]
-        with when_checkpointed(store, 1, kill_one):
-            frame = compute(
-                [*slow, *grid(small)], store=store, resources=pool, checkpoint_seconds=0
-            )
-        assert frame.status.tolist() == ["done"] * 6
-        err = capsys.readouterr().err
-        assert re.search(r"a worker died of SIGKILL in .*: trying again, jobs left: \d", err)
-        assert results(store).items() >= expected.items()
-        assert store.reports == []
-        assert store.read(frame.key[0]).provenance["threads"] == 1
-        straight = Store(tmp_path / "straight")
-        compute(slow[:1], store=straight, resources=here)
-        assert results(straight).items() <= results(store).items()
-        assert multiprocessing.active_children() == []
+    slow = [small(seed=seed, epochs=LONG) for seed in range(2)]
+    units, pool = [*slow, *grid(small)], Resources(device="cpu", jobs=2)
+    with when_checkpointed(store, 1, kill_one):
+        frame = compute(units, store=store, resources=pool, checkpoint_seconds=0)
+    assert frame.status.tolist() == ["done"] * 6
+    err = capsys.readouterr().err
+    assert re.search(r"a worker died of SIGKILL in .*: trying again, jobs left: \d", err)
+    assert results(store).items() >= expected.items()
+    assert store.reports == []
+    assert store.read(frame.key[0]).provenance["threads"] == 1
+    straight = Store(tmp_path / "straight")
+    compute(slow[:1], store=straight, resources=here)
+    assert results(straight).items() <= results(store).items()
+    assert multiprocessing.active_children() == []
 
 
 SCRIPT = """
@@ -109,49 +100,37 @@ import os, sys
 from suite.runs import Resources, compute
 from suite.training.penalties import PENALTIES
 from suite.units import Training
-
 def crash(given):
     os.abort()
 
 PENALTIES["crash"] = crash
-units = [
-    Training(
-        data="mnist5k", network="lenet5", epochs=1, learning_rate=1e-3, seed=0, n_train=128,
-        penalties={name: {"strength": 0.1}},
-    )
-    for name in ("input_gradient", "crash")
-]
+fields = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "learning_rate": 1e-3, "seed": 0}
+names = ("input_gradient", "crash")
+units = [Training(**fields, n_train=128, penalties={name: {"strength": 0.1}}) for name in names]
 """
 CALL = "compute(units, resources=Resources(device='cpu', jobs=2))"
 
 
 class TestCrash:
-    @pytest.fixture
-    def run(self, tmp_path):
+    def run(self, folder, program):
         """Run a program that is saved in a file, and return what it writes to the terminal."""
+        file = folder / "program.py"
+        file.write_text(program)
+        options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, "text": True}
+        done = subprocess.run([sys.executable, file], capture_output=True, **options)
+        assert done.returncode == 1
+        return done.stderr
 
-        def call(program):
-            file = tmp_path / "program.py"
-            file.write_text(program)
-            environment = os.environ | {"PYTHONPATH": str(ROOT)}
-            done = subprocess.run(
-                [sys.executable, file], env=environment, capture_output=True, text=True
-            )
-            assert done.returncode == 1
-            return done.stderr
-
-        return call
-
-    def test_unit_and_signal_are_named_and_the_second_is_the_last(self, run):
-        err = run(f"{SCRIPT}\nif __name__ == '__main__':\n    {CALL}\n")
+    def test_unit_and_signal_are_named_and_the_second_is_the_last(self, tmp_path):
+        err = self.run(tmp_path, f"{SCRIPT}\nif __name__ == '__main__':\n    {CALL}\n")
         assert err.count("trying again") == 1
         last = err.splitlines()[-1]
         assert "a worker died of SIGABRT in training (data=mnist5k, network=lenet5" in last
         assert "'crash'" in last
         assert "for the second time; what was finished is stored" in last
 
-    def test_a_script_without_the_line_for_processes_is_told(self, run):
-        err = run(f"{SCRIPT}\n{CALL}\n")
+    def test_a_script_without_the_line_for_processes_is_told(self, tmp_path):
+        err = self.run(tmp_path, f"{SCRIPT}\n{CALL}\n")
         assert "a worker died of exit code 1 in its start (does a script" in err.splitlines()[-1]
         assert err.count("trying again") <= 1
 
@@ -181,21 +160,16 @@ class Cluster:
             time.sleep(0.05)
         self.address = json.loads(contact.read_text())["address"]
         options = "--host 127.0.0.1 --nthreads 1 --no-nanny --no-dashboard --death-timeout 60"
-        place = ("--local-directory", str(folder))
-        self.workers = [
-            self._open("dask_worker", self.address, *options.split(), *place) for _ in range(2)
-        ]
+        words = [self.address, *options.split(), "--local-directory", str(folder)]
+        self.workers = [self._open("dask_worker", *words) for _ in range(2)]
         with Client(self.address) as client:
             client.wait_for_workers(2, timeout=90)
 
     def _open(self, program, *arguments):
+        command = [sys.executable, "-c", DASK_CLI.format(program), *arguments]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
         with open(self.folder / "log", "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", DASK_CLI.format(program), *arguments],
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         self.processes.append(process)
         return process
 
@@ -210,12 +184,8 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dask")
-    made = Cluster(folder)
-    try:
+    with contextlib.closing(Cluster(tmp_path_factory.mktemp("dask"))) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_dask_gives_the_same_numbers_and_survives_the_loss_of_a_worker(
@@ -281,25 +251,24 @@ class Losing(Executor):
         return future
 
 
-class TestLost:
-    @pytest.mark.parametrize("error", [BrokenExecutor("x"), CancelledError("x"), None])
-    def test_all_workers_lost_ends_the_run(self, error, store, here, small, monkeypatch, capsys):
-        monkeypatch.setattr(
-            Resources, "executor", lambda self: contextlib.nullcontext(Losing(error))
-        )
-        with pytest.raises(
-            RunFailed, match=r"workers were lost 3 times .*what was finished is stored"
-        ):
-            compute([small()], store=store, resources=here)
-        assert capsys.readouterr().err.count("trying again, jobs left: 1") == 2
+WORKERS_LOST = r"workers were lost 3 times .*what was finished is stored"
+UNIT_FAILED = r"units that failed: 1.*training .*No module named"
 
-    def test_error_of_the_executor_names_the_unit(self, store, here, small, monkeypatch):
-        error = ModuleNotFoundError("No module named 'reglib'")
-        monkeypatch.setattr(
-            Resources, "executor", lambda self: contextlib.nullcontext(Losing(error))
-        )
-        with pytest.raises(RunFailed, match=r"units that failed: 1.*training .*No module named"):
-            compute([small()], store=store, resources=here)
+
+@pytest.mark.parametrize(
+    ("error", "message", "tries"),
+    [
+        (BrokenExecutor("x"), WORKERS_LOST, 2),
+        (CancelledError("x"), WORKERS_LOST, 2),
+        (None, WORKERS_LOST, 2),
+        (ModuleNotFoundError("No module named 'reglib'"), UNIT_FAILED, 0),
+    ],
+)
+def test_lost_workers_end_the_run(error, message, tries, store, here, small, monkeypatch, capsys):
+    monkeypatch.setattr(Resources, "executor", lambda self: contextlib.nullcontext(Losing(error)))
+    with pytest.raises(RunFailed, match=message):
+        compute([small()], store=store, resources=here)
+    assert capsys.readouterr().err.count("trying again, jobs left: 1") == tries
 
 
 def test_threads_of_a_worker_take_turns(store, small, monkeypatch):
@@ -328,6 +297,9 @@ def test_threads_of_a_worker_take_turns(store, small, monkeypatch):
     assert most == 1
 
 
+SLOW = "double_backward: expected fast, stock or captured, got 'slow'"
+
+
 class TestResources:
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -335,10 +307,7 @@ class TestResources:
             ({"device": "gpu"}, "device: expected auto, cpu or cuda, got 'gpu'"),
             ({"jobs": 0}, "jobs: expected a positive number of processes, got 0"),
             ({"jobs": -2}, "jobs: expected a positive number of processes, got -2"),
-            (
-                {"double_backward": "slow"},
-                "double_backward: expected fast, stock or captured, got 'slow'",
-            ),
+            ({"double_backward": "slow"}, SLOW),
         ],
     )
     def test_refused_by_name(self, arguments, message):
@@ -358,12 +327,10 @@ class TestResources:
 
     def test_of_the_environment(self, monkeypatch):
         assert Resources.from_environment() == Resources()
-        monkeypatch.setenv("REGLIB_DEVICE", "cpu")
-        monkeypatch.setenv("REGLIB_JOBS", "3")
-        monkeypatch.setenv("REGLIB_DASK", "tcp://a:1")
-        monkeypatch.setenv("REGLIB_DOUBLE_BACKWARD", "stock")
-        expected = Resources(device="cpu", jobs=3, dask="tcp://a:1", double_backward="stock")
-        assert Resources.from_environment() == expected
+        values = {"device": "cpu", "jobs": 3, "dask": "tcp://a:1", "double_backward": "stock"}
+        for name, value in values.items():
+            monkeypatch.setenv(f"REGLIB_{name.upper()}", str(value))
+        assert Resources.from_environment() == Resources(**values)
         for bad in ("two", "-1", "1.5"):
             monkeypatch.setenv("REGLIB_JOBS", bad)
             with pytest.raises(UsageError, match=f"^REGLIB_JOBS: expected a number .*'{bad}'$"):

@@ -21,10 +21,9 @@ def save(path, size=(224, 224), **options):
     return path
 
 
-def jpeg():
-    buffer = io.BytesIO()
-    Image.new("RGB", (224, 224)).save(buffer, "JPEG")
-    return buffer.getvalue()
+BUFFER = io.BytesIO()
+Image.new("RGB", (224, 224)).save(BUFFER, "JPEG")
+BLACK = BUFFER.getvalue()
 
 
 class TestPhotograph:
@@ -39,10 +38,8 @@ class TestPhotograph:
         assert image.shape == (3, 224, 224)
         for channel, side in enumerate(size):
             scaled = side * 256 / min(size)
-            expected = [
-                255 * ((scaled - 224) / 2 + 0.5) / scaled,
-                255 * ((scaled + 224) / 2) / scaled,
-            ]
+            ends = ((scaled - 224) / 2 + 0.5, (scaled + 224) / 2)
+            expected = [255 * end / scaled for end in ends]
             row = image[channel].mean(channel)
             assert [float(row[0]), float(row[-1])] == pytest.approx(expected, abs=2)
 
@@ -72,7 +69,7 @@ class TestShown:
         folder = tmp_path / "imagenet-samples"
         folder.mkdir()
         for index in range(999):
-            (folder / f"n{index:08}_name.JPEG").write_bytes(jpeg())
+            (folder / f"n{index:08}_name.JPEG").write_bytes(BLACK)
         save(folder / "n00000998_twice.png")
         with pytest.raises(UsageError, match=r"expected 1,000 photographs .* got 1000"):
             load_data("imagenet-samples")
@@ -87,12 +84,11 @@ class TestShown:
         for index in range(1000):
             path = tmp_path / "imagenet" / "val" / f"n{index:08}" / "a.JPEG"
             path.parent.mkdir(parents=True)
-            path.write_bytes(jpeg())
+            path.write_bytes(BLACK)
         _, test, classes = image_folders.read_validation_sample(tmp_path, n=5)
         assert test.images.shape == (5, 3, 224, 224)
-        assert test.labels.tolist() == sorted(
-            torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:5].tolist()
-        )
+        drawn = torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:5]
+        assert test.labels.tolist() == sorted(drawn.tolist())
         assert len(classes) == 1000
         with pytest.raises(UsageError, match="at least 2000 photographs, got 1000"):
             image_folders.read_validation_sample(tmp_path, n=2000)

@@ -40,9 +40,8 @@ class TestFoldOf:
     def test_disjoint_and_covering(self):
         folds = [fold_of(DATA, 5, fold) for fold in range(5)]
         held_out = [numbers_of(fold.test) for fold in folds]
-        assert sorted(number for tested in held_out for number in tested) == list(
-            range(len(SPLIT.labels))
-        )
+        numbers = sorted(number for tested in held_out for number in tested)
+        assert numbers == list(range(len(SPLIT.labels)))
         for fold, tested in zip(folds, held_out):
             trained = numbers_of(fold.train)
             assert not set(trained) & set(tested)
@@ -79,20 +78,12 @@ class TestFoldOf:
             fold_of(lacking, 2, 0)
 
 
-UNIT = Training(
-    data="numbered",
-    network="mlp",
-    network_options={"hidden": [4]},
-    epochs=1,
-    learning_rate=0.01,
-    seed=0,
-    batch_size=16,
-    folds=5,
-    fold=1,
-)
+FIELDS = {"data": "numbered", "network": "mlp", "network_options": {"hidden": [4]}, "seed": 0}
+UNIT = Training(**FIELDS, epochs=1, learning_rate=0.01, batch_size=16, folds=5, fold=1)
+PLAIN = dataclasses.replace(UNIT, folds=None, fold=0)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _numbered(monkeypatch):
     data.loading._load.cache_clear()
     entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "", "", "")
@@ -100,42 +91,34 @@ def _numbered(monkeypatch):
 
 
 class TestUnits:
-    @pytest.mark.usefixtures("_numbered")
     def test_without_folds_have_the_whole_set(self):
-        plain = dataclasses.replace(UNIT, folds=None, fold=0)
-        assert data_of(plain) is load_data("numbered")
+        assert data_of(PLAIN) is load_data("numbered")
         assert data_of(Pretrained(data="numbered", network="any")) is load_data("numbered")
         assert numbers_of(data_of(UNIT).test) == numbers_of(fold_of(DATA, 5, 1).test)
 
-    @pytest.mark.usefixtures("_numbered")
     @pytest.mark.parametrize("reloaded", [False, True])
     def test_measured_on_what_it_held_out(self, store, here, reloaded):
-        expected = fold_of(DATA, 5, 1)
+        expected, settings = fold_of(DATA, 5, 1), {"saliency": "logit_gradient", "n_images": 8}
         measures = [
             Measurement(training=UNIT, metric="accuracy"),
-            Measurement(
-                training=UNIT,
-                metric="saliency_maps",
-                settings={"saliency": "logit_gradient", "n_images": 8},
-            ),
+            Measurement(training=UNIT, metric="saliency_maps", settings=settings),
             Measurement(training=UNIT, metric="worst_group_accuracy"),
         ]
         if reloaded:
             compute([UNIT], store=store, resources=here)
         table = compute(measures, store=store, resources=here)
         assert table["n"][0] == len(expected.test.labels) == 19
-        images, labels = load_subject(UNIT, store).test_images(None)
+        subject = load_subject(UNIT, store)
+        images, labels = subject.test_images(None)
         assert torch.equal(images, to_float(expected.test.images, (0, 1)))
         assert torch.equal(labels, expected.test.labels)
         maps = store.read_tensors(table["key"][1])
         assert torch.equal(maps["labels"], expected.test.labels[:8])
-        subject = load_subject(UNIT, store)
         correct = (subject.folded(images).argmax(1) == labels).double()
         assert table["value"][0] == pytest.approx(correct.mean().item())
         worst = min(correct[subject.data.test.groups == group].mean().item() for group in range(3))
         assert table["value"][2] == pytest.approx(worst)
 
-    @pytest.mark.usefixtures("_numbered")
     def test_trained_on_the_other_folds(self, store, here, monkeypatch):
         """`n_train` counts the images of the other folds."""
         seen = []
@@ -146,13 +129,11 @@ class TestUnits:
             return images.float() / 255
 
         monkeypatch.setattr(training, "to_float", note)
-        unit = dataclasses.replace(UNIT, n_train=30)
-        compute([UNIT, unit], store=store, resources=here)
+        compute([UNIT, dataclasses.replace(UNIT, n_train=30)], store=store, resources=here)
         others = numbers_of(fold_of(DATA, 5, 1).train)
         assert sorted(seen[: len(others)]) == others
         assert sorted(seen[len(others) :]) == others[:30]
 
-    @pytest.mark.usefixtures("_numbered")
     @pytest.mark.parametrize(
         ("changes", "n_images", "message"),
         [
@@ -164,18 +145,13 @@ class TestUnits:
     def test_refused_before_training(self, store, here, changes, n_images, message):
         unit = dataclasses.replace(UNIT, **changes)  # type: ignore[arg-type]
         settings = {} if n_images is None else {"n_images": n_images}
+        measured = Measurement(training=unit, metric="accuracy", settings=settings)
         with pytest.raises(UsageError, match=message):
-            compute(
-                [Measurement(training=unit, metric="accuracy", settings=settings)],
-                store=store,
-                resources=here,
-            )
+            compute([measured], store=store, resources=here)
         assert list(store.folder.rglob("*.json")) == []
 
-    @pytest.mark.usefixtures("_numbered")
     def test_tables_say_the_fold(self, store, here):
-        plain = dataclasses.replace(UNIT, folds=None, fold=0)
-        units = [plain, *(dataclasses.replace(UNIT, fold=fold) for fold in (0, 3))]
+        units = [PLAIN, *(dataclasses.replace(UNIT, fold=fold) for fold in (0, 3))]
         table = compute(units, store=store, resources=here)
         assert table["fold"].tolist()[1:] == [0, 3]
         assert table["folds"].tolist()[1:] == [5, 5]

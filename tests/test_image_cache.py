@@ -32,32 +32,38 @@ def files(tmp_path):
     return paths
 
 
-def reader(files, counted=None):
-    def read(row):
-        if counted is not None:
-            counted.append(row)
-        return np.frombuffer(files[row].read_bytes(), np.uint8).reshape(3, 4, 5)
+@pytest.fixture
+def decode(tmp_path, files):
+    """Decode the files, and count which of them are read."""
 
-    return read
+    def call(root=tmp_path, files=files, shape=SHAPE, how="a", read=None):
+        def count(row):
+            call.counted.append(row)
+            return np.frombuffer(files[row].read_bytes(), np.uint8).reshape(3, 4, 5)
+
+        return decode_once(root, files, shape, how=how, read=read or count)
+
+    call.counted = []
+    return call
 
 
 class TestDecodeOnce:
-    def test_reads_once(self, tmp_path, files, monkeypatch):
+    def test_reads_once(self, tmp_path, files, decode, monkeypatch):
         monkeypatch.setattr(image_cache, "AT_A_TIME", 16)  # which does not divide their number
-        counted = []
         bytes_of_all = b"".join(path.read_bytes() for path in files)
         for _ in range(2):
-            decoded = decode_once(tmp_path, files, SHAPE, how="a", read=reader(files, counted))
+            decoded = decode()
             assert decoded.values.shape == SHAPE
             assert decoded.values.numpy().tobytes() == bytes_of_all
             assert decoded.sha256 == hashlib.sha256(bytes_of_all).hexdigest()
-        assert sorted(counted) == list(range(N))
+        assert sorted(decode.counted) == list(range(N))
         names = {path.suffix for path in (tmp_path / "decoded").iterdir()}
         assert names == {".npy", ""}, "the file and the lock, nothing partial"
 
     @pytest.mark.parametrize("change", ["size", "time", "name", "order", "how", "fewer"])
-    def test_other_files_make_another_file(self, tmp_path, files, change):
-        first = decode_once(tmp_path, files, SHAPE, how="a", read=reader(files))
+    def test_other_files_make_another_file(self, files, decode, change):
+        first = decode()
+        decode.counted.clear()
         shape, how = SHAPE, "a"
         if change == "size":
             files[7].write_bytes(bytes(61))
@@ -73,22 +79,18 @@ class TestDecodeOnce:
             how = "b"
         else:
             files, shape = files[1:], (N - 1, *SHAPE[1:])
-        counted = []
-        again = decode_once(tmp_path, files, shape, how=how, read=reader(files, counted))
-        assert len(counted) == len(files)
+        again = decode(files=files, shape=shape, how=how)
+        assert len(decode.counted) == len(files)
         assert (again.sha256 == first.sha256) == (change in ("time", "name", "how"))
 
-    def test_set_may_be_moved(self, tmp_path, files):
-        first = decode_once(tmp_path / "set", files, SHAPE, how="a", read=reader(files))
-        moved = tmp_path / "elsewhere"
-        (tmp_path / "set").rename(moved)
-        files = [moved / path.name for path in files]
-        counted = []
-        again = decode_once(moved, files, SHAPE, how="a", read=reader(files, counted))
-        assert again.sha256 == first.sha256
-        assert counted == []
+    def test_set_may_be_moved(self, tmp_path, files, decode):
+        first = decode(tmp_path / "set")
+        decode.counted.clear()
+        moved = (tmp_path / "set").rename(tmp_path / "elsewhere")
+        assert decode(moved, [moved / path.name for path in files]).sha256 == first.sha256
+        assert decode.counted == []
 
-    def test_file_may_be_larger_than_memory(self, tmp_path, files):
+    def test_file_may_be_larger_than_memory(self, tmp_path, files, decode):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         shape = (2 * memory // (3 * 224 * 224), 3, 224, 224)
         key = image_cache._key(tmp_path, files, shape, "a")
@@ -97,66 +99,59 @@ class TestDecodeOnce:
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             file.truncate(file.tell() + int(np.prod(shape)))  # holes take no room on the disk
-        decoded = decode_once(tmp_path, files, shape, how="a", read=reader(files))
+        decoded = decode(shape=shape)
         assert decoded.sha256 == "abc"
         assert int(decoded.values[torch.tensor([0, shape[0] - 1])].max()) == 0
 
-    def test_failure_leaves_nothing_behind(self, tmp_path, files):
+    def test_failure_leaves_nothing_behind(self, tmp_path, decode):
         def read(row):
             if row == 30:
                 raise UsageError("30: not a readable image")
             return np.zeros((3, 4, 5), dtype=np.uint8)
 
         with pytest.raises(UsageError, match="30: not a readable image"):
-            decode_once(tmp_path, files, SHAPE, how="a", read=read)
+            decode(read=read)
         assert [path.name for path in (tmp_path / "decoded").iterdir()] == ["lock"]
 
-    def test_missing_file_is_named(self, tmp_path, files):
+    def test_missing_file_is_named(self, files, decode):
         files[-1].unlink()
-        counted = []
         with pytest.raises(UsageError, match=f"{files[-1]}: not a readable image .*No such file"):
-            decode_once(tmp_path, files, SHAPE, how="a", read=reader(files, counted))
-        assert counted == []
+            decode()
+        assert decode.counted == []
 
-    def test_too_little_room_is_told(self, tmp_path, files, monkeypatch):
+    def test_too_little_room_is_told(self, tmp_path, decode, monkeypatch):
         usage = shutil.disk_usage(tmp_path)._replace(free=2399)
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-        counted = []
-        with pytest.raises(
-            UsageError, match=r"expected 0.0 GB of room for 40 decoded a, got 0.0 GB"
-        ):
-            decode_once(tmp_path, files, SHAPE, how="a", read=reader(files, counted))
-        assert counted == []
+        expected = r"expected 0.0 GB of room for 40 decoded a, got 0.0 GB"
+        with pytest.raises(UsageError, match=expected):
+            decode()
+        assert decode.counted == []
 
-    def test_folder_that_cannot_be_written(self, tmp_path, files):
+    def test_folder_that_cannot_be_written(self, tmp_path, decode):
         (tmp_path / "decoded").write_text("in the way")
-        with pytest.raises(
-            UsageError, match=r"decoded: decoded images cannot be written there \(File"
-        ):
-            decode_once(tmp_path, files, SHAPE, how="a", read=reader(files))
+        expected = r"decoded: decoded images cannot be written there \(File"
+        with pytest.raises(UsageError, match=expected):
+            decode()
 
     @pytest.mark.parametrize("size", [0, 50, 200, 2000])
-    def test_damaged_file_is_named(self, tmp_path, files, size):
-        decode_once(tmp_path, files, SHAPE, how="a", read=reader(files))
+    def test_damaged_file_is_named(self, tmp_path, decode, size):
+        decode()
         [path] = (tmp_path / "decoded").glob("*.npy")
         os.truncate(path, size)
         with pytest.raises(UsageError, match=f"{path}: what was decoded is damaged .*remove it"):
-            decode_once(tmp_path, files, SHAPE, how="a", read=reader(files))
+            decode()
 
-    def test_second_waits_for_the_first(self, tmp_path, files):
+    def test_second_waits_for_the_first(self, files, decode):
         """Each call locks a file that it opens itself, so threads wait here as processes do."""
         counted = []
-        read = reader(files, counted)
 
         def slowly(row):
             time.sleep(0.01)
-            return read(row)
+            counted.append(row)
+            return np.frombuffer(files[row].read_bytes(), np.uint8).reshape(3, 4, 5)
 
         with ThreadPoolExecutor(2) as pool:
-            calls = [
-                pool.submit(decode_once, tmp_path, files, SHAPE, how="a", read=slowly)
-                for _ in range(2)
-            ]
+            calls = [pool.submit(decode, read=slowly) for _ in range(2)]
             first, second = (call.result() for call in calls)
         assert torch.equal(first.values, second.values)
         assert len(counted) == N
@@ -185,30 +180,21 @@ def mapped_and_plain(tmp_path, monkeypatch):
     monkeypatch.setitem(data.SOURCES, "plain", Source(copied, "", "", ""))
 
 
+@pytest.mark.usefixtures("mapped_and_plain")
 class TestMapped:
-    @pytest.mark.usefixtures("mapped_and_plain")
-    def test_fingerprint_comes_with_the_file(self, monkeypatch, tmp_path):
+    def test_fingerprint_comes_with_the_file(self, tmp_path):
         first = load_data("mapped")
         data.loading._load.cache_clear()
         assert load_data("mapped").fingerprint == first.fingerprint
-        path = tmp_path / "3.png"
-        Image.new("RGB", (224, 224)).save(path)
+        Image.new("RGB", (224, 224)).save(tmp_path / "3.png")
         data.loading._load.cache_clear()
         assert load_data("mapped").fingerprint != first.fingerprint
 
-    @pytest.mark.usefixtures("mapped_and_plain")
-    def test_trains_as_in_memory(self, monkeypatch):
-        losses = {}
-        for name in ("mapped", "plain"):
-            unit = Training(
-                data=name,
-                network="convnet",
-                network_options={"width": 2},
-                epochs=2,
-                batch_size=4,
-                learning_rate=0.01,
-                seed=0,
-                n_train=10,
-            )
-            losses[name] = train(unit, load_data(name), device=torch.device("cpu")).losses
-        assert losses["mapped"] == losses["plain"]
+    def test_trains_as_in_memory(self):
+        fields = {"network": "convnet", "network_options": {"width": 2}, "epochs": 2, "seed": 0}
+        fields |= {"batch_size": 4, "learning_rate": 0.01, "n_train": 10}
+        mapped, plain = (
+            train(Training(data=name, **fields), load_data(name), device=torch.device("cpu"))
+            for name in ("mapped", "plain")
+        )
+        assert mapped.losses == plain.losses

@@ -25,33 +25,24 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write(folder, count, *, size=(300, 260)):
-    """Write `count` grey images of each class, of a grey for each."""
-    for label, name in enumerate(WORDNET):
-        for index in range(count):
-            path = folder / name / f"{name}_{index}.JPEG"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", size, (5 * (10 * label + index),) * 3).save(path)
-
-
 def write_imagenet(root):
-    write(root / "imagenet" / "train", 2)
-    write(root / "imagenet" / "val", 1)
+    """Write two images of each class to train on and one to validate, each of one grey."""
+    for label, name in enumerate(WORDNET):
+        for part, index in (("train", 0), ("train", 1), ("val", 0)):
+            path = root / "imagenet" / part / name / f"{name}_{index}.JPEG"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (300, 260), (5 * (10 * label + index),) * 3).save(path)
 
 
 def mark_middles(root, ending="png"):
     """Put a large image of each of two shapes, whose middle is marked, in place of the others."""
     write_imagenet(root)
     folder = root / "imagenet" / "train"
-    for grey, name, (width, height) in (
-        (40, WORDNET[0], (2400, 1600)),
-        (200, WORDNET[1], (1600, 2400)),
-    ):
+    for grey, name, (width, height) in zip((40, 200), WORDNET, ((2400, 1600), (1600, 2400))):
         pixels = np.full((height, width), grey, dtype=np.uint8)
         pixels[height // 2 - 200 : height // 2 + 200, width // 2 - 200 : width // 2 + 200] = 120
         Image.fromarray(pixels).save(folder / name / f"{name}.{ending}")
         (folder / name / f"{name}_0.JPEG").unlink()
-    return folder
 
 
 class TestImagenet:
@@ -66,9 +57,7 @@ class TestImagenet:
         assert loaded.test.labels.tolist() == [0, 1, 2, 3]
 
     def test_has_a_thousand_names(self):
-        from suite.data import class_names
-
-        names = class_names()
+        names = data.class_names()
         assert len(names) == 1000
         assert (names[0], names[1], names[999]) == ("tench", "goldfish", "toilet tissue")
 
@@ -84,8 +73,7 @@ class TestImagenet:
         mark_middles(root, ending)
         images = load_data("imagenet").train.images
         # 400 of 1,600 pixels are 64 of 256, whatever the longer side is.
-        for row, grey in ((0, 40), (1, 200)):
-            image = images[row, 0].int()
+        for image, grey in zip(images[:2, 0].int(), (40, 200)):
             assert ((image - 120).abs() < 3).sum().item() == pytest.approx(64 * 64, rel=0.1)
             assert (image[112, 84:140] - 120).abs().max() < 3
             assert image[0, 0] == image[-1, -1] == grey
@@ -135,11 +123,6 @@ class TestOwnImages:
         assert loaded.classes == ("cat", "dog")
         assert loaded.fingerprint == plain
 
-    def test_hidden_photograph_is_not_shown(self, tmp_path):
-        save(tmp_path / "own" / "1.png")
-        save(tmp_path / "own" / ".ipynb_checkpoints" / "1-checkpoint.png")
-        assert len(load_data(f"imagefolder:{tmp_path / 'own'}").test.images) == 1
-
     def test_photograph_on_its_side_is_turned(self, photos):
         for path in photos.rglob("*.png"):
             save(path.with_suffix(".jpg"), size=(8, 16))
@@ -158,10 +141,8 @@ class TestOwnImages:
     def test_transparent_pixel_is_white(self, photos, mode):
         picture = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
         picture.paste((0, 0, 0, 255), (0, 0, 4, 8))
-        if mode == "P":
-            picture.quantize().save(photos / "train" / "cat" / "0.png")
-        else:
-            picture.convert(mode).save(photos / "train" / "cat" / "0.png")
+        picture = picture.quantize() if mode == "P" else picture.convert(mode)
+        picture.save(photos / "train" / "cat" / "0.png")
         image = load_data(f"imagefolder:{photos}").train.images[0]
         assert image[:, :, :4].max() == 0
         assert image[:, :, 4:].min() == 255
@@ -179,10 +160,11 @@ class TestOwnImages:
         assert train.startswith(f"{folder_of}images end in .bmp, .jpeg, .jpg, ")
         assert f"{photos / 'test'}: left out 1 no ending, the first {photos}/test/cat/notes" in test
 
-    def test_left_out_photographs_are_counted(self, tmp_path, capsys):
+    def test_of_photographs_hidden_and_left_out_are_told(self, tmp_path, capsys):
         save(tmp_path / "own" / "1.png")
+        save(tmp_path / "own" / ".ipynb_checkpoints" / "1-checkpoint.png")
         (tmp_path / "own" / "2.heic").write_bytes(b"x")
-        load_data(f"imagefolder:{tmp_path / 'own'}")
+        assert len(load_data(f"imagefolder:{tmp_path / 'own'}").test.images) == 1
         assert "own: left out 1 .heic, the first " in capsys.readouterr().err
 
     @pytest.mark.parametrize("shown", [False, True])
@@ -200,16 +182,12 @@ class TestOwnImages:
     def test_other_names_of_parts_are_told(self, photos, names):
         for old, new in zip(("train", "test"), names):
             (photos / old).rename(photos / new)
-        there = ", ".join(sorted(names))
-        message = (
-            f"is not at {photos}/train .there is no such folder; there are {there}..*/test/CLASS"
-        )
-        with pytest.raises(DataMissing, match=message):
+        there = f"there is no such folder; there are {', '.join(sorted(names))}"
+        with pytest.raises(DataMissing, match=f"is not at {photos}/train .{there}..*/test/CLASS"):
             load_data(f"imagefolder:{photos}")
 
     def test_classes_without_train_say_how_to_train(self, photos):
-        folder = photos / "train"
-        name = f"imagefolder:{folder}"
+        folder, name = photos / "train", f"imagefolder:{photos / 'train'}"
         assert len(load_data(name).test.images) == 4  # photographs may lie in folders of any name
         assert f"or to train put images into {folder}/train/CLASS/" in source(name).how_to_get
         unit = Training(data=name, network="resnet", epochs=1, learning_rate=0.1, seed=0)
@@ -220,10 +198,8 @@ class TestOwnImages:
         for part, form in (("train", "NFC"), ("test", "NFD")):
             folder = photos / part / "cat"
             folder.rename(folder.with_name(unicodedata.normalize(form, "café")))
-        message = (
-            r"got \['cafe\\u0301', 'caf\\xe9'\]: an accent is one character or two; rename one"
-        )
-        with pytest.raises(UsageError, match=message):
+        expected = r"\['cafe\\u0301', 'caf\\xe9'\]: an accent is one character or two; rename one"
+        with pytest.raises(UsageError, match=expected):
             load_data(f"imagefolder:{photos}")
 
     @pytest.mark.parametrize("ask", [source, load_data, image_shape])
@@ -232,7 +208,6 @@ class TestOwnImages:
             ask("imagefolder:")
 
     def test_home_of_nobody_is_a_folder_that_is_not_there(self):
-        with pytest.raises(
-            DataMissing, match=r"~nobody-of-this-name/photos/train .there is no such"
-        ):
+        expected = r"~nobody-of-this-name/photos/train .there is no such"
+        with pytest.raises(DataMissing, match=expected):
             load_data("imagefolder:~nobody-of-this-name/photos")

@@ -33,11 +33,8 @@ def plan_of(units, each=False):
 
 @pytest.fixture
 def units(small):
-    return [
-        small(),
-        small(seed=1),
-        Measurement(training=small(), metric="saliency_maps", settings=MAPS),
-    ]
+    maps = Measurement(training=small(), metric="saliency_maps", settings=MAPS)
+    return [small(), small(seed=1), maps]
 
 
 @pytest.fixture
@@ -50,24 +47,24 @@ def clean(monkeypatch):
 
 @pytest.fixture
 def kept_run(tmp_path, units):
-    def call(*stores, **changes):
-        plan = plan_of(changes.get("units", units))
-        return keep(CHAPTER, PARAMETERS, plan, PAPER, stores=stores, folder=tmp_path / "kept")
+    def call(*stores, each=False, paper=PAPER, folder=tmp_path / "kept"):
+        plan = plan_of(units, each)
+        return keep(CHAPTER, PARAMETERS, plan, paper, stores=stores, folder=folder)
 
     return call
 
 
+@pytest.mark.usefixtures("clean")
 class TestKeep:
-    def test_values_of_single_images(self, units, store, here, clean, tmp_path):
+    def test_values_of_single_images(self, kept_run, units, store, here, tmp_path):
         compute(units, store=store, resources=here)
         for reads in (True, False):
-            plan, folder = plan_of(units, each=reads), tmp_path / str(reads)
-            path = keep(CHAPTER, PARAMETERS, plan, PAPER, stores=[store], folder=folder)
-            values = [r.values for r in read_archive(path).records.values() if "mean" in r.values]
+            archive = read_archive(kept_run(store, each=reads, folder=tmp_path / str(reads)))
+            values = [r.values for r in archive.records.values() if "mean" in r.values]
             assert values
             assert all(("per_image" in each) == reads for each in values)
 
-    def test_finished_run_is_kept_whole(self, kept_run, units, store, here, clean, tmp_path):
+    def test_finished_run_is_kept_whole(self, kept_run, units, store, here, tmp_path):
         table = compute(units, store=store, resources=here)
         path = kept_run(store)
         archive = read_archive(path)
@@ -78,34 +75,28 @@ class TestKeep:
         assert archive.provenance["parameters"] == PARAMETERS
         assert archive.provenance["fingerprints"].keys() == {"mnist5k"}
         # Weights, which no figure needs, are left out.
-        assert {name.partition("/")[0] for name in archive.tensors} == {table["key"].iloc[-1]}
-        assert torch.equal(
-            torch.from_numpy(archive.arrays["map|maps"]),
-            archive.tensors[f"{table['key'].iloc[-1]}/maps"],
-        )
+        measured = table["key"].iloc[-1]
+        assert {name.partition("/")[0] for name in archive.tensors} == {measured}
+        maps = torch.from_numpy(archive.arrays["map|maps"])
+        assert torch.equal(maps, archive.tensors[f"{measured}/maps"])
         assert path.with_suffix(".verdicts.csv").exists()
-        again = compute(
-            units, store=Store(tmp_path / "e"), kept=Kept(tmp_path / "kept"), resources=here
-        )
+        empty, kept = Store(tmp_path / "e"), Kept(tmp_path / "kept")
+        again = compute(units, store=empty, kept=kept, resources=here)
         pd.testing.assert_frame_equal(again, table)
 
-    def test_keeps_of_tensors_what_is_drawn(self, units, store, here, clean, tmp_path):
+    def test_keeps_of_tensors_what_is_drawn(self, kept_run, units, store, here):
         compute(units, store=store, resources=here)
-        first = SimpleNamespace(
-            drawn=lambda parameters, tensors: {n: t[:1] for n, t in tensors.items()}
-        )
-        plan, folder = plan_of(units), tmp_path / "kept"
-        path = keep(CHAPTER, PARAMETERS, plan, first, stores=[store], folder=folder)
-        assert {len(tensor) for tensor in read_archive(path).tensors.values()} == {1}
+        first = SimpleNamespace(drawn=lambda _, tensors: {n: t[:1] for n, t in tensors.items()})
+        tensors = read_archive(kept_run(store, paper=first)).tensors
+        assert {len(tensor) for tensor in tensors.values()} == {1}
 
-    def test_unfinished_run_is_refused(self, kept_run, units, store, here, clean):
+    def test_unfinished_run_is_refused(self, kept_run, units, store, here):
         compute(units[:2], store=store, resources=here)
-        with pytest.raises(
-            UsageError, match="1 of 3 units are not computed: run 'python -m suite run"
-        ):
+        expected = "1 of 3 units are not computed: run 'python -m suite run"
+        with pytest.raises(UsageError, match=expected):
             kept_run(store)
 
-    def test_merges_parts_of_several_stores(self, kept_run, units, store, here, clean, tmp_path):
+    def test_merges_parts_of_several_stores(self, kept_run, units, store, here, tmp_path):
         other = Store(tmp_path / "other")
         compute(units[:1], store=store, resources=here)
         compute(units[1:], store=other, resources=here)
@@ -113,38 +104,36 @@ class TestKeep:
         # What is kept already need not be in a store.
         assert len(read_archive(kept_run(Store(tmp_path / "third"))).records) == 3
 
-    def test_changed_tree_is_refused(self, kept_run, units, store, here, clean, monkeypatch):
+    def test_other_code_is_refused(self, kept_run, units, store, here, monkeypatch):
         compute(units, store=store, resources=here)
         monkeypatch.setattr("suite.runs.keep.changes", lambda: [" M reglib/autodiff.py"])
         with pytest.raises(UsageError, match=r"has changes \(M reglib/autodiff\.py\): commit them"):
             kept_run(store)
+        monkeypatch.setattr("suite.runs.keep.changes", list)
+        monkeypatch.setattr("suite.runs.keep.git", lambda *command: "")
+        with pytest.raises(UsageError, match=r"abc123, which is not in the history .* --unshallow"):
+            kept_run(store)
 
     @pytest.mark.parametrize("commit", ["abc123+changes", "unknown"])
     def test_units_of_no_commit_are_refused(
-        self, kept_run, units, store, here, clean, monkeypatch, commit
+        self, kept_run, units, store, here, monkeypatch, commit
     ):
         monkeypatch.setattr("suite.runs.execute.commit", lambda: commit)
         compute(units, store=store, resources=here)
         with pytest.raises(UsageError, match=r"computed by code of no commit .* see 'git status'"):
             kept_run(store)
 
-    def test_units_of_another_history_are_refused(
-        self, kept_run, units, store, here, clean, monkeypatch
-    ):
-        compute(units, store=store, resources=here)
-        monkeypatch.setattr("suite.runs.keep.git", lambda *command: "")
-        with pytest.raises(UsageError, match=r"abc123, which is not in the history .* --unshallow"):
-            kept_run(store)
-
-    def test_disagreement_is_named(self, kept_run, units, store, here, clean, tmp_path):
+    def test_disagreement_is_named(self, kept_run, units, store, here, tmp_path):
         compute(units, store=store, resources=here)
         path = kept_run(store)
         archive = read_archive(path)
         key = next(k for k, r in archive.records.items() if "metric" not in r.unit)
-        wrong = archive.records[key].__class__(archive.records[key].unit, "diverged", {}, {})
+        nothing = {"provenance": {}, "tensors": None}
+        wrong = replace(archive.records[key], status="diverged", values={}, **nothing)
         other = archive_path("pilcro", "workstation", tmp_path / "kept")
         path.unlink()
-        write_archive(other, archive.__class__({key: wrong}, {}, archive.rows, {}, {}))
+        wrong = {"records": {key: wrong}, "tensors": {}, "arrays": {}, "provenance": {}}
+        write_archive(other, replace(archive, **wrong))
         with pytest.raises(UsageError, match=r"pilcro\.zip and .*regularisation\.zip disagree"):
             kept_run(store)
 

@@ -1,6 +1,7 @@
 """Kept results: read as they were written, damaged ones named, two that disagree refused."""
 
 import dataclasses
+import hashlib
 import json
 import zipfile
 
@@ -9,9 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
-from suite.errors import UsageError
+from suite.errors import DataMissing, UsageError
 from suite.paths import KEPT_RESULTS
-from suite.runs import compute
+from suite.runs import Store, compute
 from suite.runs.execute import keys_of
 from suite.store import Archive, Kept, Layers, Record, archive_path, read_archive, write_archive
 from suite.units import Measurement
@@ -61,50 +62,40 @@ class TestArchive:
         assert not [name for name in zipfile.ZipFile(path).namelist() if "pkl" in name]
 
 
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-20])
-
-
 def flip(path):
     contents = bytearray(path.read_bytes())
     contents[len(contents) // 2] ^= 1
     path.write_bytes(bytes(contents))
 
 
-def another_version(path):
-    beside = path.with_suffix(".provenance.json")
-    beside.write_text(json.dumps(json.loads(beside.read_text()) | {"format": 99}))
+def beside(path):
+    return path.with_suffix(".provenance.json")
 
 
-def foreign(path):
-    """Put another zip in its place, with a checksum that agrees."""
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("holiday.txt", "sun")
-    _state_checksum(path)
+def state(path, **changes):
+    beside(path).write_text(json.dumps(json.loads(beside(path).read_text()) | changes))
 
 
-def no_zip(path):
-    path.write_bytes(b"no zip")
-    _state_checksum(path)
+def foreign(path, contents=None):
+    """Put something else in its place, with a checksum that agrees: by default another zip."""
+    if contents is None:
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("holiday.txt", "sun")
+    else:
+        path.write_bytes(contents)
+    state(path, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
-def _state_checksum(path):
-    import hashlib
-
-    beside = path.with_suffix(".provenance.json")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    beside.write_text(json.dumps(json.loads(beside.read_text()) | {"sha256": digest}))
-
-
+CHECKSUM = "does not agree with the checksum in one.provenance.json"
 DAMAGE = {
-    truncate: "does not agree with the checksum in one.provenance.json",
-    flip: "does not agree with the checksum in one.provenance.json",
-    another_version: "expected format 1, got 99",
-    foreign: "is no archive of results .KeyError",
-    no_zip: "is no archive of results .BadZipFile",
-    lambda path: path.with_suffix(".provenance.json").unlink(): "provenance.json beside it is miss",
-    lambda path: path.with_suffix(".provenance.json").write_text("{"): "beside it cannot be read",
-    lambda path: path.with_suffix(".provenance.json").write_text("[]"): "beside it cannot be read",
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-20]), CHECKSUM),
+    "a bit": (flip, CHECKSUM),
+    "format": (lambda path: state(path, format=99), "expected format 1, got 99"),
+    "foreign": (foreign, "is no archive of results .KeyError"),
+    "no zip": (lambda path: foreign(path, b"no zip"), "is no archive of results .BadZipFile"),
+    "alone": (lambda path: beside(path).unlink(), "provenance.json beside it is miss"),
+    "half": (lambda path: beside(path).write_text("{"), "beside it cannot be read"),
+    "list": (lambda path: beside(path).write_text("[]"), "beside it cannot be read"),
 }
 
 
@@ -122,16 +113,16 @@ class TestKept:
     @pytest.mark.parametrize("damage", DAMAGE)
     def test_damaged_files_are_named_and_ignored(self, folder, damage):
         path = archive_path("one", "laptop", folder)
-        damage(path)
+        DAMAGE[damage][0](path)
         kept = Kept(folder)
         assert kept.read(KEY) is None
         assert len(kept.reports) == 1
         assert str(path) in kept.reports[0]
-        with pytest.raises(UsageError, match=DAMAGE[damage]):
+        with pytest.raises(UsageError, match=DAMAGE[damage][1]):
             read_archive(path)
 
     def test_damaged_results_are_computed(self, folder, store, here, small, capsys):
-        truncate(archive_path("one", "laptop", folder))
+        flip(archive_path("one", "laptop", folder))
         table = compute([small()], store=store, kept=Kept(folder), resources=here)
         assert table["status"].tolist() == ["done"]
         assert "ignored, what it should hold is computed instead" in capsys.readouterr().out
@@ -145,10 +136,9 @@ class TestKept:
             Kept(folder).read(KEY)
 
     def test_values_of_single_images_by_one_alone(self, folder):
-        short = record()
-        values = {name: value for name, value in short.values.items() if name != "per_image"}
-        assert values != short.values
-        short = dataclasses.replace(short, values=values)
+        values = {name: value for name, value in record().values.items() if name != "per_image"}
+        assert values != record().values
+        short = dataclasses.replace(record(), values=values)
         write_archive(archive_path("another", "laptop", folder), archive({KEY: short}, {}))
         assert Kept(folder).read(KEY).values == record().values
         values["mean"] += 1
@@ -178,16 +168,13 @@ def kept_unit(tmp_path, store, here, small):
     units = [small(), Measurement(training=small(), metric="accuracy", settings={"n_images": 9})]
     table = compute(units, store=store, resources=here)
     records = store.read_all(table["key"])
-    about = {"fingerprints": {"mnist5k": "of data that are here"}}
-    kept = Archive(records, {}, table, {}, about)
+    kept = Archive(records, {}, table, {}, {"fingerprints": {"mnist5k": "of data that are here"}})
     write_archive(archive_path("one", "laptop", tmp_path / "kept"), kept)
     return units, table, Kept(tmp_path / "kept")
 
 
 class TestCompute:
     def test_reads_what_is_kept(self, kept_unit, tmp_path, here, monkeypatch):
-        from suite.store import Store
-
         units, table, kept = kept_unit
         empty = Store(tmp_path / "empty")
         again = compute(units, store=empty, kept=kept, resources=here)
@@ -198,8 +185,6 @@ class TestCompute:
         assert list(empty.folder.iterdir()) != []
 
     def test_further_measurement_trains_again(self, kept_unit, tmp_path, here, small):
-        from suite.store import Store
-
         units, _, kept = kept_unit
         further = Measurement(training=small(), metric="accuracy", settings={"n_images": 5})
         empty = Store(tmp_path / "empty")
@@ -207,24 +192,19 @@ class TestCompute:
         assert table["status"].tolist() == ["done"] * 3
 
     def test_needs_no_data(self, tmp_path, store, here, small, monkeypatch):
-        from suite.errors import DataMissing
-        from suite.store import Store
-
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path / "no_data"))
         unit = small(data="fashion_mnist")
         (key,) = keys_of([unit], {"fashion_mnist": "its fingerprint"})
-        losses = {"losses": [2.0, 1.5]}
+        losses, rows = {"losses": [2.0, 1.5]}, pd.DataFrame({"value": [1.5]})
         kept_record = Record({"unit": "training", "seed": 0}, "done", losses, ABOUT)
-        rows = pd.DataFrame({"value": [1.5]})
         about = {"fingerprints": {"fashion_mnist": "its fingerprint"}}
         path = archive_path("one", "workstation", tmp_path / "kept")
         write_archive(path, Archive({key: kept_record}, {}, rows, {}, about))
-        table = compute([unit], store=Store(tmp_path / "s"), kept=Kept(tmp_path / "kept"))
+        kept = Kept(tmp_path / "kept")
+        table = compute([unit], store=Store(tmp_path / "s"), kept=kept)
         assert table["value"].tolist() == [1.5]
         with pytest.raises(DataMissing, match="fashion_mnist"):
-            compute(
-                [small(data="fashion_mnist", seed=1)], store=store, kept=Kept(tmp_path / "kept")
-            )
+            compute([small(data="fashion_mnist", seed=1)], store=store, kept=kept)
 
 
 class TestArchivesOfTheProject:

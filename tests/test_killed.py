@@ -30,21 +30,13 @@ from suite.units import Measurement, Training
 
 
 def run(folder, jobs):
-    trainings = [
-        Training(
-            data="mnist5k", network="lenet5", epochs=8, learning_rate=1e-3, seed=seed, n_train=256,
-            penalties={"input_gradient": {"strength": 0.1}},
-        )
-        for seed in range(3)
-    ]
+    fields = {"data": "mnist5k", "network": "lenet5", "epochs": 8, "learning_rate": 1e-3}
+    fields |= {"n_train": 256, "penalties": {"input_gradient": {"strength": 0.1}}}
+    trainings = [Training(**fields, seed=seed) for seed in range(3)]
     settings = {"saliency": "logit_gradient", "n_images": 4}
     maps = [Measurement(training=t, metric="saliency_maps", settings=settings) for t in trainings]
-    compute(
-        [*maps, *trainings],
-        store=Store(folder),
-        resources=Resources(device="cpu", jobs=jobs),
-        checkpoint_seconds=0,
-    )
+    resources = Resources(device="cpu", jobs=jobs)
+    compute([*maps, *trainings], store=Store(folder), resources=resources, checkpoint_seconds=0)
 
 
 if __name__ == "__main__":
@@ -89,14 +81,9 @@ class Runs:
 def runs(tmp_path_factory):
     script = tmp_path_factory.mktemp("script") / "grid.py"
     script.write_text(SCRIPT)
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    pipes |= {"text": True, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
+    with subprocess.Popen([sys.executable, str(script)], **pipes) as process:
         result = Runs(process)
         try:
             yield result
@@ -118,12 +105,9 @@ def undisturbed(runs, tmp_path_factory):
 def results(folder):
     """Return all that is in a store, but when and where it was computed."""
     store = Store(folder)
-    found = {}
-    for path in folder.glob("??/*.json"):
-        record = store.read(path.stem)
-        found[path.stem] = json.dumps([record.unit, record.status, record.values, record.tensors])
+    records = {path.stem: store.read(path.stem) for path in folder.glob("??/*.json")}
     assert store.reports == []
-    return found
+    return {k: json.dumps([r.unit, r.status, r.values, r.tensors]) for k, r in records.items()}
 
 
 def records(folder):
@@ -135,8 +119,7 @@ def checkpoints(folder):
 
 
 def resumed(folder, name):
-    record = Store(folder).read(name)
-    return bool(record.provenance["resumed"])
+    return bool(Store(folder).read(name).provenance["resumed"])
 
 
 def ended(run):
@@ -153,11 +136,8 @@ def wait_until(holds, seconds=60.0):
 class TestKilled:
     @pytest.mark.parametrize("seed", range(2))
     def test_at_random_moments(self, seed, runs, undisturbed, tmp_path):
-        draw = random.Random(seed)
-        folder = tmp_path / "store"
-        begun = set()
-        stored = {}
-        kills = 0
+        draw, folder = random.Random(seed), tmp_path / "store"
+        begun, stored, kills = set(), {}, 0
         while kills < 10:
             run = runs.start(folder)
             if kills % 2:  # every other one in the middle of a training that was checkpointed

@@ -36,18 +36,6 @@ def jpeg(grey):
     return buffer.getvalue()
 
 
-def boxed(off, on, box=BOX):
-    values = np.full((HEIGHT, WIDTH), off, dtype=np.uint8)
-    values[box[1] : box[3], box[0] : box[2]] = on
-    return values
-
-
-def mask_of(box):
-    mask = torch.zeros(224, 224, dtype=torch.bool)
-    mask[box[1] - TOP : box[3] - TOP, box[0] - LEFT : box[2] - LEFT] = True
-    return mask
-
-
 def write_cub(root):
     """Write four birds of two species; half of the annotators marked a strip beside each."""
     folder = root / "CUB_200_2011"
@@ -57,16 +45,13 @@ def write_cub(root):
         species, is_training = (number - 1) // 4, number % 2
         name = f"{names[species]}/Bird_{number:04d}_{number}.jpg"
         save(folder / "images" / name, 25 * number)
-        marked = boxed(0, 204)
+        marked = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
+        marked[BOX[1] : BOX[3], BOX[0] : BOX[2]] = 204
         marked[:, BOX[2] : BOX[2] + 5] = 102  # two of five
         mask = (folder / "segmentations" / name).with_suffix(".png")
         mask.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(marked).save(mask)
-        for file, value in (
-            ("images", name),
-            ("image_class_labels", species + 1),
-            ("train_test_split", is_training),
-        ):
+        for file, value in zip(rows, (name, species + 1, is_training)):
             rows[file].append(f"{number} {value}")
     rows["classes"] = [f"{number} {name}" for number, name in enumerate(names, 1)]
     for file, lines in rows.items():
@@ -91,9 +76,6 @@ def write_birds(root):
     return write_waterbirds(root)
 
 
-WRITE = {"cub": write_cub, "cub_on_waterbirds": write_birds}
-
-
 def greys(split):
     assert (split.images.flatten(1) == split.images[:, :1, :1, :1].flatten(1)).all()
     return split.images[:, 0, 0, 0].tolist()
@@ -114,27 +96,21 @@ class TestCubOnWaterbirds:
         table = write_birds(root)
         lines = table.read_text().splitlines()
         table.write_text("\n".join(line for line in lines if "Bird_0006" not in line))
-        with pytest.raises(
-            UsageError, match=r"metadata\.csv: .* got no 002\.Laysan.*/Bird_0006_6.jpg"
-        ):
+        expected = r"metadata\.csv: .* got no 002\.Laysan.*/Bird_0006_6.jpg"
+        with pytest.raises(UsageError, match=expected):
             load_data("cub_on_waterbirds")
 
 
-@pytest.mark.parametrize("name", WRITE)
+@pytest.mark.parametrize("name", ["cub", "cub_on_waterbirds"])
 def test_a_missing_and_a_damaged_image_are_named(root, name):
-    table = WRITE[name](root)
-    folder = table.parent if name == "cub_on_waterbirds" else root
-    victim = sorted(path for path in folder.rglob("*.jpg") if "_2.jpg" not in path.name)[0]
-    if name == "cub_on_waterbirds":
-        victim = next(folder.rglob("Bird_0002_2.jpg"))
-    sound = victim.read_bytes()
-    for damage in ("cut", "missing"):
-        if damage == "cut":
-            victim.write_bytes(sound[:300])
-        else:
-            victim.unlink()
+    birds, on_waterbirds = write_cub(root), write_waterbirds(root)
+    folder, bird = {"cub": (birds, 1), "cub_on_waterbirds": (on_waterbirds, 2)}[name]
+    victim = next(folder.parent.rglob(f"Bird_000{bird}_{bird}.jpg"))
+    victim.write_bytes(victim.read_bytes()[:300])
+    for _ in ("damaged", "missing"):
         with pytest.raises(UsageError, match=f"{victim}: not a readable image"):
             load_data(name)
+        victim.unlink(missing_ok=True)
 
 
 class TestCub:
@@ -145,49 +121,39 @@ class TestCub:
         assert loaded.classes == ("Black footed Albatross", "Laysan Albatross")
         assert greys(loaded.train) == [25, 125, 75, 175]  # numbers 1, 5, 3, 7: round the classes
         assert greys(loaded.test) == [50, 150, 100, 200]
+        mask = torch.zeros(4, 224, 224, dtype=torch.bool)
+        mask[:, BOX[1] - TOP : BOX[3] - TOP, BOX[0] - LEFT : BOX[2] - LEFT] = True
         for split in (loaded.train, loaded.test):
             assert split.labels.tolist() == [0, 1, 0, 1]
-            assert torch.equal(split.masks, mask_of(BOX).expand(4, 224, 224))
+            assert torch.equal(split.masks, mask)
 
-    @pytest.mark.parametrize(
-        ("file", "damage"),
-        [
-            (file, damage)
-            for file in ("images", "image_class_labels", "train_test_split", "classes")
-            for damage in ("first line", "word", "column", "twice")
-            if (file, damage) != ("classes", "word")  # a species may have any name
-        ],
-    )
-    def test_damaged_tables_are_told(self, root, file, damage):
+    @pytest.mark.parametrize("file", "images image_class_labels train_test_split classes".split())
+    def test_damaged_tables_are_told(self, root, file):
         path = write_cub(root).with_name(f"{file}.txt")
-        lines = path.read_text().splitlines()
-        if damage == "first line":
-            lines = lines[1:]
-        elif damage == "word":
-            lines[1] = "2 x"
-        elif damage == "column":
-            lines = [line.split()[0] for line in lines]
-        else:
-            lines[1] = lines[0]
-        path.write_text("\n".join(lines) + "\n")
-        with pytest.raises(UsageError, match=f"{path.parent}: expected a number and|/x.png: not a"):
-            load_data("cub")
+        first, second, *rest = path.read_text().splitlines()
+        columns = [line.split()[0] for line in (first, second, *rest)]
+        damaged = [[second, *rest], columns, [first, first, *rest]]
+        if file != "classes":  # a species may have any name
+            damaged.append([first, "2 x", *rest])
+        expected = f"{path.parent}: expected a number and|/x.png: not a"
+        for lines in damaged:
+            path.write_text("\n".join(lines) + "\n")
+            with pytest.raises(UsageError, match=expected):
+                load_data("cub")
 
     def test_masks_are_a_download_of_their_own(self, root):
         folder = write_cub(root).parent
         (folder / "segmentations").rename(folder / "elsewhere")
-        with pytest.raises(
-            DataMissing, match=f"is not at {folder / 'segmentations'} .*w9d68-gec53"
-        ):
+        expected = f"is not at {folder / 'segmentations'} .*w9d68-gec53"
+        with pytest.raises(DataMissing, match=expected):
             load_data("cub")
 
     def test_mask_of_another_size_is_told(self, root):
         write_cub(root)
         mask = next(root.rglob("Bird_0003_3.png"))
         Image.new("L", (HEIGHT, WIDTH), 255).save(mask)
-        with pytest.raises(
-            UsageError, match=r"Bird_0003_3.jpg: expected a mask .* 512 x 256, got 256"
-        ):
+        expected = r"Bird_0003_3.jpg: expected a mask .* 512 x 256, got 256"
+        with pytest.raises(UsageError, match=expected):
             load_data("cub")
 
     def test_image_with_a_mask_is_not_turned(self, root):
@@ -196,11 +162,8 @@ class TestCub:
         exif = Image.Exif()
         exif[0x0112] = 3  # upside down
         path = next(root.rglob("Bird_0001_1.jpg"))
-        buffer = io.BytesIO()
-        Image.fromarray(np.repeat(np.arange(256, dtype=np.uint8)[:, None], WIDTH, 1)).save(
-            buffer, "JPEG", exif=exif
-        )
-        path.write_bytes(buffer.getvalue())
+        pixels = np.repeat(np.arange(256, dtype=np.uint8)[:, None], WIDTH, 1)
+        Image.fromarray(pixels).save(path, "JPEG", exif=exif)
         image = load_data("cub").train.images[0, 0, :, 0].int()
         assert image[0] < 30
         assert image[-1] > 220

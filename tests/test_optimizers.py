@@ -1,5 +1,5 @@
-import dataclasses
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,44 +10,34 @@ from suite.networks import build_network
 from suite.training.optimizers import build_optimizer, check_optimizer, set_learning_rate
 from suite.units import Training
 
-UNIT = Training(
-    data="mnist5k",
-    network="lenet5",
-    epochs=3,
-    learning_rate=0.1,
-    seed=0,
-    optimizer="sgd",
-    optimizer_options={"momentum": 0.5, "weight_decay": 0.2},
-    cosine_epochs=4,
-)
+OPTIONS = {"momentum": 0.5, "weight_decay": 0.2}
+FIELDS = {"data": "mnist5k", "network": "lenet5", "epochs": 3, "learning_rate": 0.1, "seed": 0}
+UNIT = Training(**FIELDS, optimizer="sgd", optimizer_options=OPTIONS, cosine_epochs=4)
+CONSTANT = replace(UNIT, cosine_epochs=None)
 
 
 class TestLearningRate:
-    def test_follows_half_a_cosine(self):
-        optimizer = build_optimizer(UNIT, nn.Linear(1, 1))
-        rates = []
+    def rates(self, unit):
+        """Return the rates of the steps of an epoch, five each, and that of the end."""
+        optimizer, rates = build_optimizer(unit, nn.Linear(1, 1)), []
         for steps in range(21):
-            set_learning_rate(optimizer, UNIT, steps=steps, steps_per_epoch=5)
+            set_learning_rate(optimizer, unit, steps=steps, steps_per_epoch=5)
             rates.append(optimizer.param_groups[0]["lr"])
+        return rates
+
+    def test_follows_half_a_cosine(self):
+        rates = self.rates(UNIT)
         assert rates[0] == pytest.approx(0.1)
         assert rates[10] == pytest.approx(0.05)
         assert rates[5] == pytest.approx(0.05 * (1 + math.sqrt(0.5)))
         assert rates[20] == pytest.approx(0.0, abs=1e-15)
 
     def test_is_constant_without_a_schedule(self):
-        unit = dataclasses.replace(UNIT, cosine_epochs=None)
-        optimizer = build_optimizer(unit, nn.Linear(1, 1))
-        set_learning_rate(optimizer, unit, steps=7, steps_per_epoch=5)
-        assert optimizer.param_groups[0]["lr"] == 0.1
+        assert self.rates(CONSTANT) == [0.1] * 21
 
     def test_is_divided_after_each_decay(self):
-        unit = dataclasses.replace(UNIT, cosine_epochs=None, decay_epochs=(2, 3))
-        optimizer = build_optimizer(unit, nn.Linear(1, 1))
-        rates = []
-        for steps in range(20):
-            set_learning_rate(optimizer, unit, steps=steps, steps_per_epoch=5)
-            rates.append(optimizer.param_groups[0]["lr"])
-        assert rates == pytest.approx([0.1] * 10 + [0.01] * 5 + [0.001] * 5)
+        rates = self.rates(replace(CONSTANT, decay_epochs=(2, 3)))
+        assert rates == pytest.approx([0.1] * 10 + [0.01] * 5 + [0.001] * 6)
 
 
 class TestOptimizer:
@@ -67,29 +57,22 @@ class TestOptimizer:
     def test_biases_need_not_decay(self):
         network = build_network("convnet", (3, 32, 32), 10, options={"width": 4}, seed=0)
         options = {"weight_decay": 0.5, "decay_all": False}
-        optimizer = build_optimizer(dataclasses.replace(UNIT, optimizer_options=options), network)
+        optimizer = build_optimizer(replace(UNIT, optimizer_options=options), network)
         before = {name: p.detach().clone() for name, p in network.named_parameters()}
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        kinds = {}
-        for name, module in network.named_modules():
-            kinds |= {
-                f"{name}.{part}": type(module) for part, _ in module.named_parameters(recurse=False)
-            }
+        kinds = {name: type(module) for name, module in network.named_modules()}
         for name, parameter in network.named_parameters():
-            decays = name.endswith("weight") and kinds[name] is not nn.BatchNorm2d
+            module, _, part = name.rpartition(".")
+            decays = part == "weight" and kinds[module] is not nn.BatchNorm2d
             torch.testing.assert_close(parameter, before[name] * (0.95 if decays else 1))
 
     @pytest.mark.parametrize(
         ("optimizer", "options", "text"),
         [
             ("sdg", {}, r"unknown optimizer 'sdg': did you mean 'sgd'\?"),
-            (
-                "sgd",
-                {"momentun": 0.9},
-                r"unknown setting of optimizer 'sgd' 'momentun': did you mean",
-            ),
+            ("sgd", {"momentun": 0.9}, r"unknown setting of optimizer 'sgd' 'momentun': did you"),
             ("adam", {"momentum": 0.9}, r"unknown setting of optimizer 'adam' 'momentum'"),
             ("sgd", {"lr": 0.1}, r"unknown setting of optimizer 'sgd' 'lr'"),
             ("sgd", {"momentum": -1}, r"optimizer 'sgd': Invalid momentum value: -1"),
@@ -101,7 +84,6 @@ class TestOptimizer:
         ],
     )
     def test_refused(self, optimizer, options, text):
+        unit = replace(UNIT, optimizer=optimizer, optimizer_options=options)
         with pytest.raises(UsageError, match=text):
-            check_optimizer(
-                dataclasses.replace(UNIT, optimizer=optimizer, optimizer_options=options)
-            )
+            check_optimizer(unit)

@@ -6,12 +6,6 @@ from suite.errors import UsageError
 from suite.paths import NOTEBOOKS, ROOT, checked_name, read_yaml, with_whole_paths
 
 
-def test_own_images_are_found_from_where_a_command_is_started(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    whole = [{"data": f"imagefolder:{tmp_path}/photos"}]
-    assert with_whole_paths([{"data": "imagefolder:photos"}]) == whole
-
-
 class TestName:
     @pytest.mark.parametrize("name", ["smoke", "workstation+n_images=64", "a.b-c_1", "2x", "_a"])
     def test_accepted(self, name):
@@ -70,10 +64,9 @@ class TestYaml:
         ],
     )
     def test_refused_as_a_whole(self, tmp_path, content, message):
-        file = tmp_path / "mine.yml"
-        file.write_bytes(content)
+        (tmp_path / "mine.yml").write_bytes(content)
         with pytest.raises(UsageError, match=f"mine.yml{message}"):
-            read_yaml(file)
+            read_yaml(tmp_path / "mine.yml")
 
     def test_missing_or_a_folder(self, tmp_path):
         for file in (tmp_path / "nowhere.yml", tmp_path):
@@ -99,7 +92,12 @@ class TestYaml:
             assert read_yaml(file)
 
 
-class TestDataAtHand:
+class TestWholePaths:
+    def test_own_images_are_found_from_where_a_command_is_started(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        whole = [{"data": f"imagefolder:{tmp_path}/photos"}]
+        assert with_whole_paths([{"data": "imagefolder:photos"}]) == whole
+
     def test_second_of_two_where_its_folder_is_there(self, monkeypatch, tmp_path):
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
         named = {"data": "cifar10 or cifar10-jpeg"}

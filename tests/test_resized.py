@@ -19,9 +19,9 @@ def some(channels, height, width, count=6):
 
 @pytest.fixture(autouse=True)
 def _tiny_sets(monkeypatch, tmp_path):
-    grey, empty = some(1, 8, 8), some(3, 12, 12, count=0)
+    grey, empty, tested = some(1, 8, 8), some(3, 12, 12, count=0), some(1, 8, 8, 4)
     entries = {
-        "grey": Source(lambda root: (grey, some(1, 8, 8, 4), "abc"), "grey ones", "L", "get it"),
+        "grey": Source(lambda root: (grey, tested, "abc"), "grey ones", "L", "get it"),
         "shown": Source(lambda root: (empty, some(3, 12, 12), "abc"), "", "", "", to_train=False),
         "oblong": Source(lambda root: (some(1, 8, 4),) * 2 + ("abc",), "", "", ""),
     }
@@ -44,9 +44,8 @@ class TestTiles:
             assert torch.equal(result.labels[part], split.labels)
 
     def test_refuses_smaller_images(self):
-        with pytest.raises(
-            UsageError, match=r"tiles: expected images of at least 14 x 14, got \[13"
-        ):
+        expected = r"tiles: expected images of at least 14 x 14, got \[13"
+        with pytest.raises(UsageError, match=expected):
             tiles(some(3, 13, 20), some(3, 13, 20), "abc", size=14)
 
     def test_of_photographs_come_with_a_package(self):
@@ -72,10 +71,8 @@ class TestResized:
         """With antialiasing a checkerboard becomes grey; without, one of its colours would stay."""
         row, column = torch.arange(8)[:, None], torch.arange(8)
         board = (200 * ((row + column) % 2)).to(torch.uint8)
-        split = Split(
-            torch.stack([board, torch.full((8, 8), 7, dtype=torch.uint8)])[:, None],
-            torch.zeros(2).long(),
-        )
+        grey = torch.full((8, 8), 7, dtype=torch.uint8)
+        split = Split(torch.stack([board, grey])[:, None], torch.zeros(2).long())
         result = resized(split, split, "a", size=4)[0].images
         assert result.shape == (2, 3, 4, 4)
         assert (result[0, :, 1:3, 1:3].float() - 100).abs().max() <= 2
@@ -87,20 +84,11 @@ class TestResized:
         assert len(result.train.images) == 0
         assert torch.equal(result.test.images, load_data("shown").test.images)
 
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "resized:grey",
-            "resized:grey:",
-            "resized::8",
-            "resized:grey:0",
-            "resized:grey:-8",
-            "resized:grey:8x8",
-        ],
-    )
+    @pytest.mark.parametrize("name", ["grey", "grey:", ":8", "grey:0", "grey:-8", "grey:8x8"])
     def test_no_size_is_refused(self, name):
-        with pytest.raises(UsageError, match=rf"'{name}': expected resized:NAME:SIZE, such as"):
-            load_data(name)
+        expected = f"'resized:{name}': expected resized:NAME:SIZE, such as"
+        with pytest.raises(UsageError, match=expected):
+            load_data(f"resized:{name}")
 
     def test_unknown_missing_and_oblong(self):
         with pytest.raises(UsageError, match="unknown data set 'gray': did you mean 'grey'"):

@@ -28,60 +28,50 @@ def curve(metric, **columns):
     return pd.DataFrame(where | values | columns)
 
 
-def test_tables_for_people_are_written_with_provenance(tmp_path, monkeypatch):
-    monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
-    file = save_tables("chapter", "smoke", results())
-    folder = tmp_path / "results" / "smoke"
-    assert file == folder / "chapter.verdicts.csv"
-    pd.testing.assert_frame_equal(pd.read_csv(file), results().verdicts)
-    rows = pd.read_csv(folder / "chapter.csv")
-    pd.testing.assert_frame_equal(rows, results().frame, check_dtype=False)
-    assert json.loads((folder / "chapter.provenance.json").read_text()) == {"profile": "smoke"}
+class TestResults:
+    def test_tables_for_people_are_written_with_provenance(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
+        file = save_tables("chapter", "smoke", results())
+        folder = tmp_path / "results" / "smoke"
+        assert file == folder / "chapter.verdicts.csv"
+        pd.testing.assert_frame_equal(pd.read_csv(file), results().verdicts)
+        rows = pd.read_csv(folder / "chapter.csv")
+        pd.testing.assert_frame_equal(rows, results().frame, check_dtype=False)
+        assert json.loads((folder / "chapter.provenance.json").read_text()) == {"profile": "smoke"}
+
+    def test_kept_results_are_judged_when_they_are_read(self, tmp_path):
+        frame = curve("local_lipschitz_estimate", seed=0)
+        frame = pd.concat([frame, frame.assign(saliency="deeplift")], ignore_index=True)
+        path = archive_path("gradient_regularisation", "laptop", tmp_path)
+        write_archive(path, Archive({}, {}, frame, {"a|b": np.eye(2)}, {"units": 9}))
+        read = load_results("gradient_regularisation", "laptop", tmp_path)
+        words = read.verdicts.set_index("claim")["verdict"]
+        assert NOT_TESTABLE in set(words.loc["lipschitz-falls"])
+        assert set(read.frame["profile"]) == {"laptop"}
+        np.testing.assert_array_equal(read.arrays["a|b"], np.eye(2))
+        assert read.provenance["units"] == 9
+
+    def test_results_that_are_not_there_are_empty_without_a_word(self, tmp_path, capsys):
+        assert load_results("chapter", "smoke", tmp_path).frame.empty
+        assert capsys.readouterr().out == ""
+
+    def test_damaged_results_are_named(self, tmp_path, capsys):
+        path = archive_path("chapter", "smoke", tmp_path)
+        write_archive(path, Archive({}, {}, pd.DataFrame({"value": [1.0]}), {}, {}))
+        path.write_bytes(path.read_bytes()[:-9])
+        assert load_results("chapter", "smoke", tmp_path).frame.empty
+        said = capsys.readouterr().out
+        assert str(path) in said
+        assert "does not agree with the checksum" in said
+
+    def test_a_folder_that_cannot_be_written_is_named(self, tmp_path):
+        (tmp_path / "smoke").write_text("a file in the way")
+        with pytest.raises(RunFailed, match=str(tmp_path / "smoke")):
+            save_tables("chapter", "smoke", results(), tmp_path)
 
 
-def test_kept_results_are_judged_when_they_are_read(tmp_path):
-    frame = curve("local_lipschitz_estimate", seed=0)
-    frame = pd.concat([frame, frame.assign(saliency="deeplift")], ignore_index=True)
-    path = archive_path("gradient_regularisation", "laptop", tmp_path)
-    write_archive(path, Archive({}, {}, frame, {"a|b": np.eye(2)}, {"units": 9}))
-    read = load_results("gradient_regularisation", "laptop", tmp_path)
-    words = read.verdicts.set_index("claim")["verdict"]
-    assert NOT_TESTABLE in set(words.loc["lipschitz-falls"])
-    assert set(read.frame["profile"]) == {"laptop"}
-    np.testing.assert_array_equal(read.arrays["a|b"], np.eye(2))
-    assert read.provenance["units"] == 9
-
-
-def test_results_that_are_not_there_are_empty_without_a_word(tmp_path, capsys):
-    assert load_results("chapter", "smoke", tmp_path).frame.empty
-    assert capsys.readouterr().out == ""
-
-
-def test_damaged_results_are_named(tmp_path, capsys):
-    path = archive_path("chapter", "smoke", tmp_path)
-    write_archive(path, Archive({}, {}, pd.DataFrame({"value": [1.0]}), {}, {}))
-    path.write_bytes(path.read_bytes()[:-9])
-    assert load_results("chapter", "smoke", tmp_path).frame.empty
-    said = capsys.readouterr().out
-    assert str(path) in said
-    assert "does not agree with the checksum" in said
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "smoke").write_text("a file in the way")
-    with pytest.raises(RunFailed, match=str(tmp_path / "smoke")):
-        save_tables("chapter", "smoke", results(), tmp_path)
-
-
-ABOUT = {
-    "profile": "laptop",
-    "units": 9,
-    "here": 0,
-    "seconds": 290.0,
-    "device": ["x86_64 CPU"],
-    "threads": [2],
-    "commit": ["abc"],
-}
+ABOUT = {"profile": "laptop", "units": 9, "here": 0, "seconds": 290.0, "device": ["x86_64 CPU"]}
+ABOUT |= {"threads": [2], "commit": ["abc"]}
 
 
 def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
@@ -109,24 +99,17 @@ def claim(name, section, published):
 def verdict(claim, data, profile, word):
     numbers = {"statistic": "mean", "estimate": 1.0, "low": 0.5, "high": 1.5, "p": np.nan, "n": 6}
     numbers |= {"detail": "", "needed": 9.0 if word == "inconclusive" else np.nan, "looks": 1}
-    numbers |= {"word": word, "scale": "reduced", "tier": "headline", "unit": "network"}
-    return {
-        "claim": claim,
-        "data": data,
-        "network": "mlp",
-        "profile": profile,
-        "verdict": word,
-        **numbers,
-    }
+    numbers |= {"scale": "reduced", "tier": "headline", "unit": "network", "network": "mlp"}
+    where = {"claim": claim, "data": data, "profile": profile}
+    return numbers | where | {"word": word, "verdict": word}
 
 
-def test_a_section_has_what_some_profile_has_tested(monkeypatch):
-    claims = [
-        claim(name, section, "less") for name, section in (("a", "one"), ("b", "one"), ("c", "two"))
-    ]
-    monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
-    verdicts = pd.DataFrame(
-        [
+class TestSection:
+    def test_a_section_has_what_some_profile_has_tested(self, monkeypatch):
+        sections = {"a": "one", "b": "one", "c": "two"}
+        claims = [claim(name, section, "less") for name, section in sections.items()]
+        monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
+        rows = [
             verdict("a", "mnist5k", "laptop", "holds"),
             verdict("a", "mnist5k", "workstation", "not run"),  # but tested at another profile
             verdict("a", "mnist", "laptop", "not run"),
@@ -134,48 +117,45 @@ def test_a_section_has_what_some_profile_has_tested(monkeypatch):
             verdict("b", "imagenet", "laptop", "not run"),
             verdict("c", "celeba", "laptop", "not run"),
         ]
-    )
-    table = section_verdicts("chapter", verdicts, "one")
-    assert list(table["claim"]) == ["a falls<br><i>mean</i>"]
-    assert section_verdicts("chapter", verdicts, "two").empty
+        verdicts = pd.DataFrame(rows)
+        table = section_verdicts("chapter", verdicts, "one")
+        assert list(table["claim"]) == ["a falls<br><i>mean</i>"]
+        assert section_verdicts("chapter", verdicts, "two").empty
 
+    def test_a_section_has_smaller_profiles_where_they_say_otherwise(self, monkeypatch):
+        monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
+        words = {"mnist5k": "inconclusive", "b": "holds"}
+        small = [verdict("a", data, "desktop", word) for data, word in words.items()]
+        verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
+        (lines,) = section_verdicts("chapter", verdicts, "one")["here"]
+        words = [line.partition(", ")[0] for line in lines.split("<br>")]
+        assert words == ["<b>inconclusive</b> (reduced)", "<b>holds</b> (reduced)"]
+        small[0]["verdict"] = NOT_TESTABLE
+        verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
+        table = section_verdicts("chapter", verdicts, "one")
+        assert table["here"].str.count("<b>").tolist() == [1]
 
-def test_a_section_has_smaller_profiles_where_they_say_otherwise(monkeypatch):
-    monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
-    small = [
-        verdict("a", data, "desktop", w)
-        for data, w in (("mnist5k", "inconclusive"), ("b", "holds"))
-    ]
-    verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
-    (lines,) = section_verdicts("chapter", verdicts, "one")["here"]
-    words = [line.partition(", ")[0] for line in lines.split("<br>")]
-    assert words == ["<b>inconclusive</b> (reduced)", "<b>holds</b> (reduced)"]
-    small[0]["verdict"] = NOT_TESTABLE
-    verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
-    table = section_verdicts("chapter", verdicts, "one")
-    assert table["here"].str.count("<b>").tolist() == [1]
-
-
-def test_a_row_has_a_claim_with_what_it_compares_and_a_line_for_each_verdict(monkeypatch):
-    monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
-    found = {"statistic": "x − y", "estimate": 1.0, "low": 0.5, "high": 1.5, "n": 4}
-    rows = [
-        verdict("a", "mnist", "desktop", "holds") | found | {"detail": "smaller than published"},
-        verdict("a", "mnist", "workstation", "inconclusive") | found,
-        verdict("a", "kmnist", "workstation", NOT_TESTABLE)
-        | {"statistic": "", "estimate": np.nan, "detail": "too few"},
-    ]
-    table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows)))
-    (row,) = table.to_dict("records")
-    assert row["claim"] == "a falls<br><i>x − y</i>"
-    assert row["here"].split("<br>") == [
-        "<b>holds</b> (reduced), MNIST, desktop: 1.00 [0.50, 1.50], n = 4: smaller than published",
-        "<b>inconclusive</b> (reduced), MNIST, workstation: 1.00 [0.50, 1.50], n = 4: "
-        "about 9 networks would settle it",
-        "<b>not testable here</b> (reduced), KMNIST: too few",
-    ]
-    table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows[:1])))
-    assert table["claim"].tolist() == ["a falls<br><i>x − y</i>"]
-    assert table["here"].tolist() == [
-        "<b>holds</b> (reduced), MNIST: 1.00 [0.50, 1.50], n = 4: smaller than published"
-    ]
+    def test_a_row_has_a_claim_with_what_it_compares_and_a_line_for_each_verdict(self, monkeypatch):
+        monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
+        found = {"statistic": "x − y", "estimate": 1.0, "low": 0.5, "high": 1.5, "n": 4}
+        untested = {"statistic": "", "estimate": np.nan, "detail": "too few"}
+        smaller = found | {"detail": "smaller than published"}
+        rows = [
+            verdict("a", "mnist", "desktop", "holds") | smaller,
+            verdict("a", "mnist", "workstation", "inconclusive") | found,
+            verdict("a", "kmnist", "workstation", NOT_TESTABLE) | untested,
+        ]
+        table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows)))
+        (row,) = table.to_dict("records")
+        assert row["claim"] == "a falls<br><i>x − y</i>"
+        said = "1.00 [0.50, 1.50], n = 4"
+        open_still = f"MNIST, workstation: {said}: about 9 networks would settle it"
+        assert row["here"].split("<br>") == [
+            f"<b>holds</b> (reduced), MNIST, desktop: {said}: smaller than published",
+            f"<b>inconclusive</b> (reduced), {open_still}",
+            "<b>not testable here</b> (reduced), KMNIST: too few",
+        ]
+        table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows[:1])))
+        assert table["claim"].tolist() == ["a falls<br><i>x − y</i>"]
+        line = f"<b>holds</b> (reduced), MNIST: {said}: smaller than published"
+        assert table["here"].tolist() == [line]

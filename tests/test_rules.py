@@ -8,15 +8,7 @@ import pytest
 
 from suite.errors import UsageError
 from suite.evidence import rules
-from suite.evidence.rules import (
-    CONTRADICTED,
-    HOLDS,
-    INCONCLUSIVE,
-    NO_EFFECT,
-    SMALLER,
-    Finding,
-    decide,
-)
+from suite.evidence.rules import CONTRADICTED, HOLDS, INCONCLUSIVE, NO_EFFECT, SMALLER, decide
 from suite.evidence.statistics import Interval
 
 ALPHAS = np.logspace(2, 10, 33)
@@ -32,7 +24,7 @@ def noise(n=33, scale=1.0, seed=0):
 
 
 def found(low, high, **changes):
-    return Finding("", Interval((low + high) / 2, low, high, 6), **changes)
+    return rules.Finding("", Interval((low + high) / 2, low, high, 6), **changes)
 
 
 class TestWords:
@@ -83,7 +75,7 @@ class TestWords:
         rng, words = np.random.default_rng(1), []
         for _ in range(400):
             interval = rules.mean_interval(true + rng.normal(scale=0.03, size=12))
-            words.append(decide(Finding("", interval, least=0.02)).word)
+            words.append(decide(rules.Finding("", interval, least=0.02)).word)
         wrong = {HOLDS, SMALLER} if true <= 0 else set()
         wrong |= {CONTRADICTED} if true >= 0 else set()
         wrong |= {NO_EFFECT} if abs(true) >= 0.02 else set()
@@ -93,11 +85,10 @@ class TestWords:
         ("true", "word"), [(0.0, NO_EFFECT), (0.01, SMALLER), (0.05, HOLDS), (-0.05, CONTRADICTED)]
     )
     def test_right_words_come_with_enough_networks(self, true, word):
-        rng = np.random.default_rng(2)
-        intervals = [
-            rules.mean_interval(true + rng.normal(scale=0.03, size=300)) for _ in range(50)
-        ]
-        words = [decide(Finding("", interval, least=0.02)).word for interval in intervals]
+        rng, words = np.random.default_rng(2), []
+        for _ in range(50):
+            interval = rules.mean_interval(true + rng.normal(scale=0.03, size=300))
+            words.append(decide(rules.Finding("", interval, least=0.02)).word)
         assert words.count(word) >= 45
 
 
@@ -106,114 +97,106 @@ ABOVE_HALF = {"bound": 0.5, "null": 0.5, "least": 0.0}
 LEVEL = {"bound": 0.5, "null": 0.0, "least": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("settings", "low", "high", "word"),
-    [
-        (LOSS, -0.005, 0.02, HOLDS),  # a loss that counts as none
-        (LOSS, -0.009, -0.008, HOLDS),
-        (LOSS, -0.05, -0.02, CONTRADICTED),
-        (LOSS, -0.05, 0.01, INCONCLUSIVE),
-        (WITHIN, -0.2, 0.3, HOLDS),
-        (WITHIN, 0.6, 0.9, CONTRADICTED),
-        (WITHIN, 0.2, 0.8, INCONCLUSIVE),
-        (ABOVE_HALF, 0.6, 0.7, HOLDS),
-        (ABOVE_HALF, 0.1, 0.2, CONTRADICTED),
-        (LEVEL, 0.1, 0.2, SMALLER),
-        (LEVEL, -0.2, 0.2, NO_EFFECT),
-        (LEVEL, -0.6, -0.1, CONTRADICTED),
-        (LEVEL, 0.4, 0.6, INCONCLUSIVE),
-    ],
-)
-def test_words_of_margins_and_levels(settings, low, high, word):
-    assert decide(found(low, high, **settings)).word == word
+class TestMargins:
+    @pytest.mark.parametrize(
+        ("settings", "low", "high", "word"),
+        [
+            (LOSS, -0.005, 0.02, HOLDS),  # a loss that counts as none
+            (LOSS, -0.009, -0.008, HOLDS),
+            (LOSS, -0.05, -0.02, CONTRADICTED),
+            (LOSS, -0.05, 0.01, INCONCLUSIVE),
+            (WITHIN, -0.2, 0.3, HOLDS),
+            (WITHIN, 0.6, 0.9, CONTRADICTED),
+            (WITHIN, 0.2, 0.8, INCONCLUSIVE),
+            (ABOVE_HALF, 0.6, 0.7, HOLDS),
+            (ABOVE_HALF, 0.1, 0.2, CONTRADICTED),
+            (LEVEL, 0.1, 0.2, SMALLER),
+            (LEVEL, -0.2, 0.2, NO_EFFECT),
+            (LEVEL, -0.6, -0.1, CONTRADICTED),
+            (LEVEL, 0.4, 0.6, INCONCLUSIVE),
+        ],
+    )
+    def test_words_of_margins_and_levels(self, settings, low, high, word):
+        assert decide(found(low, high, **settings)).word == word
+
+    @pytest.mark.parametrize(
+        ("low", "high", "word", "detail"),
+        [
+            (0.06, 0.1, HOLDS, ""),
+            (0.18, 0.22, INCONCLUSIVE, "between the two limits"),
+            (0.1, 0.2, INCONCLUSIVE, ""),
+            (0.35, 0.4, CONTRADICTED, ""),
+        ],
+    )
+    def test_nothing_is_decided_between_two_limits(self, low, high, word, detail):
+        rows = frame_of([low, (low + high) / 2, high], [1] * 3, range(3))
+        finding = rules.level(rows, unit="network", size=0.14, expected="below", opposite=0.316)
+        assert finding.least == 0
+        finding = dataclasses.replace(finding, interval=Interval((low + high) / 2, low, high, 3))
+        assert decide(finding)[:2] == (word, detail)
+
+    def test_ratios_are_compared_by_their_logarithms(self):
+        ratio = {"sign": -1, "bound": 1.0, "null": 1.0, "least": np.log(1.1), "scale": "ratio"}
+        assert decide(found(0.02, 0.05, **ratio), published=0.05).word == HOLDS
+        assert decide(found(0.04, 0.06, **ratio), published=0.05).detail == "as large as published"
+        assert decide(found(0.95, 1.05, **ratio)).word == NO_EFFECT
+        assert decide(found(0.8, 0.95, **ratio), published=0.25).word == SMALLER
+        assert decide(found(0.8, 1.1, **ratio)).word == INCONCLUSIVE
+
+    def test_what_is_open_says_how_many_would_settle_it(self):
+        rng, held = np.random.default_rng(0), []
+        for _ in range(300):
+            finding = rules.Finding("", rules.mean_interval(rng.normal(0.3, 1.0, 30)), least=0.0)
+            verdict = decide(finding)
+            if verdict.word == INCONCLUSIVE and abs(finding.interval.estimate - 0.3) < 0.02:
+                more = rng.normal(0.3, 1.0, int(verdict.needed))
+                held.append(decide(rules.Finding("", rules.mean_interval(more))).word == HOLDS)
+        assert len(held) > 5
+        assert 0.5 < np.mean(held) <= 1
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "word", "detail"),
-    [
-        (0.06, 0.1, HOLDS, ""),
-        (0.18, 0.22, INCONCLUSIVE, "between the two limits"),
-        (0.1, 0.2, INCONCLUSIVE, ""),
-        (0.35, 0.4, CONTRADICTED, ""),
-    ],
-)
-def test_nothing_is_decided_between_two_limits(low, high, word, detail):
-    rows = frame_of([low, (low + high) / 2, high], [1] * 3, range(3))
-    finding = rules.level(rows, unit="network", size=0.14, expected="below", opposite=0.316)
-    assert finding.least == 0
-    finding = dataclasses.replace(finding, interval=Interval((low + high) / 2, low, high, 3))
-    assert decide(finding)[:2] == (word, detail)
-
-
-def test_ratios_are_compared_by_their_logarithms():
-    ratio = {"sign": -1, "bound": 1.0, "null": 1.0, "least": np.log(1.1), "scale": "ratio"}
-    assert decide(found(0.02, 0.05, **ratio), published=0.05).word == HOLDS
-    assert decide(found(0.04, 0.06, **ratio), published=0.05).detail == "as large as published"
-    assert decide(found(0.95, 1.05, **ratio)).word == NO_EFFECT
-    assert decide(found(0.8, 0.95, **ratio), published=0.25).word == SMALLER
-    assert decide(found(0.8, 1.1, **ratio)).word == INCONCLUSIVE
-
-
-def test_what_is_open_says_how_many_would_settle_it():
-    rng = np.random.default_rng(0)
-    settled = 0
-    for _ in range(300):
-        pilot = rng.normal(0.3, 1.0, 30)
-        finding = Finding("", rules.mean_interval(pilot), least=0.0)
-        verdict = decide(finding)
-        if verdict.word == INCONCLUSIVE and abs(finding.interval.estimate - 0.3) < 0.02:
-            more = rng.normal(0.3, 1.0, int(verdict.needed))
-            settled += decide(Finding("", rules.mean_interval(more))).word == HOLDS
-            settled += 1000
-    tried, held = divmod(settled, 1000)
-    assert tried > 5
-    assert 0.5 < held / tried <= 1
-
-
+TREND = {"unit": "network", "size": 0.3, "x": "alpha", "expected": "rise"}
 MANY = frame_of(noise(200, seed=1), np.linspace(1, 2, 200), seed=range(200))
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected", "word"),
-    [
-        (frame_of(np.arange(33) + noise()), "rise", HOLDS),
-        (frame_of(np.arange(33) + noise()), "fall", CONTRADICTED),
-        (frame_of(noise(9), ALPHAS[:9]), "rise", INCONCLUSIVE),
-        (MANY, "rise", NO_EFFECT),
-        (MANY, "none", HOLDS),
-        (frame_of(np.arange(33.0)), "none", CONTRADICTED),
-        (frame_of(noise(7), ALPHAS[:7]), "none", INCONCLUSIVE),
-    ],
-)
-def test_trend(rows, expected, word):
-    finding = rules.trend(rows, expected=expected, **NONE)
-    assert decide(finding).word == word
-    assert finding.interval.n == len(rows)
+class TestTrend:
+    @pytest.mark.parametrize(
+        ("rows", "expected", "word"),
+        [
+            (frame_of(np.arange(33) + noise()), "rise", HOLDS),
+            (frame_of(np.arange(33) + noise()), "fall", CONTRADICTED),
+            (frame_of(noise(9), ALPHAS[:9]), "rise", INCONCLUSIVE),
+            (MANY, "rise", NO_EFFECT),
+            (MANY, "none", HOLDS),
+            (frame_of(np.arange(33.0)), "none", CONTRADICTED),
+            (frame_of(noise(7), ALPHAS[:7]), "none", INCONCLUSIVE),
+        ],
+    )
+    def test_trend(self, rows, expected, word):
+        finding = rules.trend(rows, expected=expected, **NONE)
+        assert decide(finding).word == word
+        assert finding.interval.n == len(rows)
 
+    def test_trend_of_seeds_is_one_correlation_a_seed(self):
+        rows = pd.concat([frame_of(np.arange(33) + 100 * s, seed=s) for s in (0, 3, 1)])
+        one = rules.trend(rows, **TREND)
+        assert one.interval.estimate == 1
+        assert one.p < 0.001
 
-def test_trend_of_seeds_is_one_correlation_a_seed():
-    rows = pd.concat([frame_of(np.arange(33) + 100 * s, seed=s) for s in (0, 3, 1)])
-    one = rules.trend(rows, unit="network", size=0.3, x="alpha", expected="rise")
-    assert one.interval.estimate == 1
-    assert one.p < 0.001
+    def test_trend_over_kinds_counts_kinds(self):
+        rows = pd.concat([frame_of(np.arange(7) + noise(7, 0.1, s), range(7), s) for s in range(6)])
+        rows = rows.assign(model=rows["alpha"].map("kind {}".format))
+        assert rules.trend(rows, **TREND, over="model").interval.n == 7
 
-
-def test_trend_over_kinds_counts_kinds():
-    rows = pd.concat([frame_of(np.arange(7) + noise(7, 0.1, s), range(7), s) for s in range(6)])
-    rows = rows.assign(model=rows["alpha"].map("kind {}".format))
-    finding = rules.trend(rows, unit="network", size=0.3, x="alpha", expected="rise", over="model")
-    assert finding.interval.n == 7
-
-
-@pytest.mark.parametrize("slope", [0.0, 0.02, 0.05, 1.0])
-def test_the_p_value_of_no_trend_is_that_of_the_margin(slope):
-    """So that Holm's adjustment weighs what the verdict rests on."""
-    for seed in range(8):
-        values = noise(60, seed=seed) + slope * np.arange(60)
-        rows = frame_of(values, np.linspace(1, 2, 60), seed=range(60))
-        finding = rules.trend(rows, expected="none", **NONE)
-        decided = decide(finding).word in (HOLDS, CONTRADICTED)
-        assert decided == (finding.p < 0.05)
+    @pytest.mark.parametrize("slope", [0.0, 0.02, 0.05, 1.0])
+    def test_the_p_value_of_no_trend_is_that_of_the_margin(self, slope):
+        """So that Holm's adjustment weighs what the verdict rests on."""
+        for seed in range(8):
+            values = noise(60, seed=seed) + slope * np.arange(60)
+            rows = frame_of(values, np.linspace(1, 2, 60), seed=range(60))
+            finding = rules.trend(rows, expected="none", **NONE)
+            decided = decide(finding).word in (HOLDS, CONTRADICTED)
+            assert decided == (finding.p < 0.05)
 
 
 class TestTrendAgainst:
@@ -224,25 +207,27 @@ class TestTrendAgainst:
         return decide(rules.trend_against(rows, reference=reference, **settings)).word
 
     def test_alike_or_lower_than_on_other_data(self):
-        rising = frame_of(np.arange(33.0), data="a")
-        other = frame_of(np.arange(33.0), data="b")
-        falling = frame_of(-np.arange(33.0), data="a")
-        assert self.word(rising, other, "alike") == HOLDS
-        assert self.word(falling, other, "alike") == CONTRADICTED
-        assert self.word(falling, other, "lower") == HOLDS
-        assert self.word(other, falling, "lower") == CONTRADICTED
-        assert self.word(rising, other, "lower") == NO_EFFECT
+        line = np.arange(33.0)
+        rising, falling = frame_of(line, data="a"), frame_of(-line, data="a")
+        other = frame_of(line, data="b")
         some = frame_of(noise(9), ALPHAS[:9], data="a")
-        assert self.word(some, some.assign(data="b"), "lower") == INCONCLUSIVE
+        for rows, reference, expected, word in (
+            (rising, other, "alike", HOLDS),
+            (falling, other, "alike", CONTRADICTED),
+            (falling, other, "lower", HOLDS),
+            (other, falling, "lower", CONTRADICTED),
+            (rising, other, "lower", NO_EFFECT),
+            (some, some.assign(data="b"), "lower", INCONCLUSIVE),
+        ):
+            assert self.word(rows, reference, expected) == word
 
     def test_same_units_make_a_shorter_interval(self):
         values = np.arange(33.0) + noise(33, 10)
         one, other = frame_of(values), frame_of(values + noise(33, 1, 1))
         settings = self.SETTINGS | {"expected": "alike"}
         together = rules.trend_against(one, reference=other, **settings).interval
-        apart = rules.trend_against(
-            one.assign(data="a"), reference=other.assign(data="b"), **settings
-        ).interval
+        one, other = one.assign(data="a"), other.assign(data="b")
+        apart = rules.trend_against(one, reference=other, **settings).interval
         assert together.estimate == apart.estimate
         assert together.high - together.low < 0.7 * (apart.high - apart.low)
 
@@ -252,23 +237,22 @@ class TestTrendAgainst:
         assert finding.interval.estimate == pytest.approx(2)
 
 
-def test_level_counts_units_and_not_rows():
-    rows = pd.concat([frame_of([0.6 + 0.01 * s] * 5, range(5), seed=s) for s in range(6)])
-    finding = rules.level(rows, unit="network", size=0.5, expected="above")
-    assert finding.interval.n == 6
-    assert decide(finding).word == HOLDS
-    assert (
-        decide(rules.level(rows, unit="network", size=0.5, expected="below")).word == CONTRADICTED
-    )
-    part = rules.level(rows, unit="network", size=0.5, expected="above", x="alpha", at_most=2)
-    assert part.interval.n == 6
+class TestLevel:
+    def test_level_counts_units_and_not_rows(self):
+        rows = pd.concat([frame_of([0.6 + 0.01 * s] * 5, range(5), seed=s) for s in range(6)])
+        level = {"unit": "network", "size": 0.5}
+        finding = rules.level(rows, **level, expected="above")
+        assert finding.interval.n == 6
+        assert decide(finding).word == HOLDS
+        assert decide(rules.level(rows, **level, expected="below")).word == CONTRADICTED
+        assert rules.level(rows, **level, expected="above", x="alpha", at_most=2).interval.n == 6
 
-
-def test_level_where_all_are_zero_is_as_wide_as_the_images_allow():
-    rows = pd.concat([frame_of([0.0], [1], seed=s, n=600) for s in range(6)])
-    interval = rules.level(rows, unit="network", size=0.5, expected="above", no_effect=0.0).interval
-    assert interval.low == 0
-    assert interval.high == pytest.approx(1 - 0.025 ** (1 / 600))
+    def test_level_where_all_are_zero_is_as_wide_as_the_images_allow(self):
+        rows = pd.concat([frame_of([0.0], [1], seed=s, n=600) for s in range(6)])
+        level = {"unit": "network", "size": 0.5, "expected": "above"}
+        interval = rules.level(rows, **level, no_effect=0.0).interval
+        assert interval.low == 0
+        assert interval.high == pytest.approx(1 - 0.025 ** (1 / 600))
 
 
 def both(shift, n=6, **columns):
@@ -283,55 +267,48 @@ def both(shift, n=6, **columns):
 
 
 PAIR = {"unit": "network", "between": "method", "first": "density", "second": "standard"}
+RATIO = PAIR | {"size": 1.1, "expected": "lower", "match": ["alpha"], "ratio": True}
 
 
-@pytest.mark.parametrize("shift", [0.5, -0.5])
-def test_paired_counts_one_value_a_network(shift):
-    word = {True: HOLDS, False: CONTRADICTED}
-    for expected, sign in (("higher", 1), ("lower", -1)):
-        settings = PAIR | {"size": 0.01, "expected": expected, "match": ["alpha"]}
-        finding = rules.paired(both(shift), **settings)
-        assert finding.interval.n == 6
-        assert decide(finding).word == word[shift * sign > 0]
+class TestPaired:
+    @pytest.mark.parametrize("shift", [0.5, -0.5])
+    def test_counts_one_value_a_network(self, shift):
+        for expected, sign in (("higher", 1), ("lower", -1)):
+            settings = PAIR | {"size": 0.01, "expected": expected, "match": ["alpha"]}
+            finding = rules.paired(both(shift), **settings)
+            word = HOLDS if shift * sign > 0 else CONTRADICTED
+            assert (finding.interval.n, decide(finding).word) == (6, word)
 
+    def test_paired_by_ratio_is_a_geometric_mean(self):
+        finding = rules.paired(both(-1.0), **RATIO)
+        assert finding.interval.estimate == pytest.approx(np.exp(-1 + noise(6, 0.01, 3).mean()))
+        assert decide(finding, 0.37)[:2] == (HOLDS, "as large as published")
+        assert decide(rules.paired(both(0.0), **RATIO)).word == NO_EFFECT
 
-def test_paired_by_ratio_is_a_geometric_mean():
-    settings = PAIR | {"size": 1.1, "expected": "lower", "match": ["alpha"], "ratio": True}
-    finding = rules.paired(both(-1.0), **settings)
-    assert finding.interval.estimate == pytest.approx(np.exp(-1 + noise(6, 0.01, 3).mean()))
-    assert decide(finding, 0.37)[:2] == (HOLDS, "as large as published")
-    assert decide(rules.paired(both(0.0), **settings)).word == NO_EFFECT
+    @pytest.mark.parametrize("value", [0.0, -1.0])
+    @pytest.mark.parametrize("method", ["density", "standard"])
+    def test_a_pair_with_a_value_that_is_not_positive_has_no_ratio(self, method, value):
+        rows = both(-1.0)
+        # One network at all radii, and another one at one radius only.
+        without = (rows["seed"] == 0) | ((rows["seed"] == 1) & (rows["alpha"] == 2))
+        rest = rules.paired(rows[~without], **RATIO)
+        rows["value"] = rows["value"].mask(without & (rows["method"] == method), value)
+        finding = rules.paired(rows, **RATIO)
+        assert finding.interval.n == 5
+        assert finding.interval == rest.interval
+        assert rules.paired(rows, **PAIR, size=0.01, expected="lower").interval.n == 6
 
+    def test_paired_takes_units_that_have_both_sides(self):
+        rows = both(0.5)
+        rows = rows[(rows["method"] == "standard") | (rows["seed"] < 4)]
+        settings = PAIR | {"size": 0.01, "expected": "higher"}
+        assert rules.paired(rows, **settings).interval.n == 4
+        with pytest.raises(UsageError, match=r"expected method \['density'\], got \['standard'\]"):
+            rules.paired(rows[rows["method"] == "standard"], **settings)
 
-@pytest.mark.parametrize("value", [0.0, -1.0])
-@pytest.mark.parametrize("method", ["density", "standard"])
-def test_a_pair_with_a_value_that_is_not_positive_has_no_ratio(method, value):
-    settings = PAIR | {"size": 1.1, "expected": "lower", "match": ["alpha"], "ratio": True}
-    rows = both(-1.0)
-    # One network at all radii, and another one at one radius only.
-    without = (rows["seed"] == 0) | ((rows["seed"] == 1) & (rows["alpha"] == 2))
-    rest = rules.paired(rows[~without], **settings)
-    rows["value"] = rows["value"].mask(without & (rows["method"] == method), value)
-    finding = rules.paired(rows, **settings)
-    assert finding.interval.n == 5
-    assert finding.interval == rest.interval
-    differences = rules.paired(rows, **PAIR, size=0.01, expected="lower")
-    assert differences.interval.n == 6
-
-
-def test_paired_takes_units_that_have_both_sides():
-    rows = both(0.5)
-    rows = rows[(rows["method"] == "standard") | (rows["seed"] < 4)]
-    settings = PAIR | {"size": 0.01, "expected": "higher"}
-    assert rules.paired(rows, **settings).interval.n == 4
-    with pytest.raises(UsageError, match=r"expected method \['density'\], got \['standard'\]"):
-        rules.paired(rows[rows["method"] == "standard"], **settings)
-
-
-def test_not_worse():
-    settings = PAIR | {"size": 0.05}
-    assert decide(rules.not_worse(both(0.0), **settings)).word == HOLDS
-    assert decide(rules.not_worse(both(-0.5), **settings)).word == CONTRADICTED
-    lower = settings | {"better": "lower"}
-    assert decide(rules.not_worse(both(-0.5), **lower)).word == HOLDS
-    assert decide(rules.not_worse(both(0.5), **lower)).word == CONTRADICTED
+    def test_not_worse(self):
+        settings = PAIR | {"size": 0.05}
+        assert decide(rules.not_worse(both(0.0), **settings)).word == HOLDS
+        assert decide(rules.not_worse(both(-0.5), **settings)).word == CONTRADICTED
+        assert decide(rules.not_worse(both(-0.5), **settings, better="lower")).word == HOLDS
+        assert decide(rules.not_worse(both(0.5), **settings, better="lower")).word == CONTRADICTED

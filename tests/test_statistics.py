@@ -2,18 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from suite.evidence.statistics import (
-    between_correlations,
-    correlation,
-    difference,
-    holm,
-    mean_interval,
-    pearson,
-    permutation_p,
-    share_interval,
-    spearman,
-    t_test_p,
-)
+from suite.evidence import statistics
+from suite.evidence.statistics import correlation, difference, mean_interval, permutation_p
 
 
 @pytest.fixture
@@ -23,30 +13,35 @@ def noisy_line():
     return x, x + rng.normal(scale=8, size=20)
 
 
-def test_correlations_equal_those_of_scipy(noisy_line):
+def test_correlations_equal_those_of_scipy_and_may_be_undefined(noisy_line):
     x, y = noisy_line
     x = x.repeat(2)[::2].round(-1)  # ties
-    assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
-    assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-12)
+    assert statistics.spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+    assert statistics.pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-12)
+    assert np.isnan(statistics.spearman([1, 2, 3], [5, 5, 5]))
 
 
-def test_correlation_with_a_constant_is_undefined():
-    assert np.isnan(spearman([1, 2, 3], [5, 5, 5]))
+class TestPermutationP:
+    def test_is_never_zero_and_counts_the_observed_order(self):
+        x = np.arange(30.0)
+        assert permutation_p(x, x) == 2 / 10_000  # both sides: twice (0 + 1) / (9999 + 1)
+        assert permutation_p(x, -x) == 2 / 10_000
 
+    def test_of_few_values_goes_through_all_orders(self):
+        assert permutation_p([1, 2, 3, 4], [1, 2, 3, 4]) == pytest.approx(2 / 24)
 
-def test_permutation_p_is_never_zero_and_counts_the_observed_order(noisy_line):
-    x = np.arange(30.0)
-    assert permutation_p(x, x) == 2 / 10_000  # both sides: twice (0 + 1) / (9999 + 1)
-    assert permutation_p(x, -x) == 2 / 10_000
+    def test_agrees_with_the_t_test_on_noise(self, noisy_line):
+        p = stats.spearmanr(*noisy_line).pvalue
+        assert permutation_p(*noisy_line) == pytest.approx(p, abs=0.01)
 
-
-def test_permutation_p_of_few_values_goes_through_all_orders():
-    assert permutation_p([1, 2, 3, 4], [1, 2, 3, 4]) == pytest.approx(2 / 24)
-
-
-def test_permutation_p_agrees_with_the_t_test_on_noise(noisy_line):
-    x, y = noisy_line
-    assert permutation_p(x, y) == pytest.approx(stats.spearmanr(x, y).pvalue, abs=0.01)
+    def test_within_seeds_sees_a_trend_that_their_levels_hide(self):
+        rng = np.random.default_rng(0)
+        groups = np.repeat(np.arange(6), 5)
+        x = np.tile(np.arange(5.0), 6)
+        y = 0.5 * x + 100 * rng.normal(size=6)[groups] + 0.5 * rng.normal(size=30)
+        assert permutation_p(x, y) > 0.2
+        assert permutation_p(x, y, groups) < 0.001
+        assert permutation_p(x, rng.normal(size=30), groups) > 0.05
 
 
 def coverage(interval_of, true, repeats=600):
@@ -70,66 +65,64 @@ def pairs(rng, n, r):
 LEAST = 0.93 - 2 * np.sqrt(0.05 * 0.95 / 600)
 
 
-@pytest.mark.parametrize("n", [6, 9, 24, 50])
-@pytest.mark.parametrize("r", [0.0, 0.5, 0.9])
-def test_interval_of_a_correlation_covers(n, r):
-    assert coverage(lambda rng: correlation(*pairs(rng, n, r)), rank_correlation(r)) > LEAST
+class TestCoverage:
+    @pytest.mark.parametrize("n", [6, 9, 24, 50])
+    @pytest.mark.parametrize("r", [0.0, 0.5, 0.9])
+    def test_correlation(self, n, r):
+        assert coverage(lambda rng: correlation(*pairs(rng, n, r)), rank_correlation(r)) > LEAST
 
+    @pytest.mark.parametrize(("n", "seeds"), [(4, 6), (9, 3), (15, 6)])
+    @pytest.mark.parametrize("r", [0.0, 0.9])
+    def test_correlation_where_seeds_differ_in_level(self, n, seeds, r):
+        def interval(rng):
+            parts = [pairs(rng, n, r) for _ in range(seeds)]
+            x = np.concatenate([a for a, _ in parts])
+            y = np.concatenate([b + 3 * rng.normal() for _, b in parts])
+            return correlation(x, y, np.repeat(np.arange(seeds), n))
 
-@pytest.mark.parametrize(("n", "seeds"), [(4, 6), (9, 3), (15, 6)])
-@pytest.mark.parametrize("r", [0.0, 0.9])
-def test_interval_of_a_correlation_covers_where_seeds_differ_in_level(n, seeds, r):
-    def interval(rng):
-        parts = [pairs(rng, n, r) for _ in range(seeds)]
-        x = np.concatenate([a for a, _ in parts])
-        y = np.concatenate([b + 3 * rng.normal() for _, b in parts])
-        return correlation(x, y, np.repeat(np.arange(seeds), n))
+        assert coverage(interval, rank_correlation(r)) > LEAST
 
-    assert coverage(interval, rank_correlation(r)) > LEAST
+    @pytest.mark.parametrize(("first", "second"), [(0.0, 0.0), (0.8, -0.5), (0.9, 0.9)])
+    @pytest.mark.parametrize("n", [7, 24])
+    def test_difference_of_correlations(self, first, second, n):
+        def interval(rng):
+            return difference(*(correlation(*pairs(rng, n, r)) for r in (first, second)))
 
+        assert coverage(interval, rank_correlation(first) - rank_correlation(second)) > LEAST
 
-@pytest.mark.parametrize(("first", "second"), [(0.0, 0.0), (0.8, -0.5), (0.9, 0.9)])
-@pytest.mark.parametrize("n", [7, 24])
-def test_interval_of_a_difference_of_correlations_covers(first, second, n):
-    def interval(rng):
-        return difference(*(correlation(*pairs(rng, n, r)) for r in (first, second)))
+    @pytest.mark.parametrize(("first", "second", "noise"), [(0.0, 0.0, 0.3), (0.5, 0.5, 0.5)])
+    @pytest.mark.parametrize("n", [14, 28])
+    def test_difference_of_correlations_of_the_same_units(self, first, second, noise, n):
+        widths = []
 
-    assert coverage(interval, rank_correlation(first) - rank_correlation(second)) > LEAST
+        def interval(rng):
+            x, common = rng.normal(size=(2, n))
+            values = [
+                r * x
+                + np.sqrt(1 - r * r) * (common + noise * rng.normal(size=n)) / np.hypot(1, noise)
+                for r in (first, second)
+            ]
+            own = [float(statistics.spearman(x, value)) for value in values]
+            shared = statistics.between_correlations(*own, float(statistics.spearman(*values)))
+            both = [correlation(x, value) for value in values]
+            widths.append(np.ptp(difference(*both, shared)[1:3]) / np.ptp(difference(*both)[1:3]))
+            return difference(*both, shared)
 
+        assert coverage(interval, 0.0) > LEAST
+        assert np.mean(widths) < 0.85
 
-@pytest.mark.parametrize(("first", "second", "noise"), [(0.0, 0.0, 0.3), (0.5, 0.5, 0.5)])
-@pytest.mark.parametrize("n", [14, 28])
-def test_interval_of_a_difference_of_correlations_of_the_same_units_covers(first, second, noise, n):
-    widths = []
+    @pytest.mark.parametrize("n", [3, 6, 24])
+    def test_mean(self, n):
+        assert coverage(lambda rng: mean_interval(1 + rng.normal(size=n)), 1.0) > LEAST
 
-    def interval(rng):
-        x, common = rng.normal(size=(2, n))
-        values = [
-            r * x + np.sqrt(1 - r * r) * (common + noise * rng.normal(size=n)) / np.hypot(1, noise)
-            for r in (first, second)
-        ]
-        own = [spearman(x, value) for value in values]
-        shared = between_correlations(*map(float, own), float(spearman(*values)))
-        both = [correlation(x, value) for value in values]
-        widths.append(np.ptp(difference(*both, shared)[1:3]) / np.ptp(difference(*both)[1:3]))
-        return difference(*both, shared)
-
-    assert coverage(interval, 0.0) > LEAST
-    assert np.mean(widths) < 0.85
-
-
-@pytest.mark.parametrize("n", [3, 6, 24])
-def test_interval_of_a_mean_covers(n):
-    assert coverage(lambda rng: mean_interval(1 + rng.normal(size=n)), 1.0) > LEAST
-
-
-def test_interval_of_a_share_covers():
-    """Each number of successes counts by its probability: at least 95% without a sample."""
-    low, high = np.transpose([share_interval(successes, 30)[1:3] for successes in range(31)])
-    for share in (0.0, 0.02, 0.5, 1.0):
-        inside = (low <= share) & (share <= high)
-        assert stats.binom.pmf(np.arange(31), 30, share)[inside].sum() >= 0.95
-    assert share_interval(0, 600).high == pytest.approx(1 - 0.025 ** (1 / 600))
+    def test_share(self):
+        """Each number of successes counts by its probability: at least 95% without a sample."""
+        intervals = [statistics.share_interval(successes, 30) for successes in range(31)]
+        low, high = np.transpose([interval[1:3] for interval in intervals])
+        for share in (0.0, 0.02, 0.5, 1.0):
+            inside = (low <= share) & (share <= high)
+            assert stats.binom.pmf(np.arange(31), 30, share)[inside].sum() >= 0.95
+        assert statistics.share_interval(0, 600).high == pytest.approx(1 - 0.025 ** (1 / 600))
 
 
 def test_a_perfect_order_has_an_interval_and_few_values_a_wide_one():
@@ -148,40 +141,31 @@ def test_opposite_trends_of_seeds_are_not_no_trend():
     assert interval.high > 0.9
 
 
-def test_permutations_within_seeds_see_a_trend_that_their_levels_hide():
-    rng = np.random.default_rng(0)
-    groups = np.repeat(np.arange(6), 5)
-    x = np.tile(np.arange(5.0), 6)
-    y = 0.5 * x + 100 * rng.normal(size=6)[groups] + 0.5 * rng.normal(size=30)
-    assert permutation_p(x, y) > 0.2
-    assert permutation_p(x, y, groups) < 0.001
-    assert permutation_p(x, rng.normal(size=30), groups) > 0.05
-
-
-def test_p_of_a_mean_is_that_of_the_t_test():
-    values = np.random.default_rng(2).normal(size=8)
-    assert t_test_p(values, 0.5) == pytest.approx(stats.ttest_1samp(values, 0.5).pvalue)
-    assert np.isnan(t_test_p([1.0]))
-
-
 def test_holm_leaves_out_what_has_no_p():
-    assert holm([0.02, float("nan"), 0.01])[::2] == [0.02, 0.02]
+    assert statistics.holm([0.02, float("nan"), 0.01])[::2] == [0.02, 0.02]
 
 
-@pytest.mark.parametrize(("n", "quantile"), [(2, 12.706), (3, 4.303), (6, 2.5706)])  # of a t-table
-def test_mean_interval_is_that_of_students_t(n, quantile):
-    values = np.random.default_rng(n).normal(size=n)
-    interval = mean_interval(values)
-    assert interval.n == n
-    assert interval.estimate == pytest.approx(values.mean())
-    half = quantile * np.sqrt(values.var(ddof=1) / n)
-    assert interval.high - interval.estimate == pytest.approx(half, rel=1e-4)
-    assert interval.estimate - interval.low == pytest.approx(half, rel=1e-4)
-    expected = stats.ttest_1samp(values, 0.0).confidence_interval()
-    assert interval[1:3] == pytest.approx((expected.low, expected.high))
+class TestMean:
+    def test_p_is_that_of_the_t_test(self):
+        values = np.random.default_rng(2).normal(size=8)
+        expected = stats.ttest_1samp(values, 0.5).pvalue
+        assert statistics.t_test_p(values, 0.5) == pytest.approx(expected)
+        assert np.isnan(statistics.t_test_p([1.0]))
 
+    # Quantiles of a t-table.
+    @pytest.mark.parametrize(("n", "quantile"), [(2, 12.706), (3, 4.303), (6, 2.5706)])
+    def test_interval_is_that_of_students_t(self, n, quantile):
+        values = np.random.default_rng(n).normal(size=n)
+        interval = mean_interval(values)
+        assert interval.n == n
+        assert interval.estimate == pytest.approx(values.mean())
+        half = quantile * np.sqrt(values.var(ddof=1) / n)
+        for width in (interval.high - interval.estimate, interval.estimate - interval.low):
+            assert width == pytest.approx(half, rel=1e-4)
+        expected = stats.ttest_1samp(values, 0.0).confidence_interval()
+        assert interval[1:3] == pytest.approx((expected.low, expected.high))
 
-def test_mean_of_one_value_has_no_interval():
-    estimate, low, high, n = mean_interval([2.0])
-    assert (estimate, n) == (2.0, 1)
-    assert np.isnan([low, high]).all()
+    def test_of_one_value_has_no_interval(self):
+        estimate, low, high, n = mean_interval([2.0])
+        assert (estimate, n) == (2.0, 1)
+        assert np.isnan([low, high]).all()

@@ -41,6 +41,10 @@ def file_of(store, ending):
     return store.folder / KEY[:2] / f"{KEY}.{ending}"
 
 
+def read_only(*arguments, **options):
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
 class TestFolder:
     def test_file_in_its_place(self, tmp_path):
         (tmp_path / "file").write_text("")
@@ -49,44 +53,29 @@ class TestFolder:
                 Store(place)
 
     def test_read_only(self, tmp_path, monkeypatch):
-        def fail(**arguments):
-            raise OSError(errno.EROFS, "Read-only file system")
-
-        monkeypatch.setattr("tempfile.TemporaryFile", fail)
+        monkeypatch.setattr("tempfile.TemporaryFile", read_only)
         with pytest.raises(UsageError, match="can be written, got: Read-only file system"):
             Store(tmp_path)
 
 
 class TestDamage:
-    @pytest.mark.parametrize("bit", [0, 5, 7])
-    def test_flipped_bit_of_a_record(self, store, bit):
-        store.write(KEY, RECORD)
-        path = file_of(store, "json")
-        sound = path.read_bytes()
-        for position in range(len(sound)):
-            path.write_bytes(sound)
-            flip(path, position, bit)
-            assert store.read(KEY) is None, sound[:position]
-            assert not path.exists()
-        assert len(store.reports) == len(sound)
-
-    @pytest.mark.parametrize("ending", ["safetensors", "checkpoint"])
-    def test_flipped_byte_of_tensors(self, store, ending, monkeypatch):
+    @pytest.mark.parametrize("ending", ["json", "safetensors", "checkpoint"])
+    def test_flipped_bit(self, store, ending, monkeypatch):
         monkeypatch.setattr("suite.store.local.MOMENT", 0.0)
         store.write(KEY, RECORD, TENSORS)
         store.write_checkpoint(KEY, TENSORS)
         path, record = file_of(store, ending), file_of(store, "json")
         sound, sound_record = path.read_bytes(), record.read_bytes()
+        read = store.read_checkpoint if ending == "checkpoint" else store.read
         for position in range(len(sound)):
             path.write_bytes(sound)
             record.write_bytes(sound_record)
             flip(path, position, position % 8)
-            if ending == "checkpoint":
-                assert store.read_checkpoint(KEY) is None
-            else:
-                assert store.read(KEY) is None
-                assert not record.exists()
+            assert read(KEY) is None, sound[:position]
             assert not path.exists()
+            assert record.exists() == (ending == "checkpoint")
+        if ending == "json":
+            assert len(store.reports) == len(sound)
 
     @pytest.mark.parametrize("ending", ["json", "safetensors", "checkpoint"])
     @pytest.mark.parametrize("length", [0, 1, 70])
@@ -99,9 +88,8 @@ class TestDamage:
         assert read(KEY) is None
         aside = store.folder / "set_aside" / path.name
         assert aside.stat().st_size == length
-        assert store.reports[0] == (
-            f"{path.name} does not agree with its checksum: moved to {aside}, to be computed anew"
-        )
+        report = f"{path.name} does not agree with its checksum: moved to {aside}, to be computed"
+        assert store.reports[0] == f"{report} anew"
         assert read(KEY) is None
 
     def test_missing_tensors(self, store):
@@ -110,9 +98,7 @@ class TestDamage:
         assert store.read(KEY) is None
         assert "belongs to a file that is missing or damaged" in store.reports[0]
 
-    @pytest.mark.parametrize(
-        "contents", [b"null", b"[]", b"{}", b"3", b'{"checksum":"x"}', b"\xff"]
-    )
+    @pytest.mark.parametrize("contents", b'null [] {} 3 {"checksum":"x"} \xff'.split())
     def test_json_that_is_no_record(self, store, contents):
         store.write(KEY, RECORD)
         file_of(store, "json").write_bytes(contents)
@@ -121,12 +107,8 @@ class TestDamage:
 
     def test_unreadable_record(self, store, monkeypatch):
         store.write(KEY, RECORD)
-
-        def fail(self):
-            raise OSError(errno.EIO, "Input/output error")
-
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "read_bytes", fail)
+            patch.setattr(Path, "read_bytes", read_only)
             assert store.read(KEY) is None
         assert len(store.reports) == 1
 
@@ -138,37 +120,27 @@ class TestDamage:
         second = file_of(store, "json").read_bytes()
         file_of(store, "json").write_bytes(first)
 
-        def moment(seconds):
-            file_of(store, "json").write_bytes(second)
-
-        monkeypatch.setattr(time, "sleep", moment)
-        back = store.read_tensors(KEY)
-        assert back["x"].tolist() == [1.0, 1.0]
+        monkeypatch.setattr(time, "sleep", lambda _: file_of(store, "json").write_bytes(second))
+        assert store.read_tensors(KEY)["x"].tolist() == [1.0, 1.0]
         assert store.reports == []
 
     def test_record_that_cannot_be_moved(self, store, monkeypatch):
         store.write(KEY, RECORD)
         flip(file_of(store, "json"), 5)
-
-        def fail(*arguments):
-            raise OSError(errno.EROFS, "Read-only file system")
-
-        monkeypatch.setattr(os, "replace", fail)
+        monkeypatch.setattr(os, "replace", read_only)
         with pytest.raises(RunFailed, match=rf"{KEY}\.json does not agree .* cannot be moved"):
             store.read(KEY)
 
 
 class TestReadAndWrite:
-    def test_record(self, store):
+    def test_record_with_and_without_tensors(self, store):
         assert store.read(KEY) is None
         store.write(KEY, RECORD)
-        assert Store(store.folder).read(KEY) == Record(
-            UNIT, "done", VALUES | {"per_image": [1e-17, None, None, None, 3.0]}, {"seconds": 1.5}
-        )
+        per_image = {"per_image": [1e-17, None, None, None, 3.0]}
+        expected = Record(UNIT, "done", VALUES | per_image, {"seconds": 1.5})
+        assert Store(store.folder).read(KEY) == expected
         assert store.read_tensors(KEY) is None
         assert store.reports == []
-
-    def test_tensors(self, store):
         store.write(KEY, RECORD, TENSORS)
         back = store.read_tensors(KEY)
         assert back.keys() == TENSORS.keys()
@@ -179,8 +151,7 @@ class TestReadAndWrite:
     def test_checkpoint(self, store):
         assert store.read_checkpoint(KEY) is None
         store.write_checkpoint(KEY, {"losses": torch.tensor([2.0, 1.0])})
-        state = store.read_checkpoint(KEY)
-        assert state["losses"].tolist() == [2.0, 1.0]
+        assert store.read_checkpoint(KEY)["losses"].tolist() == [2.0, 1.0]
         store.drop_checkpoint(KEY)
         assert store.read_checkpoint(KEY) is None
         store.drop_checkpoint(KEY)
@@ -191,8 +162,7 @@ class TestReadAndWrite:
         assert store.read(KEY) == Record(UNIT, "diverged", {}, {})
         assert store.read_tensors(KEY) is None
         store.write(KEY, RECORD, {"x": torch.ones(2)})
-        back = store.read_tensors(KEY)
-        assert back["x"].tolist() == [1.0, 1.0]
+        assert store.read_tensors(KEY)["x"].tolist() == [1.0, 1.0]
         assert store.reports == []
 
     def test_unfinished_files_are_cleaned(self, store):
@@ -216,19 +186,14 @@ class TestReadAndWrite:
         assert store.read_checkpoint(KEY) is None
         assert store.read_checkpoint(other) is not None
 
-    @pytest.mark.parametrize("name", ["replace", "write"])
-    def test_failing_write_leaves_what_was_stored(self, store, name, monkeypatch):
+    @pytest.mark.parametrize("failing", [(os, "replace"), (Path, "write_bytes")])
+    def test_failing_write_leaves_what_was_stored(self, store, failing, monkeypatch):
         store.write(KEY, RECORD, TENSORS)
-
-        def fail(*arguments):
-            raise OSError(errno.EROFS, "Read-only file system")
-
         with monkeypatch.context() as patch:
-            patch.setattr(*((os, "replace") if name == "replace" else (Path, "write_bytes")), fail)
+            patch.setattr(*failing, read_only)
             with pytest.raises(RunFailed, match=r"cannot be written \(Read-only file system\)"):
                 store.write(KEY, Record(UNIT, "diverged", {}, {}))
-        read = store.read(KEY)
-        assert read.status == "done"
+        assert store.read(KEY).status == "done"
         left = sorted(path.suffix for path in (store.folder / KEY[:2]).iterdir())
         assert left == [".json", ".safetensors"]
 
@@ -242,18 +207,16 @@ class TestReadAndWrite:
             assert not forbidden.search(path.read_text()), path
 
 
-def damage_units():
-    fields = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "learning_rate": 1e-3}
-    penalties = {"input_gradient": {"strength": 0.1}}
-    of = Training(**fields, seed=0, n_train=128, batch_size=64, penalties=penalties)
-    settings = {"saliency": "logit_gradient", "n_images": 4}
-    return [of, Measurement(training=of, metric="saliency_maps", settings=settings)]
+FIELDS = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "learning_rate": 1e-3, "seed": 0}
+TRAINED = Training(**FIELDS, n_train=128, batch_size=64)
+SETTINGS = {"saliency": "logit_gradient", "n_images": 4}
+UNITS = [TRAINED, Measurement(training=TRAINED, metric="saliency_maps", settings=SETTINGS)]
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("done")
-    return folder, run(damage_units(), Store(folder))
+    return folder, run(UNITS, Store(folder))
 
 
 class TestCompute:
@@ -266,49 +229,40 @@ class TestCompute:
         draw = random.Random(f"{ending}{which}")
         flip(path, draw.randrange(path.stat().st_size), draw.randrange(8))
 
-        frame = run(damage_units(), store)
+        frame = run(UNITS, store)
 
         pd.testing.assert_frame_equal(*(f.drop(columns="seconds") for f in (frame, done[1])))
         assert values(store, frame) == values(Store(done[0]), frame)
         tensors = f"{name[:2]}/{name}.safetensors"
         assert (store.folder / tensors).read_bytes() == (done[0] / tensors).read_bytes()
-        assert f"{path.name} does not agree with its checksum" in capsys.readouterr().out
+        said = f"{path.name} does not agree with its checksum"
+        assert capsys.readouterr().out.count(said) == 1
         assert (store.folder / "set_aside" / path.name).exists()
         assert list(store.folder.rglob("*.checkpoint")) == []
+        run(UNITS, store)
+        assert capsys.readouterr().out == "", "it is reported once"
 
     def test_starts_anew_from_a_damaged_checkpoint(self, done, store, capsys):
         name = done[1].key[0]
         store.write_checkpoint(name, TENSORS)
         path = store.folder / name[:2] / f"{name}.checkpoint"
         flip(path, 99)
-        frame = run(damage_units(), store)
+        frame = run(UNITS, store)
         assert values(store, frame) == values(Store(done[0]), frame)
         assert f"{path.name} does not agree with its checksum" in capsys.readouterr().out
-        record = store.read(name)
-        assert record.provenance["resumed"] is False
-
-    def test_reports_once(self, done, tmp_path, capsys):
-        store = Store(shutil.copytree(done[0], tmp_path / "store"))
-        name = done[1].key[1]
-        flip(store.folder / name[:2] / f"{name}.json", 7)
-        run(damage_units(), store)
-        assert capsys.readouterr().out.count("does not agree") == 1
-        run(damage_units(), store)
-        assert capsys.readouterr().out == ""
+        assert store.read(name).provenance["resumed"] is False
 
     def test_full_disk_in_the_middle(self, store, here, small, tmp_path, monkeypatch):
         units = [small(seed=seed) for seed in range(3)]
-        writes = 0
+        written = []
 
         def until_full(self, contents):
-            nonlocal writes
-            writes += 1
-            if writes > 3:  # the first training is stored, the second has its weights
-                with open(self, "wb") as file:
-                    file.write(contents[:10])
-                raise OSError(errno.ENOSPC, "No space left on device")
+            written.append(self)
+            full = len(written) > 3  # the first training is stored, the second has its weights
             with open(self, "wb") as file:
-                return file.write(contents)
+                file.write(contents[:10] if full else contents)
+            if full:
+                raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patch:
             patch.setattr(Path, "write_bytes", until_full)
@@ -316,9 +270,8 @@ class TestCompute:
                 compute(units, store=store, resources=here)
         message = str(caught.value)
         assert "units that failed: 2; all others are stored" in message
-        assert "seed=1" in message
-        assert "cannot be written (No space left on device)" in message
-        assert "make room" in message
+        for part in ("seed=1", "cannot be written (No space left on device)", "make room"):
+            assert part in message
         assert len(list(store.folder.glob("??/*.json"))) == 1
         assert list(store.folder.glob("??/.writing-*")) == []
 

@@ -1,6 +1,8 @@
 import dataclasses
+import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,31 +12,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite import units
 from suite.errors import UsageError
-from suite.units import (
-    Measurement,
-    Training,
-    data_names,
-    from_identity,
-    identity,
-    key,
-    log_spaced,
-    training_of,
-)
+from suite.units import Measurement, Training, data_names, from_identity, identity, key, log_spaced
 
 REQUIRED = {"data": "mnist5k", "network": "lenet5", "epochs": 3, "learning_rate": 0.001, "seed": 7}
 PLAIN = Training(**REQUIRED)
-FULL = Training(
-    **REQUIRED | {"network": "resnet"},
-    network_options={"blocks": [1, 1]},
-    pixel_range=(-1.0, 1.0),
-    n_train=256,
-    batch_size=64,
-    penalties={"input_gradient": {"strength": 0.1}},
-)
-ENTROPY = Measurement(
-    training=FULL, metric="entropy", settings={"saliency": "deeplift", "n_images": 20}
-)
+OPTIONS = {"network_options": {"blocks": [1, 1]}, "pixel_range": (-1.0, 1.0), "n_train": 256}
+OPTIONS |= {"batch_size": 64, "penalties": {"input_gradient": {"strength": 0.1}}}
+FULL = Training(**REQUIRED | OPTIONS | {"network": "resnet"})
+SETTINGS = {"saliency": "deeplift", "n_images": 20}
+ENTROPY = Measurement(training=FULL, metric="entropy", settings=SETTINGS)
 FINGERPRINTS = {"mnist5k": "f" * 64, "other": "0" * 64}
 OTHER_VALUES = yaml.safe_load("""
 {data: other, network: convnet, epochs: 4, learning_rate: 0.002, seed: 8, pixel_range: [-1.0, 1.0],
@@ -44,20 +32,14 @@ crop_padding: 4, flip: true, swap_halves: true, input_noise: 0.1, cosine_epochs:
 optimizer_options: {momentum: 0.9}, decay_epochs: [2, 3], label_smoothing: 0.1,
 fixed_statistics: true}
 """)
+NO_COUNTS = [0, -1, 2.5, 2.0, "3", True, math.nan, np.int64(3)]
+NO_RATES = [0.0, -0.1, math.nan, math.inf, "0.1", None, True]
 NO_RANGES = [(1.0, 0.0), (0.0, 0.0), (0.0, math.inf), (0.0,), "01", 1.0, ("0", "1")]
 # Fields, values that they do not take, and what is expected instead.
 BAD: list[tuple[str, list[Any], str]] = [
     ("data network optimizer", [None, 5, ["adam"]], "a name"),
-    (
-        "epochs batch_size n_train",
-        [0, -1, 2.5, 2.0, "3", True, math.nan, np.int64(3)],
-        "a positive integer",
-    ),
-    (
-        "learning_rate",
-        [0.0, -0.1, math.nan, math.inf, "0.1", None, True],
-        "a positive finite number",
-    ),
+    ("epochs batch_size n_train", NO_COUNTS, "a positive integer"),
+    ("learning_rate", NO_RATES, "a positive finite number"),
     ("seed", [-1, 2**63, 0.0, "0", None], "an integer in 0..2^63-1"),
     ("pixel_range", NO_RANGES, "two finite numbers, low < high"),
     ("group_dro clip", [0, -1.0, "1", True], "a positive finite number or None"),
@@ -72,17 +54,26 @@ BAD: list[tuple[str, list[Any], str]] = [
     ("network_options", [[("width", 3)], {"width": object()}], "names and values"),
     ("penalties", [{1: {"strength": 0.1}}, ["input_gradient"]], "names, and settings for each"),
 ]
+NO_FOLD = r"^fold: expected an integer in 0\.\.4 for folds=5, got"
+NO_STRENGTH = "^strength of penalty 'input_gradient': expected a finite number >= 0, got "
+NO_SETTINGS = r"penalty 'input_gradient': expected settings .* 0\.1"
+SCHEDULES = "^decay_epochs: expected none beside cosine_epochs, got"
+TOGETHER = [
+    ({"cosine_epochs": 9, "decay_epochs": [2]}, SCHEDULES),
+    ({"penalties": {"input_gradient": 0.1}}, NO_SETTINGS),
+    *(({"folds": 5, "fold": fold}, NO_FOLD) for fold in (-1, 5, 1.0, None, True)),
+]
+for value in (-0.1, math.nan, math.inf, "0.1", None, True, [0.1]):
+    penalties = {"input_gradient": {"strength": value}}
+    TOGETHER.append(({"penalties": penalties}, NO_STRENGTH + re.escape(repr(value))))
 
 
 class TestIdentity:
     def test_leaves_defaults_out(self):
         assert identity(PLAIN) == {"unit": "training", "version": 1, **REQUIRED}
-        assert identity(Measurement(training=PLAIN, metric="accuracy")) == {
-            "unit": "measurement",
-            "version": 2,
-            "training": identity(PLAIN),
-            "metric": "accuracy",
-        }
+        expected = {"unit": "measurement", "version": 2, "metric": "accuracy"}
+        expected |= {"training": identity(PLAIN)}
+        assert identity(Measurement(training=PLAIN, metric="accuracy")) == expected
 
     @pytest.mark.parametrize("unit", [PLAIN, FULL, ENTROPY])
     def test_gives_the_unit_back(self, unit):
@@ -100,34 +91,22 @@ class TestIdentity:
         low=st.floats(-10, 0),
     )
     def test_of_any_unit_gives_it_back(self, strength, low, **fields):
-        unit = Training(
-            data="mnist5k",
-            network="lenet5",
-            pixel_range=(low, 1.0),
-            penalties={"input_gradient": {"strength": strength}},
-            **fields,
-        )
+        penalties = {"input_gradient": {"strength": strength}}
+        unit = Training(**REQUIRED | fields, pixel_range=(low, 1.0), penalties=penalties)
         again = from_identity(json.loads(json.dumps(identity(unit))))
         assert again == unit
         assert key(again, FINGERPRINTS) == key(unit, FINGERPRINTS)
 
 
 class TestKey:
-    @pytest.mark.parametrize(
-        ("unit", "frozen"),
-        [
-            (PLAIN, "95b42eb4b9ff9cead5a020eb225f7eef"),
-            (FULL, "8b71299f73635fbff767012c8badfea1"),
-            (ENTROPY, "26ab92f44dd85cba622e0fac9f7a201e"),
-        ],
-    )
-    def test_is_what_it_was(self, unit, frozen):
-        assert key(unit, FINGERPRINTS) == frozen
+    def test_is_what_it_was(self):
+        assert key(PLAIN, FINGERPRINTS) == "95b42eb4b9ff9cead5a020eb225f7eef"
+        assert key(FULL, FINGERPRINTS) == "8b71299f73635fbff767012c8badfea1"
+        assert key(ENTROPY, FINGERPRINTS) == "26ab92f44dd85cba622e0fac9f7a201e"
 
     def test_survives_a_new_field(self):
-        grown = dataclasses.make_dataclass(
-            "Training", [("momentum", float, 0.9)], bases=(Training,), frozen=True, kw_only=True
-        )
+        fields, options = [("momentum", float, 0.9)], {"frozen": True, "kw_only": True}
+        grown = dataclasses.make_dataclass("Training", fields, bases=(Training,), **options)
         assert key(grown(**REQUIRED), FINGERPRINTS) == key(PLAIN, FINGERPRINTS)
         assert key(grown(**REQUIRED, momentum=0.8), FINGERPRINTS) != key(PLAIN, FINGERPRINTS)
 
@@ -139,9 +118,8 @@ class TestKey:
         plain = replace(PLAIN, folds=5) if field == "fold" else PLAIN
         changed = replace(plain, **{field: OTHER_VALUES[field]})
         assert key(changed, FINGERPRINTS) != key(plain, FINGERPRINTS)
-        assert key(Measurement(training=changed, metric="accuracy"), FINGERPRINTS) != key(
-            Measurement(training=plain, metric="accuracy"), FINGERPRINTS
-        )
+        measured = (Measurement(training=t, metric="accuracy") for t in (changed, plain))
+        assert len({key(unit, FINGERPRINTS) for unit in measured}) == 2
 
     @pytest.mark.parametrize("changes", [{"metric": "accuracy"}, {"settings": {"n_images": 20}}])
     def test_depends_on_every_field_of_a_measurement(self, changes):
@@ -164,60 +142,30 @@ class TestKey:
         assert key(unit, FINGERPRINTS) == key(PLAIN, FINGERPRINTS)
 
     def test_list_of_decays(self):
-        assert Training(**REQUIRED, decay_epochs=[1, 2]) == Training(
-            **REQUIRED, decay_epochs=(1, 2)
-        )
+        decays = Training(**REQUIRED, decay_epochs=(1, 2))
+        assert Training(**REQUIRED, decay_epochs=[1, 2]) == decays
         assert identity(Training(**REQUIRED, decay_epochs=[])) == identity(PLAIN)
 
 
 def test_training_of_a_measurement_and_of_a_training():
-    assert training_of(ENTROPY) is FULL
-    assert training_of(PLAIN) is PLAIN
+    assert units.training_of(ENTROPY) is FULL
+    assert units.training_of(PLAIN) is PLAIN
 
 
 class TestRefused:
-    def test_two_schedules(self):
-        with pytest.raises(
-            UsageError, match=r"^decay_epochs: expected none beside cosine_epochs, got"
-        ):
-            Training(**REQUIRED, cosine_epochs=9, decay_epochs=[2])
+    @pytest.mark.parametrize(("fields", "values", "expected"), BAD)
+    def test_bad_value(self, fields, values, expected):
+        for field, value in itertools.product(fields.split(), values):
+            with pytest.raises(UsageError) as caught:
+                Training(**REQUIRED | {field: value})
+            assert str(caught.value).startswith(f"{field}: expected {expected}")
+            assert repr(value) in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("field", "value", "expected"),
-        [
-            (f, value, what)
-            for fields, values, what in BAD
-            for f in fields.split()
-            for value in values
-        ],
-    )
-    def test_bad_value(self, field, value, expected):
-        with pytest.raises(UsageError) as caught:
-            Training(**REQUIRED | {field: value})
-        assert str(caught.value).startswith(f"{field}: expected {expected}")
-        assert repr(value) in str(caught.value)
-
-    @pytest.mark.parametrize("fold", [-1, 5, 1.0, None, True])
-    def test_fold_that_there_is_not(self, fold):
-        with pytest.raises(
-            UsageError, match=r"^fold: expected an integer in 0\.\.4 for folds=5, got"
-        ):
-            Training(**REQUIRED, folds=5, fold=fold)
+    @pytest.mark.parametrize(("fields", "expected"), TOGETHER)
+    def test_values_that_do_not_fit_together(self, fields, expected):
         assert Training(**REQUIRED, folds=5, fold=4).fold == 4
-
-    @pytest.mark.parametrize("strength", [-0.1, math.nan, math.inf, "0.1", None, True, [0.1]])
-    def test_bad_strength(self, strength):
-        with pytest.raises(UsageError) as caught:
-            Training(**REQUIRED, penalties={"input_gradient": {"strength": strength}})
-        assert str(caught.value).startswith(
-            f"strength of penalty 'input_gradient': expected a finite number >= 0, got {strength!r}"
-        )
-
-    def test_number_for_a_penalty(self):
-        with pytest.raises(
-            UsageError, match=r"penalty 'input_gradient': expected settings .* 0\.1"
-        ):
-            Training(**REQUIRED, penalties={"input_gradient": 0.1})  # type: ignore[dict-item]
+        with pytest.raises(UsageError, match=expected):
+            Training(**REQUIRED | fields)
 
     @pytest.mark.parametrize(
         ("field", "value"),

@@ -11,6 +11,7 @@ from suite.evidence import agreement
 from suite.store import Archive, Record, Store, archive_path, write_archive
 
 ABOUT = {"seconds": 1.0, "device": "a CPU", "threads": 1, "commit": "abc"}
+ABOUT_ALL = {"units": 4, "seconds": 4.0, "device": ["a CPU"], "threads": [1], "commit": ["abc"]}
 CHAPTER = "gradient_regularisation"
 HERE = [1.0, 2.0 + 1e-6, 3.5, 9.0]  # kept are 1, 2, 3, 4: equal, rounded, within, outside
 FOUR = [k for k in agreement.KINDS if k != agreement.ALONE]
@@ -27,10 +28,14 @@ def key(number):
     return f"{number:032d}"
 
 
+def archive(*records):
+    keyed = {key(n): one for n, one in enumerate(records)}
+    return Archive(keyed, {}, pd.DataFrame({"a": [1]}), {}, ABOUT_ALL)
+
+
 @pytest.fixture
 def kept():
-    records = {key(n): record(n + 1.0, seed=n) for n in range(4)}
-    return Archive(records, {}, pd.DataFrame(), {}, {})
+    return archive(*(record(n + 1.0, seed=n) for n in range(4)))
 
 
 @pytest.fixture
@@ -50,56 +55,44 @@ def test_each_value_agrees_in_one_of_five_ways(kept, here):
 
 
 def test_the_spread_is_of_units_that_differ_in_their_seed_alone(store):
-    records = {key(0): record(1.0, seed=0), key(1): record(5.0, seed=0, network="lenet5")}
-    for name in records:
-        store.write(name, record(1.5))
-    frame = agreement.compare(Archive(records, {}, pd.DataFrame(), {}), store)
+    for n in range(2):
+        store.write(key(n), record(1.5))
+    frame = agreement.compare(archive(record(1.0), record(5.0, network="lenet5")), store)
     assert frame["spread"].isna().all()
     assert set(frame["agreement"]) == {agreement.ALONE}
-
-
-def test_other_kept_results_with_more_seeds_widen_the_spread(store):
-    records = {key(0): record(1.0, seed=0)}
-    more = {key(n): record(1.0 + n, seed=n) for n in (0, 2)} | {key(9): record(9.0, metric="other")}
-    store.write(key(0), record(1.5))
-    one, other = (Archive(each, {}, pd.DataFrame(), {}, {}) for each in (records, more))
-    (spread,) = agreement.compare(one, store, other)["spread"]
+    more = archive(record(1.0), record(9.0, metric="other"), record(3.0, seed=2))
+    (spread,) = agreement.compare(archive(record(1.0)), store, more)["spread"]
     assert spread == pytest.approx(np.std([1.0, 3.0], ddof=1))
 
 
 def test_values_that_are_not_finite_agree_and_another_status_does_not(store):
-    records = {key(0): record(None), key(1): record(1.0), key(2): record(1.0)}
-    store.write(key(0), record(None))
-    store.write(key(1), record(1.0, status="diverged"))
-    store.write(key(2), record(None))
-    frame = agreement.compare(Archive(records, {}, pd.DataFrame(), {}), store)
+    for n, one in enumerate((record(None), record(1.0, status="diverged"), record(None))):
+        store.write(key(n), one)
+    frame = agreement.compare(archive(record(None), record(1.0), record(1.0)), store)
     assert frame["agreement"].tolist() == [agreement.EQUAL, agreement.OUTSIDE, agreement.OUTSIDE]
 
 
 def test_losses_are_compared_by_the_last_one(store):
     unit = {"unit": "training", "network": "mlp", "data": "mnist5k", "seed": 0}
-    store.write(key(0), Record(unit, "done", {"losses": [9.0, 1.0]}, ABOUT))
-    records = {key(0): Record(unit, "done", {"losses": [2.0, 1.0]}, ABOUT)}
-    frame = agreement.compare(Archive(records, {}, pd.DataFrame(), {}), store)
-    assert frame[["metric", "agreement"]].to_numpy().tolist() == [
-        ["training loss", "equal to the digit"]
-    ]
+    here, kept = (Record(unit, "done", {"losses": [x, 1.0]}, ABOUT) for x in (9.0, 2.0))
+    store.write(key(0), here)
+    (row,) = agreement.compare(archive(kept), store)[["metric", "agreement"]].to_numpy().tolist()
+    assert row == ["training loss", "equal to the digit"]
 
 
-def test_what_was_not_computed_here_is_not_compared(kept, store):
-    assert agreement.compare(kept, store).empty
-
-
-def test_the_largest_differences_come_first_those_outside_before_all(kept, here):
+def test_largest_differences_come_first_those_outside_before_all(kept, here):
     frame = agreement.compare(kept, here)
     assert agreement.largest(frame, 5)["here"].tolist() == [9.0, 3.5]
     assert agreement.largest(frame, 1)["here"].tolist() == [9.0]
 
 
+def test_nothing_was_computed_here(kept, store):
+    assert agreement.compare(kept, store).empty
+
+
 def test_verdicts_are_compared_by_claim_data_and_network():
-    kept = pd.DataFrame(
-        {"claim": ["a", "b"], "data": "d", "network": "n", "verdict": ["holds", "not run"]}
-    )
+    same = {"data": "d", "network": "n"}
+    kept = pd.DataFrame({"claim": ["a", "b"], "verdict": ["holds", "not run"]}).assign(**same)
     assert agreement.changed_verdicts(kept, kept).empty
     changed = agreement.changed_verdicts(kept, kept.assign(verdict="open"))
     assert changed["verdict_kept"].tolist() == ["holds", "not run"]
@@ -111,23 +104,22 @@ def executed(tmp_path, monkeypatch, kept):
     """An executed chapter that computed its units here, beside kept results."""
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
     monkeypatch.setattr("suite.store.kept.KEPT_RESULTS", tmp_path / "kept")
-    about = {"units": 4, "seconds": 4.0, "device": ["a CPU"], "threads": [1], "commit": ["abc"]}
     path = archive_path(CHAPTER, "laptop", tmp_path / "kept")
-    write_archive(path, Archive(kept.records, {}, pd.DataFrame({"a": [1]}), {}, about))
-    verdicts = pd.DataFrame(
-        {"claim": ["lipschitz-falls"], "data": "mnist5k", "network": "mlp", "verdict": ["holds"]}
-    )
-    verdicts.to_csv(path.with_suffix(".verdicts.csv"))
+    write_archive(path, kept)
+    verdicts = pd.DataFrame({"claim": ["lipschitz-falls"], "data": "mnist5k", "network": "mlp"})
+    verdicts.assign(verdict="holds").to_csv(path.with_suffix(".verdicts.csv"))
     stem = tmp_path / "executed" / "results" / "laptop" / CHAPTER
     stem.parent.mkdir(parents=True)
     verdicts.assign(verdict="open").to_csv(stem.with_suffix(".verdicts.csv"))
-    stem.with_suffix(".provenance.json").write_text(
-        json.dumps(about | {"here": 4, "commit": ["def"]})
-    )
+    provenance = json.dumps(ABOUT_ALL | {"here": 4, "commit": ["def"]})
+    stem.with_suffix(".provenance.json").write_text(provenance)
     return tmp_path
 
 
 def test_the_page_counts_names_and_draws(executed):
+    page = pages.agreement_page(executed)
+    assert "`make rerun` computes the profile `laptop` on this machine" in page
+    assert "agreement.png" not in page
     here = Store()
     for number, value in enumerate(HERE):
         here.write(key(number), record(value, seed=number))
@@ -138,9 +130,3 @@ def test_the_page_counts_names_and_draws(executed):
     assert "cure 0.5, seed 3 | 4 | 9 | outside |" in page
     assert "at commit def" in page
     assert (executed / "agreement.png").stat().st_size > 1000
-
-
-def test_without_anything_computed_here_the_page_says_how(executed):
-    page = pages.agreement_page(executed)
-    assert "`make rerun` computes the profile `laptop` on this machine" in page
-    assert "agreement.png" not in page

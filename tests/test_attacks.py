@@ -2,15 +2,14 @@
 
 import copy
 import random
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from suite import attacks
-from suite.attacks import ATTACKS, auto_attack, fgsm, judged, pgd
-from suite.errors import UsageError
+from suite.attacks import ATTACKS, AUTO_ATTACK, fgsm, judged, pgd
 
 SIDE = 8
 FAST = {
@@ -60,6 +59,10 @@ def dual_norm(w, norm):
     return float(w.abs().sum() if norm == "linf" else w.norm())
 
 
+def scores(w, x):
+    return x.flatten(1) @ w.flatten()
+
+
 def size(change, norm):
     change = change.flatten(1)
     return change.abs().amax(1) if norm == "linf" else change.norm(dim=1)
@@ -71,7 +74,7 @@ def assert_changes_what_the_worst_changes(name, norm="linf", *, near=0.95, scale
     epsilon = 0.01 if norm == "linf" else 0.1
     reach = scale * epsilon * dual_norm(w, norm)
     # No image lies on the boundary itself, where FAB's smallest change rounds to none.
-    network = Linear(w, 0.1 * reach / scale - float((x.flatten(1) @ w.flatten()).median()))
+    network = Linear(w, 0.1 * reach / scale - float(scores(w, x).median()))
     for parameter in network.parameters():
         parameter.data *= scale
     margin = network(x)[:, 0].abs().detach()
@@ -90,10 +93,7 @@ class TestPredictionsChangeWhereTheWorstPerturbationChangesThem:
     def test_by_gradients(self, name, norm):
         assert_changes_what_the_worst_changes(name, norm)
 
-    @pytest.mark.parametrize(
-        ("part", "norm"),
-        [(part, norm) for part in attacks.AUTO_ATTACK for norm in ("linf", "l2")][:-1],
-    )
+    @pytest.mark.parametrize(("part", "norm"), [*product(AUTO_ATTACK, ("linf", "l2"))][:-1])
     def test_by_parts_of_the_ensemble(self, part, norm):
         settings = {"parts": [part], "steps": 20, "queries": 300}
         settings |= {"near": 0.5} if part == "square" else {}
@@ -105,7 +105,7 @@ class TestGradientAttacks:
     @each_norm
     def test_perturbation_is_the_worst(self, name, norm):
         w, x = weight(), images(3)
-        network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
+        network = Linear(w, offset=float(-scores(w, x).min()) + 0.5)
         direction = w.sign() if norm == "linf" else w / w.norm()
         found = run(name, network, x, torch.zeros(3).long(), epsilon=0.05, norm=norm)
         atol = 1e-6 if norm == "linf" or name == "fgsm" else 2e-3
@@ -113,33 +113,25 @@ class TestGradientAttacks:
 
     def test_default_steps_cross_the_ball(self):
         w, x = weight(), images(20)
-        network = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).min()) + 0.5)
-        worst = x - 0.03 * w.sign()
-
-        def distance(steps):
-            found = pgd(
-                network, x, torch.zeros(20).long(), epsilon=0.03, steps=steps, generator=generator()
-            )
-            return float((found.images - worst).abs().max())
-
-        assert distance(20) == pytest.approx(0.03 * 4 / 3, rel=0.01)
-        assert distance(60) == pytest.approx(0, abs=1e-6)
+        network = Linear(w, offset=float(-scores(w, x).min()) + 0.5)
+        given, worst = (network, x, torch.zeros(20).long()), x - 0.03 * w.sign()
+        for steps, distance in ((20, 0.03 * 4 / 3), (60, 0)):
+            found = pgd(*given, epsilon=0.03, steps=steps, generator=generator())
+            expected = pytest.approx(distance, rel=0.01, abs=1e-6)
+            assert float((found.images - worst).abs().max()) == expected
 
     def test_restarts_find_more(self):
         """A bump that only a start near one corner of the ball can climb."""
 
         class Bump(nn.Module):
             def forward(self, x):
-                inside = (
-                    (x - 0.5).flatten(1).amin(1)
-                )  # above 0.05: all values of the start are high
+                inside = (x - 0.5).flatten(1).amin(1)  # large if all values of the start are
                 return torch.stack([0.02 - inside, torch.zeros_like(inside)], 1)
 
-        x = torch.full((60, 1, 1, 2), 0.5)
+        given = Bump(), torch.full((60, 1, 1, 2), 0.5), torch.zeros(60).long()
         settings = {"epsilon": 0.05, "steps": 1, "relative_step": 1e-6}
-        labels = torch.zeros(60).long()
         one, many = (
-            pgd(Bump(), x, labels, restarts=n, generator=generator(), **settings).unchanged.sum()
+            pgd(*given, restarts=n, generator=generator(), **settings).unchanged.sum()
             for n in (1, 6)
         )
         assert one < 60
@@ -159,28 +151,21 @@ class TestEachAttack:
         found = fgsm(network, x, torch.tensor([0, 1, 0, 2]), epsilon=0.01)
         assert found.unchanged.tolist() == [True] * 4
         assert found.correct.tolist() == [True, False, True, False]
-        weak = Linear(w, offset=float(-(x.flatten(1) @ w.flatten()).max()) + 1e-3)
-        found = fgsm(weak, x, torch.tensor([0, 0, 1, 1]), epsilon=0.2)
-        assert found.unchanged.tolist() == [False] * 4
-        assert found.correct.tolist() == [False] * 4
-
-    def test_judged_on_another_network(self):
-        w, x = weight(), images(4)
-        near, far = (Linear(w, float(d - (x.flatten(1) @ w.flatten()).min())) for d in (0.1, 90.0))
-        labels = torch.zeros(4).long()
-        attacked = fgsm(near, x, labels, epsilon=0.2)
-        assert not attacked.unchanged.any()
-        assert judged(far, x, attacked.images, labels).unchanged.all()
-        assert not judged(near, x, attacked.images, labels).unchanged.any()
+        weak, labels = (
+            Linear(w, offset=float(1e-3 - scores(w, x).max())),
+            torch.tensor([0, 0, 1, 1]),
+        )
+        found = fgsm(weak, x, labels, epsilon=0.2)
+        assert not (found.unchanged | found.correct).any()
+        assert judged(network, x, found.images, labels).unchanged.all()
+        assert not judged(weak, x, found.images, labels).unchanged.any()
 
     @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"fgsm"}))
     def test_generator_decides(self, name):
         x, labels = images(4), torch.zeros(4).long()
         network, settings = Linear(weight(), offset=20.0), {}
         if name == "auto_attack":  # which gives images back as they were where it fails
-            network = Linear(
-                weight(), offset=float(0.02 - (x.flatten(1) @ weight().flatten()).min())
-            )
+            network = Linear(weight(), offset=float(0.02 - scores(weight(), x).min()))
             settings = {"parts": ["square"]}
         first, again, other = (
             run(name, network, x, labels, epsilon=0.01, seed=seed, **settings).images
@@ -191,7 +176,7 @@ class TestEachAttack:
 
     def test_batches_change_nothing(self, monkeypatch):
         x, labels = images(10), torch.zeros(10).long()
-        network = Linear(weight(), offset=float(-(x.flatten(1) @ weight().flatten()).median()))
+        network = Linear(weight(), offset=float(-scores(weight(), x).median()))
         together = fgsm(network, x, labels, epsilon=0.02)
         monkeypatch.setattr("suite.attacks.BATCH_SIZE", 3)
         apart = fgsm(network, x, labels, epsilon=0.02)
@@ -200,12 +185,9 @@ class TestEachAttack:
 
     @each_attack
     def test_leaves_everything_alone(self, name):
-        network = nn.Sequential(
-            nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)
-        )
-        before = copy.deepcopy(network.state_dict())
-        x = images(4)
-        kept = x.clone()
+        layers = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)
+        network, x = nn.Sequential(*layers), images(4)
+        before, kept = copy.deepcopy(network.state_dict()), x.clone()
         states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
         run(name, network, x, torch.zeros(4).long(), epsilon=0.01)
         assert torch.equal(torch.get_rng_state(), states[0])
@@ -217,65 +199,41 @@ class TestEachAttack:
         assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
-REFUSED = {
-    "norm": (fgsm, {"norm": "l1"}, UsageError, "unknown norm 'l1'"),
-    "steps": (pgd, {"steps": 0}, ValueError, "steps: expected a positive number, got 0"),
-    "parts": (
-        auto_attack,
-        {"parts": ["apgd-ce", "fab"]},
-        UsageError,
-        "unknown part of AutoAttack 'fab': did you mean 'fab-t'",
+TWO = nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE * SIDE, 2))
+UNKNOWN = "unknown part of AutoAttack 'fab': did you mean 'fab-t'"
+REFUSED = [  # attack, network, settings, message
+    ("fgsm", Linear(weight()), {"norm": "l1"}, "unknown norm 'l1'"),
+    ("fgsm", Linear(weight()), {"epsilon": 12.0, "norm": "l2"}, r"up to 11\.31"),
+    ("pgd", Linear(weight()), {"steps": 0}, "steps: expected a positive number, got 0"),
+    ("auto_attack", Linear(weight()), {"parts": ["apgd-ce", "fab"]}, UNKNOWN),
+    ("auto_attack", Linear(weight()), {"parts": []}, "parts: expected some of .*, got none"),
+    (
+        "auto_attack",
+        TWO,
+        {"parts": [*AUTO_ATTACK]},
+        "four classes or more for 'apgd-t', got 2; leave",
     ),
-    "none": (auto_attack, {"parts": []}, UsageError, r"parts: expected some of .*, got none"),
-}
+    ("auto_attack", Linear(weight(), torch.nan), {}, "model: expected finite logits"),
+]
 
 
 class TestRefused:
     @each_attack
-    def test_images_outside_the_range(self, name):
-        with pytest.raises(
-            ValueError, match=r"expected values in \[0, 1\], got -1 to 1; make what"
-        ):
-            run(
-                name,
-                Linear(weight()),
-                2 * images(2).round() - 1,
-                torch.zeros(2).long(),
-                epsilon=0.1,
-            )
-
-    @each_attack
-    @pytest.mark.parametrize("epsilon", [0.0, -0.1, 8.0, float("nan")])
-    def test_epsilon_outside_the_range(self, name, epsilon):
-        with pytest.raises(
-            ValueError, match=r"epsilon: expected a number above 0 and up to 1, .*8/255"
-        ):
-            run(name, Linear(weight()), images(2), torch.zeros(2).long(), epsilon=epsilon)
-
-    @pytest.mark.parametrize(
-        ("attack", "settings", "error", "message"), REFUSED.values(), ids=REFUSED
-    )
-    def test_settings(self, attack, settings, error, message):
-        given = {"epsilon": 0.1} | ({} if attack is fgsm else {"generator": generator()}) | settings
-        with pytest.raises(error, match=message):
-            attack(Linear(weight()), images(2), torch.zeros(2).long(), **given)
-
-    def test_networks(self):
-        network, given = Linear(weight()), (images(2), torch.zeros(2).long())
-        settings = {"epsilon": 0.1, "generator": generator()}
-        two = nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE * SIDE, 2))
-        message = "four classes or more for 'apgd-t', got 2; leave it out"
-        with pytest.raises(ValueError, match=message):
-            auto_attack(two, *given, **settings)
-        network[1].bias.data[0] = torch.nan
-        with pytest.raises(ValueError, match="model: expected finite logits"):
-            auto_attack(network, *given, **settings)
-
-    def test_largest_euclidean_change(self):
+    def test_values_outside_the_range(self, name):
         network, x, labels = Linear(weight()), images(2), torch.zeros(2).long()
-        fgsm(network, x, labels, epsilon=11.0, norm="l2")
-        with pytest.raises(ValueError, match=r"up to 11\.31"):
-            fgsm(network, x, labels, epsilon=12.0, norm="l2")
+        message = r"expected values in \[0, 1\], got -1 to 1; make what"
+        with pytest.raises(ValueError, match=message):
+            run(name, network, 2 * x.round() - 1, labels, epsilon=0.1)
+        message = "epsilon: expected a number above 0 and up to 1, .*8/255"
+        for epsilon in (0.0, -0.1, 8.0, float("nan")):
+            with pytest.raises(ValueError, match=message):
+                run(name, network, x, labels, epsilon=epsilon)
+
+    @pytest.mark.parametrize(("name", "network", "settings", "message"), REFUSED)
+    def test_settings_and_networks(self, name, network, settings, message):
+        given = {"epsilon": 0.1, **settings}
+        with pytest.raises(ValueError, match=message):
+            run(name, network, images(2), torch.zeros(2).long(), **given)
 
 
 class TestEnsemble:
@@ -291,25 +249,18 @@ class TestEnsemble:
     def test_queries_reach_the_bound(self, settings):
         w, x = weight(constant=True), images()
         epsilon = 0.03
-        offsets = torch.linspace(-2, 2, 40) * epsilon - x.flatten(1) @ w.flatten()
-        for factor, changed in ((0.5, True), (1.01, False)):
-            chosen = (offsets + x.flatten(1) @ w.flatten()).abs() / epsilon
-            chosen = chosen < factor if changed else chosen > factor
-            for b in chosen.nonzero()[:3, 0]:
-                network = Linear(w, offset=float(offsets[b]))
-                given = network, x[b : b + 1], torch.tensor([0])
-                found = run("auto_attack", *given, epsilon=epsilon, **settings)
-                assert found.unchanged.tolist() == [not changed]
-                assert float(size(found.images - x[b : b + 1], "linf")) <= epsilon * (1 + 1e-4)
+        for share, one in zip((0.2, -0.45, 1.03, -1.9), x.split(1)):  # of what can be reached
+            network = Linear(w, offset=float(share * epsilon - scores(w, one)))
+            found = run("auto_attack", network, one, torch.tensor([0]), epsilon=epsilon, **settings)
+            assert found.unchanged.tolist() == [abs(share) > 1]
+            assert float(size(found.images - one, "linf")) <= epsilon * (1 + 1e-4)
 
     def test_robust_images_withstand_all_parts(self, monkeypatch):
         """Two parts that blacken one value of those images whose first pixel they are made for."""
         network, x = Linear(weight(), offset=0.0), torch.full((5, 2, SIDE, SIDE), 0.5)
         network[1].weight.data.zero_()
-        network[1].weight.data[0, -1], network[1].bias.data[0] = (
-            1.0,
-            -0.25,
-        )  # the last value decides
+        network[1].weight.data[0, -1] = 1.0  # the last value decides
+        network[1].bias.data[0] = -0.25
         x[:, 0, 0, 0] = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.2])
         tried = []
 
@@ -317,9 +268,8 @@ class TestEnsemble:
             def perturb(self, images, predicted):
                 tried.append(images[:, 0, 0, 0].tolist())
                 result = images.clone()
-                for image in result:
-                    if any(torch.isclose(image[0, 0, 0], torch.tensor(level)) for level in levels):
-                        image[-1, -1, -1] = 0.0
+                made_for = torch.isin(images[:, 0, 0, 0], torch.tensor(levels))
+                result[made_for, -1, -1, -1] = 0.0
                 return result
 
             return perturb
@@ -346,9 +296,8 @@ class TestEnsemble:
         x = torch.full((3, 1, *shape), 0.52)
         settings = {"parts": ["square"], "queries": 400, "norm": norm}
         epsilon = 0.1 if norm == "linf" else 0.5
-        found = run(
-            "auto_attack", network.eval(), x, torch.zeros(3).long(), epsilon=epsilon, **settings
-        )
+        given = network.eval(), x, torch.zeros(3).long()
+        found = run("auto_attack", *given, epsilon=epsilon, **settings)
         assert not found.unchanged.any()
         assert (size(found.images - x, norm) <= epsilon * (1 + 1e-4)).all()
 
@@ -367,23 +316,13 @@ class TestEnsemble:
 
     def test_layout_changes_nothing(self):
         torch.manual_seed(0)
-        layers = (
-            nn.Conv2d(3, 8, 3),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(8, 5),
-        )
-        network = nn.Sequential(*layers).eval()
+        first = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+        network = nn.Sequential(*first, nn.Flatten(), nn.Linear(8, 5)).eval()
         x = torch.rand(6, 3, 8, 8)
         labels = network(x).argmax(1)
         settings = {"steps": 3, "n_targets": 2, "queries": 5, "epsilon": 0.3}
-        plain = auto_attack(
-            network, x, labels, generator=torch.Generator().manual_seed(0), **settings
-        )
+        plain = run("auto_attack", network, x, labels, **settings)
         network = network.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
-        found = auto_attack(
-            network, x, labels, generator=torch.Generator().manual_seed(0), **settings
-        )
+        found = run("auto_attack", network, x, labels, **settings)
         torch.testing.assert_close(found.images, plain.images, rtol=1e-3, atol=1e-3)

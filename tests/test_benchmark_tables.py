@@ -31,20 +31,16 @@ class TestSteps:
         ]
     }
 
-    def test_words(self):
-        found = tables.steps(self.RESULTS).drop_duplicates("method")
-        words = {"a": "faster", "b": "no clear difference", "c": "slower"}
-        assert dict(zip(found.method, found.word)) == words
-        assert found.times.tolist() == pytest.approx([3.5 / 3, 1.0, 0.5])
-
-    def test_one_row_a_way_for_the_figure(self):
+    def test_rows_and_words(self):
         found = tables.steps(self.RESULTS)
         assert list(found.network) == ["fast view", "stock autograd"] * 3
         assert list(found.ratio) == [3.0, 3.5, 3.0, 3.0, 3.0, 1.5]
         assert found.low[1] == pytest.approx(3.4)
-
-    def test_not_measured(self):
-        assert not tables.summary(tables.steps(None))
+        found = found.drop_duplicates("method")
+        words = {"a": "faster", "b": "no clear difference", "c": "slower"}
+        assert dict(zip(found.method, found.word)) == words
+        assert found.times.tolist() == pytest.approx([3.5 / 3, 1.0, 0.5])
+        assert not tables.summary(tables.steps(None))  # not measured
 
     def test_answer(self):
         steps = tables.steps(self.RESULTS)
@@ -60,23 +56,16 @@ def test_a_landscape_penalty_is_told_for_its_step_and_for_ten():
     ten = row(f"a network{tables.LANDSCAPE}", 1.2) | {"quartiles": [1.19, 1.211]}
     memory = row("a network: landscape penalty / plain step", 0.9)
     table = tables.landscape_steps({"rows": [ten, memory, row("another", 3.0)]})
-    assert table.to_numpy().tolist() == [
-        ["a network", pytest.approx(3.0), 1.2, "1.19 to 1.21", 0.9]
-    ]
+    (values,) = table.to_numpy().tolist()
+    assert values == ["a network", pytest.approx(3.0), 1.2, "1.19 to 1.21", 0.9]
     assert len(tables.landscape_steps(tables.measured("cpu"))) == 3
     with pytest.raises(ValueError, match="expected a landscape penalty; run 'make bench'"):
         tables.landscape_steps({"rows": [memory]})
 
 
 ARCHITECTURES = [
-    {
-        "architecture": name,
-        "stock_raises": raises,
-        "training": 1e-15,
-        "evaluation": 2e-16,
-        "stock_over_fast": value,
-        "quartiles": [value - 0.1, value + 0.1],
-    }
+    {"architecture": name, "stock_raises": raises, "training": 1e-15, "evaluation": 2e-16}
+    | {"stock_over_fast": value, "quartiles": [value - 0.1, value + 0.1]}
     for name, raises, value in (
         ("slow", None, 1.0),
         ("tiny", "derivative for aten::hardsigmoid_backward is not implemented", 2.0),
@@ -111,37 +100,23 @@ def test_one_benchmark_takes_the_place_of_its_rows_and_says_when(tmp_path):
     assert [(row["case"], row["value"]) for row in result["rows"]] == [("a", 1), ("b", 2), ("c", 1)]
     assert [row["date"] for row in result["rows"]] == ["2026-01-01", "2026-02-02", "2026-01-01"]
     assert merged(tmp_path / "none.json", about(), new)["rows"][0]["date"] == "2026-02-02"
-
-
-def test_rows_of_other_versions_or_threads_are_not_mixed(tmp_path):
-    file = tmp_path / "cpu.json"
-    file.write_text(json.dumps({**about(), "rows": []}))
     with pytest.raises(SystemExit, match="measured with threads 2, now 1: run all of them"):
         merged(file, about(threads=1), [])
 
 
 def test_forms_of_the_density_stand_over_the_plain_step_and_by_classes():
-    cases = {
-        "MLP, BlockMNIST: marginal density, naive / plain": 2.5,
-        "MLP, BlockMNIST: marginal density, efficient / plain": 2.25,
-        "MLP, BlockMNIST: marginal density, efficient / double backpropagation": 1.0,
-        "MLP, 100 classes: efficient over the plain step": 2.0,
-        "MLP, 100 classes: gradients of all logits over the plain step": 40.2,
-    }
-    rows = [{"case": case, "value": value} for case, value in cases.items()]
-    assert tables.density_forms({"rows": rows}).to_dict("records") == [
-        {
-            "network": "MLP, BlockMNIST",
-            "naive": "2.5",
-            "efficient": "2.25",
-            "gradients of all logits": "–",
-        },
-        {
-            "network": "MLP, 100 classes",
-            "naive": "–",
-            "efficient": "2",
-            "gradients of all logits": "40.2",
-        },
+    rows = [
+        row("MLP, BlockMNIST: marginal density, naive / plain", 2.5),
+        row("MLP, BlockMNIST: marginal density, efficient / plain", 2.25),
+        row("MLP, BlockMNIST: marginal density, efficient / double backpropagation", 1.0),
+        row("MLP, 100 classes: efficient over the plain step", 2.0),
+        row("MLP, 100 classes: gradients of all logits over the plain step", 40.2),
+    ]
+    found = tables.density_forms({"rows": rows}).set_index("network").T.to_dict()
+    of_all = "gradients of all logits"
+    assert [*found.items()] == [
+        ("MLP, BlockMNIST", {"naive": "2.5", "efficient": "2.25", of_all: "–"}),
+        ("MLP, 100 classes", {"naive": "–", "efficient": "2", of_all: "40.2"}),
     ]
     with pytest.raises(ValueError, match="expected marginal density; run 'make bench'"):
         tables.density_forms({"rows": []})

@@ -23,9 +23,8 @@ FGSM = {"epsilon": 0.1, "step_size": 0.1}
 
 def layers():
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Flatten(), nn.Linear(64, 3)
-    ).double()
+    parts = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Flatten(), nn.Linear(64, 3)
+    return nn.Sequential(*parts).double()
 
 
 def images():
@@ -53,7 +52,7 @@ class Keeping(nn.Module):
 
 class TestCopied:
     def test_networks_that_keep_features_are_copied(self):
-        network = Keeping()
+        network = Keeping().eval()
         expected = network(images())
         with pytest.raises(RuntimeError, match="graph leaves"):
             copy.deepcopy(network)
@@ -64,6 +63,8 @@ class TestCopied:
             assert kept.data_ptr() != network.features.data_ptr()
         assert torch.equal(copy_(images()), expected)
         assert network.features.requires_grad
+        torch.testing.assert_close(folded_copy(network)(images()), expected.detach())
+        assert sum(calls_of(network, images().requires_grad_()).fast.values()) > 0
 
     def test_parameters_are_as_in_a_deep_copy(self):
         network = layers()
@@ -78,21 +79,12 @@ class TestCopied:
             assert old.requires_grad == new.requires_grad
             assert old.data_ptr() != new.data_ptr()
 
-    def test_all_that_copies_takes_networks_that_keep_features(self):
-        network = Keeping().eval()
-        expected = network(images())
-        calls = calls_of(network, images().requires_grad_())
-        assert sum(calls.fast.values()) > 0
-        network(images())
-        torch.testing.assert_close(folded_copy(network)(images()), expected.detach())
-
     def test_a_backbone_may_keep_features(self):
         class Backbone(nn.Sequential):
             def forward(self, x):
                 self.features = super().forward(x)
                 return self.features
 
-        torch.manual_seed(0)
         backbone = Backbone(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2)).double()
         before = TopGAPNet(backbone, 5, k=3, width=8, image_size=16).double()
         backbone(images())
@@ -155,10 +147,8 @@ class TestAdversarialExamples:
         for model in (network, evaluation_mode(network.train())):
             with torch.no_grad():
                 found = adversarial_examples(network.eval(), images(), LABELS, **self.settings())
-                logits = model(images())
-                penalty = adversarial_penalty(
-                    network, logits, LABELS, images(), **self.settings(), random_start=True
-                )
+                step, start = (model(images()), LABELS, images()), {"random_start": True}
+                penalty = adversarial_penalty(network, *step, **self.settings() | start)
             torch.testing.assert_close(found, expected)
             assert not found.requires_grad
             assert (penalty > 0).all()

@@ -27,32 +27,17 @@ def computed(keys):
 
 
 class TestPlan:
-    PLAN = Plan(
-        [
-            Item(TWO, {"label": "b"}, keep="mean"),
-            Item(ONE, {"label": "a"}, keep="mean"),
-            Item(TWO, {"label": "c", "metric": "other"}),
-            Item(ONE, keep="one"),
-        ]
-    )
+    AVERAGED = [Item(TWO, {"label": "b"}, keep="mean"), Item(ONE, {"label": "a"}, keep="mean")]
+    PLAN = Plan([*AVERAGED, Item(TWO, {"label": "c", "metric": "other"}), Item(ONE, keep="one")])
 
-    def test_units_are_named_once(self):
+    def test_rows_are_merged_by_unit_and_arrays_averaged(self):
         assert self.PLAN.units() == [TWO, ONE]
-
-    def test_rows_are_merged_by_unit(self):
-        rows, _ = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
+        rows, arrays = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
         assert rows["label"].tolist() == ["b", "a", "c"]
         assert rows["value"].tolist() == [1.0, 2.0, 1.0]
         assert rows["metric"].tolist() == ["accuracy", "accuracy", "other"]
-
-    def test_arrays_of_one_name_are_averaged(self):
-        _, arrays = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
-        assert {name: array.tolist() for name, array in arrays.items()} == {
-            "mean": [1.5, 1.5],
-            "one": [2.0, 2.0],
-        }
-
-    def test_another_number_of_rows_is_an_error(self):
+        found = {name: array.tolist() for name, array in arrays.items()}
+        assert found == {"mean": [1.5, 1.5], "one": [2.0, 2.0]}
         with pytest.raises(ValueError, match="Length mismatch"):
             self.PLAN.collect(SimpleNamespace(), {}, computed("123"), Maps())
 
@@ -63,27 +48,19 @@ class TestPlan:
         assert arrays == {}
 
 
-class TestDrawn:
-    GREY, COLOUR = torch.ones(2, 1, 4, 4), torch.ones(2, 3, 4, 4)
-
-    @pytest.mark.parametrize(
-        ("data", "images", "kept"),
-        [
-            ("mnist", GREY, True),
-            ("cifar10", COLOUR, False),
-            ("cifar10", COLOUR[0], False),
-            ("imagefolder:mine", COLOUR, True),
-            ("texturedmnist", COLOUR, True),
-        ],
-    )
-    def test_photographs_are_left_out(self, data, images, kept):
-        unit = measurement(Pretrained(data=data, network="n"), "saliency_maps")
+def test_photographs_are_left_out_and_images_that_a_network_made_are_kept():
+    grey, colour = torch.ones(2, 1, 4, 4), torch.ones(2, 3, 4, 4)
+    for metric, data, images, kept in (
+        ("saliency_maps", "mnist", grey, True),
+        ("saliency_maps", "cifar10", colour, False),
+        ("saliency_maps", "cifar10", colour[0], False),
+        ("saliency_maps", "imagefolder:mine", colour, True),
+        ("saliency_maps", "texturedmnist", colour, True),
+        ("activation_ascent", "cifar10", colour, True),
+    ):
+        unit = measurement(Pretrained(data=data, network="n"), metric)
         shown = drawn(SimpleNamespace(), {}, unit, {"images": images, "maps": images})
         assert set(shown) == {"maps"} | ({"images"} if kept else set())
-
-    def test_images_that_a_network_made_are_kept(self):
-        unit = measurement(NETWORKS[1], "activation_ascent")
-        assert drawn(SimpleNamespace(), {}, unit, {"images": self.COLOUR})
 
 
 def test_a_grid_has_all_that_is_wanted_of_each_network():

@@ -1,7 +1,9 @@
 """Maps with groups of pixels: their quality, their objective, and where they lie."""
 
+import copy
 import dataclasses
 import warnings
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -51,11 +53,14 @@ def quality(subject, *saliencies, **settings):
 
 
 def in_order(sizes, ties):
-    """Return the places of pixels by size, and of equal ones by another size, in NumPy."""
-    places = np.empty(sizes.numel())
+    """Return the ranks of pixels by size, and of equal ones by another size, in NumPy."""
     order = np.lexsort((ties.flatten().numpy(), sizes.flatten().numpy()))
-    places[order] = np.arange(sizes.numel())
-    return torch.tensor(places).float().view_as(sizes)
+    return torch.tensor(order.argsort()).float().view_as(sizes)
+
+
+def chosen_caso(subject, images, predicted):
+    loss = surrogate_loss(subject.folded, images, predicted)
+    return loss, choose_lambda1(loss, method=caso_converged, factor=2.0).interpretation
 
 
 class TestQuality:
@@ -72,35 +77,31 @@ class TestQuality:
             for column, maps in enumerate(maps_of(subject.folded, images, predicted, names)):
                 sizes = maps.abs().sum(1, keepdim=True)
                 order = in_order(sizes, gradient.abs().sum(1, keepdim=True))
-                inserted = metrics.insertion_curve(
-                    order, subject.folded, images, predicted, n_steps=8, baseline=0.5
-                )
-                expected = {
-                    "insertion": metrics.area_under_curve(inserted)[0],
-                    "sparsity": (maps == 0).double().mean(),
+                given = order, subject.folded, images, predicted
+                inserted = metrics.insertion_curve(*given, n_steps=8, baseline=0.5)
+                insertion = metrics.area_under_curve(inserted)[0].double()
+                found = {
+                    name: values[row, column]
+                    for name, values in result.tensors.items()
+                    if name in ("insertion", "sparsity", "maps")
                 }
-                for name, value in expected.items():
-                    found = result.tensors[name][row, column]
-                    torch.testing.assert_close(found, value.double(), rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(found["insertion"], insertion, rtol=1e-5, atol=1e-6)
+                assert float(found["sparsity"]) == pytest.approx(float((maps == 0).double().mean()))
                 drawn = (normalised_for_display(maps)[0] * 255).round().byte()
-                assert torch.equal(result.tensors["maps"][row, column], drawn)
+                assert torch.equal(found["maps"], drawn)
 
     def test_loss_gradient_breaks_ties(self, subject, monkeypatch):
-        monkeypatch.setitem(
-            SALIENCIES, "even", lambda model, images, labels: torch.ones_like(images)
-        )
+        monkeypatch.setitem(SALIENCIES, "even", lambda _, images, labels: torch.ones_like(images))
         found = quality(subject, "even", "loss_gradient", "logit_gradient", n_images=3).tensors
         even, loss, logit = found["insertion"].unbind(1)
         torch.testing.assert_close(even, loss, rtol=1e-9, atol=0)
         assert (even != logit).all()
-
-    def test_ranks_with_ties(self):
         generator = torch.Generator().manual_seed(0)
-        maps = torch.randint(0, 4, (3, 1, 5, 5), generator=generator).float()
-        ties = torch.randint(0, 3, (3, 1, 5, 5), generator=generator).float()
-        found = ranks(maps, ties)
-        for b in range(3):
-            assert torch.equal(found[b], in_order(maps[b], ties[b]))
+        maps, ties = (
+            torch.randint(0, n, (3, 1, 5, 5), generator=generator).float() for n in (4, 3)
+        )
+        for b, found in enumerate(ranks(maps, ties)):
+            assert torch.equal(found, in_order(maps[b], ties[b]))
 
     def test_cafo_overlaps_the_clipped_gradient(self, subject):
         found = quality(subject, "cafo", n_images=PHOTOGRAPHS, step=1).tensors
@@ -128,23 +129,17 @@ class TestQuality:
         clipped, second, whole = maps_of(subject.folded, images, predicted, names)
         k = int((second != 0).sum())
         assert 0 < k < images.numel() / 4
-        largest = whole.flatten().abs().topk(k).indices
-        expected = torch.zeros_like(whole.flatten())
-        expected[largest] = whole.flatten()[largest]
-        assert torch.equal(clipped.flatten(), expected)
+        whole = whole.flatten()
+        largest = torch.zeros_like(whole).index_fill(0, whole.abs().topk(k).indices, 1)
+        assert torch.equal(clipped.flatten(), whole * largest)
 
     def test_each_method_is_computed_once(self, subject, monkeypatch):
-        calls = []
-
-        def counted(name, method):
-            return lambda *given: calls.append(name) or method(*given)
-
-        for name in ("caso", "logit_gradient"):
-            monkeypatch.setitem(SALIENCIES, name, counted(name, SALIENCIES[name]))
+        methods = {name: Mock(wraps=SALIENCIES[name]) for name in ("caso", "logit_gradient")}
+        monkeypatch.setattr(group_features, "SALIENCIES", SALIENCIES | methods)
         images, predicted, _ = shown(subject, 0)
         names = ["clipped_logit_gradient", "logit_gradient", "clipped_loss_gradient", "caso"]
         assert len(maps_of(subject.folded, images, predicted, names)) == 4
-        assert sorted(calls) == ["caso", "logit_gradient"]
+        assert [method.call_count for method in methods.values()] == [1, 1]
 
     @pytest.mark.parametrize("name", ["cafoo", "clipped_cafoo"])
     def test_unknown_method_is_refused(self, subject, name):
@@ -175,16 +170,11 @@ class TestObjective:
             k, norm = result.tensors["k"][row], result.tensors["norm"][row]
             assert 0 < k < 3 * SIDE**2 / 4
             assert (vectors != 0).sum(1).tolist() == [round(float(k))] * len(CANDIDATES)
-            torch.testing.assert_close(
-                vectors.norm(dim=1), norm.expand(len(CANDIDATES)), rtol=1e-5, atol=0
-            )
+            norms = norm.expand(len(CANDIDATES))
+            torch.testing.assert_close(vectors.norm(dim=1), norms, rtol=1e-5, atol=0)
             images, predicted, confidence = shown(subject, 1 + 2 * row)
-            chosen = choose_lambda1(
-                surrogate_loss(subject.folded, images, predicted), method=caso_converged, factor=2.0
-            ).interpretation
-            torch.testing.assert_close(
-                vectors[0], chosen.maps.flatten().double(), rtol=1e-4, atol=1e-7
-            )
+            maps = chosen_caso(subject, images, predicted)[1].maps.flatten().double()
+            torch.testing.assert_close(vectors[0], maps, rtol=1e-4, atol=1e-7)
             torch.testing.assert_close(result.tensors["confidence"][row], confidence[0])
 
     def test_groups_of_gradients(self, subject, monkeypatch):
@@ -199,9 +189,7 @@ class TestObjective:
         for vector, slope in ((clipped, loss), (logit, -of_logit)):
             largest = slope.abs().topk(k).indices.sort().values
             assert torch.equal(vector.nonzero()[:, 0], largest)
-            assert (
-                torch.nn.functional.cosine_similarity(vector[largest], slope[largest], 0) > 1 - 1e-6
-            )
+            assert F.cosine_similarity(vector[largest], slope[largest], 0) > 1 - 1e-6
         shrunk = loss.sign() * (loss.abs() - loss.abs().sort().values[-k - 1]).clamp_min(0)
         assert F.cosine_similarity(first, shrunk, 0) > 1 - 1e-6
         assert not torch.equal(random != 0, clipped != 0)
@@ -211,15 +199,12 @@ class TestObjective:
         found = {"true_caso": result.per_image, **result.tensors}
         for row, vectors in enumerate(changes):
             images, predicted, _ = shown(subject, row)
+            network = copy.deepcopy(subject.folded).double()
             for name, vector in zip(CANDIDATES, vectors, strict=True):
-                before, after = (
-                    F.cross_entropy(subject.folded.double()(x), predicted)
-                    for x in (images.double(), images.double() + vector.view_as(images))
-                )
-                torch.testing.assert_close(
-                    found[f"true_{name}"][row], after - before, rtol=1e-3, atol=1e-5
-                )
-                subject.folded.float()
+                both = torch.cat([images.double(), images + vector.view_as(images)])
+                losses = F.cross_entropy(network(both), predicted.expand(2), reduction="none")
+                change = losses[1] - losses[0]
+                torch.testing.assert_close(found[f"true_{name}"][row], change, rtol=1e-3, atol=1e-5)
 
     def test_random_group_of_the_seed(self, subject):
         def changes(**settings):
@@ -232,9 +217,7 @@ class TestObjective:
     def test_ten_steps_of_the_authors(self, subject):
         result = group_objective(subject, n_images=3)
         for row in range(3):
-            images, predicted, _ = shown(subject, row)
-            loss = surrogate_loss(subject.folded, images, predicted)
-            best = choose_lambda1(loss, method=caso_converged, factor=2.0).interpretation
+            loss, best = chosen_caso(subject, *shown(subject, row)[:2])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # some have not converged
                 settings = Settings(step=0.1, max_iterations=10)
@@ -295,26 +278,20 @@ def smaller(pixels, side):
     return F.interpolate(pixels[None].float() / 255, (side, side), mode="bilinear", antialias=True)
 
 
-PAIRS = [  # photograph, its class, partner, class of that: the first one is right if odd
-    (2, 2, 6, 0),
-    (3, 3, 7, 1),
-]
-
-
 class TestScenes:
-    @pytest.mark.parametrize(("i", "own", "j", "other"), PAIRS)
-    def test_pair_is_two_photographs(self, scenes, i, own, j, other):
-        methods = ["left", "right", "even"]
-        pixels = scenes.data.test.images
-        for named, place in ((own, i % 2), (other, 1 - i % 2)):
-            result, canvases = scenes(named, scene="pair", saliencies=methods, n_images=1, first=i)
-            side = 5 * SIDE // 7
-            halves = [smaller(pixels[index], side) for index in (i, j)]
-            canvas = torch.cat(halves if i % 2 == 0 else halves[::-1], 3)
-            assert canvases[-1].shape == (1, 3, side, 2 * side)
-            torch.testing.assert_close(canvases[-1], canvas)
-            assert result.tensors["share"].tolist() == [[1 - place, place, 0.5]]
-            assert result.per_image.tolist() == pytest.approx([1 / (1 + 5 * np.exp(-5))])
+    @pytest.mark.parametrize("own_class", [True, False])
+    @pytest.mark.parametrize(("left", "right", "first"), [(2, 6, 2), (7, 3, 3)])
+    def test_pair_is_two_photographs(self, scenes, left, right, first, own_class):
+        settings = {"saliencies": ["left", "right", "even"], "n_images": 1, "first": first}
+        of_left = (first == left) == own_class
+        named = (left if of_left else right) % CLASSES  # photograph n is of class n % CLASSES
+        result, canvases = scenes(named, scene="pair", **settings)
+        side = 5 * SIDE // 7
+        halves = [smaller(scenes.data.test.images[index], side) for index in (left, right)]
+        assert canvases[-1].shape == (1, 3, side, 2 * side)
+        torch.testing.assert_close(canvases[-1], torch.cat(halves, 3))
+        assert result.tensors["share"].tolist() == [[of_left, not of_left, 0.5]]
+        assert result.per_image.tolist() == pytest.approx([1 / (1 + 5 * np.exp(-5))])
 
     def test_pair_has_different_classes(self, scenes):
         labels = scenes.data.test.labels.clone()
@@ -333,13 +310,10 @@ class TestScenes:
     def test_box_is_a_quarter(self, scenes, i):
         methods = ["left", "even", "not_grey"]
         result, canvases = scenes(i, scene="box", saliencies=methods, n_images=1, first=i)
-        canvas = torch.full((1, 3, SIDE, SIDE), 0.5)
         half = SIDE // 2
-        down, right = half * (i // 2), half * (i % 2)
-        canvas[:, :, down : down + half, right : right + half] = smaller(
-            scenes.data.test.images[i], half
-        )
-        torch.testing.assert_close(canvases[-1], canvas)
+        padding = [half * (i % 2), half * (1 - i % 2), half * (i // 2), half * (1 - i // 2)]
+        box = smaller(scenes.data.test.images[i], half)
+        torch.testing.assert_close(canvases[-1], F.pad(box, padding, value=0.5))
         assert result.tensors["share"].tolist() == [[0.0 if i % 2 else 0.5, 0.25, 1.0]]
 
     def test_object_that_is_not_named(self, scenes):
@@ -364,7 +338,7 @@ class TestScenes:
         found, _ = scenes(0, data=data, **settings)
         assert found.tensors["share"].isnan().all()
 
-    def test_other_classes_are_refused(self, subject):
+    def test_classes_of_other_data_are_refused(self, subject):
         with pytest.raises(UsageError, match="classes: expected names of ImageNet's, got 0, 1, 2"):
             on_object(subject, scene="box", saliencies=["caso"], n_images=1)
 
@@ -396,9 +370,8 @@ class TestSweep:
 
     def test_clips_as_sparse_as_caso(self, subject):
         tensors = lambda1_sweep(subject, n_images=PHOTOGRAPHS, image=5).tensors
-        torch.testing.assert_close(
-            tensors["clipped_sparsity"].float(), tensors["caso_sparsity"], rtol=0, atol=1e-6
-        )
+        found = tensors["clipped_sparsity"].float()
+        torch.testing.assert_close(found, tensors["caso_sparsity"], rtol=0, atol=1e-6)
         images, predicted, _ = shown(subject, 5)
         gradient = SALIENCIES["loss_gradient"](subject.folded, images, predicted)
         for k, maps in enumerate(tensors["clipped_maps"]):

@@ -34,11 +34,8 @@ def claims(monkeypatch):
 
 
 def test_a_claim_is_shown_at_the_best_profile_that_ran(claims):
-    rows = [
-        verdict(profile="laptop", word="contradicted"),
-        verdict(profile="workstation"),
-        verdict(profile="paper", word="not run"),
-    ]
+    words = {"laptop": "contradicted", "workstation": "holds", "paper": "not run"}
+    rows = [verdict(profile=profile, word=word) for profile, word in words.items()]
     best = report.best_profile(pd.DataFrame(rows))
     assert best[["profile", "verdict"]].to_numpy().tolist() == [["workstation", "holds"]]
 
@@ -77,14 +74,13 @@ class TestScale:
         values = [0.9, 0.1, 0.4, None, None, 0.2]
         records = [Record(u, "done", {"mean": v}, {}) for u, v in zip(units, values)]
         found = scale.trainings_of(records)
-        assert [(t["seed"], t["epochs"], t.get("accuracy")) for t in found] == [
-            (0, 9, 0.9),
-            (1, 9, None),
-        ]
+        found = [(t["seed"], t["epochs"], t.get("accuracy")) for t in found]
+        assert found == [(0, 9, 0.9), (1, 9, None)]
 
-    @pytest.mark.parametrize(
-        ("training", "met"),
-        [
+    def test_a_setting_is_met_by_size_length_and_images(self):
+        options = {"blocks": [2, 2, 2, 2], "width": 64}
+        setting = scale.Setting(["cifar10"], "resnet", options, epochs=9)
+        for training, met in (
             ({"epochs": 9, "network_options": {"width": 64}}, True),
             ({"epochs": 9}, True),  # by default the network is as large
             ({"epochs": 9, "network_options": {"backbone_options": {"width": 64}}}, True),
@@ -92,9 +88,5 @@ class TestScale:
             ({"epochs": 9, "n_train": 5000}, False),
             ({"epochs": 9, "network_options": {"width": 16}}, False),
             ({"epochs": 9, "network_options": {"blocks": [1, 1]}}, False),
-        ],
-    )
-    def test_a_setting_is_met_by_size_length_and_images(self, training, met):
-        options = {"blocks": [2, 2, 2, 2], "width": 64}
-        setting = scale.Setting(["cifar10"], "resnet", options, epochs=9)
-        assert setting.met_by(training) == met
+        ):
+            assert setting.met_by(training) == met, training

@@ -1,6 +1,5 @@
 """What the chapter on the marginal density trains and measures, and the rows that come of it."""
 
-from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,9 +30,8 @@ def test_table_1_is_trained_as_printed(profile):
     items = [item for item in plan(parameters(profile)) if item.labels]
     rows = [(i.labels, i.unit) for i in items if i.labels["panel"] == "methods"]
     rows = [(labels, unit) for labels, unit in rows if unit.training.network == "mlp"]
-    fields = {
-        (t.epochs, t.learning_rate, t.swap_halves, t.n_train) for t in (u.training for _, u in rows)
-    }
+    trainings = [unit.training for _, unit in rows]
+    fields = {(t.epochs, t.learning_rate, t.swap_halves, t.n_train) for t in trainings}
     assert fields == {(80, 1e-4, True, None)}
     readings = {
         (labels["norm"], unit.settings["epsilon"], labels["step_size"])
@@ -44,9 +42,7 @@ def test_table_1_is_trained_as_printed(profile):
 
 
 def test_ratios_to_the_standard_network_are_of_the_same_seed():
-    rows = pd.DataFrame(
-        {"value": [2.0, 1.0, 1.0, 5.0, 8.0, 2.0, 9.0], "seed": [0, 0, 1, 1, 0, 0, 0]}
-    )
+    rows = pd.DataFrame({"value": [2.0, 1, 1, 5, 8, 2, 9], "seed": [0, 0, 1, 1, 0, 0, 0]})
     rows["method"] = ["standard", "density", "density", *["standard"] * 2, *["density"] * 2]
     rows["panel"] = [*["methods"] * 4, *["photos"] * 2, "strength"]
     rows["data"] = [*["block"] * 4, *["photo"] * 2, "block"]
@@ -81,13 +77,11 @@ CURVES = {
 
 
 def swept(curves=CURVES):
-    rows = [
-        {"method": method, "strength": strength, "metric": metric, "value": value}
-        for (method, strength), values in curves.items()
-        for metric, value in zip(("accuracy", "leakage"), values)
-    ]
+    metrics = "accuracy", "leakage"
+    lines = [(*key, *pair) for key, values in curves.items() for pair in zip(metrics, values)]
+    rows = pd.DataFrame(lines, columns=["method", "strength", "metric", "value"])
     common = {"panel": "strength", "data": "d", "network": "n", "seed": 0, "status": "done"}
-    return pd.DataFrame(rows).assign(**common, step_size=np.nan)
+    return rows.assign(**common, step_size=np.nan)
 
 
 def test_at_equal_accuracy_sizes_are_interpolated_by_logarithms():
@@ -129,33 +123,27 @@ def test_each_seed_and_sweep_is_compared_on_its_own_curves():
     assert both["against"].eq("input_gradient").all()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
+def test_unknown_part_or_metric_of_a_sweep_is_refused():
+    values = parameters()
+    for wrong, told in (
         ({"part": "lang"}, "unknown part of a sweep 'lang': did you mean 'long'"),
         ({"metrics": ["leakag"]}, "unknown metric of a sweep 'leakag': did you mean 'leakage'"),
-    ],
-)
-def test_unknown_part_or_metric_of_a_sweep_is_refused(wrong, told):
-    values = parameters()
-    with pytest.raises(UsageError, match=told):
-        plan(values | {"sweeps": [values["sweeps"][0] | wrong]})
+    ):
+        with pytest.raises(UsageError, match=told):
+            plan(values | {"sweeps": [values["sweeps"][0] | wrong]})
 
 
 def test_step_sizes_are_compared_beside_their_mean():
-    sizes = [
-        swept({key: (a, size + leakage) for key, (a, leakage) in CURVES.items()})
-        .replace({"metric": {"leakage": "pgd_l2"}})
-        .assign(step_size=size)
-        for size in (0.01, 0.2)
-    ]
-    found = at_equal_accuracy(pd.concat(sizes)).query("method == 'density'")
+    moved = {s: {key: (a, s + b) for key, (a, b) in CURVES.items()} for s in (0.01, 0.2)}
+    rows = pd.concat([swept(curves).assign(step_size=size) for size, curves in moved.items()])
+    rows = rows.replace({"metric": {"leakage": "pgd_l2"}})
+    found = at_equal_accuracy(rows).query("method == 'density'")
     found = found.set_index("metric")["value"]
     assert found["pgd_l2_0.2"] - found["pgd_l2_0.01"] == pytest.approx(0.19)
     assert found["pgd_l2"] == pytest.approx(found[["pgd_l2_0.2", "pgd_l2_0.01"]].mean())
 
 
-@cache
+@pytest.fixture(scope="module")
 def kept():
     found = [load_results(CHAPTER, profile) for profile in ("desktop", "workstation")]
     return [pd.concat(part) for part in zip(*((r.frame, r.verdicts) for r in found))]
@@ -165,24 +153,23 @@ class TestPage:
     """The sentences and figures that the page takes from names.yml."""
 
     @pytest.mark.parametrize("name", tables.PAGE["sentences"])
-    def test_sentences_were_written_for_what_was_kept(self, name):
-        frame, verdicts = kept()
+    def test_sentences_were_written_for_what_was_kept(self, kept, name):
+        frame, verdicts = kept
         entry, values = tables.PAGE["sentences"][name], {}
         for key, given in entry["values"].items():
             if isinstance(given, str):
                 values[key] = claim_value(CHAPTER, verdicts, *given.split("@"))
                 continue
             where = {column: v for column, v in given.items() if column != "pair"}
-            rows = select(frame, status="done", **where)
-            pair = given.get("pair")
+            rows, pair = select(frame, status="done", **where), given.get("pair")
             values[key] = paired(rows, "method", *pair) if pair else mean(rows)
         text = sentence(entry["text"], values, entry["expects"])
         assert "written for" not in text
         assert "not run:" not in text
         assert all(values.values())
 
-    def test_longest_trainings_count_each_network_once(self):
-        rows = tables.longest(kept()[0])
+    def test_longest_trainings_count_each_network_once(self, kept):
+        rows = tables.longest(kept[0])
         assert set(rows["panel"]) == {"methods", "long"}
         keys = ["method", "strength", "seed", "metric"]
         assert not rows.duplicated(keys).any()
@@ -190,5 +177,5 @@ class TestPage:
         assert set(rows["noise_std"].dropna()) == {0.1}
         more = rows[(rows["panel"] == "long") & (rows["method"] == "density")]
         added = more[more["strength"] == 0.3].assign(strength=0.2, profile="workstation")
-        with_more = tables.longest(pd.concat([kept()[0], added]))
+        with_more = tables.longest(pd.concat([kept[0], added]))
         assert len(with_more) == len(rows) + len(added)  # as a later panel adds networks

@@ -64,6 +64,12 @@ class Shifted(nn.Module):
         return logits + self.shift(x, logits)
 
 
+def assert_found(expected, subject, metric, **settings):
+    found = value(subject, metric, n_images=5, **settings)
+    torch.testing.assert_close(found.per_image, expected)
+    return found.tensors
+
+
 def test_leakage_is_of_images_blocks_classes_and_logits(subject):
     (x, y), network = shown(subject), subject.network
     masks = null_block_masks(subject.data.test)[:5]
@@ -79,8 +85,7 @@ def test_leakage_is_of_images_blocks_classes_and_logits(subject):
     ):
         maps = integrated_gradients(*given)
         expected = metrics.feature_leakage(maps, masks, relative="relative" in settings)
-        found = value(subject, "feature_leakage", n_images=5, **settings)
-        torch.testing.assert_close(found.per_image, expected)
+        assert_found(expected, subject, "feature_leakage", **settings)
 
 
 def test_changes_have_noise_of_their_seed(subject):
@@ -88,39 +93,33 @@ def test_changes_have_noise_of_their_seed(subject):
     for name, given in {"gradient_change": (x, y), "density_change": (x,)}.items():
         source = torch.Generator().manual_seed(3)
         expected = getattr(metrics, name)(subject.network, *given, generator=source, **noise)
-        found = value(subject, name, n_images=5, seed=3, **noise)
-        torch.testing.assert_close(found.per_image, expected)
+        assert_found(expected, subject, name, seed=3, **noise)
 
 
 def test_gradients_have_their_parts(subject):
     x, y = shown(subject)
     for part in ("whole", "shift", "centred"):
         expected = metrics.density_gradients(subject.network, x, part=part)
-        found = value(subject, "density_gradient", n_images=5, part=part)
-        torch.testing.assert_close(found.per_image, expected)
+        assert_found(expected, subject, "density_gradient", part=part)
     parts = metrics.logit_gradients(subject.network, x, y)._asdict()
     for part, expected in parts.items():
-        found = value(subject, "logit_gradient", n_images=5, part=part)
-        torch.testing.assert_close(found.per_image, expected)
-        assert set(found.tensors) == (set(parts) if part == "cosine" else set())
+        kept = assert_found(expected, subject, "logit_gradient", part=part)
+        assert set(kept) == (set(parts) if part == "cosine" else set())
 
 
 class TestCurves:
-    @pytest.mark.parametrize(
-        ("metric", "saliency"),
-        [("insertion_auc", "integrated_gradients"), ("pixel_perturbation", "smooth_grad")],
-    )
-    def test_measure_is_their_area(self, subject, metric, saliency):
+    def test_measure_is_their_area(self, subject):
         images, labels = shown(subject)
-        maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
-        given = subject.network, images, labels
-        if metric == "insertion_auc":
-            curves = metrics.insertion_curve(maps, *given, n_steps=4)
-        else:
-            curves = metrics.pixel_perturbation(maps.abs(), *given, n_steps=4)
-        found = value(subject, metric, saliency=saliency, n_images=5, n_steps=4)
-        torch.testing.assert_close(found.tensors["curves"], curves)
-        torch.testing.assert_close(found.per_image, metrics.area_under_curve(curves))
+        for metric, saliency, curve in (
+            ("insertion_auc", "integrated_gradients", metrics.insertion_curve),
+            ("pixel_perturbation", "smooth_grad", metrics.pixel_perturbation),
+        ):
+            maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
+            maps = maps.abs() if metric == "pixel_perturbation" else maps
+            curves = curve(maps, subject.network, images, labels, n_steps=4)
+            area = metrics.area_under_curve(curves)
+            kept = assert_found(area, subject, metric, saliency=saliency, n_steps=4)
+            torch.testing.assert_close(kept["curves"], curves)
 
     def test_perturbation_of_centred_logits_sees_no_shift(self, subject):
         settings = {"n_images": 5, "n_steps": 4, "over": "mean", "centred": True}
@@ -156,16 +155,13 @@ def test_worst_group_accuracy_is_the_lowest_of_the_groups(subject):
 
 
 class TestOutOfDistribution:
-    @pytest.mark.parametrize("score", [*metrics.OOD_SCORES, "logit"])
-    def test_score_is_compared_with_that_of_the_other_data(self, subject, score):
+    def test_score_is_compared_with_that_of_the_other_data(self, subject):
         known = subject.network(shown(subject, 20)[0]).detach()
-        foreign = subject.network(to_float(blocks(1)[1].images, (0, 1))).detach()
-        if score == "logit":
-            expected = metrics.logit_auroc(known, foreign)
-        else:
-            expected = metrics.auroc(*(metrics.OOD_SCORES[score](f) for f in (known, foreign)))
-        found = value(subject, "ood_auroc", data="other blocks", score=score)
-        torch.testing.assert_close(found.per_image, expected)
+        other = subject.network(to_float(blocks(1)[1].images, (0, 1))).detach()
+        expected = {n: metrics.auroc(f(known), f(other)) for n, f in metrics.OOD_SCORES.items()}
+        for score, auroc in (expected | {"logit": metrics.logit_auroc(known, other)}).items():
+            found = value(subject, "ood_auroc", data="other blocks", score=score)
+            torch.testing.assert_close(found.per_image, auroc)
 
     def test_other_data_may_have_more_classes(self, subject, monkeypatch, store, here):
         train, test, _ = blocks(2)
@@ -175,17 +171,15 @@ class TestOutOfDistribution:
         table = compute([unit], store=store, resources=here)
         assert 0 <= table["value"].item() <= 1
 
-    @pytest.mark.parametrize("name", ["blocks", "blocks by another name"])
-    def test_data_of_the_training_are_refused_before_it(
-        self, subject, name, monkeypatch, store, here
-    ):
-        monkeypatch.setitem(data.SOURCES, "blocks by another name", data.SOURCES["blocks"])
-        unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": name})
-        told = rf"data: expected other images .* got {name!r}, which are those of 'blocks'"
-        with pytest.raises(UsageError, match=told):
-            measure(subject, unit)
-        with pytest.raises(UsageError, match=told):
-            compute([unit], store=store, resources=here)
+    def test_data_of_the_training_are_refused_before_it(self, subject, monkeypatch, store, here):
+        monkeypatch.setitem(data.SOURCES, "by another name", data.SOURCES["blocks"])
+        for name in ("blocks", "by another name"):
+            unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": name})
+            told = rf"data: expected other images .* got {name!r}, which are those of 'blocks'"
+            with pytest.raises(UsageError, match=told):
+                measure(subject, unit)
+            with pytest.raises(UsageError, match=told):
+                compute([unit], store=store, resources=here)
         assert not list(store.folder.rglob("*.safetensors"))
 
 
@@ -217,18 +211,22 @@ def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
         value(plain, "feature_leakage", n_images=2)
 
 
+def linear(*more):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(56 * 28, 4), *more)
+
+
 def far_apart(unit, images):
     """Return a network whose logits lie on levels far apart in a batch."""
-    torch.manual_seed(0)
-    layers = nn.Flatten(), nn.Linear(56 * 28, 4), nn.BatchNorm1d(4)
-    layers[2].weight.data.fill_(6)
-    return nn.Sequential(*layers)
+    network = linear(nn.BatchNorm1d(4))
+    network[2].weight.data.fill_(6)
+    return network
 
 
 def overflowing(unit, images):
-    layers = nn.Flatten(), nn.Linear(56 * 28, 4)
-    layers[1].bias.data.fill_(200)
-    return nn.Sequential(*layers)
+    network = linear()
+    network[1].bias.data.fill_(200)
+    return network
 
 
 class TestTrainingSteps:
@@ -245,21 +243,16 @@ class TestTrainingSteps:
         return of
 
     @pytest.mark.parametrize("form", ["naive", "stable", "efficient"])
-    def test_without_batch_normalisation_every_form_follows_logsumexp(self, steps, form):
+    def test_only_batch_statistics_make_naive_another_quantity(self, steps, form):
         slow = dataclasses.replace(UNIT, learning_rate=1e-3)  # so that logits stay small
         found = steps(form, unit=slow)
         assert found.per_image.tolist() == [0.0] * 4
         torch.testing.assert_close(found.tensors["norm"], found.tensors["true"])
         assert found.tensors["finite"].tolist() == [1.0] * 4
-
-    @pytest.mark.parametrize(
-        ("form", "useless"), [("naive", 1.0), ("stable", 0.0), ("efficient", 0.0)]
-    )
-    def test_under_batch_statistics_the_naive_form_is_another_quantity(self, steps, form, useless):
         found = steps(form, far_apart)
-        assert found.per_image.tolist() == [useless] * 4
         ratio = found.tensors["norm"] / found.tensors["true"]
-        assert (ratio > 2).all() if useless else (ratio - 1).abs().max() < 1e-4
+        assert found.per_image.tolist() == [float(form == "naive")] * 4
+        assert (ratio > 2).all() if form == "naive" else (ratio - 1).abs().max() < 1e-4
 
     def test_after_a_weight_is_lost_count_as_useless(self, steps):
         naive = steps("naive", overflowing)
@@ -274,12 +267,9 @@ class TestTrainingSteps:
 
 def test_ascent_raises_the_logit_of_each_class(subject):
     settings = {"n_classes": 8, "step_size": 0.5}
-    first, last = (
-        value(subject, "activation_ascent", n_steps=steps, **settings) for steps in (1, 10)
-    )
+    first, last = (value(subject, "activation_ascent", n_steps=n, **settings) for n in (1, 10))
     images = last.tensors["images"]
-    assert images.dtype == torch.uint8
-    assert images.shape == (4, *subject.data.shape)
+    assert (images.dtype, images.shape) == (torch.uint8, (4, *subject.data.shape))
     assert (last.per_image > first.per_image).all()
     logits = subject.network(to_float(images, (0, 1))).diagonal()
     torch.testing.assert_close(logits.detach(), last.per_image, rtol=0, atol=0.05)

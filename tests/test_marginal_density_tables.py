@@ -27,20 +27,14 @@ def test_panels_are_named_by_what_tells_them_apart():
 
 
 def test_a_method_table_has_means_intervals_and_published_values():
-    columns = {
-        "accuracy": ["acc", 100, "accuracy"],
-        "leakage": ["leak", 1, "leakage"],
-        "absent": ["no column", 1, ""],
-    }
+    columns = {"accuracy": ["acc", 100, "accuracy"], "leakage": ["leak", 1, "leakage"]}
+    columns |= {"absent": ["no column", 1, ""]}
     table = pd.concat([PAIRS, rows({("density", 0): 0.25}, metric="leakage")])
-    published = pd.DataFrame(
-        {"accuracy": [99.5, np.nan], "leakage": [1.0, 2.0]}, index=["density", "softplus"]
-    )
-    found = tables.method_table(table, columns, published=published)
+    printed = {"accuracy": [99.5, np.nan], "leakage": [1.0, 2.0]}
+    published = pd.DataFrame(printed, index=["density", "softplus"])
+    (found,) = tables.method_table(table, columns, published=published).to_dict("records")
     # Of 0.7 and 0.8 the standard error is 0.05, and t with one degree of freedom 12.706.
-    assert found.to_dict("records") == [
-        {"method": "density", "acc": "75.0 ± 63.5 (99.5)", "leak": "0.250 (1)"}
-    ]
+    assert found == {"method": "density", "acc": "75.0 ± 63.5 (99.5)", "leak": "0.250 (1)"}
     plain = tables.method_table(PAIRS, columns)
     assert plain["method"].tolist() == ["standard", "density"]
     assert plain["acc"].tolist() == ["60.0 ± 127.1", "75.0 ± 63.5"]
@@ -55,14 +49,13 @@ def test_published_tables_have_the_methods_of_the_chapter():
 
 
 def test_rows_of_attacks_are_named_by_norm_radius_and_steps():
-    table = pd.DataFrame(
-        {
-            "metric": ["accuracy", "pgd_l2", "pgd_linf"],
-            "norm": [np.nan, "l2", "linf"],
-            "epsilon": [np.nan, 1.0, 0.3],
-            "step_size": [np.nan, 0.2, 0.01],
-        }
-    )
+    nan = float("nan")
+    lines = [
+        ("accuracy", nan, nan, nan),
+        ("pgd_l2", "l2", 1.0, 0.2),
+        ("pgd_linf", "linf", 0.3, 0.01),
+    ]
+    table = pd.DataFrame(lines, columns=["metric", "norm", "epsilon", "step_size"])
     names = ["accuracy", "L2 1, steps of 0.2", "L∞ 0.3, steps of 0.01"]
     assert tables.by_attack(table)["column"].tolist() == names
 
@@ -82,17 +75,10 @@ def test_trade_off_has_means_of_clean_accuracy_from_standard_training_on():
 
 def test_at_equal_accuracy_sizes_have_ratios_and_shares_differences():
     values = {("density", 0): 1.0, ("density", 1): 2.0, ("cure", 0): 2.0, ("cure", 1): 4.0}
-    equal = [
-        rows(values, panel="equal", metric=metric, against="cure")
-        for metric in ("leakage", "pgd_l2")
-    ]
-    found = tables.at_equal_accuracy(pd.concat(equal), "cure").to_dict("records")
-    assert found[0] == {
-        "measure": "leakage",
-        "density": "1.500",
-        "CURE": "3.000",
-        "between them": "× 0.50 [0.50, 0.50]",
-        "networks": 2,
-    }
+    columns = {"panel": "equal", "against": "cure"}
+    parts = [rows(values, metric=metric, **columns) for metric in ("leakage", "pgd_l2")]
+    found = tables.at_equal_accuracy(pd.concat(parts), "cure").to_dict("records")
+    ratio = {"density": "1.500", "CURE": "3.000", "between them": "× 0.50 [0.50, 0.50]"}
+    assert found[0] == {"measure": "leakage", "networks": 2} | ratio
     # Of -1 and -2 the standard error is 0.5, and t with one degree of freedom 12.706.
     assert found[1]["between them"] == "−1.500 [−7.853, +4.853]"

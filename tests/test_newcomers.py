@@ -38,57 +38,49 @@ def step(model):
     return model(x), LABELS, x
 
 
+def seeded(function, **settings):
+    """Return a function whose generator is made at each call."""
+    return lambda *given: function(*given, **settings, generator=generator())
+
+
 # What calls a network: on images, and in a step whose logits a network gave.
+examples = seeded(regularizers.adversarial_examples, **BALL, n_steps=1)
 OF_IMAGES = {
-    "closed_form_hessian": lambda m, x: reglib.closed_form_hessian(m, x),
-    "decomposition": lambda m, x: decomposition(m, x),
+    "closed_form_hessian": reglib.closed_form_hessian,
+    "decomposition": decomposition,
     "input_hessian": lambda m, x: input_hessian(m, x, LABELS),
-    "smooth_surrogate_loss": lambda m, x: smooth_surrogate_loss(
-        m, x, LABELS, generator=generator()
-    ),
+    "smooth_surrogate_loss": lambda m, x: seeded(smooth_surrogate_loss)(m, x, LABELS),
     "surrogate_loss": lambda m, x: reglib.surrogate_loss(m, x, LABELS),
     "true_hessian": lambda m, x: true_hessian(m, x, LABELS),
-    "adversarial_examples": lambda m, x: regularizers.adversarial_examples(
-        m, x, LABELS, **BALL, n_steps=1, generator=generator()
-    ),
+    "adversarial_examples": lambda m, x: examples(m, x, LABELS),
 }
 OF_ANY_CALLABLE = {
-    "importance_landscape": lambda m, x: reglib.importance_landscape(m, x, generator=generator()),
+    "importance_landscape": seeded(reglib.importance_landscape),
     "expected_importance_landscape": lambda m, x: expected_importance_landscape(m, [x]),
     "expected_squared_gradients": lambda m, x: expected_squared_gradients(m, [x]),
 }
 CALLING = {
-    "adversarial_penalty": lambda m, *given: reglib.adversarial_penalty(
-        m, *given, **BALL, generator=generator()
-    ),
+    "adversarial_penalty": seeded(reglib.adversarial_penalty, **BALL),
     "cure_penalty": reglib.cure_penalty,
     "finite_difference_penalty": reglib.finite_difference_penalty,
-    "score_matching_penalty": lambda m, *given: reglib.score_matching_penalty(
-        m, *given, trace="taylor", generator=generator()
-    ),
+    "score_matching_penalty": seeded(reglib.score_matching_penalty, trace="taylor"),
 }
+density_penalty = seeded(reglib.marginal_density_penalty)
 OF_LOGITS = {
     "input_gradient_penalty": reglib.input_gradient_penalty,
-    "input_hessian_penalty": lambda *given: reglib.input_hessian_penalty(
-        *given, generator=generator()
-    ),
+    "input_hessian_penalty": seeded(reglib.input_hessian_penalty),
     "logit_gradient_penalty": reglib.logit_gradient_penalty,
-    "marginal_density_penalty": lambda logits, labels, x: reglib.marginal_density_penalty(
-        logits, x, generator=generator()
-    ),
+    "marginal_density_penalty": lambda logits, labels, x: density_penalty(logits, x),
 }
 ALL_OF_LOGITS = OF_LOGITS | {
     name: lambda *given, penalty=penalty: penalty(network(), *given)
     for name, penalty in CALLING.items()
 }
-NETWORK_CALLS = (
-    OF_IMAGES
-    | OF_ANY_CALLABLE
-    | {
-        name: lambda m, x, penalty=penalty: penalty(m, *step(network()))
-        for name, penalty in CALLING.items()
-    }
-)
+IN_STEPS = {
+    name: lambda m, x, penalty=penalty: penalty(m, *step(network()))
+    for name, penalty in CALLING.items()
+}
+NETWORK_CALLS = OF_IMAGES | OF_ANY_CALLABLE | IN_STEPS
 
 
 def each(functions):
@@ -109,10 +101,9 @@ def test_every_penalty_of_a_gradient_or_a_second_call_is_here():
 def test_a_network_that_returns_no_tensor_is_refused(function):
     for pack in (lambda y: {"logits": y}, lambda y: (y, y), lambda y: None):
         kind = type(pack(0)).__name__
+        packing = Net(lambda net, x, pack=pack: pack(net.layers(x)), layers=network()).eval()
         with refuses(f"output of model: expected a PyTorch Tensor, got {kind}; give a module"):
-            function(
-                Net(lambda net, x, pack=pack: pack(net.layers(x)), layers=network()).eval(), IMAGES
-            )
+            function(packing, IMAGES)
 
 
 @each(NETWORK_CALLS)
@@ -127,42 +118,28 @@ def test_a_function_has_a_landscape_and_is_else_no_network(function):
             function(lambda x: model(x), IMAGES)
 
 
-VIEWS = {
-    f.__name__: f
-    for f in (reglib.evaluation_mode, reglib.fast_double_backward, folding_of, folded_copy)
-}
-
-
-BACKBONES = {"feature_maps": feature_maps, "TopGAPNet": lambda b: reglib.TopGAPNet(b, 3, k=1)}
-
-
-@each(VIEWS | {"calls_of": lambda m: calls_of(m, IMAGES)} | BACKBONES)
-def test_a_function_has_no_view_and_is_no_backbone(function):
-    name = "backbone" if function in BACKBONES.values() else "model"
-    with refuses(rf"{name}: expected a .*Module, got function"):
-        function(lambda x: x)
+def test_a_function_has_no_view_and_is_no_backbone():
+    views = reglib.evaluation_mode, reglib.fast_double_backward, folding_of, folded_copy
+    for view in (*views, lambda model: calls_of(model, IMAGES)):
+        with refuses(r"model: expected a .*Module, got function"):
+            view(lambda x: x)
+    for of_backbone in (feature_maps, lambda backbone: reglib.TopGAPNet(backbone, 3, k=1)):
+        with refuses(r"backbone: expected a .*Module, got function"):
+            of_backbone(lambda x: x)
 
 
 @each(ALL_OF_LOGITS)
-class TestPenalty:
-    def test_of_all_that_a_network_returned_is_refused(self, function):
-        logits, labels, x = step(network())
-        with refuses("logits: expected a PyTorch Tensor, got dict; take the logits out"):
-            function({"logits": logits}, labels, x)
-        with refuses("logits: expected a PyTorch Tensor, got NoneType"):
-            function(None, labels, x)
-
-    def test_of_a_list_of_inputs_is_refused(self, function):
-        logits, labels, x = step(network())
-        with refuses("(inputs|images): expected a PyTorch Tensor, got list"):
-            function(logits, labels, [x])
-
-
-@each({k: f for k, f in ALL_OF_LOGITS.items() if k != "marginal_density_penalty"})
-def test_labels_are_a_tensor(function):
-    logits, _, x = step(network())
-    with refuses("labels: expected a PyTorch Tensor, got list"):
-        function(logits, [0, 1], x)
+def test_penalties_are_of_tensors(function):
+    logits, labels, x = step(network())
+    with refuses("logits: expected a PyTorch Tensor, got dict; take the logits out"):
+        function({"logits": logits}, labels, x)
+    with refuses("logits: expected a PyTorch Tensor, got NoneType"):
+        function(None, labels, x)
+    with refuses("(inputs|images): expected a PyTorch Tensor, got list"):
+        function(logits, labels, [x])
+    if function is not ALL_OF_LOGITS["marginal_density_penalty"]:  # which takes no labels
+        with refuses("labels: expected a PyTorch Tensor, got list"):
+            function(logits, [0, 1], x)
 
 
 @each({k: f for k, f in ALL_OF_LOGITS.items() if k != "adversarial_penalty"})
@@ -181,33 +158,23 @@ def test_a_graph_that_begins_too_late_or_is_cut_is_explained(function):
         function(logits, LABELS, x)
 
 
-GENERATORS = {
-    "importance_landscape": lambda g: reglib.importance_landscape(network(), IMAGES, generator=g),
-    "sample_classes": lambda g: sample_classes(IMAGES.flatten(1), g),
-    "marginal_density_penalty": lambda g: reglib.marginal_density_penalty(
-        *step(network())[::2], generator=g
-    ),
-    "input_hessian_penalty": lambda g: reglib.input_hessian_penalty(*step(network()), generator=g),
-    "score_matching_penalty": lambda g: reglib.score_matching_penalty(
-        network(), *step(network()), generator=g
-    ),
-    "smooth_surrogate_loss": lambda g: smooth_surrogate_loss(
-        network(), IMAGES, LABELS, generator=g
-    ),
-    "adversarial_examples": lambda g: regularizers.adversarial_examples(
-        network(), IMAGES, LABELS, **BALL, n_steps=1, generator=g
-    ),
-    "adversarial_examples, l2": lambda g: regularizers.adversarial_examples(
-        network(), IMAGES, LABELS, **BALL, n_steps=1, norm="l2", generator=g
-    ),
-}
-
-
-@each(GENERATORS)
-def test_a_generator_is_asked_for(function):
-    with refuses(r"generator: expected a PyTorch Generator, got NoneType; torch\.Generator\(dev"):
-        function(None)
-    function(generator())
+def test_a_generator_is_asked_for():
+    model, given = network(), (network(), IMAGES, LABELS)
+    asked = r"generator: expected a PyTorch Generator, got NoneType; torch\.Generator\(dev"
+    attack = {**BALL, "n_steps": 1}
+    for function, arguments, settings in (
+        (reglib.importance_landscape, given[:2], {}),
+        (reglib.marginal_density_penalty, step(model)[::2], {}),
+        (reglib.input_hessian_penalty, step(model), {}),
+        (reglib.score_matching_penalty, (model, *step(model)), {}),
+        (smooth_surrogate_loss, given, {}),
+        (regularizers.adversarial_examples, given, attack),
+        (regularizers.adversarial_examples, given, attack | {"norm": "l2"}),
+        (lambda x, generator: sample_classes(x, generator), (IMAGES.flatten(1),), {}),
+    ):
+        with refuses(asked):
+            function(*arguments, **settings, generator=None)
+        function(*arguments, **settings, generator=generator())
 
 
 LOADER = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=2)
@@ -219,40 +186,31 @@ OF_BATCHES = {
 
 
 @each(OF_BATCHES)
-class TestBatches:
-    def test_of_images_and_labels_are_refused(self, function):
-        with refuses(r"images: expected a PyTorch Tensor, got list; .* for images, _ in loader"):
-            function(LOADER)
-
-    def test_of_images_alone_out_of_a_loader_are_fine(self, function):
-        assert torch.equal(function(images for images, _ in LOADER), function([IMAGES]))
-
-    def test_in_one_tensor_are_refused(self, function):
-        with refuses(r"images: expected shape \(B, C, H, W\), got \(3, 9, 9\)"):
-            function(IMAGES)
+def test_batches_are_of_images_alone(function):
+    with refuses(r"images: expected a PyTorch Tensor, got list; .* for images, _ in loader"):
+        function(LOADER)
+    assert torch.equal(function(images for images, _ in LOADER), function([IMAGES]))
+    with refuses(r"images: expected shape \(B, C, H, W\), got \(3, 9, 9\)"):
+        function(IMAGES)
 
 
 def test_a_batch_of_images_and_labels_has_no_landscape():
     with refuses("images: expected a PyTorch Tensor, got list"):
-        reglib.importance_landscape(network(), next(iter(LOADER)), generator=generator())
+        OF_ANY_CALLABLE["importance_landscape"](network(), next(iter(LOADER)))
 
 
 EMPTY = torch.zeros(0, 5, 4, 4)
 
 
 class TestEmptyBatch:
-    def test_has_no_norms(self):
+    def test_has_no_norms_and_no_eigenpairs(self):
         assert reglib.class_map_l1(EMPTY).shape == (0,)
         assert reglib.activation_l1([EMPTY, EMPTY.flatten(1)], layers="all").shape == (0,)
         for k in (3, 1.0):
             pooled = reglib.top_gap_and_l1(EMPTY, k=k)
-            assert pooled.logits.shape == (0, 5)
-            assert pooled.l1.shape == (0,)
-
-    def test_has_no_eigenpairs(self):
+            assert (pooled.logits.shape, pooled.l1.shape) == ((0, 5), (0,))
         pairs = leading_eigenpairs(lambda v: v, torch.zeros(0, 4), k=2)
-        assert pairs.values.shape == (0, 2)
-        assert pairs.vectors.shape == (0, 2, 4)
+        assert (pairs.values.shape, pairs.vectors.shape) == ((0, 2), (0, 2, 4))
 
     @each({k: f for k, f in (OF_IMAGES | OF_ANY_CALLABLE).items() if "adversarial" not in k})
     def test_has_no_hessian_and_no_landscape(self, function):
@@ -260,6 +218,4 @@ class TestEmptyBatch:
             function(network(), IMAGES[:0])
 
     def test_has_no_adversarial_examples(self):
-        settings = BALL | {"n_steps": 1, "generator": generator()}
-        found = regularizers.adversarial_examples(network(), IMAGES[:0], LABELS[:0], **settings)
-        assert found.shape == (0, 3, 9, 9)
+        assert examples(network(), IMAGES[:0], LABELS[:0]).shape == (0, 3, 9, 9)

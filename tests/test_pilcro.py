@@ -1,6 +1,7 @@
 """The units of the chapter on importance landscapes, its rows, and what its page says of them."""
 
 import itertools
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -29,41 +30,34 @@ def units(*panels, **changes):
     return pilcro.plan(PARAMETERS | {"panels": panels} | changes).units()
 
 
-def trainings(found):
-    return [unit for unit in found if isinstance(unit, Training)]
+def beside(found):
+    """Return the measurements that take another network too."""
+    return [unit for unit in found if "beside" in getattr(unit, "settings", {})]
 
 
 class TestUnits:
-    @pytest.mark.parametrize(
-        ("panel", "seeds"),
-        [
+    def test_models_and_their_seeds(self):
+        for own, seeds in (
             ({}, {"": [0, 1], "landscape_target": [0, 1], "landscape_curvature": [0]}),
-            ({"models": BOTH, "few": ["target 10"]}, {"": [0, 1], "landscape_target": [0]}),
-            (
-                {"models": BOTH, "seeds_of": {"target 10": [1, 5]}},
-                {"": [0, 1], "landscape_target": [1, 5]},
-            ),
-        ],
-    )
-    def test_models_and_their_seeds(self, panel, seeds):
-        found = {}
-        for training in trainings(units(PANEL | panel)):
-            found.setdefault("".join(training.penalties), []).append(training.seed)
-            assert (training.learning_rate, training.batch_size) == (0.01, 50)
-            for settings in training.penalties.values():
-                assert settings == {"strength": 10.0, "every": 2}
-        assert found == seeds
+            ({"few": ["target 10"]}, {"": [0, 1], "landscape_target": [0]}),
+            ({"seeds_of": {"target 10": [1, 5]}}, {"": [0, 1], "landscape_target": [1, 5]}),
+        ):
+            found, panel = {}, PANEL | ({"models": BOTH} if own else {}) | own
+            for training in [unit for unit in units(panel) if isinstance(unit, Training)]:
+                found.setdefault("".join(training.penalties), []).append(training.seed)
+                assert (training.learning_rate, training.batch_size) == (0.01, 50)
+                for settings in training.penalties.values():
+                    assert settings == {"strength": 10.0, "every": 2}
+            assert found == seeds
 
     def test_paired_seeds(self):
         for changes, seeds in (("seeds_of", [1, 5]), ("paired_seeds", [1])):
-            panel = ANYWHERE | {"models": BOTH, changes: {"target 10": seeds}}
-            found = [unit for unit in units(panel) if isinstance(unit, Measurement)]
-            paired = {unit.training.seed for unit in found if "beside" in unit.settings}
-            assert paired == {1}  # seeds that both have
+            found = units(ANYWHERE | {"models": BOTH, changes: {"target 10": seeds}})
+            assert {unit.training.seed for unit in beside(found)} == {1}  # seeds that both have
 
     def test_marked_models(self):
-        slow = PANEL | {"models": BOTH, "marked": "slow", "learning_rate": 0.01}
-        plan = pilcro.plan(PARAMETERS | {"panels": [slow | {"checked": [], "early": []}]})
+        slow = PANEL | {"models": BOTH, "marked": "slow", "checked": [], "early": []}
+        plan = pilcro.plan(PARAMETERS | {"panels": [slow | {"learning_rate": 0.01}]})
         assert {one.labels["model"] for one in plan} == {"none, slow", "target 10, slow"}
         assert {one.unit.learning_rate for one in plan if isinstance(one.unit, Training)} == {0.01}
 
@@ -74,24 +68,16 @@ class TestUnits:
         assert (printed.training.seed, printed.metric) == (0, "accuracy")
 
     def test_robustness_beside_another_network(self):
-        found = [u for u in units(ANYWHERE) if "beside" in getattr(u, "settings", {})]
+        found = beside(units(ANYWHERE))
         kinds = {(u.metric, u.settings.get("category"), u.settings.get("level")) for u in found}
         corrupted = itertools.product(["corruption_robustness"], ["noise", "weather"], [2, 4])
         assert kinds == {("ablation_auc", None, None), *corrupted}
         for unit in found:
             both = identity(unit.training), unit.settings["beside"]
-            assert sorted("".join(one.get("penalties", {})) for one in both) == [
-                "",
-                "landscape_target",
-            ]
+            penalties = sorted("".join(one.get("penalties", {})) for one in both)
+            assert penalties == ["", "landscape_target"]
             assert both[0]["seed"] == both[1]["seed"]
-        # on centred digits nothing is lost
-        assert not [u for u in units(PANEL) if "beside" in getattr(u, "settings", {})]
-
-
-class FakeStore:
-    def read_tensors(self, key):
-        return {"landscape": torch.full((2, 2), float(key))}
+        assert not beside(units(PANEL))  # on centred digits nothing is lost
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +94,10 @@ def collected():
         row |= {"value": float(number), "key": str(number)}
         if isinstance(network, Training):
             row |= {"epochs": network.epochs, "seed": network.seed}
-        rows.append(
-            row | {"std": 0.1, "n": 9, "status": "done"} | dict(unit.settings if measured else {})
-        )
-    computed = pd.DataFrame(rows)
-    rows, arrays = plan.collect(pilcro, parameters, computed, FakeStore())
+        rows.append(row | (dict(unit.settings) if measured else {}))
+    computed = pd.DataFrame(rows).assign(std=0.1, n=9, status="done")
+    read = SimpleNamespace(read_tensors=lambda key: {"landscape": torch.full((2, 2), float(key))})
+    rows, arrays = plan.collect(pilcro, parameters, computed, read)
     return computed, rows, arrays
 
 
@@ -164,12 +149,9 @@ class TestCollect:
         targets = {name for name in arrays if name.endswith("|target")}
         data = ("digits-centred", "digits-anywhere", "digits-centred-cropped")
         assert targets == {f"{name}|target" for name in data}
-
-
-def test_landscapes_are_kept_in_half_precision():
-    tensors = {"landscape": torch.ones(2, 2), "curve": torch.ones(3)}
-    kept = pilcro.drawn(PARAMETERS, tensors)
-    assert [kept[name].dtype for name in tensors] == [torch.float16, torch.float32]
+        tensors = {"landscape": torch.ones(2, 2), "curve": torch.ones(3)}
+        kept = pilcro.drawn(PARAMETERS, tensors)
+        assert [kept[name].dtype for name in tensors] == [torch.float16, torch.float32]
 
 
 @pytest.fixture(scope="module")
@@ -201,11 +183,11 @@ class TestWhatThePageSaysWithoutAVerdict:
         assert cpu["one in ten with it"].min() > 1
         assert cpu["one in ten with it"].max() < gpu["one in ten with it"].min()
 
-    @pytest.mark.parametrize("metric", ["ablation", "corrupted_accuracy"])
-    def test_networks_fall_into_two_groups_that_are_not_the_batches(self, kept, metric):
-        rows = select(kept, metric=metric, data=CIFAR, model="target 10")
-        means = rows.groupby("seed")["value"].mean()
-        assert means[:5].min() > means[5:].max()
+    def test_networks_fall_into_two_groups_that_are_not_the_batches(self, kept):
+        for metric in ("ablation", "corrupted_accuracy"):
+            rows = select(kept, metric=metric, data=CIFAR, model="target 10")
+            means = rows.groupby("seed")["value"].mean()
+            assert means[:5].min() > means[5:].max()
 
     def test_a_network_of_imagenet_looks_at_the_middle(self, kept):
         rows = select(kept, metric="centre_to_rim", data="imagenet-samples").set_index("model")
@@ -223,9 +205,7 @@ def test_parameters_of_a_panel():
     tuned = {"models": ["none", "curvature 10"], "checked": [], "warm_up": 5, "shift": 2}
     tuned |= {"n_landscape": 7, "block": 14, "early": [], "few": []}
     measured = [unit for unit in units(ANYWHERE | tuned) if isinstance(unit, Measurement)]
-    settings = {
-        (unit.metric, *unit.settings.items()) for unit in measured if "data" not in unit.settings
-    }
+    settings = [(unit.metric, *unit.settings.items()) for unit in measured]
     assert ("shifted_accuracy", ("pixels", 2), ("n_images", None)) in settings
     assert ("flatness", ("part", "block_tv"), ("block", 14), ("n_images", 7)) in settings
     penalties = [unit.training.penalties for unit in measured]

@@ -69,16 +69,11 @@ class TestAgainstNone:
 class TestMeans:
     def test_of_kinds_of_model(self):
         found = tables.means(TABLE, CIFAR, names={"none": "plain", "target 3": "broken"})
-        assert found.to_dict("records") == [
-            {"data": "CIFAR-10 (JPEG)", "model": "plain", "TV": "0.233 ± 0.38"}
-            | {"accuracy": "0.55 ± 0.64", "n": 3}
-        ]
-
-    def test_of_the_theory(self):
+        row = {"data": "CIFAR-10 (JPEG)", "model": "plain", "TV": "0.233 ± 0.38"}
+        assert found.to_dict("records") == [row | {"accuracy": "0.55 ± 0.64", "n": 3}]
         theory = {"data": "initialisation", "network": "convolutions"}
-        found = tables.means(
-            frame(rows("path_correlation", None, [0.9], **theory)), *theory.values()
-        )
+        table = frame(rows("path_correlation", None, [0.9], **theory))
+        found = tables.means(table, *theory.values())
         assert found[["model", "correlation"]].values.tolist() == [["convolutions", "0.9"]]
 
 
@@ -86,17 +81,14 @@ class TestArrays:
     def test_of_the_first_run_that_has_some(self):
         first = results(**{"digits__none__0__curve": [1.0], f"{CIFAR}__target": [3.0]})
         second = results(**{f"{CIFAR}__none__{n}__curve": [n] for n in (4, 5)})
-        third = results(**{f"{CIFAR}__none__0__curve": [6.0]})
-        runs = [first, second, third]
+        runs = [first, second, results(**{f"{CIFAR}__none__0__curve": [6.0]})]
         assert tables.maps_of(runs, "curve") == {"none": [[4.0], [5.0]]}
         assert tables.maps_of(runs, "target") == {"target": [[3.0]]}
 
     def test_landscapes_have_their_numbers_below(self):
         maps = {f"{CIFAR}__none__{seed}__landscape": np.full((2, 2), seed) for seed in (0, 1)}
-        maps |= {
-            f"{CIFAR}__target 10__0__landscape": np.ones((2, 2)),
-            f"{CIFAR}__target": np.eye(2),
-        }
+        maps[f"{CIFAR}__target 10__0__landscape"] = np.ones((2, 2))
+        maps[f"{CIFAR}__target"] = np.eye(2)
         shown = tables.landscapes([results(**maps)], TABLE, PUBLISHED, torch.eye(2))
         assert [float(part.mean()) for part in shown["rows"][0]] == [0.5, 0.5, 1.0, 0.5]
         assert shown["titles"][1:3] == ["no\npenalty", "α = 10,\nTV × 0.35"]

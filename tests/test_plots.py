@@ -71,20 +71,18 @@ def test_over_regularised_models_are_hollow_and_out_of_the_trend():
     axis = draw(models()).axes[0]
     kept, out = axis.collections[:2]
     assert [len(dots.get_offsets()) for dots in (kept, out)] == [7, 2]
-    assert {*hexes(kept.get_facecolors())} == {*hexes(out.get_edgecolors())}
-    assert {*hexes(out.get_edgecolors())} == {plots.COLOURS["laptop"]}
+    colours = {*hexes(kept.get_facecolors())}, {*hexes(out.get_edgecolors())}
+    assert colours == ({plots.COLOURS["laptop"]},) * 2
     assert {*hexes(out.get_facecolors())} == {"#ffffff"}
     assert "n = 7" in axis.get_title()
+    other = draw(models(profile="workstation")).axes[0].collections[0]
+    assert hexes(other.get_facecolors())[0] != plots.COLOURS["laptop"]
 
 
 def seeds(method, values, profile="laptop"):
     """Three networks of a method at each of two x, whose means are `values`."""
-    rows = [
-        {"profile": profile, "method": method, "epsilon": x, "value": mean + step}
-        for x, mean in zip((0.01, 0.1), values)
-        for step in (-0.1, 0.0, 0.1)
-    ]
-    return pd.DataFrame(rows)
+    rows = [(x, m + step) for x, m in zip((0.01, 0.1), values) for step in (-0.1, 0.0, 0.1)]
+    return pd.DataFrame(rows, columns=["epsilon", "value"]).assign(profile=profile, method=method)
 
 
 def draw_lines(frame, **options):
@@ -108,12 +106,14 @@ def test_lines_have_names_in_their_order_and_a_panel_each():
     frame = pd.concat([seeds("standard", (1, 2)), seeds("density", (3, 4), profile="paper")])
     names = {"density": "smooth density", "standard": "plain"}
     figure = draw_lines(frame, names=names, dots=True)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "smooth density",
-        "plain",
-    ]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [*names.values()]
     assert [axis.get_title() for axis in figure.axes] == ["laptop", "paper"]
-    assert draw_lines(frame[:0]).axes[0].texts[0].get_text().startswith("not run")
+
+
+def test_without_models_the_figure_says_so():
+    for figure in (draw_lines(seeds("standard", (1, 2))[:0]), draw(models()[:0])):
+        text = figure.axes[0].texts[0].get_text()
+        assert text == "not run at the profiles that are shown"
 
 
 def test_long_curves_have_bands():
@@ -126,20 +126,18 @@ def test_long_curves_have_bands():
 
 
 def test_a_method_has_one_colour_and_methods_of_a_figure_have_different_ones():
-    figures = [
+    for methods in (
         ["standard", "at_pgd", "hessian", "score_matching", "input_gradient", "cure", "density"],
         ["none", "target 10", "curvature 10"],
         ["none", "fpn+l1", "fpn+l1+pool", "adversarial"],
-    ]
-    for methods in figures:
+        ["none", "target 3", "target 10"],
+        ["ReLU", "SiLU", "density"],
+    ):
         palette = plots.palette_of(pd.Series(methods), {})
         assert len(set(palette.values())) == len(methods)
+        if "target 10" in methods:  # the last strength has the method's colour
+            assert palette["target 10"] == plots.BLUE
     assert plots.palette_of(pd.Series(["target 100"]), {}) == {"target 100": plots.BLUE}
-    strengths = plots.palette_of(pd.Series(["none", "target 3", "target 10"]), {})
-    assert strengths["target 10"] == plots.BLUE  # the last one has the method's colour
-    assert len(set(strengths.values())) == 3
-    others = plots.palette_of(pd.Series(["ReLU", "SiLU", "density"]), {})
-    assert len(set(others.values())) == 3
 
 
 def test_ticks_are_at_few_values_and_numbers_within_two_decades():
@@ -152,11 +150,6 @@ def test_ticks_are_at_few_values_and_numbers_within_two_decades():
     assert {"0.02", "0.05", "0.1", "0.2", "0.5"} <= set(labels)
 
 
-def test_without_models_the_figure_says_so():
-    text = draw(models().iloc[:0]).axes[0].texts[0]
-    assert text.get_text() == "not run at the profiles that are shown"
-
-
 def test_maps_share_a_scale_and_a_colour_bar():
     maps = [np.full((4, 4), value) for value in (0.5, 2.0)]
     figure = plots.pictures([maps, [None, maps[0]]], scale=(0, 3), scale_label="importance")
@@ -166,68 +159,41 @@ def test_maps_share_a_scale_and_a_colour_bar():
     assert len(nothing.axes) == 2  # no bar
 
 
-def test_profiles_have_colours_of_their_own():
-    shades = [
-        hexes(draw(models(profile=profile)).axes[0].collections[0].get_facecolors())[0]
-        for profile in ("laptop", "workstation")
-    ]
-    assert len({*shades}) == 2
+def photographs(profile="laptop"):
+    frame = pd.DataFrame({"confidence": np.linspace(0, 1, 40), "value": np.linspace(1, 0, 40)})
+    return frame.assign(profile=profile, data="imagenet", network="resnet50")
 
 
-def photographs(n=40, profile="laptop"):
-    x = np.linspace(0, 1, n)
-    return pd.DataFrame(
-        {
-            "profile": profile,
-            "data": "imagenet",
-            "network": "resnet50",
-            "confidence": x,
-            "value": 1 - x,
-        }
-    )
-
-
-def test_dots_have_means_of_bins_with_equally_many_images():
-    frame = pd.concat([photographs(), photographs(profile="paper")]).sample(frac=1, random_state=0)
-    figure = plots.scatter(
-        frame, x="confidence", x_label="top probability", y_label="difference", n_bins=4
-    )
+def test_bins_have_their_means_and_a_bound_their_medians():
+    frame = pd.concat([photographs(), photographs("paper")]).sample(frac=1, random_state=0)
+    labels = {"x": "confidence", "x_label": "top probability", "y_label": "difference"}
+    figure = plots.scatter(frame, **labels, n_bins=4)
     assert len(figure.axes) == 2
     axis = figure.axes[0]
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("top probability", "difference")
     assert len(axis.collections[0].get_offsets()) == 40
-    assert axis.lines[0].get_xdata() == pytest.approx(
-        [photographs().confidence[k : k + 10].mean() for k in range(0, 40, 10)]
-    )
+    means = photographs().confidence.to_numpy().reshape(4, 10).mean(1)
+    assert axis.lines[0].get_xdata() == pytest.approx(means)
     assert "ρ = -1.00" in axis.get_title()
     assert "n = 40" in axis.get_title()
-
-
-def test_the_line_of_a_bound_has_the_medians_of_bins():
     frame = photographs().assign(most=lambda rows: 2 * rows["value"])
-    labels = {"x": "confidence", "x_label": "", "y_label": ""}
     (axis,) = plots.scatter(frame, **labels, panels=(), bound="most", n_bins=1).axes
     assert axis.lines[-1].get_ydata() == pytest.approx([frame["most"].median()])
     assert axis.get_title() == "ρ = -1.00, n = 40"
 
 
 def test_columns_of_pictures_are_a_picture_each():
-    grey = np.zeros((4, 4), np.uint8)
-    text = plots.columns_as_html(
-        [[grey, None]] * 2, titles=["a", "b"], notes=[["x", "y"]] * 2, alt="maps"
-    )
+    words = {"titles": ["a", "b"], "notes": [["x", "y"]] * 2, "alt": "maps"}
+    text = plots.columns_as_html([[np.zeros((4, 4), np.uint8), None]] * 2, **words)
     assert text.count("<img") == 2
     assert 'alt="maps (2)"' in text
 
 
-def test_pictures_are_drawn_where_they_are_at_hand():
+def test_pictures_are_drawn_where_they_are_available():
     photograph = np.zeros((3, 8, 8), np.uint8)
-    figure = plots.pictures(
-        [[photograph, photograph[0]], [None, photograph[0]]],
-        titles=["photograph", "map"],
-        labels=["cat", "dog"],
-        notes=[["", "zeros 50%"]],
-    )
+    words = {"titles": ["photograph", "map"], "labels": ["cat", "dog"]}
+    rows = [[photograph, photograph[0]], [None, photograph[0]]]
+    figure = plots.pictures(rows, **words, notes=[["", "zeros 50%"]])
     axes = np.array(figure.axes).reshape(2, 2)
     assert [axis.get_title() for axis in axes[0]] == ["photograph", "map"]
     assert [axis.get_ylabel() for axis in axes[:, 0]] == ["cat", "dog"]
@@ -237,14 +203,12 @@ def test_pictures_are_drawn_where_they_are_at_hand():
 
 
 def test_figures_are_the_same_bytes_and_at_least_nine_points():
-    def svg():
-        file = io.StringIO()
-        frame = pd.concat([seeds("density", (1, 2)), seeds("standard", (1, 2))])
+    files = io.StringIO(), io.StringIO()
+    frame = pd.concat([seeds("density", (1, 2)), seeds("standard", (1, 2))])
+    for file in files:
         draw_lines(frame).savefig(file, format="svg", metadata={"Date": None})
-        return file.getvalue()
-
-    first = svg()
-    assert first == svg()
+    first, second = (file.getvalue() for file in files)
+    assert first == second
     sizes = re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", first)
     assert min(map(float, sizes)) >= 9
 

@@ -15,7 +15,6 @@ from suite.networks.pretrained import (
 )
 from suite.runs import Store, compute
 from suite.runs.execute import describe, load_subject
-from suite.runs.executors import Resources
 from suite.runs.plan import plan
 from suite.units import Measurement, Pretrained, from_identity, identity, key
 from tests.tiny_pretrained import PHOTOGRAPHS, SIDE, UNIT, build, register
@@ -55,8 +54,7 @@ class TestLoad:
     def test_every_network_builds(self, name):
         about = pretrained_weights(name)
         with torch.device("meta"):
-            network = about.build().eval()
-            logits = network(torch.empty(2, 3, about.size, about.size))
+            logits = about.build().eval()(torch.empty(2, 3, about.size, about.size))
         assert logits.shape == (2, about.classes)
         assert about.about
         assert about.licence
@@ -65,44 +63,38 @@ class TestLoad:
     def test_scales_pixels_as_in_training(self, weights):
         pixels = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
         inputs = network_inputs("tiny", pixels.expand(2, 3, SIDE, SIDE))
-        expected = torch.tensor([0, 1, 0.2]).view(1, 3, 1, 1).expand(2, 3, SIDE, SIDE)
+        by_hand = [0, 1, 0.2], [(0 - 0.5) / 0.5, (1 - 0.4) / 0.25, (0.2 - 0.3) / 0.2]
+        expected, scaled = torch.tensor(by_hand).view(2, 1, 3, 1, 1).expand(2, 2, 3, SIDE, SIDE)
         torch.testing.assert_close(inputs, expected)
         whole = load_pretrained("tiny")
-        scaled = torch.tensor([(0 - 0.5) / 0.5, (1 - 0.4) / 0.25, (0.2 - 0.3) / 0.2])
-        scaled = scaled.view(1, 3, 1, 1).expand(2, 3, SIDE, SIDE)
         torch.testing.assert_close(whole(inputs), whole[1](scaled))
         lite = load_pretrained("efficientnet_lite0")[0](inputs)
         torch.testing.assert_close(lite[0, :, 0, 0], torch.tensor([-127.0, 128.0, -76.0]) / 128)
 
     def test_refuses_other_images(self, weights):
-        with pytest.raises(ValueError, match=r"expected uint8 from 0 to 255.*got torch.float32"):
-            network_inputs("tiny", torch.rand(1, 3, SIDE, SIDE))
-        with pytest.raises(
-            ValueError, match=r"expected shape \(B, 3, 16, 16\).*got \(1, 3, 16, 8\)"
+        pixels = torch.zeros(1, 3, SIDE, SIDE, dtype=torch.uint8)
+        for name, images, message in (
+            ("tiny", pixels.float(), "expected uint8 from 0 to 255.*got torch.float32"),
+            ("tiny", pixels[..., :8], r"expected shape \(B, 3, 16, 16\).*got \(1, 3, 16, 8\)"),
+            ("tiyn", pixels, "unknown pretrained network 'tiyn': did you mean 'tiny'"),
         ):
-            network_inputs("tiny", torch.zeros(1, 3, SIDE, 8, dtype=torch.uint8))
-        with pytest.raises(
-            UsageError, match="unknown pretrained network 'tiyn': did you mean 'tiny'"
-        ):
-            network_inputs("tiyn", torch.zeros(1, 3, SIDE, SIDE, dtype=torch.uint8))
+            with pytest.raises(ValueError, match=message):
+                network_inputs(name, images)
 
     def test_refuses_another_checksum(self, weights):
         weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-        with pytest.raises(
-            UsageError, match=r"tiny.pth: expected the weights of 'tiny', whose SHA"
-        ):
+        message = r"tiny.pth: expected the weights of 'tiny', whose SHA"
+        with pytest.raises(UsageError, match=message):
             load_pretrained("tiny")
         with pytest.raises(UsageError, match="Remove the file and get it again"):
             compute([measurement()])
 
-    def test_missing_weights_say_how_to_get_them(self, weights, tmp_path):
+    def test_missing_weights_say_how_to_get_them(self, weights, tmp_path, monkeypatch):
         weights.unlink()
         with pytest.raises(DataMissing, match=rf"To get them: look into {tmp_path}/data/weights"):
             load_pretrained("tiny")
         assert "look into" in plan([measurement()], Store(tmp_path / "s")).missing_data["tiny"]
-
-    def test_package_that_is_not_installed(self, weights, monkeypatch):
-        monkeypatch.setattr(pretrained, "find_spec", lambda name: None)
+        monkeypatch.setattr(pretrained, "find_spec", lambda name: None)  # no such package
         with pytest.raises(DataMissing, match="weights of 'efficientnet_lite0' are not at"):
             load_pretrained("efficientnet_lite0")
 
@@ -111,15 +103,11 @@ class TestUnit:
     def test_identity_goes_there_and_back(self):
         unit = measurement(n_classes=3)
         assert from_identity(identity(unit)) == unit
-        assert identity(UNIT) == {
-            "unit": "pretrained",
-            "version": 2,
-            "data": "tiny-photographs",
-            "network": "tiny",
-        }
-        other = Pretrained(data="tiny-photographs", network="other")
+        fields = {"data": "tiny-photographs", "network": "tiny"}
+        assert identity(UNIT) == {"unit": "pretrained", "version": 2} | fields
+        other = measurement(of=Pretrained(**fields | {"network": "other"}), n_classes=3)
         prints = {"tiny-photographs": "1"}
-        assert key(unit, prints) != key(measurement(of=other, n_classes=3), prints)
+        assert key(unit, prints) != key(other, prints)
         assert describe(unit).endswith("of pretrained (data=tiny-photographs, network=tiny)")
         with pytest.raises(UsageError, match="network: expected a name"):
             Pretrained(data="mnist5k", network=3)
@@ -129,33 +117,21 @@ class TestUnit:
         table = compute(units, store=store, resources=here)
         assert list(table.network) == ["tiny", "tiny"]
         assert table.n.tolist() == [2, 2]
-        again = compute(units, store=store, resources=Resources(device="cpu", jobs=1))
-        assert again.equals(table)
+        assert compute(units, store=store, resources=here).equals(table)
+        assert load_subject(UNIT, store).unit == UNIT  # which is not stored
 
-    @pytest.mark.parametrize(
-        ("units", "message"),
-        [
-            ([UNIT], "a Pretrained is trained already: expected measurements of it"),
-            (
-                [measurement(of=Pretrained(data="mnist5k", network="tiny"))],
-                r"expected shape \(B, 3, 16",
-            ),
-            ([measurement(first=7)], f"expected at most {PHOTOGRAPHS} for the test split"),
-            (
-                [measurement(of=Pretrained(data="tiny-photographs", network="x"))],
-                "unknown pretrained",
-            ),
-            ([measurement(step=0)], "step: expected a positive integer, got 0"),
-        ],
-    )
-    def test_refused_before_any_work(self, weights, store, here, units, message):
-        with pytest.raises(ValueError, match=message):
-            compute(units, store=store, resources=here)
-        assert not list(store.folder.glob("*")) if store.folder.exists() else True
-
-    def test_photographs_that_are_only_shown_train_nothing(self, weights, store, here, small):
-        with pytest.raises(UsageError, match="expected images to train on, it has none"):
-            compute([small(data="tiny-photographs", n_train=None)], store=store, resources=here)
-
-    def test_loaded_without_a_store(self, weights, store):
-        assert load_subject(UNIT, store).unit == UNIT
+    def test_refused_before_any_work(self, weights, store, here, small):
+        other_data = Pretrained(data="mnist5k", network="tiny")
+        unknown = Pretrained(data="tiny-photographs", network="x")
+        training = small(data="tiny-photographs", n_train=None)
+        for unit, message in (
+            (UNIT, "a Pretrained is trained already: expected measurements of it"),
+            (measurement(of=other_data), r"expected shape \(B, 3, 16"),
+            (measurement(first=7), f"expected at most {PHOTOGRAPHS} for the test split"),
+            (measurement(of=unknown), "unknown pretrained"),
+            (measurement(step=0), "step: expected a positive integer, got 0"),
+            (training, "expected images to train on, it has none"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                compute([unit], store=store, resources=here)
+            assert not list(store.folder.glob("*"))

@@ -16,13 +16,13 @@ from tests.double_backward import Net
 from tests.test_quantus import arrays, explain_by, quantus, replay
 
 N_IMAGES, N_SAMPLES, RADIUS, PATCH = 2, 2, 0.02, 56
-FIELDS = {"data": "foolbox-imagenet", "network": "efficientnet_lite0"}
+PLAIN = {"normalise": False, "disable_warnings": True}
 
 
 @pytest.fixture(scope="module")
 def subject():
-    unit = Pretrained(**FIELDS, n_images=N_IMAGES, labels="predicted")
-    return evaluated(unit, {}, torch.device("cpu"))
+    fields = {"data": "foolbox-imagenet", "network": "efficientnet_lite0", "labels": "predicted"}
+    return evaluated(Pretrained(**fields, n_images=N_IMAGES), {}, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,9 @@ def assert_same_maps(maps, expected):
 class TestCaptum:
     def test_gradient(self, subject, shown):
         maps = saliency.logit_gradient(subject.folded, *shown)
-        images, labels = shown
-        captums = attr.Saliency(subject.network)
-        assert_same_maps(
-            maps, captums.attribute(images.clone().requires_grad_(), labels, abs=False)
-        )
+        images, labels = shown[0].clone().requires_grad_(), shown[1]
+        captums = attr.Saliency(subject.network).attribute(images, labels, abs=False)
+        assert_same_maps(maps, captums)
         drawn = your_measures.drawn_maps(subject, saliency="logit_gradient", n_images=N_IMAGES)
         assert torch.allclose(drawn.per_image, maps.sum(1).flatten(1).norm(dim=1), rtol=1e-4)
 
@@ -62,9 +60,9 @@ class TestCaptum:
 
     def test_integrated_gradients(self, subject, shown):
         image, label = (part[:1] for part in shown)
-        maps = saliency.integrated_gradients(subject.folded, image, label, n_steps=8)
+        maps = saliency.integrated_gradients(subject.folded, image, label, n_steps=4)
         captums = attr.IntegratedGradients(subject.network)
-        assert_same_maps(maps, captums.attribute(image, target=label, n_steps=8).float())
+        assert_same_maps(maps, captums.attribute(image, target=label, n_steps=4).float())
 
 
 def choose(arr, indices, **_):
@@ -74,15 +72,12 @@ def choose(arr, indices, **_):
 
 class TestQuantus:
     def test_faithfulness_of_squares(self, subject, shown):
-        result = METRICS["faithfulness_estimate"](
-            subject, saliency="absolute_gradient", n_images=1, patch=PATCH
-        )
+        settings = {"saliency": "absolute_gradient", "n_images": 1, "patch": PATCH}
+        result = METRICS["faithfulness_estimate"](subject, **settings)
         image, label = (part[:1] for part in shown)
         sums = saliency.logit_gradient(subject.folded, image, label).abs().sum(1, keepdim=True)
         sums = PATCH**2 * nn.functional.avg_pool2d(sums, PATCH)
-        metric = quantus.FaithfulnessEstimate(
-            normalise=False, disable_warnings=True, perturb_func=choose
-        )
+        metric = quantus.FaithfulnessEstimate(perturb_func=choose, **PLAIN)
         given = arrays((torch.zeros_like(sums), label)) | {"a_batch": sums.numpy(), "softmax": True}
         other = image.min() + image.max() - image
 
@@ -99,9 +94,7 @@ class TestQuantus:
         image, label = (part[:1] for part in shown)
         uniform = torch.rand((N_SAMPLES, *image.shape[1:]), generator=subject.generator(0))
         noise = ((2 * uniform - 1) * RADIUS).flatten(1)[None].numpy()
-        metric = quantus.MaxSensitivity(
-            nr_samples=N_SAMPLES, normalise=False, disable_warnings=True, perturb_func=replay(noise)
-        )
+        metric = quantus.MaxSensitivity(nr_samples=N_SAMPLES, perturb_func=replay(noise), **PLAIN)
         explain = explain_by(lambda *given: saliency.logit_gradient(*given).sum(1, keepdim=True))
         (expected,) = metric(subject.network, explain_func=explain, **arrays((image, label)))
         assert float(result.per_image) == pytest.approx(expected, rel=1e-2)

@@ -30,74 +30,70 @@ from suite.paths import NOTEBOOKS, ROOT
 from suite.training.augmentation import with_noise
 from suite.units import Measurement
 
-PARAMETERS = notebooks.all_parameters(
-    "side_by_side", notebooks.resolve("side_by_side", "smoke", {})
-)
+
+def parameters(profile: str) -> dict[str, Any]:
+    values = notebooks.resolve("side_by_side", profile, {})
+    return notebooks.all_parameters("side_by_side", values)
+
+
+def cells_of_page() -> list[tuple[str, str]]:
+    cells = json.loads((NOTEBOOKS / "side_by_side.ipynb").read_text())["cells"]
+    return [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+
+
+PARAMETERS = parameters("smoke")
 PANEL = paper.panels(PARAMETERS)[0]
 MEASURES = paper.measures(PANEL)
+FIRST = PARAMETERS["panels"][0]
+REFUSED_PANELS = {
+    "unknown key of panels 'colour'": [FIRST | {"colour": 1}],
+    "unknown method 'magic'": [FIRST | {"strengths": {"magic": [1.0]}}],
+    "chosen, cure: expected one of its strengths": [FIRST | {"chosen": {"cure": 7.0}}],
+    "unknown measure 'leak'": [FIRST | {"only": ["leak"]}],
+    "one for a data set": [FIRST, FIRST],
+    "a value for": [{name: value for name, value in FIRST.items() if name != "epsilon"}],
+}
+
+
+def with_panels(*panels: dict[str, Any]) -> dict[str, Any]:
+    return PARAMETERS | {"panels": [*panels]}
 
 
 class TestPanels:
-    @pytest.mark.parametrize(
-        ("change", "match"),
-        [
-            ({"colour": 1}, "unknown key of panels 'colour'"),
-            ({"strengths": {"magic": [1.0]}}, "unknown method 'magic'"),
-            ({"chosen": {"cure": 7.0}}, "chosen, cure: expected one of its strengths"),
-        ],
-    )
-    def test_unknown_keys(self, change, match):
-        panel = PARAMETERS["panels"][0] | change
-        with pytest.raises(UsageError, match=match):
-            paper.panels(PARAMETERS | {"panels": [panel]})
-
-    def test_missing_and_doubled(self):
-        panel = dict(PARAMETERS["panels"][0])
-        with pytest.raises(UsageError, match="one for a data set"):
-            paper.panels(PARAMETERS | {"panels": [panel, panel]})
-        del panel["epsilon"]
-        with pytest.raises(UsageError, match="a value for"):
-            paper.panels(PARAMETERS | {"panels": [panel]})
+    @pytest.mark.parametrize("message", REFUSED_PANELS)
+    def test_that_are_refused(self, message):
+        with pytest.raises(UsageError, match=message):
+            paper.plan(with_panels(*REFUSED_PANELS[message]))
 
     def test_own_parameters(self):
         own_ones = {"seeds": [7], "n_few": 3, "n_shifted": 5, "warm_up": 2, "measured": False}
-        panel = PARAMETERS["panels"][0] | own_ones | {"fixed_statistics": True}
-        parameters = PARAMETERS | {"panels": [panel]}
+        parameters = with_panels(FIRST | own_ones | {"fixed_statistics": True})
         (p,) = paper.panels(parameters)
-        assert paper.is_fine_tuned(p)
-        assert not paper.is_fine_tuned(PANEL)
+        assert (paper.is_fine_tuned(p), paper.is_fine_tuned(PANEL)) == (True, False)
         units = [u for u in paper.plan(parameters).units() if isinstance(u, Measurement)]
-        by_seed = {
-            u.training.seed: [m for m in units if m.training.seed == u.training.seed] for u in units
-        }
-        assert by_seed.keys() == {*PARAMETERS["sweep_seeds"], 7}
-        swept = {(u.metric, u.settings["half"]) for u in by_seed[PARAMETERS["sweep_seeds"][0]]}
-        assert swept == {("accuracy", 0), ("accuracy", 1)}
-        settings = {u.metric: u.settings for u in by_seed[7]}
+        sweep_seed = PARAMETERS["sweep_seeds"][0]
+        assert {u.training.seed for u in units} == {*PARAMETERS["sweep_seeds"], 7}
+        swept = [u for u in units if u.training.seed == sweep_seed]
+        assert {(u.metric, u.settings["half"]) for u in swept} == {("accuracy", 0), ("accuracy", 1)}
+        settings = {u.metric: u.settings for u in units if u.training.seed == 7}
         assert settings["entropy"]["n_images"] == 3
         assert settings["shifted_accuracy"]["n_images"] == 5
         assert settings.keys() > {m.metric for m in MEASURES.values()} - {"accuracy"}
-        network = paper.Network("cure", p.strengths["cure"][0], 7, True)
-        assert paper.training(p, network).penalties["cure"]["warm_up"] == 2
-        assert paper.training(p, network).fixed_statistics
+        cure = paper.training(p, paper.Network("cure", p.strengths["cure"][0], 7, True))
+        assert (cure.penalties["cure"]["warm_up"], cure.fixed_statistics) == (2, True)
 
     def test_some_measures_only(self):
         assert not paper.ASKED_FOR & MEASURES.keys()  # they need a null block, or masks
-        panel = PARAMETERS["panels"][0] | {"only": ["leakage", "leakage_share"]}
-        (p,) = paper.panels(PARAMETERS | {"panels": [panel]})
+        (p,) = paper.panels(with_panels(FIRST | {"only": ["leakage", "leakage_share"]}))
         wanted = paper.measures(p)
         assert [*wanted] == ["accuracy", "leakage", "leakage_share"]
         assert wanted["leakage_share"].settings == wanted["leakage"].settings | {"relative": True}
-        wrong = PARAMETERS["panels"][0] | {"only": ["leak"]}
-        with pytest.raises(UsageError, match="unknown measure 'leak'"):
-            paper.plan(PARAMETERS | {"panels": [wrong]})
 
     def test_images_of_the_first_alone_are_kept(self):
-        panel = PARAMETERS["panels"][0]
-        photographs = panel | {"data": "resized:imagenette160:32"}
-        units = paper.plan(PARAMETERS | {"panels": [panel, photographs]}).units()
+        photographs = FIRST | {"data": "resized:imagenette160:32"}
+        units = paper.plan(with_panels(FIRST, photographs)).units()
         drawn = {u.training.data for u in units if getattr(u, "metric", "") == "saliency_maps"}
-        assert drawn == {panel["data"]}
+        assert drawn == {FIRST["data"]}
 
 
 class TestTrainings:
@@ -117,24 +113,19 @@ class TestTrainings:
         soft = paper.training(PANEL, paper.Network("softplus", 0.2, 0, True))
         assert soft.network_options["softplus"] == pytest.approx(5)
         attacked = paper.training(PANEL, paper.Network("adversarial", 0.03, 0, True))
-        assert attacked.penalties["adversarial"]["epsilon"] == 0.03
-        assert attacked.penalties["adversarial"]["strength"] == 0.5
+        penalty = attacked.penalties["adversarial"]
+        assert (penalty["epsilon"], penalty["strength"]) == (0.03, 0.5)
         radii = cure({"epochs": 4}, 0.1)["penalties"]["cure"]["radius"]
         assert radii == [0.375, 0.75, 1.125, 1.5]
-
-    def test_noise(self):
         images, generator = torch.zeros(8, 1, 32, 32), torch.Generator().manual_seed(0)
         assert with_noise(images, 0.0, generator=generator) is images
         assert with_noise(images, 0.2, generator=generator).std() == pytest.approx(0.2, rel=0.05)
 
     def test_seeds_of_choice_are_not_compared(self):
-        strengths = {"cure": [0.1, 1.0]}
-        p = SimpleNamespace(
-            seeds=[1, 2], sweep_seeds=[0], strengths=strengths, chosen={"cure": 1.0}
-        )
+        values = {"strengths": {"cure": [0.1, 1.0]}, "chosen": {"cure": 1.0}}
+        p = SimpleNamespace(seeds=[1, 2], sweep_seeds=[0], **values)
         found = paper.networks(p)
-        assert {n.seed for n in found if n.chosen} == {1, 2}
-        assert {n.seed for n in found if not n.chosen} == {0}
+        assert {(n.seed, n.chosen) for n in found} == {(0, False), (1, True), (2, True)}
         assert {(n.method, n.strength) for n in found if n.chosen} == {("none", 0), ("cure", 1)}
         p.sweep_seeds = [0, 1]
         with pytest.raises(UsageError, match=r"seeds: expected none of sweep_seeds, got \[1\]"):
@@ -144,12 +135,8 @@ class TestTrainings:
 class TestMeasures:
     def test_all_are_there(self):
         assert {measure.metric for measure in MEASURES.values()} <= set(METRICS)
-        assert {name for name, m in MEASURES.items() if not m.better} == {
-            "faithful",
-            "formula",
-            "share",
-            "distance",
-        }
+        neither_way = {name for name, measure in MEASURES.items() if not measure.better}
+        assert neither_way == {"faithful", "formula", "share", "distance"}
         assert [name for name, measure in MEASURES.items() if measure.turned] == ["faithful"]
 
     def test_sizes_that_matter_are_those_of_the_claims(self):
@@ -157,26 +144,17 @@ class TestMeasures:
             metric = claim["test"]["where"]["metric"]
             size = claim["smallest_effect"]["size"]
             assert size == paper.SMALLEST.get(metric, paper.FACTOR), claim["id"]
-
-    def test_entropy_counts_pixels(self):
         size = paper.SMALLEST["entropy"]
-        assert np.exp(size) == pytest.approx(paper.FACTOR)
+        assert np.exp(size) == pytest.approx(paper.FACTOR)  # entropy counts pixels
         assert paper.matters("entropy", 6.5, 6.5 - 1.01 * size)
         assert not paper.matters("entropy", 6.5, 6.5 - 0.99 * size)
 
 
-def rows(
-    values: dict[tuple[str, float], list[float]], metric: str = "choice", chosen: bool = False
-) -> pd.DataFrame:
+def rows(values, metric="choice", chosen=False):
     """Return rows of networks by method and strength, a value a seed."""
-    return pd.DataFrame(
-        [
-            {"method": m, "strength": s, "seed": seed, "metric": metric, "value": value}
-            | {"status": "done", "chosen": chosen}
-            for (m, s), of in values.items()
-            for seed, value in enumerate(of)
-        ]
-    )
+    lines = [(m, s, seed, v) for (m, s), of in values.items() for seed, v in enumerate(of)]
+    table = pd.DataFrame(lines, columns=["method", "strength", "seed", "value"])
+    return table.assign(metric=metric, status="done", chosen=chosen)
 
 
 class TestChoice:
@@ -195,9 +173,8 @@ class TestChoice:
         table = paper.choice(both).set_index("method")
         assert table.loc["CURE", "strongest allowed"] == "1"
         assert table.loc["noise on the images", "strongest allowed"] == "none"
-        assert (
-            table.loc["CURE", "strength: points of accuracy lost"] == "0.1: +0.0; 1: +0.5; 10: +1.5"
-        )
+        lost = table.loc["CURE", "strength: points of accuracy lost"]
+        assert lost == "0.1: +0.0; 1: +0.5; 10: +1.5"
 
     def test_kept_results_follow_the_rule(self):
         for profile in ("desktop", "workstation"):
@@ -207,15 +184,13 @@ class TestChoice:
                 named = chosen.groupby("method")["strength"].first().to_dict()
                 assert paper.strongest_allowed(panel) == pytest.approx(named), (profile, data)
 
-    def test_other_half_and_what_diverged(self):
+    def test_by_each_half_of_the_images(self):
         plain = {("none", 0.0): [0.9], ("cure", 0.1): [0.9]}
         swept = rows(plain | {("cure", 1.0): [float("nan")]})
         other = rows(plain | {("cure", 1.0): [0.9]}, "accuracy")
         row = paper.choice(pd.concat([swept, other])).iloc[0]
         assert row[["strongest allowed", "by the other half"]].tolist() == ["0.1", "1"]
         assert "1: diverged" in row["strength: points of accuracy lost"]
-
-    def test_what_is_compared_costs_on_both_halves(self):
         values = {("none", 0.0): [0.9, 0.8], ("cure", 0.1): [0.89, 0.79]}
         compared = [rows(values, name, chosen=True) for name in ("accuracy", "choice")]
         compared[1]["value"] **= 2
@@ -239,43 +214,38 @@ def cells_of(gaps: dict[str, list[float]]) -> pd.DataFrame:
     return paper.compared(frame, {name: MEASURES[name] for name in ("accuracy", *names)})
 
 
-def panel_of(cells: pd.DataFrame, steps: dict[str, float] | None = None) -> paper.Panel:
+def panel_of(cells, steps=None):
     return paper.Panel(PANEL, pd.DataFrame(), MEASURES, cells, steps or {})
+
+
+def cell(gaps, measure, method):
+    return cells_of(gaps).set_index(["measure", "method"]).loc[(measure, method)]
 
 
 class TestCompared:
     def test_clear_and_vague(self):
-        cells = cells_of({"cure": CLEAR, "noise": VAGUE}).set_index(["measure", "method"])
-        assert cells.loc[("attacked", "cure"), "stands"]
-        assert cells.loc[("attacked", "cure"), "deviations"] > 0
-        assert cells.loc[("sensitivity", "cure"), "deviations"] < 0
-        assert cells.loc[("formula", "cure"), "deviations"] == 0
-        assert not cells.loc[("attacked", "noise"), "stands"]
-        assert cells.loc[("attacked", "cure"), "difference"] == pytest.approx(0.2)
-        assert (
-            cells.loc[("attacked", "cure"), "n"] == 6
-        )  # those that chose the strength are not among
-        assert cells.loc[("attacked", "cure"), "strength"] == 1
+        gaps = {"cure": CLEAR, "noise": VAGUE}
+        cure = cell(gaps, "attacked", "cure")
+        assert cure["stands"]
+        assert not cell(gaps, "attacked", "noise")["stands"]
+        assert cure["deviations"] > 0 > cell(gaps, "sensitivity", "cure")["deviations"]
+        assert cell(gaps, "formula", "cure")["deviations"] == 0
+        assert cure["difference"] == pytest.approx(0.2)
+        assert cure["n"] == 6  # those that chose the strength are not among
+        assert cure["strength"] == 1
 
     def test_holm(self):
-        alone = cells_of({"cure": CLEAR}).set_index(["measure", "method"])
-        among = cells_of({"cure": CLEAR, "noise": VAGUE, "l1": VAGUE}).set_index(
-            ["measure", "method"]
-        )
-        cell = ("attacked", "cure")
-        assert alone.loc[cell, "p_holm"] == pytest.approx(alone.loc[cell, "p"])
-        assert among.loc[cell, "p_holm"] == pytest.approx(3 * among.loc[cell, "p"])
+        alone = cell({"cure": CLEAR}, "attacked", "cure")
+        among = cell({"cure": CLEAR, "noise": VAGUE, "l1": VAGUE}, "attacked", "cure")
+        assert alone["p_holm"] == pytest.approx(alone["p"])
+        assert among["p_holm"] == pytest.approx(3 * among["p"])
 
     def test_nothing_chosen(self):
-        rows = pd.DataFrame(
-            {"metric": ["choice", "accuracy"], "method": "none", "strength": 0.0, "seed": 1}
-            | {"status": "done", "chosen": False, "value": 0.9}
-        )
-        cells = paper.compared(rows, MEASURES)
+        plain = {("none", 0.0): [0.9]}
+        cells = paper.compared(pd.concat([rows(plain), rows(plain, "accuracy")]), MEASURES)
         assert cells.empty
-        panel = panel_of(cells)
-        assert paper.helping(panel).empty
-        assert paper.every_cell(panel).empty
+        assert paper.helping(panel_of(cells)).empty
+        assert paper.every_cell(panel_of(cells)).empty
         for figure in (
             plots.matrix(**paper.matrix(cells, MEASURES), label="", limit=1),
             plots.gain_and_cost(paper.gains(cells, "attacked"), gain_label="", cost_label=""),
@@ -289,7 +259,7 @@ class TestCompared:
         assert row == [0.5, "0.2000 [0.1934, 0.2066]", "yes"]
 
 
-class TestGain:
+class TestGains:
     def test_words(self):
         panel = panel_of(cells_of({"cure": CLEAR, "noise": VAGUE}))
         values = [panel.gain(m, "cure") for m in ("attacked", "sensitivity")]
@@ -297,16 +267,12 @@ class TestGain:
         assert panel.gain("attacked", "noise").word == "not significant"
         assert f"{values[0]:points}" == "+20.00 points [+19.34, +20.66]"
         assert not panel.gain("attacked", "l1")
+        drawn = paper.gains(panel.cells, "attacked").set_index("method").loc["CURE"]
+        assert drawn["gain"] == pytest.approx(20)
+        assert drawn["gain_low"] < 20 < drawn["gain_high"]
+        assert drawn["cost"] == 0
 
-    def test_what_is_drawn(self):
-        of_cure = paper.gains(cells_of({"cure": CLEAR}), "attacked").set_index("method").loc["CURE"]
-        assert of_cure["gain"] == pytest.approx(20)
-        assert of_cure["gain_low"] < 20 < of_cure["gain_high"]
-        assert of_cure["cost"] == 0
-
-
-class TestHelping:
-    def test_largest_gain_first(self):
+    def test_largest_first(self):
         cells = cells_of({"noise": CLEAR, "cure": [gap + 0.1 for gap in CLEAR]})
         found = paper.helping(panel_of(cells))
         gains = found[found["measure"] == "attacked"]
@@ -336,26 +302,18 @@ class TestAnswers:
         assert "another method" in row["How sure"]
         assert "holds" not in row["How sure"]
 
-    def test_nothing_helps(self):
+    def test_nothing_helps_or_not_run(self):
         row = self.answer({"adversarial": VAGUE})
         assert list(row[["Take", "Gain", "How sure"]]) == ["–", "–", "nothing helps significantly"]
-
-    def test_not_run(self):
         shown = dict.fromkeys(paper.OWN["panels"], panel_of(pd.DataFrame(columns=paper.CELL)))
         assert set(paper.answers(shown, lambda claim: Value())["How sure"]) == {"not run"}
 
     def test_kept_rows_are_those_that_the_page_was_written_for(self):
-        chapter = "side_by_side"
-        kept = load_results(chapter, "workstation")
-        values = notebooks.resolve(chapter, "workstation", {})
-        everything = notebooks.all_parameters(chapter, values)
-        shown = paper.shown_panels(kept.frame, everything, {False: {}, True: {}})
-        found = paper.answers(shown, lambda name: claim_value(chapter, kept.verdicts, name))
-        assert list(found["Take"].str.partition("</b>")[0]) == [
-            "<b>PGD training",
-            "<b>SoftPlus activations",
-            "<b>PGD training",
-        ]
+        kept = load_results("side_by_side", "workstation")
+        shown = paper.shown_panels(kept.frame, parameters("workstation"), {False: {}, True: {}})
+        found = paper.answers(shown, lambda name: claim_value("side_by_side", kept.verdicts, name))
+        methods = found["Take"].str.extract("<b>(.*)</b>")[0].tolist()
+        assert methods == ["PGD training", "SoftPlus activations", "PGD training"]
         assert found["How sure"].str.count("holds").tolist() == [1, 0, 1]
 
 
@@ -373,10 +331,8 @@ class TestOverview:
         assert set(found["leakage ↓"]) == {"–"}
 
     def test_the_page_says_by_what_its_rows_are_ordered(self):
-        cells = json.loads((NOTEBOOKS / "side_by_side.ipynb").read_text())["cells"]
-        (code,) = [c["source"] for c in cells if any("paper.overview" in x for x in c["source"])]
-        heading = paper.OWN["shown"]["attacked"][0]
-        assert f'ordered="{heading}"' in "".join(code)
+        (code,) = [source for _, source in cells_of_page() if "paper.overview" in source]
+        assert f'ordered="{paper.OWN["shown"]["attacked"][0]}"' in code
 
 
 def test_sizes_are_those_of_the_metrics():
@@ -393,7 +349,7 @@ def test_sizes_are_those_of_the_metrics():
 def photographs(root):
     """Write tiles of two photographs as PNG, in the folders of their classes."""
     shown = load_data("photograph-tiles").test
-    for part, rows in (("train", slice(0, 64, 2)), ("test", slice(1, 64, 2))):
+    for part, rows in (("train", slice(0, 64, 2)), ("test", slice(1, 64, 8))):
         for name, label in enumerate(shown.labels.unique()[:2]):
             folder = root / part / f"photograph {name}"
             folder.mkdir(parents=True)
@@ -405,27 +361,21 @@ def photographs(root):
 
 
 def program(root):
-    """Return the program of the page, for a folder."""
-    cells = json.loads((NOTEBOOKS / "side_by_side.ipynb").read_text())["cells"]
-    text = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    """Return the program of the page, for a folder and a quarter of the images."""
+    text = "".join(source for kind, source in cells_of_page() if kind == "markdown")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    return code.replace("PATH", str(root))
+    return code.replace("PATH", str(root)).replace('"n_images": 64', '"n_images": 16')
 
 
 class TestProgram:
     def test_strength_is_the_chosen_one(self):
-        values = notebooks.resolve("side_by_side", "workstation", {})
-        everything = paper.panels(notebooks.all_parameters("side_by_side", values))
-        (tuned,) = filter(paper.is_fine_tuned, everything)
+        (tuned,) = filter(paper.is_fine_tuned, paper.panels(parameters("workstation")))
         chosen = paper.Network("adversarial", tuned.chosen["adversarial"], 0, True)
-        expected = paper.training(tuned, chosen).penalties
-        code = program("folder")
         found: dict[str, Any] = {}
-        exec(code, found)
-        assert found["network"].penalties == expected
+        exec(program("folder"), found)
+        assert found["network"].penalties == paper.training(tuned, chosen).penalties
 
-    def test_fine_tunes_on_a_folder(self, tmp_path, monkeypatch, capsys):
-        monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "store"))
+    def test_fine_tunes_on_a_folder(self, tmp_path, capsys):
         script = tmp_path / "script.py"
         script.write_text(program(photographs(tmp_path / "images")))
         environment = os.environ | {"PYTHONPATH": str(ROOT), "REGLIB_JOBS": "2"}
@@ -437,10 +387,9 @@ class TestProgram:
         assert set(measured["status"]) == {"done"}
         assert measured.loc["accuracy", "value"] > 0.8
         assert measured.loc["robust_accuracy", "value"] <= measured.loc["accuracy", "value"]
-        assert measured.loc["accuracy", "n"] == measured.loc["robust_accuracy", "n"] == 64
+        assert measured.loc["accuracy", "n"] == measured.loc["robust_accuracy", "n"] == 16
 
-    def test_one_class_is_refused(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "store"))
+    def test_one_class_is_refused(self, tmp_path):
         root = photographs(tmp_path / "images")
         for part in ("train", "test"):
             shutil.rmtree(root / part / "photograph 1")

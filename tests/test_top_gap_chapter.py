@@ -1,7 +1,6 @@
 """What the chapter on Top-GAP trains and measures, and its tables of the paper."""
 
 import dataclasses
-import functools
 
 import pandas as pd
 import pytest
@@ -22,14 +21,6 @@ CHAPTER = "top_gap"
 PHOTOGRAPHS = "resized:imagenette160:128"
 FROM_SCRATCH = "resized:imagenette160:64"
 ARTICLES = "article_canvas"
-CIFAR10 = "cifar10-jpeg"
-ALL = top_gap.ALL_THREE
-
-
-@functools.cache
-def results(profile):
-    """Return what was kept, read once."""
-    return load_results(CHAPTER, profile)
 
 
 def labels(plan):
@@ -41,6 +32,13 @@ def labels(plan):
 def of_profile(profile, **changes):
     values = notebooks.resolve(CHAPTER, profile, changes)
     return notebooks.all_parameters(CHAPTER, values)
+
+
+def panel(profile="workstation", **own):
+    """Return the only panel of a profile, or of one with a panel of digits."""
+    changes = {"panels": [{"data": "digits-centred"} | own]} if own else {}
+    (p,) = top_gap.panels(of_profile(profile, **changes))
+    return p
 
 
 @pytest.mark.parametrize("profile", ["desktop", "workstation", "paper"])
@@ -60,32 +58,30 @@ def test_what_headlines_compare_is_trained_with_six_seeds(profile):
 
 
 def test_strengths_for_held_out_images_alone_are_trained_without_them_and_not_tested():
-    panel = {"data": "digits-centred", "left_out": ["k"], "validation_strengths": [0.1]}
-    (p,) = top_gap.panels(of_profile("workstation", panels=[panel]))
+    p = panel(left_out=["k"], validation_strengths=[0.1])
     weak = [m for m in top_gap.models(p) if m.variant == "fpn+l1+pool" and m.strength == 0.1]
-    assert weak
-    assert all(m.validated for m in weak)
-    assert all(top_gap.training(p, m).folds == p.validation_folds for m in weak)
+    assert {m.validated for m in weak} == {True}
+    assert {top_gap.training(p, m).folds for m in weak} == {p.validation_folds}
 
 
 def test_seeds_that_are_named_are_attacked_without_square_too_all_else_alike():
-    panel = {"data": "digits-centred", "squared_seeds": [1]}
-    (p,) = top_gap.panels(of_profile("workstation", panels=[panel]))
+    p = panel(squared_seeds=[1])
     for seed in (0, 1):
         battery = [*top_gap._battery(p, top_gap.main_model(p, "none", seed))]
-        without = [s for name, s in battery if name == "auto without square"]
+        whole, without = (
+            {s["epsilon"]: s["attack_settings"] for name, s in battery if name == wanted}
+            for wanted in ("auto", "auto without square")
+        )
         assert len(without) == seed * len(p.auto_epsilons)
-        for settings in without:
-            (whole,) = [
-                s["attack_settings"]
-                for name, s in battery
-                if name == "auto" and s["epsilon"] == settings["epsilon"] and "counts" not in s
-            ]
-            assert settings["attack_settings"] == whole | {"parts": ["apgd-ce", "apgd-t", "fab-t"]}
+        for epsilon, settings in without.items():
+            assert settings == whole[epsilon] | {"parts": ["apgd-ce", "apgd-t", "fab-t"]}
 
 
-def test_a_dose_is_what_l1_weighs_on_a_logit():
+def test_doses_and_sparsest_maps():
+    """A dose is what L1 weighs on a logit; the sparsest maps are of the main strength."""
     planned = top_gap.plan(of_profile("workstation"))
+    rows = labels(planned)
+    assert set(rows.loc[rows["sparsest"], "strength"]) == {0.0, 1.0}
     rows = labels(item for item in planned if training_of(item.unit).data == ARTICLES)
     rows = rows[rows["dose"].isin([0.8, 1.0])]
     kinds = rows[["variant", "k", "strength"]].drop_duplicates().itertuples(index=False)
@@ -94,9 +90,7 @@ def test_a_dose_is_what_l1_weighs_on_a_logit():
     assert sorted(set(auto["epsilon"])) == [top_gap.rounded(n / 255) for n in (4, 8)]
 
 
-def test_the_sparsest_maps_and_what_autoattack_leaves_are_of_the_main_strength():
-    rows = labels(top_gap.plan(of_profile("workstation")))
-    assert set(rows.loc[rows["sparsest"], "strength"]) == {0.0, 1.0}
+def test_claims_on_autoattack_name_a_strength():
     for claim in load_claims(CHAPTER):
         where = claim["test"].get("where", {})
         if where.get("battery") == "auto":
@@ -104,18 +98,15 @@ def test_the_sparsest_maps_and_what_autoattack_leaves_are_of_the_main_strength()
 
 
 def test_networks_beyond_battery_seeds_meet_the_attacks_of_the_paper_alone():
-    values = of_profile("workstation", panels=[{"data": "digits-centred", "battery_seeds": [0]}])
-    (p,) = top_gap.panels(values)
-    met = [
-        {labels["battery"] for labels, *_ in top_gap._attacks(p, top_gap.main_model(p, "none", s))}
-        for s in (0, 1)
-    ]
+    p = panel(battery_seeds=[0])
+    models = [top_gap.main_model(p, "none", seed) for seed in (0, 1)]
+    met = [{labels["battery"] for labels, *_ in top_gap._attacks(p, model)} for model in models]
     assert met[0] > {"none", "auto"}
     assert met[1] == {"none"}
 
 
 def test_each_variant_is_the_unmodified_network_but_for_what_its_name_says():
-    (p,) = top_gap.panels(of_profile("desktop"))
+    p = panel("desktop")
     plain = top_gap.training(p, top_gap.main_model(p, "none", 0))
     assert (plain.network_options["fpn"], plain.network_options["k"]) == (False, 1.0)
     assert plain.penalties == {}
@@ -137,21 +128,19 @@ def test_each_variant_is_the_unmodified_network_but_for_what_its_name_says():
     for variant, steps in (("fgsm_at", 1), ("pgd_at", 7)):
         changed = top_gap.training(p, top_gap.main_model(p, variant, 0))
         assert changed.network_options == plain.network_options
-        assert changed.penalties["adversarial"]["n_steps"] == steps
-        assert changed.penalties["adversarial"]["epsilon"] == p.epsilon
+        attack = changed.penalties["adversarial"]
+        assert (attack["n_steps"], attack["epsilon"]) == (steps, p.epsilon)
     both = top_gap.training(p, top_gap.main_model(p, "pgd_at+fpn+l1+pool", 0))
     assert both.penalties.keys() == {"class_map_l1", "adversarial"}
     assert both.network_options == plain.network_options | {"fpn": True, "k": 0.02}
 
 
 def test_k_and_strength_are_chosen_on_training_images_that_were_held_out():
-    (p,) = top_gap.panels(of_profile("desktop"))
+    p = panel("desktop")
     held_out = [m for m in top_gap.models(p) if m.validated]
     assert {top_gap.training(p, m).n_train for m in held_out} == {3200}  # of 4,000
-    assert {(m.k, m.strength) for m in held_out} == {
-        *((k, 1.0) for k in p.k_values),
-        *((p.k, strength) for strength in p.strengths),
-    }
+    tried = {(k, 1.0) for k in p.k_values} | {(p.k, strength) for strength in p.strengths}
+    assert {(m.k, m.strength) for m in held_out} == tried
     for model in held_out:
         unit = top_gap.training(p, model)
         assert (unit.folds, unit.fold) == (5, model.seed % 5)
@@ -175,40 +164,37 @@ def test_birds_of_the_paper_are_a_panel_that_their_folds_are_large_enough_for():
     assert {settings.get("data", "cub") for *_, settings in measured} == {"cub", p.shifted}
 
 
-@pytest.mark.parametrize(
-    ("panels", "message"),
-    [
+def test_panels_that_cannot_be_are_refused():
+    for panels, message in (
         ([{"data": "a", "epoch": 3}], "unknown key of panels 'epoch': did you mean 'epochs'"),
         ([{"epochs": 3}], "panels: expected a value for data, got {'epochs': 3}"),
         ([{"data": "a"}, {"data": "a", "k": 0.2}], "one for a data set, got .*'a', 'a'"),
-    ],
-)
-def test_panels_that_cannot_be_are_refused(panels, message):
-    with pytest.raises(UsageError, match=message):
-        top_gap.plan(of_profile("desktop") | {"panels": panels})
+    ):
+        with pytest.raises(UsageError, match=message):
+            top_gap.plan(of_profile("desktop") | {"panels": panels})
 
 
 def test_l1_alone_is_matched_by_clean_accuracy_on_each_data_set():
-    columns = ["data", "variant", "strength", "main", "value", "seed"]
+    columns = ["data", "variant", "strength", "main", "value", "seed", "matched"]
     lines = [
-        ("a", "fpn+l1+pool", 1.0, True, 0.7, 0),
-        ("a", "fpn+l1+pool", 1.0, True, 0.3, 1),  # a seed that L1 alone has not
-        ("a", "l1", 1.0, True, 0.5, 0),
-        ("a", "l1", 10.0, False, 0.8, 0),
-        ("a", "last", 0.1, False, 0.69, 0),
-        ("b", "fpn+l1+pool", 1.0, True, 0.5, 0),
-        ("b", "l1", 1.0, True, 0.5, 0),
-        ("b", "l1", 10.0, False, 0.8, 0),
+        ("a", "fpn+l1+pool", 1.0, True, 0.7, 0, True),
+        ("a", "fpn+l1+pool", 1.0, True, 0.3, 1, True),  # a seed that L1 alone has not
+        ("a", "l1", 1.0, True, 0.5, 0, False),
+        ("a", "l1", 10.0, False, 0.8, 0, True),
+        ("a", "last", 0.1, False, 0.69, 0, True),
+        ("b", "fpn+l1+pool", 1.0, True, 0.5, 0, True),
+        ("b", "l1", 1.0, True, 0.5, 0, True),
+        ("b", "l1", 10.0, False, 0.8, 0, False),
     ]
     rows = pd.DataFrame(lines, columns=columns)
     rows = rows.assign(metric="accuracy", test="own", status="done")
-    found = [True, True, False, True, True, True, True, False]
-    assert top_gap.matched(rows).tolist() == found
+    expected = rows.pop("matched").tolist()
+    assert top_gap.matched(rows).tolist() == expected
 
 
 @pytest.mark.parametrize("profile", [f.parent.name for f in KEPT_RESULTS.glob(f"*/{CHAPTER}.zip")])
 def test_k_is_that_which_held_out_images_choose_and_strength_loses_no_point_there(profile):
-    rows = results(profile).frame
+    rows = load_results(CHAPTER, profile).frame
     held_out = rows[(rows["test"] == "validation") & (rows["metric"] == "accuracy")]
     panels = {p.data: p for p in top_gap.panels(of_profile(profile))}
     assert set(held_out["data"]) == {data for data, p in panels.items() if p.validation_seeds}
@@ -222,27 +208,28 @@ def test_k_is_that_which_held_out_images_choose_and_strength_loses_no_point_ther
 
 def test_where_nothing_is_chosen_k_is_that_of_the_paper_s_ablation():
     """256 of the 56 x 56 locations of its maps."""
-    panels = [p for p in top_gap.panels(of_profile("workstation")) if not p.validation_seeds]
-    assert [p.data for p in panels] == [PHOTOGRAPHS, FROM_SCRATCH]
-    panels += [p for p in top_gap.panels(of_profile("workstation")) if len(p.k_values) == 1]
+    every = top_gap.panels(of_profile("workstation"))
+    assert [p.data for p in every if not p.validation_seeds] == [PHOTOGRAPHS, FROM_SCRATCH]
+    panels = [p for p in every if not p.validation_seeds or len(p.k_values) == 1]
     assert {p.data for p in panels} == {ARTICLES, PHOTOGRAPHS, FROM_SCRATCH}  # λ alone on articles
     assert {p.k for p in panels} == {round(256 / 56**2, 2)}
 
 
-@pytest.mark.parametrize("variant", ["none", top_gap.ALL_THREE])
-def test_networks_on_cifar_have_as_few_parameters_and_epochs_as_the_pages_say(variant):
-    sizes, epochs = [], []
-    for profile in ("workstation", "paper"):
-        values = notebooks.profiles(CHAPTER)[profile]
-        trainings = list(map(training_of, notebooks.units_of(CHAPTER, values)))
-        on_cifar = [t for t in trainings if t.data.startswith("cifar10") and not t.folds]
-        all_options = [t.network_options for t in on_cifar]
-        options = next(o for o in all_options if o["fpn"] is (variant != "none"))
-        with torch.device("meta"):
-            network = build_network("top_gap", (3, 32, 32), 10, options=options, seed=0)
-        sizes.append(sum(p.numel() for p in network.parameters()))
-        epochs.append({t.epochs for t in on_cifar})
+def test_networks_on_cifar_have_as_few_parameters_and_epochs_as_the_pages_say():
     text = (notebooks.NOTEBOOKS / f"{CHAPTER}.ipynb").read_text()
-    assert f"{sizes[1] / sizes[0]:.0f} times fewer parameters" in text
-    assert f"{epochs[0].pop()} epochs on CIFAR-10" in text
-    assert not epochs[0]
+    sizes = {}
+    for profile in ("workstation", "paper"):
+        units = notebooks.units_of(CHAPTER, notebooks.profiles(CHAPTER)[profile])
+        trainings = [t for t in map(training_of, units) if not t.folds]
+        on_cifar = [t for t in trainings if t.data.startswith("cifar10")]
+        if profile == "workstation":
+            (epochs,) = {t.epochs for t in on_cifar}
+            assert f"{epochs} epochs on CIFAR-10" in text
+        for fpn in (False, True):
+            options = next(t.network_options for t in on_cifar if t.network_options["fpn"] is fpn)
+            with torch.device("meta"):
+                network = build_network("top_gap", (3, 32, 32), 10, options=options, seed=0)
+            sizes[profile, fpn] = sum(p.numel() for p in network.parameters())
+    for fpn in (False, True):
+        times = sizes["paper", fpn] / sizes["workstation", fpn]
+        assert f"{times:.0f} times fewer parameters" in text

@@ -1,5 +1,7 @@
 """Metrics of class maps and of robustness, as a `Measurement` asks for them."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 
@@ -82,13 +84,8 @@ def test_parts_of_the_erf_distance():
 
 def test_robust_accuracy_is_that_of_the_attack():
     settings = {"steps": 3, "relative_step": 0.5}
-    expected = pgd(
-        subject().network,
-        *images(),
-        epsilon=0.1,
-        generator=torch.Generator().manual_seed(4),
-        **settings,
-    )
+    given, source = (subject().network, *images()), torch.Generator().manual_seed(4)
+    expected = pgd(*given, epsilon=0.1, generator=source, **settings)
     ask = {"attack": "pgd", "epsilon": 0.1, "attack_settings": settings, "seed": 4}
     found = values("robust_accuracy", **ask)
     torch.testing.assert_close(found.tensors["images"], expected.images)
@@ -110,40 +107,29 @@ def test_the_logits_under_attack_are_scaled_and_the_prediction_is_judged_as_it_i
     plain = METRICS["robust_accuracy"](linear(1), **ask).per_image
     assert torch.equal(found, plain)
     assert hidden.sum() > found.sum()
-
-
-def test_gradients_that_vanish_are_counted():
-    network = linear(1)
-    assert METRICS["vanishing_gradients"](network, n_images=N).per_image.sum() == 0
-    network = linear(1, scale=1e6)  # certain, so the softmax rounds to 0 and 1
-    assert METRICS["vanishing_gradients"](network, n_images=N).per_image.mean() > 0.5
+    vanishing = [METRICS["vanishing_gradients"](n, n_images=N).per_image for n in (linear(1), sure)]
+    assert vanishing[0].sum() == 0
+    assert vanishing[1].mean() > 0.5
 
 
 def test_an_attack_is_made_once_for_all_metrics_of_a_network(monkeypatch):
-    calls = []
-
-    def counted(*args, **settings):
-        calls.append(settings)
-        return fgsm(*args, **settings)
-
-    monkeypatch.setitem(top_gap_measures.ATTACKS, "fgsm", counted)
+    attack = Mock(wraps=fgsm)
+    monkeypatch.setitem(top_gap_measures.ATTACKS, "fgsm", attack)
     network, ask = subject(), {"attack": "fgsm", "n_images": N}
     for counts in ("unchanged", "correct"):
         METRICS["robust_accuracy"](network, epsilon=0.1, counts=counts, **ask)
-    assert len(calls) == 1
+    assert attack.call_count == 1
     METRICS["robust_accuracy"](network, epsilon=0.2, **ask)
-    assert len(calls) == 2
+    assert attack.call_count == 2
 
 
 def test_transfer_shows_the_images_that_attack_another_network():
     network, other = linear(1), linear(2)
-    asked = []
-    network.related = lambda network_unit: asked.append(network_unit) or other
+    network.related = Mock(return_value=other)
     ask = {"attack": "fgsm", "epsilon": 0.2, "n_images": N}
     result = METRICS["robust_accuracy"](network, source=identity(unit(seed=2)), **ask)
-    attacked = fgsm(other.network, *images(), epsilon=0.2).images
-    own = fgsm(network.network, *images(), epsilon=0.2).images
-    assert asked == [unit(seed=2)]
+    network.related.assert_called_once_with(unit(seed=2))
+    own, attacked = (fgsm(n.network, *images(), epsilon=0.2).images for n in (network, other))
     torch.testing.assert_close(result.tensors["images"], attacked)
     assert not torch.allclose(attacked, own)
     with torch.no_grad():
@@ -155,13 +141,11 @@ def test_transfer_shows_the_images_that_attack_another_network():
 
 
 def test_effective_receptive_field_of_a_location():
-    network = subject().network
-    height, width = network.class_maps(images()[0]).shape[-2:]
+    maps_of, (shown, _) = subject().network.class_maps, images()
+    height, width = maps_of(shown).shape[-2:]
     assert height == width > 3
     middle = int(0.5 * (height - 1))
-    fields = metrics.effective_receptive_field(
-        network.class_maps, images()[0], location=(middle, 0)
-    )
+    fields = metrics.effective_receptive_field(maps_of, shown, location=(middle, 0))
     sizes = fields.abs().sum(1)
     result = values("effective_receptive_field", location=[0.5, 0.0])
     torch.testing.assert_close(result.tensors["field"], sizes.mean(0))
@@ -170,64 +154,53 @@ def test_effective_receptive_field_of_a_location():
 
 def test_what_cannot_be_measured_is_refused():
     plain = subject(unit(network="resnet", network_options=OPTIONS["backbone_options"]))
-    for name, settings in (
-        ("class_map_sparsity", {}),
-        ("mask_iou", {}),
-        ("erf_distance", {}),
-        ("effective_receptive_field", {"location": [0, 0]}),
+    unmasked, shifted = subject(shown=data(masks=False)), subject(unit(pixel_range=(-1, 1)))
+    attack, field = {"attack": "fgsm", "epsilon": 0.1}, {"location": [0, 0]}
+    without_maps = r"a network with class maps, .*'resnet'"
+    for network, name, settings, message in (
+        (plain, "class_map_sparsity", {}, without_maps),
+        (plain, "mask_iou", {}, without_maps),
+        (plain, "erf_distance", {}, without_maps),
+        (plain, "effective_receptive_field", field, without_maps),
+        (unmasked, "mask_iou", {}, "expected a data set with masks, got 'd'"),
+        (unmasked, "mask_iou_beyond_others", {}, "_others: expected a data set with masks"),
+        (shifted, "robust_accuracy", attack, r"images in \[0, 1\], got one .*\(-1, 1\)"),
     ):
-        with pytest.raises(UsageError, match=r"a network with class maps, .*'resnet'"):
-            METRICS[name](plain, n_images=N, **settings)
-    with pytest.raises(UsageError, match="expected a data set with masks, got 'd'"):
-        METRICS["mask_iou"](subject(shown=data(masks=False)), n_images=N)
-    with pytest.raises(UsageError, match="mask_iou_beyond_others: expected a data set with masks"):
-        METRICS["mask_iou_beyond_others"](subject(shown=data(masks=False)), n_images=N)
-    shifted = subject(unit(pixel_range=(-1, 1)))
-    with pytest.raises(UsageError, match=r"images in \[0, 1\], got one .*\(-1, 1\)"):
-        METRICS["robust_accuracy"](shifted, attack="fgsm", epsilon=0.1, n_images=N)
+        with pytest.raises(UsageError, match=message):
+            METRICS[name](network, n_images=N, **settings)
 
 
 def test_masks_of_another_size_are_refused_before_any_training():
     right = data()
     masks = torch.ones(9, 8, 12, dtype=torch.bool)
     split = Split(right.test.images, right.test.labels, masks)
+    wrong = ImageData(split, split, right.classes, "")
     network = subject().network
     top_gap_measures.check_network(network, unit(), right, ["mask_iou", "accuracy"])
     with pytest.raises(UsageError, match=r"masks of 16 x 16 pixels, as the images, got 8 x 12"):
-        top_gap_measures.check_network(
-            network, unit(), ImageData(split, split, right.classes, ""), ["mask_iou"]
-        )
+        top_gap_measures.check_network(network, unit(), wrong, ["mask_iou"])
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_names_are_checked_before_any_time_is_spent():
+    ask = {"attack": "pgd", "epsilon": 0.1, "n_images": 3}
+    for settings, message in (
         ({"attack": "pdg"}, "unknown attack 'pdg': did you mean 'pgd'"),
         ({"counts": "right"}, "unknown counts 'right'"),
         ({"attack_settings": {"step": 3}}, "setting of attack 'pgd' 'step': did you mean 'steps'"),
         ({"attack_settings": {"generator": 3}}, "unknown setting of attack 'pgd' 'generator'"),
-    ],
-)
-def test_names_are_checked_before_any_time_is_spent(settings, message):
-    ask = {"attack": "pgd", "epsilon": 0.1, "n_images": 3} | settings
-    with pytest.raises(UsageError, match=message):
-        check(Measurement(training=unit(), metric="robust_accuracy", settings=ask))
+    ):
+        with pytest.raises(UsageError, match=message):
+            check(Measurement(training=unit(), metric="robust_accuracy", settings=ask | settings))
+    part = {"n_images": 3, "part": "center"}
     with pytest.raises(UsageError, match="unknown part 'center': did you mean 'centre'"):
-        check(
-            Measurement(
-                training=unit(), metric="erf_distance", settings={"n_images": 3, "part": "center"}
-            )
-        )
+        check(Measurement(training=unit(), metric="erf_distance", settings=part))
 
 
 def test_a_training_with_the_penalty_shrinks_the_class_maps():
     sizes = []
     for strength in (0.0, 10.0):
-        trained = train(
-            unit(epochs=15, penalties={"class_map_l1": {"strength": strength}}),
-            data(),
-            device=torch.device("cpu"),
-        )
+        penalised = unit(epochs=15, penalties={"class_map_l1": {"strength": strength}})
+        trained = train(penalised, data(), device=torch.device("cpu"))
         assert not trained.diverged
         with torch.no_grad():
             sizes.append(float(trained.network.class_maps(images()[0]).abs().mean()))

@@ -2,6 +2,7 @@
 
 import pickle
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -93,14 +94,14 @@ def model_of(file, name="build", **options):
     return own_network(f"{file}:{name}", size=SIDE, **options)
 
 
-def of(parameters, function):
-    return parameters | {"network": parameters["network"].replace(":build", f":{function}")}
+def subject_of(parameters, function):
+    network = parameters["network"].replace(":build", f":{function}")
+    return paper.subject_of(parameters | {"network": network})
 
 
 def shown_to(parameters, function="build"):
     """Return a network of the file with the images of the parameters."""
-    unit = paper.subject_of(of(parameters, function)).predicted
-    return evaluated(unit, {}, torch.device("cpu"))
+    return evaluated(subject_of(parameters, function).predicted, {}, torch.device("cpu"))
 
 
 REFUSED = {  # of a network
@@ -152,8 +153,8 @@ class TestNetworks:
         assert torch.allclose(network(images), network[1](images / 0.5), atol=1e-5)
 
     def test_weights_of_a_file(self, file, tmp_path):
-        state = model_of(file).network[1].state_dict()
-        state = {name: torch.randn_like(value) for name, value in state.items()}
+        layers = model_of(file).network[1].state_dict()
+        state = {name: torch.randn_like(value) for name, value in layers.items()}
         wrapped = {"state_dict": {f"module.{name}": value for name, value in state.items()}}
         torch.save(wrapped, tmp_path / "w.pt")
         safetensors.torch.save_file(state, tmp_path / "w.safetensors")
@@ -161,8 +162,8 @@ class TestNetworks:
             loaded = model_of(file, weights=str(path)).network[1].state_dict()
             assert all(torch.equal(loaded[name], value) for name, value in state.items())
         del state["0.bias"]
-        other = {"other": torch.ones(1), "4.weight": torch.ones(2, 4)}
-        torch.save(state | other, tmp_path / "w.pt")
+        unfit = state | {"other": torch.ones(1), "4.weight": torch.ones(2, 4)}
+        torch.save(unfit, tmp_path / "w.pt")
         with pytest.raises(UsageError, match=UNFIT):
             model_of(file, weights=str(tmp_path / "w.pt"))
 
@@ -199,14 +200,29 @@ class TestNetworks:
         assert len({*keys}) == 4
 
 
+REFUSED_IMAGES = [
+    ({"images": "/nowhere/at/all"}, "images: expected a folder"),
+    ({"images": "phtos"}, "unknown data set"),
+    ({"images": "PHOTOS/empty"}, "no photographs"),
+    ({"labels": "folders"}, "labels: expected folders named as classes"),
+    ({"network": "efficientnet_lite0"}, "size: expected none for the packaged"),
+]
+ODD_IMAGES = [
+    ("RGB", "żółw.jpg", ""),
+    ("CMYK", "a.jpg", ""),
+    ("RGBA", "a.png", ""),
+    ("RGB", "animated.webp", ""),
+    ("I;16", "a.png", "expected 8 bits a channel"),
+    ("text", "a.png", "not a readable image"),
+]
+
+
 class TestImages:
-    def test_folders_of_classes_take_turns(self, photos):
+    def test_labels_of_folders_and_of_a_table(self, photos, tmp_path):
         shown = load_data(f"shown:20|3||imagefolder:{photos}")
         assert shown.test.images.shape == (3, 3, 20, 20)
         assert (shown.test.labels.tolist(), shown.classes) == ([0, 1, 0], ("dark", "light"))
         assert shown.test.images[1].float().mean() > 150 > shown.test.images[0].float().mean()
-
-    def test_labels_of_a_table(self, photos, tmp_path):
         table = tmp_path / "labels.csv"
         table.write_text("image,label\n0.png,4\n1.png,2\n2.png,4\n")
         shown = load_data(f"shown:20|9|{table}|imagefolder:{photos / 'dark'}")
@@ -215,16 +231,7 @@ class TestImages:
         with pytest.raises(UsageError, match=r"a label for each image, got none for 1.png"):
             load_data(f"shown:21|9|{table}|imagefolder:{photos / 'dark'}")
 
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"images": "/nowhere/at/all"}, "images: expected a folder"),
-            ({"images": "phtos"}, "unknown data set"),
-            ({"images": "PHOTOS/empty"}, "no photographs"),
-            ({"labels": "folders"}, "labels: expected folders named as classes"),
-            ({"network": "efficientnet_lite0"}, "size: expected none for the packaged"),
-        ],
-    )
+    @pytest.mark.parametrize(("changes", "message"), REFUSED_IMAGES)
     def test_that_are_refused(self, parameters, photos, changes, message):
         (photos / "empty").mkdir()
         changes = {name: value.replace("PHOTOS", str(photos)) for name, value in changes.items()}
@@ -232,28 +239,16 @@ class TestImages:
             paper.subject_of(parameters | changes)
 
     @pytest.mark.parametrize("size", [(20, 30), (1200, 900)])
-    @pytest.mark.parametrize(
-        ("mode", "name", "message"),
-        [
-            ("RGB", "żółw.jpg", ""),
-            ("CMYK", "a.jpg", ""),
-            ("RGBA", "a.png", ""),
-            ("RGB", "animated.webp", ""),
-            ("I;16", "a.png", "expected 8 bits a channel"),
-            ("text", "a.png", "not a readable image"),
-        ],
-    )
+    @pytest.mark.parametrize(("mode", "name", "message"), ODD_IMAGES)
     def test_that_are_odd(self, parameters, tmp_path, mode, name, message, size):
         path = tmp_path / "odd" / name
         path.parent.mkdir()
         path.write_text("no image")
         exif = Image.Exif()
         exif[0x0112] = 6  # it lies on its side
-        more = {"exif": exif}
-        if "animated" in name:
-            more = {"save_all": True, "append_images": [Image.new(mode, size, "red")]}
+        frames = {"save_all": True, "append_images": [Image.new("RGB", size, "red")]}
         if mode != "text":
-            Image.new(mode, size).save(path, **more)
+            Image.new(mode, size).save(path, **frames if "animated" in name else {"exif": exif})
         with pytest.raises(UsageError, match=message) if message else nullcontext():
             subject = paper.subject_of(parameters | {"images": str(path.parent)})
             assert load_data(subject.predicted.data).test.images.shape == (1, 3, SIDE, SIDE)
@@ -266,28 +261,23 @@ class TestImages:
 
 
 class TestLabels:
-    @pytest.mark.parametrize(
-        ("wanted", "names", "classes", "labels"),
-        [
+    def test_classes_of_the_network(self):
+        for wanted, names, classes, labels in (
             ("auto", ("a", "b"), 2, []),
             ("auto", ("3", "0"), 5, [3, 0]),
             ("auto", ("0", "1", "10", *"23456789"), 11, [0, 1, 10, *range(2, 10)]),
             ("folders", ("n01440764", "goldfish"), 1000, [0, 1]),
             ("auto", ("a", "b"), 5, None),
             ("none", ("a", "b"), 2, None),
-        ],
-    )
-    def test_classes_of_the_network(self, wanted, names, classes, labels):
-        assert paper._labels(wanted, names, classes)[0] == labels
+        ):
+            assert paper._labels(wanted, names, classes)[0] == labels
 
-    def test_predictions_take_their_place(self, parameters):
+    def test_given_or_predicted(self, parameters):
         model = shown_to(parameters)
         images, labels = model.test_images(None)
         assert len(images) == 4
         assert torch.equal(labels, model.network(images).argmax(1))
-
-    def test_of_the_network(self, parameters):
-        unit = paper.subject_of(of(parameters, "linear")).labelled
+        unit = subject_of(parameters, "linear").labelled
         for labels, expected in ((None, [0, 1, 0, 1]), ([1, 0], [1, 0, 1, 0])):
             relabelled = Pretrained(**{**vars(unit), "labels": labels})
             model = evaluated(relabelled, {}, torch.device("cpu"))
@@ -299,7 +289,7 @@ class TestMeasures:
         subject = shown_to(parameters)
         images, labels = subject.test_images(2)
         layers = subject.network[1]
-        features = layers[1](layers[0](subject.network[0](images)))
+        features = layers[:2](subject.network[0](images))
         weights, bias = layers[4].weight[labels], layers[4].bias[labels]
         expected = (features * weights[:, :, None, None]).sum(1) + bias[:, None, None]
         maps = measures.class_maps(subject.network, images, labels)
@@ -313,23 +303,31 @@ class TestMeasures:
         subject = shown_to(parameters)
         images, labels = subject.test_images(2)
         images.requires_grad_()
-        if name == "logit_gradient":
-            maps = Saliency(subject.network).attribute(images, labels, abs=False)
-        else:
-            maps = IntegratedGradients(subject.network).attribute(images, target=labels)
+        attribute = {
+            "logit_gradient": partial(Saliency(subject.network).attribute, abs=False),
+            "integrated_gradients": IntegratedGradients(subject.network).attribute,
+        }[name]
+        maps = attribute(images, target=labels)
         drawn = measures.drawn_maps(subject, saliency=name, n_images=2)
         norms = maps.sum(1).flatten(1).norm(dim=1).to(drawn.per_image)
         assert torch.allclose(drawn.per_image, norms, rtol=1e-4)
         assert drawn.tensors["maps"].shape == (2, SIDE, SIDE)
 
-    def test_curvature_of_a_linear_network(self, parameters):
+    def test_curvature_and_overconfidence(self, parameters):
         model = shown_to(parameters, "linear")
-        result = measures.loss_curvature(model, n_images=2)
-        p = model.network(model.test_images(2)[0]).double().softmax(1)[:, 0]
+        probs = model.network(model.test_images(4)[0]).double().softmax(1)
+        p, confidence = probs[:, 0], probs.amax(1)
+        result = measures.loss_curvature(model, n_images=4)
         assert torch.allclose(result.per_image, 4 * p * (1 - p), rtol=1e-4)
-        assert torch.allclose(result.tensors["confidence"], torch.maximum(p, 1 - p))
+        assert torch.allclose(result.tensors["confidence"], confidence)
+        right = torch.tensor([0, 0, 1, 1])
+        model.data.test.labels[:] = torch.where(right > 0, probs.argmax(1), probs.argmin(1))
+        result = measures.overconfidence(model, n_images=4).per_image
+        assert torch.allclose(result, confidence - right)
 
-    def test_network_that_is_differentiable_once(self, parameters):
+    def test_networks_with_nan_or_one_derivative(self, parameters):
+        with pytest.raises(UsageError, match="finite logits of each image, got infinity or NaN"):
+            shown_to(parameters, "nan_where_dark")
         model = shown_to(parameters, "once")
         assert measures.loss_curvature(model, n_images=2).per_image.isnan().all()
         drawn = measures.drawn_maps(model, saliency="caso", n_images=2)
@@ -337,31 +335,19 @@ class TestMeasures:
         gradient = measures.drawn_maps(model, saliency="logit_gradient", n_images=2)
         assert gradient.per_image.isfinite().all()
 
-    def test_overconfidence(self, parameters):
-        subject = shown_to(parameters)
-        logits = subject.network(subject.test_images(4)[0]).double()
-        subject.data.test.labels[:2] = logits.argmin(1)[:2]
-        result = measures.overconfidence(subject, n_images=4).per_image
-        assert torch.allclose(result, logits.softmax(1).amax(1) - torch.tensor([0, 0, 1, 1]))
-
-    def test_network_that_gives_nan_for_an_image(self, parameters):
-        with pytest.raises(UsageError, match="finite logits of each image, got infinity or NaN"):
-            shown_to(parameters, "nan_where_dark")
-
 
 class TestPlan:
     def test_from_units_to_card(self, parameters, store, here):
         planned = paper.plan(parameters)
         computed = compute(planned.units(), store=store, resources=here)
         rows, arrays = planned.collect(paper, parameters, computed, store)
-        rows = rows.assign(profile="mine")
         assert set(rows["dial"]) == paper.DIALS.keys() - {"calibrated", "accuracy"}
         row = rows.set_index("dial").loc["steady"]
         assert (row["value"], row["n"]) == (pytest.approx(np.mean(arrays["steady"])), 4)
         assert arrays["maps|class map"].shape == (2, SIDE, SIDE)
         assert arrays["landscape|its paths"].shape == (SIDE, SIDE)
         subject = paper.subject_of(parameters)
-        entries = paper.card(rows, "mine", subject.why)
+        entries = paper.card(rows.assign(profile="mine"), "mine", subject.why)
         reasons = {entry["name"]: entry["reason"] for entry in entries}
         assert "no labels" in reasons["calibrated"]
         assert "sure" in reasons["curved_sure"]
@@ -372,18 +358,18 @@ class TestPlan:
         assert "CASO, class map." in words["maps"]
         assert html.dials(entries).count("<svg") == sum(entry["n"] > 0 for entry in entries)
 
-    @pytest.mark.parametrize(("n_images", "references"), [(4, {"efficientnet_lite1"}), (21, set())])
-    def test_references_have_as_many_images(self, parameters, n_images, references):
-        changed = parameters | {"references": "efficientnet_lite1", "n_images": n_images}
-        names = {item.labels["name"] for item in paper.plan(changed) if item.labels}
-        assert names == {parameters["network"], *references}
+    def test_only_what_can_be_measured(self, parameters):
+        def labels(name, **changes):
+            return {item.labels[name] for item in paper.plan(parameters | changes) if item.labels}
 
-    def test_pixels_that_no_square_divides(self, parameters):
-        items = paper.plan(parameters | {"size": 31})
-        dials = {item.labels["dial"] for item in items if item.labels}
-        assert ("steady" in dials, "faithful_size" in dials) == (True, False)
+        own, other = parameters["network"], "efficientnet_lite1"
+        assert labels("name", references=other, n_images=4) == {own, other}
+        assert labels("name", references=other, n_images=21) == {own}  # has fewer images
+        assert "steady" in labels("dial", size=31)
+        assert "faithful_size" not in labels("dial", size=31)  # no square divides 31 pixels
 
     def test_time_in_maps(self, parameters, store, here, tmp_path, monkeypatch):
+        assert 0 < seconds_a_map({"training": paper.subject_of(parameters).predicted.identity}) < 1
         known = {"entropy": 20.0, "map_centre_to_rim": 30.0}
         units = [u for u in paper.plan(parameters).units() if u.metric in known]
         compute(units, store=store, resources=here)
@@ -399,10 +385,6 @@ class TestPlan:
             text = str(plan(todo, store, Kept(tmp_path / "kept")))
             assert ("take about 15 s on one core" in text) == told  # 2 * 3 s + 2 * 1.5 * 3 s
 
-    def test_time_of_a_map_is_measured(self, parameters):
-        unit = paper.subject_of(parameters).predicted
-        assert 0 < seconds_a_map({"training": unit.identity}) < 1
-
 
 def rows_of(values, alike="n images 4"):
     """Return rows of a dial: yours first, with its interval, then other networks."""
@@ -415,49 +397,39 @@ def rows_of(values, alike="n images 4"):
 
 
 class TestCard:
-    @pytest.mark.parametrize(
-        ("interval", "word", "kind"),
-        [
+    def test_word_where_it_differs_from_each(self):
+        for interval, word, kind in (
             ((0.5, 0.4, 0.6), "steadier maps", "good"),
             ((1.5, 1.3, 1.7), "less steady maps", "part"),
             ((1.0, 0.9, 1.1), paper.LIKE, "none"),
             ((0.7, 0.61, 0.79), paper.LIKE, "none"),
             ((0.7, 0.67, 0.73), "steadier maps", "good"),
-        ],
-    )
-    def test_word_where_it_differs_from_each(self, interval, word, kind):
-        entry = paper.card(rows_of([interval, 0.8, 1.2]), "run", "")[0]
-        assert (entry["word"], entry["kind"]) == (word, kind)
-        assert [dot[3] for dot in entry["dots"]] == [True, True]
+        ):
+            entry = paper.card(rows_of([interval, 0.8, 1.2]), "run", "")[0]
+            assert (entry["word"], entry["kind"]) == (word, kind), interval
+            assert [dot[3] for dot in entry["dots"]] == [True, True]
 
-    @pytest.mark.parametrize(
-        ("interval", "alike", "reason"),
-        [
-            ((0.5, 0.4, 0.6), "n images 9", "n images 9, yours 4"),
-            ((0.5, np.nan, np.nan), "n images 4", "one image has no interval"),
-            ((np.nan, np.nan, np.nan), "n images 4", "no finite value"),
-        ],
-    )
-    def test_no_word_for_what_does_not_compare(self, interval, alike, reason):
-        entry = paper.card(rows_of([interval, 0.8, 1.2], alike), "run", "")[0]
-        assert (entry["word"], entry["reason"]) == ("", reason)
-        page = html.dials([entry])
-        assert reason in page
-        assert page.count('class="grey" cx') == (2 if "9" in alike else 0)
+    def test_no_word_for_what_does_not_compare(self):
+        for interval, alike, reason, grey in (
+            ((0.5, 0.4, 0.6), "n images 9", "n images 9, yours 4", 2),
+            ((0.5, np.nan, np.nan), "n images 4", "one image has no interval", 0),
+            ((np.nan, np.nan, np.nan), "n images 4", "no finite value", 0),
+        ):
+            entry = paper.card(rows_of([interval, 0.8, 1.2], alike), "run", "")[0]
+            assert (entry["word"], entry["reason"]) == ("", reason)
+            page = html.dials([entry])
+            assert (reason in page, page.count('class="grey" cx')) == (True, grey)
 
-    @pytest.mark.parametrize(
-        ("values", "words", "method"),
-        [
+    def test_summary_and_advice(self, parameters):
+        for values, words, method in (
             (((1.5, 1.3, 1.7), 0.8, 1.2), "it has less steady maps.", "SoftPlus"),
             (((1.0, 0.9, 1.1), 0.8, 1.2), "On no dial does it differ", "PGD training"),
             (((1.0, 0.9, 1.1),), "No dial compares", "PGD training"),
-        ],
-    )
-    def test_summary_and_advice(self, parameters, values, words, method):
-        entries = paper.card(rows_of(values), "run", "")
-        subject = paper.subject_of(parameters)
-        assert words in paper.write("answer", subject=subject, entries=entries)
-        assert method in paper.write("advice", entries=entries)
+        ):
+            entries = paper.card(rows_of(values), "run", "")
+            subject = paper.subject_of(parameters)
+            assert words in paper.write("answer", subject=subject, entries=entries)
+            assert method in paper.write("advice", entries=entries)
 
     @pytest.mark.parametrize("name", list(ADVICE))
     def test_advice_runs(self, name, file):

@@ -1,6 +1,7 @@
 """Text from templates: pages, boxes and tables in Markdown."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,18 @@ def words(name: str) -> str:
     return name.replace("-", " ").replace("_", " ")
 
 
+@cache
+def _environment(folder: Path) -> Any:
+    """Return the templates of a folder, each of which is compiled once."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    strict: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True}
+    environment = Environment(loader=FileSystemLoader(folder), lstrip_blocks=True, **strict)
+    environment.filters |= {"words": words, "cell": cell}
+    return environment
+
+
 def render(template: Path, **values: Any) -> str:
     """Fill in a template, which can use `table` and the filters `words` and `cell`."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"words": words, "cell": cell}
-    page = environment.get_template(template.name).render(values, table=markdown_table)
-    return page.rstrip() + "\n"
+    page = _environment(template.parent).get_template(template.name)
+    return str(page.render(values, table=markdown_table)).rstrip() + "\n"

@@ -278,10 +278,10 @@ def _accuracy(claim: Claim, rows: pd.DataFrame | None) -> float:
     """
     if rows is None:
         return NAN
-    metrics = ["accuracy", "usual_accuracy"]
-    found = scale.networks_alone(rows[rows["metric"].isin(metrics)]).dropna(subset="value")
+    metrics = ["accuracy", "usual_accuracy", "paired_accuracy"]
     asked = [n["where"] for n in claim.get("needs", []) if n["where"].get("metric") in metrics]
-    wanted = next(iter(asked), claim["test"].get("where", {}))
+    wanted = next(iter(asked), claim["test"].get("where", {}) | {"metric": metrics[:2]})
+    found = scale.networks_alone(rows[rows["metric"].isin(_listed(wanted["metric"]))])
     wanted = wanted | {"main": True, "test": "own", "over_regularised": False}
     for column, value in (wanted | {kind: ["none", "standard"] for kind in scale.KINDS}).items():
         if column != "metric" and column in found:

@@ -84,8 +84,7 @@ test: .venv/tested
 	$(call step,6,the book without a warning,$(TRYING) \
 	    $(BIN)/python -m suite book --html $(TRY)/html)
 	@$(MAKE) --no-print-directory chromium
-	$(call step,7,the book in a browser,REGLIB_BOOK_HTML=$(TRY)/html $(BIN)/pytest \
-	    --numprocesses auto --dist loadgroup -rs -m browser tests/test_book_browser.py)
+	$(call step,7,the book in a browser,REGLIB_BOOK_HTML=$(TRY)/html $(BIN)/pytest -rs -m browser tests/test_book_browser.py)
 
 # Where there is none and this is root on Debian, get one; elsewhere say so.
 chromium:

@@ -130,13 +130,6 @@ CONTRAST = """() => {
 }"""
 
 
-def each(pages):
-    """One process opens a page, and makes all its tests."""
-    mark = pytest.mark.xdist_group
-    groups = [pytest.param(page, marks=mark(page), id=page) for page in pages]
-    return pytest.mark.parametrize("page", groups)
-
-
 @pytest.fixture(scope="module")
 def browser():
     lacking = None
@@ -268,7 +261,7 @@ CHECKS += [headings, links]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@each(PAGES)
+@pytest.mark.parametrize("page", PAGES)
 def test_page(page, check, look):
     assert check(look(html(page))) == []
 
@@ -280,7 +273,7 @@ def test_the_book_has_its_pages(browser):
     assert not list((BOOK / "_static").rglob("*thebe*"))
 
 
-@each(CHAPTERS)
+@pytest.mark.parametrize("page", CHAPTERS)
 def test_a_chapter_has_what_is_checked(page, look):
     seen = look(html(page))
     figures = 3 if load_claims(Path(page).name) else 1
@@ -291,7 +284,7 @@ def test_a_chapter_has_what_is_checked(page, look):
     assert len(seen["dark"]) >= 30
 
 
-@each(page for page in CHAPTERS if load_claims(Path(page).name))
+@pytest.mark.parametrize("page", [page for page in CHAPTERS if load_claims(Path(page).name)])
 def test_a_chapter_answers_on_its_first_screen(page, look):
     seen = look(html(page))
     assert 0 < seen["answer"] < 700
@@ -300,13 +293,13 @@ def test_a_chapter_answers_on_its_first_screen(page, look):
 
 
 class TestBudgets:
-    @each(LIMITS["budgets"])
+    @pytest.mark.parametrize("page", LIMITS["budgets"])
     @pytest.mark.parametrize("what", ["height", "words", "numbers"])
     def test_size(self, page, what, look):
         most = LIMITS["budgets"][page][what]
         assert look(html(page))["desk"][what] <= most
 
-    @each(LIMITS["budgets"])
+    @pytest.mark.parametrize("page", LIMITS["budgets"])
     def test_first_screen(self, page, look):
         desk, phone = (look(html(page))[name] for name in SCREENS)
         assert desk["pictures"]
@@ -357,7 +350,7 @@ def test_the_notation_is_mathematics(look):
     assert len(look(html("notation"))["math"]) >= 30
 
 
-@each(CHAPTERS)
+@pytest.mark.parametrize("page", CHAPTERS)
 def test_a_chapter_offers_its_source_notebook(page, look):
     name = f"notebooks/{Path(page).name}.ipynb"
     assert (BOOK / name).as_uri() in look(html(page))["links"]

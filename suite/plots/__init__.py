@@ -215,10 +215,10 @@ def medians(
         x, x_label, y_label: column and labels; its axis is logarithmic.
         beyond: column, constant in a panel: what lies beyond is shaded.
     """
-    rows = rows[rows["value"].notna()]
-    rows = rows.assign(decade=np.floor(np.log10(rows[x])))
-    looks = looks or {n: {"color": c} for n, c in zip(dict.fromkeys(rows["line"]), CYCLE)}
-    looks = {line: {"marker": "o", "markersize": 3, **look} for line, look in looks.items()}
+    rows = rows.dropna(subset="value").assign(decade=lambda r: np.floor(np.log10(r[x])))
+    present, dot = dict.fromkeys(rows["line"]), {"marker": "o", "markersize": 3}
+    looks = looks or {n: {"color": c} for n, c in zip(present, CYCLE)}
+    looks = {n: dot | {**look} for n, look in looks.items() if n in present}
 
     def draw(axis: Axes, panel: Frame) -> None:
         for line, look in looks.items():

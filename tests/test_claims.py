@@ -258,7 +258,7 @@ def test_a_rule_runs_on_the_numbers_that_the_paper_prints():
 BAD = {
     "tier: expected one of headline, supporting, ours, got main": {"tier": "main"},
     "expected the quantity in words, as a headline needs it": {"tier": "headline"},
-    "unit: expected one of network, image, scene, got model": {"unit": "model"},
+    "unit: expected one of network, seed, image, scene, got model": {"unit": "model"},
     "rule: expected one of trend": {"test": {"rule": "trends"}},
     "unknown pubished": {"pubished": "rises"},
     "smallest_effect: expected a positive size, and why": {"smallest_effect": 0.3},

@@ -25,7 +25,7 @@ LEAST_UNITS = 3
 NAN = float("nan")
 # Quantiles of the normal distribution: both ends of a 95% interval, and a chance of 80%.
 Z_95, Z_80 = 1.959964, 0.841621
-UNIT_COLUMNS = {"network": "seed", "image": "image", "scene": "image"}
+UNIT_COLUMNS = {"network": "seed", "seed": "seed", "image": "image", "scene": "image"}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from suite.attacks import ATTACKS, AUTO_ATTACK, fgsm, judged, pgd
+from suite.errors import UsageError
 
 SIDE = 8
 FAST = {
@@ -201,19 +202,16 @@ class TestEachAttack:
 
 TWO = nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE * SIDE, 2))
 UNKNOWN = "unknown part of AutoAttack 'fab': did you mean 'fab-t'"
-REFUSED = [  # attack, network, settings, message
-    ("fgsm", Linear(weight()), {"norm": "l1"}, "unknown norm 'l1'"),
-    ("fgsm", Linear(weight()), {"epsilon": 12.0, "norm": "l2"}, r"up to 11\.31"),
-    ("pgd", Linear(weight()), {"steps": 0}, "steps: expected a positive number, got 0"),
-    ("auto_attack", Linear(weight()), {"parts": ["apgd-ce", "fab"]}, UNKNOWN),
-    ("auto_attack", Linear(weight()), {"parts": []}, "parts: expected some of .*, got none"),
-    (
-        "auto_attack",
-        TWO,
-        {"parts": [*AUTO_ATTACK]},
-        "four classes or more for 'apgd-t', got 2; leave",
-    ),
-    ("auto_attack", Linear(weight(), torch.nan), {}, "model: expected finite logits"),
+FOUR = "four classes or more for 'apgd-t', got 2; leave it out"
+TEN = Linear(weight())
+REFUSED = [  # attack, network, settings, error, message
+    ("fgsm", TEN, {"norm": "l1"}, UsageError, "unknown norm 'l1'"),
+    ("fgsm", TEN, {"epsilon": 12.0, "norm": "l2"}, ValueError, r"up to 11\.31"),
+    ("pgd", TEN, {"steps": 0}, ValueError, "steps: expected a positive number, got 0"),
+    ("auto_attack", TEN, {"parts": ["apgd-ce", "fab"]}, UsageError, UNKNOWN),
+    ("auto_attack", TEN, {"parts": []}, UsageError, "parts: expected some of .*, got none"),
+    ("auto_attack", TWO, {"parts": [*AUTO_ATTACK]}, ValueError, FOUR),
+    ("auto_attack", Linear(weight(), torch.nan), {}, ValueError, "model: expected finite logits"),
 ]
 
 
@@ -228,11 +226,12 @@ class TestRefused:
         for epsilon in (0.0, -0.1, 8.0, float("nan")):
             with pytest.raises(ValueError, match=message):
                 run(name, network, x, labels, epsilon=epsilon)
+        fgsm(network, x, labels, epsilon=11.0, norm="l2")  # there up to 11.31
 
-    @pytest.mark.parametrize(("name", "network", "settings", "message"), REFUSED)
-    def test_settings_and_networks(self, name, network, settings, message):
+    @pytest.mark.parametrize(("name", "network", "settings", "error", "message"), REFUSED)
+    def test_settings_and_networks(self, name, network, settings, error, message):
         given = {"epsilon": 0.1, **settings}
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(error, match=message):
             run(name, network, images(2), torch.zeros(2).long(), **given)
 
 

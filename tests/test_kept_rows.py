@@ -38,7 +38,7 @@ class Reader:
         return self.tensors.get(key)
 
 
-def ordered(frame, columns):
+def tidy(frame, columns):
     """Return the rows in one order, whatever theirs, read from text as kept rows are."""
     read = pd.read_csv(io.StringIO(frame.to_csv(index=False)), low_memory=False)
     read = read.astype(dict.fromkeys(read.select_dtypes("number"), float))[columns]
@@ -62,8 +62,7 @@ def test_collected_as_they_were_kept(chapter, profile):
         gone = (kept["metric"] == "true_loss") & (kept["saliency"] == "random")
         kept = kept[~gone & ~kept["metric"].isin(GONE)]
     # Another processor sums in another order.
-    close = {"rtol": 1e-12, "atol": 0}
-    pd.testing.assert_frame_equal(ordered(rows, columns), ordered(kept, columns), **close)
+    pd.testing.assert_frame_equal(tidy(rows, columns), tidy(kept, columns), rtol=1e-12, atol=0)
     assert arrays.keys() == archive.arrays.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, archive.arrays[name])

@@ -67,15 +67,16 @@ class TestDamage:
         path, record = file_of(store, ending), file_of(store, "json")
         sound, sound_record = path.read_bytes(), record.read_bytes()
         read = store.read_checkpoint if ending == "checkpoint" else store.read
-        for position in range(len(sound)):
+        flips = [(n, bit) for n in range(len(sound)) for bit in (0, 5, 7)]
+        for position, bit in flips:
             path.write_bytes(sound)
             record.write_bytes(sound_record)
-            flip(path, position, position % 8)
+            flip(path, position, bit)
             assert read(KEY) is None, sound[:position]
             assert not path.exists()
             assert record.exists() == (ending == "checkpoint")
         if ending == "json":
-            assert len(store.reports) == len(sound)
+            assert len(store.reports) == len(flips)
 
     @pytest.mark.parametrize("ending", ["json", "safetensors", "checkpoint"])
     @pytest.mark.parametrize("length", [0, 1, 70])

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +37,8 @@ def interpretation_quality(
     r"""Judge maps of the predicted class by insertion, sparsity and overlap.
 
     Maps count by their size, :math:`s = \sum_{\text{channels}} |a|`, since the paper draws them so.
-    Pixels of equal size, such as those that a sparse map leaves out, come in the order of the loss
-    gradient's size.
+    Insertion ends where CASO's map does, after as many pixels as it marks: what a sparse map leaves
+    out has no order of its own. A map that marks fewer goes on in the order of the loss gradient.
 
     Args:
         subject: network and images.
@@ -49,7 +49,8 @@ def interpretation_quality(
 
     Returns:
         The value is the confidence; beside it predicted, (B,), and for each saliency, (B, S):
-        insertion, the area under the curve from a grey image; sparsity, the share of values of the
+        insertion, the area under the curve from a grey image to as many pixels as CASO marks, on a
+        scale of length 1; sparsity, the share of values of the
         map that are exactly zero; overlap, of the values that are not zero and the equally many
         largest ones of the loss gradient (intersection over union); and with `keep_maps` the maps,
         uint8 (B, S, H, W).
@@ -59,20 +60,23 @@ def interpretation_quality(
 
     def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
-        gradient = loss_gradient(model, images, predicted)
-        shown: dict[str, Any] = {"n_steps": n_steps, "baseline": GREY}
+        given = model, images, predicted
+        gradient = loss_gradient(*given)
+        sparse, *maps = maps_of(*given, ["caso", *saliencies])
+        most = int((sparse != 0).any(1).sum())
+        counts = [k * most // n_steps for k in range(n_steps + 1)]
 
         def judge(m: Tensor) -> dict[str, Tensor]:
             sizes, ties = (one.abs().sum(1, keepdim=True) for one in (m, gradient))
             order = ranks(sizes, ties)
-            curve = metrics.insertion_curve(order, model, images, predicted, **shown)
+            curve = metrics.insertion_curve(order, *given, n_steps=counts, baseline=GREY)
             largest, in_map = clipped_to(gradient, zeros_of(m)) != 0, m != 0
             same, either = (s.flatten(1).sum(1) for s in (largest & in_map, largest | in_map))
             numbers = {"insertion": metrics.area_under_curve(curve).double()}
             numbers |= {"sparsity": zeros_of(m), "overlap": same.double() / either}
             return numbers | ({"maps": as_uint8(normalised_for_display(m))} if keep_maps else {})
 
-        judged = [*map(judge, maps_of(model, images, predicted, saliencies))]
+        judged = [*map(judge, maps)]
         stacked = {name: torch.stack([n[name] for n in judged], 1) for name in judged[0]}
         return stacked | {"confidence": confidence, "predicted": predicted}
 

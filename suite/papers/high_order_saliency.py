@@ -100,13 +100,13 @@ def groups(parameters: Values) -> dict[str, list[Unit]]:
     objects = Pretrained(data=p.objects, network=p.network)
     for scene in SCENES:
         settings = {"scene": scene, "saliencies": p.object_saliencies}
-        add("objects", objects, "on_object", in_turn(p.n_objects, 4), **settings)
+        add("objects", objects, "on_object", in_turn(p.n_objects, 4, p.first_object), **settings)
     return found
 
 
-def in_turn(n: int, size: int) -> list[dict[str, Any]]:
-    """Return which photographs the first `n` are, `size` in each unit."""
-    return [{"n_images": min(size, n - first), "first": first} for first in range(0, n, size)]
+def in_turn(n: int, size: int, first: int = 0) -> list[dict[str, Any]]:
+    """Return which photographs `n` from `first` on are, `size` in each unit."""
+    return [{"n_images": min(size, n - s), "first": first + s} for s in range(0, n, size)]
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:

@@ -22,7 +22,7 @@ from suite.papers.group_features import (
     clipped_to,
     group_objective,
     imagenet_indices,
-    interpretation_quality,
+    map_quality,
     lambda1_sweep,
     maps_of,
     on_object,
@@ -49,7 +49,7 @@ def shown(subject, index):
 
 def quality(subject, *saliencies, **settings):
     settings = {"n_images": 2, "step": 3, "n_steps": 8, **settings}
-    return interpretation_quality(subject, saliencies=saliencies, **settings)
+    return map_quality(subject, saliencies=saliencies, **settings)
 
 
 def in_order(sizes, ties):

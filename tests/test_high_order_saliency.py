@@ -146,7 +146,7 @@ def test_one_row_an_image(tmp_path, monkeypatch, store, here):
 def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, store, here):
     register(tmp_path / "data", monkeypatch)
     settings = {"saliencies": ["caso_dense", "loss_gradient"], "n_images": 2, "first": 3}
-    unit = measurement("interpretation_quality", n_steps=8, **settings)
+    unit = measurement("map_quality", n_steps=8, **settings)
     (key,) = compute([unit], store=store, resources=here)["key"]
     rows = images(Item(unit, {"group": "quality"}), key, store)
     assert set(rows["group"]) == {"quality"}

@@ -35,7 +35,7 @@ group_objective: first=0 n_images seed=0 step=1
 high_order: first=0 k=5 margins=(1.0, 10.0, 100.0) n_classes=None n_images step=1
 importance_landscape: n_draws=None n_images=None of='network'
 insertion_auc: fractional=False n_images n_steps saliency score='probability'
-interpretation_quality: first=0 keep_maps=False n_images n_steps=28 saliencies step=1
+map_quality: first=0 keep_maps=False n_images n_steps=28 saliencies step=1
 lambda1_sweep: image n_images
 local_lipschitz_estimate: n_images n_samples noise_std=0.1 normalised=False saliency seed=0
 logit_gradient: n_images part='label'

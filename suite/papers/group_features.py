@@ -24,7 +24,7 @@ CLIPPED = "clipped_"
 Area = tuple[slice, slice]
 
 
-def interpretation_quality(
+def map_quality(
     subject: EvaluatedModel,
     *,
     saliencies: Sequence[str],

@@ -93,7 +93,7 @@ def groups(parameters: Values) -> dict[str, list[Unit]]:
         add("errors", twin, "closed_form_error", in_turn(min(p.n_twins, 10), p.chunk))
     add("pair", network, "first_and_second_order", [{"n_images": p.n_images}])
     add("sweep", network, "lambda1_sweep", [{"n_images": p.n_images, "image": p.sweep_image}])
-    metric = "interpretation_quality"
+    metric = "map_quality"
     add("quality", network, metric, single(p.n_quality), saliencies=p.saliencies)
     add("quality_of_smooth", network, metric, single(p.n_smooth), saliencies=p.smooth_saliencies)
     add("objective", network, "group_objective", spread(p.n_quality, 2))

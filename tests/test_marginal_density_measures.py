@@ -25,7 +25,7 @@ def blocks(seed):
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(256, (20, 1, 28, 28), generator=generator, dtype=torch.uint8)
     split = Split(images, torch.arange(20) % 4)
-    return (*block_images(split, split, "abcd")[:2], "abcd")
+    return block_images(split, part=0), block_images(split, part=1), "abcd"
 
 
 @pytest.fixture

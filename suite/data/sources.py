@@ -5,6 +5,7 @@ import os
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +94,21 @@ def read_source(name: str, root: Path) -> Read:
         raise UsageError(f"{why}Remove it and get it again: {how}") from damaged
 
 
-def _reader(function: str, *, of: str = "", **settings: Any) -> Callable[[Path], Read]:
+def _reader(
+    function: str, *, of: str = "", each_of: str = "", **settings: Any
+) -> Callable[[Path], Read]:
     """Return a reader that calls a function of this package, by module and name.
 
-    The function gets the folder of data sets or, with `of`, what is read of that data set.
+    The function gets the folder of data sets; with `of`, what is read of that data set; with
+    `each_of` a split of it, to train (`part` 0) or to test (1).
     """
 
     def read(root: Path) -> Read:
-        result: Read = pkgutil.resolve_name(f"suite.data.{function}")(
-            *(read_source(of, root) if of else [root]), **settings
-        )
+        call = partial(pkgutil.resolve_name(f"suite.data.{function}"), **settings)
+        if each_of:
+            train, test, classes = read_source(each_of, root)
+            return call(train, part=0), call(test, part=1), classes
+        result: Read = call(*(read_source(of, root) if of else [root]))
         return result
 
     return read
@@ -137,7 +143,7 @@ def _resized(name: str, other: str, side: str) -> Source:
         what = "resized:NAME:SIZE, such as resized:fashion_mnist:32"
         raise expected(f"data set {name!r}", what, repr(name))
     entry, size = source(other), int(side)
-    read = _reader("resized.resized", of=other, size=size)
+    read = _reader("resized.resized", each_of=other, size=size)
     about = f"{entry.about}; as {size} x {size} RGB"
     return dataclasses.replace(entry, read=read, about=about, shape=(3, size, size))
 

@@ -47,7 +47,7 @@ BAD: list[tuple[str, list[Any], str]] = [
     ("folds", [1, 0, -3, 2.0, "5"], "an integer of at least 2 or None"),
     ("fold", [1, -1, None, 0.0], "an integer in 0..0 for folds=None"),
     ("zoom", [1, 0.5, "2", math.inf], "a finite number above 1, or None"),
-    ("crop_padding", [-1, 1.0, None], "a number of pixels, 0 or more"),
+    ("crop_padding", [-1, 1.0, None], "an integer of 0 or more"),
     ("input_noise", [-0.1, math.nan, None], "a finite number >= 0"),
     ("label_smoothing", [-0.1, 1, None], "a number from 0 to below 1"),
     ("decay_epochs", [5, "5", [0, 5], [5, 3], [5, 5], [2.0], None], "rising positive integers"),

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from suite.errors import expected
 
 Values = Mapping[str, Any]  # parameters, or settings, by name
@@ -308,7 +310,4 @@ def log_spaced(low: float, high: float, count: int) -> list[float]:
         raise expected("range", "finite numbers 0 < low <= high", f"{low!r} to {high!r}")
     if count < 1:
         raise expected("range", "at least one number", count)
-    if count == 1:
-        return [float(low)]
-    ratio = math.log10(high / low) / (count - 1)
-    return [float(f"{low * 10 ** (ratio * index):.6g}") for index in range(count)]
+    return [float(f"{value:.6g}") for value in np.geomspace(low, high, count)]

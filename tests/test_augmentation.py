@@ -70,9 +70,7 @@ class TestCropAndFlip:
 
     def test_refuses_padding_beyond_the_image(self):
         unit = Training(data="", network="", epochs=1, learning_rate=1, seed=0, crop_padding=7)
-        with pytest.raises(
-            UsageError, match=r"crop_padding: expected 0 to 6 pixels.* 7 x 9, got 7"
-        ):
+        with pytest.raises(UsageError, match=r"crop_padding: expected 0 to 6 .* 7 x 9, got 7"):
             check_size(unit, (7, 9))
         check_size(unit, (8, 9))
 

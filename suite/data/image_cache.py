@@ -24,7 +24,7 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from suite.data.files import SIZE, image_size, middle, read_photograph
+from suite.data.files import SIZE, image_size, middle, open_image, read_photograph
 from suite.data.splits import Split, interleave_classes
 from suite.errors import UsageError, expected
 
@@ -73,9 +73,7 @@ def read_photographs(
     return Split(images.values, numbers[order], masks, sha256=images.sha256)
 
 
-def read_masks(
-    root: Path, paths: Sequence[Path], files: Sequence[Path], read: Callable[[int], Image.Image]
-) -> Tensor:
+def read_masks(root: Path, paths: Sequence[Path], files: Sequence[Path]) -> Tensor:
     """Return the masks of images, cut as these are, (N, 224, 224).
 
     They are True where the object covers at least half of a pixel.
@@ -83,15 +81,14 @@ def read_masks(
     Args:
         root: folder of data sets; what is decoded is kept below it.
         paths: images.
-        files: what the masks are made of.
-        read: gives the mask of image i, white where the object is.
+        files: their masks, white where the object is.
 
     Raises:
         UsageError: a mask that is missing or cannot be read, or that has not the size of its image.
     """
 
     def cut(row: int) -> np.ndarray:
-        mask, size = read(row), image_size(paths[row])
+        mask, size = open_image(files[row], mode="L", upright=False), image_size(paths[row])
         if mask.size != size:
             same = f"a mask of the size of the image, {size[0]} x {size[1]}"
             raise expected(f"{paths[row]}", same, f"{mask.size[0]} x {mask.size[1]}")

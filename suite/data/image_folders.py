@@ -177,11 +177,9 @@ def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
     from torchvision.transforms import v2
 
     crop = v2.CenterCrop(side)
-    train, test, folders = read_image_folder(
-        root, folder=folder, read=lambda p: crop(read_image(p))
-    )
+    train, test, ids = read_image_folder(root, folder=folder, read=lambda p: crop(read_image(p)))
     names = dict(zip(wordnet_ids(), class_names()))
-    return train, test, [names.get(name, name) for name in folders]
+    return train, test, [names.get(name, name) for name in ids]
 
 
 def read_imagenet(root: Path) -> Read:

@@ -24,8 +24,8 @@ def resized(split: Split, *, size: int, part: int = 0) -> Split:
         raise UsageError(f"resized: expected square images, got {height} x {width}")
     images = torch.empty(count, 3, size, size, dtype=torch.uint8)
     for start in range(0, count, IMAGES):
-        part = slice(start, start + IMAGES)
-        images[part] = v2.functional.resize(split.images[part], [size, size], antialias=True)
+        rows = slice(start, start + IMAGES)
+        images[rows] = v2.functional.resize(split.images[rows], [size, size], antialias=True)
     return Split(images, split.labels, groups=split.groups)
 
 

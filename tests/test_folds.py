@@ -86,7 +86,7 @@ PLAIN = dataclasses.replace(UNIT, folds=None, fold=0)
 @pytest.fixture(autouse=True)
 def _numbered(monkeypatch):
     data.loading._load.cache_clear()
-    entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "", "", "")
+    entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "")
     monkeypatch.setitem(data.SOURCES, "numbered", entry)
 
 

@@ -108,7 +108,7 @@ def test_groups_are_part_of_the_fingerprint(monkeypatch):
     prints, images = set(), torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
     for groups in (None, torch.tensor([0, 1]), torch.tensor([1, 0])):
         split = Split(images, torch.tensor([0, 1]), groups=groups)
-        entry = data.Source(lambda root, split=split: (split, split, "ab"), "", "", "")
+        entry = data.Source(lambda root, split=split: (split, split, "ab"), "")
         monkeypatch.setitem(data.SOURCES, "tiny", entry)
         data.loading._load.cache_clear()
         prints.add(load_data("tiny").fingerprint)

@@ -174,8 +174,8 @@ def mapped_and_plain(tmp_path, monkeypatch):
         split = read(root)[0]
         return (data.Split(split.images.clone(), split.labels),) * 2 + ("abc",)
 
-    monkeypatch.setitem(data.SOURCES, "mapped", Source(read, "", "", ""))
-    monkeypatch.setitem(data.SOURCES, "plain", Source(copied, "", "", ""))
+    monkeypatch.setitem(data.SOURCES, "mapped", Source(read, ""))
+    monkeypatch.setitem(data.SOURCES, "plain", Source(copied, ""))
 
 
 @pytest.mark.usefixtures("mapped_and_plain")

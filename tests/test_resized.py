@@ -21,9 +21,9 @@ def some(channels, height, width, count=6):
 def _tiny_sets(monkeypatch, tmp_path):
     grey, empty, tested = some(1, 8, 8), some(3, 12, 12, count=0), some(1, 8, 8, 4)
     entries = {
-        "grey": Source(lambda root: (grey, tested, "abc"), "grey ones", "L", "get it"),
-        "shown": Source(lambda root: (empty, some(3, 12, 12), "abc"), "", "", "", to_train=False),
-        "oblong": Source(lambda root: (some(1, 8, 4),) * 2 + ("abc",), "", "", ""),
+        "grey": Source(lambda root: (grey, tested, "abc"), "get it"),
+        "shown": Source(lambda root: (empty, some(3, 12, 12), "abc"), "", to_train=False),
+        "oblong": Source(lambda root: (some(1, 8, 4),) * 2 + ("abc",), ""),
     }
     for name, entry in entries.items():
         monkeypatch.setitem(data.SOURCES, name, entry)

@@ -21,18 +21,18 @@ PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 
 @dataclass(frozen=True)
 class Source:
-    """How a data set is read, what it is, how to get it, and its name in figures.
+    """How a data set is read, how to get it, its name in figures, and what it is in words.
 
     Without `to_train` all images are in the test split.
     """
 
     read: Callable[[Path], Read]
-    about: str
-    licence: str
     how_to_get: str
     shape: tuple[int, int, int] | None = None
     to_train: bool = True
     title: str = ""
+    about: str = ""
+    licence: str = ""
 
 
 def source(name: str) -> Source:
@@ -121,11 +121,10 @@ def _own(path: str) -> Source:
     folder = Path(os.path.expanduser(path)).absolute()
     how = f"put images into {path}/train/CLASS/ and {path}/test/CLASS/ (or val)"
     if folder.is_dir() and not PARTS & {name.lower() for name in folders_in(folder)}:
-        read, about = _reader("image_folders.read_own", folder=folder), f"own photographs in {path}"
-        how, shape = f"put photographs into {path}, or to train {how}", (3, SIZE, SIZE)
-        return Source(read, about, "your own", how, shape, to_train=False)
-    read = _reader("image_folders.read_image_folder", folder=folder)
-    return Source(read, f"own images in {path}", "your own", how)
+        read = _reader("image_folders.read_own", folder=folder)
+        how = f"put photographs into {path}, or to train {how}"
+        return Source(read, how, (3, SIZE, SIZE), to_train=False)
+    return Source(_reader("image_folders.read_image_folder", folder=folder), how)
 
 
 def _shown(size: str, count: str, labels: str, folder: str) -> Source:
@@ -133,8 +132,7 @@ def _shown(size: str, count: str, labels: str, folder: str) -> Source:
     side, path = int(size), folder.removeprefix("imagefolder:")
     options: dict[str, Any] = {"folder": Path(path), "size": side, "count": int(count)}
     read = _reader("image_folders.read_first", **options, labels=labels)
-    about, how = f"own photographs in {path}", f"put photographs into {path}"
-    return Source(read, about, "your own", how, (3, side, side), to_train=False)
+    return Source(read, f"put photographs into {path}", (3, side, side), to_train=False)
 
 
 def _resized(name: str, other: str, side: str) -> Source:
@@ -144,8 +142,7 @@ def _resized(name: str, other: str, side: str) -> Source:
         raise expected(f"data set {name!r}", what, repr(name))
     entry, size = source(other), int(side)
     read = _reader("resized.resized", each_of=other, size=size)
-    about = f"{entry.about}; as {size} x {size} RGB"
-    return dataclasses.replace(entry, read=read, about=about, shape=(3, size, size))
+    return dataclasses.replace(entry, read=read, shape=(3, size, size))
 
 
 def _entry(read: dict[str, Any], shape: Sequence[int], **words: Any) -> Source:

@@ -156,9 +156,7 @@ def _attacks(device: torch.device, rounds: int) -> list[Row]:
     generator = torch.Generator(device)
     seconds = interleaved(
         {
-            "ours": lambda: pgd(
-                network, images, labels, epsilon=8 / 255, steps=20, generator=generator
-            ),
+            "ours": lambda: pgd(network, images, epsilon=8 / 255, steps=20, generator=generator),
             "Foolbox": lambda: attack(foreign, images, labels, epsilons=8 / 255),
         },
         rounds=rounds,

@@ -1,7 +1,8 @@
 """Adversarial attacks on images in [0, 1]: thin calls of Foolbox and AutoAttack.
 
-Every attack is aimed at the class that the network predicts for the clean image. So one attack
-answers both questions: is the prediction unchanged, and is it (still) correct?
+An attack returns images, (B, C, H, W), and is aimed at the class that the network predicts for the
+clean image. So one attack answers both questions: is the prediction unchanged, and is it (still)
+correct?
 """
 
 import logging
@@ -29,12 +30,10 @@ class Attacked(NamedTuple):
     """What an attack came to.
 
     Args:
-        images: the attacked images, (B, C, H, W).
         unchanged: the prediction is that of the clean image, (B,): "robust" in the paper.
         correct: the prediction was right, and is unchanged, (B,): the usual robust accuracy.
     """
 
-    images: Tensor
     unchanged: Tensor
     correct: Tensor
 
@@ -50,12 +49,10 @@ def judged(model: nn.Module, images: Tensor, attacked: Tensor, labels: Tensor) -
     frozen = folded_copy(model)
     before, after = (_predicted(frozen, x) for x in (images, attacked))
     unchanged = before == after
-    return Attacked(attacked, unchanged, unchanged & (before == labels))
+    return Attacked(unchanged, unchanged & (before == labels))
 
 
-def fgsm(
-    model: nn.Module, images: Tensor, labels: Tensor, *, epsilon: float, norm: str = "linf"
-) -> Attacked:
+def fgsm(model: nn.Module, images: Tensor, *, epsilon: float, norm: str = "linf") -> Tensor:
     r"""Take one step along the gradient (fast gradient sign method), by Foolbox.
 
     .. math:: x' = \text{clip}(x + \epsilon \, \text{sign} \nabla_x H(\hat c, f(x)))
@@ -65,7 +62,6 @@ def fgsm(
     Args:
         model: network from images in [0, 1] to logits. A copy in evaluation mode is attacked.
         images: (B, C, H, W) in [0, 1].
-        labels: (B,).
         epsilon: largest change: of a value under "linf", of the image under "l2".
         norm: "linf" or "l2".
 
@@ -76,13 +72,12 @@ def fgsm(
     Source: :cite:t:`goodfellow2015`.
     """
     _check(images, epsilon, norm)
-    return _attacked(model, images, labels, _by_foolbox("FastGradientAttack", norm, epsilon), None)
+    return _attacked(model, images, _by_foolbox("FastGradientAttack", norm, epsilon), None)
 
 
 def pgd(
     model: nn.Module,
     images: Tensor,
-    labels: Tensor,
     *,
     epsilon: float,
     generator: Generator,
@@ -90,7 +85,7 @@ def pgd(
     steps: int = 40,
     restarts: int = 1,
     relative_step: float = 1 / 30,
-) -> Attacked:
+) -> Tensor:
     r"""Take projected gradient steps from a random start, by Foolbox.
 
     .. math:: x \leftarrow \text{clip}_{\|x - x_0\| \le \epsilon}
@@ -100,7 +95,7 @@ def pgd(
     and 20 steps a value moves by two thirds of `epsilon` at most; 60 steps cross the ball.
 
     Args:
-        model, images, labels, epsilon, norm: see `fgsm`.
+        model, images, epsilon, norm: see `fgsm`.
         generator: source of the random starts.
         steps: gradient steps.
         restarts: random starts; an image counts as attacked if one of them changes its prediction.
@@ -115,13 +110,12 @@ def pgd(
     check_positive(steps=steps, restarts=restarts, relative_step=relative_step)
     options = {"steps": steps, "rel_stepsize": relative_step}
     perturb = _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, restarts, **options)
-    return _attacked(model, images, labels, perturb, generator)
+    return _attacked(model, images, perturb, generator)
 
 
 def auto_attack(
     model: nn.Module,
     images: Tensor,
-    labels: Tensor,
     *,
     epsilon: float,
     generator: Generator,
@@ -130,7 +124,7 @@ def auto_attack(
     steps: int = 100,
     n_targets: int = 9,
     queries: int = 5000,
-) -> Attacked:
+) -> Tensor:
     """Attack by the parts of AutoAttack, in their authors' program, each where the last ones fail.
 
     The parts are APGD with cross-entropy ("apgd-ce"), APGD aimed at the likeliest other classes by
@@ -139,7 +133,7 @@ def auto_attack(
     version. An image is unchanged if all parts fail.
 
     Args:
-        model, images, labels, epsilon, norm: see `fgsm`.
+        model, images, epsilon, norm: see `fgsm`.
         generator: source of random starts and squares.
         parts: which, in their order.
         steps: of APGD and FAB.
@@ -193,10 +187,10 @@ def auto_attack(
                 break
         return result
 
-    return _attacked(model, images, labels, perturb, generator)
+    return _attacked(model, images, perturb, generator)
 
 
-ATTACKS: dict[str, Callable[..., Attacked]] = {a.__name__: a for a in (auto_attack, fgsm, pgd)}
+ATTACKS: dict[str, Callable[..., Tensor]] = {a.__name__: a for a in (auto_attack, fgsm, pgd)}
 
 
 @torch.no_grad()
@@ -223,8 +217,8 @@ def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **optio
 
 
 def _attacked(
-    model: nn.Module, images: Tensor, labels: Tensor, perturb: Perturb, generator: Generator | None
-) -> Attacked:
+    model: nn.Module, images: Tensor, perturb: Perturb, generator: Generator | None
+) -> Tensor:
     """Attack images, batch by batch.
 
     `perturb` gets a frozen copy of the network, a batch of images and their predicted classes; the
@@ -237,8 +231,7 @@ def _attacked(
         if generator is not None:
             seed = torch.randint(2**31, (), generator=generator, device=generator.device)
             torch.manual_seed(int(seed))
-        attacked = [perturb(frozen, x, _predicted(frozen, x)) for x in batches]
-    return judged(frozen, images, torch.cat(attacked), labels)
+        return torch.cat([perturb(frozen, x, _predicted(frozen, x)) for x in batches])
 
 
 def _check(images: Tensor, epsilon: float, norm: str) -> None:

@@ -49,16 +49,6 @@ def option(name: str, value: Callable[[float], Any] = float) -> Change:
     return change
 
 
-def inverse(strength: float) -> float:
-    """Return one over a strength: β of SoftPlus, which is the smoother the smaller β."""
-    return 1 / strength
-
-
-def noise(fields: Fields, strength: float) -> Fields:
-    """Add noise to the images: the strength is its standard deviation."""
-    return fields | {"input_noise": strength}
-
-
 def fixed(**values: Any) -> Change:
     """Set fields, whatever the strength."""
     return lambda fields, strength: fields | values
@@ -93,6 +83,7 @@ class Method(NamedTuple):
     short: str = ""
 
 
+smooth = option("softplus", lambda strength: 1 / strength)  # the smaller β, the smoother
 balanced = fixed(balance_groups=True)
 group_dro = fixed(balance_groups=True, group_dro=0.01)
 several_steps = {"n_steps": 3, "random_start": True}
@@ -124,8 +115,8 @@ SIDE_BY_SIDE = [
     Method("curvature", "PILCRO curvature", RED, penalty("landscape_curvature")),
     Method("l1", "L1 on class maps", BROWN, class_map_l1),
     Method("top_gap", "Top-GAP with L1", "", class_map_l1),
-    Method("softplus", "SoftPlus activations", BROWN, option("softplus", inverse), "SoftPlus"),
-    Method("noise", "noise on the images", "", noise, "noise"),
+    Method("softplus", "SoftPlus activations", BROWN, smooth, "SoftPlus"),
+    Method("noise", "noise on the images", "", lambda f, std: f | {"input_noise": std}, "noise"),
     Method("adversarial", "PGD training", GREEN, attack(2, **several_steps)),
 ]
 MARGINAL_DENSITY = [

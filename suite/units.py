@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from suite.errors import expected
 
 Values = Mapping[str, Any]  # parameters, or settings, by name
@@ -91,7 +93,7 @@ SWITCH = rule("True or False", lambda v: isinstance(v, bool))
 COUNT = rule("a positive integer", lambda v: is_integer(v) and v > 0)
 SEED = rule("an integer in 0..2^63-1", lambda v: is_integer(v) and 0 <= v < 2**63)
 FOLDS = rule("an integer of at least 2", lambda v: is_integer(v) and v > 1)
-PIXELS = rule("a number of pixels, 0 or more", lambda v: is_integer(v) and v >= 0)
+NATURAL = rule("an integer of 0 or more", lambda v: is_integer(v) and v >= 0)
 POSITIVE = rule("a positive finite number", lambda v: is_finite(v) and v > 0)
 STRENGTH = rule("a finite number >= 0", lambda v: is_finite(v) and v >= 0)
 SHARE = rule("a number from 0 to below 1", lambda v: is_finite(v) and 0 <= v < 1)
@@ -177,7 +179,7 @@ class Training(_Checked):
     balance_groups: bool = field(default=False, metadata=SWITCH)
     folds: int | None = field(default=None, metadata=optional(FOLDS))
     fold: int = 0
-    crop_padding: int = field(default=0, metadata=PIXELS)
+    crop_padding: int = field(default=0, metadata=NATURAL)
     flip: bool = field(default=False, metadata=SWITCH)
     zoom: float | None = field(default=None, metadata=ZOOM)
     swap_halves: bool = field(default=False, metadata=SWITCH)
@@ -312,7 +314,4 @@ def log_spaced(low: float, high: float, count: int) -> list[float]:
         raise expected("range", "finite numbers 0 < low <= high", f"{low!r} to {high!r}")
     if count < 1:
         raise expected("range", "at least one number", count)
-    if count == 1:
-        return [float(low)]
-    ratio = math.log10(high / low) / (count - 1)
-    return [float(f"{low * 10 ** (ratio * index):.6g}") for index in range(count)]
+    return [float(f"{value:.6g}") for value in np.geomspace(low, high, count)]

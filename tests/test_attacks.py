@@ -27,10 +27,14 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def run(name, *arguments, seed=0, **settings):
+def run(name, network, x, *, seed=0, **settings):
     if name != "fgsm":
         settings = FAST[name] | {"generator": generator(seed)} | settings
-    return ATTACKS[name](*arguments, **settings)
+    return ATTACKS[name](network, x, **settings)
+
+
+def unchanged(network, x, attacked):
+    return judged(network, x, attacked, torch.zeros(len(x)).long()).unchanged
 
 
 class Linear(nn.Sequential):
@@ -82,10 +86,11 @@ def assert_changes_what_the_worst_changes(name, norm="linf", *, near=0.95, scale
     changed, far = margin < near * reach, margin > 1.001 * reach
     assert changed.sum() > 5
     assert far.sum() > 5
-    found = run(name, network, x, torch.zeros(40).long(), epsilon=epsilon, norm=norm, **settings)
-    assert not found.unchanged[changed].any()
-    assert found.unchanged[far].all()
-    assert (size(found.images - x, norm) <= epsilon * (1 + 1e-4)).all()
+    found = run(name, network, x, epsilon=epsilon, norm=norm, **settings)
+    stays = unchanged(network, x, found)
+    assert not stays[changed].any()
+    assert stays[far].all()
+    assert (size(found - x, norm) <= epsilon * (1 + 1e-4)).all()
 
 
 class TestPredictionsChangeWhereTheWorstPerturbationChangesThem:
@@ -108,18 +113,18 @@ class TestGradientAttacks:
         w, x = weight(), images(3)
         network = Linear(w, offset=float(-scores(w, x).min()) + 0.5)
         direction = w.sign() if norm == "linf" else w / w.norm()
-        found = run(name, network, x, torch.zeros(3).long(), epsilon=0.05, norm=norm)
+        found = run(name, network, x, epsilon=0.05, norm=norm)
         atol = 1e-6 if norm == "linf" or name == "fgsm" else 2e-3
-        torch.testing.assert_close(found.images, x - 0.05 * direction, rtol=0, atol=atol)
+        torch.testing.assert_close(found, x - 0.05 * direction, rtol=0, atol=atol)
 
     def test_default_steps_cross_the_ball(self):
         w, x = weight(), images(20)
         network = Linear(w, offset=float(-scores(w, x).min()) + 0.5)
-        given, worst = (network, x, torch.zeros(20).long()), x - 0.03 * w.sign()
+        worst = x - 0.03 * w.sign()
         for steps, distance in ((20, 0.03 * 4 / 3), (60, 0)):
-            found = pgd(*given, epsilon=0.03, steps=steps, generator=generator())
+            found = pgd(network, x, epsilon=0.03, steps=steps, generator=generator())
             expected = pytest.approx(distance, rel=0.01, abs=1e-6)
-            assert float((found.images - worst).abs().max()) == expected
+            assert float((found - worst).abs().max()) == expected
 
     def test_restarts_find_more(self):
         """A bump that only a start near one corner of the ball can climb."""
@@ -129,10 +134,10 @@ class TestGradientAttacks:
                 inside = (x - 0.5).flatten(1).amin(1)  # large if all values of the start are
                 return torch.stack([0.02 - inside, torch.zeros_like(inside)], 1)
 
-        given = Bump(), torch.full((60, 1, 1, 2), 0.5), torch.zeros(60).long()
+        given = Bump(), torch.full((60, 1, 1, 2), 0.5)
         settings = {"epsilon": 0.05, "steps": 1, "relative_step": 1e-6}
         one, many = (
-            pgd(*given, restarts=n, generator=generator(), **settings).unchanged.sum()
+            unchanged(*given, pgd(*given, restarts=n, generator=generator(), **settings)).sum()
             for n in (1, 6)
         )
         assert one < 60
@@ -143,46 +148,40 @@ class TestEachAttack:
     def test_images_stay_in_range(self):
         x = torch.rand(6, 2, SIDE, SIDE, generator=generator(3)).round()
         for name in ATTACKS:
-            found = run(name, Linear(weight()), x, torch.zeros(6).long(), epsilon=0.2)
-            assert 0 <= found.images.min() <= found.images.max() <= 1
+            found = run(name, Linear(weight()), x, epsilon=0.2)
+            assert 0 <= found.min() <= found.max() <= 1
 
     def test_robust_is_not_correct(self):
         w, x = weight(), images(4)
         network = Linear(w, offset=50.0)  # far from the boundary: always class 0
-        found = fgsm(network, x, torch.tensor([0, 1, 0, 2]), epsilon=0.01)
+        found = judged(network, x, fgsm(network, x, epsilon=0.01), torch.tensor([0, 1, 0, 2]))
         assert found.unchanged.tolist() == [True] * 4
         assert found.correct.tolist() == [True, False, True, False]
-        weak, labels = (
-            Linear(w, offset=float(1e-3 - scores(w, x).max())),
-            torch.tensor([0, 0, 1, 1]),
-        )
-        found = fgsm(weak, x, labels, epsilon=0.2)
-        assert not (found.unchanged | found.correct).any()
-        assert judged(network, x, found.images, labels).unchanged.all()
-        assert not judged(weak, x, found.images, labels).unchanged.any()
+        weak, labels = Linear(w, float(1e-3 - scores(w, x).max())), torch.tensor([0, 0, 1, 1])
+        attacked = fgsm(weak, x, epsilon=0.2)
+        assert not any(map(torch.any, judged(weak, x, attacked, labels)))
+        assert judged(network, x, attacked, labels).unchanged.all()
 
     @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"fgsm"}))
     def test_generator_decides(self, name):
-        x, labels = images(4), torch.zeros(4).long()
+        x = images(4)
         network, settings = Linear(weight(), offset=20.0), {}
         if name == "auto_attack":  # which gives images back as they were where it fails
             network = Linear(weight(), offset=float(0.02 - scores(weight(), x).min()))
             settings = {"parts": ["square"]}
-        first, again, other = (
-            run(name, network, x, labels, epsilon=0.01, seed=seed, **settings).images
-            for seed in (5, 5, 6)
-        )
+        settings |= {"epsilon": 0.01}
+        first, again, other = (run(name, network, x, seed=n, **settings) for n in (5, 5, 6))
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
 
     def test_batches_change_nothing(self, monkeypatch):
-        x, labels = images(10), torch.zeros(10).long()
+        x = images(10)
         network = Linear(weight(), offset=float(-scores(weight(), x).median()))
-        together = fgsm(network, x, labels, epsilon=0.02)
+        together = fgsm(network, x, epsilon=0.02)
+        whole = unchanged(network, x, together)
         monkeypatch.setattr("suite.attacks.BATCH_SIZE", 3)
-        apart = fgsm(network, x, labels, epsilon=0.02)
-        assert torch.equal(together.images, apart.images)
-        assert torch.equal(together.unchanged, apart.unchanged)
+        assert torch.equal(together, fgsm(network, x, epsilon=0.02))
+        assert torch.equal(whole, unchanged(network, x, together))
 
     @each_attack
     def test_leaves_everything_alone(self, name):
@@ -190,7 +189,7 @@ class TestEachAttack:
         network, x = nn.Sequential(*layers), images(4)
         before, kept = copy.deepcopy(network.state_dict()), x.clone()
         states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-        run(name, network, x, torch.zeros(4).long(), epsilon=0.01)
+        judged(network, x, run(name, network, x, epsilon=0.01), torch.zeros(4).long())
         assert torch.equal(torch.get_rng_state(), states[0])
         assert (np.random.get_state()[1] == states[1]).all()
         assert random.getstate() == states[2]
@@ -218,21 +217,21 @@ REFUSED = [  # attack, network, settings, error, message
 class TestRefused:
     @each_attack
     def test_values_outside_the_range(self, name):
-        network, x, labels = Linear(weight()), images(2), torch.zeros(2).long()
+        network, x = Linear(weight()), images(2)
         message = r"expected values in \[0, 1\], got -1 to 1; make what"
         with pytest.raises(ValueError, match=message):
-            run(name, network, 2 * x.round() - 1, labels, epsilon=0.1)
+            run(name, network, 2 * x.round() - 1, epsilon=0.1)
         message = "epsilon: expected a number above 0 and up to 1, .*8/255"
         for epsilon in (0.0, -0.1, 8.0, float("nan")):
             with pytest.raises(ValueError, match=message):
-                run(name, network, x, labels, epsilon=epsilon)
-        fgsm(network, x, labels, epsilon=11.0, norm="l2")  # there up to 11.31
+                run(name, network, x, epsilon=epsilon)
+        fgsm(network, x, epsilon=11.0, norm="l2")  # there up to 11.31
 
     @pytest.mark.parametrize(("name", "network", "settings", "error", "message"), REFUSED)
     def test_settings_and_networks(self, name, network, settings, error, message):
         given = {"epsilon": 0.1, **settings}
         with pytest.raises(error, match=message):
-            run(name, network, images(2), torch.zeros(2).long(), **given)
+            run(name, network, images(2), **given)
 
 
 class TestEnsemble:
@@ -250,9 +249,9 @@ class TestEnsemble:
         epsilon = 0.03
         for share, one in zip((0.2, -0.45, 1.03, -1.9), x.split(1)):  # of what can be reached
             network = Linear(w, offset=float(share * epsilon - scores(w, one)))
-            found = run("auto_attack", network, one, torch.tensor([0]), epsilon=epsilon, **settings)
-            assert found.unchanged.tolist() == [abs(share) > 1]
-            assert float(size(found.images - one, "linf")) <= epsilon * (1 + 1e-4)
+            found = run("auto_attack", network, one, epsilon=epsilon, **settings)
+            assert unchanged(network, one, found).tolist() == [abs(share) > 1]
+            assert float(size(found - one, "linf")) <= epsilon * (1 + 1e-4)
 
     def test_robust_images_withstand_all_parts(self, monkeypatch):
         """Two parts that blacken one value of those images whose first pixel they are made for."""
@@ -276,12 +275,13 @@ class TestEnsemble:
         monkeypatch.setattr("pyautoattack.autopgd_base.APGDAttack.perturb", blacken(0.2))
         monkeypatch.setattr("pyautoattack.square.SquareAttack.perturb", blacken(0.2, 0.3))
         settings = {"epsilon": 0.1, "parts": ["apgd-ce", "square"]}
-        found = run("auto_attack", network, x, torch.tensor([0, 0, 0, 1, 1]), **settings)
+        attacked = run("auto_attack", network, x, **settings)
+        found = judged(network, x, attacked, torch.tensor([0, 0, 0, 1, 1]))
         expected = [0.1, 0.2, 0.3, 0.4, 0.2], [0.1, 0.3, 0.4]
         assert tried == [pytest.approx(levels) for levels in expected]
         assert found.unchanged.tolist() == [True, False, False, True, False]
         assert found.correct.tolist() == [True, False, False, False, False]
-        assert found.images[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.5, 0.0]
+        assert attacked[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.5, 0.0]
 
     @each_norm
     @pytest.mark.parametrize("shape", [(16, 8), (8, 16), (40, 6)])
@@ -295,10 +295,9 @@ class TestEnsemble:
         x = torch.full((3, 1, *shape), 0.52)
         settings = {"parts": ["square"], "queries": 400, "norm": norm}
         epsilon = 0.1 if norm == "linf" else 0.5
-        given = network.eval(), x, torch.zeros(3).long()
-        found = run("auto_attack", *given, epsilon=epsilon, **settings)
-        assert not found.unchanged.any()
-        assert (size(found.images - x, norm) <= epsilon * (1 + 1e-4)).all()
+        found = run("auto_attack", network.eval(), x, epsilon=epsilon, **settings)
+        assert not unchanged(network, x, found).any()
+        assert (size(found - x, norm) <= epsilon * (1 + 1e-4)).all()
 
     def test_aiming_at_other_classes(self):
         w = weight()
@@ -309,19 +308,18 @@ class TestEnsemble:
         margin = (network(x)[:, 0] - network(x)[:, 2]).detach()
         network[1].bias.data[2] = float(margin.max()) - 0.8 * reach
         settings = {"epsilon": 0.2, "parts": ["apgd-t"]}
-        found = run("auto_attack", network, x, torch.zeros(3).long(), **settings)
-        assert not found.unchanged.any()
-        assert (network(found.images).argmax(1) == 2).all()
+        found = run("auto_attack", network, x, **settings)
+        assert not unchanged(network, x, found).any()
+        assert (network(found).argmax(1) == 2).all()
 
     def test_layout_changes_nothing(self):
         torch.manual_seed(0)
         first = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
         network = nn.Sequential(*first, nn.Flatten(), nn.Linear(8, 5)).eval()
         x = torch.rand(6, 3, 8, 8)
-        labels = network(x).argmax(1)
         settings = {"steps": 3, "n_targets": 2, "queries": 5, "epsilon": 0.3}
-        plain = run("auto_attack", network, x, labels, **settings)
+        plain = run("auto_attack", network, x, **settings)
         network = network.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
-        found = run("auto_attack", network, x, labels, **settings)
-        torch.testing.assert_close(found.images, plain.images, rtol=1e-3, atol=1e-3)
+        found = run("auto_attack", network, x, **settings)
+        torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-3)

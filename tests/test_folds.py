@@ -65,7 +65,7 @@ class TestFoldOf:
             assert torch.equal(split.masks[:, 0, 0], numbers % 2 == 0)
 
     def test_shuffled_and_always_the_same(self):
-        first, again = (numbers_of(fold_of(DATA, 5, 0).test) for _ in range(2))
+        first, again = (numbers_of(fold_of.__wrapped__(DATA, 5, 0).test) for _ in range(2))
         assert first == again
         unshuffled = next(StratifiedKFold(5).split(SPLIT.labels, SPLIT.labels))[1].tolist()
         assert set(first) != set(unshuffled)
@@ -86,7 +86,7 @@ PLAIN = dataclasses.replace(UNIT, folds=None, fold=0)
 @pytest.fixture(autouse=True)
 def _numbered(monkeypatch):
     data.loading._load.cache_clear()
-    entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "", "", "")
+    entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "")
     monkeypatch.setitem(data.SOURCES, "numbered", entry)
 
 

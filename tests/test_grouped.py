@@ -53,7 +53,7 @@ class TestBlockMnist:
             assert (len(counts), counts.unique().numel()) == (20, 1)
 
     def test_block_is_a_symmetric_frame_with_diagonals(self):
-        split = block_images(digits(), digits(), NAMES)[0]
+        split = block_images(digits(), part=0)
         block = split.images[null_block_masks(split)].view(-1, 28, 28)[0]
         assert torch.equal(block, block.T)
         assert torch.equal(block, block.flip(0))
@@ -62,7 +62,7 @@ class TestBlockMnist:
         assert (block[[3, 0, 14, 9], [14, 0, 8, 14]] == 0).all()
 
     def test_positions_differ_in_testing(self):
-        first, again = (block_images(digits(), digits(), NAMES) for _ in range(2))
+        first, again = ([block_images(digits(), part=n) for n in (0, 1)] for _ in range(2))
         assert torch.equal(first[0].images, again[0].images)
         assert not torch.equal(first[0].groups, first[1].groups)
 
@@ -108,7 +108,7 @@ def test_groups_are_part_of_the_fingerprint(monkeypatch):
     prints, images = set(), torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
     for groups in (None, torch.tensor([0, 1]), torch.tensor([1, 0])):
         split = Split(images, torch.tensor([0, 1]), groups=groups)
-        entry = data.Source(lambda root, split=split: (split, split, "ab"), "", "", "")
+        entry = data.Source(lambda root, split=split: (split, split, "ab"), "")
         monkeypatch.setitem(data.SOURCES, "tiny", entry)
         data.loading._load.cache_clear()
         prints.add(load_data("tiny").fingerprint)

@@ -58,7 +58,7 @@ class TestDecodeOnce:
             assert decoded.sha256 == hashlib.sha256(bytes_of_all).hexdigest()
         assert sorted(decode.counted) == list(range(N))
         names = {path.suffix for path in (tmp_path / "decoded").iterdir()}
-        assert names == {".npy", ""}, "the file and the lock, nothing partial"
+        assert names == {".uint8", ""}, "the file and the lock, nothing partial"
 
     @pytest.mark.parametrize("change", ["size", "time", "name", "order", "how", "fewer"])
     def test_other_files_make_another_file(self, files, decode, change):
@@ -95,10 +95,8 @@ class TestDecodeOnce:
         shape = (2 * memory // (3 * 224 * 224), 3, 224, 224)
         key = image_cache._key(tmp_path, files, shape, "a")
         (tmp_path / "decoded").mkdir()
-        with (tmp_path / "decoded" / f"{key}-abc.npy").open("wb") as file:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            file.truncate(file.tell() + int(np.prod(shape)))  # holes take no room on the disk
+        with (tmp_path / "decoded" / f"{key}-abc.uint8").open("wb") as file:
+            file.truncate(int(np.prod(shape)))  # holes take no room on the disk
         decoded = decode(shape=shape)
         assert decoded.sha256 == "abc"
         assert int(decoded.values[torch.tensor([0, shape[0] - 1])].max()) == 0
@@ -136,7 +134,7 @@ class TestDecodeOnce:
     @pytest.mark.parametrize("size", [0, 50, 200, 2000])
     def test_damaged_file_is_named(self, tmp_path, decode, size):
         decode()
-        [path] = (tmp_path / "decoded").glob("*.npy")
+        [path] = (tmp_path / "decoded").glob("*.uint8")
         os.truncate(path, size)
         with pytest.raises(UsageError, match=f"{path}: what was decoded is damaged .*remove it"):
             decode()
@@ -176,8 +174,8 @@ def mapped_and_plain(tmp_path, monkeypatch):
         split = read(root)[0]
         return (data.Split(split.images.clone(), split.labels),) * 2 + ("abc",)
 
-    monkeypatch.setitem(data.SOURCES, "mapped", Source(read, "", "", ""))
-    monkeypatch.setitem(data.SOURCES, "plain", Source(copied, "", "", ""))
+    monkeypatch.setitem(data.SOURCES, "mapped", Source(read, ""))
+    monkeypatch.setitem(data.SOURCES, "plain", Source(copied, ""))
 
 
 @pytest.mark.usefixtures("mapped_and_plain")

@@ -25,13 +25,13 @@ def blocks(seed):
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(256, (20, 1, 28, 28), generator=generator, dtype=torch.uint8)
     split = Split(images, torch.arange(20) % 4)
-    return (*block_images(split, split, "abcd")[:2], "abcd")
+    return block_images(split, part=0), block_images(split, part=1), "abcd"
 
 
 @pytest.fixture
 def subject(monkeypatch):
     for seed, name in enumerate(("blocks", "other blocks")):
-        source = Source(lambda root, seed=seed: blocks(seed), "", "", "")
+        source = Source(lambda root, seed=seed: blocks(seed), "")
         monkeypatch.setitem(data.SOURCES, name, source)
     data.loading._load.cache_clear()
     own = data.load_data("blocks")
@@ -166,7 +166,7 @@ class TestOutOfDistribution:
     def test_other_data_may_have_more_classes(self, subject, monkeypatch, store, here):
         train, test, _ = blocks(2)
         read = train, Split(test.images, test.labels + 4), "abcdefgh"
-        monkeypatch.setitem(data.SOURCES, "many", Source(lambda root: read, "", "", ""))
+        monkeypatch.setitem(data.SOURCES, "many", Source(lambda root: read, ""))
         unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "many"})
         table = compute([unit], store=store, resources=here)
         assert 0 <= table["value"].item() <= 1

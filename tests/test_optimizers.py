@@ -79,9 +79,9 @@ class TestOptimizer:
             ("sgd", {"momentum": -1}, r"optimizer 'sgd': Invalid momentum value: -1"),
             ("sgd", {"momentum": "0.9"}, r"optimizer 'sgd': "),
             ("sgd", {"momentum": True}, r"optimizer 'sgd': momentum: expected a number, got True"),
-            ("sgd", {"nesterov": 1}, r"optimizer 'sgd': nesterov: expected true or false, got 1"),
+            ("sgd", {"nesterov": 1}, r"optimizer 'sgd': nesterov: expected True or False, got 1"),
             ("sgd", {"nesterov": True}, r"optimizer 'sgd': Nesterov momentum requires"),
-            ("sgd", {"decay_all": "no"}, r"optimizer 'sgd': decay_all: expected true or false"),
+            ("sgd", {"decay_all": "no"}, r"optimizer 'sgd': decay_all: expected True or False"),
         ],
     )
     def test_refused(self, optimizer, options, text):

@@ -21,9 +21,9 @@ def some(channels, height, width, count=6):
 def _tiny_sets(monkeypatch, tmp_path):
     grey, empty, tested = some(1, 8, 8), some(3, 12, 12, count=0), some(1, 8, 8, 4)
     entries = {
-        "grey": Source(lambda root: (grey, tested, "abc"), "grey ones", "L", "get it"),
-        "shown": Source(lambda root: (empty, some(3, 12, 12), "abc"), "", "", "", to_train=False),
-        "oblong": Source(lambda root: (some(1, 8, 4),) * 2 + ("abc",), "", "", ""),
+        "grey": Source(lambda root: (grey, tested, "abc"), "get it"),
+        "shown": Source(lambda root: (empty, some(3, 12, 12), "abc"), "", to_train=False),
+        "oblong": Source(lambda root: (some(1, 8, 4),) * 2 + ("abc",), ""),
     }
     for name, entry in entries.items():
         monkeypatch.setitem(data.SOURCES, name, entry)
@@ -34,7 +34,7 @@ def _tiny_sets(monkeypatch, tmp_path):
 class TestTiles:
     def test_are_pieces_by_position(self):
         split = some(3, 13, 9)
-        result = tiles(split, split, "abc", size=4)[1]
+        result = tiles(split, size=4)
         assert result.images.shape == (6 * 3 * 2, 3, 4, 4)
         for position in range(6):
             row, column = 4 * (position // 2), 4 * (position % 2)
@@ -46,7 +46,7 @@ class TestTiles:
     def test_refuses_smaller_images(self):
         expected = r"tiles: expected images of at least 14 x 14, got \[13"
         with pytest.raises(UsageError, match=expected):
-            tiles(some(3, 13, 20), some(3, 13, 20), "abc", size=14)
+            tiles(some(3, 13, 20), size=14)
 
     def test_of_photographs_come_with_a_package(self):
         result = load_data("photograph-tiles")
@@ -73,7 +73,7 @@ class TestResized:
         board = (200 * ((row + column) % 2)).to(torch.uint8)
         grey = torch.full((8, 8), 7, dtype=torch.uint8)
         split = Split(torch.stack([board, grey])[:, None], torch.zeros(2).long())
-        result = resized(split, split, "a", size=4)[0].images
+        result = resized(split, size=4).images
         assert result.shape == (2, 3, 4, 4)
         assert (result[0, :, 1:3, 1:3].float() - 100).abs().max() <= 2
         assert (result[1] == 7).all()

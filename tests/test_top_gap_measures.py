@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from suite import metrics
-from suite.attacks import fgsm, pgd
+from suite.attacks import fgsm, judged, pgd
 from suite.data import ImageData, Split, to_float
 from suite.errors import RunFailed, UsageError
 from suite.networks import build_network
@@ -84,11 +84,12 @@ def test_parts_of_the_erf_distance():
 
 def test_robust_accuracy_is_that_of_the_attack():
     settings = {"steps": 3, "relative_step": 0.5}
-    given, source = (subject().network, *images()), torch.Generator().manual_seed(4)
-    expected = pgd(*given, epsilon=0.1, generator=source, **settings)
+    network, source = subject().network, torch.Generator().manual_seed(4)
+    attacked = pgd(network, images()[0], epsilon=0.1, generator=source, **settings)
+    expected = judged(network, images()[0], attacked, images()[1])
     ask = {"attack": "pgd", "epsilon": 0.1, "attack_settings": settings, "seed": 4}
     found = values("robust_accuracy", **ask)
-    torch.testing.assert_close(found.tensors["images"], expected.images)
+    torch.testing.assert_close(found.tensors["images"], attacked)
     assert torch.equal(found.per_image, expected.unchanged.double())
     correct = values("robust_accuracy", counts="correct", **ask).per_image
     assert torch.equal(correct, expected.correct.double())
@@ -129,7 +130,7 @@ def test_transfer_shows_the_images_that_attack_another_network():
     ask = {"attack": "fgsm", "epsilon": 0.2, "n_images": N}
     result = METRICS["robust_accuracy"](network, source=identity(unit(seed=2)), **ask)
     network.related.assert_called_once_with(unit(seed=2))
-    own, attacked = (fgsm(n.network, *images(), epsilon=0.2).images for n in (network, other))
+    own, attacked = (fgsm(n.network, images()[0], epsilon=0.2) for n in (network, other))
     torch.testing.assert_close(result.tensors["images"], attacked)
     assert not torch.allclose(attacked, own)
     with torch.no_grad():

@@ -76,8 +76,8 @@ def loss_of(network, count, strength):
     return torch.nn.functional.cross_entropy(logits, labels) + strength * penalty
 
 
-EVERY = "every, of penalty .* expected a positive integer.*got {!r}"
-WARM_UP = "warm_up, of penalty .* expected an integer from 0.*got {!r}"
+EVERY = "every, of penalty .* expected a positive integer, got {!r}"
+WARM_UP = "warm_up, of penalty .* expected an integer of 0 or more, got {!r}"
 
 
 def penalty(name="input_gradient", **settings):

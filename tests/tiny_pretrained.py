@@ -61,8 +61,6 @@ def register(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     names = [str(index) for index in range(CLASSES)]
     source = Source(
         lambda root: (Split(pixels[:0], labels[:0]), Split(pixels, labels), names),
-        "for tests",
-        "none",
         "nowhere",
         shape[1:],
         to_train=False,

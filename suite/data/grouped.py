@@ -15,7 +15,7 @@ WATERBIRDS = "waterbird_complete95_forest2water2"
 WATERBIRDS_SIZE, CELEBA_SIZE = 224, 128
 
 
-def block_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
+def block_images(split: Split, *, part: int) -> Split:
     """Attach a null block, a square with its diagonals, above or below each image.
 
     One half of each class has it above, drawn once for each split: group 0 has the block above,
@@ -23,7 +23,11 @@ def block_images(train: Split, test: Split, classes: Sequence[str]) -> Read:
 
     Source: :cite:t:`shah2021`, as in appendix A.8.1 of :cite:t:`yang2024`.
     """
-    return _with_block(train, seed=0), _with_block(test, seed=1), classes
+    above = _balanced_draw(split.labels, 0.5, seed=part)
+    block = _null_block().expand_as(split.images)
+    below = torch.cat([split.images, block], dim=2)
+    images = torch.where(above[:, None, None, None], below.roll(block.shape[2], dims=2), below)
+    return Split(images, split.labels, groups=(~above).long())
 
 
 def null_block_masks(split: Split) -> Tensor:
@@ -100,14 +104,6 @@ def _read_groups(
         y, a = (torch.tensor(part.iloc[:, n].to_numpy(dtype=np.int64)) for n in (1, 2))
         splits.append(Split(stacked, y, groups=2 * y + a))
     return splits
-
-
-def _with_block(split: Split, seed: int) -> Split:
-    above = _balanced_draw(split.labels, 0.5, seed)
-    block = _null_block().expand_as(split.images)
-    below = torch.cat([split.images, block], dim=2)
-    images = torch.where(above[:, None, None, None], below.roll(block.shape[2], dims=2), below)
-    return Split(images, split.labels, groups=(~above).long())
 
 
 def _null_block() -> Tensor:

@@ -6,7 +6,6 @@ holds only what it looks at, and processes share it. The name of the file is mad
 the images, so that other images make another file, and of the SHA-256 of what it holds.
 """
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -14,10 +13,10 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from suite.data.files import SIZE, image_size, middle, read_photograph
+from suite.data.files import SIZE, image_size, middle, open_image, read_photograph
 from suite.data.splits import Split, interleave_classes
 from suite.errors import UsageError, expected
 
@@ -37,7 +36,7 @@ Reader = Callable[[int], np.ndarray]  # gives value number i in uint8 or boolean
 
 
 class Decoded(NamedTuple):
-    """Values (N, ...) that a file holds, read-only, and their SHA-256."""
+    """Values (N, ...) in uint8 that a file holds, read-only, and their SHA-256."""
 
     values: Tensor
     sha256: str
@@ -74,9 +73,7 @@ def read_photographs(
     return Split(images.values, numbers[order], masks, sha256=images.sha256)
 
 
-def read_masks(
-    root: Path, paths: Sequence[Path], files: Sequence[Path], read: Callable[[int], Image.Image]
-) -> Tensor:
+def read_masks(root: Path, paths: Sequence[Path], files: Sequence[Path]) -> Tensor:
     """Return the masks of images, cut as these are, (N, 224, 224).
 
     They are True where the object covers at least half of a pixel.
@@ -84,15 +81,14 @@ def read_masks(
     Args:
         root: folder of data sets; what is decoded is kept below it.
         paths: images.
-        files: what the masks are made of.
-        read: gives the mask of image i, white where the object is.
+        files: their masks, white where the object is.
 
     Raises:
         UsageError: a mask that is missing or cannot be read, or that has not the size of its image.
     """
 
     def cut(row: int) -> np.ndarray:
-        mask, size = read(row), image_size(paths[row])
+        mask, size = open_image(files[row], mode="L", upright=False), image_size(paths[row])
         if mask.size != size:
             same = f"a mask of the size of the image, {size[0]} x {size[1]}"
             raise expected(f"{paths[row]}", same, f"{mask.size[0]} x {mask.size[1]}")
@@ -120,11 +116,18 @@ def decode_once(
     if shape[0] == 0:
         return Decoded(torch.empty(shape, dtype=torch.uint8), hashlib.sha256().hexdigest())
     folder = root / FOLDER
-    pattern = f"{_key(root, files, shape, how)}-*.npy"
-    if not (written := list(folder.glob(pattern))):
-        with _locked(folder):
-            # Another process may have written it in the meantime.
-            written = list(folder.glob(pattern)) or [_write(folder, pattern, shape, how, read)]
+    pattern = f"{_key(root, files, shape, how)}-*.uint8"
+    if not (written := [*folder.glob(pattern)]):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                # Another process may have written it in the meantime.
+                written = [*folder.glob(pattern)] or [_write(folder, pattern, shape, how, read)]
+        except OSError as error:
+            why = f"{folder}: decoded images cannot be written there ({error.strerror}); make room "
+            why += "or set REGLIB_DATA to a folder that can be written, with links to the data sets"
+            raise UsageError(why) from error
     return Decoded(_mapped(written[0], shape), written[0].stem.partition("-")[2])
 
 
@@ -140,21 +143,6 @@ def _key(root: Path, files: Sequence[Path], shape: tuple[int, ...], how: str) ->
     return digest.hexdigest()[:32]
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes into a folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
-    except OSError as error:
-        why = f"{folder}: decoded images cannot be written there ({error.strerror}); set "
-        why += "REGLIB_DATA to a folder that can be written, with links to the data sets in it"
-        raise UsageError(why) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: Reader) -> Path:
     """Write the values into a file that has its name when it is complete."""
     needed, free = math.prod(shape), shutil.disk_usage(folder).free
@@ -162,42 +150,28 @@ def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: R
         advice = "make room, or set REGLIB_DATA to a folder on a larger disk"
         room = f"{needed / 1e9:.1f} GB of room for {shape[0]:,} decoded {how}"
         raise expected(f"{folder}", room, f"{free / 1e9:.1f} GB; {advice}")
-    partial = folder / pattern.replace("*.npy", "partial")
+    partial, digest = folder / "partial", hashlib.sha256()
+    starts = tqdm(range(0, shape[0], AT_A_TIME), desc=f"decoding {how}", disable=None)
     try:
         # Not through a map: a disk that fills up is an error here, and kills the process there.
-        with partial.open("wb") as file:
-            sha256 = _write_values(file, shape, how, read)
+        with partial.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
+            for start in starts:
+                rows = range(start, min(start + AT_A_TIME, shape[0]))
+                values = np.stack(list(pool.map(read, rows))).tobytes()
+                file.write(values)
+                digest.update(values)
             file.flush()
             os.fsync(file.fileno())
-        return partial.replace(folder / pattern.replace("*", sha256))
-    except OSError as error:
-        raise UsageError(f"{partial}: cannot be written ({error.strerror}); make room") from error
+        return partial.replace(folder / pattern.replace("*", digest.hexdigest()))
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _write_values(file: BinaryIO, shape: tuple[int, ...], how: str, read: Reader) -> str:
-    digest, count = hashlib.sha256(), shape[0]
-    starts = tqdm(range(0, count, AT_A_TIME), desc=f"decoding {how}", disable=None)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for start in starts:
-            rows = range(start, min(start + AT_A_TIME, count))
-            values = np.ascontiguousarray(np.stack(list(pool.map(read, rows))))
-            if start == 0:
-                header = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(values.data)
-            digest.update(values.data)
-    return digest.hexdigest()
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
     try:
         # Read-only: a private map that could be written must not be larger than memory.
-        values = np.load(path, mmap_mode="r")
-        if values.shape != shape:
-            raise ValueError(f"expected shape {shape}, got {values.shape}")
-    except (OSError, EOFError, ValueError) as error:
+        values = np.memmap(path, np.uint8, "r", shape=shape)
+    except (OSError, ValueError) as error:
         why = f"{path}: what was decoded is damaged ({error}); remove it, and it is made again"
         raise UsageError(why) from error
     with warnings.catch_warnings():

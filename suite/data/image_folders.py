@@ -127,19 +127,15 @@ def _parts(
 
 
 def read_image_folder(
-    root: Path,
-    *,
-    folder: str | Path,
-    test: str = "test",
-    read: Callable[[Path], Tensor] = read_image,
+    root: Path, *, folder: str | Path, read: Callable[[Path], Tensor] = read_image
 ) -> Read:
-    """Read FOLDER/{train,TEST}/CLASS/*; every image must have the size of the first.
+    """Read FOLDER/{train,test}/CLASS/*; every image must have the size of the first.
 
-    Where there is no folder TEST, one that is called `val` takes its place.
+    Where there is no folder `test`, one that is called `val` takes its place.
     """
     folder = root / folder
     there = folders_in(folder)
-    parts = _parts(folder, "val" if test not in there and "val" in there else test)
+    parts = _parts(folder, "val" if "val" in there and "test" not in there else "test")
     first = read(parts[0].paths[0])
     train, test_part = (_read_all(part, read, first) for part in parts)
     return train, test_part, parts[0].classes
@@ -180,14 +176,10 @@ def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
     """Read Imagenette, cropped to squares."""
     from torchvision.transforms import v2
 
-    train, test, folders = read_image_folder(
-        root,
-        folder=folder,
-        test="val",
-        read=lambda path: v2.functional.center_crop(read_image(path), [side, side]),
-    )
+    crop = v2.CenterCrop(side)
+    train, test, ids = read_image_folder(root, folder=folder, read=lambda p: crop(read_image(p)))
     names = dict(zip(wordnet_ids(), class_names()))
-    return train, test, [names.get(name, name) for name in folders]
+    return train, test, [names.get(name, name) for name in ids]
 
 
 def read_imagenet(root: Path) -> Read:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from suite.data.files import open_image, read_table
+from suite.data.files import read_table
 from suite.data.grouped import WATERBIRDS
 from suite.data.image_cache import read_masks, read_photographs
 from suite.data.splits import Missing, Read, Split, test_only
@@ -59,7 +59,5 @@ def _split_of_birds(root: Path, table: pd.DataFrame, images: Path | None = None)
     folder = root / "CUB_200_2011"
     paths = [(images or folder / "images") / name for name in table["name"]]
     drawn = [(folder / "segmentations" / name).with_suffix(".png") for name in table["name"]]
-    masks = read_masks(
-        root, paths, drawn, lambda row: open_image(drawn[row], mode="L", upright=False)
-    )
+    masks = read_masks(root, paths, drawn)
     return read_photographs(root, paths, [number - 1 for number in table["class"]], masks)

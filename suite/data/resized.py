@@ -1,17 +1,15 @@
 """Other images in the shape of those that a network was trained on."""
 
-from collections.abc import Sequence
-
 import torch
 
-from suite.data.splits import Read, Split
+from suite.data.splits import Split
 from suite.errors import UsageError
 
 IMAGES = 1000  # that are resized at a time
 
 
-def resized(train: Split, test: Split, classes: Sequence[str], *, size: int) -> Read:
-    """Bring images to `size` x `size` pixels and three colours.
+def resized(split: Split, *, size: int, part: int = 0) -> Split:
+    """Bring images to `size` x `size` pixels and three colours, both parts alike.
 
     Scaling is bilinear with antialiasing; a grey image gets three equal colours. Groups stay, masks
     are left out.
@@ -19,19 +17,6 @@ def resized(train: Split, test: Split, classes: Sequence[str], *, size: int) -> 
     Raises:
         UsageError: images that are not square, which would be distorted.
     """
-    return _resized(train, size), _resized(test, size), classes
-
-
-def tiles(train: Split, test: Split, classes: Sequence[str], *, size: int) -> Read:
-    """Cut images into tiles of `size` x `size` pixels that do not overlap.
-
-    They are sorted by position, so that the first ones are of all images; what is left over at the
-    right and at the bottom is not used. A tile has the label of its image.
-    """
-    return _tiles(train, size), _tiles(test, size), classes
-
-
-def _resized(split: Split, size: int) -> Split:
     from torchvision.transforms import v2  # which takes seconds
 
     count, _, height, width = split.images.shape
@@ -39,12 +24,20 @@ def _resized(split: Split, size: int) -> Split:
         raise UsageError(f"resized: expected square images, got {height} x {width}")
     images = torch.empty(count, 3, size, size, dtype=torch.uint8)
     for start in range(0, count, IMAGES):
-        part = slice(start, start + IMAGES)
-        images[part] = v2.functional.resize(split.images[part], [size, size], antialias=True)
+        rows = slice(start, start + IMAGES)
+        images[rows] = v2.functional.resize(split.images[rows], [size, size], antialias=True)
     return Split(images, split.labels, groups=split.groups)
 
 
-def _tiles(split: Split, size: int) -> Split:
+def tiles(split: Split, *, size: int, part: int = 0) -> Split:
+    """Cut images into tiles of `size` x `size` pixels that do not overlap, both parts alike.
+
+    They are sorted by position, so that the first ones are of all images; what is left over at the
+    right and at the bottom is not used. A tile has the label of its image.
+
+    Raises:
+        UsageError: images that are smaller than a tile.
+    """
     channels, *sides = split.images.shape[1:]
     if min(sides) < size:
         raise UsageError(f"tiles: expected images of at least {size} x {size}, got {sides}")

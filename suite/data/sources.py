@@ -5,6 +5,7 @@ import os
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,18 @@ PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 
 @dataclass(frozen=True)
 class Source:
-    """How a data set is read, what it is, how to get it, and its name in figures.
+    """How a data set is read, how to get it, its name in figures, and what it is in words.
 
     Without `to_train` all images are in the test split.
     """
 
     read: Callable[[Path], Read]
-    about: str
-    licence: str
     how_to_get: str
     shape: tuple[int, int, int] | None = None
     to_train: bool = True
     title: str = ""
+    about: str = ""
+    licence: str = ""
 
 
 def source(name: str) -> Source:
@@ -93,16 +94,21 @@ def read_source(name: str, root: Path) -> Read:
         raise UsageError(f"{why}Remove it and get it again: {how}") from damaged
 
 
-def _reader(function: str, *, of: str = "", **settings: Any) -> Callable[[Path], Read]:
+def _reader(
+    function: str, *, of: str = "", each_of: str = "", **settings: Any
+) -> Callable[[Path], Read]:
     """Return a reader that calls a function of this package, by module and name.
 
-    The function gets the folder of data sets or, with `of`, what is read of that data set.
+    The function gets the folder of data sets; with `of`, what is read of that data set; with
+    `each_of` a split of it, to train (`part` 0) or to test (1).
     """
 
     def read(root: Path) -> Read:
-        result: Read = pkgutil.resolve_name(f"suite.data.{function}")(
-            *(read_source(of, root) if of else [root]), **settings
-        )
+        call = partial(pkgutil.resolve_name(f"suite.data.{function}"), **settings)
+        if each_of:
+            train, test, classes = read_source(each_of, root)
+            return call(train, part=0), call(test, part=1), classes
+        result: Read = call(*(read_source(of, root) if of else [root]))
         return result
 
     return read
@@ -115,11 +121,10 @@ def _own(path: str) -> Source:
     folder = Path(os.path.expanduser(path)).absolute()
     how = f"put images into {path}/train/CLASS/ and {path}/test/CLASS/ (or val)"
     if folder.is_dir() and not PARTS & {name.lower() for name in folders_in(folder)}:
-        read, about = _reader("image_folders.read_own", folder=folder), f"own photographs in {path}"
-        how, shape = f"put photographs into {path}, or to train {how}", (3, SIZE, SIZE)
-        return Source(read, about, "your own", how, shape, to_train=False)
-    read = _reader("image_folders.read_image_folder", folder=folder)
-    return Source(read, f"own images in {path}", "your own", how)
+        read = _reader("image_folders.read_own", folder=folder)
+        how = f"put photographs into {path}, or to train {how}"
+        return Source(read, how, (3, SIZE, SIZE), to_train=False)
+    return Source(_reader("image_folders.read_image_folder", folder=folder), how)
 
 
 def _shown(size: str, count: str, labels: str, folder: str) -> Source:
@@ -127,8 +132,7 @@ def _shown(size: str, count: str, labels: str, folder: str) -> Source:
     side, path = int(size), folder.removeprefix("imagefolder:")
     options: dict[str, Any] = {"folder": Path(path), "size": side, "count": int(count)}
     read = _reader("image_folders.read_first", **options, labels=labels)
-    about, how = f"own photographs in {path}", f"put photographs into {path}"
-    return Source(read, about, "your own", how, (3, side, side), to_train=False)
+    return Source(read, f"put photographs into {path}", (3, side, side), to_train=False)
 
 
 def _resized(name: str, other: str, side: str) -> Source:
@@ -137,9 +141,8 @@ def _resized(name: str, other: str, side: str) -> Source:
         what = "resized:NAME:SIZE, such as resized:fashion_mnist:32"
         raise expected(f"data set {name!r}", what, repr(name))
     entry, size = source(other), int(side)
-    read = _reader("resized.resized", of=other, size=size)
-    about = f"{entry.about}; as {size} x {size} RGB"
-    return dataclasses.replace(entry, read=read, about=about, shape=(3, size, size))
+    read = _reader("resized.resized", each_of=other, size=size)
+    return dataclasses.replace(entry, read=read, shape=(3, size, size))
 
 
 def _entry(read: dict[str, Any], shape: Sequence[int], **words: Any) -> Source:

@@ -1,13 +1,11 @@
 """Drawings on larger canvases: padded, or in front of clutter, with everything known exactly."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from suite.data.splits import Read, Split
+from suite.data.splits import Split
 from suite.errors import expected
 
 EMPTY, BOX = 32, 20  # sides of an empty canvas, and of the box for a drawing on it
@@ -48,11 +46,10 @@ def on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -> Te
     return canvas
 
 
-def padded_digits(train: Split, test: Split, classes: Sequence[str], *, anywhere: bool) -> Read:
-    """Put the images of both splits `on_canvas`, in the middle or anywhere."""
-    seeds = [torch.Generator().manual_seed(seed) if anywhere else None for seed in (0, 1)]
-    images = [on_canvas(s.images, generator=g) for s, g in zip((train, test), seeds)]
-    return Split(images[0], train.labels), Split(images[1], test.labels), classes
+def padded_digits(split: Split, *, part: int, anywhere: bool) -> Split:
+    """Put images `on_canvas`, in the middle or anywhere."""
+    generator = torch.Generator().manual_seed(part) if anywhere else None
+    return Split(on_canvas(split.images, generator=generator), split.labels)
 
 
 def _cropped(image: Tensor) -> Tensor:
@@ -124,23 +121,18 @@ def clutter(
     return Split(torch.from_numpy(images)[:, None], labels, torch.from_numpy(masks)), kinds
 
 
-def cluttered(
-    train: Split, test: Split, classes: Sequence[str], *, swapped: bool, opaque: bool = False
-) -> Read:
-    """Put the images of both splits on canvases; only in testing are backgrounds swapped."""
-    shown = clutter(train, seed=0, swapped=False, opaque=opaque)[0]
-    return shown, clutter(test, seed=1, swapped=swapped, opaque=opaque)[0], classes
+def cluttered(split: Split, *, part: int, swapped: bool, opaque: bool = False) -> Split:
+    """Put images on canvases; only in testing are backgrounds swapped."""
+    return clutter(split, seed=part, swapped=swapped and part == 1, opaque=opaque)[0]
 
 
 def _placed(drawing: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
     """Return the grey values of a drawing on a black canvas, 0 to 255."""
-    canvas = np.zeros((SIDE, SIDE), np.int32)
+    canvas = Image.new("L", (SIDE, SIDE))
     top, left = ((SIDE - size) // 2 + s for s in shift)
     scaled = Image.fromarray(drawing).resize((size, size), Image.Resampling.BILINEAR)
-    canvas[max(top, 0) : top + size, max(left, 0) : left + size] = np.asarray(scaled)[
-        max(-top, 0) : SIDE - top, max(-left, 0) : SIDE - left
-    ]
-    return canvas
+    canvas.paste(scaled, (left, top))
+    return np.asarray(canvas, np.int32)
 
 
 def _stripes() -> np.ndarray:

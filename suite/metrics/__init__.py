@@ -1,14 +1,14 @@
 """Judging networks, their saliency maps and class maps: one value for each image."""
 
-from suite.metrics.activation import maximise_activation
 from suite.metrics.chunks import CHUNK_BYTES
 from suite.metrics.class_maps import (
+    centre_to_rim,
+    entropy,
     feature_leakage,
     largest_mask_iou,
     map_sparsity,
     mask_iou_beyond_others,
 )
-from suite.metrics.complexity import entropy
 from suite.metrics.corruptions import CORRUPTIONS, SMALLEST_CORRUPTED, corrupted, probability_ratio
 from suite.metrics.curves import (
     ablation_curve,
@@ -31,9 +31,8 @@ from suite.metrics.faithfulness import (
     perturbed_logits,
     pixel_effects,
 )
-from suite.metrics.groups import group_accuracies
-from suite.metrics.location import centre_to_rim, correct_by_location
+from suite.metrics.location import correct_by_location, group_accuracies
 from suite.metrics.out_of_distribution import OOD_SCORES, auroc, logit_auroc
 from suite.metrics.receptive_field import check_map_size, effective_receptive_field, erf_distance
 from suite.metrics.robustness import local_lipschitz_estimate, max_sensitivity
-from suite.metrics.saliency import SALIENCIES, saliency_maps
+from suite.metrics.saliency import SALIENCIES, maximise_activation, saliency_maps

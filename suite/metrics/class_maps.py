@@ -1,4 +1,4 @@
-"""How much of an image does a map mark, and is it the object?"""
+"""How much of an image does a map mark, where, and is it the object?"""
 
 import torch
 from torch import Tensor
@@ -27,6 +27,53 @@ def map_sparsity(maps: Tensor) -> Tensor:
     """
     _check_maps(maps)
     return maps.mean((1, 2))
+
+
+def entropy(maps: Tensor) -> Tensor:
+    r"""Compute the entropy of the shares that the pixels have in a map.
+
+    .. math:: -\sum_i P_i \ln P_i, \qquad P_i = \frac{|a_i|}{\sum_j |a_j|}
+
+    Zero for a map with one non-zero pixel, :math:`\ln n` for a uniform one.
+
+    Args:
+        maps: saliency, (B, C, H, W); channels are summed before the absolute value.
+
+    Returns:
+        One value in nats for each image, (B,); NaN where the map is zero.
+
+    Source: :cite:t:`bhatt2020`, as in section 3.2 of :cite:t:`demoor2025`.
+
+    >>> entropy(torch.ones(1, 1, 2, 2)).exp()
+    tensor([4.])
+    """
+    shares = maps.sum(1).flatten(1).abs()
+    shares = shares / shares.sum(1, keepdim=True)
+    # 0 ln 0 is 0: the bound only keeps the logarithm finite, and is faster than xlogy.
+    logs = shares.clamp_min(torch.finfo(shares.dtype).tiny).log()
+    return -(shares * logs).sum(1)
+
+
+def centre_to_rim(landscape: Tensor) -> Tensor:
+    r"""Compare the middle of a map with its border.
+
+    .. math:: \frac{\text{mean over the middle half of the rows and columns}}
+       {\text{mean over the outermost eighth on each side}}
+
+    Args:
+        landscape: (H, W), at least eight positions a side.
+
+    Returns:
+        One value; 1 for a flat map.
+
+    >>> centre_to_rim(torch.ones(16, 16))
+    tensor(1.)
+    """
+    height, width = landscape.shape
+    top, left = height // 4, width // 4
+    rim = torch.ones_like(landscape, dtype=torch.bool)
+    rim[height // 8 : height - height // 8, width // 8 : width - width // 8] = False
+    return landscape[top : height - top, left : width - left].mean() / landscape[rim].mean()
 
 
 def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""Is an object recognised wherever it lies?"""
+"""Is an object recognised wherever it lies, and whatever its group?"""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from reglib.regularizers.groups import count_groups
 from suite.errors import expected
 
 
@@ -52,23 +53,26 @@ def correct_by_location(
     return right.view(len(images), len(shifts), len(shifts))
 
 
-def centre_to_rim(landscape: Tensor) -> Tensor:
-    r"""Compare the middle of a map with its border.
+def group_accuracies(correct: Tensor, groups: Tensor, n_groups: int) -> Tensor:
+    """Compute the accuracy within each group.
 
-    .. math:: \frac{\text{mean over the middle half of the rows and columns}}
-       {\text{mean over the outermost eighth on each side}}
+    The worst-group accuracy is the smallest of them; the overall accuracy is `correct.mean()`.
 
     Args:
-        landscape: (H, W), at least eight positions a side.
+        correct: 1 where an image is classified right, else 0, (B,).
+        groups: group of each image, (B,), integers below `n_groups`.
+        n_groups: number of groups.
 
     Returns:
-        One value; 1 for a flat map.
+        One value in [0, 1] for each group, (n_groups,).
 
-    >>> centre_to_rim(torch.ones(16, 16))
-    tensor(1.)
+    Raises:
+        ValueError: an image without a group, or a group without images.
+
+    Source: :cite:t:`sagawa2020`.
+
+    >>> group_accuracies(torch.tensor([1.0, 0.0, 1.0]), torch.tensor([0, 0, 1]), 2).amin()
+    tensor(0.5000)
     """
-    height, width = landscape.shape
-    top, left = height // 4, width // 4
-    rim = torch.ones_like(landscape, dtype=torch.bool)
-    rim[height // 8 : height - height // 8, width // 8 : width - width // 8] = False
-    return landscape[top : height - top, left : width - left].mean() / landscape[rim].mean()
+    counts = count_groups(groups, len(correct), n_groups)
+    return correct.new_zeros(n_groups).index_add(0, groups, correct) / counts

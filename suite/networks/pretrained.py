@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reglib.top_gap.backbones import Normalise
-from suite.errors import DataMissing, expected, unknown
+from suite.errors import DataMissing, check_name, expected
 from suite.networks.defences import with_softplus
 from suite.networks.yours import is_own, own_network
 from suite.paths import data_folder, read_yaml
@@ -72,8 +72,7 @@ def pretrained_weights(name: str) -> Weights:
     Raises:
         UsageError: unknown name.
     """
-    if name not in PRETRAINED:
-        raise unknown("pretrained network", name, PRETRAINED)
+    check_name("pretrained network", name, PRETRAINED)
     return PRETRAINED[name]
 
 

@@ -99,14 +99,6 @@ SIZES = "epsilon noise_std relative_step scale".split()
 WITHOUT_LABELS = ("ood_auroc",)
 
 
-def images_needed(unit: Measurement) -> int | None:
-    """Return how many test images there must be for a measurement; None if any number will do."""
-    count = unit.settings.get("n_images")
-    if count is None:
-        return None
-    return unit.settings.get("first", 0) + (count - 1) * unit.settings.get("step", 1) + 1
-
-
 def check(unit: Measurement) -> None:
     """Check the names in a unit before any time is spent.
 

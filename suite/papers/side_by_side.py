@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from suite.errors import expected, unknown
+from suite.errors import check_name, expected
 from suite.evidence.html import badge
 from suite.evidence.names import name_of
 from suite.evidence.quote import Value
@@ -18,7 +18,7 @@ from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
 from suite.methods import SIDE_BY_SIDE, scheduled
 from suite.papers import design
-from suite.papers.design import Item, Plan, Wanted, panels_of, settings_of
+from suite.papers.design import Item, Plan, Wanted, panels_of
 from suite.papers.names import NAMES
 from suite.units import Training, Values
 
@@ -30,7 +30,8 @@ SHORT = {name: each.short or each.title for name, each in METHODS.items() if nam
 # Clean accuracy that a method may cost, on the images that strengths are chosen on.
 MOST_LOST = 0.01
 ROUNDING = 1e-9
-# What is measured: `parameters` are settings that a panel has by another name.
+# What is measured, see `suite.papers.design.wanted`, and where `better` is: up (1), down (-1) or
+# neither (0). The value of a measure that is `turned` gets the other sign.
 OWN: Settings = NAMES["side_by_side"]
 MEASURES: dict[str, Settings] = OWN["measures"]
 # The smallest difference that matters, as in the claims; of other measures it is a factor, of
@@ -52,32 +53,16 @@ CELL += ["matters", "stands"]
 PER_ROW = 7  # maps
 
 
-class Measure(NamedTuple):
-    """What is measured of each network, and where `better` is: up (1), down (-1) or neither (0)."""
-
-    title: str
-    better: int
-    metric: str
-    settings: Settings
-    turned: bool = False  # the value gets the other sign
-
-
-def measures(p: SimpleNamespace) -> dict[str, Measure]:
+def measures(p: SimpleNamespace) -> dict[str, Settings]:
     """Return the measures of a panel; accuracy, always one, is of the half that chose nothing.
 
     Raises:
         UsageError: `only` names a measure that is not known.
     """
     for name in p.only or ():
-        if name not in MEASURES:
-            raise unknown("measure", name, [*MEASURES])
+        check_name("measure", name, MEASURES)
     wanted = MEASURES.keys() - ASKED_FOR if p.only is None else {"accuracy", *p.only}
-    fields = ("title", "better", "metric")
-    return {
-        name: Measure._make([*map(each.get, fields), settings_of(each, p), "turned" in each])
-        for name, each in MEASURES.items()
-        if name in wanted
-    }
+    return {name: each for name, each in MEASURES.items() if name in wanted}
 
 
 class Network(NamedTuple):
@@ -100,8 +85,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
     for p in found:
         p.swapped = f"{p.data}_swapped"
         for method in [*p.strengths, *p.chosen]:
-            if method not in METHODS or method == "none":
-                raise unknown("method", method, [name for name in METHODS if name != "none"])
+            check_name("method", method, SHORT)
         for method, strength in p.chosen.items():
             if strength not in p.strengths.get(method, []):
                 among = f"one of its strengths, {p.strengths.get(method, [])}"
@@ -141,11 +125,8 @@ def plan(parameters: Values) -> Plan:
     """Return the units of the chapter; maps are drawn of its first panel."""
     measured, drawn, trained = Plan(), Plan(), Plan()
     for number, p in enumerate(panels(parameters)):
-        every = [
-            Wanted({"metric": name, "turned": m.turned}, m.metric, m.settings)
-            for name, m in measures(p).items()
-        ]
-        choice = Wanted({"metric": "choice", "turned": False}, "accuracy", {"half": 0})
+        every = [*design.wanted(MEASURES, " ".join(measures(p)), p)]
+        choice = Wanted({"metric": "choice"}, "accuracy", {"half": 0})
         for network in networks(p):
             unit = training(p, network)
             trained.append(Item(unit))
@@ -161,8 +142,8 @@ def plan(parameters: Values) -> Plan:
 
 def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> design.Derived:
     """Return one row a network and measure, and images and maps."""
-    value = rows["value"].where(~rows["turned"].astype(bool), -rows["value"])
-    return rows.assign(value=value).drop(columns="turned"), arrays
+    turned = rows["metric"].isin([name for name, each in MEASURES.items() if "turned" in each])
+    return rows.assign(value=rows["value"].where(~turned, -rows["value"])), arrays
 
 
 def matters(measure: str, base: float, mean: float) -> bool:
@@ -201,7 +182,7 @@ class Panel(NamedTuple):
 
     p: SimpleNamespace | None
     rows: pd.DataFrame
-    measures: dict[str, Measure]
+    measures: dict[str, Settings]
     cells: pd.DataFrame
     steps: Mapping[str, float]
 
@@ -240,7 +221,7 @@ def shown_panels(
     return found
 
 
-def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFrame:
+def compared(rows: pd.DataFrame, measures: Mapping[str, Settings]) -> pd.DataFrame:
     """Compare each method at its chosen strength with none, measure by measure, over seeds.
 
     Rows are of one panel and profile. Of the columns `CELL`, `deviations` is the difference over
@@ -264,7 +245,7 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataFram
             cell = {"measure": name, "method": method, "strength": strengths[method]}
             cell |= {"base": base.mean(), "mean": values.mean()}
             cell |= dict(zip([*ENDS, "n"], gap))
-            cell |= {"deviations": measure.better * gap.estimate / (spread or 1.0)}
+            cell |= {"deviations": measure["better"] * gap.estimate / (spread or 1.0)}
             cell |= {"matters": matters(name, cell["base"], cell["mean"])}
             cells.append(cell | {"p": t_test_p(values - base)})
         frame = pd.DataFrame(cells).reindex(columns=CELL)
@@ -277,7 +258,7 @@ def every_cell(panel: Panel) -> pd.DataFrame:
     """Write every cell with its interval, a row a measure and method."""
     cells = panel.cells.round({"difference": 9})
     ends = [interval_text(Interval._make(row)) for row in cells[[*ENDS, "n"]].to_numpy()]
-    names = {"measure": {n: m.title for n, m in panel.measures.items()}, "method": SHORT}
+    names = {"measure": {n: m["title"] for n, m in panel.measures.items()}, "method": SHORT}
     significant = cells["stands"].map({True: "yes", False: "no"})
     table = cells[["measure", "method", "base"]].replace(names).round({"base": 4})
     return table.assign(difference=ends, significant=significant)
@@ -431,12 +412,12 @@ def map_grid(results: Results) -> dict[str, list[Any]]:
     return {name: [each[n : n + PER_ROW] for n in starts] for name, each in grids.items()}
 
 
-def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd.DataFrame]:
+def matrix(cells: pd.DataFrame, measures: Mapping[str, Settings]) -> dict[str, pd.DataFrame]:
     """Return what `suite.plots.matrix` draws: `deviations` as colours, differences as numbers."""
     arrows = {1: " ↑", 0: "", -1: " ↓"}  # where better is
     rows = [name for name in measures if name in set(cells["measure"])]
     columns = [name for name in SHORT if name in set(cells["method"])]
-    titles = {name: measures[name].title + arrows[measures[name].better] for name in rows}
+    titles = {n: measures[n]["title"] + arrows[measures[n]["better"]] for n in rows}
     cells = cells.assign(numbers=cells["difference"].map(short_number))
     parts = {"values": "deviations", "numbers": "numbers", "sure": "stands"}
     empty: dict[str, Any] = {"values": np.nan, "numbers": "", "sure": False}
@@ -448,7 +429,7 @@ def matrix(cells: pd.DataFrame, measures: Mapping[str, Measure]) -> dict[str, pd
     return found
 
 
-def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]) -> pd.DataFrame:
+def curves(rows: pd.DataFrame, measures: Mapping[str, Settings], names: list[str]) -> pd.DataFrame:
     """Return what was measured along the strengths of the papers' methods, by sweep seeds.
 
     Returns:
@@ -460,7 +441,7 @@ def curves(rows: pd.DataFrame, measures: Mapping[str, Measure], names: list[str]
     parts = [means[means["method"].isin(["none", m])].assign(method=SHORT[m]) for m in methods]
     wide = pd.concat(parts).rename(columns={"accuracy": "x"})
     long = wide.melt(["method", "x"], names, "measure")
-    return long.assign(measure=long["measure"].map({n: measures[n].title for n in names}))
+    return long.assign(measure=long["measure"].map({n: measures[n]["title"] for n in names}))
 
 
 def gains(cells: pd.DataFrame, measure: str) -> pd.DataFrame:

@@ -53,8 +53,8 @@ def robust_accuracy(
     if "generator" in inspect.signature(ATTACKS[attack]).parameters:
         settings["generator"] = attacked.generator(seed)
     network = attacked.folded if scale == 1 else Scaled(attacked.folded, scale)
-    shown = attacked.test_images(n_images)
-    images = attacked.cached(key, lambda: ATTACKS[attack](network, *shown, **settings).images)
+    shown, _ = attacked.test_images(n_images)
+    images = attacked.cached(key, lambda: ATTACKS[attack](network, shown, **settings))
     clean, labels = subject.test_images(n_images)
     result = judged(subject.folded, clean, images, labels)
     values = result.unchanged if counts == "unchanged" else result.correct
@@ -209,7 +209,7 @@ def check_attack(attack: str, attack_settings: Values | None = None, **others: o
     Raises:
         UsageError: a setting that the attack does not take, or that is given to it anyway.
     """
-    given = ("model", "images", "labels", "generator", "epsilon")
+    given = ("model", "images", "generator", "epsilon")
     settings = attack_settings or {}
     check_call("attack", attack, ATTACKS, settings, given=given)
     check_name("norm", settings.get("norm", "linf"), NORMS)

@@ -452,22 +452,19 @@ def _few_powers(values: "pd.Series[float]", smallest: float) -> list[float]:
     return sorted([*negative, 0.0, *powers])
 
 
-def matrix(
-    values: Frame, numbers: Frame, *, label: str, limit: float, sure: Frame | None = None
-) -> Figure:
+def matrix(values: Frame, numbers: Frame, sure: Frame, *, label: str, limit: float) -> Figure:
     """Draw a table as coloured cells: blue above zero, red below.
 
     Args:
         values: that the colours stand for; one that is not a number has no cell.
         numbers: text in the cells.
+        sure: cells that are not sure are pale.
         label: of the colours.
         limit: the value of the darkest colour.
-        sure: cells that are not sure are pale; None if all are.
     """
     if values.empty:
         return not_run()
-    certain = np.ones(values.shape, bool) if sure is None else sure.to_numpy(bool)
-    levels = values.to_numpy(float)
+    certain, levels = sure.to_numpy(bool), values.to_numpy(float)
     figure, axis = plt.subplots(figsize=(WIDTH, 1.0 + 0.3 * len(values)), layout="constrained")
     look: dict[str, Any] = {"vmin": -limit, "vmax": limit, "cmap": "RdBu", "linewidths": 0.5}
     look |= {"xticklabels": list(values), "yticklabels": list(values.index)}

@@ -30,7 +30,7 @@ def crop_and_flip(
 
     Args:
         images: (B, C, H, W), of any type: pixels are moved, not computed.
-        crop_padding: pixels of padding at each side, below H and W; 0 for no cropping.
+        crop_padding: pixels of padding at each side, below H and W (see `check_size`); 0 for none.
         flip: mirror half of the images.
         generator: on the CPU, so that every device gets the same changes. It is drawn from in the
             same way whatever the settings: those that differ in one share the other's numbers.
@@ -38,13 +38,9 @@ def crop_and_flip(
     Returns:
         (B, C, H, W) on the device of `images`; `images` itself if nothing is asked for.
 
-    Raises:
-        UsageError: `crop_padding` is negative or not below the size of the images.
-
     Source: appendix D.1 of :cite:t:`moens2020`, where RC- is to flip and RC+ to crop as well, with
     4 pixels.
     """
-    check_crop_padding(crop_padding, tuple(images.shape[-2:]))
     mirrored = torch.rand(len(images), generator=generator) < 0.5
     shifts = torch.randint(-crop_padding, crop_padding + 1, (len(images), 2), generator=generator)
     if not (crop_padding or flip):
@@ -131,20 +127,11 @@ def check_size(unit: Training, size: tuple[int, ...]) -> None:
     Raises:
         UsageError: they cannot be padded by reflection, or have no two halves.
     """
-    check_crop_padding(unit.crop_padding, size)
+    if unit.crop_padding >= min(size):
+        what = f"0 to {min(size) - 1} pixels for images of {' x '.join(map(str, size))}"
+        raise expected("crop_padding", what, unit.crop_padding)
     if unit.swap_halves and size[0] % 2:
         raise expected("swap_halves", "images of an even height", size[0])
-
-
-def check_crop_padding(crop_padding: int, size: tuple[int, ...]) -> None:
-    """Check that images of a size (H, W) can be padded by reflection.
-
-    Raises:
-        UsageError: they cannot.
-    """
-    if not 0 <= crop_padding < min(size):
-        what = f"0 to {min(size) - 1} pixels for images of {' x '.join(map(str, size))}"
-        raise expected("crop_padding", what, crop_padding)
 
 
 def _reflected(positions: Tensor, size: int) -> Tensor:

@@ -27,6 +27,13 @@ class Result:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
+def images_needed(
+    n_images: int | None = None, first: int = 0, step: int = 1, **_: object
+) -> int | None:
+    """Return how many test images there must be to show some; None if any number will do."""
+    return None if n_images is None else first + (n_images - 1) * step + 1
+
+
 def checked_test_split(
     own: ImageData, shown: ImageData, name: str, count: int | None, *, labelled: bool = True
 ) -> Split:
@@ -100,7 +107,7 @@ class EvaluatedModel:
         Raises:
             UsageError: see `checked_test_split`.
         """
-        last = None if count is None else first + (count - 1) * step + 1
+        last = images_needed(count, first, step)
         shown = load_data(data) if data else self.data
         name = data or self.unit.data
         test = checked_test_split(self.data, shown, name, last, labelled=labelled)

@@ -21,17 +21,13 @@ def data_of(unit: Network) -> ImageData:
     data = load_data(unit.data)
     if not isinstance(unit, Training) or unit.folds is None:
         return data
-    return _remembered(unit.data, data.fingerprint, unit.folds, unit.fold)
+    try:
+        return fold_of(data, unit.folds, unit.fold)
+    except UsageError as error:
+        raise UsageError(f"data set {unit.data!r}: {error}") from error
 
 
 @functools.lru_cache(maxsize=2)
-def _remembered(name: str, fingerprint: str, folds: int, fold: int) -> ImageData:
-    try:
-        return fold_of(load_data(name), folds, fold)
-    except UsageError as error:
-        raise UsageError(f"data set {name!r}: {error}") from error
-
-
 def fold_of(data: ImageData, folds: int, fold: int) -> ImageData:
     """Split the training images into folds of equal shares of each class, and hold one out.
 

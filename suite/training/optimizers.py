@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from suite.errors import UsageError, check_call, expected
-from suite.units import Training
+from suite.errors import UsageError, check_call
+from suite.units import SWITCH, Training, require, rule
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
 }
+NO_SWITCH = rule("a number", lambda value: not isinstance(value, bool))
 # Arguments of PyTorch's optimizers that are no settings of a unit.
 GIVEN = """params lr fused foreach maximize differentiable amsgrad capturable
 decoupled_weight_decay""".split()
@@ -43,9 +44,7 @@ def build_optimizer(unit: Training, network: nn.Module) -> torch.optim.Optimizer
     for setting, value in options.items():
         argument = inspect.signature(OPTIMIZERS[name]).parameters.get(setting)
         switch = argument is None or isinstance(argument.default, bool)
-        if switch != isinstance(value, bool):
-            what = "true or false" if switch else "a number"
-            raise expected(f"optimizer {name!r}: {setting}", what, repr(value))
+        require(f"optimizer {name!r}: {setting}", value, SWITCH if switch else NO_SWITCH)
     parameters: Any = list(network.parameters())
     if not options.pop("decay_all", True):
         # Of one dimension are biases, and the scales and shifts of normalisations.

@@ -20,6 +20,7 @@ from reglib.top_gap import Pooled, TopGAP, class_map_l1
 from reglib.top_gap.pooling import can_block, can_fuse
 from suite.errors import check_call, expected
 from suite.networks import is_activation
+from suite.units import COUNT, NATURAL, require
 
 
 class TrainingContext:
@@ -242,10 +243,6 @@ def terms(penalties: Mapping[str, Mapping[str, Any]]) -> list[Term]:
 
 def _term(name: str, /, strength: float, every: Any = 1, warm_up: Any = 0, **settings: Any) -> Term:
     check_call("penalty", name, PENALTIES, settings, given=("given",), also=COMMON)
-    if type(every) is not int or every < 1:
-        what = "a positive integer, the number of steps of which the penalty acts in one"
-        raise expected(f"every, of penalty {name!r}", what, repr(every))
-    if type(warm_up) is not int or warm_up < 0:
-        what = "an integer from 0, the number of steps in which the strength rises"
-        raise expected(f"warm_up, of penalty {name!r}", what, repr(warm_up))
+    require(f"every, of penalty {name!r}", every, COUNT)
+    require(f"warm_up, of penalty {name!r}", warm_up, NATURAL)
     return Term(name, strength, every, warm_up, partial(PENALTIES[name], **settings))

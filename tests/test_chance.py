@@ -46,7 +46,7 @@ def favourable(claim, frame):
         values = pd.Series(size + sign * (0.5 * size + 1e-3), frame.index) + noise
     else:
         first = frame[settings["between"]] == settings["first"]
-        printed = abs(published_effect(claim) or 0.0)  # or it would be smaller than claimed
+        printed = abs(np.nan_to_num(published_effect(claim)))  # or it would be smaller than claimed
         gap = 0 if rule == "not_worse" else sign * max(9 * size, printed)
         values = first * gap + 1 + noise
         if settings.get("ratio"):

@@ -12,8 +12,8 @@ from suite.errors import UsageError
 from suite.evidence.claims import COLUMNS, Claim, load_claims, load_settings, load_words
 from suite.evidence.names import name_of, readable
 from suite.evidence.results import read_verdicts
-from suite.evidence.rules import HOLDS, INCONCLUSIVE, NOT_RUN, NOT_TESTABLE, Finding, Verdict
-from suite.evidence.scale import OURS, PAPERS, REDUCED, SCALES, STAND_IN
+from suite.evidence.rules import HOLDS, INCONCLUSIVE, NOT_RUN, NOT_TESTABLE, Verdict
+from suite.evidence.scale import AT, SCALES, STAND_IN
 from suite.evidence.statistics import Interval
 from suite.evidence.tables import interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
@@ -21,8 +21,6 @@ from suite.store import read_archive
 
 VERDICT_COLUMNS = ["chapter", *COLUMNS, "profile"]
 MOST_NEEDED = 10_000  # more than that is no plan
-AT = {PAPERS: "at the paper's scale", REDUCED: "at reduced scale", STAND_IN: "on stand-in data"}
-AT |= {OURS: "in this book's comparison"}
 PROFILES = ("paper", "gpu", "workstation", "desktop", "laptop")  # the best first
 AGAIN = {"laptop": "; `make rerun` repeats it", "desktop": "; `make rerun` repeats a part of it"}
 
@@ -281,9 +279,10 @@ def tally(rows: pd.DataFrame, whose: str = "") -> str:
     return text[0].upper() + text[1:]
 
 
-def of_printed(found: tuple[Verdict, Finding]) -> str:
-    """Say what a rule makes of the numbers that a paper prints."""
-    verdict, finding = found
-    row = finding.interval._asdict() | {"p": finding.p, "statistic": finding.statistic}
+def of_printed(verdict: Verdict | None) -> str:
+    """Say what a rule makes of the numbers that a paper prints; nothing where it prints none."""
+    if verdict is None or verdict.finding is None:
+        return ""
+    about = verdict.finding.interval._asdict() | vars(verdict.finding)
     detail = f", {verdict.detail}" if verdict.detail else ""
-    return f"{verdict.word}{detail} ({measured(pd.Series(row, dtype=object))})"
+    return f"{verdict.word}{detail} ({measured(pd.Series(about, dtype=object))})"

@@ -11,6 +11,7 @@ from suite import plots
 from suite.evidence import html
 from suite.evidence.answers import measured, value_of, values_of
 from suite.evidence.claims import load_claims, load_settings
+from suite.evidence.quote import sentence
 from suite.evidence.report import accuracies, headlines
 from suite.evidence.rules import HOLDS, NOT_RUN
 from suite.evidence.scale import OURS, Trainings, trainings_of
@@ -42,7 +43,7 @@ def cards(verdicts: pd.DataFrame) -> str:
         entry = {
             "link": f"executed/{chapter}.html",
             "picture": html.picture(_picture(card, kept.arrays), alt=alt),
-            "text": answer(card, {name: each.word for name, each in values.items()}),
+            "text": sentence(card["answer"], values, card["expects"]).strip("*"),
             "verdict": html.badge(value.shown, value.scale),
             "claim": first["says"],
             "paper": value.published if first["scale"] != OURS else "",
@@ -64,19 +65,6 @@ def _epochs(
     paper = [setting.epochs for setting in fits if setting.network == row["network"]]
     there = f" (paper: {paper[0]})" if paper else ""
     return f", {' or '.join(map(str, here))} epochs{there}" if here else ""
-
-
-def answer(card: Mapping[str, Any], words: Mapping[str, str]) -> str:
-    """Return the answer of a card, or say that a verdict is not the one it was written for.
-
-    Args:
-        card: of `cards.yml`.
-        words: verdicts, by claim.
-    """
-    for claim, word in card["expects"].items():
-        if (came := words.get(claim, NOT_RUN)) != word:
-            return f"(written for “{word}” of {claim}; now “{came}”)"
-    return str(card["answer"])
 
 
 def _titles(card: Mapping[str, Any]) -> list[str]:

@@ -207,8 +207,8 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
                         if (outcome := _outcome(job, future)) is None:
                             continue
                         waiting.remove(job)
-                        store.reports += outcome.reports
-                        errors += outcome.errors
+                        store.reports += outcome[0]
+                        errors += outcome[1]
                         bar.update(len(job.units))
             except UsageError as error:
                 if attempt:
@@ -247,4 +247,4 @@ def _outcome(job: Job, future: Future[Outcome]) -> Outcome | None:
     except (futures.BrokenExecutor, futures.CancelledError):
         return None
     except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
-        return Outcome(errors=[failure(unit, error) for unit in job.units])
+        return [], [failure(unit, error) for unit in job.units]

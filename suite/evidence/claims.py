@@ -5,7 +5,7 @@ import math
 import operator
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -103,66 +103,64 @@ def check_claims(claims: Sequence[Claim], file: str, columns: set[str]) -> None:
     Raises:
         UsageError: names the file, the claim and what was expected.
     """
-    seen: set[str] = set()
-    for claim in claims:
-        name = f"{file}: claim {claim.get('id', '(without id)')!r}"
-        if claim.get("id") in seen:
-            raise UsageError(f"{name}: two claims of that id")
-        seen.add(claim.get("id", ""))
-        if missing := [key for key in REQUIRED if key not in claim]:
-            raise UsageError(f"{name}: expected {', '.join(missing)}")
-        if claim["tier"] == "headline" and not claim.get("quantity"):
-            raise UsageError(f"{name}: expected the quantity in words, as a headline needs it")
-        if unknown := [key for key in claim if key not in (*REQUIRED, *OPTIONAL)]:
-            known = ", ".join((*REQUIRED, *OPTIONAL))
-            raise UsageError(f"{name}: unknown {', '.join(unknown)}; expected {known}")
-        _one_of(f"{name}: tier", claim["tier"], TIERS)
-        _one_of(f"{name}: unit", claim["unit"], rules.UNIT_COLUMNS)
-        _one_of(f"{name}: rule", claim["test"].get("rule"), rules.RULES)
-        _check_needs(name, claim)
-        size = claim["smallest_effect"]
-        if not isinstance(size, dict) or not size.get("why") or not size.get("size", 0) > 0:
-            raise expected(f"{name}: smallest_effect", "a positive size, and why", size)
-        if "published_effect" in claim and math.isnan(published_effect(claim)):
-            what = "text with a sign ('+0.16', '-0.11') or a ratio ('x 0.05')"
-            raise expected(f"{name}: published_effect", what, claim["published_effect"])
-        _check_columns(name, claim, columns)
-        for other in claim.get("beside", {}):
-            _one_of(f"{name}: beside", other, [entry["id"] for entry in claims])
+    ids = [claim.get("id", "(without id)") for claim in claims]
+    for name, claim in zip(ids, claims):
+        for fault in _faults(claim, ids, columns):
+            raise UsageError(f"{file}: claim {name!r}: {fault}")
 
 
-def _check_columns(name: str, claim: Claim, columns: set[str]) -> None:
-    test = claim["test"]
+def _faults(claim: Claim, ids: Sequence[str], columns: set[str]) -> Iterator[str]:
+    """Yield what is not sound about a claim; each check takes for granted what those before found.
+
+    Args:
+        claim: which.
+        ids: of all claims of the file.
+        columns: see `check_claims`.
+    """
+    known = (*REQUIRED, *OPTIONAL)
+    if missing := [key for key in REQUIRED if key not in claim]:
+        yield f"expected {', '.join(missing)}"
+    if ids.count(claim["id"]) > 1:
+        yield "two claims of that id"
+    if claim["tier"] == "headline" and not claim.get("quantity"):
+        yield "expected the quantity in words, as a headline needs it"
+    if unknown := [key for key in claim if key not in known]:
+        yield f"unknown {', '.join(unknown)}; expected {', '.join(known)}"
+    test, needs = claim["test"], claim.get("needs", [])
+    named: list[tuple[Any, str, Collection[str]]] = [(claim["tier"], "tier", TIERS)]
+    named += [(claim["unit"], "unit", rules.UNIT_COLUMNS), (test.get("rule"), "rule", rules.RULES)]
+    named += [(other, "beside", ids) for other in claim.get("beside", {})]
+    for value, what, choices in named:
+        if value not in choices:
+            yield f"{what}: expected one of {', '.join(choices)}, got {value}"
+    for need in (need for need in needs if _is_outcome(need["where"], test)):
+        yield f"needs: expected a precondition that is not the outcome, got {need}"
+    size = claim["smallest_effect"]
+    if not isinstance(size, dict) or not size.get("why") or not size.get("size", 0) > 0:
+        yield f"smallest_effect: expected a positive size, and why, got {size}"
+    if "published_effect" in claim and math.isnan(published_effect(claim)):
+        what = "text with a sign ('+0.16', '-0.11') or a ratio ('x 0.05')"
+        yield f"published_effect: expected {what}, got {claim['published_effect']}"
     settings = test.get("settings", {})
-    used = {*test.get("where", {}), *settings.get("match", [])}
-    used |= {settings[key] for key in ("x", "between", "over") if key in settings}
-    for need in claim.get("needs", []):
-        used |= {*need.get("where", {})}
+    used = {settings[key] for key in ("x", "between", "over") if key in settings}
+    used |= {*settings.get("match", [])}.union(*(part.get("where", {}) for part in (test, *needs)))
     if columns and (wrong := sorted(used - columns)):
-        raise expected(f"{name}: columns", f"some of {', '.join(sorted(columns))}", wrong)
+        yield f"columns: expected some of {', '.join(sorted(columns))}, got {wrong}"
 
 
-def _check_needs(name: str, claim: Claim) -> None:
-    """Check that no precondition is the outcome: rows that the test reads on the claimed side."""
-    test = claim["test"]
+def _is_outcome(where: Claim, test: Claim) -> bool:
+    """Whether a precondition is the outcome: rows that the test reads on the claimed side."""
     settings = test.get("settings", {})
     side = {settings["between"]: settings["first"]} if "first" in settings else {}
     outcome = test.get("where", {}) | side
-    for need in claim.get("needs", []):
-        shared = outcome.keys() & need["where"].keys()
-        overlap = [{*_listed(outcome[c])} & {*_listed(need["where"][c])} for c in shared]
-        of_a_part = not side and need["where"].keys() - outcome.keys()
-        if "metric" in shared and all(overlap) and not of_a_part:
-            raise expected(f"{name}: needs", "a precondition that is not the outcome", need)
+    shared = outcome.keys() & where.keys()
+    overlap = [{*_listed(outcome[name])} & {*_listed(where[name])} for name in shared]
+    of_a_part = not side and where.keys() - outcome.keys()
+    return "metric" in shared and all(overlap) and not of_a_part
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _one_of(what: str, value: Any, choices: Sequence[str] | Mapping[str, Any]) -> None:
-    if value not in choices:
-        raise expected(what, f"one of {', '.join(choices)}", value)
 
 
 def published_effect(claim: Claim) -> float:

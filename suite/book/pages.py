@@ -125,15 +125,15 @@ def with_evidence() -> list[str]:
 
 def summary_table(verdicts: pd.DataFrame) -> str:
     """Return how many claims of each tier have each verdict at their best profile, as Markdown."""
-    words, table = [word for word in WORDS if word != NOT_RUN], []
+    heads, table = [word for word in WORDS if word != NOT_RUN], []
     for chapter, name, best in by_chapter(best_profile(verdicts)):
         rows = with_claims(chapter, best)
         tiers = {claim["tier"] for claim in load_claims(chapter)}
         for tier in sorted(tiers, key=TIERS.index):
             counts = rows[rows["tier"] == tier]["verdict"].value_counts()
-            shown = [counts.get(word, 0) for word in words]
+            shown = [counts.get(word, 0) for word in heads]
             table.append([f"**{name}**", tier.replace("ours", "added here"), *shown])
-    return markdown_table(["", "tier", *words], table)
+    return markdown_table(["", "tier", *heads], table)
 
 
 def evidence_page(verdicts: pd.DataFrame) -> str:

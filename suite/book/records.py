@@ -36,7 +36,8 @@ def split(executed: Path, folder: Path, opening: str, closing: str) -> list[Path
         Both files.
     """
     notebook = json.loads(executed.read_text(encoding="utf-8"))
-    page, record, last, files = [], [_markdown("opening", opening)], [], []
+    page, record, last = list[Any](), [_markdown("opening", opening)], list[Any]()
+    files = []
     for cell in notebook["cells"]:
         tags = cell["metadata"].get("tags", [])
         (last if "parameters" in tags else record if "record" in tags else page).append(cell)

@@ -40,8 +40,8 @@ def compare(archive: Archive, here: Reader, *others: Archive) -> pd.DataFrame:
     for key, found in here.read_all(archive.records).items():
         record = archive.records[key]
         about = key, record.unit.get("metric", "training loss"), _words(record.unit)
-        values = record.value, found.value, record.status == found.status
-        rows.append((*about, _group(record.unit), *values))
+        both = record.value, found.value, record.status == found.status
+        rows.append((*about, _group(record.unit), *both))
     frame = pd.DataFrame(rows, columns="key metric of group kept here status".split())
     every = {key: record for one in (archive, *others) for key, record in one.records.items()}
     values = pd.Series([record.value for record in every.values()], dtype=float)

@@ -25,10 +25,10 @@ def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
         row: of `claims.judge`, with `profile`.
         claim: that it is about.
     """
-    numbers = {name: float(row[name]) for name in ("estimate", "low", "high")}
+    estimate, low, high = (float(row[name]) for name in ("estimate", "low", "high"))
     words = {"word": row["verdict"], "shown": row["word"], "profile": row["profile"]}
     words |= {"scale": scale_text(row), "published": printed(claim), "on": name_of(row["data"])}
-    return Value(**numbers, n=int(np.nan_to_num(row["n"])), **words)
+    return Value(estimate, low, high, n=int(np.nan_to_num(row["n"])), **words)
 
 
 def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:

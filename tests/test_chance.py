@@ -69,10 +69,10 @@ def test_each_rule_could_hold_at_the_n_of_its_profile(profile, chapter, monkeypa
         about = frame["network"].isin(claim["networks"]) & frame["data"].isin(claim["data"])
         for where, _ in frame[about].groupby(["data", "network"], sort=False):
             panel = about & (frame["data"] == where[0]) & (frame["network"] == where[1])
-            could, _ = decided(bare, best[panel], best)
+            could = decided(bare, best[panel], best)
             if could.word == HOLDS:
                 continue
-            asked, _ = decided(bare, frame[panel], frame)
+            asked = decided(bare, frame[panel], frame)
             if asked.word not in (NOT_TESTABLE, NOT_RUN):
                 hopeless.append((claim["id"], *where, could))
     assert not hopeless

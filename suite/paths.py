@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.composer import Composer
 
 from suite.errors import UsageError, expected
 
@@ -95,29 +94,24 @@ _PLAIN = {
 }
 
 
-class _Strict(Composer, yaml.CSafeLoader):
+class _Strict(yaml.CSafeLoader):
     """YAML without its traps: each name once, numbers and words that are what they look like."""
 
-    def __init__(self, text: str) -> None:
-        yaml.CSafeLoader.__init__(self, text)
-        Composer.__init__(self)
-
-    def compose_scalar_node(self, anchor: Any) -> Any:
-        node = super().compose_scalar_node(anchor)
-        pattern, what = _PLAIN.get(node.tag.rpartition(":")[2], (".*", ""))
-        if not node.style and not re.fullmatch(pattern, node.value):
-            problem = f"expected {what}, got {node.value}"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-        return node
-
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        node = super().compose_mapping_node(anchor)
-        keys = [key for key, _ in node.value]
-        for place, key in enumerate(keys):
-            if any(key.value == other.value for other in keys[:place]):
-                problem = f"expected each name once, got {key.value!r} again"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-        return node
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        wrong, at = "", node
+        if node in self.constructed_objects:  # checked, and merged with others since
+            return super().construct_object(node, deep)
+        if isinstance(node, yaml.ScalarNode) and not node.style:
+            pattern, what = _PLAIN.get(node.tag.rpartition(":")[2], (".*", ""))
+            wrong = "" if re.fullmatch(pattern, node.value) else f"{what}, got {node.value}"
+        elif isinstance(node, yaml.MappingNode):
+            names = [key.value for key, _ in node.value]
+            again = [key for n, (key, _) in enumerate(node.value) if key.value in names[:n]]
+            for key in again[:1]:
+                wrong, at = f"each name once, got {key.value!r} again", key
+        if wrong:
+            raise yaml.MarkedYAMLError(problem=f"expected {wrong}", problem_mark=at.start_mark)
+        return super().construct_object(node, deep)
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def favourable(claim, frame):
         values = pd.Series(size + sign * (0.5 * size + 1e-3), frame.index) + noise
     else:
         first = frame[settings["between"]] == settings["first"]
-        printed = abs(published_effect(claim) or 0.0)  # or it would be smaller than claimed
+        printed = abs(np.nan_to_num(published_effect(claim)))  # or it would be smaller than claimed
         gap = 0 if rule == "not_worse" else sign * max(9 * size, printed)
         values = first * gap + 1 + noise
         if settings.get("ratio"):
@@ -69,10 +69,10 @@ def test_each_rule_could_hold_at_the_n_of_its_profile(profile, chapter, monkeypa
         about = frame["network"].isin(claim["networks"]) & frame["data"].isin(claim["data"])
         for where, _ in frame[about].groupby(["data", "network"], sort=False):
             panel = about & (frame["data"] == where[0]) & (frame["network"] == where[1])
-            could, _ = decided(bare, best[panel], best)
+            could = decided(bare, best[panel], best)
             if could.word == HOLDS:
                 continue
-            asked, _ = decided(bare, frame[panel], frame)
+            asked = decided(bare, frame[panel], frame)
             if asked.word not in (NOT_TESTABLE, NOT_RUN):
                 hopeless.append((claim["id"], *where, could))
     assert not hopeless

@@ -249,9 +249,9 @@ class TestHolm:
 def test_a_rule_runs_on_the_numbers_that_the_paper_prints():
     printed = {"model": ["a", "b"] * 4, "seed": [0, 0, 1, 1, 2, 2, 3, 3]}
     printed["value"] = [0.9, 0.8, 0.8, 0.71, 0.7, 0.6, 0.9, 0.79]
-    verdict, finding = claims.on_printed_numbers(paired(printed=printed))
+    verdict = claims.on_printed_numbers(paired(printed=printed))
     assert verdict.word == "holds"
-    assert finding.interval.n == 4
+    assert verdict.finding.interval.n == 4
     assert claims.on_printed_numbers(paired()) is None
 
 

@@ -10,19 +10,6 @@ from suite.paths import read_yaml
 CARDS = read_yaml(front.CARDS)["cards"]
 
 
-class TestAnswer:
-    CARD = {"answer": "it holds", "expects": {"a": "holds"}}
-
-    def test_expected_verdict(self):
-        assert front.answer(self.CARD, {"a": "holds"}) == "it holds"
-
-    @pytest.mark.parametrize("words", [{"a": "contradicted"}, {}])
-    def test_other_verdict_takes_its_place(self, words):
-        text = front.answer(self.CARD, words)
-        assert "it holds" not in text
-        assert "written for “holds” of a" in text
-
-
 @pytest.fixture(scope="module")
 def text(kept_verdicts):
     return front.cards(kept_verdicts)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from suite.errors import UsageError
-from suite.evidence.rules import gaps_of
+from suite.evidence.rules import Sides
 from suite.evidence.statistics import Interval, mean_interval
 from suite.evidence.tables import interval_text, mean_text, means, select
 
@@ -55,10 +55,10 @@ def test_an_interval_without_ends_is_its_estimate():
 
 
 def test_gaps_are_of_networks_that_have_a_partner():
-    sides = "network", "variant", "none", "fpn"
-    assert gaps_of(ROWS, *sides, match=["profile"]).tolist() == [0.25]
-    assert gaps_of(ROWS, "network", "variant", "fpn", "none").tolist() == [-0.5]
+    sides = Sides("variant", "none", "fpn", ["profile"])
+    assert sides.gaps(ROWS, "network").tolist() == [0.25]
+    assert Sides("variant", "fpn", "none").gaps(ROWS, "network").tolist() == [-0.5]
     two = pd.concat([ROWS, ROWS[2:3].assign(seed=1, value=0.75)])
-    assert gaps_of(two, *sides, match=["profile"]).tolist() == pytest.approx([0.25, -0.05])
+    assert sides.gaps(two, "network").tolist() == pytest.approx([0.25, -0.05])
     with pytest.raises(UsageError, match=r"variant \['pool'\], got \['fpn', 'none'\]"):
-        gaps_of(ROWS, "network", "variant", "none", "pool")
+        Sides("variant", "none", "pool").gaps(ROWS, "network")

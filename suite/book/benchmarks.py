@@ -1,6 +1,7 @@
 """The page of benchmarks: a picture of the ratios, and the kept measurements."""
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,25 +25,19 @@ def contents(folder: Path) -> dict[str, Any]:
     """
     machines = []
     for file in sorted((ROOT / "benchmarks" / "results").glob("c*.json")):  # cpu, cuda
-        name, machine = file.stem, json.loads(file.read_text(encoding="utf-8"))
-        tables: dict[str, list[list[str]]] = {}
-        dates: dict[str, str] = {}
+        machine = json.loads(file.read_text(encoding="utf-8"))
+        about: dict[str, Any] = {"tables": defaultdict(list), "dates": {}, "picture": None}
         for row in machine["rows"]:
-            tables.setdefault(row["benchmark"], []).append(_words(row))
+            about["tables"][row["benchmark"]].append(_words(row))
             when = f"{row.get('date', machine['date'])}, load {row.get('load_average', 'unknown')}"
-            dates[row["benchmark"]] = when
-        ratios = ratios_of(machine["rows"])
-        picture = f"benchmarks-{name}.png"
-        if len(ratios):
+            about["dates"][row["benchmark"]] = when
+        if len(ratios := ratios_of(machine["rows"])):
+            about |= {"picture": f"benchmarks-{file.stem}.png", "alt": _alt(ratios)}
             plots.set_style()
-            plots.ratios(ratios, NAMED["titles"]).savefig(folder / picture, dpi=150)
-        missed = [row["case"] for row in machine["rows"] if row["met"] is False]
-        met = sum(row["met"] is True for row in machine["rows"])
-        machines.append(
-            machine
-            | {"tables": tables, "dates": dates, "met": met, "missed": missed}
-            | {"picture": picture if len(ratios) else None, "alt": _alt(ratios)}
-        )
+            plots.ratios(ratios, NAMED["titles"]).savefig(folder / about["picture"], dpi=150)
+        about["missed"] = [row["case"] for row in machine["rows"] if row["met"] is False]
+        about["met"] = sum(row["met"] is True for row in machine["rows"])
+        machines.append(machine | about)
     return {"machines": machines}
 
 

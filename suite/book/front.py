@@ -11,6 +11,7 @@ from suite import plots
 from suite.evidence import html
 from suite.evidence.answers import measured, value_of, values_of
 from suite.evidence.claims import load_claims, load_settings
+from suite.evidence.quote import sentence
 from suite.evidence.report import accuracies, headlines
 from suite.evidence.rules import HOLDS, NOT_RUN
 from suite.evidence.scale import OURS, Trainings, trainings_of
@@ -38,11 +39,10 @@ def cards(verdicts: pd.DataFrame) -> str:
         trained = trainings_of(kept.records.values()) if first["profile"] == KEPT else []
         epochs = _epochs(trained, chapter, first, claim)
         accuracy = accuracies(chapter, first.to_frame().T)
-        alt = f"{card['title']}: {', '.join(_titles(card))}"
         entry = {
             "link": f"executed/{chapter}.html",
-            "picture": html.picture(_picture(card, kept.arrays), alt=alt),
-            "text": answer(card, {name: each.word for name, each in values.items()}),
+            "picture": _picture(card, kept.arrays),
+            "text": sentence(card["answer"], values, card["expects"]).strip("*"),
             "verdict": html.badge(value.shown, value.scale),
             "claim": first["says"],
             "paper": value.published if first["scale"] != OURS else "",
@@ -66,30 +66,13 @@ def _epochs(
     return f", {' or '.join(map(str, here))} epochs{there}" if here else ""
 
 
-def answer(card: Mapping[str, Any], words: Mapping[str, str]) -> str:
-    """Return the answer of a card, or say that a verdict is not the one it was written for.
-
-    Args:
-        card: of `cards.yml`.
-        words: verdicts, by claim.
-    """
-    for claim, word in card["expects"].items():
-        if (came := words.get(claim, NOT_RUN)) != word:
-            return f"(written for “{word}” of {claim}; now “{came}”)"
-    return str(card["answer"])
-
-
-def _titles(card: Mapping[str, Any]) -> list[str]:
-    return [title for title, _, _ in card["pictures"]]
-
-
-def _picture(card: Mapping[str, Any], kept: Mapping[str, NDArray[Any]]) -> bytes:
+def _picture(card: Mapping[str, Any], kept: Mapping[str, NDArray[Any]]) -> str:
     plots.set_style()
-    row = [
-        _flat(kept[name] if n is None else kept[name][n], is_image=name.endswith("images"))
-        for _, name, n in card["pictures"]
-    ]
-    return plots.as_bytes(plots.pictures([row], titles=_titles(card), side=0.8))
+    titles, names, places = zip(*card["pictures"])
+    arrays = [kept[name] if n is None else kept[name][n] for name, n in zip(names, places)]
+    row = [_flat(a, is_image=name.endswith("images")) for a, name in zip(arrays, names)]
+    file = plots.as_bytes(plots.pictures([row], titles=titles, side=0.8))
+    return html.picture(file, alt=f"{card['title']}: {', '.join(titles)}")
 
 
 def _flat(picture: NDArray[Any], *, is_image: bool) -> NDArray[Any]:

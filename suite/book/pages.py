@@ -1,7 +1,8 @@
 """The pages of the book that are written by code: evidence, status, benchmarks, results."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from suite.evidence.results import load_results, save_tables
 from suite.evidence.rules import NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
 from suite.paths import KEPT_RESULTS, ROOT, executed_folder, read_yaml
-from suite.store import Kept, Store
+from suite.store import Kept
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -45,30 +46,23 @@ def write_pages(folder: Path) -> None:
 
 
 def values(verdicts: pd.DataFrame) -> dict[str, Any]:
-    """Return all verdicts as JSON by `CHAPTER:CLAIM`, for the role `v` of the book.
-
-    Raises:
-        UsageError: two values have one name.
-    """
-    found: dict[str, Any] = {}
-    for chapter in with_evidence():
-        named = values_of(chapter, verdicts[verdicts["chapter"] == chapter])
-        entries = {f"{chapter}:{name}": asdict(value) for name, value in named.items()}
-        if twice := found.keys() & entries.keys():
-            raise UsageError(f"values: expected one value a name, got two of {sorted(twice)}")
-        found |= entries
-    return found
+    """Return all verdicts as JSON by `CHAPTER:CLAIM`, for the role `v` of the book."""
+    return {
+        f"{chapter}:{name}": asdict(value)
+        for chapter, _, rows in by_chapter(verdicts)
+        for name, value in values_of(chapter, rows).items()
+    }
 
 
 def agreement_page(folder: Path) -> str:
     """Return the page that compares this machine with the kept results; its picture is drawn."""
-    kept = Kept()
-    parts = agreement.compared(Store(), kept)
-    names = {part.chapter: chapter_name(part.chapter) for part in parts}
-    laptop = [a.provenance for path, a in kept.archives.items() if path.parent.name == "laptop"]
-    seconds = sum(provenance["seconds"] for provenance in laptop)
-    contents = agreement.contents(parts, names, folder, seconds=seconds)
-    return _page("agreement", **contents)
+    return _page("agreement", **agreement.contents(folder, chapter_name))
+
+
+def by_chapter(verdicts: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield file, short name and verdicts of the chapters that have claims, in their order."""
+    for chapter in with_evidence():
+        yield chapter, chapter_name(chapter), verdicts[verdicts["chapter"] == chapter]
 
 
 def chapter_name(chapter: str) -> str:
@@ -84,10 +78,8 @@ def chapter_name(chapter: str) -> str:
 def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
     """Return the headline claims of all chapters: one row a claim, with `chapter` and `paper`."""
     parts = [
-        headlines(chapter, verdicts[verdicts["chapter"] == chapter]).assign(
-            chapter=chapter, paper=chapter_name(chapter)
-        )
-        for chapter in with_evidence()
+        headlines(chapter, rows).assign(chapter=chapter, paper=name)
+        for chapter, name, rows in by_chapter(verdicts)
     ]
     return pd.concat(parts, ignore_index=True)
 
@@ -113,14 +105,13 @@ def judge_kept(readme: Path) -> list[Path]:
     for path in Kept().archives:
         results = load_results(path.stem, path.parent.name, anew=True)
         files.append(save_tables(path.stem, path.parent.name, results, KEPT_RESULTS))
-    rows = headline_rows(all_verdicts(kept_only=True))
-    before, start, rest = readme.read_text(encoding="utf-8").partition("<!-- headlines:start -->\n")
-    _, end, after = rest.partition("<!-- headlines:end -->")
-    if not (start and end):
+    table = headline_table(headline_rows(all_verdicts(kept_only=True)))
+    between = r"(?s)(?<=<!-- headlines:start -->\n).*(?=<!-- headlines:end -->)"
+    text, found = re.subn(between, lambda _: f"{table}\n", readme.read_text(encoding="utf-8"))
+    if not found:
         why = f"{readme.name}: expected <!-- headlines:start --> and :end, each on a line"
         raise UsageError(why)
-    table = headline_table(rows)
-    readme.write_text(f"{before}{start}{table}\n{end}{after}", encoding="utf-8")
+    readme.write_text(text, encoding="utf-8")
     return [*files, readme]
 
 
@@ -134,26 +125,23 @@ def with_evidence() -> list[str]:
 
 def summary_table(verdicts: pd.DataFrame) -> str:
     """Return how many claims of each tier have each verdict at their best profile, as Markdown."""
-    best = best_profile(verdicts)
-    table = []
-    for chapter in with_evidence():
-        rows = with_claims(chapter, best[best["chapter"] == chapter])
-        for tier in TIERS:
+    heads, table = [word for word in WORDS if word != NOT_RUN], []
+    for chapter, name, best in by_chapter(best_profile(verdicts)):
+        rows = with_claims(chapter, best)
+        tiers = {claim["tier"] for claim in load_claims(chapter)}
+        for tier in sorted(tiers, key=TIERS.index):
             counts = rows[rows["tier"] == tier]["verdict"].value_counts()
-            shown = [counts.get(word, 0) for word in WORDS if word != NOT_RUN]
-            if any(entry["tier"] == tier for entry in load_claims(chapter)):
-                name = tier.replace("ours", "added here")
-                table.append([f"**{chapter_name(chapter)}**", name, *shown])
-    return markdown_table(["", "tier", *(w for w in WORDS if w != NOT_RUN)], table)
+            shown = [counts.get(word, 0) for word in heads]
+            table.append([f"**{name}**", tier.replace("ours", "added here"), *shown])
+    return markdown_table(["", "tier", *heads], table)
 
 
 def evidence_page(verdicts: pd.DataFrame) -> str:
     """Return the index of the records: how a verdict is decided, and the words of each chapter."""
-    chapters = []
-    for chapter in with_evidence():
-        rows = headlines(chapter, verdicts[verdicts["chapter"] == chapter])
-        about = {"name": chapter_name(chapter), "file": chapter, "tally": tally(rows)}
-        chapters.append(about)
+    chapters = [
+        {"name": name, "file": chapter, "tally": tally(headlines(chapter, rows))}
+        for chapter, name, rows in by_chapter(verdicts)
+    ]
     decision = " ".join((decide.__doc__ or "").partition("Args:")[0].split("\n\n", 1)[1].split())
     contents = {"rules": RULES, "decision": decision, "chapters": chapters}
     return _page("evidence", results=summary_table(verdicts), **contents)
@@ -166,20 +154,19 @@ def write_chapters(executed: Path, folder: Path) -> None:
         executed: folder of the notebooks that were run.
         folder: of the generated pages.
     """
-    verdicts, recorded = all_verdicts(), with_evidence()
+    of_claims = {
+        chapter: (records.opening(chapter, name, rows, folder), records.closing(chapter))
+        for chapter, name, rows in by_chapter(all_verdicts())
+    }
     for chapter in notebooks.chapters():
-        first, last = f"# {chapter_name(chapter)}: the record", ""
-        if chapter in recorded:
-            rows = verdicts[verdicts["chapter"] == chapter]
-            first = records.opening(chapter, chapter_name(chapter), rows, folder)
-            last = records.closing(chapter)
-        records.split(executed / f"{chapter}.ipynb", folder, first, last)
+        around = of_claims.get(chapter, (f"# {chapter_name(chapter)}: the record", ""))
+        records.split(executed / f"{chapter}.ipynb", folder, *around)
 
 
 def status_page() -> str:
     """Return the page of runs, with their cost and origin, and of licences."""
     runs = [
-        [kind, *_run(provenance)]
+        provenance | {"kind": kind}
         for kind, folder in (("here", executed_folder() / "results"), ("kept", KEPT_RESULTS))
         for file in sorted(folder.glob("*/*.provenance.json"))
         # A run that computed nothing here shows what is kept.
@@ -191,14 +178,6 @@ def status_page() -> str:
         for profile, settings in notebooks.profiles(chapter).items()
     ]
     return _page("status", runs=runs, profiles=profiles, data=SOURCES, weights=PRETRAINED)
-
-
-def _run(provenance: Mapping[str, Any]) -> list[str]:
-    names = ("device", "threads", "torch", "commit")
-    device, threads, *versions = (", ".join(map(str, provenance[name])) for name in names)
-    work, ended = f"{provenance['seconds']:,.0f}", provenance["ended"].get("last", "")[:10]
-    run = [words(provenance["chapter"]), provenance["profile"], str(provenance["units"])]
-    return [*run, work, ended, f"{device} ({threads})", *versions]
 
 
 def _data_of(settings: Mapping[str, Any]) -> list[str]:

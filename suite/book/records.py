@@ -36,17 +36,13 @@ def split(executed: Path, folder: Path, opening: str, closing: str) -> list[Path
         Both files.
     """
     notebook = json.loads(executed.read_text(encoding="utf-8"))
-    cells: dict[str, list[Any]] = {"": [], "_record": [_markdown("opening", opening)]}
-    last = []
+    page, record, last = list[Any](), [_markdown("opening", opening)], list[Any]()
+    files = []
     for cell in notebook["cells"]:
         tags = cell["metadata"].get("tags", [])
-        if "parameters" in tags:
-            last.append(cell)
-        else:
-            cells["_record" if "record" in tags else ""].append(cell)
-    cells["_record"] += [*last, _markdown("closing", closing)]
-    files = []
-    for suffix, part in cells.items():
+        (last if "parameters" in tags else record if "record" in tags else page).append(cell)
+    record += [*last, _markdown("closing", closing)]
+    for suffix, part in (("", page), ("_record", record)):
         file = folder / f"{executed.stem}{suffix}.ipynb"
         file.write_text(json.dumps(notebook | {"cells": part}), encoding="utf-8")
         files.append(file)
@@ -98,16 +94,15 @@ def _evidence(
 ) -> dict[str, Any]:
     tested = every[(every["claim"] == claim["id"]) & (every["verdict"] != NOT_RUN)]
     found = shown[shown["claim"] == claim["id"]]
-    classes = [f"word-{word.replace(' ', '-')}" for word in found["verdict"].unique()]
+    classes = "word-" + found["verdict"].drop_duplicates().str.replace(" ", "-")
     settings, done = load_settings(chapter), {*tested["data"]}
     copies = {name: {name, *copies_of(settings, name)} for name in claim["data_of_paper"]}
-    printed = on_printed_numbers(claim)
     return {
         "verdicts": tested[["on", "word", "scale", "remark", "measured"]].to_numpy().tolist(),
         "heading": ", ".join(dict.fromkeys(found["word"])) or NOT_RUN,
         "classes": " ".join(classes),
         "absent": [name_of(name) for name, data in copies.items() if not data & done],
-        "on_printed": of_printed(printed) if printed else "",
+        "on_printed": of_printed(on_printed_numbers(claim)),
     }
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from suite.errors import expected
 from suite.paths import ROOT, read_yaml
 
 TIME_IS_UP = 3  # an exit code
+NO_UNITS = "no units: it runs anew each time"
 AGAIN = 5.0  # seconds from one signal to the next: Python drops what a finalizer raises
 
 
@@ -48,7 +49,7 @@ def run(words: Sequence[str]) -> int:
         if not given.dry_run:
             warn_of_unknown_commit()
             compute([unit for part in units.values() for unit in part])
-        say_plans(units, values)
+        say_plans((f"{n}, run", values[n]["profile"], part) for n, part in units.items())
     except TimeIsUp:
         print("time is up; what was finished is stored, run again to go on", file=sys.stderr)
         return TIME_IS_UP
@@ -69,27 +70,23 @@ def warn_of_unknown_commit() -> None:
         print(f"'git -C {ROOT} status' fails, so 'keep' will refuse this run", file=sys.stderr)
 
 
-def say_plans(units: Mapping[str, Any], values: Mapping[str, Any], *, force: bool = False) -> None:
-    """Print what runs would do; for the profile `gpu` steps of the trainings are timed here."""
-    for name, part in units.items():
-        profile = values[name]["profile"]
-        timed = profile.partition("+")[0] == "gpu"
-        print(f"{name}, run {profile}: {plan_line(part, {}, force, timed)}")
+def say_plans(runs: Iterable[tuple[str, str, Any]], *, force: bool = False) -> None:
+    """Print what runs would do; what several of them need is read once.
 
-
-def plan_line(
-    units: Sequence[Any], shared: dict[str, Any], force: bool = False, timed: bool = False
-) -> str:
-    """Say what a run would do; `shared` takes what is read once for several runs."""
+    Args:
+        runs: what each is called, its profile, and its units. Where it is called a "run" of the
+            profile `gpu`, steps of the trainings are timed here.
+        force: see `suite.runs.plan.plan`.
+    """
     from suite.runs import Store, kept_layer
     from suite.runs.code import Sources
     from suite.runs.plan import plan
 
-    if not units:
-        return "no units: it runs anew each time"
-    if not shared:
-        shared |= {"kept": kept_layer(), "looked": {}, "sources": Sources()}
-    return str(plan(units, Store(), force=force, timed=timed, **shared))
+    shared: dict[str, Any] = {"kept": kept_layer(), "looked": {}, "sources": Sources()}
+    for name, profile, units in runs:
+        timed = name.endswith("run") and profile.partition("+")[0] == "gpu"
+        done = plan(units, Store(), force=force, timed=timed, **shared) if units else NO_UNITS
+        print(f"{name} {profile}: {done}")
 
 
 def changes(file: Path | None, parameter: Sequence[Sequence[str]]) -> dict[str, Any]:

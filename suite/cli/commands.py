@@ -79,7 +79,8 @@ def run(
     os.environ |= {"REGLIB_FRESH": "1"} if fresh else {}
     units = {name: notebooks.units_of(name, values[name]) for name in names}
     if dry_run:
-        batch.say_plans(units, values, force=force)
+        runs = ((f"{n}, run", values[n]["profile"], part) for n, part in units.items())
+        batch.say_plans(runs, force=force)
         return
     _check_machine()
     batch.warn_of_unknown_commit()
@@ -160,11 +161,11 @@ def keep(
 @app.command()
 def status() -> None:
     """Say for each chapter and profile how many units are stored, and the seconds spent."""
-    shared: dict[str, Any] = {}  # what is read once for all
-    for name in notebooks.chapters():
-        for profile, values in notebooks.profiles(name).items():
-            line = batch.plan_line(notebooks.units_of(name, values), shared)
-            click.echo(f"{name}, {profile}: {line}")
+    batch.say_plans(
+        (f"{name},", profile, notebooks.units_of(name, values))
+        for name in notebooks.chapters()
+        for profile, values in notebooks.profiles(name).items()
+    )
 
 
 @app.command()

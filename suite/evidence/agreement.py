@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from suite.store import Archive, Reader, Record
+from suite.store import Archive, Reader
 
 EQUAL, ROUNDED, WITHIN, ALONE, OUTSIDE = KINDS = (
     "equal to the digit",
@@ -36,19 +36,18 @@ def compare(archive: Archive, here: Reader, *others: Archive) -> pd.DataFrame:
         :math:`|a - b|` is at most twice that. Where there is one seed, nothing says how far
         values of other seeds lie from it.
     """
-    found = here.read_all(archive.records)
     rows = []
-    for key, record in archive.records.items():
-        if key in found:
-            about = key, record.unit.get("metric", "training loss"), _words(record.unit)
-            same = record.status == found[key].status
-            rows.append((*about, _group(record.unit), _value(record), _value(found[key]), same))
+    for key, found in here.read_all(archive.records).items():
+        record = archive.records[key]
+        about = key, record.unit.get("metric", "training loss"), _words(record.unit)
+        both = record.value, found.value, record.status == found.status
+        rows.append((*about, _group(record.unit), *both))
     frame = pd.DataFrame(rows, columns="key metric of group kept here status".split())
     every = {key: record for one in (archive, *others) for key, record in one.records.items()}
-    values = pd.Series([_value(record) for record in every.values()], dtype=float)
+    values = pd.Series([record.value for record in every.values()], dtype=float)
     spreads = values.groupby([_group(record.unit) for record in every.values()]).std()
     frame["spread"] = frame["group"].map(spreads)
-    frame["difference"] = frame["here"].astype(float) - frame["kept"].astype(float)
+    frame["difference"] = frame["here"] - frame["kept"]
     return frame.assign(agreement=_agreement(frame)).drop(columns=["group", "status"])
 
 
@@ -61,15 +60,6 @@ def _agreement(frame: pd.DataFrame) -> Any:
     spread = frame["spread"].to_numpy(float)
     ways = [equal, same & (apart <= ROUNDING * size), same & (apart <= SPREADS * spread)]
     return np.select([*ways, same & np.isfinite(apart) & np.isnan(spread)], KINDS[:4], OUTSIDE)
-
-
-def _value(record: Record) -> float:
-    """Return the value of a unit: the mean of a measurement, the last loss of a training."""
-    if "metric" in record.unit:
-        value = record.values.get("mean")
-    else:
-        value = (record.values.get("losses") or [None])[-1]
-    return np.nan if value is None else float(value)
 
 
 def _group(unit: Mapping[str, Any]) -> str:

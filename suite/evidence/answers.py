@@ -27,9 +27,8 @@ def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
     """
     estimate, low, high = (float(row[name]) for name in ("estimate", "low", "high"))
     words = {"word": row["verdict"], "shown": row["word"], "profile": row["profile"]}
-    about = {name: str(word) for name, word in words.items()}
-    about |= {"scale": scale_text(row), "published": printed(claim), "on": name_of(row["data"])}
-    return Value(estimate, low, high, n=int(np.nan_to_num(row["n"])), **about)
+    words |= {"scale": scale_text(row), "published": printed(claim), "on": name_of(row["data"])}
+    return Value(estimate, low, high, n=int(np.nan_to_num(row["n"])), **words)
 
 
 def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
@@ -47,10 +46,10 @@ def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
 
 def printed(claim: Claim) -> str:
     """Return the published effect in the form of the claim, or the words that stand for it."""
-    effect = published_effect(claim)
-    if effect is None or "paper" in claim:
+    effect = Value(published_effect(claim))
+    if not effect or "paper" in claim:
         return str(claim.get("paper", "no number"))
-    return format(Value(effect), f"{claim['form']}~" if "form" in claim else ".2g")
+    return format(effect, f"{claim['form']}~" if "form" in claim else ".2g")
 
 
 def claim_value(

@@ -1,17 +1,19 @@
 """Claims of the papers, read from `notebooks/claims`, and what measured rows say of them."""
 
 import functools
+import math
 import operator
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from suite.errors import UsageError, expected
 from suite.evidence import rules, scale
-from suite.evidence.rules import CONTRADICTED, HOLDS, NAN, NOT_RUN, NOT_TESTABLE, Finding, Verdict
+from suite.evidence.rules import CONTRADICTED, HOLDS, NAN, NOT_RUN, NOT_TESTABLE, Verdict
 from suite.evidence.statistics import Interval, correlation, holm
 from suite.evidence.tables import select
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
@@ -101,84 +103,76 @@ def check_claims(claims: Sequence[Claim], file: str, columns: set[str]) -> None:
     Raises:
         UsageError: names the file, the claim and what was expected.
     """
-    seen: set[str] = set()
-    for claim in claims:
-        name = f"{file}: claim {claim.get('id', '(without id)')!r}"
-        if claim.get("id") in seen:
-            raise UsageError(f"{name}: two claims of that id")
-        seen.add(claim.get("id", ""))
-        if missing := [key for key in REQUIRED if key not in claim]:
-            raise UsageError(f"{name}: expected {', '.join(missing)}")
-        if claim["tier"] == "headline" and not claim.get("quantity"):
-            raise UsageError(f"{name}: expected the quantity in words, as a headline needs it")
-        if unknown := [key for key in claim if key not in (*REQUIRED, *OPTIONAL)]:
-            known = ", ".join((*REQUIRED, *OPTIONAL))
-            raise UsageError(f"{name}: unknown {', '.join(unknown)}; expected {known}")
-        _one_of(f"{name}: tier", claim["tier"], TIERS)
-        _one_of(f"{name}: unit", claim["unit"], rules.UNIT_COLUMNS)
-        _one_of(f"{name}: rule", claim["test"].get("rule"), rules.RULES)
-        _check_needs(name, claim)
-        size = claim["smallest_effect"]
-        if not isinstance(size, dict) or not size.get("why") or not size.get("size", 0) > 0:
-            raise expected(f"{name}: smallest_effect", "a positive size, and why", size)
-        effect = claim.get("published_effect")
-        if effect is not None and _effect(effect) is None:
-            what = "text with a sign ('+0.16', '-0.11') or a ratio ('x 0.05')"
-            raise expected(f"{name}: published_effect", what, effect)
-        _check_columns(name, claim, columns)
-        for other in claim.get("beside", {}):
-            _one_of(f"{name}: beside", other, [entry["id"] for entry in claims])
+    ids = [claim.get("id", "(without id)") for claim in claims]
+    for name, claim in zip(ids, claims):
+        for fault in _faults(claim, ids, columns):
+            raise UsageError(f"{file}: claim {name!r}: {fault}")
 
 
-def _check_columns(name: str, claim: Claim, columns: set[str]) -> None:
-    test = claim["test"]
+def _faults(claim: Claim, ids: Sequence[str], columns: set[str]) -> Iterator[str]:
+    """Yield what is not sound about a claim; each check takes for granted what those before found.
+
+    Args:
+        claim: which.
+        ids: of all claims of the file.
+        columns: see `check_claims`.
+    """
+    known = (*REQUIRED, *OPTIONAL)
+    if missing := [key for key in REQUIRED if key not in claim]:
+        yield f"expected {', '.join(missing)}"
+    if ids.count(claim["id"]) > 1:
+        yield "two claims of that id"
+    if claim["tier"] == "headline" and not claim.get("quantity"):
+        yield "expected the quantity in words, as a headline needs it"
+    if unknown := [key for key in claim if key not in known]:
+        yield f"unknown {', '.join(unknown)}; expected {', '.join(known)}"
+    test, needs = claim["test"], claim.get("needs", [])
+    named: list[tuple[Any, str, Collection[str]]] = [(claim["tier"], "tier", TIERS)]
+    named += [(claim["unit"], "unit", rules.UNIT_COLUMNS), (test.get("rule"), "rule", rules.RULES)]
+    named += [(other, "beside", ids) for other in claim.get("beside", {})]
+    for value, what, choices in named:
+        if value not in choices:
+            yield f"{what}: expected one of {', '.join(choices)}, got {value}"
+    for need in (need for need in needs if _is_outcome(need["where"], test)):
+        yield f"needs: expected a precondition that is not the outcome, got {need}"
+    size = claim["smallest_effect"]
+    if not isinstance(size, dict) or not size.get("why") or not size.get("size", 0) > 0:
+        yield f"smallest_effect: expected a positive size, and why, got {size}"
+    if "published_effect" in claim and math.isnan(published_effect(claim)):
+        what = "text with a sign ('+0.16', '-0.11') or a ratio ('x 0.05')"
+        yield f"published_effect: expected {what}, got {claim['published_effect']}"
     settings = test.get("settings", {})
-    used = {*test.get("where", {}), *settings.get("match", [])}
-    used |= {settings[key] for key in ("x", "between", "over") if key in settings}
-    for need in claim.get("needs", []):
-        used |= {*need.get("where", {})}
+    used = {settings[key] for key in ("x", "between", "over") if key in settings}
+    used |= {*settings.get("match", [])}.union(*(part.get("where", {}) for part in (test, *needs)))
     if columns and (wrong := sorted(used - columns)):
-        raise expected(f"{name}: columns", f"some of {', '.join(sorted(columns))}", wrong)
+        yield f"columns: expected some of {', '.join(sorted(columns))}, got {wrong}"
 
 
-def _check_needs(name: str, claim: Claim) -> None:
-    """Check that no precondition is the outcome: rows that the test reads on the claimed side."""
-    test = claim["test"]
+def _is_outcome(where: Claim, test: Claim) -> bool:
+    """Whether a precondition is the outcome: rows that the test reads on the claimed side."""
     settings = test.get("settings", {})
     side = {settings["between"]: settings["first"]} if "first" in settings else {}
     outcome = test.get("where", {}) | side
-    for need in claim.get("needs", []):
-        shared = outcome.keys() & need["where"].keys()
-        overlap = [{*_listed(outcome[c])} & {*_listed(need["where"][c])} for c in shared]
-        of_a_part = not side and need["where"].keys() - outcome.keys()
-        if "metric" in shared and all(overlap) and not of_a_part:
-            raise expected(f"{name}: needs", "a precondition that is not the outcome", need)
+    shared = outcome.keys() & where.keys()
+    overlap = [{*_listed(outcome[name])} & {*_listed(where[name])} for name in shared]
+    of_a_part = not side and where.keys() - outcome.keys()
+    return "metric" in shared and all(overlap) and not of_a_part
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _one_of(what: str, value: Any, choices: Sequence[str] | Mapping[str, Any]) -> None:
-    if value not in choices:
-        raise expected(what, f"one of {', '.join(choices)}", value)
+def published_effect(claim: Claim) -> float:
+    """Return the effect that the paper prints, on the scale of the rule; NaN if it prints none.
 
-
-def _effect(text: Any) -> float | None:
-    """Return the number of a published effect; None if it has no sign.
-
-    >>> _effect("+0.16"), _effect("x 0.05"), _effect(0.16)
-    (0.16, 0.05, None)
+    >>> [published_effect({"published_effect": text}) for text in ("-0.16", "x 0.05", 0.16)]
+    [-0.16, 0.05, nan]
     """
-    found = re.fullmatch(r"([+\-−]|x |× )(\d+\.?\d*(?:e[+\-]?\d+)?)", str(text))
-    if found is None or not isinstance(text, str):
-        return None
-    return float(found[2]) * (-1 if found[1] in "-−" else 1)
-
-
-def published_effect(claim: Claim) -> float | None:
-    """Return the effect that the paper prints, on the scale of the rule; None if it prints none."""
-    return _effect(claim["published_effect"]) if "published_effect" in claim else None
+    text = claim.get("published_effect")
+    pattern = r"([+\-−]|x |× )(\d+\.?\d*(?:e[+\-]?\d+)?)"  # a number has no sign that is meant
+    found = re.fullmatch(pattern, text) if isinstance(text, str) else None
+    return float(found[2]) * (-1 if found[1] in "-−" else 1) if found else NAN
 
 
 def judge(
@@ -220,32 +214,33 @@ def judge(
         for data in claim["data_of_paper"]:
             if not tested & {data, *scale.copies_of(settings, data)}:
                 why = claim.get("elsewhere", "the data or the machine are not available")
-                found[data, " or ".join(claim["networks"])] = (Verdict(NOT_RUN, why), None)
+                found[data, " or ".join(claim["networks"])] = Verdict(NOT_RUN, why)
         main = _main(claim, found)
-        for where, (verdict, finding) in found.items():
+        for where, verdict in found.items():
             row = {"claim": claim["id"], "data": where[0], "network": where[1]}
             row |= {"main": where == main, "tier": claim["tier"], "unit": claim["unit"]}
             row["looks"] = _looks(claim, where[0])
             row["accuracy"] = _accuracy(claim, panels.get(where))
             at, row["accuracy_of_paper"] = scale.scale_of(claim, settings, where, trainings)
             row["scale"] = "" if verdict.word == NOT_RUN else at
-            rows.append(row | _numbers(claim, verdict, finding))
+            rows.append(row | _numbers(claim, verdict))
     verdicts = _with_holm(pd.DataFrame(rows, columns=COLUMNS))
     words = [scale.word_at(*pair) for pair in zip(verdicts["verdict"], verdicts["scale"])]
     return verdicts.assign(word=words)
 
 
-Found = Mapping[tuple[str, str], tuple[Verdict, Finding | None]]
-
-
-def _main(claim: Claim, found: Found) -> tuple[str, str] | None:
+def _main(claim: Claim, found: Mapping[tuple[str, str], Verdict]) -> tuple[str, str] | None:
     """Return the panel that decides a claim: the one that it names, else that with most units."""
     named = claim.get("main", {})
     where = named.get("data", ""), named.get("network", "")
-    if where in found and found[where][0].word != NOT_RUN:
+    if where in found and found[where].word != NOT_RUN:
         return where
-    sizes = {w: f.interval.n if f else -(v.word == NOT_RUN) for w, (v, f) in found.items()}
-    return max(sizes, key=lambda where: sizes[where], default=None)
+
+    def size(where: tuple[str, str]) -> int:
+        word, *_, finding = found[where]
+        return finding.interval.n if finding else -(word == NOT_RUN)
+
+    return max(found, key=size, default=None)
 
 
 def _looks(claim: Claim, data: str) -> int:
@@ -254,19 +249,15 @@ def _looks(claim: Claim, data: str) -> int:
     return int(looks.get(data, base)) if isinstance(looks, Mapping) else int(looks)
 
 
-def _numbers(claim: Claim, verdict: Verdict, finding: Finding | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"verdict": verdict.word, "detail": verdict.detail}
-    row |= {"needed": verdict.needed, "statistic": "", **Interval(NAN)._asdict(), "p": NAN}
-    printed = published_effect(claim)
-    row |= {"published_effect": NAN if printed is None else printed, "p_holm": NAN}
-    if finding is None:
-        return row | {"within": False}
-    row |= {"statistic": finding.statistic, **finding.interval._asdict(), "p": finding.p}
-    interval = finding.interval
-    ends = sorted(map(finding.effect, (interval.low, interval.high)))
-    row |= dict(zip(("effect_low", "effect_high"), ends))
-    row["effect"] = finding.effect(interval.estimate)
-    row["effect_of_paper"] = NAN if printed is None else finding.effect(printed)
+def _numbers(claim: Claim, verdict: Verdict) -> dict[str, Any]:
+    row = {"verdict": verdict.word, "detail": verdict.detail, "needed": verdict.needed}
+    row |= {"published_effect": (printed := published_effect(claim)), "p_holm": NAN}
+    if (finding := verdict.finding) is None:
+        return row | {"statistic": "", **Interval(NAN)._asdict(), "p": NAN, "within": False}
+    estimate, *ends, _ = interval = finding.interval
+    row |= {"statistic": finding.statistic, **interval._asdict(), "p": finding.p}
+    row |= dict(zip(("effect_low", "effect_high"), sorted(map(finding.effect, ends))))
+    row |= {"effect": finding.effect(estimate), "effect_of_paper": finding.effect(printed)}
     size = finding.least or abs(finding.effect(finding.bound)) or abs(finding.bound)
     return row | {"smallest": size, "within": finding.sign == 0}
 
@@ -306,9 +297,7 @@ def _with_holm(verdicts: pd.DataFrame) -> pd.DataFrame:
     return verdicts
 
 
-def decided(
-    claim: Claim, rows: pd.DataFrame, frame: pd.DataFrame
-) -> tuple[Verdict, Finding | None]:
+def decided(claim: Claim, rows: pd.DataFrame, frame: pd.DataFrame) -> Verdict:
     """Decide a claim on one data set and network.
 
     Args:
@@ -317,62 +306,57 @@ def decided(
         frame: all rows of the profile, for rules that compare data sets.
     """
     if "elsewhere" in claim:
-        return Verdict(NOT_RUN, claim["elsewhere"]), None
-    sound = rows[(rows["status"] == "done") & rows["value"].notna()]
-    untestable = claim.get("untestable")
-    profiles = set(rows["profile"]) if "profile" in rows else set()
-    if (
-        untestable
-        and profiles & {*untestable.get("profiles", profiles)}
-        and {*rows["data"]} & {*untestable.get("data", rows["data"])}
-    ):
-        return Verdict(NOT_TESTABLE, untestable["why"]), None
-    test = claim["test"]
-    sign = -1 if test.get("negated") else 1
-    chosen = select(sound, **test.get("where", {}))
-    chosen = chosen.assign(value=sign * chosen["value"])
-    if test.get("absolute"):
-        chosen = chosen.assign(value=chosen["value"].abs())
-    settings = dict(test["settings"])
+        return Verdict(NOT_RUN, claim["elsewhere"])
+    if "untestable" in claim and _is_about(claim["untestable"], rows):
+        return Verdict(NOT_TESTABLE, claim["untestable"]["why"])
+    test, settings = claim["test"], dict(claim["test"]["settings"])
+    chosen = _measured(rows, test)
     sides = {settings[key] for key in ("first", "second") if key in settings}
     if chosen.empty or (sides and not sides <= set(chosen[settings["between"]])):
-        return Verdict(NOT_RUN, "not measured at this profile"), None
-    if unmet := _unmet(claim, sound):
-        return Verdict(NOT_TESTABLE, unmet), None
+        return Verdict(NOT_RUN, "not measured at this profile")
+    if unmet := _unmet(claim, rows):
+        return Verdict(NOT_TESTABLE, unmet)
     if "against" in test:
         of = frame if "data" in test["against"] else rows
-        where = test.get("where", {}) | test["against"]
-        reference = select(of[of["status"] == "done"], **where).dropna(subset="value")
-        settings["reference"] = reference.assign(value=sign * reference["value"])
-        if reference.empty:
-            return Verdict(NOT_RUN, "what it is compared with was not measured"), None
-        if test["rule"] == "trend_against" and settings["expected"] == "lower":
-            pairs = settings["reference"]
-            if not correlation(pairs[settings["x"]], pairs["value"]).low > 0:
-                missing = f"{settings['named']} shows no clear rise to compare with"
-                return Verdict(NOT_TESTABLE, missing), None
+        settings["reference"] = pairs = _measured(of, test, test["against"])
+        if pairs.empty:
+            return Verdict(NOT_RUN, "what it is compared with was not measured")
+        trend = correlation(pairs[settings["x"]], pairs["value"])
+        if settings["expected"] == "lower" and not trend.low > 0:
+            missing = f"{settings['named']} shows no clear rise to compare with"
+            return Verdict(NOT_TESTABLE, missing)
     return _found(claim, chosen, settings)
 
 
-def _found(
-    claim: Claim, rows: pd.DataFrame, settings: Mapping[str, Any]
-) -> tuple[Verdict, Finding]:
+def _measured(rows: pd.DataFrame, test: Claim, also: Claim = MappingProxyType({})) -> pd.DataFrame:
+    """Return the rows that a test reads, of units that ended, in the direction of its claim."""
+    done = rows[(rows["status"] == "done") & rows["value"].notna()]
+    chosen = select(done, **{**test.get("where", {}), **also})
+    values = (-1 if test.get("negated") else 1) * chosen["value"]
+    return chosen.assign(value=values.abs() if test.get("absolute") else values)
+
+
+def _is_about(part: Claim, rows: pd.DataFrame) -> bool:
+    """Whether what restricts a claim speaks of the data and the profile of rows."""
+    columns = {"data": "data", "profiles": "profile"}
+    return all({*rows[name]} & {*part.get(key, rows[name])} for key, name in columns.items())
+
+
+def _found(claim: Claim, rows: pd.DataFrame, settings: Mapping[str, Any]) -> Verdict:
     """Run the rule of a claim; fewer units than it needs, three for a mean, cannot decide it."""
     rule, size = claim["test"]["rule"], claim["smallest_effect"]["size"]
     finding = rules.RULES[rule](rows, unit=claim["unit"], size=size, **settings)
     least = claim.get("least_units", rules.LEAST_UNITS if rule in MEANS else 0)
     if (n := finding.interval.n) < least:
         few = f"{n} of at least {least} {claim['unit']}s"
-        return Verdict(NOT_TESTABLE, few), finding
-    return rules.decide(finding, published_effect(claim)), finding
+        return Verdict(NOT_TESTABLE, few, finding=finding)
+    return rules.decide(finding, published_effect(claim))._replace(finding=finding)
 
 
 def _unmet(claim: Claim, rows: pd.DataFrame) -> str:
     """Say which precondition of a claim fails, if one does."""
-    for need in claim.get("needs", []):
-        if not {*need.get("data", rows["data"])} & {*rows["data"]}:
-            continue
-        values = select(rows, **need["where"])["value"].astype(float)
+    for need in (part for part in claim.get("needs", []) if _is_about(part, rows)):
+        values = _measured(rows, need)["value"].astype(float)
         for kind, (words, statistic, is_met) in BOUNDS.items():
             seen = values.agg(statistic)  # NaN, which meets none, where there are no values
             if kind in need and not is_met(seen, need[kind]):
@@ -380,7 +364,7 @@ def _unmet(claim: Claim, rows: pd.DataFrame) -> str:
     return ""
 
 
-def on_printed_numbers(claim: Claim) -> tuple[Verdict, Finding] | None:
+def on_printed_numbers(claim: Claim) -> Verdict | None:
     """Run the rule of a claim on the numbers that the paper prints; None where it prints none."""
     if "printed" not in claim:
         return None

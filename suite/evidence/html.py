@@ -5,7 +5,6 @@ in `templates/pieces.html.jinja` and book/_static/reglib.css.
 """
 
 import base64
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,20 +12,19 @@ from typing import Any
 
 import pandas as pd
 
+from suite.evidence.render import templates
 from suite.paths import read_yaml
 
+TEMPLATES = Path(__file__).with_name("templates")
 # How a word looks; others look alike, as they say nothing of the effect.
-KINDS: dict[str, str] = read_yaml(Path(__file__).with_name("templates") / "badges.yml")
+KINDS: dict[str, str] = read_yaml(TEMPLATES / "badges.yml")
 _numbers = itertools.count()
 
 
-@functools.cache
-def _pieces() -> Any:
-    import jinja2
-
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    options: dict[str, Any] = {"trim_blocks": True, "undefined": jinja2.StrictUndefined}
-    return jinja2.Environment(loader=loader, **options).get_template("pieces.html.jinja").module
+def _piece(name: str, *values: Any) -> str:
+    """Fill in a macro of the templates."""
+    pieces = templates(TEMPLATES).get_template("pieces.html.jinja").module
+    return str(getattr(pieces, name)(*values))
 
 
 def badge(word: str, scale: str = "", link: str = "") -> str:
@@ -36,7 +34,7 @@ def badge(word: str, scale: str = "", link: str = "") -> str:
     '<span class="verdict good">holds</span> <span class="scale">reduced: CIFAR-10</span>'
     """
     kind = next((k for start, k in KINDS.items() if word.startswith(start)), "blank")
-    return str(_pieces().badge(word, kind, scale, link))
+    return _piece("badge", word, kind, scale, link)
 
 
 def table(rows: pd.DataFrame, kind: str = "", *, ordered: str = "") -> str:
@@ -49,12 +47,12 @@ def table(rows: pd.DataFrame, kind: str = "", *, ordered: str = "") -> str:
             anew: from the largest, or from the smallest where the heading has a "↓".
     """
     heads, cells = list(map(str, rows.columns)), rows.astype(str).to_numpy()
-    return str(_pieces().table(heads, cells, kind, ordered))
+    return _piece("table", heads, cells, kind, ordered)
 
 
 def dials(entries: Sequence[Mapping[str, Any]]) -> str:
     """Return a card of dials, see `suite.papers.your_network.card` for what each has."""
-    return str(_pieces().dials(entries))
+    return _piece("dials", entries)
 
 
 def tabs(pieces: Mapping[str, str]) -> str:
@@ -64,12 +62,12 @@ def tabs(pieces: Mapping[str, str]) -> str:
         pieces: HTML by the title of its tab; empty ones are left out.
     """
     shown = [(title, text) for title, text in pieces.items() if text]
-    return str(_pieces().tabs(f"tabs-{next(_numbers)}", shown))
+    return _piece("tabs", f"tabs-{next(_numbers)}", shown)
 
 
 def picture(*data: bytes, alt: str, caption: str = "", form: str = "png") -> str:
     """Return a picture, or several side by side, with their bytes in them, and a caption below."""
-    return str(_pieces().picture([_source(file, form) for file in data], alt, caption))
+    return _piece("picture", [_source(file, form) for file in data], alt, caption)
 
 
 def _source(data: bytes, form: str = "png") -> str:
@@ -87,9 +85,9 @@ def slider(frames: Mapping[str, bytes], *, alt: str, label: str, caption: str = 
         caption: below.
     """
     sources = [(name, _source(data)) for name, data in frames.items()]
-    return str(_pieces().slider(sources, alt, label, caption))
+    return _piece("slider", sources, alt, label, caption)
 
 
 def cards(entries: Sequence[Mapping[str, Any]]) -> str:
     """Return cards that are links, see `cards` in the templates for what each has."""
-    return str(_pieces().cards(entries))
+    return _piece("cards", entries)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from suite.errors import expected
 from suite.evidence.names import name_of
-from suite.evidence.rules import NAN, NOT_RUN, gaps_of
+from suite.evidence.rules import NAN, NOT_RUN, Sides
 from suite.evidence.statistics import Interval, difference, mean_interval
 from suite.evidence.tables import interval_text, unit_of
 
@@ -149,7 +149,7 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     if rows[between].nunique() < 2:
         return Value()
     unit = "image" if "image" in rows else "network"
-    return _signed(rows, mean_interval(gaps_of(rows, unit, between, first, second)))
+    return _signed(rows, mean_interval(Sides(between, first, second).gaps(rows, unit)))
 
 
 def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:

@@ -38,7 +38,7 @@ def words(name: str) -> str:
 
 
 @cache
-def _environment(folder: Path) -> Any:
+def templates(folder: Path) -> Any:
     """Return the templates of a folder, each of which is compiled once."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -50,5 +50,5 @@ def _environment(folder: Path) -> Any:
 
 def render(template: Path, **values: Any) -> str:
     """Fill in a template, which can use `table` and the filters `words` and `cell`."""
-    page = _environment(template.parent).get_template(template.name)
+    page = templates(template.parent).get_template(template.name)
     return str(page.render(values, table=markdown_table)).rstrip() + "\n"

@@ -2,7 +2,9 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,8 @@ from suite.errors import UsageError
 from suite.evidence.claims import COLUMNS, Claim, load_claims, load_settings, load_words
 from suite.evidence.names import name_of, readable
 from suite.evidence.results import read_verdicts
-from suite.evidence.rules import HOLDS, INCONCLUSIVE, NOT_RUN, NOT_TESTABLE, Finding, Verdict
-from suite.evidence.scale import OURS, PAPERS, REDUCED, SCALES, STAND_IN
+from suite.evidence.rules import HOLDS, INCONCLUSIVE, NOT_RUN, NOT_TESTABLE, Verdict
+from suite.evidence.scale import AT, SCALES, STAND_IN
 from suite.evidence.statistics import Interval
 from suite.evidence.tables import interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
@@ -21,8 +23,6 @@ from suite.store import read_archive
 
 VERDICT_COLUMNS = ["chapter", *COLUMNS, "profile"]
 MOST_NEEDED = 10_000  # more than that is no plan
-AT = {PAPERS: "at the paper's scale", REDUCED: "at reduced scale", STAND_IN: "on stand-in data"}
-AT |= {OURS: "in this book's comparison"}
 PROFILES = ("paper", "gpu", "workstation", "desktop", "laptop")  # the best first
 AGAIN = {"laptop": "; `make rerun` repeats it", "desktop": "; `make rerun` repeats a part of it"}
 
@@ -43,34 +43,29 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
         UsageError: a file has not these columns; it names the file.
     """
     tables = [pd.DataFrame(columns=VERDICT_COLUMNS)]
-    for folder in (KEPT_RESULTS,) if kept_only else (executed_folder() / "results", KEPT_RESULTS):
-        for file in sorted(folder.glob("*/*.verdicts.csv")):
-            chapter = file.name.partition(".")[0]
-            run = file.parent.name
-            shown = run.partition("+")[0] != "smoke" if every else run in PROFILES
-            # `damaged_results` names one that is empty.
-            if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown and file.stat().st_size:
-                table = read_verdicts(file).assign(chapter=chapter)
-                if missing := [name for name in VERDICT_COLUMNS if name not in table]:
-                    what = f"the columns {', '.join(missing)}: it is of an older version"
-                    why = f"{file}: expected {what}; run 'python -m suite run {chapter}'"
-                    raise UsageError(why)
-                tables += [table[VERDICT_COLUMNS]] if len(table) else []  # there are no claims
+    folders = [KEPT_RESULTS] if kept_only else [executed_folder() / "results", KEPT_RESULTS]
+    for file in (path for folder in folders for path in sorted(folder.glob("*/*.verdicts.csv"))):
+        chapter, run = file.name.partition(".")[0], file.parent.name
+        shown = run.partition("+")[0] != "smoke" if every else run in PROFILES
+        # `damaged_results` names one that is empty.
+        if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown and file.stat().st_size:
+            table = read_verdicts(file).assign(chapter=chapter)
+            if missing := [name for name in VERDICT_COLUMNS if name not in table]:
+                what = f"the columns {', '.join(missing)}: it is of an older version"
+                raise UsageError(f"{file}: expected {what}; run 'python -m suite run {chapter}'")
+            tables += [table[VERDICT_COLUMNS]] if len(table) else []  # there are no claims
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])
 
 
 def damaged_results() -> list[str]:
     """Return the results that cannot be read, with what is wrong, a line a file."""
+    readers: dict[str, Callable[[Path], object]] = {".csv": partial(pd.read_csv, dtype=str)}
+    readers |= {".json": lambda file: json.loads(file.read_bytes()), ".zip": read_archive}
     lines, latest = [], executed_folder() / "results"
     for file in sorted([*latest.glob("*/*.*"), *KEPT_RESULTS.glob("*/*.*")]):
         try:
-            if file.suffix == ".csv":
-                pd.read_csv(file, dtype=str)
-            elif file.suffix == ".json":
-                json.loads(file.read_bytes())
-            elif file.suffix == ".zip":
-                read_archive(file)
+            readers.get(file.suffix, Path.exists)(file)
         except (OSError, ValueError) as error:
             lines.append(f"{file}: {error}")
     return lines
@@ -281,9 +276,10 @@ def tally(rows: pd.DataFrame, whose: str = "") -> str:
     return text[0].upper() + text[1:]
 
 
-def of_printed(found: tuple[Verdict, Finding]) -> str:
-    """Say what a rule makes of the numbers that a paper prints."""
-    verdict, finding = found
-    row = finding.interval._asdict() | {"p": finding.p, "statistic": finding.statistic}
+def of_printed(verdict: Verdict | None) -> str:
+    """Say what a rule makes of the numbers that a paper prints; nothing where it prints none."""
+    if verdict is None or verdict.finding is None:
+        return ""
+    about = verdict.finding.interval._asdict() | vars(verdict.finding)
     detail = f", {verdict.detail}" if verdict.detail else ""
-    return f"{verdict.word}{detail} ({measured(pd.Series(row, dtype=object))})"
+    return f"{verdict.word}{detail} ({measured(pd.Series(about, dtype=object))})"

@@ -7,7 +7,7 @@ Rows of one unit are averaged before anything is tested.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,8 @@ NAN = float("nan")
 # Quantiles of the normal distribution: both ends of a 95% interval, and a chance of 80%.
 Z_95, Z_80 = 1.959964, 0.841621
 UNIT_COLUMNS = {"network": "seed", "seed": "seed", "image": "image", "scene": "image"}
+# The side on which a claim expects an effect, by its word.
+SIGNS = {"rise": 1, "higher": 1, "above": 1, "fall": -1, "lower": -1, "below": -1}
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,15 @@ class Finding:
 
 
 class Verdict(NamedTuple):
-    """A word, a detail, and how many units would settle what is inconclusive."""
+    """A word, a detail, how many units would settle what is inconclusive, and what it rests on."""
 
     word: str
     detail: str = ""
     needed: float = NAN
+    finding: Finding | None = None
 
 
-def decide(finding: Finding, published: float | None = None) -> Verdict:
+def decide(finding: Finding, published: float = NAN) -> Verdict:
     """Turn a finding into a word.
 
     With the 95% interval [l, u], the smallest effect of interest s and the published effect P, all
@@ -87,7 +90,7 @@ def decide(finding: Finding, published: float | None = None) -> Verdict:
 
     Args:
         finding: of a rule.
-        published: the effect that the paper prints, on the scale of the estimate.
+        published: the effect that the paper prints, on the scale of the estimate; NaN for none.
     """
     ends = finding.interval.low, finding.interval.high
     if not np.isfinite(ends).all():
@@ -101,7 +104,7 @@ def decide(finding: Finding, published: float | None = None) -> Verdict:
         word = HOLDS if inside else CONTRADICTED if outside else INCONCLUSIVE
         gap = abs(abs(bound) - abs(mean)) if finding.sign == 0 else abs(mean - bound)
         return Verdict(word) if word != INCONCLUSIVE else Verdict(word, "", _needed(finding, gap))
-    printed = NAN if published is None else finding.effect(published)
+    printed = finding.effect(published)
     if least and low > 0 and high < np.nanmax([least, printed / 2]):
         few = high < least
         return Verdict(SMALLER, "" if few else "less than half of the published effect")
@@ -172,8 +175,7 @@ def trend(
         gap = Interval(float(ends[2] - abs(ends[0] + ends[1]) / 2), float(ends[0]), float(ends[1]))
         return Finding(statistic, interval, _normal_p(gap), 0, size, scale="correlation")
     p = statistics.permutation_p(pairs[x], pairs["value"], groups) if len(pairs) > 2 else NAN
-    sign = {"rise": 1, "fall": -1}[expected]
-    return Finding(statistic, interval, p, sign, least=size, scale="correlation")
+    return Finding(statistic, interval, p, SIGNS[expected], least=size, scale="correlation")
 
 
 def trend_against(
@@ -204,18 +206,15 @@ def trend_against(
     on = [UNIT_COLUMNS[unit], x, *sorted({"data", "network"} & {*rows} & {*reference})]
     means = [part.groupby(on)["value"].mean().rename(name) for part, name in zip(sides, "ab")]
     both = pd.concat(means, axis=1, join="inner").reset_index()
-    columns = [(x, "a"), (x, "b"), ("a", "b")]
-    shared = [
-        float(statistics.spearman(both[one], both[other]))
-        for one, other in columns
-        if len(both) > 3
-    ]
-    together = statistics.between_correlations(*shared) if shared else 0.0
+    together = 0.0
+    if len(both) > 3:
+        rho = both[[x, "a", "b"]].corr("spearman").to_numpy()
+        together = statistics.between_correlations(rho[0, 1], rho[0, 2], rho[1, 2])
     gap = statistics.difference(trends[0], trends[1], together)
     statistic = f"ρ here − ρ of {named}"
     if expected == "alike":
         return Finding(statistic, gap, NAN, 0, size)
-    return Finding(statistic, gap, _normal_p(gap), {"higher": 1, "lower": -1}[expected], least=size)
+    return Finding(statistic, gap, _normal_p(gap), SIGNS[expected], least=size)
 
 
 def _normal_p(gap: Interval) -> float:
@@ -248,96 +247,80 @@ def level(
     if x is not None:
         rows = rows[rows[x].between(at_least, at_most)]
     values = rows.groupby(UNIT_COLUMNS[unit])["value"].mean()
-    interval, sign = _exact(values, rows), {"above": 1, "below": -1}[expected]
-    ends = [end for end in (no_effect, opposite) if end is not None]
-    start = ends[0] if ends else size
+    interval, statistic = _exact(values, rows), f"mean (to hold: {expected} {size:g})"
+    start = next((end for end in (no_effect, opposite) if end is not None), size)
     p, least = t_test_p(values, size), 0.0 if no_effect is None else abs(size - start)
-    return Finding(f"mean (to hold: {expected} {size:g})", interval, p, sign, size, start, least)
+    return Finding(statistic, interval, p, SIGNS[expected], size, start, least)
 
 
-def paired(
-    rows: pd.DataFrame,
-    *,
-    unit: str,
-    size: float,
-    between: str,
-    first: str,
-    second: str,
-    expected: str,
-    match: Sequence[str] = (),
-    ratio: bool = False,
-) -> Finding:
+class Sides(NamedTuple):
+    """Two values of a column that are compared, in pairs of one unit.
+
+    Args:
+        between, first, second: first minus second (over second, with `ratio`) in that column.
+        match: further columns that are equal in a pair, averaged over after.
+        ratio: take ratios, of the units where both values are positive.
+    """
+
+    between: str
+    first: str
+    second: str
+    match: Sequence[str] = ()
+    ratio: bool = False
+
+    def gaps(self, rows: pd.DataFrame, unit: str) -> "pd.Series[float]":
+        """Return one difference (of logarithms, for a ratio) for each unit that has both sides.
+
+        Args:
+            rows, unit: see `trend`.
+
+        Raises:
+            UsageError: no row has one of the two.
+        """
+        column = UNIT_COLUMNS[unit]
+        rows = rows.assign(**{name: rows[name].fillna("") for name in self.match})
+        wide = rows.pivot_table(index=[column, *self.match], columns=self.between, values="value")
+        if missing := {self.first, self.second} - set(wide.columns):
+            what = f"paired: expected {self.between} {sorted(missing)}, got {list(wide.columns)}"
+            raise UsageError(what)
+        wide = wide.where(wide > 0).apply(np.log) if self.ratio else wide
+        return (wide[self.first] - wide[self.second]).dropna().groupby(column).mean()
+
+
+def paired(rows: pd.DataFrame, *, unit: str, size: float, expected: str, **sides: Any) -> Finding:
     """Estimate by how much one value of a column is ahead of another, over pairs of one unit.
 
     Args:
         rows, unit: see `trend`.
         size: the smallest difference of interest; with `ratio` a factor above 1.
-        between, first, second: first minus second (over second, with `ratio`) in that column.
         expected: "higher" or "lower".
-        match: further columns that are equal in a pair, averaged over after.
-        ratio: take the geometric mean of ratios, of the units where both values are positive.
+        sides: see `Sides`; the mean of ratios is the geometric one.
     """
-    gaps = gaps_of(rows, unit, between, first, second, match, ratio)
-    sign = {"higher": 1, "lower": -1}[expected]
-    if ratio:
-        interval = _mean(gaps)
-        shown, statistic = statistics.as_ratio(interval), f"{first} ÷ {second}"
-        return Finding(statistic, shown, t_test_p(gaps), sign, 1.0, 1.0, np.log(size), "ratio")
-    sides = rows[rows[between].isin([first, second])]
-    interval = _exact(gaps, sides)
-    return Finding(f"{first} − {second}", interval, t_test_p(gaps), sign, least=size)
+    of = Sides(**sides)
+    gaps, sign = of.gaps(rows, unit), SIGNS[expected]
+    p, statistic = t_test_p(gaps), f"{of.first} {'÷' if of.ratio else '−'} {of.second}"
+    if of.ratio:
+        shown = statistics.as_ratio(_mean(gaps))
+        return Finding(statistic, shown, p, sign, 1.0, 1.0, np.log(size), "ratio")
+    interval = _exact(gaps, rows[rows[of.between].isin([of.first, of.second])])
+    return Finding(statistic, interval, p, sign, least=size)
 
 
 def not_worse(
-    rows: pd.DataFrame,
-    *,
-    unit: str,
-    size: float,
-    between: str,
-    first: str,
-    second: str,
-    better: str = "higher",
-    match: Sequence[str] = (),
+    rows: pd.DataFrame, *, unit: str, size: float, better: str = "higher", **sides: Any
 ) -> Finding:
     """Estimate whether one value of a column loses less than `size` against another.
 
     Args:
-        rows, unit, between, first, second, match: see `paired`.
+        rows, unit: see `trend`.
         size: the loss that still counts as none.
         better: "higher" or "lower" values.
+        sides: see `Sides`.
     """
-    gaps = gaps_of(rows, unit, between, first, second, match)
-    sign = {"higher": 1, "lower": -1}[better]
+    of = Sides(**sides)
+    gaps, sign = of.gaps(rows, unit), SIGNS[better]
     p, interval = t_test_p(gaps, -sign * size), _mean(gaps)
-    return Finding(f"{first} − {second}", interval, p, sign, -sign * size)
-
-
-def gaps_of(
-    rows: pd.DataFrame,
-    unit: str,
-    between: str,
-    first: str,
-    second: str,
-    match: Sequence[str] = (),
-    ratio: bool = False,
-) -> "pd.Series[float]":
-    """Return one difference (of logarithms, for a ratio) for each unit that has both sides.
-
-    Args:
-        rows, unit, between, first, second, match, ratio: see `paired`.
-
-    Raises:
-        UsageError: no row has one of the two.
-    """
-    column = UNIT_COLUMNS[unit]
-    rows = rows.assign(**{name: rows[name].fillna("") for name in match})
-    wide = rows.pivot_table(index=[column, *match], columns=between, values="value")
-    if missing := {first, second} - set(wide.columns):
-        raise UsageError(f"paired: expected {between} {sorted(missing)}, got {list(wide.columns)}")
-    if ratio:
-        wide = wide.where(wide > 0).apply(np.log)
-    sides = [wide[name] for name in (first, second)]
-    return (sides[0] - sides[1]).dropna().groupby(column).mean()
+    return Finding(f"{of.first} − {of.second}", interval, p, sign, -sign * size)
 
 
 def _mean(values: "pd.Series[float]") -> Interval:
@@ -350,18 +333,14 @@ def _exact(values: "pd.Series[float]", rows: pd.DataFrame) -> Interval:
     Shares that are all 0 or all 1, or differences of two such, have no spread; the exact interval
     of one network's images takes its place.
     """
-    interval = _mean(values)
-    if len(values) < 2 or interval.high > interval.low or "n" not in rows:
+    mean, low, high, n = interval = _mean(values)
+    spread = n < 2 or high > low or not rows["value"].isin([0.0, 1.0]).all()
+    if spread or "n" not in rows or rows["n"].min() < 2:
         return interval
-    n = int(rows["n"].min())
-    if n < 2 or not rows["value"].isin([0.0, 1.0]).all():
-        return interval
-    width = statistics.share_interval(0, n).high
-    mean = interval.estimate
+    width = statistics.share_interval(0, int(rows["n"].min())).high
     shares = rows["value"].nunique() == 1 and mean == rows["value"].iloc[0]
-    low = mean - width if mean > 0 or not shares else mean
-    high = mean + width if mean < 1 or not shares else mean
-    return Interval(mean, low, high, interval.n)
+    low, high = (0.0, 1.0) if shares else (-np.inf, np.inf)
+    return Interval(mean, max(mean - width, low), min(mean + width, high), n)
 
 
 def _pairs(

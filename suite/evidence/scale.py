@@ -12,6 +12,8 @@ from suite.networks import NETWORKS
 from suite.store import Record
 
 PAPERS, REDUCED, STAND_IN, OURS = SCALES = ("paper's", "reduced", "stand-in", "ours")
+AT = {PAPERS: "at the paper's scale", REDUCED: "at reduced scale", STAND_IN: "on stand-in data"}
+AT |= {OURS: "in this book's comparison"}
 # Columns that tell apart how networks were trained.
 KINDS = ("model", "variant", "method")
 # How networks were trained: the identity of each, and its `accuracy` where that was measured.
@@ -112,8 +114,8 @@ def word_at(verdict: str, scale: str) -> str:
     >>> word_at("no effect", "reduced"), word_at("holds", "reduced")
     ('no effect at reduced scale', 'holds')
     """
-    at = {REDUCED: " at reduced scale", STAND_IN: " on stand-in data"}
-    return verdict + at.get(scale, "") if verdict == NO_EFFECT else verdict
+    with_it = verdict == NO_EFFECT and scale in (REDUCED, STAND_IN)
+    return f"{verdict} {AT[scale]}" if with_it else verdict
 
 
 def networks_alone(rows: pd.DataFrame) -> pd.DataFrame:

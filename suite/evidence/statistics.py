@@ -190,14 +190,11 @@ def holm(p: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    values = np.asarray(p, float)
-    adjusted = np.full(len(values), np.nan)
-    order = [index for index in np.argsort(values) if np.isfinite(values[index])]
-    least = 0.0
-    for rank, index in enumerate(order):
-        least = max(least, min(1.0, float(values[index]) * (len(order) - rank)))
-        adjusted[index] = least
-    return [float(value) for value in adjusted]
+    values = np.array(p, float)
+    order = np.argsort(values)[: np.isfinite(values).sum()]  # NaN is last
+    steps = values[order] * np.arange(len(order), 0, -1)
+    values[order] = np.minimum(1, np.maximum.accumulate(steps))
+    return [float(value) for value in values]
 
 
 def _parts(groups: ArrayLike | None, n: int) -> list[NDArray[np.int64]]:

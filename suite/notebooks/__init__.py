@@ -1,6 +1,5 @@
 """Running chapters: parameters checked first, the page replaced only by a complete run."""
 
-import ast
 import importlib
 import importlib.util
 import logging
@@ -9,7 +8,8 @@ import re
 import sys
 import textwrap
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,7 +25,7 @@ Values = Mapping[str, Any]
 Entries = Mapping[str, Parameter]
 
 
-class Profiles(Mapping[str, dict[str, Any]]):
+class Profiles(UserDict[str, Any]):
     """The profiles of a chapter, each read when it is asked for: a broken one breaks no other.
 
     A chapter that has a module in `suite.papers` and no file has `BASE`: the notebook as it is.
@@ -34,24 +34,16 @@ class Profiles(Mapping[str, dict[str, Any]]):
 
     def __init__(self, chapter: str) -> None:
         files = {file.stem: file for file in (NOTEBOOKS / "profiles" / chapter).glob("*.yml")}
-        self.files: dict[str, Path | None] = {}
-        if not files and _has_module(chapter):
-            self.files = {BASE: None}
         names = dict.fromkeys([*PROFILES, *sorted(files)])
-        self.files |= {name: files[name] for name in names if name in files}
+        as_it_is = {} if files or not _has_module(chapter) else {BASE: None}
+        super().__init__(as_it_is | {name: files[name] for name in names if name in files})
 
     def __getitem__(self, name: str) -> dict[str, Any]:
-        file = self.files[name]
+        file = self.data[name]
         values = read_yaml(file) if file else {}
         if values.setdefault("profile", name) != checked_name(name):
             raise expected(f"{file}: profile", f"its name, {name}", values["profile"])
         return with_whole_paths(values, ROOT)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.files)
-
-    def __len__(self) -> int:
-        return len(self.files)
 
 
 def chapters() -> list[str]:
@@ -85,7 +77,7 @@ def source(chapter: str) -> Path:
 
 def parameters(chapter: str) -> dict[str, Parameter]:
     """Read the parameters of a chapter: those of its cell, and what only `BASE` sets."""
-    in_cell, file = checks.read_cell(source(chapter)), profiles(chapter).files.get(BASE)
+    in_cell, file = checks.read_cell(source(chapter)), profiles(chapter).data.get(BASE)
     return in_cell | (checks.read_profile(file, in_cell) if file else {})
 
 
@@ -143,14 +135,11 @@ def of_notebook(chapter: str, namespace: Values) -> dict[str, Any]:
         UsageError: as `resolve`.
     """
     entries, by_profile = parameters(chapter), profiles(chapter)
-    injected = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
-    nodes = [node for source in injected for node in ast.walk(ast.parse(source))]
-    names = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    base = all_parameters(chapter, {})
-    given = {
-        name: namespace[name] for name in dict.fromkeys([*entries, *names]) if name in namespace
-    }
-    changed = {n: value for n, value in given.items() if n in names or value != base.get(n)}
+    cells = [text for text in namespace.get("In", ()) if text.startswith("# Parameters\n")]
+    injected = re.findall(r"^(\w+) = ", "\n".join(cells), re.MULTILINE)
+    base, names = all_parameters(chapter, {}), dict.fromkeys([*entries, *injected])
+    given = {name: namespace[name] for name in names if name in namespace}
+    changed = {n: value for n, value in given.items() if n in injected or value != base.get(n)}
     of_profile = by_profile.get(str(given["profile"]).partition("+")[0], {})
     return _checked(chapter, base | of_profile | changed, entries)
 
@@ -255,14 +244,10 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    from suite.notebooks.kernels import Kernels
-
-    # A fork of a process that has loaded much is safe on Linux alone.
     options: dict[str, Any] = {"kernel_name": "python3", "progress_bar": False}
     # A kernel is interrupted when it ends, of which it would tell as of an error.
     options |= {"extra_arguments": ["--IPKernelApp.log_level=CRITICAL"]}
     options |= {"shutdown_kernel": "immediate"}
-    options |= {"kernel_manager_class": Kernels} if sys.platform == "linux" else {}
     # It warns of each parameter that is not in the cell; `checks` knows all.
     logging.getLogger("papermill").setLevel(logging.ERROR)
     for attempt in range(1, START_ATTEMPTS + 1):

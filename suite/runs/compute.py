@@ -21,7 +21,7 @@ from suite.store import Kept, Layers, Record, Store, kept_layer
 from suite.training import loop
 from suite.training.evaluated import checked_test_split, images_needed
 from suite.training.folds import data_of
-from suite.units import Measurement, Network, Pretrained, Unit, identity, training_of
+from suite.units import Measurement, Network, Pretrained, Unit, training_of
 
 # Columns of those tables only in which a training has the setting.
 RARE = """group_dro balance_groups crop_padding flip zoom cosine_epochs decay_epochs label_smoothing
@@ -183,7 +183,7 @@ def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     """
     together: dict[str, list[Unit]] = defaultdict(list)
     for unit in sorted(units, key=lambda unit: _turn(unit, alone=jobs == 1)):
-        name = str(identity(training_of(unit)) | {"epochs": None}) + str(_compares(unit))
+        name = str({**training_of(unit).identity, "epochs": None}) + str(_compares(unit))
         if isinstance(unit, Measurement) and isinstance(unit.training, Pretrained):
             name += str([unit.settings.get(part) for part in ("n_images", "first", "step")])
         together[name].append(unit)
@@ -221,17 +221,14 @@ def _compares(unit: Unit) -> bool:
 
 def _row(unit: Unit, name: str, record: Record) -> dict[str, Any]:
     row = _training_columns(training_of(unit))
+    n, std = row.get("n_train"), record.values.get("std")
     if isinstance(unit, Measurement):
         settings = {f"metric_{k}" if k in row else k: v for k, v in unit.settings.items()}
-        row |= {"metric": unit.metric, **settings}
-        values = record.values
+        row, n = row | {"metric": unit.metric, **settings}, record.values.get("n")
     else:
-        losses = record.values.get("losses") or [None]
         row["metric"] = "training_loss"
-        values = {"mean": losses[-1], "n": row["n_train"]}
-    mean, std = (math.nan if values.get(k) is None else values[k] for k in ("mean", "std"))
-    row |= {"value": mean, "std": std, "n": values.get("n")}
-    row |= {"undefined": values.get("undefined", 0), "status": record.status}
+    row |= {"value": record.value, "std": math.nan if std is None else std, "n": n}
+    row |= {"undefined": record.values.get("undefined", 0), "status": record.status}
     return row | {"seconds": record.provenance["seconds"], "key": name}
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,19 +29,10 @@ from suite.training.checkpoints import State
 from suite.training.evaluated import EvaluatedModel
 from suite.training.folds import data_of
 from suite.training.loop import DEFAULT, initial_network, memory_format, train
-from suite.units import (
-    Measurement,
-    Network,
-    Pretrained,
-    Training,
-    Unit,
-    data_names,
-    identity,
-    key,
-    training_of,
-)
+from suite.units import Measurement, Pretrained, Training, Unit, data_names, key, training_of
 
 Failure = tuple[str, str, str]  # the unit, the message and the traceback
+Outcome = tuple[list[str], list[Failure]]  # reports of the store of a worker, and what failed
 _ONE_JOB = threading.Lock()
 NOTES: list[Path] = []  # where a worker writes what it is computing
 
@@ -79,14 +70,6 @@ class _Work(NamedTuple):
         """Whether the store has a unit, by the code that a user has registered now."""
         record = None if self.job.force else self.store.read(keys_of([unit])[0])
         return record is not None and not self.sources.differs("named", unit, record.provenance)
-
-
-@dataclass
-class Outcome:
-    """What a worker has to say: reports of its store, and errors."""
-
-    reports: list[str] = field(default_factory=list)
-    errors: list[Failure] = field(default_factory=list)
 
 
 def keys_of(units: Sequence[Unit], known: Mapping[str, str] | None = None) -> list[str]:
@@ -132,7 +115,7 @@ def failure(unit: Unit, error: BaseException) -> Failure:
     return describe(unit), f"{type(error).__name__}: {error}", trace
 
 
-def load_subject(unit: Network, store: Store, device: str = "cpu") -> EvaluatedModel:
+def load_subject(unit: Training | Pretrained, store: Store, device: str = "cpu") -> EvaluatedModel:
     """Load a network that the store has, or a pretrained one.
 
     Raises:
@@ -154,9 +137,7 @@ def run_job(job: Job) -> Outcome:
 
     The threads of a process take turns: they share the random state, from which networks draw.
     """
-    store = Store(job.store)
-    outcome = Outcome(reports=store.reports)
-    work = _Work(job, store, Sources(), {})
+    work, errors = _Work(job, Store(job.store), Sources(), {}), list[Failure]()
     with _ONE_JOB:
         # The longest training first: it gives those that are shorter.
         for unit in sorted(job.units, key=lambda u: -getattr(training_of(u), "epochs", 0)):
@@ -167,8 +148,8 @@ def run_job(job: Job) -> Outcome:
                 if not work.is_stored(unit):
                     _finish(unit, work)
             except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
-                outcome.errors.append(failure(unit, error))
-    return outcome
+                errors.append(failure(unit, error))
+    return work.store.reports, errors
 
 
 def _finish(unit: Unit, work: _Work) -> None:
@@ -183,11 +164,11 @@ def _finish(unit: Unit, work: _Work) -> None:
         model.related = lambda other: _network(other, work)()
         result = measure(model, unit)
         status, values, tensors = "done", _summary(result.per_image), result.tensors
-    record = Record(identity(unit), status, values, _provenance(start, unit, work))
+    record = Record(unit.identity, status, values, _provenance(start, unit, work))
     work.store.write(keys_of([unit])[0], record, tensors)
 
 
-def _network(unit: Network, work: _Work) -> Callable[[], EvaluatedModel]:
+def _network(unit: Training | Pretrained, work: _Work) -> Callable[[], EvaluatedModel]:
     """Return what loads a network, once; when it is first asked for, it is trained if need be."""
     (name,) = keys_of([unit])
     if name not in work.networks:
@@ -217,7 +198,7 @@ def _train(unit: Training, name: str, work: _Work) -> None:
         provenance = _provenance(start, of, work)
         provenance |= {"resumed": resume is not None, "double_backward": way}
         status = "diverged" if diverged else "done"
-        record = Record(identity(of), status, {"losses": losses}, provenance)
+        record = Record(of.identity, status, {"losses": losses}, provenance)
         store.write(keys_of([of])[0], record, weights)
 
     def save(state: Callable[[], State]) -> None:
@@ -238,7 +219,9 @@ def _train(unit: Training, name: str, work: _Work) -> None:
     store.drop_checkpoint(unfinished)
 
 
-def evaluated(unit: Network, weights: Mapping[str, Tensor], device: torch.device) -> EvaluatedModel:
+def evaluated(
+    unit: Training | Pretrained, weights: Mapping[str, Tensor], device: torch.device
+) -> EvaluatedModel:
     """Return a network with its weights; a pretrained one brings its own."""
     data = data_of(unit)
     if isinstance(unit, Pretrained):

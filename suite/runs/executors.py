@@ -143,10 +143,7 @@ class InProcess(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - the future carries it to the caller
-            future.set_exception(error)
+        future.set_result(fn(*args, **kwargs))  # `run_job` says of each unit what failed
         return future
 
 
@@ -207,8 +204,8 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
                         if (outcome := _outcome(job, future)) is None:
                             continue
                         waiting.remove(job)
-                        store.reports += outcome.reports
-                        errors += outcome.errors
+                        store.reports += outcome[0]
+                        errors += outcome[1]
                         bar.update(len(job.units))
             except UsageError as error:
                 if attempt:
@@ -247,4 +244,4 @@ def _outcome(job: Job, future: Future[Outcome]) -> Outcome | None:
     except (futures.BrokenExecutor, futures.CancelledError):
         return None
     except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
-        return Outcome(errors=[failure(unit, error) for unit in job.units])
+        return [], [failure(unit, error) for unit in job.units]

@@ -15,8 +15,8 @@ import io
 import json
 import os
 import zipfile
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import UserDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,21 +39,15 @@ Unit = Mapping[str, Any]
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same contents give the same bytes
 
 
-class Lines(Mapping[str, Record]):
+class Lines(UserDict[str, Any]):
     """Records by key, of lines of JSON that begin with their key; each is read when it is asked."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         start = len(b'{"key":"')
-        self._lines = {line[start : start + 32].decode(): line for line in lines}
+        super().__init__({line[start : start + 32].decode(): line for line in lines})
 
     def __getitem__(self, key: str) -> Record:
-        return Record(**{n: v for n, v in json.loads(self._lines[key]).items() if n != "key"})
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._lines)
-
-    def __len__(self) -> int:
-        return len(self._lines)
+        return Record(**{n: v for n, v in json.loads(self.data[key]).items() if n != "key"})
 
 
 @dataclass(frozen=True)
@@ -183,19 +177,32 @@ class Kept(Reader):
 
     @functools.cached_property
     def archives(self) -> dict[Path, Archive]:
-        """Read all archives.
-
-        Raises:
-            UsageError: two of them disagree about a unit.
-        """
+        """All archives that are sound."""
         archives = {}
         for path in sorted(self.folder.glob("*/*.zip")):
             try:
                 archives[path] = read_archive(path)
             except UsageError as error:
                 self.reports.append(f"{error}: ignored, what it should hold is computed instead")
-        self._where = dict(_places(archives))
         return archives
+
+    @functools.cached_property
+    def archive_of(self) -> dict[str, Path]:
+        """The archive that has each key; of several, one that has its tensors.
+
+        Raises:
+            UsageError: two of them disagree about a unit.
+        """
+        places: dict[str, Path] = {}
+        for path, archive in self.archives.items():
+            with_tensors = {name.partition("/")[0] for name in archive.tensors}
+            for key in archive.records:
+                if (other := places.setdefault(key, path)) is not path:
+                    first, record = self.archives[other].records[key], archive.records[key]
+                    check_agreement(key, {other: first, path: record})
+                    says_more = "per_image" in record.values and "per_image" not in first.values
+                    places[key] = path if says_more or key in with_tensors else other
+        return places
 
     @functools.cached_property
     def fingerprints(self) -> dict[str, str]:
@@ -224,38 +231,17 @@ class Kept(Reader):
         maps = frame.div(frame.get(A_MAP, np.nan), axis=0).median()
         return sum(maps.get(_kind(u), np.nan) * _n_images(u) * seconds_a_map(u) for u in units)
 
-    def path(self, key: str) -> Path | None:
-        """Return the archive that has a unit, if one has."""
-        return self._where.get(key) if self.archives else None
-
     def read(self, key: str) -> Record | None:
         """Return the record of a key, or None where there is none."""
-        path = self.path(key)
+        path = self.archive_of.get(key)
         return None if path is None else self.archives[path].records[key]
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
         """Return the kept tensors of a key, or None where there are none."""
-        path, start = self.path(key), f"{key}/"
+        path, start = self.archive_of.get(key), f"{key}/"
         tensors = {} if path is None else self.archives[path].tensors
         found = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
         return found or None
-
-
-def _places(archives: Mapping[Path, Archive]) -> Iterator[tuple[str, Path]]:
-    """Yield each key with the archive that has it, the one with its tensors last."""
-    places: dict[str, Path] = {}
-    for path, archive in archives.items():
-        with_tensors = {name.partition("/")[0] for name in archive.tensors}
-        for key in archive.records:
-            other = places.setdefault(key, path)
-            if other is path:
-                yield key, path
-                continue
-            first, record = archives[other].records[key], archive.records[key]
-            check_agreement(key, {other: first, path: record})
-            says_more = "per_image" in record.values and "per_image" not in first.values
-            if says_more or key in with_tensors:
-                yield key, path
 
 
 def _n_images(unit: Unit) -> int:

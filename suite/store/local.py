@@ -7,6 +7,7 @@ written under a temporary name and renamed; the JSON comes last, and holds the c
 import contextlib
 import hashlib
 import json
+import math
 import os
 import tempfile
 import time
@@ -45,6 +46,13 @@ class Record:
     values: Mapping[str, Any]
     provenance: Mapping[str, Any]
     tensors: str | None = None
+
+    @property
+    def value(self) -> float:
+        """The mean of a measurement, or the last loss of a training; NaN for none."""
+        losses = self.values.get("losses") or [None]
+        value = self.values.get("mean") if "metric" in self.unit else losses[-1]
+        return math.nan if value is None else float(value)
 
 
 class Reader(Protocol):

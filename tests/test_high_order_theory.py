@@ -1,18 +1,86 @@
 """What the theorems of high-order saliency say, on problems small enough to know the answer."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from suite.papers.high_order_tables import rank_one_error, rank_one_errors, recovered
+from reglib.saliency import cafo
+from suite.papers import high_order_theory as theory
+from suite.papers.high_order_theory import rank_one_error, rank_one_errors
+
+SMALL, MATRIX = theory.small_problem, theory._matrix
+DESCEND, FISTA = theory.descend, theory.fista
 
 
-def test_best_group_without_hessian():
-    with_k, best = recovered(0.0, n_problems=20)
-    assert with_k > 0.9
-    assert best == 1
-    assert recovered(0.9)[1] < 1
+def small(name="loss", **changes):
+    """Return `small_problem` with fields of one of the library's losses changed."""
+
+    def small_problem(seed=0):
+        s = vars(SMALL(seed))
+        wrong = {field: change(getattr(s[name], field)) for field, change in changes.items()}
+        return SimpleNamespace(**s | {name: s[name]._replace(**wrong)})
+
+    return small_problem
+
+
+BROKEN = [
+    ("expansion", "first_order", "small_problem", small(gradient=lambda g: 1.01 * g)),
+    ("expansion", "second_order", "small_problem", small(product=lambda f: lambda v: 1.01 * f(v))),
+    ("expansion", "smooth_caso", "caso", lambda loss, settings, **more: cafo(loss, **more)),
+    ("groups", "square_form", "_matrix", lambda h, lambda2: MATRIX(h, 1.1 * lambda2)),
+    ("groups", "pair", "small_problem", small(gradient=lambda g: g.flip(-1))),
+    ("groups", "restricted", "restricted_eigenvalue", lambda *arguments: 10.0),
+    ("spectrum", "above", "small_problem", small(largest_eigenvalue=lambda x: 0.99 * x)),
+    ("spectrum", "below", "small_problem", small(largest_eigenvalue=lambda x: 1.01 * x)),
+    ("spectrum", "rounding", "small_problem", small("single", largest_eigenvalue=lambda x: 2 * x)),
+    ("many_classes", "eigenvectors", "times_covariance", lambda probs, u: probs * u),
+    ("many_classes", "more_classes", "leave_rank_one", lambda n: [0.1, 0.1, 0.1]),
+    ("solvers", "fast", "fista", lambda p, s: FISTA(p, s._replace(max_iterations=s[1] // 40))),
+    ("solvers", "zeros", "descend", lambda problem, **more: DESCEND(problem)),
+]
+
+
+@pytest.mark.parametrize(("check", "key", "name", "wrong"), BROKEN)
+def test_broken_formula_exceeds_its_limit(monkeypatch, check, key, name, wrong):
+    monkeypatch.setattr(theory, name, wrong)
+    found = dict(getattr(theory, f"check_{check}")())
+    assert not found[key] <= theory.STATEMENTS[key][2]
+
+
+def test_each_statement_agrees():
+    table = theory.check_theory()
+    assert len(table) == len(theory.STATEMENTS)
+    assert table["agrees"].str.startswith("yes (at most ").all()
+
+
+def test_no_is_printed(monkeypatch):
+    for check in ("expansion", "spectrum", "many_classes", "solvers"):
+        monkeypatch.setattr(theory, f"check_{check}", lambda: iter(()))
+    found = {"pixel": math.nan, "pair": 0.06, "tight": 0.0}
+    monkeypatch.setattr(theory, "check_groups", found.items)
+    verdicts = ["no (at most 0.05)", "no (at most 0.05)", "yes (at most 0)"]
+    assert theory.check_theory()["agrees"].tolist() == verdicts
+
+
+def test_hessian_of_a_smooth_network_is_not_semi_definite(monkeypatch):
+    monkeypatch.setattr(torch.nn, "ReLU", torch.nn.Softplus)
+    monkeypatch.setattr(theory, "small_problem", SMALL.__wrapped__)
+    assert dict(theory.check_spectrum())["semi_definite"] > 0.01
+
+
+def test_restricted_eigenvalue_is_the_least_over_the_cone():
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(1000, 48, generator=generator).abs()
+    points[0] = 1
+    inside, outside = points[:, :3], points[:, 3:]
+    outside *= (3 * inside.sum(1) / outside.sum(1))[:, None]
+    quotients = 0.6 - points.sum(1) ** 2 / (2 * 48 * points.square().sum(1))
+    gamma = theory.restricted_eigenvalue(0.6, 48, 3)
+    assert quotients[0] == pytest.approx(gamma)
+    assert (quotients >= gamma - 1e-6).all()
 
 
 @pytest.mark.parametrize(("n_classes", "top"), [(3, 0.5), (10, 0.9), (100, 0.999)])

@@ -43,7 +43,7 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
                     case=f"{case}: largest batch",
                     value=int(largest) / 1024,
                     unit="KiB",
-                    at_most=metrics.CHUNK_BYTES / 1024,
+                    at_most=metrics.chunks.CHUNK_BYTES / 1024,
                 ),
             ]
     return [*rows, *(row for network in CASES for row in _of_steps(network))]

@@ -194,7 +194,7 @@ def test_what_is_drawn_is_clipped_at_the_percentile():
             FROM | {"noise_level": -0.1},
             "noise_level: expected a number from 0 up, got -0.1",
         ),
-        (integrated_gradients, {"n_steps": 0}, "n_steps: expected at least one, got 0"),
+        (integrated_gradients, {"n_steps": 0}, "n_steps: expected a positive number, got 0"),
     ],
 )
 @only_lenet

@@ -120,10 +120,8 @@ def _on_textures(split: Split, half: int, photos: Tensor, minority: float, seed:
     background = torch.where(_balanced_draw(labels, minority, seed), 1 - labels, labels)
     generator = torch.Generator().manual_seed(seed)
     n, _, height, width = split.images.shape
-    rows, columns = (
-        torch.randint(size - crop + 1, (n,), generator=generator)
-        for size, crop in zip(photos.shape[2:], (height, width), strict=True)
-    )
+    rows = torch.randint(photos.shape[2] - height + 1, (n,), generator=generator)
+    columns = torch.randint(photos.shape[3] - width + 1, (n,), generator=generator)
     at = zip(background.tolist(), rows.tolist(), columns.tolist(), strict=True)
     crops = [photos[b, :, r : r + height, c : c + width] for b, r, c in at]
     opacity = split.images.float() / 255

@@ -93,27 +93,21 @@ def clutter(
     sizes = draw(*SIZES, n).tolist()
     shifts = draw(-SHIFT, SHIFT, n, 2).tolist()
     phases = draw(0, PERIOD - 1, n)
-    sources = draw(0, n - 1, n, PATCHES)
-    cuts = draw(0, 27 - PATCH + 1, n, PATCHES, 2)
-    positions = draw(0, SIDE - PATCH, n, PATCHES, 2)
+    sources = draw(0, n - 1, n, PATCHES).tolist()
+    cuts = draw(0, 27 - PATCH + 1, n, PATCHES, 2).tolist()
+    positions = draw(0, SIDE - PATCH, n, PATCHES, 2).tolist()
     follows = torch.rand(n, generator=generator) < BIAS
     others = (labels + torch.randint(1, 10, (n,), generator=generator)) % 10
     kinds = others if swapped else torch.where(follows, labels, others)
     pixels = drawings.images[:, 0].numpy()
     images = _stripes()[kinds.numpy(), phases]
-    each, across = np.arange(n)[:, None, None], np.arange(PATCH)
-    for source, cut, position in zip(sources.T, *(a.transpose(1, 2, 0) for a in (cuts, positions))):
-        (y, x), (row, column) = (
-            (a[:, None, None] + across[:, None], b[:, None, None] + across)
-            for a, b in (cut, position)
-        )
-        images[each, row, column] = np.maximum(
-            images[each, row, column], pixels[source[:, None, None], y, x] // 2
-        )
     from scipy.ndimage import binary_fill_holes
 
     masks = np.empty((n, SIDE, SIDE), bool)
     for i, canvas in enumerate(images):
+        for source, (y, x), (row, column) in zip(sources[i], cuts[i], positions[i]):
+            behind = canvas[row : row + PATCH, column : column + PATCH]
+            np.maximum(behind, pixels[source, y : y + PATCH, x : x + PATCH] // 2, out=behind)
         ink = _placed(pixels[i], sizes[i], shifts[i])
         cover, shade = (255 * binary_fill_holes(ink > FAINT), ink) if opaque else (ink, 255)
         images[i] = (canvas * (255 - cover) + shade * cover) // 255

@@ -1,6 +1,5 @@
 """Judging networks, their saliency maps and class maps: one value for each image."""
 
-from suite.metrics.chunks import CHUNK_BYTES
 from suite.metrics.class_maps import (
     centre_to_rim,
     entropy,

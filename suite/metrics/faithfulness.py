@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from suite.errors import check_name, expected
 from suite.metrics.chunks import chunk_size
 
-Score = Callable[[Tensor, Tensor], Tensor]
-
 
 def _of_class(values: Tensor, class_index: Tensor) -> Tensor:
     return values.gather(1, class_index[:, None])[:, 0]
@@ -27,7 +25,7 @@ def _confidence(logits: Tensor, class_index: Tensor) -> Tensor:
 
 
 # What logits (B, classes) say of the class of each image, (B,).
-SCORES: dict[str, Score] = {
+SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "probability": lambda logits, c: _of_class(logits.softmax(1), c),
     "logit": _of_class,
     "confidence": _confidence,

@@ -185,8 +185,7 @@ def integrated_gradients(
     """
     check_network(model)
     check_images(images)
-    if n_steps < 1:
-        raise expected("n_steps", "at least one", n_steps)
+    check_positive(n_steps=n_steps)
     if baselines is not None and (len(baselines) == 0 or baselines.shape[1:] != images.shape[1:]):
         shape = f"shape (N, {', '.join(map(str, images.shape[1:]))}), N >= 1"
         raise expected("baselines", shape, tuple(baselines.shape))

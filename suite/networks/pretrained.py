@@ -18,7 +18,6 @@ from suite.networks.defences import with_softplus
 from suite.networks.yours import is_own, own_network
 from suite.paths import data_folder, read_yaml
 
-RGB = Sequence[float]
 SHARPNESS = 10.0  # of softplus, in pretrained networks with smooth activations
 
 
@@ -44,8 +43,8 @@ class Weights:
     build: Callable[[], nn.Module]
     file: str
     sha256: str
-    mean: RGB
-    std: RGB
+    mean: Sequence[float]
+    std: Sequence[float]
     about: str
     licence: str
     how_to_get: str

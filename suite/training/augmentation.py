@@ -67,20 +67,15 @@ def zoom_in(images: Tensor, largest: float, *, generator: torch.Generator) -> Te
 
     Args:
         images: (B, C, H, W), of any type.
-        largest: :math:`z_{max}`, from 1, which changes nothing.
+        largest: :math:`z_{max}`, above 1 (see `suite.units.Training`).
         generator: on the CPU, so that every device gets the same factors.
 
     Returns:
         (B, C, H, W), of the type of `images`.
 
-    Raises:
-        UsageError: `largest` is below 1.
-
     Source: "random zooming" of appendix D.2 of :cite:t:`moens2020`, which states neither how nor
     how much.
     """
-    if not largest >= 1:
-        raise expected("zoom", "a largest magnification of 1 or more", largest)
     factors = 1 + (largest - 1) * torch.rand(len(images), generator=generator)
     scaled = torch.zeros(len(images), 2, 3)
     scaled[:, 0, 0] = scaled[:, 1, 1] = 1 / factors

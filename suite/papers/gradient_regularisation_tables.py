@@ -44,7 +44,10 @@ def best_alpha(table: pd.DataFrame) -> Value:
     """
     rows = select(table, "paired_accuracy")
     means = rows.groupby("alpha")["value"].mean()
-    return paired(rows, "alpha", means.idxmax(), means.index[0]) if len(means) else Value()
+    if means.empty:
+        return Value()
+    ends = {means.idxmax(): "best", means.index[0]: "smallest"}
+    return paired(rows.assign(end=rows["alpha"].map(ends)), "end", "best", "smallest")
 
 
 def likeness(images: NDArray[Any], maps: Mapping[str, NDArray[Any]]) -> dict[str, Value]:
@@ -58,5 +61,5 @@ def likeness(images: NDArray[Any], maps: Mapping[str, NDArray[Any]]) -> dict[str
     alike = {a: abs(pearson(pixels, maps[a].reshape(pixels.shape))) for a in alphas}
     ends = pd.DataFrame({"low": alike[alphas[0]], "high": alike[alphas[-1]]}).rename_axis("image")
     rows = ends.melt(var_name="end", ignore_index=False).reset_index().assign(data="", profile="")
-    means = {end: mean(rows[rows["end"] == end]) for end in ends}
+    means = {end: mean(rows[rows["end"] == end]) for end in ("low", "high")}
     return means | {"gap": paired(rows, "end", "high", "low")}

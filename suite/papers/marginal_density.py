@@ -34,8 +34,8 @@ ON_REQUEST = "pixel_perturbation_centred"  # measured in the sweeps that name it
 FORMS_TRAINED = ("naive", "stable", "efficient")
 RATIOS = ["leakage", "whole", "shift", "centred"]  # to standard training
 # What a panel may say, too; a sweep may be a part of its own, and have some of the metrics only.
-OF_PANEL: Values = {"foreign": [], "warm_up": None, "part": "strength", "metrics": []}
-OF_PANEL |= {"saliencies": []}
+LISTED: Values = {key: [] for key in ("foreign", "metrics", "saliencies")}
+OF_PANEL: Values = {**LISTED, "warm_up": None, "part": "strength"}
 PANELS = "block_panels sweeps step_panels group_panels group_sweeps photo_panels ascent_panels"
 # Parts in which each method has the strength of the experiment.
 SWEPT = ("strength", "long", "group_sweep")

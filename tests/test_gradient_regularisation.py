@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -12,6 +13,7 @@ from suite.errors import UsageError
 from suite.networks import build_network
 from suite.notebooks import source
 from suite.papers import gradient_regularisation as paper
+from suite.papers import gradient_regularisation_tables as tables
 from suite.papers.design import panels_of
 from suite.units import Measurement, Training
 
@@ -164,6 +166,28 @@ class TestFaithfulness:
         )
         assert changes["lenet_x"].estimate == pytest.approx(0.3)
         assert not changes["cifar_x"]
+
+
+class TestRecord:
+    def test_trends_leave_out_what_each_definition_names(self):
+        table = rows({10.0**k: k if k < 7 else -4 for k in range(2, 9)}, "entropy", score="logit")
+        table = table.assign(over_regularised=table["alpha"] > 9e6, changed="pixels")
+        (line,) = tables.trends(table.assign(beyond_t_alpha=table["alpha"] > 9e7)).to_dict(
+            "records"
+        )
+        assert line["without α ≥ t_α"] == "+1.00; +1.00 (0.017), n = 5"  # 2 of 120 orders
+        assert line["without α > t_α"] == "−0.30; +0.14 (0.8), n = 6"
+
+    def test_the_best_alpha_gains_within_seeds(self):
+        parts = [rows({1: s, 5: s + 0.1, 9: 0}, "paired_accuracy").assign(seed=s) for s in range(3)]
+        gain = tables.best_alpha(pd.concat(parts))
+        assert (gain.estimate, gain.n, gain.word) == (pytest.approx(0.1), 3, "higher")
+        assert not tables.best_alpha(rows({1: 0.9}))
+
+    def test_a_map_is_like_its_image_whatever_its_sign(self):
+        image = np.array([[0.0, 1], [0, 1]])[None, None].repeat(2, 0)
+        found = tables.likeness(image, {"α = 1": image.swapaxes(2, 3), "α = 2": -image})
+        assert [found[end].estimate for end in ("low", "high", "gap")] == pytest.approx([0, 1, 1])
 
 
 def test_networks_are_as_small_as_the_page_says():

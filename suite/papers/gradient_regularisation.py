@@ -41,6 +41,7 @@ PAIRS |= {"fashion": ("fashion_mnist", "lenet5"), "cifar": ("cifar10-jpeg", "res
 PAIRS |= {"photos": ("resized:imagenette160:64", "resnet")}
 # Kinds of map: in tables of their size, and in those of Faithfulness.
 MAP_NAMES = {"logit_gradient": "input gradient", "deeplift": "DeepLIFT"}
+MAP_NAMES |= {"absolute_gradient": "absolute gradient"}
 ESTIMATED = {"DeepLIFT": "deeplift", "gradient, sign of Quantus": "logit_gradient"}
 ESTIMATED |= {"absolute gradient": "absolute_gradient"}
 PRINTED_SIGN = "gradient, printed sign"
@@ -260,8 +261,10 @@ def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFram
 
 
 def sizes_of(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return `sizes` of a metric for both kinds of map."""
-    return sizes({name: select(table, metric, key) for key, name in MAP_NAMES.items()})
+    """Return `sizes` of a metric for both kinds of map, and for a third one where it was run."""
+    rows = select(table, metric)
+    kinds = {*SALIENCIES, *rows["saliency"]}
+    return sizes({n: select(rows, metric, key) for key, n in MAP_NAMES.items() if key in kinds})
 
 
 def by_line(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

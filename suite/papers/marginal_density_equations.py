@@ -1,0 +1,89 @@
+"""Equations of the marginal-density paper, checked on Gaussian classes, whose densities are known.
+
+A point is an image of two pixels: a steady feature, and one that varies little within a class.
+"""
+
+from collections.abc import Iterator
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.autograd.functional import jacobian
+from torch.distributions import Normal
+
+from reglib import marginal_density_penalty
+from reglib.autodiff import input_gradient
+from suite import metrics
+
+MEANS = torch.tensor([[2.0, 0.5], [-2.0, 0.5], [0.0, -0.5]], dtype=torch.float64)  # of classes
+STDS = torch.tensor([1.0, 0.25], dtype=torch.float64)
+LOGITS_NEAR = (-110.0, -50.0, 50.0, 90.0)
+
+
+class Logits(nn.Module):
+    """Log p(x, y = i) of equal classes, up to a constant, of images (B, 1, 1, 2) or points."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 5 - ((x.flatten(1)[:, None] - MEANS) / STDS).square().sum(2) / 2
+
+
+def equations() -> pd.DataFrame:
+    """Return what is printed against what is known: the largest error, in double precision.
+
+    Source: sections 3 to 7.1 of :cite:t:`yang2024`.
+    """
+    found = [*_densities(), *_attributions()]
+    lines = [(*row, f"{error:.1g}", "yes" if error < 1e-6 else "no") for *row, error in found]
+    lines += [_single_precision(near) for near in LOGITS_NEAR]
+    return pd.DataFrame(lines, columns=["item", "what is compared", "error", "agrees"])
+
+
+def _densities() -> Iterator[tuple[str, str, float]]:
+    """Integrate on a fine grid, far beyond the classes."""
+    axes = [torch.linspace(-end, end, 401, dtype=torch.float64) for end in (12, 4)]
+    x, cell = torch.cartesian_prod(*axes), (24 / 400) * (8 / 400)
+    known = Normal(MEANS, STDS).log_prob(x[:, None]).sum(2).exp()
+    for name, weights in {"equal": [1, 1, 1], "unequal": [6, 3, 1]}.items():
+        joint = torch.tensor(weights) * Logits()(x).exp()
+        by_class = joint.sum(0) * cell
+        for text, z in {"one class (eq. 1)": by_class, "all classes": by_class.sum()}.items():
+            error = (joint / (z / 3) - known).abs().max()
+            yield f"eq. 7, {name} classes", f"p(x | y), known; Z of {text}", float(error)
+
+
+def _attributions() -> Iterator[tuple[str, str, float]]:
+    """Change one feature at a time by at most 1 from the mean of the first class, label it that."""
+    logits, shifted = Logits().eval(), nn.Sequential(Logits(), nn.LogSoftmax(1))
+    feature = torch.eye(2, dtype=torch.float64).repeat_interleave(101, 0)  # that is changed
+    x = MEANS[0] + feature * torch.linspace(-1, 1, 101, dtype=torch.float64).repeat(2)[:, None]
+    images, mask = x.view(-1, 1, 1, 2), feature.bool().view(-1, 1, 1, 2)
+    removed = x * (1 - feature)
+    by_logits, by_shifted = ((f(x) - f(removed))[:, 0].view(2, -1) for f in (logits, shifted))
+    first = torch.zeros(len(x), dtype=torch.int64)
+    maps = metrics.saliency_maps(logits, "integrated_gradients")(images * mask, first)
+    ratio = metrics.feature_leakage(maps, mask).sum() / by_logits.abs().sum()
+    yield (
+        "eq. 9, as written",
+        "leakage of a feature alone ÷ its attribution; 1",
+        abs(1 - float(ratio)),
+    )
+    bounds, of_shifted = (a.amax(1) - a.amin(1) for a in (by_logits, by_shifted))
+    error = (bounds - 1 / (2 * STDS**2)).abs().max()
+    yield "definition 1", "least h of each feature; 1 / 2σ²", float(error)
+    slopes = jacobian(lambda t: logits(t).logsumexp(1).sum(), x).abs().mean(0)
+    ranks = (bounds.argsort() - slopes.argsort()).abs().max()
+    yield "remark 1", "ranks of features by h; by size of ∇ log p(x)", float(ranks)
+    yield "remark 2", "h of log-probabilities, whose ∇ log p(x) is 0; 0", float(of_shifted.max())
+
+
+def _single_precision(near: float) -> tuple[str, str, str, str]:
+    source = torch.Generator().manual_seed(0)
+    images = torch.rand(64, 2, generator=source).requires_grad_()
+    logits = images @ torch.linspace(-1, 1, 20).view(2, 10) + near
+    total = logits.exp().sum(1)
+    naive = (input_gradient(total, images, create_graph=True) / total[:, None]).norm(dim=1)
+    efficient = marginal_density_penalty(logits, images, generator=source)
+    lost, kept = (64 - int(values.isfinite().sum()) for values in (naive, efficient))
+    compared = "not finite, of 64 (float32): naive form some, efficient none"
+    agrees = "yes" if lost and not kept else "no"
+    return f"section 5, logits near {near:g}", compared, f"{lost} and {kept}", agrees

@@ -1,0 +1,25 @@
+"""Equations of the marginal-density paper, checked on known densities."""
+
+import torch
+from torch import nn
+
+from reglib import marginal_density_penalty
+from suite.papers import marginal_density_equations as equations
+
+
+def test_which_agree():
+    found = equations.equations()
+    assert found["agrees"].tolist() == "no yes no no yes yes yes no yes no no yes".split()
+    assert found["error"][8:].tolist() == ["64 and 0", "0 and 0", "0 and 0", "64 and 0"]
+
+
+def test_another_leakage_does_not_agree(monkeypatch):
+    leakage = equations.metrics.feature_leakage
+    monkeypatch.setattr(equations.metrics, "feature_leakage", lambda *a: 2 * leakage(*a))
+    assert equations.equations()["agrees"][4] == "no"
+
+
+def test_log_probabilities_have_no_penalty():
+    x = torch.randn(9, 2, dtype=torch.float64).requires_grad_()
+    logits = nn.Sequential(equations.Logits(), nn.LogSoftmax(1))(x)
+    assert marginal_density_penalty(logits, x, generator=torch.Generator()).max() < 1e-12

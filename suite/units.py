@@ -91,6 +91,7 @@ def is_settings(value: Any) -> bool:
 NAME = rule("a name", lambda v: isinstance(v, str))
 SWITCH = rule("True or False", lambda v: isinstance(v, bool))
 COUNT = rule("a positive integer", lambda v: is_integer(v) and v > 0)
+WHOLE = rule("an integer, 0 or more", lambda v: is_integer(v) and v >= 0)
 SEED = rule("an integer in 0..2^63-1", lambda v: is_integer(v) and 0 <= v < 2**63)
 FOLDS = rule("an integer of at least 2", lambda v: is_integer(v) and v > 1)
 NATURAL = rule("an integer of 0 or more", lambda v: is_integer(v) and v >= 0)
@@ -123,7 +124,8 @@ class Training(_Checked):
         network_options: further arguments of the network.
         pixel_range: values that black and white get.
         n_train: only the first images of the training split; None for all.
-        epochs, batch_size, optimizer, learning_rate: of the training.
+        epochs, batch_size, optimizer, learning_rate: of the training; without an epoch it is the
+            network as it starts, which is made anew wherever it is measured, and not stored.
         penalties: for each name in `suite.training.penalties.PENALTIES` its settings, of which
             "strength" is the coefficient; with "every" a penalty acts, in full strength, in steps
             T, 2T, ... of the training only, and with "warm_up" its coefficient rises from zero,
@@ -166,7 +168,7 @@ class Training(_Checked):
 
     data: str = field(metadata=NAME)
     network: str = field(metadata=NAME)
-    epochs: int = field(metadata=COUNT)
+    epochs: int = field(metadata=WHOLE)
     learning_rate: float = field(metadata=POSITIVE)
     seed: int = field(metadata=SEED)
     network_options: Mapping[str, Any] = field(default_factory=dict, metadata=SETTINGS)

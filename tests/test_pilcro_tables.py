@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from suite.evidence.claims import load_published
 from suite.evidence.results import Results
@@ -89,10 +88,12 @@ class TestArrays:
         maps = {f"{CIFAR}__none__{seed}__landscape": np.full((2, 2), seed) for seed in (0, 1)}
         maps[f"{CIFAR}__target 10__0__landscape"] = np.ones((2, 2))
         maps[f"{CIFAR}__target"] = np.eye(2)
-        shown = tables.landscapes([results(**maps)], TABLE, PUBLISHED, torch.eye(2))
+        start = rows("tv", "photographs", [1.5], data="initialisation", network="small ResNet")
+        table = pd.concat([TABLE, frame(start)])
+        shown = tables.landscapes([results(**maps)], table, PUBLISHED, np.eye(2))
         assert [float(part.mean()) for part in shown["rows"][0]] == [0.5, 0.5, 1.0, 0.5]
         assert shown["titles"][1:3] == ["no\npenalty", "α = 10,\nTV × 0.35"]
-        assert shown["notes"][0][0] == "not\ntrained\nTV 1"
+        assert shown["notes"][0][0] == "not\ntrained\nTV 1.5"
         assert shown["notes"][0][2].endswith("\npaper\n× 0.05")
 
     def test_squared_gradients(self):

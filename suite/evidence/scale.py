@@ -58,14 +58,14 @@ def _list(value: Any) -> Any:
 
 
 def trainings_of(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the networks that records are about, each once, with its accuracy if that is there.
+    """Return the networks that were trained for records, each once, with its accuracy if known.
 
     A training that was stopped early to look at it is part of the longer one.
     """
     found: dict[str, dict[str, Any]] = {}
     for record in records:
         network = record.unit.get("training", record.unit)
-        if not {"network", "data"} <= network.keys():
+        if not {"network", "data"} <= network.keys() or network.get("epochs") == 0:
             continue
         stage = ("epochs",) if "cosine_epochs" in network else ()
         key = str({name: value for name, value in network.items() if name not in stage})

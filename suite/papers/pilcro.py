@@ -23,7 +23,7 @@ from suite.evidence.results import Results
 from suite.evidence.statistics import as_ratio, mean_interval
 from suite.methods import SIDE_BY_SIDE, Change, scheduled
 from suite.networks import build_network
-from suite.papers import design
+from suite.papers import design, initial_landscapes
 from suite.papers.design import Item, Plan, Wanted, changed, grid, measurement, panels_of, wanted
 from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts, squared_gradients_and_paths
@@ -39,7 +39,8 @@ APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE
 OF_PANEL: dict[str, Any] = {"shift": 0, "warm_up": 0, "seeds_of": {}, "paired_seeds": {}}
 OF_PANEL |= {"n_shifted": None, "models": None, "few": None, "early": None, "marked": ""}
 # What is of the chapter alone.
-ALONE = "pretrained n_pretrained n_draws_pretrained block_pretrained n_draws theory_seeds"
+ALONE = "pretrained n_pretrained n_draws_pretrained block_pretrained n_draws theory_seeds "
+ALONE += "untrained n_start n_start_images"
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
@@ -175,6 +176,7 @@ def plan(parameters: Values) -> Plan:
         network = Pretrained(data=pair[0], network=pair[1])
         for model, each in of_kind.items():
             found += _items(network, _labels(model, pair[0]), each)
+    found += initial_landscapes.items(MEASURES, p)
     return found
 
 
@@ -193,6 +195,8 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
     if parameters["panels"]:
         theory = squared_gradients_and_paths(parameters["n_draws"], parameters["theory_seeds"])
         rows, arrays = pd.concat([rows, theory[0]], ignore_index=True), arrays | theory[1]
+    start = initial_landscapes.derive(arrays)
+    rows, arrays = pd.concat([rows, pd.DataFrame(start[0])], ignore_index=True), arrays | start[1]
     columns = [*NETWORK, "epochs", "metric", "category", "level", "pair", "tv", "value", "std", "n"]
     return rows.reindex(columns=[*columns, "status"]), arrays
 
@@ -265,13 +269,13 @@ def landscapes(
     results: Sequence[Results],
     table: pd.DataFrame,
     published: Mapping[str, Any],
-    board: torch.Tensor,
+    board: NDArray[Any],
 ) -> dict[str, Any]:
     """Return what `pictures` takes: mean landscapes, from untrained to the target.
 
     Args:
         results, table, published: of the chapter.
-        board: landscape of the untrained network, see `untrained`.
+        board: mean landscape of the untrained network.
     """
     maps, (target,) = maps_of(results, "landscape"), maps_of(results, "target")["target"]
     rows = tables.select(table, data=CIFAR, status="done")
@@ -286,11 +290,13 @@ def landscapes(
         below = f"paper\n× {paper[model]:.2f}" if model in paper else ""
         below = f"TV {of.loc[['tv']].mean():.4f}" if model == "none" else below
         notes.append(f"{right}\n{below}")
-    ends = [f"TV {float(total_variation(torch.as_tensor(m))):.2g}" for m in (board, target)]
+    start = {"data": initial_landscapes.DATA, "network": initial_landscapes.SMALL, "metric": "tv"}
+    tv = tables.select(table, **start, model=initial_landscapes.PLAIN)["value"].mean()
+    ends = [f"TV {float(v):.2g}" for v in (tv, total_variation(torch.as_tensor(target)))]
     means = [np.mean(maps[model], axis=0) for model in names]
     return {
-        "rows": [[board.numpy(), *means, target]],
-        "titles": ["untrained,\nby paths", *titles, "target S,\nedges"],
+        "rows": [[board, *means, target]],
+        "titles": ["untrained", *titles, "target S,\nedges"],
         "notes": [[f"not\ntrained\n{ends[0]}", *notes, f"\n\n{ends[1]}"]],
         "scale": (0, 2),
         "scale_label": "importance",

@@ -1,5 +1,6 @@
 """Measures of the chapter on importance landscapes: see `suite.metrics` and `reglib.landscape`."""
 
+import copy
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -8,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reglib.autodiff import input_gradient
+from reglib.double_backward import folded_copy
 from reglib.landscape import (
     data_smoothness,
     expected_squared_gradients,
@@ -30,6 +33,9 @@ REMEMBERED_BYTES = 2**22
 N_CORRUPTED_SETS = 15 * 5  # all corruptions and levels
 Of = Literal["network", "paths", "target"]
 BATCH_PIXELS = 100 * 32 * 32  # of the images that are shown at a time
+# What of a network or of its images is changed, to see whether the landscape changes.
+Condition = Literal["white noise", "black margin", "random biases", "statistics of images"]
+MARGIN, BIAS_STD = 8, 0.1  # pixels on each side; standard deviation
 
 
 def accuracy_by_location(
@@ -109,11 +115,7 @@ def _halves(subject: EvaluatedModel, n_images: int | None, n_draws: int | None, 
 
     def gradients() -> Tensor:
         images, _ = subject.test_images(n_images)
-        size = max(1, BATCH_PIXELS // images[0, 0].numel())
-        source = None if n_draws is None else subject.generator(0)
-        halves = [images[start::2].split(size) * (n_draws or 1) for start in (0, 1)]
-        model = subject.folded
-        return torch.stack([expected_squared_gradients(model, h, generator=source) for h in halves])
+        return _squares(subject.folded, images, n_draws, subject.generator(0))
 
     if of == "target":
         return _target(subject.unit)[None, None]
@@ -123,6 +125,100 @@ def _halves(subject: EvaluatedModel, n_images: int | None, n_draws: int | None, 
     if isinstance(network, nn.Sequential) and isinstance(network[0], Normalise):
         network = network[1]  # the paths behind normalisation
     return path_counts(network, image_shape(subject.unit.data), squared=True)[None]
+
+
+def _squares(
+    model: nn.Module, images: Tensor, n_draws: int | None, generator: torch.Generator
+) -> Tensor:
+    """Return squared gradients of two halves of the images, (2, C, H, W)."""
+    size = max(1, BATCH_PIXELS // images[0, 0].numel())
+    source = None if n_draws is None else generator
+    halves = [images[start::2].split(size) * (n_draws or 1) for start in (0, 1)]
+    return torch.stack([expected_squared_gradients(model, h, generator=source) for h in halves])
+
+
+def landscape_under(
+    subject: EvaluatedModel, *, condition: Condition, n_images: int, n_draws: int | None = None
+) -> Result:
+    """Total variation of the landscape under a condition: one value. The map is kept.
+
+    Args:
+        subject, n_images, n_draws: see `importance_landscape`.
+        condition: "white noise", equally likely pixels in place of test images; "black margin",
+            test images that are black but for their middle; "random biases", normal ones; or
+            "statistics of images", those of so many training images in batch normalisation.
+    """
+    pixels, _ = subject.test_uint8(n_images)
+    network, source = (
+        copy.deepcopy(subject.network),
+        subject.generator(getattr(subject.unit, "seed", 0)),
+    )
+    if condition == "white noise":
+        drawn = torch.randint(256, pixels.shape, generator=source, device=pixels.device)
+        pixels = drawn.to(torch.uint8)
+    elif condition == "black margin":
+        pixels = F.pad(pixels[..., MARGIN:-MARGIN, MARGIN:-MARGIN], [MARGIN] * 4)
+    elif condition == "random biases":
+        biases = (p for name, p in network.named_parameters() if name.endswith("bias"))
+        for bias in biases:
+            bias.data.normal_(0, BIAS_STD, generator=source)
+    else:
+        _take_statistics(network, subject.as_inputs(subject.data.train.images[:n_images]))
+    model = folded_copy(network)
+    squares = _squares(model, subject.as_inputs(pixels), n_draws, subject.generator(0)).mean(0)
+    landscape = scaled_norm(squares)
+    return Result(total_variation(landscape)[None], {"landscape": landscape.float()})
+
+
+@torch.no_grad()
+def _take_statistics(network: nn.Module, images: Tensor) -> None:
+    """Give batch normalisation the statistics of images, in place."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0
+    network.train()(images)
+    network.eval()
+
+
+def sampling_deviation(
+    subject: EvaluatedModel,
+    *,
+    part: Literal["squares", "landscape"],
+    n_images: int,
+    batch_size: int,
+    n_batches: int,
+) -> Result:
+    """Say how far sampled minibatches are off on average, in squared standard errors.
+
+    One value for each position, with a mean of one if the mean over minibatches is right on
+    expectation. An image and its class, from the network's probabilities, are drawn anew each time.
+
+    Args:
+        subject: the network.
+        part: "squares", their gradients before equation 6, or "landscape", after it.
+        n_images: test images that are drawn from, with replacement.
+        batch_size, n_batches: of the minibatches.
+    """
+    images = subject.test_images(n_images)[0]
+
+    def gradients() -> Tensor:
+        x = images.requires_grad_()
+        with torch.enable_grad():
+            of_class = subject.folded(x).unbind(1)
+        return torch.stack([input_gradient(one, x, keep_graph=True) for one in of_class], 1)
+
+    squares = subject.cached(("of each class", n_images), gradients).double().square()
+    squares = squares.flatten(0, 1)  # (B classes, C, H, W)
+    probs = subject.logits(images.detach()).double().softmax(1).flatten() / n_images
+    drawn = torch.multinomial(
+        probs, batch_size * n_batches, replacement=True, generator=subject.generator(0)
+    )
+    batches = drawn.view(n_batches, -1)
+    counts = torch.stack([batch.bincount(minlength=len(probs)) for batch in batches]).double()
+    full, sampled = (torch.tensordot(w, squares, 1) for w in (probs, counts / batch_size))
+    if part == "landscape":
+        full, sampled = scaled_norm(full), scaled_norm(sampled)
+    return Result(((sampled.mean(0) - full).square() * n_batches / sampled.var(0)).flatten())
 
 
 @functools.lru_cache(4)

@@ -114,6 +114,8 @@ def check(units: Iterable[Unit]) -> None:
         network = training_of(unit)
         if isinstance(network, Pretrained) and not isinstance(unit, Measurement):
             raise UsageError("a Pretrained is trained already: expected measurements of it")
+        if network is unit and not getattr(network, "epochs", 1):
+            raise UsageError("epochs=0 trains nothing: expected measurements of such a network")
         trained.setdefault(str({**network.identity, "seed": 0}), network)
         if isinstance(unit, Measurement):
             asked.setdefault(unit.metric + str(unit.settings), unit)

@@ -122,7 +122,7 @@ def load_subject(unit: Training | Pretrained, store: Store, device: str = "cpu")
         RunFailed: it is not stored, or its training diverged.
     """
     weights: Mapping[str, Tensor] = {}
-    if isinstance(unit, Training):
+    if isinstance(unit, Training) and unit.epochs:
         (name,) = keys_of([unit])
         record, weights = store.read(name), store.read_tensors(name) or {}
         if record is None:
@@ -172,7 +172,7 @@ def _network(unit: Training | Pretrained, work: _Work) -> Callable[[], Evaluated
     """Return what loads a network, once; when it is first asked for, it is trained if need be."""
     (name,) = keys_of([unit])
     if name not in work.networks:
-        if isinstance(unit, Training) and not work.is_stored(unit):
+        if isinstance(unit, Training) and unit.epochs and not work.is_stored(unit):
             _train(unit, name, work)
         load = functools.partial(load_subject, unit, work.store, work.job.device)
         work.networks[name] = functools.cache(load)
@@ -228,7 +228,8 @@ def evaluated(
         network = load_pretrained(unit.network, unit.options).to(device)
     else:
         network = initial_network(unit, data).to(device).eval()
-        network.load_state_dict(weights)
+        if unit.epochs:
+            network.load_state_dict(weights)
     network = network.to(memory_format=memory_format(network, device))
     model = EvaluatedModel(network, unit, data)
     if isinstance(unit, Pretrained) and unit.n_images:

@@ -189,7 +189,8 @@ def _seconds_of_a_step(unit: Training, device: str, way: str | None) -> float:
 def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:
     """Return the trainings of units by their identity."""
     networks = {id(network): network for network in map(training_of, units)}.values()
-    return {str(network.identity): network for network in networks if isinstance(network, Training)}
+    trained = (network for network in networks if isinstance(network, Training) and network.epochs)
+    return {str(network.identity): network for network in trained}
 
 
 def _needs(unit: Unit) -> dict[str, Callable[[str], object]]:

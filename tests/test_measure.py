@@ -57,7 +57,6 @@ share_on_object: beyond_others=False n_images saliency='logit_gradient'
 shifted_accuracy: n_images=None pixels
 top_k_accuracy: k=5 n_images=None
 training_steps: batch_size=128 form n_steps strength tolerance=2.0
-vanishing_gradients: n_images
 worst_group_accuracy: n_images=None
 """
 

@@ -64,21 +64,6 @@ def test_strengths_for_held_out_images_alone_are_trained_without_them_and_not_te
     assert {top_gap.training(p, m).folds for m in weak} == {p.validation_folds}
 
 
-def test_seeds_that_are_named_are_attacked_without_square_too_all_else_alike():
-    p = panel(squared_seeds=[1])
-    for seed in (0, 1):
-        every = top_gap._battery(p, top_gap.main_model(p, "none", seed))
-        battery = [(name, s) for name, s in every if "counts" not in s]
-        whole, without = (
-            {s["epsilon"]: s["attack_settings"] for name, s in battery if name == wanted}
-            for wanted in ("auto", "auto without square")
-        )
-        assert len(without) == seed * len(p.auto_epsilons)
-        assert [name for name, _ in battery].count("auto") == len(whole)
-        for epsilon, settings in without.items():
-            assert settings == whole[epsilon] | {"parts": ["apgd-ce", "apgd-t", "fab-t"]}
-
-
 def test_doses_and_sparsest_maps():
     """A dose is what L1 weighs on a logit; the sparsest maps are of the main strength."""
     planned = top_gap.plan(of_profile("workstation"))

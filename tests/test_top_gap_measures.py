@@ -108,9 +108,6 @@ def test_the_logits_under_attack_are_scaled_and_the_prediction_is_judged_as_it_i
     plain = METRICS["robust_accuracy"](linear(1), **ask).per_image
     assert torch.equal(found, plain)
     assert hidden.sum() > found.sum()
-    vanishing = [METRICS["vanishing_gradients"](n, n_images=N).per_image for n in (linear(1), sure)]
-    assert vanishing[0].sum() == 0
-    assert vanishing[1].mean() > 0.5
 
 
 def test_an_attack_is_made_once_for_all_metrics_of_a_network(monkeypatch):

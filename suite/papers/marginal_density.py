@@ -34,8 +34,7 @@ ON_REQUEST = "pixel_perturbation_centred"  # measured in the sweeps that name it
 FORMS_TRAINED = ("naive", "stable", "efficient")
 RATIOS = ["leakage", "whole", "shift", "centred"]  # to standard training
 # What a panel may say, too; a sweep may be a part of its own, and have some of the metrics only.
-LISTED: Values = {key: [] for key in ("foreign", "metrics", "saliencies")}
-OF_PANEL: Values = {**LISTED, "warm_up": None, "part": "strength"}
+OF_PANEL: Values = {"foreign": [], "warm_up": None, "part": "strength", "metrics": []}
 PANELS = "block_panels sweeps step_panels group_panels group_sweeps photo_panels ascent_panels"
 # Parts in which each method has the strength of the experiment.
 SWEPT = ("strength", "long", "group_sweep")
@@ -82,8 +81,7 @@ def _wanted(p: SimpleNamespace, names: str) -> Iterator[Wanted]:
     sets: dict[str, str] = NAMED["sets"]
     every = " ".join(sets.get(name, name) for name in names.split())
     for each in wanted(NAMED["measures"], every, p):
-        for name in ("relative_step", "saliency"):  # follow from others
-            each.labels.pop(name, None)
+        each.labels.pop("relative_step", None)  # follows from others
         each.labels["attack"] = each.settings.get("attack")
         yield each
 
@@ -148,7 +146,6 @@ def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
             p.noises = [{"noise_std": noise} for noise in p.noise_levels]
             p.sets = [{"foreign": name} for name in p.foreign]
             p.forms = [{"form": form} for form in FORMS_TRAINED]
-            p.maps = [{"saliency": name} for name in p.saliencies]
     first, sweep = found["block_panels"][0], found["sweeps"][0]
     first.readings = [_reading(**reading) for reading in first.pgd]
     for p in found["photo_panels"]:

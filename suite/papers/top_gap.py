@@ -28,8 +28,6 @@ FIELDS_AT = [{"part": part} for part in ("centre", "corner", "distance")]
 MEASURES: Values = NAMES["top_gap"]["measures"]  # but for attacks
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
-# AutoAttack's authors doubt an evaluation in which Square, the last part, still finds something.
-WITHOUT_SQUARE = ["apgd-ce", "apgd-t", "fab-t"]
 # What rows are selected by, where a measurement says nothing else.
 DEFAULTS = {"battery": "none", "test": "own", "part": "", "attack": "", "parts": "", "steps": 0}
 DEFAULTS |= {"epsilon": 0.0, "counts": "", "scale": 1.0}
@@ -156,9 +154,6 @@ def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]
     for size in p.epsilons:
         yield "radii", _attack("pgd", p.n_battery, size, **across)
     yield from _auto(p)
-    if model.seed in p.squared_seeds and model.variant in COMPARED:
-        for size in p.auto_epsilons:
-            yield "auto without square", _auto_attack(p, size, parts=WITHOUT_SQUARE) | alone
     if not p.epsilon:
         return
     ce, targeted = ({"parts": [part], "steps": p.pgd_steps} for part in ("apgd-ce", "apgd-t"))
@@ -231,7 +226,6 @@ def _measured(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
     names |= {"class_map_sparsity": True, "mask_iou": p.masks}
     names |= {"mask_iou_beyond_others": p.masks and p.masks_of_others}
     names |= {"erf_distance": model.variant in FIELDS_OF}
-    names |= {"vanishing_gradients": main and model.variant in p.attacked}
     yield from wanted(MEASURES, names, p)
     yield from _attacks(p, model)
 

@@ -7,10 +7,8 @@ from functools import partial
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib.autodiff import input_gradient
 from reglib.top_gap import TopGAPNet
 from suite import metrics
 from suite.attacks import ATTACKS, AUTO_ATTACK, NORMS, judged
@@ -156,21 +154,6 @@ def erf_distance(
     network = _with_class_maps(subject.folded, subject.unit.network)
     measure = partial(metrics.erf_distance, network.class_maps, part=part)
     return Result(_in_batches(subject, n_images, lambda images, _: measure(images)))
-
-
-def vanishing_gradients(subject: EvaluatedModel, *, n_images: int) -> Result:
-    """1 where the cross-entropy of the predicted class has a gradient of exactly zero, else 0.
-
-    In the precision of the network: an attack along gradients cannot start at such an image.
-    """
-
-    def measure(images: Tensor, _: Tensor) -> Tensor:
-        images = images.detach().requires_grad_()
-        with torch.enable_grad():
-            loss = F.cross_entropy(subject.folded(images), subject.predict(images), reduction="sum")
-        return input_gradient(loss, images).flatten(1).abs().amax(1)
-
-    return Result((_in_batches(subject, n_images, measure) == 0).double())
 
 
 def check_network(

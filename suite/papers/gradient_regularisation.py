@@ -308,7 +308,7 @@ def all_maps(results: Sequence[Results]) -> dict[str, Drawn]:
     """Return the maps that were kept, by what was trained on, and what is shown."""
     found: dict[str, Drawn] = {}
     for arrays in (result.arrays for result in results):
-        names = [name.split("|") for name in arrays if name.endswith("|maps")]
+        names = [name.split("|") for name in sorted(arrays) if name.endswith("|maps")]
         for key in dict.fromkeys(tuple(name[:3]) for name in names):
             alphas = sorted((float(n[3]), "|".join(n[:4])) for n in names if tuple(n[:3]) == key)
             first, (data, network, shown) = alphas[0][1], map(name_of, key)

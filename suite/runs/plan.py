@@ -192,11 +192,11 @@ def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:
     return {str(network.identity): network for network in networks if isinstance(network, Training)}
 
 
-def _needs(unit: Unit) -> dict[str, Callable[[str], object]]:
+def _needs(unit: Unit) -> dict[str, Callable[[str], str | None]]:
     """Return by name the data and the weights that a unit needs, with what looks for each."""
     network = training_of(unit)
     weights = {network.network: check_weights} if isinstance(network, Pretrained) else {}
-    return {**dict.fromkeys(data_names(unit), load_data), **weights}
+    return {**dict.fromkeys(data_names(unit), _fingerprint), **weights}
 
 
 def _missing_data(units: Iterable[Unit], looked: dict[str, str | DataMissing]) -> dict[str, str]:
@@ -204,7 +204,11 @@ def _missing_data(units: Iterable[Unit], looked: dict[str, str | DataMissing]) -
     needed = {name: look for unit in units for name, look in _needs(unit).items()}
     for name in needed.keys() - looked.keys():
         try:
-            looked[name] = getattr(needed[name](name), "fingerprint", name)
+            looked[name] = needed[name](name) or name
         except DataMissing as error:
             looked[name] = error
     return {name: str(looked[name]) for name in needed if isinstance(looked[name], DataMissing)}
+
+
+def _fingerprint(name: str) -> str:
+    return load_data(name).fingerprint

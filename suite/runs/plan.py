@@ -2,11 +2,14 @@
 
 import contextlib
 import functools
+import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +19,17 @@ from suite.data import load_data
 from suite.errors import DataMissing
 from suite.networks import check_weights
 from suite.papers.measure import METRICS
+from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, other_code
 from suite.runs.compute import check
 from suite.runs.execute import evaluated
 from suite.runs.executors import Resources
-from suite.store import Kept, Store
+from suite.store import Kept, Store, replace_file
 from suite.training.folds import data_of
 from suite.training.loop import train
 from suite.units import Pretrained, Training, Unit, data_names, from_identity, key, training_of
 
+MEMORY = "fingerprints.json"
 REPEATS = 3  # of a map whose time is taken; the first waits for memory
 LONGEST = 2.0  # seconds for which a kind of training is timed on a CPU, or for two steps
 
@@ -193,11 +198,11 @@ def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:
     return {str(network.identity): network for network in trained}
 
 
-def _needs(unit: Unit) -> dict[str, Callable[[str], object]]:
+def _needs(unit: Unit) -> dict[str, Callable[[str], str | None]]:
     """Return by name the data and the weights that a unit needs, with what looks for each."""
     network = training_of(unit)
     weights = {network.network: check_weights} if isinstance(network, Pretrained) else {}
-    return {**dict.fromkeys(data_names(unit), load_data), **weights}
+    return {**dict.fromkeys(data_names(unit), _fingerprint), **weights}
 
 
 def _missing_data(units: Iterable[Unit], looked: dict[str, str | DataMissing]) -> dict[str, str]:
@@ -205,7 +210,34 @@ def _missing_data(units: Iterable[Unit], looked: dict[str, str | DataMissing]) -
     needed = {name: look for unit in units for name, look in _needs(unit).items()}
     for name in needed.keys() - looked.keys():
         try:
-            looked[name] = getattr(needed[name](name), "fingerprint", name)
+            looked[name] = needed[name](name) or name
         except DataMissing as error:
             looked[name] = error
     return {name: str(looked[name]) for name in needed if isinstance(looked[name], DataMissing)}
+
+
+def _fingerprint(name: str) -> str:
+    """Return the fingerprint of a data set, remembered while no file that it is made of changes."""
+    memory, files = data_folder() / MEMORY, _files(data_folder())
+    if not files or "imagefolder:" in name:  # images elsewhere, or from packages alone
+        return load_data(name).fingerprint
+    remembered = json.loads(memory.read_text(encoding="utf-8")) if memory.is_file() else {}
+    known: dict[str, str] = remembered.get(files, {})
+    if name not in known:
+        known[name] = load_data(name).fingerprint
+        with contextlib.suppress(OSError):  # the next one reads the data again
+            replace_file(memory, json.dumps({files: known}).encode())
+    return known[name]
+
+
+@functools.cache
+def _files(folder: Path) -> str:
+    """Return a checksum of sizes and times of all data files, and of the code that reads them."""
+    if not folder.is_dir():
+        return ""
+    walked = [*os.walk(folder, followlinks=True), *os.walk(ROOT / "suite" / "data")]
+    made = [str(folder / "decoded") + os.sep, str(folder / MEMORY)]  # by the suite, of the others
+    paths = sorted(os.path.join(place, n) for place, _, names in walked for n in names)
+    sources = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
+    about = [[p, entry.st_size, entry.st_mtime_ns] for p in sources for entry in [os.stat(p)]]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()

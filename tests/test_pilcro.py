@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from benchmarks import tables as benchmarks
-from reglib import total_variation
 from suite import notebooks
 from suite.evidence.results import load_results
 from suite.evidence.tables import select
-from suite.metrics import centre_to_rim
 from suite.networks import build_network
 from suite.papers import pilcro
 from suite.units import Measurement, Training, identity
@@ -171,12 +169,24 @@ class TestWhatThePageSaysWithoutAVerdict:
             sizes.append(sum(p.numel() for p in network.parameters()))
         assert 280 < sizes[0] / sizes[1] < 320
 
-    def test_training_removes_the_grid_but_adds_weight_to_the_middle(self, kept):
-        board = pilcro.untrained(notebooks.profiles(CHAPTER)["workstation"]["panels"][0])
+    def test_networks_as_they_start(self, kept):
         plain = kept[(kept["data"] == CIFAR) & (kept["model"] == "none")]
-        means = plain.groupby("metric")["value"].mean()
-        assert total_variation(board) > 10 * means["tv"]
-        assert centre_to_rim(board) < means["centre_to_rim"] / 2
+        trained = plain.groupby("metric")["value"].mean()
+        start = kept[(kept["data"] == "initialisation") & kept["model"].notna()]
+        start = start.pivot_table("value", ["network", "model"], "metric")
+        small = start.loc["small ResNet"]
+        assert small["tv"]["photographs"] > 10 * trained["tv"]
+        assert small["tv"]["statistics of images"] < 2 * trained["tv"]
+        assert small["centre_to_rim"].max() < trained["centre_to_rim"] / 1.5
+        of = start.swaplevel()
+        assert of.loc["white noise"]["with_photographs"].min() > 0.95
+        assert of.loc["random biases"]["with_photographs"].min() > 0.85
+        assert of.loc["black margin"]["centre_to_rim"].isna().all()
+        assert of.loc["statistics of images"]["with_photographs"].max() < 0.35
+        weights = of["centre_to_rim"].unstack("model")
+        assert (weights["statistics of images"] > weights["photographs"]).sum() == 3
+        sampled = of.loc["photographs"]
+        assert sampled["sampled_squares"].max() < 1.2 < sampled["sampled_landscape"].min()
 
     def test_a_step_with_the_penalty_costs_more_on_a_gpu(self):
         cpu, gpu = (benchmarks.landscape_steps(benchmarks.measured(d)) for d in ("cpu", "cuda"))

@@ -90,7 +90,8 @@ class TestArrays:
         maps[f"{CIFAR}__target"] = np.eye(2)
         start = rows("tv", "photographs", [1.5], data="initialisation", network="small ResNet")
         table = pd.concat([TABLE, frame(start)])
-        shown = tables.landscapes([results(**maps)], table, PUBLISHED, np.eye(2))
+        arrays = {"initialisation|small ResNet|photographs": np.eye(2)}
+        shown = tables.landscapes([results(**maps)], table, PUBLISHED, arrays)
         assert [float(part.mean()) for part in shown["rows"][0]] == [0.5, 0.5, 1.0, 0.5]
         assert shown["titles"][1:3] == ["no\npenalty", "α = 10,\nTV × 0.35"]
         assert shown["notes"][0][0] == "not\ntrained\nTV 1.5"

@@ -269,13 +269,12 @@ def landscapes(
     results: Sequence[Results],
     table: pd.DataFrame,
     published: Mapping[str, Any],
-    board: NDArray[Any],
+    arrays: Mapping[str, NDArray[Any]],
 ) -> dict[str, Any]:
     """Return what `pictures` takes: mean landscapes, from untrained to the target.
 
     Args:
-        results, table, published: of the chapter.
-        board: mean landscape of the untrained network.
+        results, table, published, arrays: of the chapter, and of all its runs.
     """
     maps, (target,) = maps_of(results, "landscape"), maps_of(results, "target")["target"]
     rows = tables.select(table, data=CIFAR, status="done")
@@ -290,12 +289,13 @@ def landscapes(
         below = f"paper\n× {paper[model]:.2f}" if model in paper else ""
         below = f"TV {of.loc[['tv']].mean():.4f}" if model == "none" else below
         notes.append(f"{right}\n{below}")
-    start = {"data": initial_landscapes.DATA, "network": initial_landscapes.SMALL, "metric": "tv"}
-    tv = tables.select(table, **start, model=initial_landscapes.PLAIN)["value"].mean()
+    start = initial_landscapes.DATA, initial_landscapes.SMALL, initial_landscapes.PLAIN
+    where = dict(zip(("data", "network", "model"), start))
+    tv = tables.select(table, **where, metric="tv")["value"].mean()
     ends = [f"TV {float(v):.2g}" for v in (tv, total_variation(torch.as_tensor(target)))]
     means = [np.mean(maps[model], axis=0) for model in names]
     return {
-        "rows": [[board, *means, target]],
+        "rows": [[arrays["|".join(start)], *means, target]],
         "titles": ["untrained", *titles, "target S,\nedges"],
         "notes": [[f"not\ntrained\n{ends[0]}", *notes, f"\n\n{ends[1]}"]],
         "scale": (0, 2),

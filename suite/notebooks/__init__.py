@@ -244,10 +244,14 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
+    from suite.notebooks.kernels import Kernels
+
+    # A fork of a process that has loaded much is safe on Linux alone.
     options: dict[str, Any] = {"kernel_name": "python3", "progress_bar": False}
     # A kernel is interrupted when it ends, of which it would tell as of an error.
     options |= {"extra_arguments": ["--IPKernelApp.log_level=CRITICAL"]}
     options |= {"shutdown_kernel": "immediate"}
+    options |= {"kernel_manager_class": Kernels} if sys.platform == "linux" else {}
     # It warns of each parameter that is not in the cell; `checks` knows all.
     logging.getLogger("papermill").setLevel(logging.ERROR)
     for attempt in range(1, START_ATTEMPTS + 1):

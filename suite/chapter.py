@@ -85,7 +85,8 @@ class Chapter:
         provenance = provenance_of(self.name, self.profile, self.store, keys, self.parameters)
         provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))
         records = self.store.read_all(dict.fromkeys(keys)).values()
-        fresh = judged(self.name, self.profile, rows, arrays, provenance, records)
+        known = load_results(self.name, self.profile) if not provenance["here"] else None
+        fresh = judged(self.name, self.profile, rows, arrays, provenance, records, known=known)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)
         larger = [load_results(self.name, p) for p in BESIDE if p != self.profile]

@@ -32,7 +32,6 @@ from suite.training.loop import DEFAULT, initial_network, memory_format, train
 from suite.units import Measurement, Pretrained, Training, Unit, data_names, key, training_of
 
 Failure = tuple[str, str, str]  # the unit, the message and the traceback
-Outcome = tuple[list[str], list[Failure]]  # reports of the store of a worker, and what failed
 _ONE_JOB = threading.Lock()
 NOTES: list[Path] = []  # where a worker writes what it is computing
 
@@ -70,6 +69,13 @@ class _Work(NamedTuple):
         """Whether the store has a unit, by the code that a user has registered now."""
         record = None if self.job.force else self.store.read(keys_of([unit])[0])
         return record is not None and not self.sources.differs("named", unit, record.provenance)
+
+
+class Outcome(NamedTuple):
+    """What a worker has to say: reports of its store, and what failed."""
+
+    reports: list[str]
+    errors: list[Failure]
 
 
 def keys_of(units: Sequence[Unit], known: Mapping[str, str] | None = None) -> list[str]:
@@ -149,7 +155,7 @@ def run_job(job: Job) -> Outcome:
                     _finish(unit, work)
             except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
                 errors.append(failure(unit, error))
-    return work.store.reports, errors
+    return Outcome(work.store.reports, errors)
 
 
 def _finish(unit: Unit, work: _Work) -> None:

@@ -204,8 +204,8 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
                         if (outcome := _outcome(job, future)) is None:
                             continue
                         waiting.remove(job)
-                        store.reports += outcome[0]
-                        errors += outcome[1]
+                        store.reports += outcome.reports
+                        errors += outcome.errors
                         bar.update(len(job.units))
             except UsageError as error:
                 if attempt:
@@ -244,4 +244,4 @@ def _outcome(job: Job, future: Future[Outcome]) -> Outcome | None:
     except (futures.BrokenExecutor, futures.CancelledError):
         return None
     except Exception as error:  # noqa: BLE001 - reported to the caller, with its traceback
-        return [], [failure(unit, error) for unit in job.units]
+        return Outcome([], [failure(unit, error) for unit in job.units])

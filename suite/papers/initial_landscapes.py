@@ -14,7 +14,7 @@ from torch import Tensor
 from reglib import total_variation
 from suite.evidence import quote, tables
 from suite.metrics import centre_to_rim
-from suite.papers.design import Arrays, Item, changed, grid, measurement, wanted
+from suite.papers.design import Arrays, Item, changed, measurement, wanted
 from suite.papers.names import NAMES
 from suite.papers.pilcro_measures import Condition
 from suite.units import Training, Values
@@ -25,7 +25,6 @@ SMALL = "small ResNet"  # that which is trained, too
 PLAIN, PATHS = "photographs", "its paths"
 CONDITIONS: tuple[str, ...] = get_args(Condition)
 GROUP = 5  # initialisations that are averaged
-SAMPLED = "sampled_squares sampled_landscape"
 TITLES: dict[str, str] = NAMES["pilcro"]["start"]
 # A network that is not trained has a learning rate all the same.
 UNTRAINED: dict[str, Any] = {"epochs": 0, "learning_rate": 1.0}
@@ -43,13 +42,11 @@ def items(measures: Values, p: SimpleNamespace) -> Iterator[Item]:
         p = changed(p, n_landscape=p.n_start_images, n_other=p.n_start_images // 2, draws=1)
         p = changed(p, conditions=[{"condition": one} for one in taken])
         plain, paths = ([*wanted(measures, LANDSCAPE, changed(p, of=of))] for of in (None, "paths"))
-        under, sampled = ([*wanted(measures, names, p)] for names in (UNDER, SAMPLED))
+        under = [*wanted(measures, UNDER, p)]
         for seed in range(p.n_start):
-            network, half = Training(**fields, **UNTRAINED, seed=seed), seed < p.n_start // 2
-            labels = {"data": DATA, "network": name, "model": PLAIN}
-            yield from grid([(network, labels)], sampled if half else [])
+            network = Training(**fields, **UNTRAINED, seed=seed)
             maps = [(PLAIN, one) for one in plain] + [(PATHS, one) for one in paths if seed == 0]
-            maps += [(one.labels["condition"], one) for one in under if half]
+            maps += [(one.labels["condition"], one) for one in under if seed < p.n_start // 2]
             for condition, (_, metric, settings) in maps:
                 keep = f"{START}|{name}|{condition}|{seed}"
                 yield Item(measurement(network, metric, **settings), keep=keep)

@@ -49,13 +49,6 @@ def test_a_black_margin_has_no_gradient_unless_biases_or_statistics_say_so():
     assert all(torch.equal(before[k], v) for k, v in subject().network.state_dict().items())
 
 
-def test_sampled_squares_are_right_on_expectation_and_the_landscape_is_not():
-    settings = {"n_images": 8, "batch_size": 4, "n_batches": 1000}
-    parts = (measured("sampling_deviation", part=p, **settings) for p in ("squares", "landscape"))
-    squares, landscape = (part.per_image.nanmean() for part in parts)
-    assert 0.2 < squares < 3 < landscape / 10
-
-
 def test_maps_become_correlations_with_paths_and_photographs():
     paths, noise = np.random.default_rng(0).random((2, 16, 16))
     arrays = {f"{NAME}|net|photographs|{n}": paths + n * (-1) ** n * noise for n in range(6)}

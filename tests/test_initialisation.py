@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from suite.papers.path_counts import (
-    convolutions,
-    path_counts,
+from suite.papers.initial_landscapes import (
     small_resnet,
+    squared_gradients,
     squared_gradients_and_paths,
-    squared_gradients_at_initialisation,
 )
+from suite.papers.path_counts import path_counts
 from tests.double_backward import randn
 from tests.small_batches import generator
 
@@ -63,7 +62,7 @@ def deviations(draws, expected):
 @pytest.mark.parametrize("name", STACKS)
 def test_proposition_1_the_squared_gradient_follows_the_paths(name):
     x, make = randn(1, 2, 10), partial(build, name)
-    draws = squared_gradients_at_initialisation(make, x, n_draws=1500, seed=1)
+    draws = squared_gradients(make, x, n_draws=1500, seed=1)
     model = constant(make())
     expected = path_counts(model, (2, 10), squared=True) / model(x)[0].numel()
     seen = expected > 0
@@ -74,50 +73,18 @@ def test_proposition_1_the_squared_gradient_follows_the_paths(name):
 
 def test_draws_come_from_the_seed_alone():
     state, make = torch.get_rng_state(), partial(build, "convolutions")
-    draw = partial(squared_gradients_at_initialisation, make, randn(1, 2, 10))
+    draw = partial(squared_gradients, make, randn(1, 2, 10))
     first, again, other = (draw(n_draws=3, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
-    with pytest.raises(ValueError, match="at least two, got 1"):
-        draw(seed=1, n_draws=1)
-    with pytest.raises(ValueError, match="a multiple of 20 copies, got 30"):
-        draw(seed=1, copies=20, n_draws=30)
 
 
-def test_copies_side_by_side_are_as_many_independent_draws():
-    x, make = randn(2, 1, 9), partial(convolutions, False, copies=20)
-    draws = squared_gradients_at_initialisation(make, x, n_draws=400, seed=1, copies=20)
-    ones = convolutions(False, nn.init.ones_)
-    expected = path_counts(ones, (1, 9), squared=True) / ones(x)[0].numel()
-    assert draws.shape == (400, 1, 9)
-    assert float(deviations(draws, expected).max()) < 4
-
-
-@pytest.mark.parametrize("std", [0.01, 3.0])
-def test_lemma_2_batch_normalisation_cancels_the_variance_of_weights(std):
-    """The prediction is gamma^2 / V[x] times the path counts times (N - 1) / (N K)."""
-
-    def build():
-        norm = nn.BatchNorm1d(6, eps=1e-12).double()
-        nn.init.constant_(norm.weight, 1.5)
-        return nn.Sequential(normal(nn.Conv1d(2, 6, 3), std), norm)
-
-    x, n, fan_in = 2 * randn(60, 2, 10, seed=4), 60 * 8, 6
-    draws = squared_gradients_at_initialisation(build, x, n_draws=400, seed=5)
-    expected = path_counts(build(), (2, 10)) / (6 * 8) * (n - 1) / (n * fan_in)
-    torch.testing.assert_close(draws.mean(0), expected * 1.5**2 / x.var(), rtol=0.2, atol=0)
-
-
-def test_equation_18_the_derivative_of_a_normalisation():
-    n, norm = 200, nn.BatchNorm1d(1, eps=1e-30).double()
-    nn.init.constant_(norm.weight, 1.5)
-    a = 1 + 3 * randn(n, 1)
+def test_equation_18_is_off_on_its_diagonal_by_a_share_of_4_over_n():
+    n, norm, a = 200, nn.BatchNorm1d(1, eps=1e-30).double(), 1 + 3 * randn(200, 1)
     jacobian = torch.autograd.functional.jacobian(norm, a)[:, 0, :, 0]
-    z, sigma = a - a.mean(), a.std(correction=0)
-    expected = torch.eye(n).double() - 1 / n - z @ z.T / (n * sigma**2)
-    torch.testing.assert_close(jacobian, 1.5 / sigma * expected, atol=1e-14, rtol=0)
-    assert float(n - expected.square().trace()) == pytest.approx(4, abs=0.1)  # 1 - 4 / N each
+    squares = (a.std(correction=0) * jacobian.diagonal()).square()
+    assert float(n - squares.sum()) == pytest.approx(4, abs=0.1)
 
 
 def test_in_evaluation_mode_only_the_mixed_second_derivative_is_left():
@@ -145,7 +112,7 @@ def test_correlations_and_arrays():
     source = generator()
     for shape in ((2, 1, 15), (2, 1, 15), (2, 1, 32, 32)):
         x = torch.randn(shape, generator=source, dtype=torch.float64)
-    again = squared_gradients_at_initialisation(small_resnet, x, n_draws=2, seed=1).mean(0)
+    again = squared_gradients(small_resnet, x, n_draws=2, seed=1).mean(0)
     assert arrays["initialisation|resnet|mean"][1].tolist() == again.tolist()
     # In the middle no path is cut off, so each layer keeps the mean square: 1 / Z in sum.
     paths = arrays["initialisation|convolutions|paths"][0]

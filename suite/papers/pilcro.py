@@ -26,7 +26,7 @@ from suite.networks import build_network
 from suite.papers import design, initial_landscapes
 from suite.papers.design import Item, Plan, Wanted, changed, grid, measurement, panels_of, wanted
 from suite.papers.names import NAMES
-from suite.papers.path_counts import path_counts, squared_gradients_and_paths
+from suite.papers.path_counts import path_counts
 from suite.units import Network, Pretrained, Training, Values, identity
 
 APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE}
@@ -193,7 +193,8 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
         images = load_data(panel["data"]).train.images[: panel.get("n_train")]
         arrays[f"{label(panel)}|target"] = data_smoothness(images.split(500)).numpy()
     if parameters["panels"]:
-        theory = squared_gradients_and_paths(parameters["n_draws"], parameters["theory_seeds"])
+        numbers = parameters["n_draws"], parameters["theory_seeds"]
+        theory = initial_landscapes.squared_gradients_and_paths(*numbers)
         rows, arrays = pd.concat([rows, theory[0]], ignore_index=True), arrays | theory[1]
     start = initial_landscapes.derive(arrays)
     rows, arrays = pd.concat([rows, pd.DataFrame(start[0])], ignore_index=True), arrays | start[1]

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reglib.autodiff import input_gradient
 from reglib.double_backward import folded_copy
 from reglib.landscape import (
     data_smoothness,
@@ -149,10 +148,8 @@ def landscape_under(
             "statistics of images", those of so many training images in batch normalisation.
     """
     pixels, _ = subject.test_uint8(n_images)
-    network, source = (
-        copy.deepcopy(subject.network),
-        subject.generator(getattr(subject.unit, "seed", 0)),
-    )
+    network = copy.deepcopy(subject.network)
+    source = subject.generator(getattr(subject.unit, "seed", 0))
     if condition == "white noise":
         drawn = torch.randint(256, pixels.shape, generator=source, device=pixels.device)
         pixels = drawn.to(torch.uint8)
@@ -178,47 +175,6 @@ def _take_statistics(network: nn.Module, images: Tensor) -> None:
             module.momentum = 1.0
     network.train()(images)
     network.eval()
-
-
-def sampling_deviation(
-    subject: EvaluatedModel,
-    *,
-    part: Literal["squares", "landscape"],
-    n_images: int,
-    batch_size: int,
-    n_batches: int,
-) -> Result:
-    """Say how far sampled minibatches are off on average, in squared standard errors.
-
-    One value for each position, with a mean of one if the mean over minibatches is right on
-    expectation. An image and its class, from the network's probabilities, are drawn anew each time.
-
-    Args:
-        subject: the network.
-        part: "squares", their gradients before equation 6, or "landscape", after it.
-        n_images: test images that are drawn from, with replacement.
-        batch_size, n_batches: of the minibatches.
-    """
-    images = subject.test_images(n_images)[0]
-
-    def gradients() -> Tensor:
-        x = images.requires_grad_()
-        with torch.enable_grad():
-            of_class = subject.folded(x).unbind(1)
-        return torch.stack([input_gradient(one, x, keep_graph=True) for one in of_class], 1)
-
-    squares = subject.cached(("of each class", n_images), gradients).double().square()
-    squares = squares.flatten(0, 1)  # (B classes, C, H, W)
-    probs = subject.logits(images.detach()).double().softmax(1).flatten() / n_images
-    drawn = torch.multinomial(
-        probs, batch_size * n_batches, replacement=True, generator=subject.generator(0)
-    )
-    batches = drawn.view(n_batches, -1)
-    counts = torch.stack([batch.bincount(minlength=len(probs)) for batch in batches]).double()
-    full, sampled = (torch.tensordot(w, squares, 1) for w in (probs, counts / batch_size))
-    if part == "landscape":
-        full, sampled = scaled_norm(full), scaled_norm(sampled)
-    return Result(((sampled.mean(0) - full).square() * n_batches / sampled.var(0)).flatten())
 
 
 @functools.lru_cache(4)

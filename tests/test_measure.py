@@ -37,6 +37,7 @@ importance_landscape: n_draws=None n_images=None of='network'
 insertion_auc: fractional=False n_images n_steps saliency score='probability'
 map_quality: first=0 keep_maps=False n_images n_steps=28 saliencies step=1
 lambda1_sweep: image n_images
+landscape_under: condition n_draws=None n_images
 local_lipschitz_estimate: n_images n_samples noise_std=0.1 normalised=False saliency seed=0
 logit_gradient: n_images part='label'
 loss_curvature: n_images

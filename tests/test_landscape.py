@@ -61,11 +61,6 @@ class TestLandscape:
         close(sampled(certain, images), expected)
         close(expected_importance_landscape(certain, [images]), expected)
 
-    def test_of_one_channel_is_the_squared_weight_over_its_root_mean_square(self):
-        weight = torch.tensor([[[[1.0, 2.0], [3.0, 0.0]]], [[[0.0] * 2] * 2]]).double()
-        landscape = sampled(linear_network(weight, [900.0, 0.0]), randn(1, 1, 2, 2))
-        close(landscape, 2 * torch.tensor([[1.0, 4.0], [9.0, 0.0]]).double() / math.sqrt(98))
-
     def test_expectation_weighs_classes_by_their_probability(self):
         weight, bias = randn(CLASSES, *SHAPE), torch.tensor([0.3, -0.2, 1.0]).double()
         images = 0.1 * randn(4, *SHAPE, seed=1)
@@ -201,25 +196,14 @@ class TestLaplacian:
 
 class TestCurvaturePenalty:
     @pytest.mark.parametrize("width", [3, 5])
-    def test_is_zero_where_the_landscape_is_flat_alone(self, width):
-        flat = torch.full((6, 7), 0.7, dtype=torch.float64)
-        assert float(curvature_penalty(flat, kernel_width=width)) < 1e-30
-        assert float(curvature_penalty(torch.ones(6, 7), kernel_width=width)) == 0
-        y, x = torch.meshgrid(torch.arange(6.0), torch.arange(7.0), indexing="ij")
-        for landscape in (x, y, x - y, x**2 + y**2, x * y):
-            assert float(curvature_penalty(landscape, kernel_width=width)) > 1e-3
-
-    def test_of_a_step_edge(self):
-        r"""Beside the edge a position sees 3 others that differ by `a`, each with weight 1/16."""
-        edge = torch.ones(6, 10, dtype=torch.float64)
-        edge[:, 4:] += 0.8
-        for landscape in (edge, edge.T):
-            expected = 2 * (3 * 0.8 / 16) ** 2 / 10
-            assert float(curvature_penalty(landscape)) == pytest.approx(expected)
-
-    def test_is_the_energy_of_the_laplacian(self):
+    def test_is_the_variance_of_the_laplacian(self, width):
         landscapes = randn(4, 6, 7)
-        close(laplacian(landscapes).mean((1, 2)), torch.zeros(4).double())
+        variances = laplacian(landscapes, kernel_width=width).numpy().var((1, 2))
+        close(curvature_penalty(landscapes, kernel_width=width), torch.from_numpy(variances))
+        assert float(curvature_penalty(torch.ones(6, 7), kernel_width=width)) == 0
+
+    def test_is_its_energy(self):
+        landscapes = randn(4, 6, 7)
         close(curvature_penalty(landscapes), laplacian(landscapes).square().mean((1, 2)))
 
 
@@ -232,15 +216,6 @@ class TestTargetPenalty:
 
 
 class TestDataSmoothness:
-    def test_of_an_impulse(self):
-        """An impulse of 16 in one of two channels has -8 in the middle and 1 around it."""
-        images = torch.zeros(1, 2, 5, 6)
-        images[0, 1, 2, 3] = 16
-        expected = torch.zeros(5, 6).double()
-        expected[1:4, 2:5] = 1
-        expected[2, 3] = 8
-        close(data_smoothness([images]), expected * math.sqrt(30 / 72))
-
     def test_is_the_mean_over_images_however_they_are_cut(self):
         images = randn(7, *SHAPE)
         each = [by_numpy(laplacian(image, kernel_width=5)) for image in images]
@@ -248,6 +223,7 @@ class TestDataSmoothness:
         for size in (1, 3, 7):
             close(data_smoothness(images.split(size), kernel_width=5), expected)
         assert float(expected.square().mean()) < 1
+        close(data_smoothness([images[:1]]), by_numpy(laplacian(images[0])))
 
     def test_does_not_depend_on_brightness_and_contrast(self):
         images = torch.randint(0, 256, (3, *SHAPE), generator=generator(), dtype=torch.uint8)

@@ -58,9 +58,9 @@ def in_order(sizes, ties):
     return torch.tensor(order.argsort()).float().view_as(sizes)
 
 
-def chosen_caso(subject, images, predicted):
+def chosen_map(subject, images, predicted, method=caso_converged):
     loss = surrogate_loss(subject.folded, images, predicted)
-    return loss, choose_lambda1(loss, method=caso_converged, factor=2.0).interpretation
+    return loss, choose_lambda1(loss, method=method, factor=2.0).interpretation
 
 
 class TestQuality:
@@ -84,15 +84,12 @@ class TestQuality:
                 given = order, subject.folded, images, predicted
                 inserted = metrics.insertion_curve(*given, n_steps=counts, baseline=0.5)
                 insertion = metrics.area_under_curve(inserted)[0].double()
-                found = {
-                    name: values[row, column]
-                    for name, values in result.tensors.items()
-                    if name in ("insertion", "sparsity", "maps")
-                }
-                torch.testing.assert_close(found["insertion"], insertion, rtol=1e-5, atol=1e-6)
-                assert float(found["sparsity"]) == pytest.approx(float((maps == 0).double().mean()))
+                kept = "insertion", "sparsity", "maps"
+                found, sparsity, pixels = (result.tensors[name][row, column] for name in kept)
+                torch.testing.assert_close(found, insertion, rtol=1e-5, atol=1e-6)
+                assert float(sparsity) == pytest.approx(float((maps == 0).double().mean()))
                 drawn = (normalised_for_display(maps)[0] * 255).round().byte()
-                assert torch.equal(found["maps"], drawn)
+                assert torch.equal(pixels, drawn)
 
     def test_loss_gradient_breaks_ties(self, subject, monkeypatch):
         monkeypatch.setitem(SALIENCIES, "even", lambda _, images, labels: torch.ones_like(images))
@@ -177,7 +174,7 @@ class TestObjective:
             norms = norm.expand(len(CANDIDATES))
             torch.testing.assert_close(vectors.norm(dim=1), norms, rtol=1e-5, atol=0)
             images, predicted, confidence = shown(subject, 1 + 2 * row)
-            maps = chosen_caso(subject, images, predicted)[1].maps.flatten().double()
+            maps = chosen_map(subject, images, predicted)[1].maps.flatten().double()
             torch.testing.assert_close(vectors[0], maps, rtol=1e-4, atol=1e-7)
             torch.testing.assert_close(result.tensors["confidence"][row], confidence[0])
 
@@ -221,7 +218,7 @@ class TestObjective:
     def test_ten_steps_of_the_authors(self, subject):
         result = group_objective(subject, n_images=3)
         for row in range(3):
-            loss, best = chosen_caso(subject, *shown(subject, row)[:2])
+            loss, best = chosen_map(subject, *shown(subject, row)[:2])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # some have not converged
                 settings = Settings(step=0.1, max_iterations=10)
@@ -352,17 +349,13 @@ class TestSweep:
         kept = lambda1_sweep(subject, n_images=PHOTOGRAPHS, image=2)
         tensors = kept.tensors
         images, predicted, _ = shown(subject, 2)
-        loss = surrogate_loss(subject.folded, images, predicted)
-        methods = {"cafo": cafo, "caso": caso_converged}
-        chosen = {
-            name: choose_lambda1(loss, method=method, factor=2.0).interpretation
-            for name, method in methods.items()
-        }
-        assert kept.per_image.tolist() == pytest.approx(chosen["caso"].lambda1.tolist())
-        around = chosen["caso"].lambda1 * torch.tensor([1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8])
+        chosen = chosen_map(subject, images, predicted)[1].lambda1
+        assert kept.per_image.tolist() == pytest.approx(chosen.tolist())
+        around = chosen * torch.tensor([1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8])
         torch.testing.assert_close(tensors["lambda1"], around)
-        for name, method in methods.items():
-            torch.testing.assert_close(tensors[f"{name}_chosen"], chosen[name].lambda1)
+        for name, method in (("cafo", cafo), ("caso", caso_converged)):
+            loss, best = chosen_map(subject, images, predicted, method)
+            torch.testing.assert_close(tensors[f"{name}_chosen"], best.lambda1)
             for k, strength in enumerate(around):
                 alone = method(loss, lambda1=float(strength))
                 torch.testing.assert_close(tensors[f"{name}_sparsity"][k], alone.sparsity[0])

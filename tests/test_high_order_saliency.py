@@ -8,9 +8,9 @@ import torch
 from suite import notebooks
 from suite.errors import RunFailed, UsageError
 from suite.papers import high_order_saliency as paper
-from suite.papers.design import Item, drawn, images
+from suite.papers.design import Item, drawn, images, measurement
 from suite.runs import compute
-from suite.units import Measurement, Pretrained, Training
+from suite.units import Pretrained, Training
 from tests.tiny_pretrained import UNIT, register
 
 CHAPTER = "high_order_saliency"
@@ -35,10 +35,6 @@ def positions(units):
 
 def networks(units):
     return list(dict.fromkeys((unit.training.data, unit.training.network) for unit in units))
-
-
-def measurement(metric, **settings):
-    return Measurement(training=UNIT, metric=metric, settings=settings)
 
 
 def test_photographs_are_spread_over_all_of_them():
@@ -129,7 +125,7 @@ def test_maps_are_kept_of_a_few_photographs_that_all_methods_have(n_quality, n_s
 def test_one_row_an_image(tmp_path, monkeypatch, store, here):
     register(tmp_path / "data", monkeypatch)
     every_second = {"n_images": 2, "step": 2, "k": 5}
-    units = [measurement("high_order", first=first, **every_second) for first in (0, 4)]
+    units = [measurement(UNIT, "high_order", first=first, **every_second) for first in (0, 4)]
     with pytest.raises(RunFailed, match="expected values for each image in the store, got none"):
         images(Item(units[0]), "0" * 32, store)
     keys = compute(units, store=store, resources=here)["key"]
@@ -146,7 +142,7 @@ def test_one_row_an_image(tmp_path, monkeypatch, store, here):
 def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, store, here):
     register(tmp_path / "data", monkeypatch)
     settings = {"saliencies": ["caso_dense", "loss_gradient"], "n_images": 2, "first": 3}
-    unit = measurement("map_quality", n_steps=8, **settings)
+    unit = measurement(UNIT, "map_quality", n_steps=8, **settings)
     (key,) = compute([unit], store=store, resources=here)["key"]
     rows = images(Item(unit, {"group": "quality"}), key, store)
     assert set(rows["group"]) == {"quality"}

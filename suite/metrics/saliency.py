@@ -12,15 +12,8 @@ from reglib._checks import check_images, check_logits, check_network, check_posi
 from reglib._common import unit_length
 from reglib.autodiff import input_gradient
 from reglib.input_hessian.products import logit_weights
-from reglib.saliency.high_order import Interpretation, cafo, caso
-from reglib.saliency.proximal import Settings
-from reglib.saliency.sparsity import choose_lambda1
-from reglib.saliency.surrogate import (
-    SurrogateLoss,
-    noisy_copies,
-    smooth_surrogate_loss,
-    surrogate_loss,
-)
+from reglib.saliency import Interpretation, Settings, SurrogateLoss, cafo, caso, choose_lambda1
+from reglib.saliency.surrogate import noisy_copies, smooth_surrogate_loss, surrogate_loss
 from suite.errors import check_name, expected
 
 Saliency = Callable[[nn.Module, Tensor, Tensor], Tensor]

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -56,11 +56,9 @@ def map_quality(
         uint8 (B, S, H, W).
     """
 
-    model = subject.folded
-
     def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
-        given = model, images, predicted
+        given = subject.folded, images, predicted
         gradient = loss_gradient(*given)
         sparse, *maps = maps_of(*given, ["caso", *saliencies])
         most = int((sparse != 0).any(1).sum())
@@ -210,8 +208,7 @@ def on_object(
     pixels, labels = subject.test_uint8(None)
     if (last := first + (n_images - 1) * step) >= len(pixels):
         raise expected("n_images", f"at most {len(pixels)} test images", last + 1)
-    classes = torch.tensor(imagenet_indices(subject.data.classes), device=labels.device)
-    labels = classes[labels]
+    labels = torch.tensor(imagenet_indices(subject.data.classes), device=labels.device)[labels]
     make = _pair if scene == "pair" else _box
     values, shares = [], []
     for i in range(first, first + n_images * step, step):
@@ -237,11 +234,8 @@ def _pair(pixels: Tensor, labels: Tensor, i: int) -> tuple[Tensor, dict[int, Are
     side = 5 * pixels.shape[-1] // 7
     order = (i, j) if i % 2 == 0 else (j, i)
     halves = [_shrunk_to(pixels[index : index + 1], side) for index in order]
-    areas = {
-        int(labels[index]): (slice(None), slice(place * side, (place + 1) * side))
-        for place, index in enumerate(order)
-    }
-    return torch.cat(halves, 3), areas
+    areas = (slice(None), slice(side)), (slice(None), slice(side, None))
+    return torch.cat(halves, 3), dict(zip(labels[[*order]].tolist(), areas, strict=True))
 
 
 def _box(pixels: Tensor, labels: Tensor, i: int) -> tuple[Tensor, dict[int, Area]]:
@@ -267,11 +261,10 @@ def imagenet_indices(classes: Sequence[str]) -> list[int]:
         UsageError: a name that is not among them.
     """
     names = class_names()
-    if tuple(classes) == names:
-        return list(range(len(names)))
     if foreign := [name for name in classes if name not in names]:
         raise expected("classes", "names of ImageNet's", ", ".join(foreign[:3]))
-    return [names.index(name) for name in classes]
+    whole = tuple(classes) == names  # which has some names twice
+    return [*range(len(names))] if whole else [names.index(name) for name in classes]
 
 
 def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Result:
@@ -293,21 +286,19 @@ def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Resu
     images, _ = subject.test_images(1, first=image)
     predicted = subject.predict(images)
     loss = surrogate_loss(subject.folded, images, predicted)
-    strengths = sparse_choice(loss, caso_converged).lambda1 * 2.0 ** torch.arange(
-        -3, 4, device=images.device
-    )
+    methods: dict[str, Any] = {"cafo": cafo, "caso": caso_converged}
+    chosen = {name: sparse_choice(loss, method).lambda1 for name, method in methods.items()}
+    strengths = chosen["caso"] * 2.0 ** torch.arange(-3, 4, device=images.device)
+    grids = {name: method(loss, lambda1=strengths[:, None]) for name, method in methods.items()}
+    zeros = {name: grid.sparsity[:, 0] for name, grid in grids.items()}
+    maps = {name: grid.maps[:, 0] for name, grid in grids.items()}
+    maps["clipped"] = torch.cat([clipped_to(loss.gradient, s) for s in zeros["caso"].split(1)])
+    zeros["clipped"] = zeros_of(maps["clipped"])
     tensors = {"image": subject.data.test.images[image], "lambda1": strengths}
-    for name, method in (("cafo", cafo), ("caso", caso_converged)):
-        grid = method(loss, lambda1=strengths[:, None])
-        tensors |= {
-            f"{name}_maps": as_uint8(normalised_for_display(grid.maps[:, 0])),
-            f"{name}_sparsity": grid.sparsity[:, 0],
-            f"{name}_chosen": sparse_choice(loss, method).lambda1,
-        }
-    clipped = torch.cat([clipped_to(loss.gradient, s) for s in tensors["caso_sparsity"].split(1)])
-    tensors["clipped_maps"] = as_uint8(normalised_for_display(clipped))
-    tensors["clipped_sparsity"] = zeros_of(clipped)
-    return Result(tensors["caso_chosen"].double(), tensors)
+    tensors |= {f"{name}_maps": as_uint8(normalised_for_display(m)) for name, m in maps.items()}
+    tensors |= {f"{name}_sparsity": share for name, share in zeros.items()}
+    tensors |= {f"{name}_chosen": strength for name, strength in chosen.items()}
+    return Result(chosen["caso"].double(), tensors)
 
 
 def clipped_to(maps: Tensor, sparsity: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,11 @@ from torch import Tensor
 
 from suite.errors import check_keys, expected
 from suite.metrics import SALIENCIES
-from suite.papers import second_order
-from suite.papers.design import Item, Plan, measurement
+from suite.papers.design import Arrays, Derived, Item, Plan, measurement
 from suite.papers.group_features import CLIPPED
 from suite.papers.names import NAMES
-from suite.units import Measurement, Network, Pretrained, Training, Unit, Values, training_of
+from suite.papers.second_order import MARGIN, MARGINS
+from suite.units import Measurement, Network, Pretrained, Training, Values
 
 ALL = "all"  # of the classes of a network
 N_COMPARED = 6  # photographs in the comparison of methods
@@ -32,11 +33,11 @@ OF_MEASURES = "n_classes confidence eigenvalues_1 ten_cosine ten_norm true_caso"
 HEADLINES = ("spectra", "errors", "objects", "objective")  # groups that are computed first
 ALIKE = 0.14  # distance of maps of norm 1 with a cosine of 0.99
 OF_IMAGENET = ("foolbox-imagenet", "imagenet-samples", "imagenet-val-1000")
-SCENES = ("pair", "box")
+FIGURES = ("pair", "sweep")  # groups of one unit, whose maps are drawn
 LABELS = "data network image confidence sure classes margin saliency".split()
 
 
-def groups(parameters: Values) -> dict[str, list[Unit]]:
+def groups(parameters: Values) -> dict[str, list[Measurement]]:
     """Return the units of the chapter by what they are for.
 
     Raises:
@@ -44,12 +45,13 @@ def groups(parameters: Values) -> dict[str, list[Unit]]:
     """
     p = SimpleNamespace(**parameters)
     network, smooth = (Pretrained(data=p.images, network=n) for n in (p.network, p.curved_network))
-    further = [_shown(other) for other in p.others]
+    for other in p.others:
+        check_keys("others", other, *[("data", "network", "n_images")] * 2)
+    further = [(Pretrained(data=o["data"], network=o["network"]), o["n_images"]) for o in p.others]
     pairs = [Training(**{**twin, "seed": 0}) for twin in p.twins]
-    if second_order.MARGIN not in p.margins:  # by which λ₂ exceeds L / 2: CASO is concave
-        raise expected("parameter margins", f"{second_order.MARGIN:g} among them", p.margins)
-    standard = list(p.margins) == list(second_order.MARGINS)
-    margins: dict[str, Any] = {} if standard else {"margins": p.margins}
+    if MARGIN not in p.margins:  # by which λ₂ exceeds L / 2: CASO is concave
+        raise expected("parameter margins", f"{MARGIN:g} among them", p.margins)
+    margins = {} if [*p.margins] == [*MARGINS] else {"margins": p.margins}
 
     def spread(n: int, size: int) -> list[dict[str, Any]]:
         """Return which photographs `n` of all of them are, `size` in each unit."""
@@ -69,7 +71,7 @@ def groups(parameters: Values) -> dict[str, list[Unit]]:
         keep = {i * (p.n_images // max(p.n_smooth, 1)) for i in drawn}
         return [w | {"keep_maps": True} if w["first"] in keep else w for w in spread(n, 1)]
 
-    found: dict[str, list[Unit]] = defaultdict(list)
+    found: dict[str, list[Measurement]] = defaultdict(list)
 
     def add(group: str, of: Network, metric: str, where: list[dict[str, Any]], **more: Any) -> None:
         found[group] += [measurement(of, metric, **settings, **more) for settings in where]
@@ -87,10 +89,9 @@ def groups(parameters: Values) -> dict[str, list[Unit]]:
     add("exact", network, "exact_share", spread(p.n_exact, 1))
     for one in (network, smooth):
         add("errors", one, "closed_form_error", spread(p.n_closed, 10))
-    for of, _ in further:
-        add("errors", of, "closed_form_error", in_turn(min(p.n_closed, 10), p.chunk))
-    for twin in pairs:
-        add("errors", twin, "closed_form_error", in_turn(min(p.n_twins, 10), p.chunk))
+    others: list[tuple[Network, int]] = [(of, p.n_closed) for of, _ in further]
+    for each, n in others + [(twin, p.n_twins) for twin in pairs]:
+        add("errors", each, "closed_form_error", in_turn(min(n, 10), p.chunk))
     add("pair", network, "first_and_second_order", [{"n_images": p.n_images}])
     add("sweep", network, "lambda1_sweep", [{"n_images": p.n_images, "image": p.sweep_image}])
     metric = "map_quality"
@@ -98,9 +99,9 @@ def groups(parameters: Values) -> dict[str, list[Unit]]:
     add("quality_of_smooth", network, metric, single(p.n_smooth), saliencies=p.smooth_saliencies)
     add("objective", network, "group_objective", spread(p.n_quality, 2))
     objects = Pretrained(data=p.objects, network=p.network)
-    for scene in SCENES:
-        settings = {"scene": scene, "saliencies": p.object_saliencies}
-        add("objects", objects, "on_object", in_turn(p.n_objects, 4, p.first_object), **settings)
+    where = in_turn(p.n_objects, 4, p.first_object)
+    for scene in ("pair", "box"):
+        add("objects", objects, "on_object", where, scene=scene, saliencies=p.object_saliencies)
     return found
 
 
@@ -115,35 +116,17 @@ def choices(parameters: Values) -> dict[str, list[str]]:
     return dict.fromkeys(("saliencies", "smooth_saliencies", "object_saliencies"), known)
 
 
-def _shown(other: Values) -> tuple[Pretrained, int]:
-    """Return a further network with its photographs, and how many of these.
-
-    Raises:
-        UsageError: it has not the three entries.
-    """
-    check_keys("others", other, *[("data", "network", "n_images")] * 2)
-    return Pretrained(data=other["data"], network=other["network"]), other["n_images"]
-
-
 def plan(parameters: Values) -> Plan:
     """Return the units of the chapter, each with the group that it is of."""
-    return Plan(
-        Item(
-            unit,
-            {"group": name, "network": network_name(training_of(unit))},
-            keep=_kept(name, unit),
-            each=name not in ("pair", "sweep", "accuracy"),
-        )
-        for name, units in sorted(groups(parameters).items(), key=lambda g: g[0] not in HEADLINES)
-        for unit in units
-    )
-
-
-def _kept(group: str, unit: Unit) -> str:
-    """Return the name of what is drawn of a unit."""
-    if isinstance(unit, Measurement) and unit.settings.get("keep_maps"):
-        return f"{group}|{unit.settings['first']}"
-    return group if group in ("pair", "sweep") else ""
+    items = Plan()
+    for name, units in sorted(groups(parameters).items(), key=lambda g: g[0] not in HEADLINES):
+        for unit in units:
+            labels = {"group": name, "network": network_name(unit.training)}
+            keep = name if name in FIGURES else ""
+            if unit.settings.get("keep_maps"):
+                keep = f"{name}|{unit.settings['first']}"
+            items.append(Item(unit, labels, keep, each=name not in (*FIGURES, "accuracy")))
+    return items
 
 
 def network_name(of: Network) -> str:
@@ -152,16 +135,14 @@ def network_name(of: Network) -> str:
     return "_".join([of.network, *([options["activation"]] if "activation" in options else [])])
 
 
-def derive(
-    parameters: Values, rows: pd.DataFrame, arrays: dict[str, Any]
-) -> tuple[pd.DataFrame, dict[str, Any]]:
+def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     """Return one row a photograph and measure, and the maps that are drawn."""
     columns = ["data", "network", "metric", "value", "seed", "n", "status"]
     accuracy = rows[rows["group"] == "accuracy"].reindex(columns=columns).assign(seed=0)
     measured = _named(rows)
     made = pd.concat([_long(measured, parameters["margins"]), _accuracies(rows), accuracy])
-    of_figures = {n: a for n, a in arrays.items() if n.startswith(("pair|", "sweep|"))}
-    figures = {n.replace("|", "_"): a for n, a in of_figures.items() if n != "pair|labels"}
+    drawn_whole = [n for n in arrays if n.startswith(FIGURES) and n != "pair|labels"]
+    figures = {n.replace("|", "_"): arrays[n] for n in drawn_whole}
     figures["sweep_index"] = np.array([parameters["sweep_image"]])
     quality = measured[measured["group"] == "quality"]
     return made, figures | _compared(parameters, arrays, quality)
@@ -176,7 +157,7 @@ def _accuracies(rows: pd.DataFrame) -> pd.DataFrame:
     return means.assign(metric="accuracy", seed=0, status="done")
 
 
-def distance_bound(largest: Any, margin: float) -> Any:
+def distance_bound(largest: Any, margin: Any) -> Any:
     r"""Return the largest distance of CASO from CAFO, of norm 1, whatever the eigenvectors.
 
     .. math:: \sqrt{2 - \frac{4 \sqrt\kappa}{1 + \kappa}}, \qquad
@@ -214,40 +195,35 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _long(rows: pd.DataFrame, margins: Sequence[float]) -> pd.DataFrame:
-    """Return one row for each photograph and measure."""
-    parts: list[dict[str, Any]] = [{"metric": name, "value": rows[name]} for name in MEASURES]
+    """Return one row for each photograph and measure; some are of the paper's margin alone."""
+    known, parts = rows[[label for label in LABELS if label in rows]], []
+
+    def add(metric: Any, values: Any, **labels: Any) -> None:
+        part = known.assign(metric=metric, value=values, **labels)
+        parts.append(part.dropna(subset="value"))
+
+    for name in MEASURES:
+        add(name, rows[name])
     for column in map(str, rows):
         metric, _, name = column.partition("_")
         if metric in QUALITY and name:
-            metrics = "on_" + rows["scene"] if metric == "share" else metric
-            parts.append({"metric": metrics, "saliency": name, "value": rows[column]})
+            add("on_" + rows["scene"] if metric == "share" else metric, rows[column], saliency=name)
     for name in OBJECTIVE if "true_random" in rows else ():
-        loss = rows[f"true_{name}"]
-        parts.append({"metric": "group_loss", "saliency": name, "value": loss})
+        add("group_loss", rows[f"true_{name}"], saliency=name)
     for n, margin in enumerate(margins, start=1):
-        at = {"margin": margin}
-        parts.append(at | {"metric": "difference", "value": rows[f"differences_{n}"]})
+        add_at, distance = partial(add, margin=margin), rows[f"differences_{n}"]
+        add_at("difference", distance)
         for name in ("cafo", "caso"):
-            loss = rows[f"true_{name}_{n}"]
-            parts.append(at | {"metric": "true_loss", "saliency": name, "value": loss})
-        if margin == second_order.MARGIN:
-            parts += [at | part for part in _at_margin(rows, n)]
-    known = rows[[label for label in LABELS if label in rows]]
-    made = pd.concat([known.assign(**part).dropna(subset="value") for part in parts])
-    made = made.reindex(columns=[*LABELS, "metric", "value"])
+            add_at("true_loss", rows[f"true_{name}_{n}"], saliency=name)
+        if margin == MARGIN:
+            add_at("alike", (distance < ALIKE).astype(float).where(distance.notna()))
+            bound = distance_bound(rows["largest_eigenvalue"], margin)
+            add_at("relative_distance", distance / bound)
+            for kind in ("first", "second"):
+                gap = (rows[f"{kind}_cafo_{n}"] - rows[f"true_cafo_{n}"]).abs()
+                add_at("expansion_error", gap, saliency=f"{kind} order")
+    made = pd.concat(parts).reindex(columns=[*LABELS, "metric", "value"])
     return made.assign(seed=0, std=np.nan, n=1, status="done")
-
-
-def _at_margin(rows: pd.DataFrame, n: int) -> Iterator[dict[str, Any]]:
-    """Yield what is measured at the paper's margin, the n-th, alone."""
-    distance = rows[f"differences_{n}"]
-    bound = distance_bound(rows["largest_eigenvalue"], second_order.MARGIN)
-    close = (distance < ALIKE).astype(float).where(distance.notna())
-    yield {"metric": "alike", "value": close}
-    yield {"metric": "relative_distance", "value": distance / bound}
-    for kind in ("first", "second"):
-        gap = (rows[f"{kind}_cafo_{n}"] - rows[f"true_cafo_{n}"]).abs()
-        yield {"metric": "expansion_error", "saliency": f"{kind} order", "value": gap}
 
 
 def sureness(confidence: Any) -> NDArray[Any]:
@@ -261,28 +237,21 @@ def sureness(confidence: Any) -> NDArray[Any]:
     return np.select(cases, [np.array(None), np.array("low"), np.array("high")], "between")
 
 
-def _compared(
-    parameters: Values, arrays: Mapping[str, Any], quality: pd.DataFrame
-) -> dict[str, NDArray[Any]]:
+def _compared(parameters: Values, arrays: Arrays, quality: pd.DataFrame) -> Arrays:
     """Return the maps of the photographs that all methods have, and what the network says."""
-    saliencies = {"quality": parameters["saliencies"]}
-    saliencies |= {"quality_of_smooth": parameters["smooth_saliencies"]}
-    found: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
-    for name, maps in arrays.items():
-        group, *image = name.split("|")
-        if group in saliencies and image[1:] == ["maps"]:
-            found[int(image[0])] |= zip(saliencies[group], maps[0], strict=True)
-    every = sorted(image for image in found if parameters["saliencies"][0] in found[image])
+    kept = [name.split("|") for name in arrays if name.endswith("|maps")]
+    every = sorted(int(image) for group, image, *_ in kept if group == "quality")
     if not every:
         return {}
     shown = quality.set_index("image").loc[every]
-    compared = {"compared_index": np.array(every)}
-    compared["compared_predicted"] = shown["predicted"].to_numpy(int)
-    compared["compared_confidence"] = shown["confidence"].to_numpy()
-    for saliency in dict.fromkeys([*parameters["smooth_saliencies"], *parameters["saliencies"]]):
-        if all(saliency in found[image] for image in every):
-            compared[f"compared_{saliency}"] = np.stack([found[i][saliency] for i in every])
-    return compared
+    compared = {"index": np.array(every), "predicted": shown["predicted"].to_numpy(int)}
+    compared["confidence"] = shown["confidence"].to_numpy()
+    for group, of in (("quality_of_smooth", "smooth_saliencies"), ("quality", "saliencies")):
+        names = [f"{group}|{image}|maps" for image in every]
+        if arrays.keys() >= {*names}:
+            maps = np.stack([arrays[name][0] for name in names], 1)
+            compared |= zip(parameters[of], maps, strict=True)
+    return {f"compared_{name}": array for name, array in compared.items()}
 
 
 def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

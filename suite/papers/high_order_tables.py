@@ -18,13 +18,12 @@ from suite.papers.second_order import MARGIN
 
 # Networks that are not piecewise linear.
 SMOOTH = ["efficientnet_lite0_smooth", "resnet_swish", "se_resnet50"]
-TITLES = {method.name: method.title for method in SALIENCIES}
 SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
 LEAST = 3  # photographs of which a mean is shown
-METHODS = {name: title.replace("\n", " ") for name, title in TITLES.items()}
+TITLES = {method.name: method.title.replace("\n", " ") for method in SALIENCIES}
 BASELINES = ["logit_gradient", "smooth_grad", "path_gradients"]
-COMPARED = {name: METHODS[name] for name in [*BASELINES, "clipped_logit_gradient", "cafo", "caso"]}
+COMPARED = {name: TITLES[name] for name in [*BASELINES, "clipped_logit_gradient", "cafo", "caso"]}
 ON_OBJECT = {"on_pair": "named object of two", "on_box": "object on a grey canvas"}
 BOUND = "mean bound by the theory"  # Kantorovich's inequality
 Rows = list[list[NDArray[Any] | None]]
@@ -63,18 +62,10 @@ def on_object(result: Results) -> pd.DataFrame:
     return tables.wide(rows.replace({"metric": ON_OBJECT}), "saliency", "metric", COMPARED)
 
 
-def _ratio(first: "pd.Series[float]", second: "pd.Series[float]") -> str:
-    """Write the geometric mean of ratios with its interval, of pairs that are positive."""
-    positive = (first > 0) & (second > 0)
-    interval = mean_interval(np.log(first[positive] / second[positive]))
-    middle, low, high = np.exp(interval[:3])
-    return f"{middle:.3g} [{low:.3g}, {high:.3g}]"
-
-
 def objective_table(result: Results) -> pd.DataFrame:
     """Return by what the loss rises along CASO and CAFO of one norm, by margin and confidence.
 
-    Medians over photographs, and the geometric mean of ratios.
+    Medians over photographs, and the geometric mean of the ratios of positive pairs.
     """
     rows, lines = main(result, "true_loss", saliency=["cafo", "caso"]), []
     for margin, sure in itertools.product(sorted(set(rows["margin"])), SURENESS):
@@ -82,9 +73,11 @@ def objective_table(result: Results) -> pd.DataFrame:
         wide = part.pivot_table(index="image", columns="saliency", values="value")
         if len(wide) >= LEAST:
             cafo, caso = wide["cafo"], wide["caso"]
+            ratios = (caso / cafo)[(wide > 0).all(axis=1)]
+            middle, low, high = np.exp(mean_interval(np.log(ratios))[:3])
             line = {"λ₂": f"L/2 + {margin:g}", "top probability": SURENESS[sure], "n": len(wide)}
             line |= {"CAFO": f"{cafo.median():.3g}", "CASO": f"{caso.median():.3g}"}
-            line |= {"CASO ÷ CAFO": _ratio(caso, cafo)}
+            line |= {"CASO ÷ CAFO": f"{middle:.3g} [{low:.3g}, {high:.3g}]"}
             lines.append(line | {"is larger in": f"{(caso > cafo).mean():.0%}"})
     return pd.DataFrame(lines)
 
@@ -93,9 +86,8 @@ def advantage(result: Results) -> pd.DataFrame:
     """Return by which factor CASO raises the true loss by more than CAFO, a row a photograph."""
     rows = by_margin(main(result, "true_loss"))
     index = ["profile", "data", "network", "image", "confidence"]
-    wide = rows.pivot_table(index=index, columns="saliency", values="value", sort=False)
-    wide = wide[(wide[["cafo", "caso"]] > 0).all(axis=1)].reset_index()
-    return wide.assign(value=wide["caso"] / wide["cafo"])
+    wide = rows.pivot_table("value", index, "saliency", sort=False).reset_index()
+    return wide.assign(value=wide["caso"] / wide["cafo"])[(wide[["cafo", "caso"]] > 0).all(axis=1)]
 
 
 def with_bound(rows: pd.DataFrame) -> pd.DataFrame:
@@ -104,8 +96,7 @@ def with_bound(rows: pd.DataFrame) -> pd.DataFrame:
     largest = select(rows, "largest_eigenvalue", smooth=None)[[*on, "value"]]
     distances = select(rows, "difference", smooth=None)
     both = distances.merge(largest.rename(columns={"value": "largest"}), on=on)
-    bound = [distance_bound(n, m) for n, m in zip(both["largest"], both["margin"])]
-    return both.assign(**{BOUND: bound})
+    return both.assign(**{BOUND: distance_bound(both["largest"], both["margin"])})
 
 
 def pictures(result: Results, name: str) -> tuple[list[NDArray[Any] | None], list[str]]:
@@ -130,8 +121,9 @@ def pair_grid(result: Results) -> dict[str, Any]:
     photographs, labels = pictures(result, "pair")
     rows = [[p, *maps] for p, maps in zip(photographs, result.arrays["pair_maps"], strict=True)]
     distances = main(result, "difference", margin=MARGIN).set_index("image")["value"]
-    apart = [f"distance\n{distances[image]:.2f}" for image in result.arrays["pair_index"]]
-    notes = [[label, "without\nHessian", "with\nHessian", d] for label, d in zip(labels, apart)]
+    apart = zip(labels, distances[result.arrays["pair_index"]], strict=True)
+    beside = ["without\nHessian", "with\nHessian"]
+    notes = [[label, *beside, f"distance\n{distance:.2f}"] for label, distance in apart]
     return {"rows": rows, "notes": notes, "titles": ["photograph", "CAFO", "CASO", "difference"]}
 
 
@@ -149,10 +141,7 @@ def sweep_frames(result: Results) -> dict[str, Rows]:
     """Return the photograph of Figure 3 and its maps, by strength of the L1 norm."""
     a = result.arrays
     photograph = _photographs(result, a["sweep_index"])
-    zeros = a["sweep_caso_sparsity"]
-    return {
-        f"λ₁ = {strength:.2g}: {share:.0%} of the map is zero": [
-            [*photograph, *(a[f"sweep_{method}_maps"][n] for method in SWEPT)]
-        ]
-        for n, (strength, share) in enumerate(zip(a["sweep_lambda1"], zeros, strict=True))
-    }
+    maps = zip(*(a[f"sweep_{method}_maps"] for method in SWEPT), strict=True)
+    steps = zip(a["sweep_lambda1"], a["sweep_caso_sparsity"], strict=True)
+    titles = [f"λ₁ = {strength:.2g}: {share:.0%} of the map is zero" for strength, share in steps]
+    return {title: [[*photograph, *row]] for title, row in zip(titles, maps, strict=True)}

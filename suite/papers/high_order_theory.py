@@ -132,12 +132,11 @@ def check_groups() -> Found:
     yield "square_form", _error(smooth_part[:, None], form[:, None])
     yield from (("pixel", miss_best_group(1)), ("pair", miss_best_group(2)))
     yield from (("tight", 1 - find_best_group(0.0)), ("loose", find_best_group(0.9)))
-    distance, missed = miss_planted_group(in_cone=False)
-    yield from (("restricted", distance), ("recovered", missed))
+    yield from zip(("restricted", "recovered"), miss_planted_group(in_cone=False), strict=True)
     yield "not_restricted", 1 - miss_planted_group(in_cone=True)[1]
 
 
-def miss_best_group(k: int) -> float:
+def miss_best_group(k: int) -> Tensor:
     """Return how often the best group of k is not CASO's, of the images where CASO leaves k.
 
     All groups are tried, each with the change of CASO's norm that raises the true loss the most: by
@@ -154,12 +153,11 @@ def miss_best_group(k: int) -> float:
         logits = s.model((s.x.flatten(1)[:, None] + change).flatten(0, 1))
         losses = F.cross_entropy(logits, s.y.repeat_interleave(len(groups)), reduction="none")
         (slope,) = torch.autograd.grad(losses.sum(), change)
-    best = among[losses.view(32, -1).argmax(1)] != 0
-    leaves_k = (maps != 0).sum(1) == k
-    return _share(((maps != 0) != best).any(1)[leaves_k])
+    marked, best = maps != 0, among[losses.view(32, -1).argmax(1)] != 0
+    return (marked != best).any(1)[marked.sum(1) == k].double().mean()
 
 
-def find_best_group(ratio: float) -> float:
+def find_best_group(ratio: float) -> Tensor:
     """Return how often CASO's group of 3 of 12 values is the best, where CASO leaves 3 of them.
 
     All groups of 100 random problems are tried, without L1 norm, where L / (2 λ2) is `ratio`.
@@ -175,7 +173,7 @@ def find_best_group(ratio: float) -> float:
     strengths = torch.linspace(0.02, 2.5, 125, dtype=torch.float64)[:, None].expand(-1, 100)
     maps = caso(loss, lambda1=strengths, lambda2=0.5, settings=Settings(1e-6, 1000)).maps != 0
     is_best = (maps == torch.zeros(100, 12).scatter(1, best, 1).bool()).all(2).any(0)
-    return _share(is_best[(maps.sum(2) == 3).any(0)])
+    return is_best[(maps.sum(2) == 3).any(0)].double().mean()
 
 
 def restricted_eigenvalue(lambda2: float, d: int, k: int) -> float:
@@ -189,7 +187,7 @@ def restricted_eigenvalue(lambda2: float, d: int, k: int) -> float:
     return lambda2 - (4 * k) ** 2 / (2 * d * (k + (3 * k) ** 2 / (d - k)))
 
 
-def miss_planted_group(*, in_cone: bool, d: int = 48, k: int = 3) -> tuple[float, float]:
+def miss_planted_group(*, in_cone: bool, d: int = 48, k: int = 3) -> tuple[Tensor, Tensor]:
     r"""Return how far CASO is from planted changes, and how often it misses their group.
 
     H has rank one, L = 1, and :math:`\lambda_2` is just above L / 2. The first k values are planted
@@ -208,7 +206,7 @@ def miss_planted_group(*, in_cone: bool, d: int = 48, k: int = 3) -> tuple[float
     maps = caso(loss, lambda1=lambda1, lambda2=lambda2, settings=Settings(1e-8, 5000)).maps
     bound = k**0.5 * lambda1 / restricted_eigenvalue(lambda2, d, k)
     distance = (maps - planted).norm(dim=1).max() / bound
-    return float(distance), _share(((maps != 0) != (planted != 0)).any(1))
+    return distance, ((maps != 0) != (planted != 0)).any(1).double().mean()
 
 
 def check_spectrum() -> Found:
@@ -217,10 +215,11 @@ def check_spectrum() -> Found:
     values = torch.cat([s.eigenvalues for s in problems])
     largest, computed = values[:, -1], torch.cat([s.loss.largest_eigenvalue for s in problems])
     yield "semi_definite", (-values[:, 0] / largest).max()
-    yield "above", _share(computed * (1 + 1e-6) <= largest)
-    yield "below", _share(computed * (1 - 1e-6) >= largest)
+    yield "above", (computed * (1 + 1e-6) <= largest).double().mean()
+    yield "below", (computed * (1 - 1e-6) >= largest).double().mean()
     single = torch.cat([s.single.largest_eigenvalue for s in problems])
-    yield from (("rounding", _share(single >= largest)), ("margin", _share(single + 20 <= largest)))
+    yield "rounding", (single >= largest).double().mean()
+    yield "margin", (single + 20 <= largest).double().mean()
 
 
 def check_many_classes() -> Found:
@@ -269,18 +268,17 @@ def check_solvers() -> Found:
     last = [descend(problem, proximal=proximal)[-1] for proximal in (True, False)]
     proximal, plain = _gaps(problem, best, last)
     yield "subgradient", (proximal / plain).max()
-    yield "zeros", _share(last[1][(best == 0) & (s.g != 0)] == 0)
+    yield "zeros", (last[1][(best == 0) & (s.g != 0)] == 0).double().mean()
 
 
 def descend(problem: Problem, *, proximal: bool = True) -> list[Tensor]:
     """Return the points of 40 steps of gradient descent, proximal or by the sign of the values."""
     points, step = [torch.zeros_like(problem.gradient)], 1 / (2 * problem.lambda2)
     for _ in range(40):
-        slope = problem.slope(points[-1], problem.product(points[-1]))
-        if proximal:
-            points += [soft_threshold(points[-1] - step * slope, step * problem.lambda1)]
-        else:
-            points += [points[-1] - step * (slope + problem.lambda1 * points[-1].sign())]
+        slope, end = problem.slope(points[-1], problem.product(points[-1])), points[-1]
+        bent = 0 if proximal else problem.lambda1 * end.sign()
+        end = end - step * (slope + bent)
+        points += [soft_threshold(end, step * problem.lambda1) if proximal else end]
     return points[1:]
 
 
@@ -288,10 +286,6 @@ def _gaps(problem: Problem, best: Tensor, points: Sequence[Tensor]) -> Tensor:
     """Return by how much the objective at points is below its maximum, (n, B)."""
     values = [problem.value(x, problem.product(x)) for x in (best, *points)]
     return values[0] - torch.stack(values[1:])
-
-
-def _share(yes: Tensor) -> float:
-    return float(yes.double().mean())
 
 
 def rank_one_error(n_classes: int, top: float) -> float:

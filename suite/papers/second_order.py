@@ -3,11 +3,13 @@
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from reglib._common import normal_noise
+from reglib.autodiff import Map
 from reglib.double_backward import folding_of
 from reglib.input_hessian import (
     closed_form_hessian,
@@ -17,37 +19,39 @@ from reglib.input_hessian import (
     true_hessian,
 )
 from reglib.saliency import SurrogateLoss, surrogate_loss
-from suite.errors import UsageError
+from suite.errors import expected
 from suite.metrics.saliency import caso_converged
 from suite.training.evaluated import EvaluatedModel, Result
 
 MARGINS = (1.0, 10.0, 100.0)  # of lambda2 over L / 2, by pixels in [0, 1]; the paper's is 10
 MARGIN = 10.0
+Numbers = dict[str, Tensor]  # of each image, by name
 
 
 class LikeliestClasses(nn.Module):
-    """A network that keeps the logits of given classes only, for each image its own.
+    """A network that keeps the logits of the likeliest classes only, for each image its own.
 
     Args:
         network: from images to logits (B, classes).
-        classes: class indices, (B, n).
+        logits: of the images, (B, classes).
+        n: number of classes.
+
+    Raises:
+        UsageError: `n` is below 2, or more than the network has.
     """
 
-    def __init__(self, network: nn.Module, classes: Tensor) -> None:
+    def __init__(self, network: nn.Module, logits: Tensor, n: int) -> None:
         super().__init__()
-        self.network = network
-        self.classes = classes
+        if not 2 <= n <= logits.shape[1]:
+            raise expected("n_classes", f"2 to {logits.shape[1]} of the network's", n)
+        self.network, self.classes = network, logits.topk(n, dim=1).indices
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
         return self.network(images).gather(1, self.classes)
 
 
-def in_batches(
-    numbers_of: Callable[[Tensor, Tensor], dict[str, Tensor]],
-    batches: Iterable[tuple[Tensor, Tensor]],
-    value: str,
-) -> Result:
+def in_batches(numbers_of: Callable[..., Numbers], batches: Iterable[Any], value: str) -> Result:
     """Put what is measured of batches together; the tensor with the name `value` is the value."""
     columns = [numbers_of(images, labels) for images, labels in batches]
     tensors = {name: torch.cat([c[name] for c in columns]) for name in columns[0]}
@@ -88,9 +92,11 @@ def high_order(
     """
     closed_form = not folding_of(subject.folded).nonlinear
 
-    def numbers_of(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        predicted = subject.predict(images)
-        model, index = _few_classes(subject.folded, images, predicted, n_classes)
+    def numbers_of(images: Tensor, labels: Tensor) -> Numbers:
+        logits, model = subject.logits(images), subject.folded
+        predicted = index = logits.argmax(1)
+        if n_classes is not None:
+            model, index = LikeliestClasses(model, logits, n_classes), torch.zeros_like(predicted)
         hessian = input_hessian(model, images, index, closed_form=closed_form)
         pairs = hessian_eigenpairs(hessian, k=min(k, hessian.logits.shape[1] - 1))
         loss = surrogate_loss(model, images, index, closed_form=closed_form)
@@ -118,52 +124,31 @@ def high_order(
     return in_batches(numbers_of, subject.batches(n_images, first, step), "share")
 
 
-def _changes(
-    loss: SurrogateLoss, second: Sequence[Tensor], change: Callable[..., Tensor]
-) -> dict[str, Tensor]:
+def _changes(loss: SurrogateLoss, second: Sequence[Tensor], change: Map) -> Numbers:
     """Return what the loss changes by, by the expansion and in truth: see `high_order`."""
     norms = torch.stack([maps.norm(dim=1) for maps in second], 1).double()  # (B, M)
     along = unit_vectors(loss.gradient)
-    slope = (loss.gradient.flatten(1) * along).sum(1).double()[:, None]
+    bent = loss.product(along.view_as(loss.gradient))
+    slope, curvature = (
+        (along * v.flatten(1)).sum(1).double()[:, None] for v in (loss.gradient, bent)
+    )
     first = norms * slope
     steps = [norm[:, None].to(along) * along for norm in norms.unbind(1)]
     return {
         "norms": norms,
         "first_cafo": first,
-        "second_cafo": first + norms**2 * curvature(loss, along)[:, None] / 2,
+        "second_cafo": first + norms**2 * curvature / 2,
         "true_cafo": torch.stack([change(step) for step in steps], 1),
         "true_caso": torch.stack([change(maps) for maps in second], 1),
     }
 
 
-def curvature(loss: SurrogateLoss, vectors: Tensor) -> Tensor:
-    r"""Return :math:`v^T H v` of vectors (B, d), one for each image, (B,)."""
-    return (vectors * loss.product(vectors.view_as(loss.gradient)).flatten(1)).sum(1).double()
-
-
 @torch.no_grad()
 def loss_change(model: nn.Module, images: Tensor, index: Tensor, change: Tensor) -> Tensor:
     r"""Return :math:`l(x + \Delta) - l(x)` for changes of the images, (B, d): (B,), in nats."""
-    losses = [
-        nn.functional.cross_entropy(model(x).double(), index, reduction="none")
-        for x in (images + change.view_as(images), images)
-    ]
-    return losses[0] - losses[1]
-
-
-def _few_classes(
-    model: nn.Module, images: Tensor, predicted: Tensor, n_classes: int | None
-) -> tuple[nn.Module, Tensor]:
-    """Return the network with its likeliest classes only, and which of them is the first."""
-    if n_classes is None:
-        return model, predicted
-    with torch.no_grad():
-        logits = model(images)
-    if not 2 <= n_classes <= logits.shape[1]:
-        why = f"n_classes: expected 2 to {logits.shape[1]} of the network's, got {n_classes}"
-        raise UsageError(why)
-    classes = logits.topk(n_classes, dim=1).indices
-    return LikeliestClasses(model, classes), torch.zeros_like(predicted)
+    both = (model(x).double() for x in (images + change.view_as(images), images))
+    after, before = (nn.functional.cross_entropy(z, index, reduction="none") for z in both)
+    return after - before
 
 
 def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1) -> Result:
@@ -176,7 +161,7 @@ def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step:
        + \sum_i \Bigl( \frac{1}{2 \lambda_2 - \sigma_i} - \frac{1}{2 \lambda_2} \Bigr) v_i v_i^T g
     """
 
-    def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
+    def numbers_of(images: Tensor, _: Tensor) -> Numbers:
         parts = decomposition(subject.folded, images, n_vectors=None)
         loss = surrogate_loss(subject.folded, images, subject.predict(images))
         found = caso_converged(loss, margin=MARGIN)
@@ -265,8 +250,8 @@ def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
         "confidence": confidence[index],
         "images": subject.data.test.images[index.cpu()],
     }
-    images, predicted = images[index], predicted[index]
-    loss = surrogate_loss(subject.folded, images, predicted)
+    images = images[index]
+    loss = surrogate_loss(subject.folded, images, tensors["predicted"])
     first, second = unit_vectors(loss.gradient), unit_vectors(caso_converged(loss).maps)
     sizes = torch.stack([v.view_as(images).abs().sum(1) for v in (first, second, second - first)])
     cap = torch.quantile(sizes[0].flatten(1), 0.99, dim=1).view(1, -1, 1, 1)

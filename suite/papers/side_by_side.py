@@ -37,7 +37,7 @@ MEASURES: dict[str, Settings] = OWN["measures"]
 # The smallest difference that matters, as in the claims; of other measures it is a factor, of
 # the entropy one of the number of pixels that it stands for.
 FACTOR = 1.1
-SMALLEST = {name: each["smallest"] for name, each in MEASURES.items() if "smallest" in each}
+SMALLEST = {n: each["smallest"] for n, each in MEASURES.items() if "smallest" in each}
 SMALLEST |= {"entropy": math.log(FACTOR)}
 # Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
 ASKED_FOR = {name for name, each in MEASURES.items() if each.get("asked_for")}
@@ -160,8 +160,7 @@ def strongest_allowed(rows: pd.DataFrame) -> dict[str, float]:
     """
     losses = lost(rows)
     allowed = losses[losses["lost"] <= MOST_LOST + ROUNDING]  # not where a training diverged
-    strongest = allowed.groupby("method", sort=False)["strength"].max()
-    return {str(method): float(strength) for method, strength in strongest.items()}
+    return dict(allowed.groupby("method", sort=False)["strength"].max())
 
 
 def lost(rows: pd.DataFrame) -> pd.DataFrame:
@@ -233,9 +232,7 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Settings]) -> pd.DataFra
     wide = rows.pivot_table("value", ["metric", "method"], "seed")
     strengths = rows.groupby("method")["strength"].first()
     found = []
-    for name, measure in measures.items():
-        if name not in wide.index.get_level_values(0):
-            continue
+    for name in [name for name in measures if name in wide.index]:
         of_measure = pd.DataFrame(wide.xs(name, level="metric"))
         spread = float(np.sqrt(of_measure.T.var().mean()))
         cells = []
@@ -243,9 +240,8 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Settings]) -> pd.DataFra
             base, values = of_measure.loc[["none", method]].dropna(axis="columns").to_numpy()
             gap = mean_interval(values - base)
             cell = {"measure": name, "method": method, "strength": strengths[method]}
-            cell |= {"base": base.mean(), "mean": values.mean()}
-            cell |= dict(zip([*ENDS, "n"], gap))
-            cell |= {"deviations": measure["better"] * gap.estimate / (spread or 1.0)}
+            cell |= {"base": base.mean(), "mean": values.mean()} | dict(zip([*ENDS, "n"], gap))
+            cell |= {"deviations": measures[name]["better"] * gap.estimate / (spread or 1.0)}
             cell |= {"matters": matters(name, cell["base"], cell["mean"])}
             cells.append(cell | {"p": t_test_p(values - base)})
         frame = pd.DataFrame(cells).reindex(columns=CELL)
@@ -281,23 +277,10 @@ def helping(panel: Panel) -> pd.DataFrame:
     """
     cells, accuracy = panel.cells, panel.cells[panel.cells["measure"] == "accuracy"]
     ends = zip(accuracy["method"], (100 * accuracy[ENDS]).to_numpy(), accuracy["n"])
+    paid = {method: Interval._make([*three, n]) for method, three, n in ends}
     good = cells["stands"].astype(bool) & cells["matters"].astype(bool) & (cells["deviations"] > 0)
     found = cells[good & (cells["measure"] != "accuracy")]
-    paid = {method: Interval._make([*three, n]) for method, three, n in ends}
-    found = found.assign(paid=found["method"].map(paid))
-    return found.sort_values("deviations", ascending=False)
-
-
-def _offer(row: Mapping[Any, Any], steps: Mapping[str, float], unit: str = "") -> dict[str, str]:
-    """Write what a method gives, in hundredths if these have a unit, and what it costs."""
-    factor, sign, digits = (100, "%", ".0f") if unit else (1, "", ".2f")
-    gain = Interval._make([*(factor * row[end] for end in ENDS), row["n"]])
-    base, mean = (f"{factor * row[name]:{digits}}{sign}" for name in ("base", "mean"))
-    time = f"; a step takes {steps[row['method']]:.1f} plain ones" if row["method"] in steps else ""
-    return {
-        "gain": f"{interval_text(gain, f'+{digits}')}{unit} ({base} → {mean})",
-        "cost": f"{interval_text(row['paid'], '+.1f')} points of accuracy{time}",
-    }
+    return found.assign(paid=found["method"].map(paid)).sort_values("deviations", ascending=False)
 
 
 def answers(panels: Mapping[str, Panel], verdict: Callable[[str], Value]) -> pd.DataFrame:
@@ -309,19 +292,25 @@ def answers(panels: Mapping[str, Panel], verdict: Callable[[str], Value]) -> pd.
     return pd.DataFrame([_answer(want, panels[want["panel"]], verdict) for want in OWN["wants"]])
 
 
-def _answer(
-    want: Mapping[str, str], panel: Panel, verdict: Callable[[str], Value]
-) -> dict[str, str]:
+def _answer(want: Values, panel: Panel, verdict: Callable[[str], Value]) -> dict[str, str]:
     found = helping(panel)
     found = found[found["measure"] == want["measure"]]
     row = {"If you want": want["want"], "Take": "–", "Gain": "–", "Cost": "–"}
     if found.empty:
         sure = "nothing helps significantly" if len(panel.cells) else "not run"
         return row | {"How sure": sure}
-    best = found.iloc[0].to_dict()
-    method, offer = best["method"], _offer(best, panel.steps, want["unit"])
+    best = found.iloc[0]
+    method, unit = best["method"], want["unit"]
     about = f": {OWN['about'][method]}" if method in OWN["about"] else ""
-    row |= {"Take": f"<b>{TITLES[method]}</b>{about}", "Gain": offer["gain"], "Cost": offer["cost"]}
+    # In hundredths if these have a unit.
+    factor, sign, digits = (100, "%", ".0f") if unit else (1, "", ".2f")
+    gain = Interval._make([*(factor * best[ENDS].astype(float)), best["n"]])
+    base, mean = (f"{factor * best[name]:{digits}}{sign}" for name in ("base", "mean"))
+    steps = panel.steps.get(method)
+    time = "" if steps is None else f"; a step takes {steps:.1f} plain ones"
+    row["Take"] = f"<b>{TITLES[method]}</b>{about}"
+    row["Gain"] = f"{interval_text(gain, f'+{digits}')}{unit} ({base} → {mean})"
+    row["Cost"] = f"{interval_text(best['paid'], '+.1f')} points of accuracy{time}"
     on = f"{panel.on}, {best['n']} networks"
     if method != want["expects"]:
         sure = badge("another method", on) + f" than expected, {SHORT[want['expects']]}"
@@ -350,8 +339,7 @@ def overview(panel: Panel, leaks: Panel) -> pd.DataFrame:
         row = {"method": SHORT.get(method, "<i>no method</i>")}
         for measure, (heading, factor, digits) in OWN["shown"].items():
             form, cell = f".{digits}f", at.get((measure, method))
-            alone = bases if method == "none" else {"step": panel.steps.get(method)}
-            value = alone.get(measure)
+            value = (bases if method == "none" else {"step": panel.steps.get(method)}).get(measure)
             row[heading] = "–" if value is None else f"{factor * value:{form}}"
             if cell:
                 half = factor * (cell.high - cell.low) / 2
@@ -374,11 +362,10 @@ def choice(rows: pd.DataFrame) -> pd.DataFrame:
     means = taken.pivot_table("value", "method", "metric")
     listed = []
     for method in [m for m in SHORT if m in losses.index]:
-        of_method = losses.loc[[method]]
-        pairs = of_method.to_numpy(float)
+        pairs = losses.loc[[method]].to_numpy(float)
         costs = [f"{s:.3g}: " + ("diverged" if c != c else f"{100 * c:+.1f}") for s, c in pairs]
         row = {"method": TITLES[method], "strength: points of accuracy lost": "; ".join(costs)}
-        end = " (the strongest tried)" if allowed.get(method) == of_method["strength"].max() else ""
+        end = " (the strongest tried)" if allowed.get(method) == pairs[:, 0].max() else ""
         row["strongest allowed"] = f"{allowed[method]:.3g}{end}" if method in allowed else "none"
         row["by the other half"] = f"{elsewhere[method]:.3g}" if method in elsewhere else "none"
         row["compared at"] = f"{chosen[method]:.3g}" if method in chosen else "–"

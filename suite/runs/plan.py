@@ -18,19 +18,16 @@ import torch
 from suite.data import load_data
 from suite.errors import DataMissing
 from suite.networks import check_weights
-from suite.papers.measure import METRICS
 from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, other_code
 from suite.runs.compute import check
-from suite.runs.execute import evaluated
 from suite.runs.executors import Resources
 from suite.store import Kept, Store, replace_file
 from suite.training.folds import data_of
 from suite.training.loop import train
-from suite.units import Pretrained, Training, Unit, data_names, from_identity, key, training_of
+from suite.units import Pretrained, Training, Unit, data_names, key, training_of
 
 MEMORY = "fingerprints.json"
-REPEATS = 3  # of a map whose time is taken; the first waits for memory
 LONGEST = 2.0  # seconds for which a kind of training is timed on a CPU, or for two steps
 
 
@@ -118,7 +115,7 @@ def plan(
     missing_data = {name: how for name, how in missing_data.items() if name in needed}
     seconds = math.nan
     if kept and not missing_data:
-        seconds = kept.expected([unit.identity for unit in todo.values()], seconds_a_map)
+        seconds = kept.expected([unit.identity for unit in todo.values()])
     if timed and (new := [u for n, u in todo.items() if n in there and isinstance(u, Training)]):
         reports.append(_time_of(new, Resources.from_environment()))
     return Plan(
@@ -130,25 +127,6 @@ def plan(
         expected=seconds,
         reports=tuple(reports),
     )
-
-
-def seconds_a_map(unit: Mapping[str, Any]) -> float:
-    """Return the seconds of one core for a map of one image by the network of a unit."""
-    return _seconds_a_map(json.dumps({**unit["training"], "n_images": 1, "labels": None}))
-
-
-@functools.cache
-def _seconds_a_map(training: str) -> float:
-    network = training_of(from_identity(json.loads(training)))
-    subject, times = evaluated(network, {}, torch.device("cpu")), []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    for _ in range(REPEATS):
-        start = time.process_time()
-        METRICS["entropy"](subject, saliency="logit_gradient", n_images=1)
-        times.append(time.process_time() - start)
-    torch.set_num_threads(threads)
-    return min(times)
 
 
 def _time_of(trainings: Iterable[Training], resources: Resources) -> str:

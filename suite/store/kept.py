@@ -16,7 +16,7 @@ import json
 import os
 import zipfile
 from collections import UserDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from suite.paths import KEPT_RESULTS, ROOT, checked_name
 from suite.store.local import Reader, Record, checksum, dump, replace_file
 
 FORMAT = 1
-A_MAP = "entropy logit_gradient None"  # measures this takes the time of a map, and no more
 Unit = Mapping[str, Any]
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same contents give the same bytes
 
@@ -210,26 +209,19 @@ class Kept(Reader):
         of_each = [a.provenance.get("fingerprints", {}) for a in self.archives.values()]
         return {name: text for part in of_each for name, text in part.items()}
 
-    def expected(self, units: Collection[Unit], seconds_a_map: Callable[[Unit], float]) -> float:
+    def expected(self, units: Collection[Unit]) -> float:
         """Return the seconds that units take, or NaN where that is not known.
 
-        It is known of measurements of pretrained networks, by their identities: as so many times
-        what a map of one image takes, in the median of the networks whose results are kept.
-
-        Args:
-            units: their identities.
-            seconds_a_map: of the network of a unit, on this machine.
+        It is known of measurements of pretrained networks, by their identities: an image takes the
+        median of what it took in kept ones of the same kind, whatever their network and computer.
         """
-        if not units or not all(_is_of_pretrained(unit) for unit in units):
+        if not units or not all(map(_is_of_pretrained, units)):
             return float("nan")
-        took: dict[str, dict[str, float]] = defaultdict(dict)
+        took: dict[str, list[float]] = defaultdict(list)
         for record in (r for archive in self.archives.values() for r in archive.records.values()):
-            if _is_of_pretrained(record.unit):
-                an_image = record.provenance["seconds"] / _n_images(record.unit)
-                took[_kind(record.unit)][record.unit["training"]["network"]] = an_image
-        frame = pd.DataFrame(took)
-        maps = frame.div(frame.get(A_MAP, np.nan), axis=0).median()
-        return sum(maps.get(_kind(u), np.nan) * _n_images(u) * seconds_a_map(u) for u in units)
+            if _is_of_pretrained(unit := record.unit):
+                took[_kind(unit)].append(record.provenance["seconds"] / _n_images(unit))
+        return float(sum(np.median(took[_kind(u)] or np.nan) * _n_images(u) for u in units))
 
     def read(self, key: str) -> Record | None:
         """Return the record of a key, or None where there is none."""

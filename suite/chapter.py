@@ -211,9 +211,5 @@ class Chapter:
 
     def provenance(self) -> None:
         """Show where the numbers of each profile come from."""
-        rows = [
-            {"profile": r.provenance["profile"]}
-            | {name: readable(r.provenance[name]) for name in PROVENANCE}
-            for r in self.results
-        ]
-        display(pd.DataFrame(rows).set_index("profile").T.style)
+        rows = pd.DataFrame([r.provenance for r in self.results], dtype=object)
+        display(rows.set_index("profile")[PROVENANCE].map(readable).T.style)

@@ -80,12 +80,8 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
 def measures(p: SimpleNamespace) -> Iterator[Wanted]:
     """Yield what is measured of each network at the end of its training."""
     names = {"accuracy cross_entropy": True, "top_5": p.data in MANY_CLASSES}
-    yield from wanted(MEASURES, names, p)
-    if p.shift:
-        moved = {"pixels": p.shift, "n_images": p.n_shifted}  # None of these is a setting, too
-        yield Wanted({"metric": "accuracy_off_centre"}, "shifted_accuracy", moved)
-    names = {f"{FLATNESS} {LANDSCAPE}": True, "accuracy_by_location": p.data.startswith("digits")}
-    yield from wanted(MEASURES, names, p)
+    names |= {"accuracy_off_centre": p.shift, f"{FLATNESS} {LANDSCAPE}": True}
+    return wanted(MEASURES, names | {"accuracy_by_location": p.data.startswith("digits")}, p)
 
 
 def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Wanted]:
@@ -104,7 +100,7 @@ def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
     """Return the labels of the rows of a model at the end of its training."""
     penalty, _, alpha = model.partition(" ")
     labels = {"model": f"{model}, {marked}" if marked else model, "penalty": marked or penalty}
-    strength = float(alpha or 0) if penalty in APPLY else 0.0
+    strength = float(alpha) if alpha and penalty in APPLY else 0.0
     return labels | {"data": data, "pair": "", "alpha": strength, "epochs": 0}
 
 
@@ -209,18 +205,16 @@ def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def times(table: pd.DataFrame, model: str) -> quote.Value:
     """Return TV on CIFAR-10 over that without penalty: the geometric mean of pairs of a seed."""
-    pairs = against_none(table, "tv").set_index("model")["value"]
-    if model not in pairs:
-        return quote.Value()
-    return quote.Value(*as_ratio(mean_interval(np.log(pairs.loc[[model]]))))
+    pairs = tables.select(against_none(table, "tv"), model=model)["value"]
+    return quote.Value(*as_ratio(mean_interval(np.log(pairs)))) if len(pairs) else quote.Value()
 
 
 def strengths(table: pd.DataFrame) -> dict[str, str]:
     """Return what kinds of model are called: by the TV that they reach, over none."""
     reached = {model: times(table, model) for model in SHOWN[1:]}
-    kinds = {model: "curvature," if "curvature" in model else "TV" for model in reached}
-    names = {m: f"{kinds[m]} × {value:.2f}" for m, value in reached.items() if value}
-    return {"none": "no penalty"} | names
+    names = {model: f"TV × {value:.2f}" for model, value in reached.items() if value}
+    curved = {m: n.replace("TV", "curvature,") for m, n in names.items() if "curvature" in m}
+    return {"none": "no penalty"} | names | curved
 
 
 def against_none(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -258,7 +252,7 @@ def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = Non
         data: which data sets.
         names: of the kinds of model that are shown.
     """
-    names = names or {kind: kind for kind in SHOWN}
+    names = names or dict(zip(SHOWN, SHOWN))
     rows = quote.best(tables.select(table, metric=[*TITLES], data=[*data], status="done"))
     rows = rows[rows["model"].isin(names) | rows["model"].isna()]
     rows = rows.fillna({"model": rows["network"]})

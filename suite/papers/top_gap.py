@@ -1,6 +1,8 @@
 """Top-GAP: eight variants of a network, their class maps, attacks on them, and its tables."""
 
+import itertools
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,8 +15,9 @@ from suite.evidence.names import name_of
 from suite.methods import TOP_GAP, penalty, scheduled
 from suite.networks.pretrained import PRETRAINED
 from suite.papers import design
-from suite.papers.design import Item, Plan, Wanted, changed, grid, measurement, panels_of, wanted
+from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of, wanted
 from suite.papers.names import NAMES
+from suite.papers.second_order import as_uint8
 from suite.training.folds import data_of
 from suite.units import Training, Values, identity
 
@@ -23,15 +26,14 @@ TITLES = {name: method.title for name, method in METHODS.items()}
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
-FIELDS_OF = [*VARIANTS, "last", "all"]  # whose receptive fields are measured
-FIELDS_AT = [{"part": part} for part in ("centre", "corner", "distance")]
+DEFENCES = list(TITLES)[8:-2]  # of others, whose receptive fields are not measured
 MEASURES: Values = NAMES["top_gap"]["measures"]  # but for attacks
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
-LOCATIONS = {"corner": (0.0, 0.0), "quarter": (0.25, 0.25), "centre": (0.5, 0.5)}
+LOCATIONS = {"corner": [0.0, 0.0], "quarter": [0.25, 0.25], "centre": [0.5, 0.5]}
 # What rows are selected by, where a measurement says nothing else.
 DEFAULTS = {"battery": "none", "test": "own", "part": "", "attack": "", "parts": "", "steps": 0}
 DEFAULTS |= {"epsilon": 0.0, "counts": "", "scale": 1.0}
-LABELLED = ("attack", "counts", "scale", "steps")  # settings of attacks that are labels
+CORRECT = {"counts": "correct", "keep_images": False}  # instead of unchanged predictions
 ATTACKS = {"pgd": "PGD", "auto_attack": "AutoAttack"}
 STANDARD_STEPS = 100  # of APGD and FAB in AutoAttack
 LOCATIONS_OF_PAPER = 56 * 56  # of the class maps of its ResNet-18, for images of 224 pixels
@@ -61,8 +63,9 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
 
 def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
-    of_variants = {name: [*TITLES] for name in ("attacked", "few", "seeds_of")}
-    return of_variants | {"left_out": [*TITLES, "k"]}
+    return {key: [*TITLES] for key in ("attacked", "few", "seeds_of")} | {
+        "left_out": [*TITLES, "k"]
+    }
 
 
 def main_model(p: SimpleNamespace, variant: str, seed: int) -> Model:
@@ -75,48 +78,32 @@ def _is_main(p: SimpleNamespace, model: Model) -> bool:
     return model == main_model(p, model.variant, model.seed)
 
 
-def _chosen_from(p: SimpleNamespace) -> list[Model]:
-    """Return the models among which k and the strength of Top-GAP are chosen."""
-    of_k = [(k, p.strength) for k in p.k_values]
-    of_strength = [(p.k, strength) for strength in p.strengths + p.validation_strengths]
-    return [Model(ALL_THREE, *b, s, True) for b in of_k + of_strength for s in p.validation_seeds]
-
-
 def _swept(p: SimpleNamespace) -> list[Model]:
     k_values = [] if "k" in p.left_out else p.k_values
     return [Model(ALL_THREE, k, p.strength, s) for k in k_values for s in p.seeds]
 
 
 def models(p: SimpleNamespace) -> list[Model]:
-    """Return the models of a panel."""
-    alone = p.strengths + p.l1_strengths
-    penalised = {"l1": alone, "last": p.last_strengths, "all": p.all_strengths}
-    penalised[ALL_THREE] = p.strengths
-    result = [main_model(p, v, s) for v in VARIANTS for s in _seeds(p, v)]
-    result += _chosen_from(p) + _swept(p)
-    result += [main_model(p, v, s) for v in list(TITLES)[8:-2] for s in _seeds(p, v)]
-    result += [
-        Model(variant, p.k if variant == ALL_THREE else 1.0, strength, s)
-        for variant, values in penalised.items()
-        for strength in values
-        for s in p.few_seeds
-    ]
+    """Return the models of a panel, with those among which k and strength are chosen."""
+    seeds = dict.fromkeys(TITLES, p.seeds) | dict.fromkeys(p.few, p.few_seeds) | p.seeds_of
+    result = [main_model(p, v, s) for v in VARIANTS + DEFENCES for s in seeds[v]]
+    pairs = [(k, p.strength) for k in p.k_values]
+    pairs += [(p.k, strength) for strength in p.strengths + p.validation_strengths]
+    result += [Model(ALL_THREE, *pair, s, True) for pair in pairs for s in p.validation_seeds]
+    others = {"l1": p.strengths + p.l1_strengths, "last": p.last_strengths, "all": p.all_strengths}
+    others[ALL_THREE] = p.strengths
+    penalised = [(v, strength) for v, strengths in others.items() for strength in strengths]
+    result += _swept(p)
+    result += [main_model(p, v, s)._replace(strength=x) for v, x in penalised for s in p.few_seeds]
     return [m for m in dict.fromkeys(result) if m.variant not in p.left_out]
-
-
-def _seeds(p: SimpleNamespace, variant: str) -> list[int]:
-    return p.seeds_of.get(variant) or (p.few_seeds if variant in p.few else p.seeds)
 
 
 def training(p: SimpleNamespace, model: Model) -> Training:
     """Return the training of a model, with all that its variant names."""
     options = {"k": model.k, "fpn": False, "width": p.fpn_width}
-    if p.backbone_name == "resnet":
-        options |= {"backbone_options": p.backbone}
-    else:
-        options |= {"backbone": p.backbone_name}
-        if p.backbone_name not in PRETRAINED:
-            options |= {"pretrained": p.pretrained}
+    resnet, packaged = p.backbone_name == "resnet", p.backbone_name in PRETRAINED
+    options |= {"backbone_options": p.backbone} if resnet else {"backbone": p.backbone_name}
+    options |= {} if resnet or packaged else {"pretrained": p.pretrained}
     fields = {"epochs": p.epochs, "learning_rate": p.learning_rate, "network_options": options}
     fields |= p.fields
     folds = p.validation_folds if model.validated else p.folds
@@ -128,11 +115,9 @@ def training(p: SimpleNamespace, model: Model) -> Training:
     for part in model.variant.split("+"):
         fields = METHODS[part].apply(fields, strengths.get(part, model.strength))
     if "_at" in model.variant:
-        one = {"step_size": 1.25 * p.epsilon, "n_steps": 1}
-        several = {"step_size": p.epsilon / 4, "n_steps": p.adversarial_steps}
-        steps = one if model.variant.startswith("fgsm") else several
-        attacked = penalty("adversarial", epsilon=p.epsilon, random_start=True, **steps)
-        fields = attacked(fields, 1.0)
+        n_steps, share = (1, 1.25) if "fgsm" in model.variant else (p.adversarial_steps, 0.25)
+        sizes = {"epsilon": p.epsilon, "step_size": share * p.epsilon, "n_steps": n_steps}
+        fields = penalty("adversarial", **sizes, random_start=True)(fields, 1.0)
     fields = scheduled(fields, warm_up=p.warm_up)
     return Training(**fields, network="top_gap", seed=model.seed)
 
@@ -147,41 +132,31 @@ def _attack(name: str, n_images: int, epsilon: float, **attack_settings: Any) ->
     return {"attack": name, "epsilon": epsilon, "n_images": n_images} | settings
 
 
-def _battery(p: SimpleNamespace, model: Model) -> Iterator[tuple[str, Settings]]:
-    """Yield attacks that are harder to fool, by the names of their parts."""
+def _battery(p: SimpleNamespace, model: Model) -> list[tuple[str, Settings]]:
+    """Return attacks that are harder to fool, by the names of their parts."""
+    pgd, auto_attack = (partial(_attack, name, p.n_battery) for name in ("pgd", "auto_attack"))
     across = {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
-    alone = {"keep_images": False}
-    for size in p.epsilons:
-        yield "radii", _attack("pgd", p.n_battery, size, **across)
-    yield from _auto(p)
+    rows = [("radii", pgd(size, **across)) for size in p.epsilons] + _auto(p)
     if not p.epsilon:
-        return
+        return rows
     ce, targeted = ({"parts": [part], "steps": p.pgd_steps} for part in ("apgd-ce", "apgd-t"))
     square = {"parts": ["square"], "queries": p.square_queries or p.n_queries}
-    for part in (ce, targeted, square):
-        yield "parts", _attack("auto_attack", p.n_battery, p.epsilon, **part)
-    for part in (targeted, square) if p.square_queries and model.variant == ALL_THREE else ():
-        yield "small parts", _attack("auto_attack", p.n_battery, p.small_epsilon, **part)
-    crossing = _attack("pgd", p.n_battery, p.epsilon, **across)
-    for scale in p.scales:
-        yield "scale", crossing | {"scale": scale}
+    rows += [("parts", auto_attack(p.epsilon, **part)) for part in (ce, targeted, square)]
+    if p.square_queries and model.variant == ALL_THREE:
+        small = p.small_epsilon
+        rows += [("small parts", auto_attack(small, **part)) for part in (targeted, square)]
+    crossing = pgd(p.epsilon, **across)
+    rows += [("scale", crossing | {"scale": scale}) for scale in p.scales]
     if other := {"none": ALL_THREE, ALL_THREE: "none"}.get(model.variant):
         source = identity(training(p, main_model(p, other, model.seed)))
-        yield "transfer", crossing | {"source": source} | alone
-    for steps in p.steps_swept:
-        yield "steps", _attack("pgd", p.n_battery, p.epsilon, steps=steps)
+        rows.append(("transfer", crossing | {"source": source, "keep_images": False}))
+    return rows + [("steps", pgd(p.epsilon, steps=steps)) for steps in p.steps_swept]
 
 
-def _auto_attack(p: SimpleNamespace, epsilon: float, **parts: Any) -> Settings:
-    size = {"steps": p.auto_steps, "queries": p.n_queries}
-    return _attack("auto_attack", p.n_battery, epsilon, **size, **parts)
-
-
-def _auto(p: SimpleNamespace) -> Iterator[tuple[str, Settings]]:
-    for size in p.auto_epsilons:
-        auto = _auto_attack(p, size)
-        yield "auto", auto
-        yield "auto", auto | {"counts": "correct", "keep_images": False}
+def _auto(p: SimpleNamespace) -> list[tuple[str, Settings]]:
+    size = {"n_images": p.n_battery, "steps": p.auto_steps, "queries": p.n_queries}
+    attacks = [_attack("auto_attack", epsilon=epsilon, **size) for epsilon in p.auto_epsilons]
+    return [("auto", attack | counted) for attack in attacks for counted in ({}, CORRECT)]
 
 
 def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
@@ -189,15 +164,14 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
 
     With `n_fgsm` images for FGSM, which Table 7 has alone, PGD attacks what the battery attacks.
     """
-    sizes = [size for size in (p.small_epsilon, p.epsilon) if size]
+    sizes = (p.small_epsilon, p.small_steps), (p.epsilon, p.pgd_steps)
+    steps = {epsilon: n_steps for epsilon, n_steps in sizes if epsilon}
     many: Settings = {"n_images": p.n_fgsm, "keep_images": False} if p.n_fgsm else {}
-    rows = [("none", _attack("fgsm", p.n_attacked, size) | many) for size in sizes]
+    rows = [("none", _attack("fgsm", p.n_attacked, size) | many) for size in steps]
     if not p.n_fgsm or model.variant in p.attacked:
-        steps = dict(zip((p.small_epsilon, p.epsilon), (p.small_steps, p.pgd_steps), strict=True))
-        rows += [("none", _attack("pgd", p.n_attacked, s, steps=steps[s])) for s in sizes]
+        rows += [("none", _attack("pgd", p.n_attacked, s, steps=n)) for s, n in steps.items()]
     if _is_main(p, model):
-        correct = {"counts": "correct", "keep_images": False}
-        rows += [(part, settings | correct) for part, settings in rows]
+        rows += [(part, settings | CORRECT) for part, settings in rows]
         if model.variant in p.attacked and model.seed in (p.battery_seeds or [model.seed]):
             rows += _battery(p, model)
     elif model.strength in p.strengths + p.l1_strengths and model.variant in p.attacked:
@@ -208,10 +182,11 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
 
 def _labels(battery: str, settings: Settings) -> Settings:
     """Return what the rows of an attack are selected by."""
-    given = settings | settings.get("attack_settings", {})
-    labels = {"battery": battery, "counts": "unchanged", "steps": 1}
-    labels |= {name: given[name] for name in LABELLED if name in given}
-    labels |= {"parts": "+".join(given.get("parts", ())), "epsilon": rounded(given["epsilon"])}
+    given: Settings = {"counts": "unchanged", "steps": 1, "scale": 1.0, "parts": ()} | settings
+    given |= settings.get("attack_settings", {})
+    labels: Settings = {"battery": battery, "parts": "+".join(given["parts"])}
+    labels |= {name: given[name] for name in ("attack", "counts", "scale", "steps")}
+    labels |= {"epsilon": rounded(given["epsilon"])}
     return labels | ({"attack": "transfer"} if "source" in settings else {})
 
 
@@ -220,12 +195,12 @@ def _measured(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
     if model.validated:
         yield from wanted(MEASURES, "accuracy_validation", p)
         return
-    main, p = _is_main(p, model), changed(p, fields_at=FIELDS_AT)
+    main = _is_main(p, model)
     names = {"accuracy": True, "accuracy_shifted": p.shifted}
     names |= {"corrupted_accuracy": p.n_corrupted and main and model.variant in COMPARED}
     names |= {"class_map_sparsity": True, "mask_iou": p.masks}
     names |= {"mask_iou_beyond_others": p.masks and p.masks_of_others}
-    names |= {"erf_distance": model.variant in FIELDS_OF}
+    names |= {"erf_centre erf_corner erf_distance": model.variant not in DEFENCES}
     yield from wanted(MEASURES, names, p)
     yield from _attacks(p, model)
 
@@ -250,23 +225,22 @@ def _drawn(p: SimpleNamespace) -> Iterator[Item]:
         if model in made:
             unit = measurement(training(p, model), "class_map_sparsity", **n)
             yield Item(unit, keep=f"{p.data}|{name}")
-    for variant in ("none", ALL_THREE):
-        network = training(p, main_model(p, variant, first))
-        for name, location in LOCATIONS.items():
-            settings = n | {"location": list(location)}
-            unit = measurement(network, "effective_receptive_field", **settings)
-            yield Item(unit, keep=f"{p.data}|erf|{variant}|{name}")
+    for variant, name in itertools.product(("none", ALL_THREE), LOCATIONS):
+        network, at = training(p, main_model(p, variant, first)), LOCATIONS[name]
+        unit = measurement(network, "effective_receptive_field", **n, location=at)
+        yield Item(unit, keep=f"{p.data}|erf|{variant}|{name}")
 
 
 def plan(parameters: Values) -> Plan:
     """Return the units of the chapter: networks, what is measured of each, and what is drawn."""
     found = Plan()
-    for p in (every := panels(parameters)):
+    for p in panels(parameters):
         for model in models(p):
             common, network = _labels_of(p, model), training(p, model)
             found.append(Item(network, common))
             found += grid([(network, common)], _measured(p, model))
-    return Plan([*found, *(item for p in every for item in _drawn(p))])
+        found += _drawn(p)
+    return found
 
 
 def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> design.Derived:
@@ -283,26 +257,20 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
 def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: maps of the images shown, as uint8."""
     shown = {n: t if n == "field" else t[: parameters["n_shown"]] for n, t in tensors.items()}
-    return {
-        n: (255 * t).round().clamp(0, 255).byte() if n == "maps" and t.dtype != torch.uint8 else t
-        for n, t in shown.items()
-    }
+    maps = {n: as_uint8(t) for n, t in shown.items() if n == "maps" and t.dtype != torch.uint8}
+    return shown | maps
 
 
 def matched(rows: pd.DataFrame) -> "pd.Series[bool]":
     """Mark Top-GAP and, of each way of L1 alone, the strength of nearest clean accuracy."""
-    clean = rows[(rows["metric"] == "accuracy") & (rows["test"] == "own")]
-    clean = clean[clean["status"] == "done"]
-    result = (rows["variant"] == ALL_THREE) & rows["main"]
-    for data, of in clean.groupby("data"):
-        goal = of[of["main"] & (of["variant"] == ALL_THREE)].set_index("seed")["value"]
-        for variant in ("l1", "last", "all"):
-            by_seed = of[of["variant"] == variant].set_index("seed").groupby("strength")["value"]
-            gaps = {strength: abs((values - goal).mean()) for strength, values in by_seed}
-            if known := {strength: gap for strength, gap in gaps.items() if gap == gap}:
-                here = (rows["data"] == data) & (rows["variant"] == variant)
-                result |= here & (rows["strength"] == min(known, key=lambda s: known[s]))
-    return result
+    kind, same = ["data", "variant", "strength"], ["data", "seed"]
+    clean = tables.select(rows, metric="accuracy", test="own", status="done").set_index(same)
+    goal = tables.select(clean, main=True, variant=ALL_THREE)["value"].rename("goal")
+    alone = tables.select(clean, variant=["l1", "last", "all"]).join(goal).reset_index()
+    gaps = alone.assign(gap=alone["value"] - alone["goal"]).groupby(kind)["gap"].mean().abs()
+    nearest = gaps.dropna().sort_values(kind="stable").groupby(kind[:2]).head(1)
+    here = pd.MultiIndex.from_frame(rows[kind]).isin(nearest.index)
+    return (rows["variant"] == ALL_THREE) & rows["main"] | here
 
 
 def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.DataFrame:
@@ -318,8 +286,8 @@ def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.
     numbers = rows[["steps", "scale", "epsilon"]].astype(object)  # text where there are none, too
     names = rows["attack"].str.replace("_", " ") + " " + numbers["steps"].map("{:.0f}".format)
     names = names.mask(rows["attack"] == "transfer", "transfer")
-    fewer = numbers["steps"].map(" of {:.0f} steps".format)
-    fewer = fewer.mask(rows["steps"] == STANDARD_STEPS, "")
+    standard = rows["steps"] == STANDARD_STEPS
+    fewer = numbers["steps"].map(" of {:.0f} steps".format).mask(standard, "")
     names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + fewer)
     names = names.mask(rows["parts"] != "", rows["parts"])
     names = names.mask(rows["scale"] != 1, "logits × " + numbers["scale"].map("{:g}".format))
@@ -357,12 +325,9 @@ def on_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
     rows = rows.assign(name=attack.map(names)).dropna(subset="name")
     rows = rows.sort_values("name", key=lambda heads: heads.map([*names.values()].index))
     _, frame = printed(published, "4")
-    paper = {
-        f"paper: {row['method']}, {row['network']}": {
-            name: float(row[name]) for name in ("PGD-20", "PGD-50", "clean") if row[name] != "–"
-        }
-        for _, row in frame.iterrows()
-    }
+    frame = frame.set_index("paper: " + frame["method"] + ", " + frame["network"])
+    numbers = frame[["PGD-20", "PGD-50", "clean"]].apply(pd.to_numeric, errors="coerce")
+    paper = {str(name): row.dropna().to_dict() for name, row in numbers.iterrows()}
     return tables.wide(rows, "variant", "name", TITLES, printed=paper)
 
 

@@ -78,12 +78,6 @@ def without_curvature(gradient):
     return SurrogateLoss(gradient, torch.zeros_like, torch.zeros(len(gradient)).double())
 
 
-def image_of(loss, b):
-    """Return the surrogate of one image of a batch."""
-    gradient, largest = (t[b : b + 1] for t in (loss.gradient, loss.largest_eigenvalue))
-    return loss._replace(gradient=gradient, largest_eigenvalue=largest)
-
-
 def identity_times(values):
     return values[:, None, None] * torch.eye(72, dtype=torch.float64)
 
@@ -362,7 +356,9 @@ class TestChoice:
     def test_needs_no_batch(self, loss):
         together = choose_lambda1(loss, method=cafo).interpretation.lambda1
         for b in range(3):
-            alone = choose_lambda1(image_of(loss, b), method=cafo).interpretation.lambda1
+            at = slice(b, b + 1)
+            image = SurrogateLoss(loss.gradient[at], loss.product, loss.largest_eigenvalue[at])
+            alone = choose_lambda1(image, method=cafo).interpretation.lambda1
             torch.testing.assert_close(alone[0], together[b])
 
 

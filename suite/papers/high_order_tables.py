@@ -46,8 +46,7 @@ def select(
 def main(result: Results, metric: str | None = None, **where: Any) -> pd.DataFrame:
     """Return the rows of the main network and photographs of a profile; see `select`."""
     p = result.provenance["parameters"]
-    rows = result.frame
-    rows = rows[(rows["network"] == p["network"]) & (rows["data"] == p["images"])]
+    rows = tables.select(result.frame, network=p["network"], data=p["images"])
     return rows if metric is None else select(rows, metric, **where)
 
 

@@ -128,10 +128,8 @@ def _changes(loss: SurrogateLoss, second: Sequence[Tensor], change: Map) -> Numb
     """Return what the loss changes by, by the expansion and in truth: see `high_order`."""
     norms = torch.stack([maps.norm(dim=1) for maps in second], 1).double()  # (B, M)
     along = unit_vectors(loss.gradient)
-    bent = loss.product(along.view_as(loss.gradient))
-    slope, curvature = (
-        (along * v.flatten(1)).sum(1).double()[:, None] for v in (loss.gradient, bent)
-    )
+    both = loss.gradient, loss.product(along.view_as(loss.gradient))
+    slope, curvature = ((along * v.flatten(1)).sum(1).double()[:, None] for v in both)
     first = norms * slope
     steps = [norm[:, None].to(along) * along for norm in norms.unbind(1)]
     return {

@@ -37,7 +37,7 @@ MEASURES: dict[str, Settings] = OWN["measures"]
 # The smallest difference that matters, as in the claims; of other measures it is a factor, of
 # the entropy one of the number of pixels that it stands for.
 FACTOR = 1.1
-SMALLEST = {n: each["smallest"] for n, each in MEASURES.items() if "smallest" in each}
+SMALLEST = {name: each["smallest"] for name, each in MEASURES.items() if "smallest" in each}
 SMALLEST |= {"entropy": math.log(FACTOR)}
 # Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
 ASKED_FOR = {name for name, each in MEASURES.items() if each.get("asked_for")}
@@ -87,9 +87,8 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         for method in [*p.strengths, *p.chosen]:
             check_name("method", method, SHORT)
         for method, strength in p.chosen.items():
-            if strength not in p.strengths.get(method, []):
-                among = f"one of its strengths, {p.strengths.get(method, [])}"
-                raise expected(f"chosen, {method}", among, strength)
+            if strength not in (tried := p.strengths.get(method, [])):
+                raise expected(f"chosen, {method}", f"one of its strengths, {tried}", strength)
     return found
 
 
@@ -302,7 +301,7 @@ def _answer(want: Values, panel: Panel, verdict: Callable[[str], Value]) -> dict
     best = found.iloc[0]
     method, unit = best["method"], want["unit"]
     about = f": {OWN['about'][method]}" if method in OWN["about"] else ""
-    # In hundredths if these have a unit.
+    # Shares are written in percent where the want names a unit, points.
     factor, sign, digits = (100, "%", ".0f") if unit else (1, "", ".2f")
     gain = Interval._make([*(factor * best[ENDS].astype(float)), best["n"]])
     base, mean = (f"{factor * best[name]:{digits}}{sign}" for name in ("base", "mean"))

@@ -185,8 +185,6 @@ class TestWhatThePageSaysWithoutAVerdict:
         assert of.loc["statistics of images"]["with_photographs"].max() < 0.35
         weights = of["centre_to_rim"].unstack("model")
         assert (weights["statistics of images"] > weights["photographs"]).sum() == 3
-        sampled = of.loc["photographs"]
-        assert sampled["sampled_squares"].max() < 1.2 < sampled["sampled_landscape"].min()
 
     def test_a_step_with_the_penalty_costs_more_on_a_gpu(self):
         cpu, gpu = (benchmarks.landscape_steps(benchmarks.measured(d)) for d in ("cpu", "cuda"))

@@ -333,7 +333,7 @@ def on_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
 
 def elsewhere(table: pd.DataFrame) -> pd.DataFrame:
     """Return what PGD and AutoAttack leave of three kinds of networks on other data."""
-    kinds = ["none", "l1", "fpn+l1+pool"]
+    kinds = ["none", "l1", ALL_THREE]
     rows = attacks(table, ["none", "auto"], main=True, variant=kinds, profile="workstation")
     rows = rows[(rows["attack"] == "auto_attack") | (rows["name"].str.startswith("pgd 20"))]
     rows = rows.sort_values("attack", ascending=False, kind="stable")

@@ -23,7 +23,7 @@ from suite.evidence.statistics import Interval, difference, mean_interval, share
 from suite.evidence.tables import select
 from suite.networks import pretrained_weights
 from suite.networks.yours import is_own, own_network
-from suite.papers.design import Arrays, Derived, Item, Plan, measurement, settings_of
+from suite.papers.design import Arrays, Derived, Item, Plan, changed, measurement, settings_of
 from suite.papers.high_order_saliency import SURE, UNSURE
 from suite.units import Pretrained, Values
 
@@ -140,10 +140,9 @@ def _dials(
 ) -> Iterator[Item]:
     """Yield the units of the dials of a network, with what their rows are selected by."""
     patch = max(side for side in range(1, max(size // SQUARES, 1) + 1) if size % side == 0)
-    given = SimpleNamespace(**vars(p), patch=patch)
     for name, dial in DIALS.items():
         network = labelled if dial.get("labelled") else predicted
-        settings = settings_of(dial, given)
+        settings = settings_of(dial, changed(p, patch=patch))
         settings["n_images"] = min(getattr(p, dial["images"]), predicted.n_images or p.n_images)
         if network and (size // settings.get("patch", size)) ** 2 <= MOST_SQUARES:
             labels = {"dial": name, "who": who, "name": predicted.network}

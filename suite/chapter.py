@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from suite import notebooks, plots
 from suite.evidence import html, quote
 from suite.evidence.answers import claim_value, headline_cells
-from suite.evidence.claims import load_claims, load_published
+from suite.evidence.claims import load_published
 from suite.evidence.names import PANEL, name_of, readable
 from suite.evidence.quote import Value
 from suite.evidence.report import accuracies, all_verdicts, headlines, origin, section_verdicts
@@ -38,7 +38,7 @@ class Chapter:
 
     Attributes:
         parameters, profile: of this run; the latter is its name, which says what differs from one.
-        claims, published: what the paper claims and prints.
+        published: what the paper prints.
         table: rows of this run and of the kept larger runs; `decided` are their verdicts.
         results: of this run, then of the kept larger runs.
     """
@@ -51,7 +51,6 @@ class Chapter:
         namespace |= {name: self.parameters[name] for name in self.parameters.keys() & namespace}
         if told := notebooks.notice(name, self.parameters):
             display(Markdown(told))
-        self.claims = load_claims(name)
         self.published = load_published(name)
         self.local, self.kept = Store(), kept_layer()
         self.store = Layers(self.local, self.kept)
@@ -152,7 +151,7 @@ class Chapter:
 
     def claims_tab(self, *sections: str) -> str:
         """Return the verdicts on the claims of sections as HTML for a tab."""
-        parts = [section_verdicts(self.name, self.decided, section) for section in sections]
+        parts = (section_verdicts(self.name, self.decided, section) for section in sections)
         return "".join(html.table(tested) for tested in parts if len(tested))
 
     def picture(self, *figures: Figure, alt: str, caption: str = "") -> None:
@@ -189,8 +188,7 @@ class Chapter:
             grids: rows by what they show; these and `look` are as `suite.plots.pictures` has them.
             alt, label, caption: see `suite.evidence.html.slider`.
         """
-        drawn = {name: plots.pictures(rows, **look) for name, rows in grids.items()}
-        frames = {name: plots.as_bytes(figure) for name, figure in drawn.items()}
+        frames = {n: plots.as_bytes(plots.pictures(rows, **look)) for n, rows in grids.items()}
         display(HTML(html.slider(frames, alt=alt, label=label, caption=caption)))
 
     def grid(self, rows: Any, *, alt: str, caption: str = "", **look: Any) -> None:

@@ -285,8 +285,7 @@ def landscapes(
         below = f"TV {of.loc[['tv']].mean():.4f}" if model == "none" else below
         notes.append(f"{right}\n{below}")
     start = initial_landscapes.DATA, initial_landscapes.SMALL, initial_landscapes.PLAIN
-    where = dict(zip(("data", "network", "model"), start))
-    tv = tables.select(table, **where, metric="tv")["value"].mean()
+    tv = tables.select(table, **dict(zip(NETWORK, start)), metric="tv")["value"].mean()
     ends = [f"TV {float(v):.2g}" for v in (tv, total_variation(torch.as_tensor(target)))]
     means = [np.mean(maps[model], axis=0) for model in names]
     return {
@@ -325,6 +324,5 @@ def squared_gradients(arrays: Values) -> pd.DataFrame:
     for kind in ("convolutions", "convolutions with ReLU"):
         mean, paths = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "paths"))
         for model, curve in [("estimates", m[0]) for m in mean] + [("from the paths", paths[0])]:
-            columns = {"data": kind, "model": model, "value": curve}
-            rows.append(pd.DataFrame(columns).rename_axis("position").reset_index())
-    return pd.concat(rows)
+            rows.append(pd.DataFrame({"data": kind, "model": model, "value": curve}))
+    return pd.concat(rows).rename_axis("position").reset_index()

@@ -31,8 +31,7 @@ MEASURES: Values = NAMES["top_gap"]["measures"]  # but for attacks
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": [0.0, 0.0], "quarter": [0.25, 0.25], "centre": [0.5, 0.5]}
 # What rows are selected by, where a measurement says nothing else.
-DEFAULTS = {"battery": "none", "test": "own", "part": "", "attack": "", "parts": "", "steps": 0}
-DEFAULTS |= {"epsilon": 0.0, "counts": "", "scale": 1.0}
+DEFAULTS: dict[str, Any] = NAMES["top_gap"]["labels"]
 CORRECT = {"counts": "correct", "keep_images": False}  # instead of unchanged predictions
 ATTACKS = {"pgd": "PGD", "auto_attack": "AutoAttack"}
 STANDARD_STEPS = 100  # of APGD and FAB in AutoAttack
@@ -209,10 +208,10 @@ def _labels_of(p: SimpleNamespace, model: Model) -> Settings:
     """Return what all rows of a model are selected by."""
     main, chosen = _is_main(p, model), (model.k, model.strength) == (p.k, p.strength)
     whole = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
-    smallest = model[:3] == (ALL_THREE, min(p.k_values), p.strength)
+    sparsest = model[:3] == (ALL_THREE, min(p.k_values), p.strength)
+    sparsest |= main and model.variant == "none"
     labels = {"variant": model.variant, "k": model.k, "strength": model.strength, "main": main}
     labels |= {"sweep": model in _swept(p) or whole, "dose": rounded(model.strength * model.k)}
-    sparsest = (main and model.variant == "none") or smallest
     return DEFAULTS | labels | {"chosen": chosen, "sparsest": sparsest}
 
 
@@ -333,7 +332,7 @@ def on_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
 
 def elsewhere(table: pd.DataFrame) -> pd.DataFrame:
     """Return what PGD and AutoAttack leave of three kinds of networks on other data."""
-    kinds = ["none", "l1", "fpn+l1+pool"]
+    kinds = ["none", "l1", ALL_THREE]
     rows = attacks(table, ["none", "auto"], main=True, variant=kinds, profile="workstation")
     rows = rows[(rows["attack"] == "auto_attack") | (rows["name"].str.startswith("pgd 20"))]
     rows = rows.sort_values("attack", ascending=False, kind="stable")
@@ -345,9 +344,7 @@ def elsewhere(table: pd.DataFrame) -> pd.DataFrame:
 
 def printed_parts(published: Mapping[str, Any]) -> dict[str, float]:
     """Return accuracy under FGSM by variant, of the paper's Table 7."""
-    entry = next(table for table in published["tables"] if table["number"] == "7")
-    names = ("fpn", "l1", "pool")
-    return {
-        "+".join(n for n, on in zip(names, row[:3]) if on) or "none": row[4]
-        for row in entry["rows"]
-    }
+    _, frame = printed(published, "7")
+    are_on = (frame[["FPN", "L1", "Top-GAP"]] == "yes").to_numpy()
+    names = ["+".join(itertools.compress(("fpn", "l1", "pool"), row)) or "none" for row in are_on]
+    return dict(zip(names, frame["FGSM"].astype(float)))

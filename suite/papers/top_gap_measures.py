@@ -54,8 +54,7 @@ def robust_accuracy(
     shown, _ = attacked.test_images(n_images)
     images = attacked.cached(key, lambda: ATTACKS[attack](network, shown, **settings))
     clean, labels = subject.test_images(n_images)
-    result = judged(subject.folded, clean, images, labels)
-    values = result.unchanged if counts == "unchanged" else result.correct
+    values: Tensor = getattr(judged(subject.folded, clean, images, labels), counts)
     return Result(values.double(), {"images": images} if keep_images else {})
 
 

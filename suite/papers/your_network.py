@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -19,9 +20,10 @@ from suite.evidence.names import name_of
 from suite.evidence.quote import Value
 from suite.evidence.render import render
 from suite.evidence.statistics import Interval, difference, mean_interval, share_interval
+from suite.evidence.tables import select
 from suite.networks import pretrained_weights
 from suite.networks.yours import is_own, own_network
-from suite.papers.design import Arrays, Derived, Item, Plan, measurement, settings_of
+from suite.papers.design import Arrays, Derived, Item, Plan, changed, measurement, settings_of
 from suite.papers.high_order_saliency import SURE, UNSURE
 from suite.units import Pretrained, Values
 
@@ -126,15 +128,11 @@ def plan(parameters: Values) -> Plan:
         pair = Pretrained(**common, labels="predicted"), Pretrained(**common)
         items += _dials(p, *pair, pretrained_weights(name).size, REFERENCE)
     count = subject.predicted.n_images or p.n_images
-    drawn: list[tuple[str, str, Values]] = [
-        ("landscape|network", "importance_landscape", {"n_images": count, "n_draws": 1}),
-        ("landscape|its paths", "paths_landscape", {}),
-    ]
-    for name, title in MAPS.items():
-        settings = {"saliency": name, "n_images": min(p.n_shown, count)}
-        drawn.append((f"maps|{title}", "drawn_maps", settings))
-    items += [Item(measurement(subject.predicted, m, **s), keep=keep) for keep, m, s in drawn]
-    return Plan(items)
+    unit, few = partial(measurement, subject.predicted), min(p.n_shown, count)
+    drawn = {"landscape|network": unit("importance_landscape", n_images=count, n_draws=1)}
+    drawn["landscape|its paths"] = unit("paths_landscape")
+    drawn |= {f"maps|{t}": unit("drawn_maps", saliency=s, n_images=few) for s, t in MAPS.items()}
+    return Plan([*items, *(Item(measured, keep=keep) for keep, measured in drawn.items())])
 
 
 def _dials(
@@ -142,10 +140,9 @@ def _dials(
 ) -> Iterator[Item]:
     """Yield the units of the dials of a network, with what their rows are selected by."""
     patch = max(side for side in range(1, max(size // SQUARES, 1) + 1) if size % side == 0)
-    given = SimpleNamespace(**vars(p), patch=patch)
     for name, dial in DIALS.items():
         network = labelled if dial.get("labelled") else predicted
-        settings = settings_of(dial, given)
+        settings = settings_of(dial, changed(p, patch=patch))
         settings["n_images"] = min(getattr(p, dial["images"]), predicted.n_images or p.n_images)
         if network and (size // settings.get("patch", size)) ** 2 <= MOST_SQUARES:
             labels = {"dial": name, "who": who, "name": predicted.network}
@@ -166,8 +163,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     keys = ["dial", "who", "name", "alike", "data", "network"]
     groups = rows.groupby(keys, sort=False)
     estimates = [dict(zip(keys, key)) | _estimate(part) for key, part in groups]
-    own = rows[(rows["dial"] == "steady") & (rows["who"] == YOURS)]
-    arrays = arrays | {"steady": own["value"].to_numpy(float)}
+    arrays["steady"] = select(rows, dial="steady", who=YOURS)["value"].to_numpy(float)
     return pd.DataFrame(estimates).assign(seed=0, status="done"), arrays
 
 
@@ -209,7 +205,7 @@ def card(table: pd.DataFrame, profile: str, why: str) -> list[dict[str, Any]]:
         profile: of this run.
         why: there are no labels.
     """
-    own = table[(table["profile"] == profile) & (table["who"] == YOURS)]
+    own = select(table, profile=profile, who=YOURS)
     others = table[(table["who"] == REFERENCE) & (table["name"] != own["name"].iloc[0])]
     others = others.dropna(subset=ENDS).drop_duplicates(["dial", "name"])
     rows = {row["dial"]: row for row in own.to_dict("records")}
@@ -224,8 +220,7 @@ def _dial(name: str, own: Row | None, others: pd.DataFrame, why: str) -> dict[st
         return entry | {"reason": write("reason", about=about, own=own, why=why)}
     mine, rows = Interval(*(own[part] for part in ENDS)), others.to_dict("records")
     alike = [row for row in rows if row["alike"] == own["alike"]]
-    entry |= {"text": text(own), "n": own["n"]}
-    entry["own"] = np.nan_to_num(mine[:3], nan=mine.estimate)
+    entry |= {"text": text(own), "n": own["n"], "own": np.nan_to_num(mine[:3], nan=mine.estimate)}
     entry["dots"] = [(r["value"], name_of(r["name"]), text(r), r in alike) for r in rows]
     if not alike or np.isnan(mine.low):
         settings = [json.loads(row["alike"]) for row in (*rows[:1], own)]

@@ -16,9 +16,9 @@ from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of
 from suite.evidence.quote import Value, paired, unpaired
 from suite.evidence.results import Results
-from suite.evidence.tables import mean_text
 from suite.methods import input_gradient
 from suite.papers.design import Arrays, Derived, Item, Plan, Wanted, grid, measurement, panels_of
+from suite.papers.names import NAMES
 from suite.units import Training, Values, log_spaced
 
 # Further keys of a panel. A second one of one data set and network, with alphas between those of
@@ -26,25 +26,17 @@ from suite.units import Training, Values, log_spaced
 OF_PANEL = {"n_alphas": 0, "maps_of": None, "first_seed": 0, "paired_alphas": None}
 # Metrics of networks of which each seed goes through all alphas, "paired_alphas", by another name
 # where others of the pair have a seed each: nothing that is said of those mixes with them.
-PAIRED = {
-    name: f"paired_{name}"
-    for name in "training_loss accuracy faithfulness_estimate entropy max_sensitivity".split()
-}
+PAIRED: dict[str, str] = NAMES["gradient_regularisation"]["paired"]
 SALIENCIES = ("logit_gradient", "deeplift")
 # What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.
 STEADIES = "input-gradient-steadies-maps"  # a claim of Side by side
 SCORES = ("confidence", "logit")
 CHANGED = ("pixels", "squares")
 # What the page speaks of, in short.
-PAIRS = {"lenet": ("mnist", "lenet5"), "resnet": ("mnist", "resnet")}
-PAIRS |= {"fashion": ("fashion_mnist", "lenet5"), "cifar": ("cifar10-jpeg", "resnet")}
-PAIRS |= {"photos": ("resized:imagenette160:64", "resnet")}
+PAIRS: dict[str, dict[str, str]] = NAMES["gradient_regularisation"]["pairs"]
 # Kinds of map: in tables of their size, and in those of Faithfulness.
-MAP_NAMES = {"logit_gradient": "input gradient", "deeplift": "DeepLIFT"}
-MAP_NAMES |= {"absolute_gradient": "absolute gradient"}
-ESTIMATED = {"DeepLIFT": "deeplift", "gradient, sign of Quantus": "logit_gradient"}
-ESTIMATED |= {"absolute gradient": "absolute_gradient"}
-PRINTED_SIGN = "gradient, printed sign"
+MAP_NAMES: dict[str, str] = NAMES["gradient_regularisation"]["maps"]
+ESTIMATED: dict[str, str] = NAMES["gradient_regularisation"]["estimated"]
 
 
 def strength(alpha: float, data: str, batch_size: int) -> float:
@@ -88,17 +80,19 @@ def measures(p: SimpleNamespace) -> Iterator[Wanted]:
     """Yield what is measured of each network: accuracy, and metrics of two kinds of map.
 
     Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels. Paired
-    networks have the absolute gradient as a third kind of map.
+    networks have the absolute gradient as a third kind of map, but no squares and no Lipschitz
+    constant.
     """
     yield Wanted({}, "accuracy", {})
-    for saliency in (*SALIENCIES, "absolute_gradient") if p.paired_alphas else SALIENCIES:
+    paired = bool(p.paired_alphas)
+    for saliency in (*SALIENCIES, "absolute_gradient") if paired else SALIENCIES:
         label, common = {"saliency": saliency}, {"saliency": saliency, "n_images": p.n_images}
         noisy = common | {"n_samples": p.n_samples}
-        for changed, score in itertools.product(CHANGED, SCORES):
+        for changed, score in itertools.product(CHANGED[:1] if paired else CHANGED, SCORES):
             squares = {"patch": p.patch} if changed == "squares" else {}
             labels = label | {"score": score, "changed": changed}
             yield Wanted(labels, "faithfulness_estimate", common | {"score": score} | squares)
-        for way in ({}, {"normalised": True}):
+        for way in () if paired else ({}, {"normalised": True}):
             yield Wanted(label | way, "local_lipschitz_estimate", noisy | way)
         yield Wanted(label, "max_sensitivity", noisy)
         yield Wanted(label, "entropy", common)
@@ -128,10 +122,7 @@ def plan(parameters: Values) -> Plan:
         common |= {"paired": bool(p.paired_alphas)}
         networks = [(unit, common | {"alpha": alpha}) for (alpha, _), unit in trainings(p).items()]
         found += itertools.starmap(Item, networks)
-        of_pairs = (
-            w for w in measures(p) if w.metric in PAIRED and "squares" not in w.labels.values()
-        )
-        found += grid(networks, of_pairs if p.paired_alphas else measures(p))
+        found += grid(networks, measures(p))
     return Plan([*found, *(item for p in panels for item in maps(p))])
 
 
@@ -158,20 +149,17 @@ def with_threshold(
 
     Source: section 3.2 of :cite:t:`demoor2025`.
     """
-    parts = rows.groupby([*by], sort=False)
-    return pd.concat([_with_threshold(part, share) for _, part in parts])
-
-
-def _with_threshold(rows: pd.DataFrame, share: float) -> pd.DataFrame:
-    accuracy = rows[rows["metric"] == "accuracy"].groupby("alpha")["value"].mean()
-    floor = share * accuracy[accuracy.index < 1e5].mean()
-    low = accuracy.index[(accuracy.index > 1e5) & ~(accuracy >= floor)]
-    t_alpha = low.min() if len(low) else math.inf
-    places = {"past": rows["alpha"] >= t_alpha, "before": rows["alpha"] >= t_alpha / 10**1.5}
-    places |= {"plateau": rows["alpha"] < 1e5}
-    place = np.select([*places.values()], [*places], "between")
-    rows = rows.assign(t_alpha=t_alpha, place=place, over_regularised=places["past"])
-    return rows.assign(beyond_t_alpha=rows["alpha"] > t_alpha)
+    found = []
+    for _, part in rows.groupby([*by], sort=False):
+        accuracy = part[part["metric"] == "accuracy"].groupby("alpha")["value"].mean()
+        floor = share * accuracy[accuracy.index < 1e5].mean()
+        low = accuracy.index[(accuracy.index > 1e5) & ~(accuracy >= floor)]
+        found.append(part.assign(t_alpha=low.min() if len(low) else math.inf))
+    rows = pd.concat(found)
+    alpha, t_alpha = rows["alpha"], rows["t_alpha"]
+    past, before = alpha >= t_alpha, alpha >= t_alpha / 10**1.5
+    place = np.select([past, before, alpha < 1e5], ["past", "before", "plateau"], "between")
+    return rows.assign(place=place, over_regularised=past, beyond_t_alpha=alpha > t_alpha)
 
 
 def select(
@@ -209,15 +197,15 @@ def faithfulness(
     printed = tables.select(select(table, "faithfulness_estimate"), score=score, changed=changed)
     of_quantus = printed.assign(value=-printed["value"])
     maps = {name: tables.select(of_quantus, saliency=s) for name, s in ESTIMATED.items()}
-    return maps | {PRINTED_SIGN: tables.select(printed, saliency="logit_gradient")}
+    return maps | {"gradient, printed sign": tables.select(printed, saliency="logit_gradient")}
 
 
 def changes(
     rows: pd.DataFrame, place: str = "before", against: str = "plateau", end: str = ""
 ) -> dict[str, Value]:
     """Return by how much the networks at a place exceed those at another, by pair and `end`."""
-    parts = {k: tables.select(rows, data=d, network=n) for k, (d, n) in PAIRS.items()}
-    return {k + end: change(part, place, against) for k, part in parts.items()}
+    parts = {name: tables.select(rows, **where) for name, where in PAIRS.items()}
+    return {name + end: change(part, place, against) for name, part in parts.items()}
 
 
 def change(rows: pd.DataFrame, place: str, against: str) -> Value:
@@ -248,10 +236,8 @@ def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFram
     lines = []
     for name, rows in parts.items():
         for on, panel in named(rows).groupby("panel", sort=False):
-            plateau, before, past = (
-                mean_text(panel.loc[panel["place"] == place, "value"], digits).replace("-", "−")
-                for place in ("plateau", "before", "past")
-            )
+            at = [tables.select(panel, place=p)["value"] for p in ("plateau", "before", "past")]
+            plateau, before, past = (tables.mean_text(v, digits).replace("-", "−") for v in at)
             rise, fall = change(panel, "before", "plateau"), change(panel, "past", "before")
             lines.append([on, name, plateau, before, f"{rise:signed}", past, f"{fall:signed}"])
         if rows.empty:

@@ -12,17 +12,8 @@ from torch import Tensor
 from suite import methods
 from suite.errors import unknown
 from suite.methods import penalty, scheduled
-from suite.papers.design import (
-    Arrays,
-    Derived,
-    Item,
-    Plan,
-    Wanted,
-    changed,
-    grid,
-    panels_of,
-    wanted,
-)
+from suite.papers import design
+from suite.papers.design import Arrays, Derived, Item, Plan, Wanted, changed, panels_of
 from suite.papers.names import NAMES
 from suite.units import Training, Values, training_of
 
@@ -31,7 +22,6 @@ METHODS = {method.name: method for method in methods.MARGINAL_DENSITY}
 NAMED: dict[str, Any] = NAMES["marginal_density"]
 LISTS: dict[str, list[str]] = NAMED["lists"]
 ON_REQUEST = "pixel_perturbation_centred"  # measured in the sweeps that name it
-FORMS_TRAINED = ("naive", "stable", "efficient")
 RATIOS = ["leakage", "whole", "shift", "centred"]  # to standard training
 # What a panel may say, too; a sweep may be a part of its own, and have some of the metrics only.
 OF_PANEL: Values = {"foreign": [], "warm_up": None, "part": "strength", "metrics": []}
@@ -45,17 +35,14 @@ LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
 STEP_SIZES = (0.01, 0.2)  # of PGD-20, each a quantity of its own there beside their mean
 ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
-SHARES = {"accuracy", "pgd_l2", "pgd_linf", "auto_linf", "insertion", "pixel_perturbation"}
-SHARES |= {"cosine_gradient", "pgd_l2_0.2", "pgd_l2_0.01", ON_REQUEST}
+SHARES: list[str] = NAMED["shares"]
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
     others = ["softplus", "hessian", "score_matching", "cure"]  # of strengths of their own
-    every = {*LISTS["table_1"], *LISTS["table_2"], *LISTS["photos"]}
-    every |= {f"density_{form}" for form in FORMS_TRAINED}
-    swept = [*others, "loss_gradient"]
-    return {"others": others, "other_strengths": swept, "left_out": [*every]}
+    swept, listed = [*others, "loss_gradient"], [*itertools.chain(*LISTS.values())]
+    return {"others": others, "other_strengths": swept, "left_out": listed}
 
 
 def training(
@@ -80,7 +67,7 @@ def _wanted(p: SimpleNamespace, names: str) -> Iterator[Wanted]:
     """Yield measures, and those of sets: see `suite.papers.design.wanted`."""
     sets: dict[str, str] = NAMED["sets"]
     every = " ".join(sets.get(name, name) for name in names.split())
-    for each in wanted(NAMED["measures"], every, p):
+    for each in design.wanted(NAMED["measures"], every, p):
         each.labels.pop("relative_step", None)  # follows from others
         each.labels["attack"] = each.settings.get("attack")
         yield each
@@ -107,23 +94,18 @@ def _grid(
         labels = {"panel": part, "method": method, "p": norm, "strength": own}
         for seed in seeds:
             network = training(p, method, seed, own, norm)
-            for item in grid([(network, labels)], wanted):
-                yield _drawn(p, item, seed, first=seed == min(seeds))
-
-
-def _drawn(p: SimpleNamespace, item: Item, seed: int, *, first: bool) -> Item:
-    """Name what is drawn of a measurement, which has no row if it only is drawn."""
-    labels = {**vars(p), **(item.labels or {}), "seed": seed}
-    measure = NAMED["measures"].get(labels["metric"], {})
-    shown = labels["panel"] not in SWEPT and (first or not measure.get("of_first"))
-    item = item._replace(keep=measure.get("keep", "").format(**labels) if shown else "")
-    return item._replace(labels=None) if measure.get("only_drawn") else item
+            for item in design.grid([(network, labels)], wanted):
+                found = {**vars(p), **(item.labels or {}), "seed": seed}
+                measure = NAMED["measures"].get(found["metric"], {})
+                shown = part not in SWEPT and (seed == min(seeds) or not measure.get("of_first"))
+                keep = measure.get("keep", "").format(**found) if shown else ""
+                yield Item(item.unit, None if measure.get("only_drawn") else item.labels, keep)
 
 
 def _reading(norm: str, epsilon: float, step_size: float) -> dict[str, Any]:
     """Return an attack of 20 steps, whose measure asks for steps as a part of the radius."""
-    sizes = {"step_size": step_size, "relative_step": round(step_size / epsilon, 6)}
-    return {"norm": norm, "epsilon": epsilon, **sizes}
+    part = round(step_size / epsilon, 6)
+    return {"norm": norm, "epsilon": epsilon, "step_size": step_size, "relative_step": part}
 
 
 def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
@@ -141,11 +123,11 @@ def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
             p.usual, p.none = [getattr(p, usual.get(kind, "strength"))], [0.0]
             p.all_seeds, p.first_seed = parameters["seeds"], p.seeds[:1]
             p.shared_seeds = [seed for seed in p.all_seeds if seed in p.seeds]
-            p.readings, p.balls = [_reading(**p.pgd[0])], [{"norm": "l2", "epsilon": p.battery_l2}]
-            p.balls.append({"norm": "linf", "epsilon": p.battery_linf})
+            p.readings = [_reading(**p.pgd[0])]
+            p.balls = [{"norm": n, "epsilon": getattr(p, f"battery_{n}")} for n in ("l2", "linf")]
             p.noises = [{"noise_std": noise} for noise in p.noise_levels]
             p.sets = [{"foreign": name} for name in p.foreign]
-            p.forms = [{"form": form} for form in FORMS_TRAINED]
+            p.forms = [{"form": form} for form in ("naive", "stable", "efficient")]
     first, sweep = found["block_panels"][0], found["sweeps"][0]
     first.readings = [_reading(**reading) for reading in first.pgd]
     for p in found["photo_panels"]:
@@ -172,11 +154,10 @@ def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
     wanted = [each for each in wanted if not p.metrics or each.labels["metric"] in p.metrics]
     for labels in (each.labels for each in wanted if p.part == "long"):
         labels["metric"] += f"_{labels['step_size']:g}" if "step_size" in labels else ""
-    both = ["density", "input_gradient"]
-    runs = [(["standard"], [0.0], p.sweep_seeds), (both, p.strengths, p.sweep_seeds)]
-    others = [([method], sizes, p.few_seeds) for method, sizes in p.other_strengths.items()]
-    for names, strengths, seeds in [*runs, *others]:
-        yield from _grid(p, p.part, names, strengths, seeds, wanted)
+    strengths = {"standard": [0.0], "density": p.strengths, "input_gradient": p.strengths}
+    for method, sizes in [*strengths.items(), *p.other_strengths.items()]:
+        seeds = p.sweep_seeds if method in strengths else p.few_seeds
+        yield from _grid(p, p.part, [method], sizes, seeds, wanted)
 
 
 def _of_parts(panels: Mapping[str, list[SimpleNamespace]]) -> Iterator[Item]:
@@ -197,8 +178,7 @@ def plan(parameters: Values) -> Plan:
             that is not known.
     """
     panels = _panels(parameters)
-    sweeps = itertools.chain(*map(_of_sweep, panels["sweeps"]))
-    found = Plan([*_of_parts(panels), *sweeps])
+    found = Plan([*_of_parts(panels), *itertools.chain(*map(_of_sweep, panels["sweeps"]))])
     return Plan([*found, *(Item(training_of(unit)) for unit in found.units())])
 
 
@@ -233,9 +213,8 @@ def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> p
     apart = rows[(rows["metric"] == "pgd_l2") & rows["step_size"].isin(STEP_SIZES)]
     names = apart["step_size"].astype(object).map("pgd_l2_{:g}".format)
     rows, found = pd.concat([rows, apart.assign(metric=names)]), []
-    for (name, data, network, seed), part in rows.groupby(["panel", "data", "network", "seed"]):
-        common = {"panel": EQUAL[str(name)], "data": data, "network": network, "seed": seed}
-        common["status"] = "done"
+    keys = ["panel", "data", "network", "seed", "status"]
+    for values, part in rows.groupby(keys):
         curves = _curves(part)
         for other in sorted(curves.keys() - {"density"}):
             pair = {name: curves[name] for name in ("density", other)}
@@ -243,25 +222,24 @@ def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> p
             reached = min(curve.index[-1] for curve in pair.values()) + ROUNDING
             at = [loss for loss in losses if first <= loss <= reached]
             for method, curve in pair.items() if at else ():
-                labels = common | {"method": method, "against": other, "n": len(at)}
+                labels = dict(zip(keys, values), method=method, against=other, n=len(at))
                 for metric, column in curve.items():
                     mean = np.interp(at, curve.index, column).mean()
                     value = float(mean if metric in SHARES else np.exp(mean))
                     found.append(labels | {"metric": metric, "value": value})
-    return pd.DataFrame(found)
+    return pd.DataFrame(found).replace({"panel": EQUAL})
 
 
 def _curves(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return for each method what was measured, of sizes the logarithm, by the accuracy lost."""
-    wide = rows.pivot_table("value", ["method", "strength"], "metric")
     if not {"standard", "density"} <= {*rows["method"]}:
         return {}
     from scipy.optimize import isotonic_regression
 
+    wide, curves = rows.pivot_table("value", ["method", "strength"], "metric"), {}
     start = wide.loc["standard"]["accuracy"].iloc[0]
-    sizes = wide.columns.difference([*SHARES])
+    sizes = wide.columns.difference(SHARES)
     wide[sizes] = np.log(wide[sizes])
-    curves = {}
     for method in set(rows["method"]) - {"standard"}:
         # SoftPlus is the smoother the smaller its β.
         curve = wide.loc[method].sort_index(ascending=method != "softplus")

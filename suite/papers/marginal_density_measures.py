@@ -18,6 +18,8 @@ from suite.training.evaluated import EvaluatedModel, Result
 from suite.training.loop import initial_network
 from suite.units import Training
 
+LogitPart = Literal["label", "others", "cosine", "probability"]
+
 
 class Centred(nn.Module):
     """Subtract their mean from logits, (B, classes)."""
@@ -71,8 +73,7 @@ def _perturbation(
     if centred:
         model = nn.Sequential(model, SHIFTS["centred"]).eval()
         sizes = metrics.saliency_maps(model, "smooth_grad")(images, class_index).abs()
-    options: dict[str, Any] = {"n_steps": n_steps, "over": over}
-    return metrics.pixel_perturbation(sizes, model, images, class_index, **options)
+    return metrics.pixel_perturbation(sizes, model, images, class_index, n_steps=n_steps, over=over)
 
 
 def _insertion_curve(
@@ -96,11 +97,7 @@ def _insertion_curve(
     return change / change[:, -1].mean() if fractional else curves
 
 
-def _logit_gradient(
-    values: metrics.LogitGradients,
-    *,
-    part: Literal["label", "others", "cosine", "probability"] = "label",
-) -> Result:
+def _logit_gradient(values: metrics.LogitGradients, *, part: LogitPart = "label") -> Result:
     return Result(getattr(values, part), values._asdict() if part == "cosine" else {})
 
 
@@ -121,10 +118,8 @@ def ood_auroc(
 ) -> Result:
     """See `suite.metrics.auroc`; `score` is one of `OOD_SCORES`, or "logit" for `logit_auroc`."""
     check_other_images(subject.data, load_data(data), subject.unit.data, data)
-    known, others = (
-        subject.logits(subject.test_images(n_images, name, labelled=False)[0])
-        for name in (None, data)
-    )
+    shown = (subject.test_images(n_images, name, labelled=False)[0] for name in (None, data))
+    known, others = map(subject.logits, shown)
     if score == "logit":
         return Result(metrics.logit_auroc(known, others))
     to_score = metrics.OOD_SCORES[score]
@@ -192,7 +187,10 @@ def training_steps(
     for _ in range(n_steps):
         index = torch.randint(len(split.labels), (batch_size,), generator=generator)
         images = subject.as_inputs(split.images[index].to(subject.device))
-        true = _gradient_of_logsumexp(network, images)
+        # In training mode; running statistics are left to the step itself.
+        inputs = images.clone().requires_grad_()
+        total = forward_again(network, inputs).logsumexp(1)
+        true = input_gradient(total, inputs).flatten(1).norm(dim=1).mean().item()
         labels = split.labels[index].to(subject.device)
         norm, loss = _penalised(network, images, labels, form, strength)
         gradients = [p.grad for p in network.parameters() if p.grad is not None]
@@ -204,13 +202,6 @@ def training_steps(
     useful = (ratio <= tolerance) & (ratio >= 1 / tolerance) & table[:, 3].bool()
     kept = dict(zip(("norm", "true", "loss", "finite"), table.T.float().contiguous(), strict=True))
     return Result((~useful).double(), kept)
-
-
-def _gradient_of_logsumexp(network: nn.Module, images: Tensor) -> float:
-    """Return the mean norm in training mode; running statistics are left to the step itself."""
-    inputs = images.clone().requires_grad_()
-    total = forward_again(network, inputs).logsumexp(1)
-    return float(input_gradient(total, inputs).flatten(1).norm(dim=1).mean())
 
 
 def activation_ascent(
@@ -232,9 +223,7 @@ def activation_ascent(
 
 
 METRICS: dict[str, Callable[..., Result]] = {
-    "density_change": of_subject(metrics.density_change),
     "density_gradient": of_subject(metrics.density_gradients),
-    "gradient_change": of_subject(metrics.gradient_change),
     "insertion_auc": of_subject(_insertion_curve, area),
     "logit_gradient": of_subject(metrics.logit_gradients, _logit_gradient),
     "pixel_perturbation": of_subject(_perturbation, area, saliency="smooth_grad"),

@@ -1,6 +1,6 @@
 """Tables of the marginal-density chapter, published values beside measured ones."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,16 @@ MOST_LOST = 15.0  # points of clean accuracy; strengths that cost more are left 
 
 
 def panels(rows: pd.DataFrame, *by: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the rows of each profile, data set and network (and `by`), with words that name it."""
-    words: dict[str, Callable[[Any], str]] = {"profile": "profile {}".format}
-    words["against"] = lambda method: f"against {TITLES[method]}"
-    columns = ["data", "network", *by, "profile"]
-    for values, panel in rows.groupby(columns, sort=False):
-        named = zip(columns, values, strict=True)
-        yield ", ".join(words.get(column, name_of)(value) for column, value in named), panel
+    """Yield the rows of each profile, data set and network, with words that name it.
+
+    Args:
+        rows: of the chapter.
+        by: further columns, whose values are methods.
+    """
+    for values, panel in rows.groupby(["data", "network", *by, "profile"], sort=False):
+        data, network, *others, profile = values
+        words = [name_of(data), name_of(network), *(f"against {TITLES[str(m)]}" for m in others)]
+        yield ", ".join([*words, f"profile {profile}"]), panel
 
 
 def method_table(

@@ -70,13 +70,13 @@ MODULES = (
     top_gap_measures,
     own_measures,
 )
+# Metrics of tensors alone.
+OF_TENSORS = "density_change entropy faithfulness_estimate gradient_change".split()
+OF_TENSORS += "local_lipschitz_estimate max_sensitivity".split()
 METRICS: dict[str, Callable[..., Result]] = {
     "accuracy": accuracy,
     "saliency_maps": saliency_maps,
-    "entropy": of_subject(metrics.entropy),
-    "faithfulness_estimate": of_subject(metrics.faithfulness_estimate),
-    "local_lipschitz_estimate": of_subject(metrics.local_lipschitz_estimate),
-    "max_sensitivity": of_subject(metrics.max_sensitivity),
+    **{name: of_subject(getattr(metrics, name)) for name in OF_TENSORS},
     **density_measures.METRICS,
     **{name: metric for module in MODULES for name, metric in _metrics_in(module).items()},
 }

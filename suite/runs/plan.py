@@ -54,15 +54,12 @@ class Plan:
 
     def __str__(self) -> str:
         kept = f"{self.kept} kept, " if self.kept else ""
-        lines = [
-            f"{self.total} units, {self.stored} stored ({self.spent:.0f} s spent), {kept}"
-            f"{self.total - self.stored - self.kept} missing"
-        ]
+        text = f"{self.total} units, {self.stored} stored ({self.spent:.0f} s spent), {kept}"
+        text += f"{self.total - self.stored - self.kept} missing"
         if math.isfinite(self.expected):
-            lines[0] += f", which take about {self.expected:.0f} s on one core"
-        messages = dict.fromkeys(self.missing_data.values())
-        lines += [f"  {report}" for report in self.reports]
-        return "\n".join([*lines, *(f"  missing data: {message}" for message in messages)])
+            text += f", which take about {self.expected:.0f} s on one core"
+        missing = map("missing data: {}".format, dict.fromkeys(self.missing_data.values()))
+        return "\n  ".join([text, *self.reports, *missing])
 
 
 def plan(

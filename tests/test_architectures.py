@@ -162,8 +162,7 @@ class TestEveryNetwork:
 
     @pytest.mark.parametrize(("name", "shape", "options"), SMALL)
     def test_gives_logits_and_uses_each_activation_once(self, name, shape, options):
-        network = build(name, shape, options, classes=7)
-        calls = Counter()
+        network, calls = build(name, shape, options, classes=7), Counter()
         relus = [module for module in network.modules() if isinstance(module, nn.ReLU)]
         for module in relus:
             module.register_forward_hook(lambda module, *_: calls.update([module]))

@@ -220,12 +220,8 @@ def desk(seen):
 
 
 def contrast(seen):
-    return [
-        f"{mode}: {piece}"
-        for mode in ("light", "dark")
-        for piece in seen[mode]
-        if piece["ratio"] < 4.5
-    ]
+    pieces = [(mode, piece) for mode in ("light", "dark") for piece in seen[mode]]
+    return [f"{mode}: {piece}" for mode, piece in pieces if piece["ratio"] < 4.5]
 
 
 def theme(seen):
@@ -244,9 +240,7 @@ def links(seen):
         file = Path(unquote(parts.path))
         if parts.scheme != "file":
             faults += [] if parts.scheme in ("https", "http", "mailto") else [link]
-        elif not file.is_file() or (
-            parts.fragment and unquote(parts.fragment) not in anchors(file)
-        ):
+        elif not file.is_file() or unquote(parts.fragment) not in anchors(file) | {""}:
             faults.append(link)
     return faults
 

@@ -65,8 +65,7 @@ class TestView:
         model, x = small(), torch.rand(2, 2, 12, 12)
         before = set(vars(model))
         make(model)
-        assert type(model).__name__ == "ConvNet"
-        assert set(vars(model)) == before
+        assert (type(model).__name__, set(vars(model))) == ("ConvNet", before)
         assert model[0](x).grad_fn.name() == "ConvolutionBackward0"
         assert model(x).requires_grad
 

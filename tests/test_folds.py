@@ -153,7 +153,6 @@ class TestUnits:
     def test_tables_say_the_fold(self, store, here):
         units = [PLAIN, *(dataclasses.replace(UNIT, fold=fold) for fold in (0, 3))]
         table = compute(units, store=store, resources=here)
-        assert table["fold"].tolist()[1:] == [0, 3]
-        assert table["folds"].tolist()[1:] == [5, 5]
+        assert (table["fold"].tolist()[1:], table["folds"].tolist()[1:]) == ([0, 3], [5, 5])
         assert table["key"].nunique() == 3
         assert not {"fold", "folds"} & set(compute(units[:1], store=store, resources=here).columns)

@@ -40,8 +40,7 @@ NAMES = [str(digit) for digit in range(10)]
 class TestBlockMnist:
     def test_is_digits_and_null_blocks(self):
         loaded, plain = load_data("blockmnist5k"), load_data("mnist5k")
-        assert loaded.shape == (1, 56, 28)
-        assert loaded.classes == plain.classes
+        assert (loaded.shape, loaded.classes) == ((1, 56, 28), plain.classes)
         for split, digits in ((loaded.train, plain.train), (loaded.test, plain.test)):
             masks = null_block_masks(split)
             assert torch.equal(split.labels, digits.labels)

@@ -107,8 +107,7 @@ class TestKept:
         assert set(kept.read_all([KEY, "b" * 32])) == {KEY}
         assert list(kept.read_tensors(KEY)) == ["maps"]
         assert kept.read_tensors("b" * 32) is None
-        assert kept.fingerprints == {"mnist5k": "f"}
-        assert kept.reports == []
+        assert (kept.fingerprints, kept.reports) == ({"mnist5k": "f"}, [])
 
     @pytest.mark.parametrize("damage", DAMAGE)
     def test_damaged_files_are_named_and_ignored(self, folder, damage):

@@ -19,13 +19,10 @@ from reglib.landscape import (
 from reglib.saliency import smooth_surrogate_loss
 from reglib.top_gap import feature_maps
 from tests.double_backward import Net
+from tests.small_batches import generator
 
 IMAGES, LABELS = torch.rand(2, 3, 9, 9), torch.tensor([0, 1])
 BALL = {"epsilon": 0.1, "step_size": 0.1}
-
-
-def generator():
-    return torch.Generator().manual_seed(0)
 
 
 def network():

@@ -52,19 +52,16 @@ def write_idx(folder, *, compressed=False):
 
 
 def check_idx(loaded, written):
-    assert loaded.shape == (1, 28, 28)
-    assert len(loaded.classes) == 10
+    assert (loaded.shape, len(loaded.classes)) == ((1, 28, 28), 10)
     for split, prefix in ((loaded.train, "train"), (loaded.test, "t10k")):
-        assert split.images.dtype == torch.uint8
-        assert split.labels.dtype == torch.int64
+        assert (split.images.dtype, split.labels.dtype) == (torch.uint8, torch.int64)
         assert np.array_equal(split.images[:, 0].numpy(), written[f"{prefix}-images-idx3-ubyte"])
         assert np.array_equal(split.labels.numpy(), written[f"{prefix}-labels-idx1-ubyte"])
 
 
 def write_images(folder, *, size=(6, 6), ending="png", test="test", classes=("cat", "dog")):
     """Write two images of each class into train, one into test; return the pixels (H, W, 3)."""
-    random = np.random.default_rng(0)
-    written = {"train": [], "test": []}
+    random, written = np.random.default_rng(0), {"train": [], "test": []}
     for part, count in (("train", 2), (test, 1)):
         for name in classes:
             (folder / part / name).mkdir(parents=True)

@@ -122,8 +122,7 @@ class TestDamage:
         file_of(store, "json").write_bytes(first)
 
         monkeypatch.setattr(time, "sleep", lambda _: file_of(store, "json").write_bytes(second))
-        assert store.read_tensors(KEY)["x"].tolist() == [1.0, 1.0]
-        assert store.reports == []
+        assert (store.read_tensors(KEY)["x"].tolist(), store.reports) == ([1.0, 1.0], [])
 
     def test_record_that_cannot_be_moved(self, store, monkeypatch):
         store.write(KEY, RECORD)
@@ -163,8 +162,7 @@ class TestReadAndWrite:
         assert store.read(KEY) == Record(UNIT, "diverged", {}, {})
         assert store.read_tensors(KEY) is None
         store.write(KEY, RECORD, {"x": torch.ones(2)})
-        assert store.read_tensors(KEY)["x"].tolist() == [1.0, 1.0]
-        assert store.reports == []
+        assert (store.read_tensors(KEY)["x"].tolist(), store.reports) == ([1.0, 1.0], [])
 
     def test_unfinished_files_are_cleaned(self, store):
         store.write(KEY, RECORD)
@@ -281,8 +279,7 @@ class TestCompute:
         assert ended[0] in {path.stat().st_mtime_ns for path in store.folder.glob("??/*.json")}
         undisturbed = Store(tmp_path / "other")
         compute(units, store=undisturbed, resources=here)
-        assert values(store, frame) == values(undisturbed, frame)
-        assert store.reports == []
+        assert (values(store, frame), store.reports) == (values(undisturbed, frame), [])
 
 
 def run(units, store):

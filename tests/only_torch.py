@@ -99,8 +99,7 @@ assert named == set(PENALTIES), named ^ set(PENALTIES)
 
 for name, penalty in PENALTIES.items():
     before = [parameter.detach().clone() for parameter in network.parameters()]
-    optimizer = torch.optim.SGD(network.parameters(), 0.1)
-    x = images.clone().requires_grad_()
+    optimizer, x = torch.optim.SGD(network.parameters(), 0.1), images.clone().requires_grad_()
     logits = model(x)
     value = penalty(logits, x).mean()
     optimizer.zero_grad()

@@ -167,8 +167,7 @@ class TestEveryNetwork:
         for module in relus:
             module.register_forward_hook(lambda module, *_: calls.update([module]))
         logits = network(torch.rand(2, *shape, requires_grad=True))
-        assert logits.shape == (2, 7)
-        assert [calls[module] for module in relus] == [1] * len(relus)
+        assert (logits.shape, [calls[module] for module in relus]) == ((2, 7), [1] * len(relus))
         assert activations_in_graph(logits) == len(relus)
 
     def test_number_of_parameters(self):

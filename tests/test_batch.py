@@ -132,8 +132,7 @@ class TestParts:
         job = page.partition("#!/bin/bash\n")[2].partition("```")[0]
         assert "--array=1-8" in job
         words = job.splitlines()[-1].replace("$SLURM_ARRAY_TASK_ID 8", "3 8").split()
-        assert words[:3] == ["python", "-m", "suite"]
-        assert batch.run([*words[3:], "--dry-run"]) == 0
+        assert (words[:3], batch.run([*words[3:], "--dry-run"])) == (["python", "-m", "suite"], 0)
         assert "top_gap, run paper: " in capsys.readouterr().out
 
     def test_dry_run_speaks_of_the_part(self, capsys):

@@ -114,8 +114,7 @@ class TestNameOfRun:
         monkeypatch.setattr(paper.Plan, "collect", lambda *_: (kept, {}))
         nothing = pd.DataFrame(columns=["key", "metric", "status"])
         monkeypatch.setattr("suite.chapter.compute", lambda *_, **__: nothing)
-        before = all_verdicts()
-        chapter = Chapter(NAME, of_profile("workstation", n_images=64))
+        before, chapter = all_verdicts(), Chapter(NAME, of_profile("workstation", n_images=64))
         chapter.run()
         run, profiles = "workstation+n_images=64", list(chapter.table["profile"].unique())
         assert [folder.name for folder in (tmp_path / "results").iterdir()] == [run]

@@ -423,10 +423,6 @@ def some_keywords(net, x):
     )
 
 
-def named(net, x):
-    return net.norm(input=net.conv(input=x))
-
-
 def in_order(net, x):
     return net.norm(net.conv(x))
 
@@ -434,7 +430,7 @@ def in_order(net, x):
 PAIRS = {
     "functions": (keywords, nn.Conv2d, nn.BatchNorm2d),
     "some": (some_keywords, nn.Conv2d, nn.BatchNorm2d),
-    "layers": (named, nn.Conv2d, nn.BatchNorm2d),
+    "layers": (lambda net, x: net.norm(input=net.conv(input=x)), nn.Conv2d, nn.BatchNorm2d),
     "own layers": (in_order, OwnConv, OwnNorm),
     "doubled": (in_order, OwnConv, DoubledNorm),
 }

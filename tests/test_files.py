@@ -77,8 +77,7 @@ class TestShown:
         save(folder / "n99999999_last.png")
         data = load_data("imagenet-samples")
         assert data.test.labels.tolist() == list(range(1000))
-        assert int(data.test.images[:999].max()) == 0
-        assert int(data.test.images[999].max()) == 255
+        assert (int(data.test.images[:999].max()), int(data.test.images[999].max())) == (0, 255)
 
     def test_validation_sample_is_always_the_same(self, tmp_path):
         for index in range(1000):

@@ -131,8 +131,7 @@ class TestUnits:
         monkeypatch.setattr(training, "to_float", note)
         compute([UNIT, dataclasses.replace(UNIT, n_train=30)], store=store, resources=here)
         others = numbers_of(fold_of(DATA, 5, 1).train)
-        assert sorted(seen[: len(others)]) == others
-        assert sorted(seen[len(others) :]) == others[:30]
+        assert (sorted(seen[: len(others)]), sorted(seen[len(others) :])) == (others, others[:30])
 
     @pytest.mark.parametrize(
         ("changes", "n_images", "message"),

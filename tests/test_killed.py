@@ -177,7 +177,6 @@ class TestKilled:
 def test_two_runs_share_a_store(runs, undisturbed, tmp_path):
     folder = tmp_path / "store"
     both = [runs.start(folder), runs.start(folder)]
-    assert [runs.wait(run) for run in both] == [0, 0]
-    assert results(folder) == results(undisturbed)
+    assert ([runs.wait(run) for run in both], results(folder)) == ([0, 0], results(undisturbed))
     assert not (folder / "set_aside").exists()
     assert [path for path in folder.rglob(".writing-*") if path.is_file()] == []

@@ -141,8 +141,7 @@ def test_penalties_are_of_tensors(function):
 
 @each({k: f for k, f in ALL_OF_LOGITS.items() if k != "adversarial_penalty"})
 def test_a_graph_that_begins_too_late_or_is_cut_is_explained(function):
-    hint = re.escape("call inputs.requires_grad_() before the forward pass")
-    x = IMAGES.clone()
+    hint, x = re.escape("call inputs.requires_grad_() before the forward pass"), IMAGES.clone()
     logits = network()(x)
     with refuses(f"got independent ones; {hint}"):
         function(logits, LABELS, x.requires_grad_())

@@ -205,8 +205,7 @@ class TestCifar10:
 class TestImageFolder:
     @pytest.mark.parametrize("test", ["test", "val"])
     def test_png(self, test, tmp_path):
-        written = write_images(tmp_path, test=test)
-        loaded = load_data(f"imagefolder:{tmp_path}")
+        written, loaded = write_images(tmp_path, test=test), load_data(f"imagefolder:{tmp_path}")
         assert loaded.classes == ("cat", "dog")
         assert loaded.train.labels.tolist() == [0, 1, 0, 1]  # round the classes
         assert loaded.test.labels.tolist() == [0, 1]
@@ -331,8 +330,7 @@ class TestFashionMnistOfDebian:
         return tmp_path / "debian"
 
     def test_is_that_of_torchvision(self, folder, tmp_path, monkeypatch):
-        written = write_idx(folder, compressed=True)
-        loaded = load_data("fashion_mnist")
+        written, loaded = write_idx(folder, compressed=True), load_data("fashion_mnist")
         check_idx(loaded, written)
         assert loaded.classes[0] == "T-shirt/top"
         # The same files in torchvision's folder are the same data set, and come first.

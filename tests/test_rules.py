@@ -208,8 +208,7 @@ class TestTrendAgainst:
     def test_alike_or_lower_than_on_other_data(self):
         line = np.arange(33.0)
         rising, falling = frame_of(line, data="a"), frame_of(-line, data="a")
-        other = frame_of(line, data="b")
-        some = frame_of(noise(9), ALPHAS[:9], data="a")
+        other, some = frame_of(line, data="b"), frame_of(noise(9), ALPHAS[:9], data="a")
         for rows, reference, expected, word in (
             (rising, other, "alike", HOLDS),
             (falling, other, "alike", CONTRADICTED),

@@ -65,8 +65,7 @@ class TestDeeplift:
 
     def test_of_a_linear_network(self):
         linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
-        images = torch.tensor([[[[1.0, -2.0], [3.0, 0.5]]]])
-        class_index = torch.tensor([1])
+        images, class_index = torch.tensor([[[[1.0, -2.0], [3.0, 0.5]]]]), torch.tensor([1])
         expected = logit_gradient(linear, images, class_index) * images
         torch.testing.assert_close(deeplift(linear, images, class_index), expected)
 

@@ -108,9 +108,8 @@ class TestDamage:
 
     def test_unreadable_record(self, store, monkeypatch):
         store.write(KEY, RECORD)
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "read_bytes", read_only)
-            assert store.read(KEY) is None
+        monkeypatch.setattr(Path, "read_bytes", read_only)
+        assert store.read(KEY) is None
         assert len(store.reports) == 1
 
     def test_record_under_replacement_is_sound(self, store, monkeypatch):
@@ -222,8 +221,7 @@ class TestCompute:
     @pytest.mark.parametrize("ending", ["json", "safetensors"])
     @pytest.mark.parametrize("which", [0, 1], ids=["training", "measurement"])
     def test_repairs_a_flipped_bit(self, done, ending, which, tmp_path, capsys):
-        store = Store(shutil.copytree(done[0], tmp_path / "store"))
-        name = done[1].key[which]
+        store, name = Store(shutil.copytree(done[0], tmp_path / "store")), done[1].key[which]
         path = store.folder / name[:2] / f"{name}.{ending}"
         draw = random.Random(f"{ending}{which}")
         flip(path, draw.randrange(path.stat().st_size), draw.randrange(8))

@@ -230,8 +230,7 @@ class TestPenalty:
         assert ranges == [(-1, 2)] * 3
 
     def test_strength_zero_is_none(self):
-        without = trained(replace(UNIT, penalties={}))
-        zero = trained(with_strength(0))
+        without, zero = trained(replace(UNIT, penalties={})), trained(with_strength(0))
         assert zero.losses == pytest.approx(without.losses, rel=1e-4)
         for a, b in zip(zero.network.parameters(), without.network.parameters()):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)

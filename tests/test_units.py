@@ -177,8 +177,7 @@ class TestRefused:
 
 class TestLogSpaced:
     def test_has_equal_ratios(self):
-        assert log_spaced(0.01, 10, 4) == [0.01, 0.1, 1.0, 10.0]
-        assert log_spaced(5, 5, 1) == [5.0]
+        assert (log_spaced(0.01, 10, 4), log_spaced(5, 5, 1)) == ([0.01, 0.1, 1.0, 10.0], [5.0])
         assert log_spaced(1e-3, 1e3, 7) == [10.0**n for n in range(-3, 4)]
 
     @pytest.mark.parametrize(

@@ -418,9 +418,8 @@ def keywords(net, x):
 def some_keywords(net, x):
     conv, norm = net.conv, net.norm
     x = F.conv2d(x, conv.weight, bias=conv.bias, stride=2, padding=1)
-    return F.batch_norm(
-        x, norm.running_mean, running_var=norm.running_var, weight=norm.weight, bias=norm.bias
-    )
+    state = {name: getattr(norm, name) for name in "running_var weight bias".split()}
+    return F.batch_norm(x, norm.running_mean, **state)
 
 
 def in_order(net, x):

@@ -48,29 +48,17 @@ PENALTY_CASES = {
     "score_matching": [{}, {"trace": "taylor", "n_samples": 2}],
 }
 CASES = [(name, n) for name, cases in PENALTY_CASES.items() for n in range(len(cases))]
+RESNET = {"blocks": [1, 1], "width": 4}
+SCHEDULE = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.9}, "cosine_epochs": 3}
+IMAGES = {"data": "digits-centred", "crop_padding": 4, "flip": True}
+TARGET = {"landscape_target": {"strength": 1.0, "every": 2}}
+STRIDED = {"network": "resnet", "network_options": RESNET | {"stem": "strided"}}
+TOP_GAP = {"k": 0.2, "width": 4, "backbone_options": RESNET}
+TWO = {"class_map_l1": {"strength": 1.0}, "marginal_density": {"strength": 0.1}}
 TRAININGS = [
     {"network": "lenet5", "penalties": {"input_gradient": {"strength": 0.1}}},
-    {
-        "data": "digits-centred",
-        "network": "resnet",
-        "network_options": {"blocks": [1, 1], "width": 4, "stem": "strided"},
-        "penalties": {"landscape_target": {"strength": 1.0, "every": 2}},
-        "optimizer": "sgd",
-        "optimizer_options": {"momentum": 0.9},
-        "cosine_epochs": 3,
-        "crop_padding": 4,
-        "flip": True,
-    },
-    {
-        "network": "top_gap",
-        "network_options": {
-            "k": 0.2,
-            "width": 4,
-            "backbone_options": {"blocks": [1, 1], "width": 4},
-        },
-        "penalties": {"class_map_l1": {"strength": 1.0}, "marginal_density": {"strength": 0.1}},
-        "n_train": 64,
-    },
+    STRIDED | SCHEDULE | IMAGES | {"penalties": TARGET},
+    {"network": "top_gap", "network_options": TOP_GAP, "penalties": TWO, "n_train": 64},
 ]
 
 
@@ -88,7 +76,7 @@ def units_hash(chapter, profile):
 
 def penalty(name, number):
     """Return a penalty in float64, and the norm of its gradient by each parameter."""
-    kind, options = "resnet", {"blocks": [1, 1], "width": 4}
+    kind, options = "resnet", RESNET
     if name == "class_map_l1":
         kind, options = "top_gap", {"k": 0.3, "width": 4, "backbone_options": options}
     network = build_network(kind, (1, 16, 16), 10, options=options, seed=3).double()

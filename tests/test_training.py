@@ -75,7 +75,7 @@ def loss_of(network, count, strength):
     inputs = to_float(train_split.images[:count], UNIT.pixel_range).requires_grad_()
     labels, logits = train_split.labels[:count], network(inputs)
     penalty = input_gradient_penalty(logits, labels, inputs).mean()
-    return float(nn.functional.cross_entropy(logits, labels) + strength * penalty)
+    return float((nn.functional.cross_entropy(logits, labels) + strength * penalty).detach())
 
 
 EVERY = "every, of penalty .* expected a positive integer, got {!r}"

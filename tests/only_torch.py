@@ -9,6 +9,7 @@ import pkgutil
 import sys
 
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 ALLOWED = {"torch", "triton", "reglib", *sys.stdlib_module_names}
@@ -35,26 +36,25 @@ for module in pkgutil.walk_packages(reglib.__path__, "reglib."):
 
 torch.manual_seed(0)
 images, labels = torch.rand(6, 1, 12, 12), torch.arange(6) % 3
-backbone = torch.nn.Sequential(
-    torch.nn.Conv2d(1, 4, 3, padding=1),
-    torch.nn.BatchNorm2d(4),
-    torch.nn.ReLU(),
-    torch.nn.Conv2d(4, 4, 3, stride=2, padding=1),
-    torch.nn.ReLU(),
-)
+layers = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()
+backbone = nn.Sequential(*layers, nn.Conv2d(4, 4, 3, stride=2, padding=1), nn.ReLU())
 network = reglib.TopGAPNet(backbone, 3, k=0.5, width=4, image_size=12)
 model = reglib.fast_double_backward(network)
 target = reglib.data_smoothness([images])
 
 
-def generator():
-    return torch.Generator().manual_seed(0)
+def drawn():
+    return {"generator": torch.Generator().manual_seed(0)}
 
 
 def landscape():
-    return reglib.importance_landscape(
-        reglib.evaluation_mode(network), images, generator=generator(), create_graph=True
-    )
+    evaluated = reglib.evaluation_mode(network)
+    return reglib.importance_landscape(evaluated, images, **drawn(), create_graph=True)
+
+
+def groups(y, x):
+    losses = cross_entropy(y, labels, reduction="none")
+    return reglib.group_dro(losses, labels, torch.full((3,), 1 / 3), step_size=0.01).loss
 
 
 def pooled_l1(logits, x):
@@ -62,36 +62,23 @@ def pooled_l1(logits, x):
 
 
 PENALTIES = {
-    "activation_l1": lambda logits, x: reglib.activation_l1([network.class_maps(x)]),
-    "adversarial_penalty": lambda logits, x: reglib.adversarial_penalty(
-        model, logits, labels, x, epsilon=0.1, step_size=0.1, generator=generator()
+    "activation_l1": lambda y, x: reglib.activation_l1([network.class_maps(x)]),
+    "adversarial_penalty": lambda y, x: reglib.adversarial_penalty(
+        model, y, labels, x, epsilon=0.1, step_size=0.1, **drawn()
     ),
-    "class_map_l1": lambda logits, x: reglib.class_map_l1(network.class_maps(x)),
-    "cure_penalty": lambda logits, x: reglib.cure_penalty(model, logits, labels, x),
-    "curvature_penalty": lambda logits, x: reglib.curvature_penalty(landscape()),
-    "finite_difference_penalty": lambda logits, x: reglib.finite_difference_penalty(
-        model, logits, labels, x
+    "class_map_l1": lambda y, x: reglib.class_map_l1(network.class_maps(x)),
+    "cure_penalty": lambda y, x: reglib.cure_penalty(model, y, labels, x),
+    "curvature_penalty": lambda y, x: reglib.curvature_penalty(landscape()),
+    "finite_difference_penalty": lambda y, x: reglib.finite_difference_penalty(model, y, labels, x),
+    "group_dro": groups,
+    "input_gradient_penalty": lambda y, x: reglib.input_gradient_penalty(y, labels, x),
+    "input_hessian_penalty": lambda y, x: reglib.input_hessian_penalty(y, labels, x, **drawn()),
+    "logit_gradient_penalty": lambda y, x: reglib.logit_gradient_penalty(y, labels, x),
+    "marginal_density_penalty": lambda y, x: reglib.marginal_density_penalty(y, x, **drawn()),
+    "score_matching_penalty": lambda y, x: reglib.score_matching_penalty(
+        model, y, labels, x, **drawn()
     ),
-    "group_dro": lambda logits, x: (
-        reglib.group_dro(
-            cross_entropy(logits, labels, reduction="none"),
-            labels,
-            torch.full((3,), 1 / 3),
-            step_size=0.01,
-        ).loss
-    ),
-    "input_gradient_penalty": lambda logits, x: reglib.input_gradient_penalty(logits, labels, x),
-    "input_hessian_penalty": lambda logits, x: reglib.input_hessian_penalty(
-        logits, labels, x, generator=generator()
-    ),
-    "logit_gradient_penalty": lambda logits, x: reglib.logit_gradient_penalty(logits, labels, x),
-    "marginal_density_penalty": lambda logits, x: reglib.marginal_density_penalty(
-        logits, x, generator=generator()
-    ),
-    "score_matching_penalty": lambda logits, x: reglib.score_matching_penalty(
-        model, logits, labels, x, generator=generator()
-    ),
-    "target_penalty": lambda logits, x: reglib.target_penalty(landscape(), target),
+    "target_penalty": lambda y, x: reglib.target_penalty(landscape(), target),
     "top_gap_and_l1": pooled_l1,
 }
 named = {name for name in reglib.__all__ if name.endswith(("_penalty", "_l1", "_dro"))}
@@ -99,8 +86,7 @@ assert named == set(PENALTIES), named ^ set(PENALTIES)
 
 for name, penalty in PENALTIES.items():
     before = [parameter.detach().clone() for parameter in network.parameters()]
-    optimizer = torch.optim.SGD(network.parameters(), 0.1)
-    x = images.clone().requires_grad_()
+    optimizer, x = torch.optim.SGD(network.parameters(), 0.1), images.clone().requires_grad_()
     logits = model(x)
     value = penalty(logits, x).mean()
     optimizer.zero_grad()

@@ -162,14 +162,12 @@ class TestEveryNetwork:
 
     @pytest.mark.parametrize(("name", "shape", "options"), SMALL)
     def test_gives_logits_and_uses_each_activation_once(self, name, shape, options):
-        network = build(name, shape, options, classes=7)
-        calls = Counter()
+        network, calls = build(name, shape, options, classes=7), Counter()
         relus = [module for module in network.modules() if isinstance(module, nn.ReLU)]
         for module in relus:
             module.register_forward_hook(lambda module, *_: calls.update([module]))
         logits = network(torch.rand(2, *shape, requires_grad=True))
-        assert logits.shape == (2, 7)
-        assert [calls[module] for module in relus] == [1] * len(relus)
+        assert (logits.shape, [calls[module] for module in relus]) == ((2, 7), [1] * len(relus))
         assert activations_in_graph(logits) == len(relus)
 
     def test_number_of_parameters(self):

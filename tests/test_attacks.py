@@ -11,6 +11,7 @@ from torch import nn
 
 from suite.attacks import ATTACKS, AUTO_ATTACK, fgsm, judged, pgd
 from suite.errors import UsageError
+from tests.small_batches import generator
 
 SIDE = 8
 FAST = {
@@ -21,10 +22,6 @@ FAST = {
 each_attack = pytest.mark.parametrize("name", ATTACKS)
 each_gradient_attack = pytest.mark.parametrize("name", ["fgsm", "pgd"])
 each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def run(name, network, x, *, seed=0, **settings):

@@ -6,10 +6,7 @@ import torch
 from suite.errors import UsageError
 from suite.training.augmentation import check_size, crop_and_flip, swap_halves, zoom_in
 from suite.units import Training
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
+from tests.small_batches import generator
 
 
 def moved(image, down, right, padding):

@@ -112,8 +112,7 @@ class TestParts:
         units = part_of(notebooks.units_of("marginal_density", chosen), 1, 1)
         networks = [training_of(unit) for unit in units]
         turns = [(network.n_train is not None, network.seed) for network in networks]
-        assert turns == sorted(turns)
-        assert {*turns} == {(False, 0), (False, 1), (True, 0)}
+        assert (turns, {*turns}) == (sorted(turns), {(False, 0), (False, 1), (True, 0)})
 
     def test_dry_run_of_the_profile_gpu_times_steps(self, capsys, monkeypatch, small):
         seconds = plans._seconds_of_a_step(plans._of_single_steps(small()), "cpu", None)
@@ -133,14 +132,12 @@ class TestParts:
         job = page.partition("#!/bin/bash\n")[2].partition("```")[0]
         assert "--array=1-8" in job
         words = job.splitlines()[-1].replace("$SLURM_ARRAY_TASK_ID 8", "3 8").split()
-        assert words[:3] == ["python", "-m", "suite"]
-        assert batch.run([*words[3:], "--dry-run"]) == 0
+        assert (words[:3], batch.run([*words[3:], "--dry-run"])) == (["python", "-m", "suite"], 0)
         assert "top_gap, run paper: " in capsys.readouterr().out
 
     def test_dry_run_speaks_of_the_part(self, capsys):
         assert batch.run([*SMALL, "--part", "2", "3", "--dry-run"]) == 0
-        units = smoke(panels=PANELS)
-        out = capsys.readouterr().out
+        units, out = smoke(panels=PANELS), capsys.readouterr().out
         assert f"{CHAPTER}, run smoke+panels=" in out
         assert f": {len(part_of(units, 2, 3))} units, 0 stored" in out
 

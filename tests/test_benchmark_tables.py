@@ -43,8 +43,7 @@ class TestSteps:
         assert not tables.summary(tables.steps(None))  # not measured
 
     def test_answer(self):
-        steps = tables.steps(self.RESULTS)
-        timm = tables.timm({"rows": ARCHITECTURES})
+        steps, timm = tables.steps(self.RESULTS), tables.timm({"rows": ARCHITECTURES})
         table = tables.answer(steps[:2], timm, steps[4:])
         cells = [re.sub("<.*?>", "", text) for text in table["A step with the view is"]]
         assert cells == ["faster for 1 of 1", "faster for 2 of 3", "slower for 1 of 1"]

@@ -89,5 +89,4 @@ def test_settings_are_of_the_arguments_of_the_metric_and_of_the_result(subject):
 def test_areas_keep_their_curves():
     curves = torch.tensor([[0.0, 1.0, 1.0]])
     result = area(curves)
-    assert result.per_image.tolist() == [0.75]
-    assert result.tensors == {"curves": curves}
+    assert (result.per_image.tolist(), result.tensors) == ([0.75], {"curves": curves})

@@ -40,8 +40,7 @@ def test_the_named_browser_prints_the_single_page(target, tmp_path, monkeypatch)
         "open(out, 'w').write(sys.argv[-1])\n",
     )
     monkeypatch.setenv("REGLIB_CHROMIUM", named)
-    built = []
-    run = subprocess.run
+    built, run = [], subprocess.run
 
     def without_jupyter_book(command, **options):
         if "singlehtml" in command:

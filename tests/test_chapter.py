@@ -58,8 +58,7 @@ class TestShow:
         blank.tabs(pieces | {"None": ""}, "first", "second", alt="a figure", caption="below")
         text = shown[0].data
         tabs = [text.count(f">{tab}</label>") for tab in [*pieces, "Claims", "None"]]
-        assert tabs == [1, 1, 1, 1, 0]
-        assert text.count("cell</td>") == 2
+        assert (tabs, text.count("cell</td>")) == ([1, 1, 1, 1, 0], 2)
         for part in ("<p>first name</p><table", 'alt="a figure"', "first and second"):
             assert part in text
 
@@ -115,8 +114,7 @@ class TestNameOfRun:
         monkeypatch.setattr(paper.Plan, "collect", lambda *_: (kept, {}))
         nothing = pd.DataFrame(columns=["key", "metric", "status"])
         monkeypatch.setattr("suite.chapter.compute", lambda *_, **__: nothing)
-        before = all_verdicts()
-        chapter = Chapter(NAME, of_profile("workstation", n_images=64))
+        before, chapter = all_verdicts(), Chapter(NAME, of_profile("workstation", n_images=64))
         chapter.run()
         run, profiles = "workstation+n_images=64", list(chapter.table["profile"].unique())
         assert [folder.name for folder in (tmp_path / "results").iterdir()] == [run]

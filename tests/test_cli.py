@@ -274,8 +274,7 @@ class TestBeforeWork:
 
 
 def test_status_reads_what_is_kept_once(monkeypatch, capsys):
-    times = Counter()
-    read = kept.read_archive
+    times, read = Counter(), kept.read_archive
     monkeypatch.setattr(kept, "read_archive", lambda p: [times.update([p]), read(p)][1])
     monkeypatch.setenv("REGLIB_FRESH", "")
     chapters = ["differentiating_a_gradient", "high_order_saliency"]

@@ -62,8 +62,7 @@ class TestPenaltyOfAUser:
         assert "computed anew" not in capsys.readouterr().out
         write(OTHER)
         again, after, others = written(compute(units, store=store, resources=here), store)
-        assert again == keys
-        assert after[0] == before[0]
+        assert (again, after[0]) == (keys, before[0])
         assert others[1] != values[1]
         assert after[2] != before[2]
         assert "because functions that they name changed: 2 units" in capsys.readouterr().out
@@ -144,8 +143,7 @@ class TestCodeOfTheProject:
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         here = Sources().provenance(Training(**unit))
-        assert here.keys() == {"named", "tree"}
-        assert done.stdout == f"{here}\n"
+        assert (here.keys(), done.stdout) == ({"named", "tree"}, f"{here}\n")
 
 
 class TestChangedTree:

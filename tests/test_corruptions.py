@@ -113,8 +113,7 @@ class TestMeasurements:
         torch.testing.assert_close(result.per_image, expected, rtol=1e-4, atol=0, equal_nan=True)
 
     def test_beside_another_network_only_what_both_classify_right_counts(self):
-        other = Untrained("digits-centred", seed=11)
-        subject = NETWORK.subject()
+        other, subject = Untrained("digits-centred", seed=11), NETWORK.subject()
         subject.related = lambda unit: other.subject()
 
         def measured(metric, **settings):

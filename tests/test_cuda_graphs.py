@@ -191,8 +191,7 @@ class TestOrder:
 
 def test_groups_are_counted_without_waiting():
     losses = torch.tensor([1.0, 2.0, 4.0, 8.0], requires_grad=True)
-    groups = torch.tensor([0, 2, 2, 0])
-    weights = torch.tensor([0.2, 0.3, 0.5])
+    groups, weights = torch.tensor([0, 2, 2, 0]), torch.tensor([0.2, 0.3, 0.5])
     loss, _ = group_dro(losses, groups, weights, step_size=0.1)
     means = torch.tensor([4.5, 0.0, 3.0])
     expected = ((weights.log() + 0.1 * means).softmax(0) * means).sum()
@@ -293,8 +292,7 @@ class TestOnCuda:
             loss, penalty = usual(*batch)
             return loss * float(loss.detach()), penalty
 
-        waits = captured(step, made, warm_up=1)
-        batch = batches(1, device="cuda")[0]
+        waits, batch = captured(step, made, warm_up=1), batches(1, device="cuda")[0]
         waits(*batch)
         with pytest.raises(RuntimeError, match="step: cannot be captured: it must read no value"):
             waits(*batch)

@@ -83,8 +83,7 @@ class TestScoreMatching:
         torch.testing.assert_close(values.detach(), expected, rtol=tolerance, atol=0)
 
     def test_of_a_relu_network(self):
-        model = network_of(SETTINGS["without batch normalisation"])
-        x = images().requires_grad_()
+        model, x = network_of(SETTINGS["without batch normalisation"]), images().requires_grad_()
         logits = model(x)
         values = score_matching_penalty(model, logits, LABELS, x, generator=generator())
         (gradient,) = torch.autograd.grad(logits.gather(1, LABELS[:, None]).sum(), x)

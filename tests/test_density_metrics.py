@@ -34,8 +34,7 @@ class TestLogitGradients:
         sums = [*logits.sum(0), logits.logsumexp(1).sum()]
         rows = [torch.autograd.grad(f, images, retain_graph=True)[0].flatten(1) for f in sums]
         each, density = torch.stack(rows[:3], 1), rows[3]
-        own = each[range(3), LABELS]
-        found = metrics.logit_gradients(lenet, images, LABELS)
+        own, found = each[range(3), LABELS], metrics.logit_gradients(lenet, images, LABELS)
         torch.testing.assert_close(found.label, own.norm(dim=1))
         torch.testing.assert_close(found.others, (each.norm(dim=2).sum(1) - found.label) / 2)
         torch.testing.assert_close(found.cosine, torch.cosine_similarity(own, density))

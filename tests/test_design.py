@@ -44,8 +44,7 @@ class TestPlan:
     def test_chapters_derive_rows(self):
         paper = SimpleNamespace(derive=lambda p, rows, arrays: (rows.assign(p=p["p"]), {}))
         rows, arrays = self.PLAN.collect(paper, {"p": 7}, computed("12"), Maps())
-        assert rows["p"].tolist() == [7] * 3
-        assert arrays == {}
+        assert (rows["p"].tolist(), arrays) == ([7] * 3, {})
 
 
 def test_photographs_are_left_out_and_images_that_a_network_made_are_kept():

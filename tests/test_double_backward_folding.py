@@ -51,8 +51,7 @@ REASONS = {
 
 def test_what_is_not_folded_says_why():
     folding = folding_of(odd())
-    assert folding.folded == {"good": "conv"}
-    assert folding.kept == REASONS
+    assert (folding.folded, folding.kept) == ({"good": "conv"}, REASONS)
     assert list(folding.nonlinear.values()) == ["batch normalises by statistics of the batch"]
 
 
@@ -238,8 +237,7 @@ def test_no_pass_is_made_that_the_arithmetic_does_not_ask_for(name, options):
 
 
 def test_an_input_gradient_by_a_turned_kernel_is_computed_once():
-    conv = fast_double_backward(nn.Conv2d(1, 4, 3, padding=1))
-    x = torch.rand(2, 1, 8, 8)
+    conv, x = fast_double_backward(nn.Conv2d(1, 4, 3, padding=1)), torch.rand(2, 1, 8, 8)
     forward = flops(lambda: conv(x))
     x = x.requires_grad_().clone()
     assert flops(lambda: torch.autograd.grad(conv(x).sum(), x)) == 2 * forward

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from reglib.double_backward import fast_double_backward
 from reglib.double_backward.functions import max_pool_of_pairs_with_indices
@@ -83,9 +84,7 @@ SPECIAL = {
         nn.Conv2d(2, 2, 3), nn.ReLU6(True), CONV(), nn.LeakyReLU(inplace=True), *pooled(5)
     ),
     "lazy, called before": lazy,
-    "weight norm": lambda: nn.Sequential(
-        nn.utils.parametrizations.weight_norm(CONV()), nn.ReLU(), *pooled(5)
-    ),
+    "weight norm": lambda: nn.Sequential(weight_norm(CONV()), nn.ReLU(), *pooled(5)),
     "frozen weights": frozen,
 }
 

@@ -231,18 +231,6 @@ def meeting():
     return net_of(gates[0], nn.Conv2d(2, 3, 3), norm, nn.Dropout(0.5), gates[1])
 
 
-class Calling(nn.Sequential):
-    """Calls a function of its network in the midst of its own call."""
-
-    def __init__(self, net, function):
-        super().__init__(net)
-        self.function = function
-
-    def forward(self, x):
-        self.function(self[0])
-        return super().forward(x)
-
-
 class TestThreads:
     def test_one_that_trains_does_so_while_another_evaluates(self):
         net, x = meeting(), images()
@@ -275,8 +263,7 @@ class TestThreads:
             left.set()
 
         in_threads(slow, quick)
-        assert changed(before, net) == 0
-        assert [type(module) for module in net] == kinds
+        assert (changed(before, net), [type(module) for module in net]) == (0, kinds)
 
     def test_may_turn_training_on_while_another_evaluates(self):
         net, x, outputs = meeting().eval(), images(), []
@@ -294,13 +281,14 @@ class TestThreads:
         assert net[2].training
 
     def test_may_copy_save_and_replicate_a_network_that_is_evaluated(self):
-        def replicate(module):
-            return module[1]._replicate_for_data_parallel()
+        def call(outer, x):
+            copies.extend(way(outer.net) for way in ways)
+            copies.append(outer.net[1]._replicate_for_data_parallel())
+            return outer.net(x)
 
         net, copies = conv_and_norm(), []
         ways = copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module)), copy.copy
-        calling = Calling(net, lambda n: copies.extend(way(n) for way in (*ways, replicate)))
-        evaluation_mode(calling)(images())
+        evaluation_mode(Net(call, net=net))(images())
         assert net[1].training
         *whole, replica = copies
         assert not replica.training
@@ -430,13 +418,8 @@ def keywords(net, x):
 def some_keywords(net, x):
     conv, norm = net.conv, net.norm
     x = F.conv2d(x, conv.weight, bias=conv.bias, stride=2, padding=1)
-    return F.batch_norm(
-        x, norm.running_mean, running_var=norm.running_var, weight=norm.weight, bias=norm.bias
-    )
-
-
-def named(net, x):
-    return net.norm(input=net.conv(input=x))
+    state = {name: getattr(norm, name) for name in "running_var weight bias".split()}
+    return F.batch_norm(x, norm.running_mean, **state)
 
 
 def in_order(net, x):
@@ -446,7 +429,7 @@ def in_order(net, x):
 PAIRS = {
     "functions": (keywords, nn.Conv2d, nn.BatchNorm2d),
     "some": (some_keywords, nn.Conv2d, nn.BatchNorm2d),
-    "layers": (named, nn.Conv2d, nn.BatchNorm2d),
+    "layers": (lambda net, x: net.norm(input=net.conv(input=x)), nn.Conv2d, nn.BatchNorm2d),
     "own layers": (in_order, OwnConv, OwnNorm),
     "doubled": (in_order, OwnConv, DoubledNorm),
 }

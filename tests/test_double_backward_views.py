@@ -65,8 +65,7 @@ class TestView:
         model, x = small(), torch.rand(2, 2, 12, 12)
         before = set(vars(model))
         make(model)
-        assert type(model).__name__ == "ConvNet"
-        assert set(vars(model)) == before
+        assert (type(model).__name__, set(vars(model))) == ("ConvNet", before)
         assert model[0](x).grad_fn.name() == "ConvolutionBackward0"
         assert model(x).requires_grad
 
@@ -171,9 +170,8 @@ REFUSED = {
 
 class TestRefused:
     def test_one_value_in_a_channel(self):
-        with pytest.raises(
-            ValueError, match="Expected more than 1 value per channel when training"
-        ):
+        message = "Expected more than 1 value per channel when training"
+        with pytest.raises(ValueError, match=message):
             fast_double_backward(nn.BatchNorm2d(2))(torch.rand(1, 2, 1, 1).requires_grad_())
 
     def test_weights_changed_between_passes(self):

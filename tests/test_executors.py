@@ -87,8 +87,7 @@ def test_killed_worker_is_replaced(store, small, expected, here, tmp_path, capsy
     err = capsys.readouterr().err
     assert re.search(r"a worker died of SIGKILL in .*: trying again, jobs left: \d", err)
     assert results(store).items() >= expected.items()
-    assert store.reports == []
-    assert store.read(frame.key[0]).provenance["threads"] == 1
+    assert (store.reports, store.read(frame.key[0]).provenance["threads"]) == ([], 1)
     straight = Store(tmp_path / "straight")
     compute(slow[:1], store=straight, resources=here)
     assert results(straight).items() <= results(store).items()
@@ -193,8 +192,7 @@ def test_dask_gives_the_same_numbers_and_survives_the_loss_of_a_worker(
 ):
     resources = Resources(device="cpu", dask=cluster.address)
     frame = compute(grid(small), store=store, resources=resources)
-    assert frame.status.tolist() == ["done"] * 4
-    assert results(store) == expected
+    assert (frame.status.tolist(), results(store)) == (["done"] * 4, expected)
 
     other = Store(store.folder.with_name("other"))
     slow = [small(seed=seed, epochs=LONG) for seed in range(3)]
@@ -230,8 +228,7 @@ def test_a_scheduler_that_does_not_answer_is_a_usage_error(store, small, capfd, 
             with pytest.raises(UsageError, match=refused):
                 compute([small()], store=store, resources=resources)
             assert time.monotonic() - start < seconds
-    assert list(store.folder.iterdir()) == []
-    assert caplog.records == []
+    assert (list(store.folder.iterdir()), caplog.records) == ([], [])
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -319,11 +316,9 @@ class TestResources:
         with pytest.raises(UsageError, match="finds no CUDA device; use --device cpu"):
             Resources(device="cuda")
         assert Resources(device="cuda", dask="tcp://elsewhere:8786").chosen_device() == "cuda"
-        assert Resources().chosen_device() == "cpu"
-        assert Resources().chosen_jobs() == cores()
+        assert (Resources().chosen_device(), Resources().chosen_jobs()) == ("cpu", cores())
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        assert Resources().chosen_device() == "cuda"
-        assert Resources().chosen_jobs() == 1
+        assert (Resources().chosen_device(), Resources().chosen_jobs()) == ("cuda", 1)
 
     def test_of_the_environment(self, monkeypatch):
         assert Resources.from_environment() == Resources()

@@ -77,8 +77,7 @@ class TestShown:
         save(folder / "n99999999_last.png")
         data = load_data("imagenet-samples")
         assert data.test.labels.tolist() == list(range(1000))
-        assert int(data.test.images[:999].max()) == 0
-        assert int(data.test.images[999].max()) == 255
+        assert (int(data.test.images[:999].max()), int(data.test.images[999].max())) == (0, 255)
 
     def test_validation_sample_is_always_the_same(self, tmp_path):
         for index in range(1000):
@@ -88,8 +87,7 @@ class TestShown:
         _, test, classes = image_folders.read_validation_sample(tmp_path, n=5)
         assert test.images.shape == (5, 3, 224, 224)
         drawn = torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:5]
-        assert test.labels.tolist() == sorted(drawn.tolist())
-        assert len(classes) == 1000
+        assert (test.labels.tolist(), len(classes)) == (sorted(drawn.tolist()), 1000)
         with pytest.raises(UsageError, match="at least 2000 photographs, got 1000"):
             image_folders.read_validation_sample(tmp_path, n=2000)
 
@@ -97,8 +95,7 @@ class TestShown:
         save(tmp_path / "own" / "b" / "1.png", (300, 400))
         save(tmp_path / "own" / "2.JPG")
         data = load_data(f"imagefolder:{tmp_path / 'own'}")
-        assert data.test.images.shape == (2, 3, 224, 224)
-        assert data.classes == ("unknown",)
+        assert (data.test.images.shape, data.classes) == ((2, 3, 224, 224), ("unknown",))
 
     def test_own_below_the_working_folder(self, tmp_path, monkeypatch):
         save(tmp_path / "own" / "1.png")

@@ -131,8 +131,7 @@ class TestUnits:
         monkeypatch.setattr(training, "to_float", note)
         compute([UNIT, dataclasses.replace(UNIT, n_train=30)], store=store, resources=here)
         others = numbers_of(fold_of(DATA, 5, 1).train)
-        assert sorted(seen[: len(others)]) == others
-        assert sorted(seen[len(others) :]) == others[:30]
+        assert (sorted(seen[: len(others)]), sorted(seen[len(others) :])) == (others, others[:30])
 
     @pytest.mark.parametrize(
         ("changes", "n_images", "message"),
@@ -153,7 +152,6 @@ class TestUnits:
     def test_tables_say_the_fold(self, store, here):
         units = [PLAIN, *(dataclasses.replace(UNIT, fold=fold) for fold in (0, 3))]
         table = compute(units, store=store, resources=here)
-        assert table["fold"].tolist()[1:] == [0, 3]
-        assert table["folds"].tolist()[1:] == [5, 5]
+        assert (table["fold"].tolist()[1:], table["folds"].tolist()[1:]) == ([0, 3], [5, 5])
         assert table["key"].nunique() == 3
         assert not {"fold", "folds"} & set(compute(units[:1], store=store, resources=here).columns)

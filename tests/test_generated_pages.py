@@ -43,8 +43,7 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
     assert ours["says"].tolist() == [claim["says"] for claim in claims]
     assert set(rows["chapter"]) == set(pages.with_evidence())
     ran = rows["claim"] == "max-sensitivity-falls"
-    assert ran.sum() == 1
-    assert (rows["verdict"] != "not run").tolist() == ran.tolist()
+    assert (ran.sum(), (rows["verdict"] != "not run").tolist()) == (1, ran.tolist())
     table = pages.headline_table(rows)
     assert "| the gradient's maps become more faithful on MNIST | **not run** |" in table
     value = pages.values(verdicts)[f"{CHAPTER}:max-sensitivity-falls"]

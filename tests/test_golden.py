@@ -48,29 +48,17 @@ PENALTY_CASES = {
     "score_matching": [{}, {"trace": "taylor", "n_samples": 2}],
 }
 CASES = [(name, n) for name, cases in PENALTY_CASES.items() for n in range(len(cases))]
+RESNET = {"blocks": [1, 1], "width": 4}
+SCHEDULE = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.9}, "cosine_epochs": 3}
+IMAGES = {"data": "digits-centred", "crop_padding": 4, "flip": True}
+TARGET = {"landscape_target": {"strength": 1.0, "every": 2}}
+STRIDED = {"network": "resnet", "network_options": RESNET | {"stem": "strided"}}
+TOP_GAP = {"k": 0.2, "width": 4, "backbone_options": RESNET}
+TWO = {"class_map_l1": {"strength": 1.0}, "marginal_density": {"strength": 0.1}}
 TRAININGS = [
     {"network": "lenet5", "penalties": {"input_gradient": {"strength": 0.1}}},
-    {
-        "data": "digits-centred",
-        "network": "resnet",
-        "network_options": {"blocks": [1, 1], "width": 4, "stem": "strided"},
-        "penalties": {"landscape_target": {"strength": 1.0, "every": 2}},
-        "optimizer": "sgd",
-        "optimizer_options": {"momentum": 0.9},
-        "cosine_epochs": 3,
-        "crop_padding": 4,
-        "flip": True,
-    },
-    {
-        "network": "top_gap",
-        "network_options": {
-            "k": 0.2,
-            "width": 4,
-            "backbone_options": {"blocks": [1, 1], "width": 4},
-        },
-        "penalties": {"class_map_l1": {"strength": 1.0}, "marginal_density": {"strength": 0.1}},
-        "n_train": 64,
-    },
+    STRIDED | SCHEDULE | IMAGES | {"penalties": TARGET},
+    {"network": "top_gap", "network_options": TOP_GAP, "penalties": TWO, "n_train": 64},
 ]
 
 
@@ -88,26 +76,18 @@ def units_hash(chapter, profile):
 
 def penalty(name, number):
     """Return a penalty in float64, and the norm of its gradient by each parameter."""
-    options = {"blocks": [1, 1], "width": 4}
+    kind, options = "resnet", RESNET
     if name == "class_map_l1":
-        options = {"k": 0.3, "width": 4, "backbone_options": options}
-    network = build_network(
-        "top_gap" if name == "class_map_l1" else "resnet", (1, 16, 16), 10, options=options, seed=3
-    ).double()
+        kind, options = "top_gap", {"k": 0.3, "width": 4, "backbone_options": options}
+    network = build_network(kind, (1, 16, 16), 10, options=options, seed=3).double()
     # Another order of rounding must not tip an activation over: no batch normalisation in training.
     network.eval()
     generator = torch.Generator().manual_seed(5)
     images = torch.rand(6, 1, 16, 16, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 3, 9, 1, 1, 7])
-    step = forward(
-        network,
-        images.clone().requires_grad_(),
-        labels,
-        generator,
-        context=TrainingContext(network, lambda: [images]),
-        with_activations=True,
-        epoch=1,
-    )
+    settings = {"context": TrainingContext(network, lambda: [images]), "with_activations": True}
+    inputs = images.clone().requires_grad_()
+    step = forward(network, inputs, labels, generator, epoch=1, **settings)
     values = PENALTIES[name](step, **PENALTY_CASES[name][number])
     parameters = list(network.parameters())
     gradients = torch.autograd.grad(values.mean(), parameters, allow_unused=True)
@@ -153,8 +133,7 @@ def test_trainings_have_the_losses_that_they_had(number, golden):
 
 @pytest.mark.parametrize("file", KEPT, ids=lambda file: f"{file.parent.name}-{file.name}")
 def test_kept_results_are_judged_as_they_were(file):
-    chapter = file.name.partition(".")[0]
-    kept = pd.read_csv(file)
+    chapter, kept = file.name.partition(".")[0], pd.read_csv(file)
     now = load_results(chapter, file.parent.name, anew=True).verdicts
     on = ["claim", "data", "network"]
     both = kept.merge(now, on=on, suffixes=("_kept", ""), validate="one_to_one")

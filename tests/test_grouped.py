@@ -40,8 +40,7 @@ NAMES = [str(digit) for digit in range(10)]
 class TestBlockMnist:
     def test_is_digits_and_null_blocks(self):
         loaded, plain = load_data("blockmnist5k"), load_data("mnist5k")
-        assert loaded.shape == (1, 56, 28)
-        assert loaded.classes == plain.classes
+        assert (loaded.shape, loaded.classes) == ((1, 56, 28), plain.classes)
         for split, digits in ((loaded.train, plain.train), (loaded.test, plain.test)):
             masks = null_block_masks(split)
             assert torch.equal(split.labels, digits.labels)
@@ -76,8 +75,7 @@ class TestBlockMnist:
 class TestTextured:
     def test_background_follows_the_class(self):
         loaded, digits = load_data("texturedmnist5k"), load_data("mnist5k").train.labels
-        assert loaded.shape == (3, 28, 28)
-        assert loaded.classes == ("0, 1, 2, 3, 4", "5, 6, 7, 8, 9")
+        assert (loaded.shape, loaded.classes) == ((3, 28, 28), ("0, 1, 2, 3, 4", "5, 6, 7, 8, 9"))
         assert torch.equal(loaded.train.labels, (digits >= 5).long())
         assert loaded.train.groups.bincount().tolist() == [1900, 100, 100, 1900]
         assert loaded.test.groups.bincount().tolist() == [250] * 4
@@ -156,8 +154,7 @@ class TestRealFormats:
         folder, loaded = WRITE[name](tmp_path), load_data(name)
         assert loaded.shape == data.image_shape(name)
         for split in (loaded.train, loaded.test):
-            assert split.groups.tolist() == [0, 1, 2, 3]
-            assert split.labels.tolist() == [0, 0, 1, 1]
+            assert (split.groups.tolist(), split.labels.tolist()) == ([0, 1, 2, 3], [0, 0, 1, 1])
             assert split.images.flatten(1).float().mean(1).tolist() == GREY
         data.loading._load.cache_clear()
         victim = sorted(folder.rglob("*.png"))[0]
@@ -166,8 +163,7 @@ class TestRealFormats:
             load_data(name)
 
     def test_crops_are_from_the_middle(self, tmp_path):
-        folder = write_celeba(tmp_path)
-        pixels = np.zeros((218, 178, 3), dtype=np.uint8)
+        folder, pixels = write_celeba(tmp_path), np.zeros((218, 178, 3), dtype=np.uint8)
         pixels[20:198] = 255
         Image.fromarray(pixels).save(folder / "img_align_celeba" / "000000.png")
         assert (load_data("celeba").train.images[0] == 255).all()

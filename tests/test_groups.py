@@ -20,9 +20,8 @@ class TestBalancingWeights:
         torch.testing.assert_close(totals, torch.full((3,), 8 / 3))
 
     def test_empty_group(self):
-        with pytest.raises(
-            ValueError, match="expected samples of each of 3 groups, got none of group 1"
-        ):
+        message = "expected samples of each of 3 groups, got none of group 1"
+        with pytest.raises(ValueError, match=message):
             balancing_weights(GROUPS, 3)
 
 

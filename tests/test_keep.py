@@ -65,8 +65,7 @@ class TestKeep:
             assert all(("per_image" in each) == reads for each in values)
 
     def test_finished_run_is_kept_whole(self, kept_run, units, store, here, tmp_path):
-        table = compute(units, store=store, resources=here)
-        path = kept_run(store)
+        table, path = compute(units, store=store, resources=here), kept_run(store)
         archive = read_archive(path)
         assert path == archive_path(CHAPTER, "laptop", tmp_path / "kept")
         kept, computed = archive.records, store.read_all(table["key"])

@@ -50,8 +50,7 @@ class TestArchive:
         read = read_archive(archive_path("one", "laptop", folder))
         assert read.records == {KEY: record(tensors="sum")}
         assert torch.equal(read.tensors[f"{KEY}/maps"], torch.arange(6.0).view(2, 3))
-        assert read.rows["value"].tolist() == [1 / 3]
-        assert read.arrays["maps"].dtype == np.uint8
+        assert (read.rows["value"].tolist(), read.arrays["maps"].dtype) == ([1 / 3], np.uint8)
         assert read.arrays["titles"].tolist() == ["a", "bc"]
 
     def test_same_results_give_the_same_bytes(self, folder, tmp_path):
@@ -107,8 +106,7 @@ class TestKept:
         assert set(kept.read_all([KEY, "b" * 32])) == {KEY}
         assert list(kept.read_tensors(KEY)) == ["maps"]
         assert kept.read_tensors("b" * 32) is None
-        assert kept.fingerprints == {"mnist5k": "f"}
-        assert kept.reports == []
+        assert (kept.fingerprints, kept.reports) == ({"mnist5k": "f"}, [])
 
     @pytest.mark.parametrize("damage", DAMAGE)
     def test_damaged_files_are_named_and_ignored(self, folder, damage):

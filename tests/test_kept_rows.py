@@ -53,8 +53,7 @@ def test_collected_as_they_were_kept(chapter, profile):
     plan = notebooks.plan_of(chapter, parameters)
     units = plan.units()
     keys = keys_of(units, archive.provenance["fingerprints"])
-    computed = table(units, keys, archive.records)
-    paper = notebooks.paper(chapter)
+    computed, paper = table(units, keys, archive.records), notebooks.paper(chapter)
     rows, arrays = plan.collect(paper, parameters, computed, Reader(archive))
     columns = [name for name in archive.rows if name in rows or name not in SETTINGS]
     kept = archive.rows

@@ -154,8 +154,7 @@ class TestKilled:
         assert runs.wait(runs.start(folder)) == 0
 
         assert kills >= 2
-        assert results(folder) == results(undisturbed)
-        assert len(results(folder)) == UNITS
+        assert (results(folder), len(results(folder))) == (results(undisturbed), UNITS)
         assert records(folder).items() >= stored.items(), "a stored unit was computed again"
         assert begun
         assert all(resumed(folder, name) for name in begun)
@@ -172,14 +171,12 @@ class TestKilled:
         again = runs.start(folder)  # for a moment the orphans work beside it
         _, alive = psutil.wait_procs(workers, timeout=15)
         assert alive == [], "workers outlive their parent"
-        assert runs.wait(again) == 0
-        assert results(folder) == results(undisturbed)
+        assert (runs.wait(again), results(folder)) == (0, results(undisturbed))
 
 
 def test_two_runs_share_a_store(runs, undisturbed, tmp_path):
     folder = tmp_path / "store"
     both = [runs.start(folder), runs.start(folder)]
-    assert [runs.wait(run) for run in both] == [0, 0]
-    assert results(folder) == results(undisturbed)
+    assert ([runs.wait(run) for run in both], results(folder)) == ([0, 0], results(undisturbed))
     assert not (folder / "set_aside").exists()
     assert [path for path in folder.rglob(".writing-*") if path.is_file()] == []

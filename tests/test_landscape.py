@@ -56,8 +56,7 @@ class TestLandscape:
     def test_of_a_linear_network_is_its_weights(self):
         weight = randn(CLASSES, *SHAPE)
         certain = linear_network(weight, [0.0, 900.0, 0.0])
-        images = randn(5, *SHAPE, seed=1)
-        expected = by_numpy(weight[1].square())
+        images, expected = randn(5, *SHAPE, seed=1), by_numpy(weight[1].square())
         close(sampled(certain, images), expected)
         close(expected_importance_landscape(certain, [images]), expected)
 

@@ -97,8 +97,7 @@ def example_of_the_readme():
 @pytest.fixture(scope="module")
 def printed(python, tmp_path_factory):
     """Return what the programs print where there is torch alone, far from the checkout."""
-    folder = tmp_path_factory.mktemp("programs")
-    blocks = FENCE.findall(PARTS[1])
+    folder, blocks = tmp_path_factory.mktemp("programs"), FENCE.findall(PARTS[1])
     assert len(blocks) >= 4
     files = []
     for number, code in enumerate([example_of_the_readme(), *blocks]):

@@ -23,8 +23,7 @@ class TestCorrectByLocation:
         images, labels = torch.zeros(2, 1, 8, 8), torch.tensor([1, 0])
         images[:, 0, 4, 4] = 1  # in the right half, unless it is shifted to the left
         correct = correct_by_location(Brightest(), images, labels, margin=3)
-        assert correct.shape == (2, 7, 7)
-        assert correct[0].tolist() == [[0, 0, 0, 1, 1, 1, 1]] * 7
+        assert (correct.shape, correct[0].tolist()) == ((2, 7, 7), [[0, 0, 0, 1, 1, 1, 1]] * 7)
         assert torch.equal(correct[1], 1 - correct[0])
         coarse = correct_by_location(Brightest(), images, labels, margin=2, stride=2)
         assert coarse[0].tolist() == [[0, 1, 1]] * 3

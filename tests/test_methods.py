@@ -18,8 +18,7 @@ def test_names_are_unique_in_a_chapter():
 
 @pytest.mark.parametrize("method", TRAINED, ids=lambda method: f"{method.name}-{method.title}")
 def test_fields_are_those_of_a_training(method):
-    before = dict(FIELDS)
-    training = Training(**method.apply(FIELDS, 0.25))
+    before, training = dict(FIELDS), Training(**method.apply(FIELDS, 0.25))
     assert before == FIELDS
     named = [(term.name, term.strength) for term in terms(training.penalties)]
     assert all(value == (0.5 if name == "adversarial" else 0.25) for name, value in named)

@@ -19,13 +19,10 @@ from reglib.landscape import (
 from reglib.saliency import smooth_surrogate_loss
 from reglib.top_gap import feature_maps
 from tests.double_backward import Net
+from tests.small_batches import generator
 
 IMAGES, LABELS = torch.rand(2, 3, 9, 9), torch.tensor([0, 1])
 BALL = {"epsilon": 0.1, "step_size": 0.1}
-
-
-def generator():
-    return torch.Generator().manual_seed(0)
 
 
 def network():
@@ -144,8 +141,7 @@ def test_penalties_are_of_tensors(function):
 
 @each({k: f for k, f in ALL_OF_LOGITS.items() if k != "adversarial_penalty"})
 def test_a_graph_that_begins_too_late_or_is_cut_is_explained(function):
-    hint = re.escape("call inputs.requires_grad_() before the forward pass")
-    x = IMAGES.clone()
+    hint, x = re.escape("call inputs.requires_grad_() before the forward pass"), IMAGES.clone()
     logits = network()(x)
     with refuses(f"got independent ones; {hint}"):
         function(logits, LABELS, x.requires_grad_())

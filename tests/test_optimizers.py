@@ -28,8 +28,7 @@ class TestLearningRate:
 
     def test_follows_half_a_cosine(self):
         rates = self.rates(UNIT)
-        assert rates[0] == pytest.approx(0.1)
-        assert rates[10] == pytest.approx(0.05)
+        assert (rates[0], rates[10]) == (pytest.approx(0.1), pytest.approx(0.05))
         assert rates[5] == pytest.approx(0.05 * (1 + math.sqrt(0.5)))
         assert rates[20] == pytest.approx(0.0, abs=1e-15)
 

@@ -80,8 +80,7 @@ class TestYaml:
         file.write_bytes(text.encode("utf-8-sig"))
         values = read_yaml(file)
         assert (values["a"], values["b"], values["c"]) == (1000.0, "no", "010")
-        assert values["d"] == [True, -2, 0.5, 1000]
-        assert values["e"] == {"f": "gr\u00fcn"}
+        assert (values["d"], values["e"]) == ([True, -2, 0.5, 1000], {"f": "gr\u00fcn"})
         assert str(values["g"]["f"]) == "2024-05-01"
         assert values["h"] is None
 

@@ -39,8 +39,7 @@ def test_one_panel_for_each_data_set_network_and_profile_with_labels():
     assert len(shown) == 4
     assert [axis.get_ylabel() for axis in shown] == ["entropy (nats)", ""] * 2  # two in a row
     for axis in shown:
-        assert axis.get_xlabel() == "α"
-        assert axis.get_xscale() == "log"
+        assert (axis.get_xlabel(), axis.get_xscale()) == ("α", "log")
     assert shown[0].get_title().startswith("MNIST, LeNet-5, laptop\nρ = 1.00, n = 7")
     assert figure.get_size_inches()[0] <= 7.2
 
@@ -121,8 +120,7 @@ def test_long_curves_have_bands():
     curve = pd.DataFrame({"profile": "p", "method": "density", "epsilon": x, "value": x})
     figure = draw_lines(pd.concat([curve, curve.assign(value=x + 1)]), log="")
     assert len(figure.axes[0].lines[0].get_xdata()) == 40
-    assert len(figure.axes[0].collections) == 1
-    assert figure.axes[0].get_xscale() == "linear"
+    assert (len(figure.axes[0].collections), figure.axes[0].get_xscale()) == (1, "linear")
 
 
 def test_a_method_has_one_colour_and_methods_of_a_figure_have_different_ones():

@@ -115,8 +115,7 @@ class TestUnit:
     def test_computed_once(self, weights, store, here):
         units = [measurement(first=first, step=2) for first in (0, 4)]
         table = compute(units, store=store, resources=here)
-        assert list(table.network) == ["tiny", "tiny"]
-        assert table.n.tolist() == [2, 2]
+        assert (list(table.network), table.n.tolist()) == (["tiny", "tiny"], [2, 2])
         assert compute(units, store=store, resources=here).equals(table)
         assert load_subject(UNIT, store).unit == UNIT  # which is not stored
 

@@ -62,8 +62,7 @@ def arrays(digits):
 
 def mirror_one_pixel(arr, indices, **kwargs):
     """Apply the paper's perturbation to the pixels `indices` (B, 1) of `arr` (B, pixels)."""
-    changed = arr.copy()
-    rows = np.arange(len(arr))[:, None]
+    changed, rows = arr.copy(), np.arange(len(arr))[:, None]
     changed[rows, indices] = arr.min(1)[:, None] + arr.max(1)[:, None] - arr[rows, indices]
     return changed
 

@@ -52,19 +52,16 @@ def write_idx(folder, *, compressed=False):
 
 
 def check_idx(loaded, written):
-    assert loaded.shape == (1, 28, 28)
-    assert len(loaded.classes) == 10
+    assert (loaded.shape, len(loaded.classes)) == ((1, 28, 28), 10)
     for split, prefix in ((loaded.train, "train"), (loaded.test, "t10k")):
-        assert split.images.dtype == torch.uint8
-        assert split.labels.dtype == torch.int64
+        assert (split.images.dtype, split.labels.dtype) == (torch.uint8, torch.int64)
         assert np.array_equal(split.images[:, 0].numpy(), written[f"{prefix}-images-idx3-ubyte"])
         assert np.array_equal(split.labels.numpy(), written[f"{prefix}-labels-idx1-ubyte"])
 
 
 def write_images(folder, *, size=(6, 6), ending="png", test="test", classes=("cat", "dog")):
     """Write two images of each class into train, one into test; return the pixels (H, W, 3)."""
-    random = np.random.default_rng(0)
-    written = {"train": [], "test": []}
+    random, written = np.random.default_rng(0), {"train": [], "test": []}
     for part, count in (("train", 2), (test, 1)):
         for name in classes:
             (folder / part / name).mkdir(parents=True)
@@ -208,8 +205,7 @@ class TestCifar10:
 class TestImageFolder:
     @pytest.mark.parametrize("test", ["test", "val"])
     def test_png(self, test, tmp_path):
-        written = write_images(tmp_path, test=test)
-        loaded = load_data(f"imagefolder:{tmp_path}")
+        written, loaded = write_images(tmp_path, test=test), load_data(f"imagefolder:{tmp_path}")
         assert loaded.classes == ("cat", "dog")
         assert loaded.train.labels.tolist() == [0, 1, 0, 1]  # round the classes
         assert loaded.test.labels.tolist() == [0, 1]
@@ -334,8 +330,7 @@ class TestFashionMnistOfDebian:
         return tmp_path / "debian"
 
     def test_is_that_of_torchvision(self, folder, tmp_path, monkeypatch):
-        written = write_idx(folder, compressed=True)
-        loaded = load_data("fashion_mnist")
+        written, loaded = write_idx(folder, compressed=True), load_data("fashion_mnist")
         check_idx(loaded, written)
         assert loaded.classes[0] == "T-shirt/top"
         # The same files in torchvision's folder are the same data set, and come first.

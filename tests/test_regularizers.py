@@ -126,15 +126,10 @@ def images(dtype=torch.float64):
 def step_of(model, inputs):
     """Make one step; its generator has the same seed each time."""
     inputs = inputs.detach().requires_grad_()
-    return forward(
-        model,
-        inputs,
-        LABELS.to(inputs.device),
-        torch.Generator(inputs.device).manual_seed(9),
-        pixel_range=(-9, 9),
-        context=TrainingContext(model, lambda: [images()]),
-        with_activations=True,
-    )
+    generator = torch.Generator(inputs.device).manual_seed(9)
+    settings = {"context": TrainingContext(model, lambda: [images()]), "with_activations": True}
+    labels = LABELS.to(inputs.device)
+    return forward(model, inputs, labels, generator, pixel_range=(-9, 9), **settings)
 
 
 def parameter_gradients(values, model):
@@ -189,8 +184,7 @@ def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
     for parameter in (model if of_activations else last).parameters():
         nn.init.zeros_(parameter)
     step = step_of(model, images())
-    values = penalty(step)
-    least = 0.0
+    values, least = penalty(step), 0.0
     if penalty.name == "landscape_target":  # the landscape is zero, the target is not
         least = float(step.context.smoothness(3).square().mean())
     torch.testing.assert_close(values, torch.full_like(values, least), rtol=1e-12, atol=0)
@@ -391,8 +385,7 @@ class TestLandscapePenalties:
         calls = []
         constants = TrainingContext(network_of(PLAIN), lambda: calls.append(1) or [images()])
         assert constants.smoothness(3) is constants.smoothness(3)
-        assert constants.smoothness(5).shape == (12, 12)
-        assert len(calls) == 2
+        assert (constants.smoothness(5).shape, len(calls)) == ((12, 12), 2)
         assert constants.evaluated is constants.evaluated
 
 

@@ -174,8 +174,7 @@ class TestTrend:
     )
     def test_trend(self, rows, expected, word):
         finding = rules.trend(rows, expected=expected, **NONE)
-        assert decide(finding).word == word
-        assert finding.interval.n == len(rows)
+        assert (decide(finding).word, finding.interval.n) == (word, len(rows))
 
     def test_trend_of_seeds_is_one_correlation_a_seed(self):
         rows = pd.concat([frame_of(np.arange(33) + 100 * s, seed=s) for s in (0, 3, 1)])
@@ -209,8 +208,7 @@ class TestTrendAgainst:
     def test_alike_or_lower_than_on_other_data(self):
         line = np.arange(33.0)
         rising, falling = frame_of(line, data="a"), frame_of(-line, data="a")
-        other = frame_of(line, data="b")
-        some = frame_of(noise(9), ALPHAS[:9], data="a")
+        other, some = frame_of(line, data="b"), frame_of(noise(9), ALPHAS[:9], data="a")
         for rows, reference, expected, word in (
             (rising, other, "alike", HOLDS),
             (falling, other, "alike", CONTRADICTED),
@@ -242,8 +240,7 @@ class TestLevel:
         rows = pd.concat([frame_of([0.6 + 0.01 * s] * 5, range(5), seed=s) for s in range(6)])
         level = {"unit": "network", "size": 0.5}
         finding = rules.level(rows, **level, expected="above")
-        assert finding.interval.n == 6
-        assert decide(finding).word == HOLDS
+        assert (finding.interval.n, decide(finding).word) == (6, HOLDS)
         assert decide(rules.level(rows, **level, expected="below")).word == CONTRADICTED
         assert rules.level(rows, **level, expected="above", x="alpha", at_most=2).interval.n == 6
 
@@ -251,8 +248,7 @@ class TestLevel:
         rows = pd.concat([frame_of([0.0], [1], seed=s, n=600) for s in range(6)])
         level = {"unit": "network", "size": 0.5, "expected": "above"}
         interval = rules.level(rows, **level, no_effect=0.0).interval
-        assert interval.low == 0
-        assert interval.high == pytest.approx(1 - 0.025 ** (1 / 600))
+        assert (interval.low, interval.high) == (0, pytest.approx(1 - 0.025 ** (1 / 600)))
 
 
 def both(shift, n=6, **columns):
@@ -294,8 +290,7 @@ class TestPaired:
         rest = rules.paired(rows[~without], **RATIO)
         rows["value"] = rows["value"].mask(without & (rows["method"] == method), value)
         finding = rules.paired(rows, **RATIO)
-        assert finding.interval.n == 5
-        assert finding.interval == rest.interval
+        assert (finding.interval.n, finding.interval) == (5, rest.interval)
         assert rules.paired(rows, **PAIR, size=0.01, expected="lower").interval.n == 6
 
     def test_paired_takes_units_that_have_both_sides(self):

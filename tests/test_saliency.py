@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -19,16 +20,13 @@ from suite.networks import build_network
 from tests.double_backward import randn
 from tests.small_batches import generator, left_alone, random_images, softmax_network
 
-NETWORKS = {
-    "lenet5": ("lenet5", (2, 12, 12), {}),
-    "resnet": ("resnet", (2, 12, 12), {"width": 3, "blocks": (1, 1)}),
-}
+NETWORKS = {"lenet5": {}, "resnet": {"width": 3, "blocks": (1, 1)}}
 
 
 @pytest.fixture(params=NETWORKS)
 def network(request):
-    name, shape, options = NETWORKS[request.param]
-    return build_network(name, shape, 5, options=options, seed=1).double().eval()
+    options = NETWORKS[request.param]
+    return build_network(request.param, (2, 12, 12), 5, options=options, seed=1).double().eval()
 
 
 @pytest.fixture
@@ -67,8 +65,7 @@ class TestDeeplift:
 
     def test_of_a_linear_network(self):
         linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
-        images = torch.tensor([[[[1.0, -2.0], [3.0, 0.5]]]])
-        class_index = torch.tensor([1])
+        images, class_index = torch.tensor([[[[1.0, -2.0], [3.0, 0.5]]]]), torch.tensor([1])
         expected = logit_gradient(linear, images, class_index) * images
         torch.testing.assert_close(deeplift(linear, images, class_index), expected)
 
@@ -128,15 +125,6 @@ class TestSmoothGrad:
         expected = torch.full_like(error, 0.4 / n_samples**0.5)
         torch.testing.assert_close(error, expected, rtol=0.15, atol=0)
 
-    def test_needs_no_batch(self, network, images):
-        def maps(x, class_index):
-            return smooth_grad(network, x, class_index, generator=generator())
-
-        together = maps(images, CLASS_INDEX)
-        for b in range(3):
-            alone = maps(images[b : b + 1], CLASS_INDEX[b : b + 1])
-            torch.testing.assert_close(alone, together[b : b + 1], rtol=1e-9, atol=1e-12)
-
 
 class TestIntegratedGradients:
     @only_lenet
@@ -186,21 +174,17 @@ def test_what_is_drawn_is_clipped_at_the_percentile():
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "message"),
+    ("method", "name", "value", "expected"),
     [
-        (smooth_grad, FROM | {"n_samples": 0}, "n_samples: expected a positive number, got 0"),
-        (
-            smooth_grad,
-            FROM | {"noise_level": -0.1},
-            "noise_level: expected a number from 0 up, got -0.1",
-        ),
-        (integrated_gradients, {"n_steps": 0}, "n_steps: expected a positive number, got 0"),
+        (partial(smooth_grad, **FROM), "n_samples", 0, "a positive number"),
+        (partial(smooth_grad, **FROM), "noise_level", -0.1, "a number from 0 up"),
+        (integrated_gradients, "n_steps", 0, "a positive number"),
     ],
 )
 @only_lenet
-def test_settings_out_of_range_are_refused(network, images, method, settings, message):
-    with pytest.raises(ValueError, match=message):
-        method(network, images, CLASS_INDEX, **settings)
+def test_settings_out_of_range_are_refused(network, images, method, name, value, expected):
+    with pytest.raises(ValueError, match=f"{name}: expected {expected}, got {value}"):
+        method(network, images, CLASS_INDEX, **{name: value})
 
 
 @only_lenet

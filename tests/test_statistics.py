@@ -8,8 +8,7 @@ from suite.evidence.statistics import correlation, difference, mean_interval, pe
 
 @pytest.fixture
 def noisy_line():
-    rng = np.random.default_rng(1)
-    x = np.arange(20.0)
+    rng, x = np.random.default_rng(1), np.arange(20.0)
     return x, x + rng.normal(scale=8, size=20)
 
 
@@ -35,8 +34,7 @@ class TestPermutationP:
         assert permutation_p(*noisy_line) == pytest.approx(p, abs=0.01)
 
     def test_within_seeds_sees_a_trend_that_their_levels_hide(self):
-        rng = np.random.default_rng(0)
-        groups = np.repeat(np.arange(6), 5)
+        rng, groups = np.random.default_rng(0), np.repeat(np.arange(6), 5)
         x = np.tile(np.arange(5.0), 6)
         y = 0.5 * x + 100 * rng.normal(size=6)[groups] + 0.5 * rng.normal(size=30)
         assert permutation_p(x, y) > 0.2
@@ -157,8 +155,7 @@ class TestMean:
     def test_interval_is_that_of_students_t(self, n, quantile):
         values = np.random.default_rng(n).normal(size=n)
         interval = mean_interval(values)
-        assert interval.n == n
-        assert interval.estimate == pytest.approx(values.mean())
+        assert (interval.n, interval.estimate) == (n, pytest.approx(values.mean()))
         half = quantile * np.sqrt(values.var(ddof=1) / n)
         for width in (interval.high - interval.estimate, interval.estimate - interval.low):
             assert width == pytest.approx(half, rel=1e-4)

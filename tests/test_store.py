@@ -108,9 +108,8 @@ class TestDamage:
 
     def test_unreadable_record(self, store, monkeypatch):
         store.write(KEY, RECORD)
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "read_bytes", read_only)
-            assert store.read(KEY) is None
+        monkeypatch.setattr(Path, "read_bytes", read_only)
+        assert store.read(KEY) is None
         assert len(store.reports) == 1
 
     def test_record_under_replacement_is_sound(self, store, monkeypatch):
@@ -122,8 +121,7 @@ class TestDamage:
         file_of(store, "json").write_bytes(first)
 
         monkeypatch.setattr(time, "sleep", lambda _: file_of(store, "json").write_bytes(second))
-        assert store.read_tensors(KEY)["x"].tolist() == [1.0, 1.0]
-        assert store.reports == []
+        assert (store.read_tensors(KEY)["x"].tolist(), store.reports) == ([1.0, 1.0], [])
 
     def test_record_that_cannot_be_moved(self, store, monkeypatch):
         store.write(KEY, RECORD)
@@ -163,8 +161,7 @@ class TestReadAndWrite:
         assert store.read(KEY) == Record(UNIT, "diverged", {}, {})
         assert store.read_tensors(KEY) is None
         store.write(KEY, RECORD, {"x": torch.ones(2)})
-        assert store.read_tensors(KEY)["x"].tolist() == [1.0, 1.0]
-        assert store.reports == []
+        assert (store.read_tensors(KEY)["x"].tolist(), store.reports) == ([1.0, 1.0], [])
 
     def test_unfinished_files_are_cleaned(self, store):
         store.write(KEY, RECORD)
@@ -224,8 +221,7 @@ class TestCompute:
     @pytest.mark.parametrize("ending", ["json", "safetensors"])
     @pytest.mark.parametrize("which", [0, 1], ids=["training", "measurement"])
     def test_repairs_a_flipped_bit(self, done, ending, which, tmp_path, capsys):
-        store = Store(shutil.copytree(done[0], tmp_path / "store"))
-        name = done[1].key[which]
+        store, name = Store(shutil.copytree(done[0], tmp_path / "store")), done[1].key[which]
         path = store.folder / name[:2] / f"{name}.{ending}"
         draw = random.Random(f"{ending}{which}")
         flip(path, draw.randrange(path.stat().st_size), draw.randrange(8))
@@ -281,8 +277,7 @@ class TestCompute:
         assert ended[0] in {path.stat().st_mtime_ns for path in store.folder.glob("??/*.json")}
         undisturbed = Store(tmp_path / "other")
         compute(units, store=undisturbed, resources=here)
-        assert values(store, frame) == values(undisturbed, frame)
-        assert store.reports == []
+        assert (values(store, frame), store.reports) == (values(undisturbed, frame), [])
 
 
 def run(units, store):

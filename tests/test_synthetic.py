@@ -22,8 +22,7 @@ def pair():
 class TestClutter:
     def test_masks_show_the_digit(self):
         made, _ = clutter(squares(), seed=0, swapped=False)
-        assert made.images.shape == (400, 1, SIDE, SIDE)
-        assert made.images.dtype == torch.uint8
+        assert (made.images.shape, made.images.dtype) == ((400, 1, SIDE, SIDE), torch.uint8)
         rows, columns = made.masks.any(2), made.masks.any(1)
         heights, widths = rows.sum(1), columns.sum(1)
         assert torch.equal(made.masks, rows[:, :, None] & columns[:, None, :])
@@ -112,8 +111,7 @@ def box_of(image):
 class TestOnCanvas:
     def test_puts_a_drawing_into_the_middle(self):
         placed = on_canvas(drawing(2, 4))
-        assert placed.shape == (1, 1, 32, 32)
-        assert placed.dtype == torch.uint8
+        assert (placed.shape, placed.dtype) == ((1, 1, 32, 32), torch.uint8)
         assert box_of(placed[0]) == [15, 16, 14, 17]
         assert placed[0, 0, 15:17, 14:18].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
         assert int(placed.sum()) == 36

@@ -27,6 +27,8 @@ DECAY = {"momentum": 0.9, "weight_decay": 1e-3, "decay_all": False}
 SGD = {"learning_rate": 0.1, "optimizer": "sgd", "optimizer_options": DECAY, "cosine_epochs": 4}
 CROPS = {"crop_padding": 4, "flip": True, "zoom": 1.25, "label_smoothing": 0.1}
 TARGET = {"landscape_target": {"strength": 1.0, "every": 2}}
+SCHEDULED = {"cure": {"strength": 0.1, "radius": [0.5, 1.0]}}
+CAPTURED = [{}, TARGET, {"marginal_density": {"strength": 0.1, "warm_up": 3}}, SCHEDULED]
 AS_IN_THE_PAPER = replace(WITH_BATCH_NORM, **SGD, **CROPS, penalties=TARGET)
 GROUPED = replace(UNIT, data="grouped", penalties={}, balance_groups=True)
 FIXED = replace(WITH_BATCH_NORM, fixed_statistics=True, epochs=1)
@@ -73,7 +75,7 @@ def loss_of(network, count, strength):
     inputs = to_float(train_split.images[:count], UNIT.pixel_range).requires_grad_()
     labels, logits = train_split.labels[:count], network(inputs)
     penalty = input_gradient_penalty(logits, labels, inputs).mean()
-    return torch.nn.functional.cross_entropy(logits, labels) + strength * penalty
+    return float((nn.functional.cross_entropy(logits, labels) + strength * penalty).detach())
 
 
 EVERY = "every, of penalty .* expected a positive integer, got {!r}"
@@ -228,15 +230,14 @@ class TestPenalty:
         assert ranges == [(-1, 2)] * 3
 
     def test_strength_zero_is_none(self):
-        without = trained(replace(UNIT, penalties={}))
-        zero = trained(with_strength(0))
+        without, zero = trained(replace(UNIT, penalties={})), trained(with_strength(0))
         assert zero.losses == pytest.approx(without.losses, rel=1e-4)
         for a, b in zip(zero.network.parameters(), without.network.parameters()):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
     def test_more_strength_flattens(self):
         networks = [trained(with_strength(s, epochs=6)).network for s in (0, 10, 100)]
-        norms = [float((loss_of(n, 96, 1.0) - loss_of(n, 96, 0.0)).detach()) for n in networks]
+        norms = [loss_of(n, 96, 1.0) - loss_of(n, 96, 0.0) for n in networks]
         assert norms[0] > 1.5 * norms[1]
         assert norms[1] > 1.5 * norms[2]
 
@@ -281,8 +282,7 @@ class TestPenalty:
         results = [trained(replace(unit, penalties={}))]
         results += [trained(unit, double_backward=way) for way in ("fast", "stock")]
         inputs = to_float(load_data("mnist5k").train.images[:64], UNIT.pixel_range)
-        target = landscape.data_smoothness([inputs]).float()
-        distances = []
+        target, distances = landscape.data_smoothness([inputs]).float(), []
         for result in results:
             shown = landscape.expected_importance_landscape(result.network, [inputs]).float()
             if name == "landscape_curvature":
@@ -304,7 +304,7 @@ class TestTrain:
     def test_first_loss_is_cross_entropy_plus_penalty(self):
         unit = with_strength(0.5, epochs=1, batch_size=96)
         expected = loss_of(initial_network(unit, load_data("mnist5k")), 96, 0.5)
-        assert trained(unit).losses == [pytest.approx(float(expected.detach()), rel=1e-5)]
+        assert trained(unit).losses == pytest.approx([expected], rel=1e-5)
 
     @BOTH
     def test_same_seed_same_bits_and_no_side_effects(self, unit):
@@ -391,16 +391,7 @@ class TestTrain:
 
     @pytest.mark.gpu
     @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-    @pytest.mark.parametrize(
-        "penalties",
-        [
-            {},
-            {"landscape_target": {"strength": 1.0, "every": 2}},
-            {"marginal_density": {"strength": 0.1, "warm_up": 3}},
-            {"cure": {"strength": 0.1, "radius": [0.5, 1.0]}},
-        ],
-        ids=lambda penalties: "-".join(penalties) or "none",
-    )
+    @pytest.mark.parametrize("penalties", CAPTURED, ids=lambda given: "-".join(given) or "none")
     def test_captured_learns_what_stock_does_on_cuda(self, optimizer, penalties):
         changes = {"epochs": 3, "cosine_epochs": 3, "optimizer": optimizer, "penalties": penalties}
         unit, device = replace(WITH_BATCH_NORM, **changes), torch.device("cuda")
@@ -431,17 +422,14 @@ class TestTrain:
 class TestFixedStatistics:
     def test_trains_as_it_evaluates(self):
         data = load_data("mnist5k")
-        before = initial_network(FIXED, data)
-        after = trained(FIXED).network
+        before, after = initial_network(FIXED, data), trained(FIXED).network
         assert not isinstance(after, View)
         buffers = dict(after.named_buffers())
         assert all(torch.equal(value, buffers[name]) for name, value in before.named_buffers())
         scales = [module.weight for module in after.modules() if isinstance(module, nn.BatchNorm2d)]
         assert any((scale != 1).any() for scale in scales)  # its own weights are trained
         expected = loss_of(before.eval(), 32, 0.1)
-        assert trained(replace(FIXED, n_train=32)).losses == [
-            pytest.approx(float(expected.detach()), rel=1e-5)
-        ]
+        assert trained(replace(FIXED, n_train=32)).losses == pytest.approx([expected], rel=1e-5)
 
     @pytest.mark.parametrize("penalised", [True, False])
     def test_folded_or_not_is_the_same(self, penalised):

@@ -196,8 +196,7 @@ class TestNetworks:
         for n in range(2):
             torch.save({name: v + n for name, v in changed.items()}, tmp_path / "w.pt")
             keys.append(key())
-        assert keys[0] == keys[1]
-        assert len({*keys}) == 4
+        assert (keys[0], len({*keys})) == (keys[1], 4)
 
 
 REFUSED_IMAGES = [

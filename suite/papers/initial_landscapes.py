@@ -3,12 +3,11 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, get_args
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -86,7 +85,8 @@ def derive(arrays: Arrays) -> tuple[list[dict[str, Any]], Arrays]:
         for place, group in enumerate(groups):
             row = same | {"metric": "path_correlation", "seed": place, "n": len(group)}
             rows.append(row | {"value": finite(correlation(group.mean(0), paths))})
-    drawn = {f"{DATA}|{'|'.join(key)}": _mean(of_seed) for key, of_seed in maps.items()}
+    means = {key: torch.stack([*of.values()]).mean(0).half() for key, of in maps.items()}
+    drawn = {f"{DATA}|{'|'.join(key)}": mean.numpy() for key, mean in means.items()}
     return rows, drawn
 
 
@@ -105,10 +105,6 @@ def finite(value: Tensor) -> float:
 def correlation(first: Tensor, second: Tensor) -> Tensor:
     """Return Pearson's correlation of two maps over their positions."""
     return torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1]
-
-
-def _mean(maps: Mapping[int, Tensor]) -> np.ndarray[Any, Any]:
-    return torch.stack([*maps.values()]).mean(0).half().numpy()
 
 
 def squared_gradients(

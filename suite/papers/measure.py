@@ -61,15 +61,8 @@ def _metrics_in(module: ModuleType) -> dict[str, Callable[..., Result]]:
     }
 
 
-MODULES = (
-    density_measures,
-    group_features,
-    landscape_measures,
-    second_order,
-    side_by_side_measures,
-    top_gap_measures,
-    own_measures,
-)
+MODULES = [density_measures, group_features, landscape_measures, second_order]
+MODULES += [side_by_side_measures, top_gap_measures, own_measures]
 # Metrics of tensors alone.
 OF_TENSORS = "density_change entropy faithfulness_estimate gradient_change".split()
 OF_TENSORS += "local_lipschitz_estimate max_sensitivity".split()
@@ -90,10 +83,8 @@ CHOICES: dict[str, Collection[str]] = {
     "saliency": metrics.SALIENCIES,
     "shift": density_measures.SHIFTS,
 }
-COUNTS = (
-    "block k n_baselines n_bins n_classes n_draws n_images n_rounds n_samples n_targets "
-    "n_steps patch pixels queries restarts step steps stride"
-).split()
+COUNTS = "block k n_baselines n_bins n_classes n_draws n_images n_rounds n_samples".split()
+COUNTS += "n_targets n_steps patch pixels queries restarts step steps stride".split()
 SIZES = "epsilon noise_std relative_step scale".split()
 # What takes only the images of the data that it is shown: these may have any number of classes.
 WITHOUT_LABELS = ("ood_auroc",)

@@ -9,14 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reglib import landscape as lib
 from reglib.double_backward import folded_copy
-from reglib.landscape import (
-    data_smoothness,
-    expected_squared_gradients,
-    scaled_norm,
-    target_penalty,
-    total_variation,
-)
 from reglib.top_gap.backbones import Normalise
 from suite import metrics
 from suite.data import image_shape, load_data
@@ -69,8 +63,8 @@ def importance_landscape(
     `reglib.landscape.expected_squared_gradients` and `reglib.landscape.total_variation`; for what
     it can be `of`, see `flatness`.
     """
-    landscape = scaled_norm(_halves(subject, n_images, n_draws, of).mean(0))
-    return Result(total_variation(landscape)[None], {"landscape": landscape.float()})
+    landscape = lib.scaled_norm(_halves(subject, n_images, n_draws, of).mean(0))
+    return Result(lib.total_variation(landscape)[None], {"landscape": landscape.float()})
 
 
 def flatness(
@@ -96,16 +90,16 @@ def flatness(
             the images; neither has "noise".
     """
     halves = _halves(subject, n_images, n_draws, of)
-    landscape = scaled_norm(halves.mean(0))
+    landscape = lib.scaled_norm(halves.mean(0))
     if part == "centre_to_rim":
         value = metrics.centre_to_rim(landscape)
     elif part == "target_distance":
-        value = target_penalty(landscape, _target(subject.unit).to(landscape))
+        value = lib.target_penalty(landscape, _target(subject.unit).to(landscape))
     elif part == "noise":
-        value = total_variation((scaled_norm(halves[0]) - scaled_norm(halves[1])) / 2)
+        value = lib.total_variation((lib.scaled_norm(halves[0]) - lib.scaled_norm(halves[1])) / 2)
     else:
         size = block if part == "block_tv" else 1
-        value = total_variation(F.avg_pool2d(landscape[None], size)[0])
+        value = lib.total_variation(F.avg_pool2d(landscape[None], size)[0])
     return Result(value[None])
 
 
@@ -133,7 +127,7 @@ def _squares(
     size = max(1, BATCH_PIXELS // images[0, 0].numel())
     source = None if n_draws is None else generator
     halves = [images[start::2].split(size) * (n_draws or 1) for start in (0, 1)]
-    return torch.stack([expected_squared_gradients(model, h, generator=source) for h in halves])
+    return torch.stack([lib.expected_squared_gradients(model, h, generator=source) for h in halves])
 
 
 def landscape_under(
@@ -151,8 +145,7 @@ def landscape_under(
     network = copy.deepcopy(subject.network)
     source = subject.generator(getattr(subject.unit, "seed", 0))
     if condition == "white noise":
-        drawn = torch.randint(256, pixels.shape, generator=source, device=pixels.device)
-        pixels = drawn.to(torch.uint8)
+        pixels = torch.randint(256, pixels.shape, generator=source, device=pixels.device).byte()
     elif condition == "black margin":
         pixels = F.pad(pixels[..., MARGIN:-MARGIN, MARGIN:-MARGIN], [MARGIN] * 4)
     elif condition == "random biases":
@@ -161,10 +154,9 @@ def landscape_under(
             bias.data.normal_(0, BIAS_STD, generator=source)
     else:
         _take_statistics(network, subject.as_inputs(subject.data.train.images[:n_images]))
-    model = folded_copy(network)
-    squares = _squares(model, subject.as_inputs(pixels), n_draws, subject.generator(0)).mean(0)
-    landscape = scaled_norm(squares)
-    return Result(total_variation(landscape)[None], {"landscape": landscape.float()})
+    shown = folded_copy(network), subject.as_inputs(pixels)
+    landscape = lib.scaled_norm(_squares(*shown, n_draws, subject.generator(0)).mean(0))
+    return Result(lib.total_variation(landscape)[None], {"landscape": landscape.float()})
 
 
 @torch.no_grad()
@@ -181,7 +173,7 @@ def _take_statistics(network: nn.Module, images: Tensor) -> None:
 def _target_of(data: str, n_train: int | None) -> Tensor:
     shown = load_data(data)
     images = shown.train.images if len(shown.train.images) else shown.test.images
-    return data_smoothness(images[:n_train].split(500))
+    return lib.data_smoothness(images[:n_train].split(500))
 
 
 def _target(unit: Network) -> Tensor:

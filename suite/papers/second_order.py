@@ -8,16 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reglib import input_hessian as hessians
 from reglib._common import normal_noise
 from reglib.autodiff import Map
 from reglib.double_backward import folding_of
-from reglib.input_hessian import (
-    closed_form_hessian,
-    decomposition,
-    hessian_eigenpairs,
-    input_hessian,
-    true_hessian,
-)
 from reglib.saliency import SurrogateLoss, surrogate_loss
 from suite.errors import expected
 from suite.metrics.saliency import caso_converged
@@ -97,8 +91,8 @@ def high_order(
         predicted = index = logits.argmax(1)
         if n_classes is not None:
             model, index = LikeliestClasses(model, logits, n_classes), torch.zeros_like(predicted)
-        hessian = input_hessian(model, images, index, closed_form=closed_form)
-        pairs = hessian_eigenpairs(hessian, k=min(k, hessian.logits.shape[1] - 1))
+        hessian = hessians.input_hessian(model, images, index, closed_form=closed_form)
+        pairs = hessians.hessian_eigenpairs(hessian, k=min(k, hessian.logits.shape[1] - 1))
         loss = surrogate_loss(model, images, index, closed_form=closed_form)
         with warnings.catch_warnings():
             # With a small margin rounding leaves more than the tolerance: what, is kept.
@@ -160,7 +154,7 @@ def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step:
     """
 
     def numbers_of(images: Tensor, _: Tensor) -> Numbers:
-        parts = decomposition(subject.folded, images, n_vectors=None)
+        parts = hessians.decomposition(subject.folded, images, n_vectors=None)
         loss = surrogate_loss(subject.folded, images, subject.predict(images))
         found = caso_converged(loss, margin=MARGIN)
         g, twice = loss.gradient.flatten(1)[0], 2 * found.lambda2.double()
@@ -219,7 +213,8 @@ def closed_form_difference(
     Raises:
         ValueError: as `true_hessian`.
     """
-    closed, true = closed_form_hessian(model, images), true_hessian(model, images, labels)
+    closed = hessians.closed_form_hessian(model, images)
+    true = hessians.true_hessian(model, images, labels)
     v = closed.product(normal_noise(images, generator))
     by_closed_form, twice = closed.product(v).flatten(1), true.product(v).flatten(1)
     norm = twice.norm(dim=1)

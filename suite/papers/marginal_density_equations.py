@@ -43,12 +43,12 @@ def _densities() -> Iterator[tuple[str, str, float]]:
     axes = [torch.linspace(-end, end, 401, dtype=torch.float64) for end in (12, 4)]
     x, cell = torch.cartesian_prod(*axes), (24 / 400) * (8 / 400)
     known = Normal(MEANS, STDS).log_prob(x[:, None]).sum(2).exp()
-    for name, weights in {"equal": [1, 1, 1], "unequal": [6, 3, 1]}.items():
+    for name, weights in {"equal": [1, 1, 1], "unequal (not assumed)": [6, 3, 1]}.items():
         joint = torch.tensor(weights) * Logits()(x).exp()
         by_class = joint.sum(0) * cell
         for text, z in {"one class (eq. 1)": by_class, "all classes": by_class.sum()}.items():
             error = (joint / (z / 3) - known).abs().max()
-            yield f"eq. 7, {name} classes", f"p(x | y), known; Z of {text}", float(error)
+            yield f"eq. 7, classes {name}", f"p(x | y), known; Z of {text}", float(error)
 
 
 def _attributions() -> Iterator[tuple[str, str, float]]:
@@ -62,15 +62,15 @@ def _attributions() -> Iterator[tuple[str, str, float]]:
     first = torch.zeros(len(x), dtype=torch.int64)
     maps = metrics.saliency_maps(logits, "integrated_gradients")(images * mask, first)
     ratio = metrics.feature_leakage(maps, mask).sum() / by_logits.abs().sum()
-    compared = "leakage of a feature alone ÷ its attribution; 1"
+    compared = "features of one pixel that add up: leakage of one alone ÷ its attribution; 1"
     yield "eq. 9, as written", compared, abs(1 - float(ratio))
     bounds, of_shifted = (a.amax(1) - a.amin(1) for a in (by_logits, by_shifted))
     error = (bounds - 1 / (2 * STDS**2)).abs().max()
-    yield "definition 1", "least h of each feature; 1 / 2σ²", float(error)
+    yield "definition 1", "label's class: least h of each feature; 1 / 2σ²", float(error)
     slopes = jacobian(lambda t: logits(t).logsumexp(1).sum(), x).abs().mean(0)
     ranks = (bounds.argsort() - slopes.argsort()).abs().max()
-    yield "remark 1", "ranks of features by h; by size of ∇ log p(x)", float(ranks)
-    yield "remark 2", "h of log-probabilities, whose ∇ log p(x) is 0; 0", float(of_shifted.max())
+    yield "section 4", "the same: order of both features by h; by ∇ log p(x)", float(ranks)
+    yield "zero penalty", "h of log-probabilities, whose penalty is 0; 0", float(of_shifted.max())
 
 
 def _single_precision(near: float) -> tuple[str, str, str, str]:
@@ -81,6 +81,6 @@ def _single_precision(near: float) -> tuple[str, str, str, str]:
     naive = (input_gradient(total, images, create_graph=True) / total[:, None]).norm(dim=1)
     efficient = marginal_density_penalty(logits, images, generator=source)
     lost, kept = (64 - int(values.isfinite().sum()) for values in (naive, efficient))
-    compared = "not finite, of 64 (float32): naive form some, efficient none"
-    agrees = "yes" if lost and not kept else "no"
+    compared = "penalties that are not finite, of 64 (float32): naive and efficient form"
+    agrees = "naive form fails" if lost and not kept else "both work"
     return f"section 5, logits near {near:g}", compared, f"{lost} and {kept}", agrees

@@ -87,7 +87,7 @@ def _batch_norm(source: torch.Generator) -> Iterator[Check]:
     outputs = torch.ones(1, 2, 6, dtype=torch.float64)
     true = F.conv_transpose1d(outputs, shares)[0] / outputs.numel()
     paths = path_counts(nn.Conv1d(2, 2, 3), (2, 8)) / outputs.numel()
-    for name, most in {"as printed": paths.max(), "with the fan-in": torch.tensor(6.0)}.items():
+    for name, most in {"mean over outputs": paths.max(), "the fan-in": torch.tensor(6.0)}.items():
         yield "20", f"paths over their largest number, {name}", paths / most, true, 0.02
 
 
@@ -124,7 +124,7 @@ def _interval(source: torch.Generator) -> Iterator[Check]:
         moved = step(moved, rate)
     for name, factor in {"α₀T": INTERVAL, "α₀T²": INTERVAL**2}.items():
         change = step(start, rate * factor) - start
-        compared = f"{name} once in T steps, and α₀ in each: change"
+        compared = f"{name} once in T steps, in place of α₀ in each: change"
         yield "section 3.3.3", compared, change, moved - start, 0.01
 
 

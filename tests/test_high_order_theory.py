@@ -54,7 +54,7 @@ def test_broken_formula_exceeds_its_limit(monkeypatch, check, key, name, wrong):
 def test_each_statement_agrees():
     table = theory.check_theory()
     assert len(table) == len(theory.STATEMENTS)
-    assert table["agrees"].str.startswith("yes (at most ").all()
+    assert table[theory.EXPECTED].str.startswith("yes (at most ").all()
 
 
 def test_no_is_printed(monkeypatch):
@@ -63,7 +63,7 @@ def test_no_is_printed(monkeypatch):
     found = {"pixel": math.nan, "pair": 0.06, "tight": 0.0}
     monkeypatch.setattr(theory, "check_groups", found.items)
     verdicts = ["no (at most 0.05)", "no (at most 0.05)", "yes (at most 0)"]
-    assert theory.check_theory()["agrees"].tolist() == verdicts
+    assert theory.check_theory()[theory.EXPECTED].tolist() == verdicts
 
 
 def test_hessian_of_a_smooth_network_is_not_semi_definite(monkeypatch):

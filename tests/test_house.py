@@ -38,7 +38,7 @@ def test_lines_are_counted_without_docstrings_comments_and_blanks():
     assert lines_of_code(text) == 4
 
 
-@pytest.mark.parametrize(("package", "most"), [("reglib", 2_700), ("suite", 10_830)])
+@pytest.mark.parametrize(("package", "most"), [("reglib", 2_700), ("suite", 10_829)])
 def test_a_package_keeps_to_its_lines(package, most):
     files = (ROOT / package).rglob("*.py")
     assert sum(lines_of_code(file.read_text()) for file in files) <= most
@@ -46,7 +46,7 @@ def test_a_package_keeps_to_its_lines(package, most):
 
 def test_tests_keep_to_their_lines():
     files = (ROOT / "tests").rglob("*.py")
-    assert sum(len(file.read_text().splitlines()) for file in files) <= 22_755
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 22_757
 
 
 def code_cells(chapter):
@@ -61,7 +61,7 @@ CHAPTERS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 def test_notebooks_keep_to_their_lines():
     cells = [cell for chapter in CHAPTERS for cell in code_cells(chapter)]
     lengths = [(len(source.splitlines()), tags) for source, tags in cells]
-    assert sum(length for length, _ in lengths) <= 1_576
+    assert sum(length for length, _ in lengths) <= 1_569
     hidden = [n for n, tags in lengths if tags & HIDDEN and "parameters" not in tags]
     assert sum(hidden) <= 966
     assert max(length for length, _ in lengths) <= 25

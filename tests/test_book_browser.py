@@ -237,10 +237,10 @@ def links(seen):
     faults = []
     for link in sorted(set(seen["links"])):
         parts = urlsplit(link)
-        file = Path(unquote(parts.path))
+        file, anchor = Path(unquote(parts.path)), unquote(parts.fragment)
         if parts.scheme != "file":
             faults += [] if parts.scheme in ("https", "http", "mailto") else [link]
-        elif not file.is_file() or unquote(parts.fragment) not in anchors(file) | {""}:
+        elif not file.is_file() or (anchor and anchor not in anchors(file)):
             faults.append(link)
     return faults
 

@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from reglib import (
-    TopGAPNet,
-    adversarial_penalty,
-    cure_penalty,
-    finite_difference_penalty,
-    score_matching_penalty,
-)
+import reglib
 from reglib._common import copied, forward_again
 from reglib.double_backward import calls_of, evaluation_mode, fast_double_backward, folded_copy
 from reglib.regularizers import adversarial_examples
@@ -86,21 +80,21 @@ class TestCopied:
                 return self.features
 
         backbone = Backbone(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2)).double()
-        before = TopGAPNet(backbone, 5, k=3, width=8, image_size=16).double()
+        before = reglib.TopGAPNet(backbone, 5, k=3, width=8, image_size=16).double()
         backbone(images())
-        after = TopGAPNet(backbone, 5, k=3, width=8, image_size=16).double()
+        after = reglib.TopGAPNet(backbone, 5, k=3, width=8, image_size=16).double()
         after.load_state_dict(before.state_dict())
         x = torch.rand(2, 2, 16, 16).double()
         assert torch.equal(after(x), before(x))
 
 
 PENALTIES = {
-    "adversarial": lambda model, *step: adversarial_penalty(
+    "adversarial": lambda model, *step: reglib.adversarial_penalty(
         model, *step, **FGSM, n_steps=2, generator=generator()
     ),
-    "cure": cure_penalty,
-    "finite_difference": finite_difference_penalty,
-    "score_matching": lambda model, *step: score_matching_penalty(
+    "cure": reglib.cure_penalty,
+    "finite_difference": reglib.finite_difference_penalty,
+    "score_matching": lambda model, *step: reglib.score_matching_penalty(
         model, *step, trace="taylor", generator=generator()
     ),
 }
@@ -148,7 +142,7 @@ class TestAdversarialExamples:
             with torch.no_grad():
                 found = adversarial_examples(network.eval(), images(), LABELS, **self.settings())
                 step, start = (model(images()), LABELS, images()), {"random_start": True}
-                penalty = adversarial_penalty(network, *step, **self.settings() | start)
+                penalty = reglib.adversarial_penalty(network, *step, **self.settings() | start)
             torch.testing.assert_close(found, expected)
             assert not found.requires_grad
             assert (penalty > 0).all()

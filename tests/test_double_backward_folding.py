@@ -10,14 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from reglib.double_backward import evaluation_mode, fast_double_backward, folded_copy, folding_of
 from suite.networks import build_network
-from tests.double_backward import (
-    Net,
-    assert_same_second_order,
-    cases,
-    in_general_position,
-    network_and_images,
-    randn,
-)
+from tests import double_backward as own
 from tests.small_batches import left_alone
 
 
@@ -36,7 +29,7 @@ def odd():
     layers = {name: nn.Conv2d(2, 2, 3, padding=1) for name in names}
     layers |= {name: nn.BatchNorm2d(2) for name in ("good", *REASONS)}
     layers["batch"] = nn.BatchNorm2d(2, track_running_stats=False)
-    return in_general_position(Net(call_odd, **layers).double())
+    return own.in_general_position(own.Net(call_odd, **layers).double())
 
 
 REASONS = {
@@ -59,12 +52,12 @@ def test_derivatives_are_those_of_the_network_in_evaluation_mode():
     model = odd()
     model.unused.requires_grad_(False)
     stock = copy.deepcopy(model).eval()
-    assert_same_second_order(evaluation_mode(model), stock, randn(3, 2, 5, 5))
+    own.assert_same_second_order(evaluation_mode(model), stock, own.randn(3, 2, 5, 5))
 
 
 @pytest.mark.parametrize("name", ["VGG of torchvision", "ResNet of timm", "PreAct-ResNet"])
 def test_whole_networks_fold(name):
-    model, x = network_and_images(name)
+    model, x = own.network_and_images(name)
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         nn.init.uniform_(norm.running_mean)
@@ -80,8 +73,8 @@ def test_whole_networks_fold(name):
 
 @pytest.mark.parametrize("name", ["ResNet of torchvision", "EfficientNet-Lite0"])
 def test_folded_copy_gives_the_same_and_is_a_copy(name):
-    model, x = network_and_images(name)
-    in_general_position(model.train())
+    model, x = own.network_and_images(name)
+    own.in_general_position(model.train())
     with left_alone(model):
         folded = folded_copy(model)
         x.requires_grad_()
@@ -106,13 +99,13 @@ class Unpadded(nn.Conv2d):
 
 def test_a_convolution_that_was_traced_is_right_in_a_folded_copy():
     model = pair(Unpadded(2, 2, 3, bias=False)).eval()
-    traced, x = torch.fx.symbolic_trace(model), randn(2, 2, 6, 6)
+    traced, x = torch.fx.symbolic_trace(model), own.randn(2, 2, 6, 6)
     torch.testing.assert_close(folded_copy(traced)(x), model(x))
 
 
 def pair(conv=None):
     layers = conv or nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.ReLU()
-    return in_general_position(nn.Sequential(*layers).double())
+    return own.in_general_position(nn.Sequential(*layers).double())
 
 
 def assert_evaluates(view, model, x):
@@ -125,22 +118,22 @@ class TestEvaluationMode:
         model.forked.eval()
         with left_alone(model):
             view = evaluation_mode(model)
-            view(randn(2, 2, 5, 5))
+            view(own.randn(2, 2, 5, 5))
             with pytest.raises(RuntimeError):
-                view(randn(2, 3, 5, 5))
+                view(own.randn(2, 3, 5, 5))
 
     def test_sees_new_weights_and_statistics_in_the_next_call(self):
-        model, x = odd(), randn(2, 2, 5, 5)
+        model, x = odd(), own.randn(2, 2, 5, 5)
         view = evaluation_mode(model)
         view(x)
-        in_general_position(model, seed=9)
+        own.in_general_position(model, seed=9)
         assert_evaluates(view, model, x)
 
     def test_takes_weights_that_a_hook_makes(self):
         def double(module, _):
             vars(module).update(weight=2 * module._parameters["weight"])
 
-        model, x = pair(), randn(2, 2, 5, 5)
+        model, x = pair(), own.randn(2, 2, 5, 5)
         model[0].register_forward_pre_hook(double)
         doubled = F.conv2d(x, 2 * model[0]._parameters["weight"], model[0].bias)
         wanted = copy.deepcopy(model[1:]).eval()(doubled)
@@ -151,8 +144,8 @@ class TestEvaluationMode:
         def branch(net, x):
             return net.norm(net.conv(x)) if x.sum() > 0 else x
 
-        model = Net(branch, conv=nn.Conv2d(2, 2, 3), norm=nn.BatchNorm2d(2))
-        model, x = in_general_position(model.double()), randn(1, 2, 4, 4).abs()
+        model = own.Net(branch, conv=nn.Conv2d(2, 2, 3), norm=nn.BatchNorm2d(2))
+        model, x = own.in_general_position(model.double()), own.randn(1, 2, 4, 4).abs()
         folding = folding_of(model)
         assert "cannot be traced" in folding.kept["norm"]
         assert "cannot be traced" in folding.nonlinear["model"]
@@ -178,10 +171,10 @@ class TestNonlinear:
         model = nn.Sequential(nn.Conv2d(1, 2, 3), module)
         assert folding_of(model).nonlinear == {"_1": f"1 is a {type(module).__name__}"}
 
-    @cases(NONLINEAR)
+    @own.cases(NONLINEAR)
     def test_functions_are_named(self, case):
         call, reasons = case
-        model = Net(call)
+        model = own.Net(call)
         model.register_buffer("std", torch.tensor([0.5, 0.25]).view(2, 1, 1))
         assert list(folding_of(model).nonlinear.values()) == reasons
 
@@ -197,7 +190,7 @@ class Counts:
 
     def __init__(self, name, **options):
         self.model = build_network(name, (3, 16, 16), 10, options=options, seed=0)
-        self.x, self.labels = randn(4, 3, 16, 16, dtype=torch.float32), torch.arange(4)
+        self.x, self.labels = own.randn(4, 3, 16, 16, dtype=torch.float32), torch.arange(4)
         self.forward = flops(lambda: self.model(self.x))
 
     def first(self):

@@ -33,6 +33,7 @@ BROKEN = [
     ("expansion", "smooth_caso", "caso", lambda loss, settings, **more: cafo(loss, **more)),
     ("groups", "square_form", "_matrix", lambda h, lambda2: MATRIX(h, 1.1 * lambda2)),
     ("groups", "pair", "small_problem", small(gradient=lambda g: g.flip(-1))),
+    ("groups", "tight", "find_best_group", lambda ratio: 0.9),
     ("groups", "restricted", "restricted_eigenvalue", lambda *arguments: 10.0),
     ("spectrum", "above", "small_problem", small(largest_eigenvalue=lambda x: 0.99 * x)),
     ("spectrum", "below", "small_problem", small(largest_eigenvalue=lambda x: 1.01 * x)),

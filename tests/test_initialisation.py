@@ -80,11 +80,29 @@ def test_draws_come_from_the_seed_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_equation_18_is_off_on_its_diagonal_by_a_share_of_4_over_n():
+@pytest.mark.parametrize("std", [0.01, 3.0])
+def test_lemma_2_batch_normalisation_cancels_the_variance_of_weights(std):
+    """The prediction is gamma^2 / V[x] times the path counts times (N - 1) / (N K)."""
+
+    def make():
+        norm = nn.BatchNorm1d(6, eps=1e-12).double()
+        nn.init.constant_(norm.weight, 1.5)
+        return nn.Sequential(normal(nn.Conv1d(2, 6, 3), std), norm)
+
+    x, n, fan_in = 2 * randn(60, 2, 10, seed=4), 60 * 8, 6
+    draws = squared_gradients(make, x, n_draws=400, seed=5)
+    expected = path_counts(make(), (2, 10)) / (6 * 8) * (n - 1) / (n * fan_in)
+    torch.testing.assert_close(draws.mean(0), expected * 1.5**2 / x.var(), rtol=0.2, atol=0)
+
+
+def test_equation_18_the_derivative_of_a_normalisation():
     n, norm, a = 200, nn.BatchNorm1d(1, eps=1e-30).double(), 1 + 3 * randn(200, 1)
+    nn.init.constant_(norm.weight, 1.5)
     jacobian = torch.autograd.functional.jacobian(norm, a)[:, 0, :, 0]
-    squares = (a.std(correction=0) * jacobian.diagonal()).square()
-    assert float(n - squares.sum()) == pytest.approx(4, abs=0.1)
+    z, sigma = a - a.mean(), a.std(correction=0)
+    expected = torch.eye(n).double() - 1 / n - z @ z.T / (n * sigma**2)
+    torch.testing.assert_close(jacobian, 1.5 / sigma * expected, atol=1e-14, rtol=0)
+    assert float(n - expected.square().trace()) == pytest.approx(4, abs=0.1)  # 1 - 4 / N each
 
 
 def test_in_evaluation_mode_only_the_mixed_second_derivative_is_left():

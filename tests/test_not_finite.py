@@ -5,14 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from reglib.input_hessian import (
-    InputHessian,
-    closed_form_hessian,
-    decomposition,
-    hessian_eigenpairs,
-    leading_eigenpairs,
-    true_hessian,
-)
+from reglib import input_hessian as lib
 from reglib.saliency import cafo, caso, choose_lambda1
 from reglib.saliency.surrogate import SurrogateLoss, smooth_surrogate_loss, surrogate_loss
 from tests.double_backward import Net
@@ -44,10 +37,10 @@ def check_first_alone_converged(found, expected):
 class TestEigenpairs:
     @pytest.mark.parametrize("k", [1, 2])
     def test_of_an_infinite_slope_have_not_converged(self, k):
-        closed, alone = (closed_form_hessian(ROOT, images) for images in (IMAGES, IMAGES[:1]))
-        found = hessian_eigenpairs(closed, k=k)
-        check_first_alone_converged(found, hessian_eigenpairs(alone, k=k))
-        found = hessian_eigenpairs(true_hessian(ROOT, IMAGES, LABELS), k=k)
+        closed, alone = (lib.closed_form_hessian(ROOT, images) for images in (IMAGES, IMAGES[:1]))
+        found = lib.hessian_eigenpairs(closed, k=k)
+        check_first_alone_converged(found, lib.hessian_eigenpairs(alone, k=k))
+        found = lib.hessian_eigenpairs(lib.true_hessian(ROOT, IMAGES, LABELS), k=k)
         assert found.converged.tolist() == [True, False]
         assert not found.residual[1].isfinite().any()
 
@@ -56,9 +49,9 @@ class TestEigenpairs:
     def test_of_broken_products_have_not_converged(self, broken, position):
         values = torch.tensor([[4.0, 3.0, 2.0, 1.0]] * 2).double()
         start = torch.ones(2, 4).double()
-        expected = leading_eigenpairs(diagonal(values[:1]), start[:1], tolerance=1e-9)
+        expected = lib.leading_eigenpairs(diagonal(values[:1]), start[:1], tolerance=1e-9)
         values[1, position] = broken
-        found = leading_eigenpairs(diagonal(values), start, tolerance=1e-9)
+        found = lib.leading_eigenpairs(diagonal(values), start, tolerance=1e-9)
         check_first_alone_converged(found, expected)
 
     @pytest.mark.parametrize(("row", "after"), [(1, 4), (0, 3)], ids=["late", "converged"])
@@ -74,19 +67,19 @@ class TestEigenpairs:
 
         start = torch.eye(6)[[0, 0]].double()
         start[1] = 1
-        found = leading_eigenpairs(product, start, tolerance=1e-12)
+        found = lib.leading_eigenpairs(product, start, tolerance=1e-12)
         assert found.converged.tolist() == [True, row == 0]
         assert found.values[0] == pytest.approx(5.0)
         assert row or found.values[1] == pytest.approx(6.0)
 
     def test_of_products_that_overflow_have_not_converged(self):
         values = torch.tensor([[4.0, 3.0, 2.0, 1.0], [4e25, 3e25, 2e25, 1e25]])
-        found = leading_eigenpairs(diagonal(values), torch.ones(2, 4))
+        found = lib.leading_eigenpairs(diagonal(values), torch.ones(2, 4))
         assert found.converged.tolist() == [True, False]
 
     def test_no_product_is_made_once_all_are_broken(self):
         made = []
-        found = leading_eigenpairs(lambda v: made.append(1) or torch.nan * v, torch.ones(2, 50))
+        found = lib.leading_eigenpairs(lambda v: made.append(1) or torch.nan * v, torch.ones(2, 50))
         assert not found.converged.any()
         assert len(made) == 1
 
@@ -94,9 +87,9 @@ class TestEigenpairs:
 class TestDecomposition:
     def test_of_an_infinite_slope_is_refused_and_of_the_others_is_fine(self):
         with pytest.raises(ValueError, match=r"eigenvalues: expected finite .* for image 1;"):
-            decomposition(ROOT, IMAGES)
-        pairs = hessian_eigenpairs(closed_form_hessian(ROOT, IMAGES[:1]))
-        exact = decomposition(ROOT, IMAGES[:1])
+            lib.decomposition(ROOT, IMAGES)
+        pairs = lib.hessian_eigenpairs(lib.closed_form_hessian(ROOT, IMAGES[:1]))
+        exact = lib.decomposition(ROOT, IMAGES[:1])
         torch.testing.assert_close(exact.values[:, :1], pairs.values, rtol=1e-5, atol=0)
 
 
@@ -110,7 +103,7 @@ class TestSurrogateLoss:
     def test_whose_products_break_warns(self, monkeypatch):
         def broken(model, images, labels, *, closed_form):
             logits = torch.zeros(2, 2)
-            return InputHessian(logits, lambda v: v * torch.nan, lambda u: u.view(2, 1, 1, 2))
+            return lib.InputHessian(logits, lambda v: v * torch.nan, lambda u: u.view(2, 1, 1, 2))
 
         monkeypatch.setattr("reglib.saliency.surrogate.input_hessian", broken)
         with pytest.warns(RuntimeWarning, match="largest eigenvalue did not converge for 2 of 2"):

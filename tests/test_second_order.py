@@ -9,17 +9,9 @@ from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import SALIENCIES
 from suite.networks import network_inputs
 from suite.papers import second_order
-from suite.papers.second_order import (
-    MARGINS,
-    closed_form_error,
-    exact_share,
-    first_and_second_order,
-    high_order,
-    loss_change,
-)
 from tests.tiny_pretrained import CLASSES, PHOTOGRAPHS, register, subject_of
 
-TENTH = MARGINS.index(10.0)
+TENTH = second_order.MARGINS.index(10.0)
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +60,16 @@ def in_double(subject, images, labels):
 class TestHighOrder:
     @pytest.mark.parametrize("n_classes", [None, 3])
     def test_numbers_of_dense_matrices(self, subject, n_classes):
-        result = high_order(subject, n_images=3, first=1, step=2, k=2, n_classes=n_classes)
+        result = second_order.high_order(
+            subject, n_images=3, first=1, step=2, k=2, n_classes=n_classes
+        )
         changes = {"norms", "true_caso", "first_cafo"}
         assert changes & result.tensors.keys() == (set() if n_classes else changes)
         for row, index in enumerate((1, 3, 5)):
             confidence, g, h = dense(subject, index, n_classes or CLASSES)
             values, vectors = torch.linalg.eigh(h)
             found = {name: tensor[row].double() for name, tensor in result.tensors.items()}
-            maps = [F.normalize(interpreted(g, h, m), dim=0) for m in MARGINS]
+            maps = [F.normalize(interpreted(g, h, m), dim=0) for m in second_order.MARGINS]
             expected = {
                 "confidence": confidence,
                 "cosine": F.cosine_similarity(g, vectors[:, -1], 0).abs(),
@@ -92,11 +86,11 @@ class TestHighOrder:
             assert found["labels"] == subject.data.test.labels[index]
 
     def test_loss_changes_of_dense_matrices(self, subject):
-        result = high_order(subject, n_images=2, first=1, step=3)
+        result = second_order.high_order(subject, n_images=2, first=1, step=3)
         for row, index in enumerate((1, 4)):
             _, g, h = dense(subject, index)
             found = {name: tensor[row] for name, tensor in result.tensors.items()}
-            seconds = torch.stack([interpreted(g, h, margin) for margin in MARGINS])
+            seconds = torch.stack([interpreted(g, h, margin) for margin in second_order.MARGINS])
             lengths = seconds.norm(dim=1)
             changes = lengths[:, None] * F.normalize(g, dim=0)
             image = inputs_of(subject, index)
@@ -117,17 +111,17 @@ class TestHighOrder:
     def test_loss_change_of_each_image(self, subject):
         images, labels = subject.test_images(2)
         change = torch.linspace(-1, 1, images.numel()).view(2, -1)
-        found = loss_change(subject.folded, images, labels, change)
+        found = second_order.loss_change(subject.folded, images, labels, change)
         moved = images + change.view_as(images)
         logits = [subject.folded(x) for x in (moved, images)]
         losses = [F.cross_entropy(y, labels, reduction="none") for y in logits]
         assert found.dtype == torch.float64
         torch.testing.assert_close(found, (losses[0] - losses[1]).double(), rtol=1e-4, atol=1e-5)
-        assert not loss_change(subject.folded, images, labels, 0 * change).any()
+        assert not second_order.loss_change(subject.folded, images, labels, 0 * change).any()
 
     def test_a_column_for_each_margin(self, subject):
-        found = high_order(subject, n_images=2, margins=(10.0, 1000.0, 5.0)).tensors
-        standard = high_order(subject, n_images=2).tensors
+        found = second_order.high_order(subject, n_images=2, margins=(10.0, 1000.0, 5.0)).tensors
+        standard = second_order.high_order(subject, n_images=2).tensors
         for name in ("differences", "norms", "residuals", "true_caso"):
             assert found[name].shape == (2, 3)
             tenth = standard[name][:, TENTH]
@@ -138,7 +132,7 @@ class TestHighOrder:
             assert (found[name][:, 0] > found[name][:, 1]).all()
 
     def test_two_classes_give_rank_one(self, subject):
-        result = high_order(subject, n_images=PHOTOGRAPHS, n_classes=2)
+        result = second_order.high_order(subject, n_images=PHOTOGRAPHS, n_classes=2)
         assert result.tensors["eigenvalues"].shape == (PHOTOGRAPHS, 1)
         torch.testing.assert_close(result.tensors["cosine"], torch.ones(PHOTOGRAPHS).double())
         assert result.tensors["differences"].max() < 1e-4
@@ -147,12 +141,12 @@ class TestHighOrder:
     @pytest.mark.parametrize("n_classes", [1, CLASSES + 1])
     def test_number_of_classes_is_refused(self, subject, n_classes):
         with pytest.raises(UsageError, match=rf"n_classes: expected 2 to 6 .* got {n_classes}"):
-            high_order(subject, n_images=1, n_classes=n_classes)
+            second_order.high_order(subject, n_images=1, n_classes=n_classes)
 
 
 class TestOtherMetrics:
     def test_exact_share_of_all_eigenvalues(self, subject):
-        result = exact_share(subject, n_images=2, step=3)
+        result = second_order.exact_share(subject, n_images=2, step=3)
         for row, index in enumerate((0, 3)):
             values = torch.linalg.eigvalsh(dense(subject, index)[2])
             share = values[-1] ** 2 / (values**2).sum()
@@ -164,18 +158,18 @@ class TestOtherMetrics:
             found = solve(loss, **options)
             return found._replace(maps=1.25 * found.maps)
 
-        assert exact_share(subject, n_images=4).tensors["map_error"].max() < 1e-3
+        assert second_order.exact_share(subject, n_images=4).tensors["map_error"].max() < 1e-3
         solve = second_order.caso_converged
         monkeypatch.setattr(second_order, "caso_converged", longer)
-        error = exact_share(subject, n_images=4).tensors["map_error"]
+        error = second_order.exact_share(subject, n_images=4).tensors["map_error"]
         torch.testing.assert_close(error, torch.full((4,), 0.25).double(), rtol=0, atol=1e-3)
 
     def test_closed_form_holds_here(self, subject):
-        assert closed_form_error(subject, n_images=PHOTOGRAPHS).per_image.max() < 1e-4
+        assert second_order.closed_form_error(subject, n_images=PHOTOGRAPHS).per_image.max() < 1e-4
 
     def test_most_and_least_confident_photograph(self, subject):
-        result = first_and_second_order(subject, n_images=PHOTOGRAPHS)
-        everything = high_order(subject, n_images=PHOTOGRAPHS).tensors
+        result = second_order.first_and_second_order(subject, n_images=PHOTOGRAPHS)
+        everything = second_order.high_order(subject, n_images=PHOTOGRAPHS).tensors
         confidence = everything["confidence"]
         index = [int(confidence.argmax()), int(confidence.argmin())]
         assert result.tensors["index"].tolist() == index

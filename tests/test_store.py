@@ -67,7 +67,7 @@ class TestDamage:
         path, record = file_of(store, ending), file_of(store, "json")
         sound, sound_record = path.read_bytes(), record.read_bytes()
         read = store.read_checkpoint if ending == "checkpoint" else store.read
-        flips = [(n, bit) for n in range(len(sound)) for bit in (0, 5, 7)]
+        flips = [(n, bit) for n in range(len(sound)) for bit in {0, 5, 7, n % 8}]
         for position, bit in flips:
             path.write_bytes(sound)
             record.write_bytes(sound_record)

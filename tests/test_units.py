@@ -39,7 +39,7 @@ NO_RANGES = [(1.0, 0.0), (0.0, 0.0), (0.0, math.inf), (0.0,), "01", 1.0, ("0", "
 BAD: list[tuple[str, list[Any], str]] = [
     ("data network optimizer", [None, 5, ["adam"]], "a name"),
     ("batch_size n_train", NO_COUNTS, "a positive integer"),
-    ("epochs", [-1, 1.0, "1", True, None], "an integer, 0 or more"),
+    ("epochs", [*NO_COUNTS[1:], 1.0, "1", None], "an integer, 0 or more"),
     ("learning_rate", NO_RATES, "a positive finite number"),
     ("seed", [-1, 2**63, 0.0, "0", None], "an integer in 0..2^63-1"),
     ("pixel_range", NO_RANGES, "two finite numbers, low < high"),
@@ -179,6 +179,7 @@ class TestLogSpaced:
     def test_has_equal_ratios(self):
         assert (log_spaced(0.01, 10, 4), log_spaced(5, 5, 1)) == ([0.01, 0.1, 1.0, 10.0], [5.0])
         assert log_spaced(1e-3, 1e3, 7) == [10.0**n for n in range(-3, 4)]
+        assert log_spaced(1, 2, 3) == [1.0, 1.41421, 2.0]
 
     @pytest.mark.parametrize(
         "arguments",

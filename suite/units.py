@@ -91,7 +91,6 @@ def is_settings(value: Any) -> bool:
 NAME = rule("a name", lambda v: isinstance(v, str))
 SWITCH = rule("True or False", lambda v: isinstance(v, bool))
 COUNT = rule("a positive integer", lambda v: is_integer(v) and v > 0)
-WHOLE = rule("an integer, 0 or more", lambda v: is_integer(v) and v >= 0)
 SEED = rule("an integer in 0..2^63-1", lambda v: is_integer(v) and 0 <= v < 2**63)
 FOLDS = rule("an integer of at least 2", lambda v: is_integer(v) and v > 1)
 NATURAL = rule("an integer of 0 or more", lambda v: is_integer(v) and v >= 0)
@@ -165,7 +164,7 @@ class Training(_Checked):
 
     data: str = field(metadata=NAME)
     network: str = field(metadata=NAME)
-    epochs: int = field(metadata=WHOLE)
+    epochs: int = field(metadata=NATURAL)
     learning_rate: float = field(metadata=POSITIVE)
     seed: int = field(metadata=SEED)
     network_options: Mapping[str, Any] = field(default_factory=dict, metadata=SETTINGS)

@@ -1,6 +1,7 @@
 """Networks as they start, their landscapes, and the equations that the record checks."""
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +39,8 @@ def test_a_network_as_it_starts_is_measured_and_not_stored(tmp_path):
     assert store.read(keys_of([START])[0]) is None
     with pytest.raises(UsageError, match="epochs=0 trains nothing"):
         check([START])
+    with pytest.raises(UsageError, match="unknown key of untrained 'net' 'epochs'"):
+        [*initial_landscapes.items({}, SimpleNamespace(untrained={"net": {"epochs": 3}}))]
 
 
 def test_a_black_margin_has_no_gradient_unless_biases_or_statistics_say_so():

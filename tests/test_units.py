@@ -39,7 +39,7 @@ NO_RANGES = [(1.0, 0.0), (0.0, 0.0), (0.0, math.inf), (0.0,), "01", 1.0, ("0", "
 BAD: list[tuple[str, list[Any], str]] = [
     ("data network optimizer", [None, 5, ["adam"]], "a name"),
     ("batch_size n_train", NO_COUNTS, "a positive integer"),
-    ("epochs", [*NO_COUNTS[1:], 1.0, "1", None], "an integer, 0 or more"),
+    ("epochs", [*NO_COUNTS[1:], 1.0, "1", None], "an integer of 0 or more"),
     ("learning_rate", NO_RATES, "a positive finite number"),
     ("seed", [-1, 2**63, 0.0, "0", None], "an integer in 0..2^63-1"),
     ("pixel_range", NO_RANGES, "two finite numbers, low < high"),

@@ -380,7 +380,7 @@ class TestPlan:
         for metrics, told in ((known, True), ({*known, "paths_landscape"}, False)):
             todo = [unit for unit in fewer if unit.metric in metrics]
             text = str(plan(todo, store, Kept(tmp_path / "kept")))
-            assert ("take about 25 s on one core" in text) == told  # half of the images
+            assert ("take about 25 s on one core, by kept" in text) == told  # half of the images
 
 
 def rows_of(values, alike="n images 4"):

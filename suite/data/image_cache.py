@@ -125,7 +125,8 @@ def decode_once(
                 # Another process may have written it in the meantime.
                 written = [*folder.glob(pattern)] or [_write(folder, pattern, shape, how, read)]
         except OSError as error:
-            why = f"{folder}: decoded images cannot be written there ({error.strerror}); make room "
+            text = error.strerror or error
+            why = f"{folder}: decoded images cannot be written there ({text}); make room "
             why += "or set REGLIB_DATA to a folder that can be written, with links to the data sets"
             raise UsageError(why) from error
     return Decoded(_mapped(written[0], shape), written[0].stem.partition("-")[2])
@@ -170,7 +171,7 @@ def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: R
 def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
     try:
         # Read-only: a private map that could be written must not be larger than memory.
-        values = np.memmap(path, np.uint8, "r", shape=shape)
+        values = np.memmap(path, np.uint8, "r").reshape(shape)
     except (OSError, ValueError) as error:
         why = f"{path}: what was decoded is damaged ({error}); remove it, and it is made again"
         raise UsageError(why) from error

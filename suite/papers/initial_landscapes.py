@@ -1,7 +1,6 @@
 """Landscapes of networks as they start: on photographs, under other conditions, and by paths."""
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +14,7 @@ from torch.nn.init import normal_, ones_
 
 from reglib import total_variation
 from reglib.autodiff import input_gradient
+from suite.errors import check_keys
 from suite.evidence import quote, tables
 from suite.metrics import centre_to_rim
 from suite.networks import build_network
@@ -24,15 +24,12 @@ from suite.papers.path_counts import path_counts
 from suite.papers.pilcro_measures import Condition
 from suite.units import Training, Values
 
-LANDSCAPE, UNDER = "importance_landscape", "landscape_under"
 DATA, START = "initialisation", "start"  # in the rows, and in front of the names of arrays
-SMALL = "small ResNet"  # that which is trained, too
+KEYS = ["data", "network", "network_options", "conditions"]  # of a network in `untrained`
 PLAIN, PATHS = "photographs", "its paths"
 CONDITIONS: tuple[str, ...] = get_args(Condition)
 GROUP = 5  # initialisations that are averaged
 TITLES: dict[str, str] = NAMES["pilcro"]["start"]
-# A network that is not trained has a learning rate all the same.
-UNTRAINED: dict[str, Any] = {"epochs": 0, "learning_rate": 1.0}
 
 
 def items(measures: Values, p: SimpleNamespace) -> Iterator[Item]:
@@ -42,14 +39,16 @@ def items(measures: Values, p: SimpleNamespace) -> Iterator[Item]:
     conditions with half as many of both.
     """
     for name, given in p.untrained.items():
+        check_keys(f"untrained {name!r}", given, KEYS, KEYS[:2])
         taken = given.get("conditions", CONDITIONS)
         fields = {key: value for key, value in given.items() if key != "conditions"}
-        p = changed(p, n_landscape=p.n_start_images, n_other=p.n_start_images // 2, draws=1)
+        p = changed(p, n_landscape=p.n_start_images, n_other=max(1, p.n_start_images // 2), draws=1)
         p = changed(p, conditions=[{"condition": one} for one in taken])
-        plain, paths = ([*wanted(measures, LANDSCAPE, changed(p, of=of))] for of in (None, "paths"))
-        under = [*wanted(measures, UNDER, p)]
+        of_all = (changed(p, of=of) for of in (None, "paths"))
+        plain, paths = ([*wanted(measures, "importance_landscape", one)] for one in of_all)
+        under = [*wanted(measures, "landscape_under", p)]
         for seed in range(p.n_start):
-            network = Training(**fields, **UNTRAINED, seed=seed)
+            network = Training(**fields, epochs=0, learning_rate=1.0, seed=seed)
             maps = [(PLAIN, one) for one in plain] + [(PATHS, one) for one in paths if seed == 0]
             maps += [(one.labels["condition"], one) for one in under if seed < p.n_start // 2]
             for condition, (_, metric, settings) in maps:
@@ -67,24 +66,25 @@ def derive(arrays: Arrays) -> tuple[list[dict[str, Any]], Arrays]:
     """
     maps: dict[tuple[str, str], dict[int, Tensor]] = defaultdict(dict)
     for key in [key for key in arrays if key.startswith(f"{START}|")]:
-        _, name, condition, number = key.split("|")
+        name, condition, number = key.removeprefix(f"{START}|").rsplit("|", 2)
         maps[name, condition][int(number)] = torch.as_tensor(arrays.pop(key)).double()
     rows: list[dict[str, Any]] = []
     for (name, condition), of_seed in maps.items():
         (paths,) = maps[name, PATHS].values()
         same = {"data": DATA, "network": name, "epochs": 0, "status": "done"}
         for seed, one in of_seed.items():
-            values = {"tv": total_variation(one), "centre_to_rim": centre_to_rim(one)}
+            new = {"tv": total_variation(one), "centre_to_rim": centre_to_rim(one)}
             if condition != PATHS:
-                values["with_paths"] = correlation(one, paths)
+                new["with_paths"] = correlation(one, paths)
             if condition in CONDITIONS:
-                values["with_photographs"] = correlation(one, maps[name, PLAIN][seed])
+                new["with_photographs"] = correlation(one, maps[name, PLAIN][seed])
             row = same | {"model": condition, "seed": seed}
-            rows += [row | {"metric": m, "value": finite(v)} for m, v in values.items()]
+            for m, v in new.items():  # NaN where a rim without gradients makes it infinite
+                rows.append(row | {"metric": m, "value": float(v.nan_to_num(torch.nan, torch.nan))})
         groups = torch.stack([*of_seed.values()]).split(GROUP) if condition == PLAIN else ()
         for place, group in enumerate(groups):
             row = same | {"metric": "path_correlation", "seed": place, "n": len(group)}
-            rows.append(row | {"value": finite(correlation(group.mean(0), paths))})
+            rows.append(row | {"value": float(correlation(group.mean(0), paths))})
     means = {key: torch.stack([*of.values()]).mean(0).half() for key, of in maps.items()}
     drawn = {f"{DATA}|{'|'.join(key)}": mean.numpy() for key, mean in means.items()}
     return rows, drawn
@@ -94,12 +94,6 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return means over initialisations, by network and condition."""
     rows = tables.select(rows, data=DATA, metric=[*TITLES], status="done").dropna(subset="model")
     return tables.means(quote.best(rows), ["network", "model"], names=TITLES, digits=".3g")
-
-
-def finite(value: Tensor) -> float:
-    """Return a number, or NaN where it is infinite, as over a rim without gradients."""
-    number = float(value)
-    return number if math.isfinite(number) else math.nan
 
 
 def correlation(first: Tensor, second: Tensor) -> Tensor:

@@ -284,7 +284,7 @@ def landscapes(
         below = f"paper\n× {paper[model]:.2f}" if model in paper else ""
         below = f"TV {of.loc[['tv']].mean():.4f}" if model == "none" else below
         notes.append(f"{right}\n{below}")
-    start = initial_landscapes.DATA, initial_landscapes.SMALL, initial_landscapes.PLAIN
+    start = initial_landscapes.DATA, "small ResNet", initial_landscapes.PLAIN
     tv = tables.select(table, **dict(zip(NETWORK, start)), metric="tv")["value"].mean()
     ends = [f"TV {float(v):.2g}" for v in (tv, total_variation(torch.as_tensor(target)))]
     means = [np.mean(maps[model], axis=0) for model in names]

@@ -162,9 +162,11 @@ def landscape_under(
 @torch.no_grad()
 def _take_statistics(network: nn.Module, images: Tensor) -> None:
     """Give batch normalisation the statistics of images, in place."""
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.momentum = 1.0
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    if not (norms and len(images)):
+        raise UsageError("condition: expected batch normalisation and training images, got none")
+    for module in norms:
+        module.momentum = 1.0
     network.train()(images)
     network.eval()
 

@@ -122,7 +122,7 @@ def failure(unit: Unit, error: BaseException) -> Failure:
 
 
 def load_subject(unit: Training | Pretrained, store: Store, device: str = "cpu") -> EvaluatedModel:
-    """Load a network that the store has, or a pretrained one.
+    """Load a network that the store has, a pretrained one, or make one as it starts.
 
     Raises:
         RunFailed: it is not stored, or its training diverged.

@@ -57,7 +57,7 @@ class Plan:
         text = f"{self.total} units, {self.stored} stored ({self.spent:.0f} s spent), {kept}"
         text += f"{self.total - self.stored - self.kept} missing"
         if math.isfinite(self.expected):
-            text += f", which take about {self.expected:.0f} s on one core"
+            text += f", which take about {self.expected:.0f} s on one core, by kept results"
         missing = map("missing data: {}".format, dict.fromkeys(self.missing_data.values()))
         return "\n  ".join([text, *self.reports, *missing])
 

@@ -80,8 +80,7 @@ def measures(p: SimpleNamespace) -> Iterator[Wanted]:
     """Yield what is measured of each network: accuracy, and metrics of two kinds of map.
 
     Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels. Paired
-    networks have the absolute gradient as a third kind of map, but no squares and no Lipschitz
-    constant.
+    networks have the absolute gradient as a third kind of map, but no squares.
     """
     yield Wanted({}, "accuracy", {})
     paired = bool(p.paired_alphas)
@@ -92,7 +91,7 @@ def measures(p: SimpleNamespace) -> Iterator[Wanted]:
             squares = {"patch": p.patch} if changed == "squares" else {}
             labels = label | {"score": score, "changed": changed}
             yield Wanted(labels, "faithfulness_estimate", common | {"score": score} | squares)
-        for way in () if paired else ({}, {"normalised": True}):
+        for way in ({}, {"normalised": True}):
             yield Wanted(label | way, "local_lipschitz_estimate", noisy | way)
         yield Wanted(label, "max_sensitivity", noisy)
         yield Wanted(label, "entropy", common)

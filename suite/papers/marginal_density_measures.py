@@ -40,19 +40,24 @@ def feature_leakage(
     shift: str | None = None,
     alone: bool = False,
     other: bool = False,
+    beside_lines: bool = False,
+    saliency: str = "integrated_gradients",
 ) -> Result:
     """See `suite.metrics.feature_leakage`; for BlockMNIST. `shift` is one of `SHIFTS` or None.
 
     With `alone` the network is shown the null block alone, as equation 9 is written, and not the
     whole image, whose maps the paper draws. With `other` the map is that of the class after the
-    label, the first one after the last.
+    label, the first one after the last. With `beside_lines` it is what lies beside the lines of the
+    block, where its half of the image is black, and, relative, as a share of the map in that half.
     """
     network = nn.Sequential(subject.folded, SHIFTS[shift]).eval() if shift else subject.folded
     images, labels = subject.test_images(n_images)
     masks = null_block_masks(subject.data.test)[:n_images].to(images.device)
     images = images * masks if alone else images
     labels = (labels + 1) % len(subject.data.classes) if other else labels
-    maps = metrics.saliency_maps(network, "integrated_gradients")(images, labels)
+    maps = metrics.saliency_maps(network, saliency)(images, labels)
+    if beside_lines:
+        maps, masks = maps * masks, masks & (images == 0)
     return Result(metrics.feature_leakage(maps, masks, relative=relative))
 
 

@@ -25,8 +25,7 @@ class TestClaimValue:
         assert value.scale.startswith(row["scale"])
 
     def test_other_panel(self, verdicts):
-        value = answers.claim_value("top_gap", verdicts, NAME, "fashion_mnist")
-        assert value.on == "Fashion-MNIST"
+        assert answers.claim_value("top_gap", verdicts, NAME, "fashion_mnist").on == "Fashion-MNIST"
 
     def test_panel_that_was_not_run(self, verdicts):
         assert not answers.claim_value("top_gap", verdicts, NAME, "cub")

@@ -101,8 +101,7 @@ class TestParts:
         units = notebooks.units_of(chapter, notebooks.resolve(chapter, "desktop", {}))
         parts = [part_of(units, number, 3) for number in (1, 2, 3)]
         assert all(parts)
-        together = [str(unit) for part in parts for unit in part]
-        assert sorted(together) == sorted(map(str, units))
+        assert sorted([str(unit) for part in parts for unit in part]) == sorted(map(str, units))
         alone = [{str(training_of(u)) for u in part if "'unit'" not in str(u)} for part in parts]
         if chapter == CHAPTER:  # pretrained networks are shown to several, and some are compared
             assert not alone[0] & alone[1] | alone[1] & alone[2] | alone[0] & alone[2]
@@ -115,8 +114,7 @@ class TestParts:
         assert (turns, {*turns}) == (sorted(turns), {(False, 0), (False, 1), (True, 0)})
 
     def test_dry_run_of_the_profile_gpu_times_steps(self, capsys, monkeypatch, small):
-        seconds = plans._seconds_of_a_step(plans._of_single_steps(small()), "cpu", None)
-        assert 0 < seconds < 5
+        assert 0 < plans._seconds_of_a_step(plans._of_single_steps(small()), "cpu", None) < 5
         monkeypatch.setattr(plans, "_seconds_of_a_step", (times := Mock(return_value=30.0)))
         panels = [{"data": "mnist5k", "network": "lenet5", "epochs": 2, "n_train": 200}]
         panels[0] |= {"paired_alphas": [1e2, 1e6], "repetitions": 3}

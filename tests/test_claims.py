@@ -109,8 +109,7 @@ class TestJudge:
         rows = pd.concat([frame_of(np.arange(17)), frame_of(0.57, metric="accuracy")])
         detail = f"{why}: 0.57, expected at least 0.85"
         assert said(claim(needs=needs), rows) == (NOT_TESTABLE, detail)
-        elsewhere = [needs[0] | {"data": ["cifar10"]}]
-        assert said(claim(needs=elsewhere), rows)[0] == "holds"
+        assert said(claim(needs=[needs[0] | {"data": ["cifar10"]}]), rows)[0] == "holds"
         floor = [{"where": {"metric": "accuracy"}, "some_above": 0.6, "why": "the floor"}]
         assert said(claim(needs=floor), rows)[1] == "the floor: 0.57, expected some above 0.6"
 
@@ -216,8 +215,7 @@ class TestHolm:
         return paired(tier="headline", data=data, data_of_paper=["mnist"], **changes)
 
     def test_further_panels_change_no_verdict(self):
-        main = {"data": "mnist", "network": "lenet5"}
-        one = self.headline(main=main)
+        one = self.headline(main={"data": "mnist", "network": "lenet5"})
         panels = pd.concat([self.rows(), self.rows("kmnist"), self.rows("fashion_mnist")])
         alone = claims.judge([one], self.rows()).iloc[0]
         among = claims.judge([one], panels)

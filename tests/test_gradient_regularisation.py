@@ -10,6 +10,7 @@ import torch
 from suite import notebooks
 from suite.data import image_shape
 from suite.errors import UsageError
+from suite.evidence.results import load_results
 from suite.networks import build_network
 from suite.notebooks import source
 from suite.papers import gradient_regularisation as paper
@@ -113,8 +114,7 @@ class TestCutOff:
         assert marked["over_regularised"].tolist() == [False] * 3 + [True] * 2
         assert marked["beyond_t_alpha"].tolist() == [False] * 4 + [True]
         assert marked["place"].tolist() == ["plateau", "plateau", "before", "past", "past"]
-        table = paper.cut_offs(marked)
-        assert table.iloc[0, 1:].tolist() == ["0.950", "0.100", "1e+07", "0.78"]
+        assert paper.cut_offs(marked).iloc[0, 1:].tolist() == ["0.950", "0.100", "1e+07", "0.78"]
 
     def test_not_reached(self):
         flat = paper.with_threshold(rows({1e2: 0.9, 1e6: 0.8}))
@@ -128,8 +128,7 @@ class TestCutOff:
         assert kept["place"].tolist() == ["plateau", "plateau", "past", "past", "past"]
 
     def test_shares_of_the_plateau(self):
-        marked = paper.with_threshold(rows(self.ACCURACIES))
-        shares = paper.against_plateau(marked)
+        shares = paper.against_plateau(paper.with_threshold(rows(self.ACCURACIES)))
         assert shares["value"].tolist() == pytest.approx([0.9 / 0.95, 1 / 0.95, 0.8 / 0.95])
         assert set(shares["line"]) == {"MNIST, LeNet-5"}
 
@@ -177,6 +176,25 @@ class TestRecord:
         )
         assert line["without α ≥ t_α"] == "+1.00; +1.00 (0.017), n = 5"  # 2 of 120 orders
         assert line["without α > t_α"] == "−0.30; +0.14 (0.8), n = 6"
+
+    def test_fashion_items_beside_digits(self):
+        parts = []
+        for data, before in (("mnist", 1), ("fashion_mnist", 2)):
+            parts.append(rows({1e2: 1, 1e3: 1, 5e6: 0.9, 1e7: 0.9, 1e8: 0.1}, data=data))
+            values = {1e2: 4, 1e3: 4, 5e6: before, 1e7: before, 1e8: 0}
+            parts.append(rows(values, "max_sensitivity", data=data))
+        table = tables.beside_items(pd.concat(parts))
+        table = table[table["measure"] == "max-sensitivity, gradient"].to_numpy()[:, 2:].tolist()
+        assert table[0] == ["0.25 [0.25, 0.25]", "0.50 [0.50, 0.50]", "2.00 [2.00, 2.00]"]
+        assert table[1] == ["not run"] * 3  # none before the cut-off keeps 95%
+
+    def test_what_the_record_says_of_fashion_items(self):
+        kept = load_results("gradient_regularisation", "workstation").frame
+        table = tables.beside_items(kept[kept["status"] == "done"])
+        high = table.set_index([*table.columns[:2]]).iloc[:, -1].str.extract(r", ([\d.]+)\]")[0]
+        of_gradient = [name for name in tables.STEADY if name.endswith("gradient")]
+        assert (high["80%"][["accuracy", *of_gradient]].astype(float) < 1).all()
+        assert float(high["95%"][of_gradient[0]]) > 1
 
     def test_the_best_alpha_gains_within_seeds(self):
         parts = [rows({1: s, 5: s + 0.1, 9: 0}, "paired_accuracy").assign(seed=s) for s in range(3)]

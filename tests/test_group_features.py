@@ -88,8 +88,7 @@ class TestQuality:
                 found, sparsity, pixels = (result.tensors[name][row, column] for name in kept)
                 torch.testing.assert_close(found, insertion, rtol=1e-5, atol=1e-6)
                 assert float(sparsity) == pytest.approx(float((maps == 0).double().mean()))
-                drawn = (normalised_for_display(maps)[0] * 255).round().byte()
-                assert torch.equal(pixels, drawn)
+                assert torch.equal(pixels, (normalised_for_display(maps)[0] * 255).round().byte())
 
     def test_loss_gradient_breaks_ties(self, subject, monkeypatch):
         monkeypatch.setitem(SALIENCIES, "even", lambda _, images, labels: torch.ones_like(images))
@@ -262,8 +261,7 @@ def scenes(subject, monkeypatch):
     data = dataclasses.replace(subject.data, classes=class_names()[:CLASSES])
 
     def measured(named, data=data, **settings):
-        shown_to = EvaluatedModel(Names(named).eval(), UNIT, data)
-        return on_object(shown_to, **settings), canvases
+        return on_object(EvaluatedModel(Names(named).eval(), UNIT, data), **settings), canvases
 
     measured.data = data
     return measured
@@ -373,8 +371,7 @@ class TestSweep:
         gradient = SALIENCIES["loss_gradient"](subject.folded, images, predicted)
         for k, maps in enumerate(tensors["clipped_maps"]):
             left = clipped_to(gradient, tensors["caso_sparsity"][k : k + 1])
-            drawn = (normalised_for_display(left)[0] * 255).round().byte()
-            assert torch.equal(maps, drawn)
+            assert torch.equal(maps, (normalised_for_display(left)[0] * 255).round().byte())
         for name in ("cafo", "caso", "clipped"):
             assert tensors[f"{name}_maps"].shape == (7, SIDE, SIDE)
             assert tensors[f"{name}_maps"].dtype == torch.uint8

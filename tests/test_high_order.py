@@ -255,8 +255,7 @@ class TestSurrogate:
         std = 0.1 * (flat.max(1).values - flat.min(1).values).view(3, 1, 1, 1)
         noise = [torch.randn(2, 6, 6, generator=source, dtype=torch.float64) for _ in range(3)]
         copies = [images + std * e for e in noise]
-        gradients = [loss_gradient(MODEL, x, LABELS) for x in copies]
-        assert_close(smooth.gradient, sum(gradients) / 3)
+        assert_close(smooth.gradient, sum([loss_gradient(MODEL, x, LABELS) for x in copies]) / 3)
         mean = sum(formed(MODEL, x, LABELS) for x in copies) / 3
         assert_close(columns(smooth.product, images), mean)
         largest = torch.linalg.eigvalsh(mean)[:, -1]

@@ -56,8 +56,7 @@ def test_photographs_are_spread_over_all_of_them():
 
 
 def test_further_networks_are_shown_the_same_photographs_or_the_first_of_others():
-    values = parameters(others=OTHERS, twins=[], n_images=20, n_closed=3, chunk=4)
-    by_group = paper.groups(values)
+    by_group = paper.groups(parameters(others=OTHERS, twins=[], n_images=20, n_closed=3, chunk=4))
     shown = by_group["others"]
     assert networks(shown) == [(of["data"], of["network"]) for of in OTHERS]
     assert positions(shown) == [0, 5, 10, 15, 1, 0, 1]  # spread over all, in turn
@@ -179,5 +178,4 @@ def test_kept_maps_are_as_small_as_they_are_drawn_and_photographs_are_left_out()
     assert kept.keys() == {"maps", "confidence"}
     blocks = maps.float().view(2, 96, 2, 96, 2).mean((2, 4)).round().byte()
     assert torch.equal(kept["maps"], blocks)
-    again = paper.drawn({}, kept)
-    assert torch.equal(again["maps"], blocks)
+    assert torch.equal(paper.drawn({}, kept)["maps"], blocks)

@@ -100,8 +100,7 @@ class TestTables:
 class TestPictures:
     def test_photographs_stand_beside_their_maps(self, result):
         grid = tables.pair_grid(result)
-        shown = load_data(DATA).test.images[3].numpy()
-        np.testing.assert_array_equal(grid["rows"][0][0], shown)
+        np.testing.assert_array_equal(grid["rows"][0][0], load_data(DATA).test.images[3].numpy())
         assert [len(row) for row in grid["rows"]] == [4, 4]
         assert grid["notes"][0][0].endswith("\n99% sure")
         assert grid["notes"][0][3] == "distance\n0.30"

@@ -48,8 +48,7 @@ BROKEN = [
 @pytest.mark.parametrize(("check", "key", "name", "wrong"), BROKEN)
 def test_broken_formula_exceeds_its_limit(monkeypatch, check, key, name, wrong):
     monkeypatch.setattr(theory, name, wrong)
-    found = dict(getattr(theory, f"check_{check}")())
-    assert not found[key] <= theory.STATEMENTS[key][2]
+    assert not dict(getattr(theory, f"check_{check}")())[key] <= theory.STATEMENTS[key][2]
 
 
 def test_each_statement_agrees():
@@ -74,8 +73,7 @@ def test_hessian_of_a_smooth_network_is_not_semi_definite(monkeypatch):
 
 
 def test_restricted_eigenvalue_is_the_least_over_the_cone():
-    generator = torch.Generator().manual_seed(0)
-    points = torch.randn(1000, 48, generator=generator).abs()
+    points = torch.randn(1000, 48, generator=torch.Generator().manual_seed(0)).abs()
     points[0] = 1
     inside, outside = points[:, :3], points[:, 3:]
     outside *= (3 * inside.sum(1) / outside.sum(1))[:, None]

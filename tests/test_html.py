@@ -54,8 +54,7 @@ class TestTabs:
 
 class TestSlider:
     def test_first_picture_is_shown_and_all_have_alt_texts(self):
-        frames = {"none": PIXEL, "k = 2%": PIXEL}
-        text = html.slider(frames, alt="maps", label="k", caption="below")
+        text = html.slider({"none": PIXEL, "k = 2%": PIXEL}, alt="maps", label="k", caption="below")
         assert text.count("<img hidden") == 1
         assert 'alt="maps: none"' in text
         assert 'alt="maps: k = 2%"' in text

@@ -171,8 +171,7 @@ class TestPage:
     def test_longest_trainings_count_each_network_once(self, kept):
         rows = tables.longest(kept[0])
         assert set(rows["panel"]) == {"methods", "long"}
-        keys = ["method", "strength", "seed", "metric"]
-        assert not rows.duplicated(keys).any()
+        assert not rows.duplicated(["method", "strength", "seed", "metric"]).any()
         assert {"pgd_l2_0.01", "pgd_l2_0.2"} <= set(rows["metric"])
         assert set(rows["noise_std"].dropna()) == {0.1}
         more = rows[(rows["panel"] == "long") & (rows["method"] == "density")]

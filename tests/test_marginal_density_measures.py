@@ -31,8 +31,7 @@ def blocks(seed):
 @pytest.fixture
 def subject(monkeypatch):
     for seed, name in enumerate(("blocks", "other blocks")):
-        source = Source(lambda root, seed=seed: blocks(seed), "")
-        monkeypatch.setitem(data.SOURCES, name, source)
+        monkeypatch.setitem(data.SOURCES, name, Source(lambda root, seed=seed: blocks(seed), ""))
     data.loading._load.cache_clear()
     own = data.load_data("blocks")
     network = build_network("mlp", own.shape, 4, options={"hidden": (8,)}, seed=1).eval()
@@ -168,8 +167,7 @@ class TestOutOfDistribution:
         read = train, Split(test.images, test.labels + 4), "abcdefgh"
         monkeypatch.setitem(data.SOURCES, "many", Source(lambda root: read, ""))
         unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "many"})
-        table = compute([unit], store=store, resources=here)
-        assert 0 <= table["value"].item() <= 1
+        assert 0 <= compute([unit], store=store, resources=here)["value"].item() <= 1
 
     def test_data_of_the_training_are_refused_before_it(self, subject, monkeypatch, store, here):
         monkeypatch.setitem(data.SOURCES, "by another name", data.SOURCES["blocks"])

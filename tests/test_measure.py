@@ -12,7 +12,7 @@ ablation_auc: beside=None n_baselines n_images n_steps=50 stride=1
 accuracy: data=None half=None n_images=None
 accuracy_by_location: data=None margin n_images=None stride=1
 activation_ascent: n_classes n_steps seed=0 step_size
-calibration_error: n_bins=15 n_images=None
+calibration_error: n_bins=15
 class_map_sparsity: n_images
 closed_form_error: first=0 n_images seed=0 step=1
 corrupted_accuracy: category=None level n_images=None
@@ -45,7 +45,7 @@ map_centre_to_rim: n_images saliency
 mask_iou: n_images
 mask_iou_beyond_others: n_images
 max_sensitivity: n_images n_samples radius=0.2 saliency seed=0
-on_object: first=0 n_images saliencies scene step=1
+on_object: first=0 n_images saliencies scene
 ood_auroc: data n_images=None score='log_density'
 overconfidence: n_images
 paths_landscape:
@@ -57,7 +57,7 @@ second_order_distance: n_images
 share_on_object: beyond_others=False n_images saliency='logit_gradient'
 shifted_accuracy: n_images=None pixels
 top_k_accuracy: k=5 n_images=None
-training_steps: batch_size=128 form n_steps strength tolerance=2.0
+training_steps: form n_steps strength
 worst_group_accuracy: n_images=None
 """
 

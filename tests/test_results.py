@@ -132,8 +132,7 @@ class TestSection:
         assert words == ["<b>inconclusive</b> (reduced)", "<b>holds</b> (reduced)"]
         small[0]["verdict"] = NOT_TESTABLE
         verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
-        table = section_verdicts("chapter", verdicts, "one")
-        assert table["here"].str.count("<b>").tolist() == [1]
+        assert section_verdicts("chapter", verdicts, "one")["here"].str.count("<b>").tolist() == [1]
 
     def test_a_row_has_a_claim_with_what_it_compares_and_a_line_for_each_verdict(self, monkeypatch):
         monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])

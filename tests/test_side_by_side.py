@@ -33,8 +33,7 @@ from suite.units import Measurement
 
 
 def parameters(profile: str) -> dict[str, Any]:
-    values = notebooks.resolve("side_by_side", profile, {})
-    return notebooks.all_parameters("side_by_side", values)
+    return notebooks.all_parameters("side_by_side", notebooks.resolve("side_by_side", profile, {}))
 
 
 def cells_of_page() -> list[tuple[str, str]]:
@@ -92,8 +91,7 @@ class TestPanels:
         assert shares == leaks | {"relative": True}
 
     def test_images_of_the_first_alone_are_kept(self):
-        photographs = FIRST | {"data": "resized:imagenette160:32"}
-        units = paper.plan(with_panels(FIRST, photographs)).units()
+        units = paper.plan(with_panels(FIRST, FIRST | {"data": "resized:imagenette160:32"})).units()
         drawn = {u.training.data for u in units if getattr(u, "metric", "") == "saliency_maps"}
         assert drawn == {FIRST["data"]}
 
@@ -117,8 +115,7 @@ class TestTrainings:
         attacked = paper.training(PANEL, paper.Network("adversarial", 0.03, 0, True))
         penalty = attacked.penalties["adversarial"]
         assert (penalty["epsilon"], penalty["strength"]) == (0.03, 0.5)
-        radii = cure({"epochs": 4}, 0.1)["penalties"]["cure"]["radius"]
-        assert radii == [0.375, 0.75, 1.125, 1.5]
+        assert cure({"epochs": 4}, 0.1)["penalties"]["cure"]["radius"] == [0.375, 0.75, 1.125, 1.5]
         images, generator = torch.zeros(8, 1, 32, 32), torch.Generator().manual_seed(0)
         assert with_noise(images, 0.0, generator=generator) is images
         assert with_noise(images, 0.2, generator=generator).std() == pytest.approx(0.2, rel=0.05)
@@ -286,8 +283,7 @@ class TestGains:
 class TestAnswers:
     def answer(self, gaps):
         """Return the first want, robustness, which is written for PGD training."""
-        panel = panel_of(cells_of(gaps), {"adversarial": 5.3})
-        shown = dict.fromkeys(paper.OWN["panels"], panel)
+        shown = dict.fromkeys(paper.OWN["panels"], panel_of(cells_of(gaps), {"adversarial": 5.3}))
         verdict = Value(1.0, 0.5, 1.5, n=6, shown="holds")
         return paper.answers(shown, lambda claim: verdict).iloc[0]
 
@@ -357,8 +353,7 @@ def photographs(root):
             folder.mkdir(parents=True)
             tiles = shown.images[shown.labels == label][rows]
             for number, tile in enumerate(tiles.repeat_interleave(2, 2).repeat_interleave(2, 3)):
-                pixels = tile.permute(1, 2, 0).numpy()
-                Image.fromarray(pixels).save(folder / f"{number}.png")
+                Image.fromarray(tile.permute(1, 2, 0).numpy()).save(folder / f"{number}.png")
     return root
 
 

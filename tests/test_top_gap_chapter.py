@@ -30,8 +30,7 @@ def labels(plan):
 
 
 def of_profile(profile, **changes):
-    values = notebooks.resolve(CHAPTER, profile, changes)
-    return notebooks.all_parameters(CHAPTER, values)
+    return notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, profile, changes))
 
 
 def panel(profile="workstation", **own):

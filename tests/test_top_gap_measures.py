@@ -70,8 +70,7 @@ def test_class_maps_are_measured_in_batches():
     found = values("class_map_sparsity")
     torch.testing.assert_close(found.tensors["maps"], maps)
     torch.testing.assert_close(found.per_image, maps.mean((1, 2)))
-    best = metrics.largest_mask_iou(maps, masks)
-    torch.testing.assert_close(values("mask_iou").per_image, best)
+    torch.testing.assert_close(values("mask_iou").per_image, metrics.largest_mask_iou(maps, masks))
     beyond = metrics.mask_iou_beyond_others(maps, masks, images()[1])
     torch.testing.assert_close(values("mask_iou_beyond_others").per_image, beyond, equal_nan=True)
 
@@ -105,8 +104,7 @@ def test_the_logits_under_attack_are_scaled_and_the_prediction_is_judged_as_it_i
     ask = {"attack": "pgd", "epsilon": 0.5, "n_images": N, "attack_settings": {"steps": 20}}
     hidden = METRICS["robust_accuracy"](sure, **ask).per_image
     found = METRICS["robust_accuracy"](sure, scale=1e-6, **ask).per_image
-    plain = METRICS["robust_accuracy"](linear(1), **ask).per_image
-    assert torch.equal(found, plain)
+    assert torch.equal(found, METRICS["robust_accuracy"](linear(1), **ask).per_image)
     assert hidden.sum() > found.sum()
 
 
@@ -143,8 +141,7 @@ def test_effective_receptive_field_of_a_location():
     height, width = maps_of(shown).shape[-2:]
     assert height == width > 3
     middle = int(0.5 * (height - 1))
-    fields = metrics.effective_receptive_field(maps_of, shown, location=(middle, 0))
-    sizes = fields.abs().sum(1)
+    sizes = metrics.effective_receptive_field(maps_of, shown, location=(middle, 0)).abs().sum(1)
     result = values("effective_receptive_field", location=[0.5, 0.0])
     torch.testing.assert_close(result.tensors["field"], sizes.mean(0))
     torch.testing.assert_close(result.per_image, sizes.mean((1, 2)))
@@ -170,8 +167,7 @@ def test_what_cannot_be_measured_is_refused():
 
 def test_masks_of_another_size_are_refused_before_any_training():
     right = data()
-    masks = torch.ones(9, 8, 12, dtype=torch.bool)
-    split = Split(right.test.images, right.test.labels, masks)
+    split = Split(right.test.images, right.test.labels, torch.ones(9, 8, 12, dtype=torch.bool))
     wrong = ImageData(split, split, right.classes, "")
     network = subject().network
     top_gap_measures.check_network(network, unit(), right, ["mask_iou", "accuracy"])

@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.tables import measured, top_gap_steps
+from suite.evidence.names import name_of
+from suite.evidence.results import Results, load_results
 from suite.papers import top_gap
 
 COLUMNS = ["profile", "seed", "variant", "metric", "value"]
@@ -92,3 +94,37 @@ def test_training_steps_are_those_of_the_benchmark():
     found = top_gap_steps({"rows": rows})
     assert found.to_numpy().tolist() == [["ResNet-18, batch 16", 1.5, "1.25 to 1.75"]]
     assert len(top_gap_steps(measured("cpu"))) == 2
+
+
+class TestPictures:
+    MAPS = np.arange(32, dtype="uint8").reshape(2, 4, 4)
+
+    def results(self, *kept):
+        return [Results(pd.DataFrame(), pd.DataFrame(), arrays, {}) for arrays in kept]
+
+    def test_maps_are_of_one_run_and_beside_images_that_are_kept(self):
+        images = {"mnist|images": np.ones((2, 3, 4, 4), "uint8")}
+        run = images | {"mnist|maps|none": self.MAPS, "cifar10|maps|none": self.MAPS}
+        found = top_gap.class_maps(self.results(run, images | {"mnist|maps|l1": self.MAPS}))
+        assert found["labels"] == ["MNIST"] * 2
+        assert found["titles"][:4] == ["image", "unmodified", "pooling", "L1"]
+        image, plain, _, of_another_run, *_ = found["rows"][1]
+        assert (image.shape, plain.tolist()) == ((3, 4, 4), self.MAPS[1].tolist())
+        assert of_another_run is None
+        assert top_gap.class_maps(self.results({}))["rows"] == [[None]]
+
+    def test_fields_stand_by_location_above_the_pixels_that_hold_half(self):
+        fields = {"corner": np.eye(2), "quarter": np.ones((2, 2)), "centre": np.eye(4)}
+        kept = {f"mnist|erf|none|{at}": field for at, field in fields.items()}
+        found = top_gap.receptive_fields(self.results(kept | {"a|images": self.MAPS}), "none")
+        assert [row[0].shape for row in found["rows"]] == [f.shape for f in fields.values()]
+        assert found["notes"] == [["half in 25%"], ["half in 50%"], ["half in 12%"]]
+        assert (found["titles"], found["labels"]) == (["MNIST"], [*fields])
+
+    def test_fields_narrow_at_all_locations_where_the_record_says_so(self):
+        kept = [load_results("top_gap", profile) for profile in ("desktop", "workstation")]
+        plain, top = (top_gap.receptive_fields(kept, v) for v in ("none", top_gap.ALL_THREE))
+        halves = [[[*map(top_gap.half_in, row)] for row in found["rows"]] for found in (plain, top)]
+        narrower = np.less(*halves[::-1]).all(0)
+        assert len(plain["titles"]) == 6
+        assert [*np.array(plain["titles"])[narrower]] == [name_of("resized:imagenette160:128")]

@@ -467,7 +467,6 @@ def test_page_of_a_network_and_images_of_ones_own(file, photos, monkeypatch, tmp
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
     changes = {"network": f"{file}:build", "images": str(photos), "size": SIDE}
     values = notebooks.resolve("your_network", "smoke", changes)
-    text = notebooks.run("your_network", values, bar=False).read_text()
-    assert "table class" in text
+    assert "table class" in notebooks.run("your_network", values, bar=False).read_text()
     results = tmp_path / "executed" / "results" / values["profile"] / "your_network.csv"
     assert set(pd.read_csv(results)["who"]) == {paper.YOURS}

@@ -13,7 +13,6 @@ from suite.evidence.report import machine
 from suite.paths import executed_folder
 from suite.store import Kept, Store
 
-N_LARGEST = 20
 PICTURE = "agreement.png"
 VERDICTS = ["chapter", "claim", "on", "verdict_kept", "verdict_here"]
 DIFFERENCES = ["chapter", "metric", "of", "kept", "here", "agreement"]
@@ -58,7 +57,7 @@ def _of_all(values: pd.DataFrame, changed: pd.DataFrame, folder: Path) -> dict[s
     agree = sum(counts[kind] for kind in agreement.KINDS[:3])
     on = changed["data"].map(name_of) + ", " + changed["network"].map(name_of)
     verdicts = changed.assign(claim=changed["claim"].str.replace("-", " "), on=on)
-    largest = agreement.largest(values, N_LARGEST)
+    largest = agreement.largest(values, 20)
     texts = {name: largest[name].map("{:.5g}".format) for name in ("kept", "here")}
     largest = largest.assign(metric=largest["metric"].str.replace("_", " "), **texts)
     return {

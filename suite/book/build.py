@@ -90,8 +90,7 @@ def jupyter_book(source: Path, output: Path, *options: str) -> None:
 def find_chromium() -> str | None:
     """Return the program to print with: `REGLIB_CHROMIUM`, else the first of `NAMES`."""
     named = os.environ.get("REGLIB_CHROMIUM")
-    paths = map(shutil.which, [named] if named else NAMES)
-    return next(filter(None, paths), None)
+    return next(filter(None, map(shutil.which, [named] if named else NAMES)), None)
 
 
 def make_pdf(book: Path, output: Path, target: Path) -> Path | None:

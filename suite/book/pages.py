@@ -128,8 +128,7 @@ def summary_table(verdicts: pd.DataFrame) -> str:
     heads, table = [word for word in WORDS if word != NOT_RUN], []
     for chapter, name, best in by_chapter(best_profile(verdicts)):
         rows = with_claims(chapter, best)
-        tiers = {claim["tier"] for claim in load_claims(chapter)}
-        for tier in sorted(tiers, key=TIERS.index):
+        for tier in sorted({claim["tier"] for claim in load_claims(chapter)}, key=TIERS.index):
             counts = rows[rows["tier"] == tier]["verdict"].value_counts()
             shown = [counts.get(word, 0) for word in heads]
             table.append([f"**{name}**", tier.replace("ours", "added here"), *shown])

@@ -94,13 +94,12 @@ def _evidence(
 ) -> dict[str, Any]:
     tested = every[(every["claim"] == claim["id"]) & (every["verdict"] != NOT_RUN)]
     found = shown[shown["claim"] == claim["id"]]
-    classes = "word-" + found["verdict"].drop_duplicates().str.replace(" ", "-")
     settings, done = load_settings(chapter), {*tested["data"]}
     copies = {name: {name, *copies_of(settings, name)} for name in claim["data_of_paper"]}
     return {
         "verdicts": tested[["on", "word", "scale", "remark", "measured"]].to_numpy().tolist(),
         "heading": ", ".join(dict.fromkeys(found["word"])) or NOT_RUN,
-        "classes": " ".join(classes),
+        "classes": " ".join("word-" + found["verdict"].drop_duplicates().str.replace(" ", "-")),
         "absent": [name_of(name) for name, data in copies.items() if not data & done],
         "on_printed": of_printed(on_printed_numbers(claim)),
     }

@@ -55,25 +55,19 @@ def list_chapters() -> None:
 @click.option("--force", is_flag=True, help="Compute again what is stored here.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def run(
-    chapters: tuple[str, ...],
-    profile: str,
-    parameter: tuple[tuple[str, str], ...],
-    file: Path | None,
-    fresh: bool,
-    force: bool,
-    dry_run: bool,
-    **resources: Any,
+    chapters: tuple[str, ...], profile: str, fresh: bool, force: bool, dry_run: bool, **more: Any
 ) -> None:
     """Execute chapters: what is stored here or kept is read, the rest is computed.
 
     CHAPTER is a name of `list`; without one, all run.
     """
     names = chapters or notebooks.chapters()
-    values = notebooks.resolve_all(names, profile, batch.changes(file, parameter))
+    changes = batch.changes(more.pop("file"), more.pop("parameter"))
+    values = notebooks.resolve_all(names, profile, changes)
     from suite.runs import Resources, compute  # after the checks: this takes seconds
     from suite.runs.executors import cores
 
-    given = {name: value for name, value in resources.items() if value is not None}
+    given = {name: value for name, value in more.items() if value is not None}
     Resources(**given)  # refuses what cannot be, before any work
     os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
     os.environ |= {"REGLIB_FRESH": "1"} if fresh else {}
@@ -137,18 +131,12 @@ def _check_machine() -> None:
 @PARAMETER
 @FILE
 @click.option("--store", "more", type=Path, multiple=True, help="A further store, of a part.")
-def keep(
-    chapter: str,
-    profile: str,
-    parameter: tuple[tuple[str, str], ...],
-    file: Path | None,
-    more: tuple[Path, ...],
-) -> None:
+def keep(chapter: str, profile: str, more: tuple[Path, ...], **given: Any) -> None:
     """Move a finished run into the results of the project.
 
     Parts that were computed in other stores, or are kept already, are merged.
     """
-    values = notebooks.resolve(chapter, profile, batch.changes(file, parameter))
+    values = notebooks.resolve(chapter, profile, batch.changes(**given))
     from suite.runs import Store
     from suite.runs.keep import keep
 

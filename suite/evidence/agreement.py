@@ -64,8 +64,7 @@ def _agreement(frame: pd.DataFrame) -> Any:
 
 def _group(unit: Mapping[str, Any]) -> str:
     """Return the identity of a unit without its seed, also within that of its network."""
-    inner = {n: _group(v) if isinstance(v, dict) else v for n, v in unit.items() if n != "seed"}
-    return str(inner)
+    return str({n: _group(v) if isinstance(v, dict) else v for n, v in unit.items() if n != "seed"})
 
 
 def _words(unit: Any) -> str:

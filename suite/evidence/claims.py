@@ -155,8 +155,7 @@ def _is_outcome(where: Claim, test: Claim) -> bool:
     outcome = test.get("where", {}) | side
     shared = outcome.keys() & where.keys()
     overlap = [{*_listed(outcome[name])} & {*_listed(where[name])} for name in shared]
-    of_a_part = not side and where.keys() - outcome.keys()
-    return "metric" in shared and all(overlap) and not of_a_part
+    return "metric" in shared and all(overlap) and (bool(side) or where.keys() <= outcome.keys())
 
 
 def _listed(value: Any) -> list[Any]:
@@ -323,8 +322,7 @@ def decided(claim: Claim, rows: pd.DataFrame, frame: pd.DataFrame) -> Verdict:
             return Verdict(NOT_RUN, "what it is compared with was not measured")
         trend = correlation(pairs[settings["x"]], pairs["value"])
         if settings["expected"] == "lower" and not trend.low > 0:
-            missing = f"{settings['named']} shows no clear rise to compare with"
-            return Verdict(NOT_TESTABLE, missing)
+            return Verdict(NOT_TESTABLE, f"{settings['named']} shows no clear rise to compare with")
     return _found(claim, chosen, settings)
 
 
@@ -348,8 +346,7 @@ def _found(claim: Claim, rows: pd.DataFrame, settings: Mapping[str, Any]) -> Ver
     finding = rules.RULES[rule](rows, unit=claim["unit"], size=size, **settings)
     least = claim.get("least_units", rules.LEAST_UNITS if rule in MEANS else 0)
     if (n := finding.interval.n) < least:
-        few = f"{n} of at least {least} {claim['unit']}s"
-        return Verdict(NOT_TESTABLE, few, finding=finding)
+        return Verdict(NOT_TESTABLE, f"{n} of at least {least} {claim['unit']}s", finding=finding)
     return rules.decide(finding, published_effect(claim))._replace(finding=finding)
 
 

@@ -66,8 +66,7 @@ class Value:
             return format(self.estimate, form).replace("-", "−")
         factor, sign, unit = FORMS.get(name, (1, "", ""))
         ends = factor * self.estimate, factor * self.low, factor * self.high
-        text = interval_text(Interval(*ends, n=self.n), sign=sign)
-        middle, space, interval = text.partition(" [")
+        middle, space, interval = interval_text(Interval(*ends), sign=sign).partition(" [")
         if bare:
             middle = _two_digits(factor * self.estimate, factor * (self.high - self.low) / 2, sign)
         return middle + unit + ("" if bare else space + interval)

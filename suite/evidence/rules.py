@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from suite.errors import UsageError
+from suite.errors import expected
 from suite.evidence import statistics
 from suite.evidence.statistics import Interval, mean_interval, stats, t_test_p
 
@@ -106,8 +106,7 @@ def decide(finding: Finding, published: float = NAN) -> Verdict:
         return Verdict(word) if word != INCONCLUSIVE else Verdict(word, "", _needed(finding, gap))
     printed = finding.effect(published)
     if least and low > 0 and high < np.nanmax([least, printed / 2]):
-        few = high < least
-        return Verdict(SMALLER, "" if few else "less than half of the published effect")
+        return Verdict(SMALLER, "" if high < least else "less than half of the published effect")
     if low > bound:
         return Verdict(HOLDS, _beside(low, high, printed))
     if high < 0 and low <= -least:
@@ -281,8 +280,7 @@ class Sides(NamedTuple):
         rows = rows.assign(**{name: rows[name].fillna("") for name in self.match})
         wide = rows.pivot_table(index=[column, *self.match], columns=self.between, values="value")
         if missing := {self.first, self.second} - set(wide.columns):
-            what = f"paired: expected {self.between} {sorted(missing)}, got {list(wide.columns)}"
-            raise UsageError(what)
+            raise expected("paired", f"{self.between} {sorted(missing)}", list(wide.columns))
         wide = wide.where(wide > 0).apply(np.log) if self.ratio else wide
         return (wide[self.first] - wide[self.second]).dropna().groupby(column).mean()
 

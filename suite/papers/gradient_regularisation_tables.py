@@ -1,5 +1,6 @@
-"""What the record on gradient regularisation has of trends, best strength and maps of digits."""
+"""What the record on gradient regularisation has of trends, effects, best strength and digits."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,12 +8,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from suite.evidence import statistics
 from suite.evidence.quote import Value, mean, paired
 from suite.evidence.statistics import pearson, permutation_p, spearman
+from suite.evidence.tables import interval_text
+from suite.papers import gradient_regularisation as paper
 from suite.papers.gradient_regularisation import faithfulness, named, select
+from suite.papers.names import NAMES
 
 METRICS = {"Lipschitz constant": "local_lipschitz_estimate", "max-sensitivity": "max_sensitivity"}
 METRICS |= {"entropy": "entropy"}
+# What Fashion-MNIST is compared with MNIST by.
+STEADY: dict[str, dict[str, Any]] = NAMES["gradient_regularisation"]["steady"]
 # Which networks the paper leaves out, and which the claims do.
 LEFT_OUT = {"without α > t_α": "beyond_t_alpha", "without α ≥ t_α": "over_regularised"}
 
@@ -35,6 +42,29 @@ def trends(table: pd.DataFrame) -> pd.DataFrame:
             line[title] = f"{both} ({permutation_p(x, y):.2g}), n = {len(part)}"
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def beside_items(table: pd.DataFrame) -> pd.DataFrame:
+    """Return which part of each measure is left before the cut-off: MNIST, Fashion-MNIST, ratio.
+
+    A part is the geometric mean of networks before the cut-off over that on the plateau. The last
+    networks before it keep 80% of the accuracy, as in the paper, or 95%.
+
+    Args:
+        table: of one profile.
+    """
+    lines = []
+    for share, (title, where) in itertools.product((0.8, 0.95), STEADY.items()):
+        rows = select(paper.with_threshold(table, share), **where)
+        rows = rows[~rows["over_regularised"]]
+        found = paper.changes(rows.assign(value=np.log(rows["value"])))
+        values = (found[name] for name in ("lenet", "fashion"))
+        both = [statistics.Interval(v.estimate, v.low, v.high, v.n) for v in values]
+        gaps = (*both, statistics.difference(*both[::-1]))
+        parts = [interval_text(statistics.as_ratio(gap), ".2f") for gap in gaps]
+        lines.append([f"{share:.0%}", title, *parts])
+    columns = ["accuracy kept", "measure", "MNIST", "Fashion-MNIST", "Fashion-MNIST ÷ MNIST"]
+    return pd.DataFrame(lines, columns=columns).replace("nan", "not run")
 
 
 def best_alpha(table: pd.DataFrame) -> Value:

@@ -22,6 +22,8 @@ GREY = 0.5
 OF_THE_AUTHORS = Settings(step=0.1, max_iterations=10)
 CLIPPED = "clipped_"
 Area = tuple[slice, slice]
+Names = Sequence[str]
+Scene = Literal["pair", "box"]
 
 
 def map_quality(
@@ -150,40 +152,27 @@ def group_objective(
         clipped = clipped_to(loss.gradient, zeros)
         # CAFO with as many values is soft thresholding at the largest one that is left out.
         left_out = torch.where(clipped == 0, loss.gradient.abs(), 0).flatten(1).amax(1)
-        candidates = {
-            "caso": chosen.maps,
-            "cafo": cafo(loss, lambda1=left_out).maps,
-            "clipped_loss_gradient": clipped,
-            "clipped_logit_gradient": -clipped_to(logit, zeros),
-            "random": clipped_to(normal_noise(images, subject.generator(seed)), zeros),
-        }
+        random = clipped_to(normal_noise(images, subject.generator(seed)), zeros)
+        candidates = {"caso": chosen.maps, "cafo": cafo(loss, lambda1=left_out).maps}
+        candidates |= {"clipped_loss_gradient": clipped, "random": random}
+        candidates["clipped_logit_gradient"] = -clipped_to(logit, zeros)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # so few steps do not converge
             ten = caso(loss, lambda1=chosen.lambda1, settings=OF_THE_AUTHORS)
-        return {
-            "confidence": confidence,
-            "k": (chosen.maps != 0).flatten(1).sum(1).double(),
-            "norm": norm[:, 0].double(),
-            **{
-                f"true_{name}": loss_change(model, images, predicted, norm * unit_vectors(maps))
-                for name, maps in candidates.items()
-            },
-            "ten_cosine": (unit_vectors(ten.maps) * unit_vectors(chosen.maps)).sum(1).double(),
-            "ten_norm": (ten.maps.flatten(1).norm(dim=1) / norm[:, 0]).double(),
-            "ten_sparsity": zeros_of(ten.maps),
-        }
+        change = functools.partial(loss_change, model, images, predicted)
+        cosine = (unit_vectors(ten.maps) * unit_vectors(chosen.maps)).sum(1)
+        length = ten.maps.flatten(1).norm(dim=1) / norm[:, 0]
+        numbers = {"confidence": confidence, "k": (chosen.maps != 0).flatten(1).sum(1).double()}
+        numbers |= {"norm": norm[:, 0].double()}
+        numbers |= {f"true_{n}": change(norm * unit_vectors(m)) for n, m in candidates.items()}
+        numbers |= {"ten_cosine": cosine.double(), "ten_norm": length.double()}
+        return numbers | {"ten_sparsity": zeros_of(ten.maps)}
 
     return in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "true_caso")
 
 
 def on_object(
-    subject: EvaluatedModel,
-    *,
-    scene: Literal["pair", "box"],
-    saliencies: Sequence[str],
-    n_images: int,
-    first: int = 0,
-    step: int = 1,
+    subject: EvaluatedModel, *, scene: Scene, saliencies: Names, n_images: int, first: int = 0
 ) -> Result:
     r"""Measure how much of each map lies on the object that the network names.
 
@@ -196,7 +185,7 @@ def on_object(
             the second from the other half of the test images; the object is the half whose class
             is predicted. "box": a photograph at half its side in a quarter of a grey canvas.
         saliencies: S names, see `maps_of`.
-        n_images, first, step: which test images, see `EvaluatedModel.test_images`.
+        n_images, first: which test images, see `EvaluatedModel.test_images`.
 
     Returns:
         The value is the probability of the class; beside it share, (B, S), NaN where the network
@@ -206,13 +195,12 @@ def on_object(
         UsageError: classes that are not of ImageNet.
     """
     pixels, labels = subject.test_uint8(None)
-    if (last := first + (n_images - 1) * step) >= len(pixels):
+    if (last := first + n_images - 1) >= len(pixels):
         raise expected("n_images", f"at most {len(pixels)} test images", last + 1)
     labels = torch.tensor(imagenet_indices(subject.data.classes), device=labels.device)[labels]
-    make = _pair if scene == "pair" else _box
     values, shares = [], []
-    for i in range(first, first + n_images * step, step):
-        canvas, areas = make(pixels, labels, i)
+    for i in range(first, first + n_images):
+        canvas, areas = (_pair if scene == "pair" else _box)(pixels, labels, i)
         confidence, predicted = subject.logits(canvas).double().softmax(1).max(1)
         values.append(confidence)
         share = torch.full_like(confidence, torch.nan).expand(len(saliencies))
@@ -284,8 +272,7 @@ def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Resu
         METHOD_chosen (the chosen strength, (1,)).
     """
     images, _ = subject.test_images(1, first=image)
-    predicted = subject.predict(images)
-    loss = surrogate_loss(subject.folded, images, predicted)
+    loss = surrogate_loss(subject.folded, images, subject.predict(images))
     methods: dict[str, Any] = {"cafo": cafo, "caso": caso_converged}
     chosen = {name: sparse_choice(loss, method).lambda1 for name, method in methods.items()}
     strengths = chosen["caso"] * 2.0 ** torch.arange(-3, 4, device=images.device)

@@ -144,8 +144,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     drawn_whole = [n for n in arrays if n.startswith(FIGURES) and n != "pair|labels"]
     figures = {n.replace("|", "_"): arrays[n] for n in drawn_whole}
     figures["sweep_index"] = np.array([parameters["sweep_image"]])
-    quality = measured[measured["group"] == "quality"]
-    return made, figures | _compared(parameters, arrays, quality)
+    return made, figures | _compared(parameters, arrays, measured[measured["group"] == "quality"])
 
 
 def _accuracies(rows: pd.DataFrame) -> pd.DataFrame:
@@ -189,8 +188,7 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
     whole = rows[order & ~few].set_index(on)["confidence"]
     # The top probability among all classes, which keeping a few would change.
     among_all = whole.reindex(pd.MultiIndex.from_frame(rows[on])).to_numpy()
-    unknown = rows["group"].isin(("errors", "exact"))
-    rows["confidence"] = rows["confidence"].mask(unknown, among_all)
+    rows["confidence"] = rows["confidence"].mask(rows["group"].isin(("errors", "exact")), among_all)
     return rows.assign(sure=sureness(rows["confidence"].mask(few, among_all)))
 
 
@@ -199,8 +197,7 @@ def _long(rows: pd.DataFrame, margins: Sequence[float]) -> pd.DataFrame:
     known, parts = rows[[label for label in LABELS if label in rows]], []
 
     def add(metric: Any, values: Any, **labels: Any) -> None:
-        part = known.assign(metric=metric, value=values, **labels)
-        parts.append(part.dropna(subset="value"))
+        parts.append(known.assign(metric=metric, value=values, **labels).dropna(subset="value"))
 
     for name in MEASURES:
         add(name, rows[name])

@@ -109,8 +109,7 @@ def check_expansion() -> Found:
     noise: dict[str, Any] = {"n_samples": 16, "noise_level": 0.15}
     once, again = (torch.Generator().manual_seed(0) for _ in range(2))
     loss = smooth_surrogate_loss(s.model, s.x, s.y, tolerance=1e-9, generator=once, **noise)
-    copies = noisy_copies(s.x, generator=again, **noise)
-    parts = [differentiate(s.model, x, s.y) for x in copies]
+    parts = [differentiate(s.model, x, s.y) for x in noisy_copies(s.x, generator=again, **noise)]
     g, h = (torch.stack(part).mean(0) for part in zip(*parts, strict=True))
     lambda2 = 0.55 * torch.linalg.eigvalsh(h)[:, -1]
     maps = caso(loss, lambda2=lambda2, settings=EXACT).maps
@@ -275,8 +274,7 @@ def descend(problem: Problem, *, proximal: bool = True) -> list[Tensor]:
     points, step = [torch.zeros_like(problem.gradient)], 1 / (2 * problem.lambda2)
     for _ in range(40):
         slope, end = problem.slope(points[-1], problem.product(points[-1])), points[-1]
-        bent = 0 if proximal else problem.lambda1 * end.sign()
-        end = end - step * (slope + bent)
+        end = end - step * (slope + (0 if proximal else problem.lambda1 * end.sign()))
         points += [soft_threshold(end, step * problem.lambda1) if proximal else end]
     return points[1:]
 

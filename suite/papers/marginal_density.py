@@ -32,7 +32,6 @@ SWEPT = ("strength", "long", "group_sweep")
 EQUAL = {"strength": "equal", "long": "long_equal"}
 # Clean accuracy below that of standard training at which methods are compared.
 LOSSES = (0.01, 0.02, 0.03, 0.04, 0.05)
-STEP_SIZES = (0.01, 0.2)  # of PGD-20, each a quantity of its own there beside their mean
 ROUNDING = 1e-9  # of an accuracy
 # What is no size, and may be zero or negative: its mean is the arithmetic one.
 SHARES: list[str] = NAMED["shares"]
@@ -93,8 +92,7 @@ def _grid(
         own = strength if given else p.others.get(method, 0.0)
         labels = {"panel": part, "method": method, "p": norm, "strength": own}
         for seed in seeds:
-            network = training(p, method, seed, own, norm)
-            for item in design.grid([(network, labels)], wanted):
+            for item in design.grid([(training(p, method, seed, own, norm), labels)], wanted):
                 found = {**vars(p), **(item.labels or {}), "seed": seed}
                 measure = NAMED["measures"].get(found["metric"], {})
                 shown = part not in SWEPT and (seed == min(seeds) or not measure.get("of_first"))
@@ -210,7 +208,7 @@ def at_equal_accuracy(rows: pd.DataFrame, losses: Sequence[float] = LOSSES) -> p
         density is compared with there.
     """
     rows = rows[rows["panel"].isin(list(EQUAL)) & (rows["status"] == "done")]
-    apart = rows[(rows["metric"] == "pgd_l2") & rows["step_size"].isin(STEP_SIZES)]
+    apart = rows[(rows["metric"] == "pgd_l2") & rows["step_size"].isin([0.01, 0.2])]
     names = apart["step_size"].astype(object).map("pgd_l2_{:g}".format)
     rows, found = pd.concat([rows, apart.assign(metric=names)]), []
     keys = ["panel", "data", "network", "seed", "status"]

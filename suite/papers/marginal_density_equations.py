@@ -17,7 +17,6 @@ from suite import metrics
 
 MEANS = torch.tensor([[2.0, 0.5], [-2.0, 0.5], [0.0, -0.5]], dtype=torch.float64)  # of classes
 STDS = torch.tensor([1.0, 0.25], dtype=torch.float64)
-LOGITS_NEAR = (-110.0, -50.0, 50.0, 90.0)
 
 
 class Logits(nn.Module):
@@ -34,7 +33,7 @@ def equations() -> pd.DataFrame:
     """
     found = [*_densities(), *_attributions()]
     lines = [(*row, f"{error:.1g}", "yes" if error < 1e-6 else "no") for *row, error in found]
-    lines += [_single_precision(near) for near in LOGITS_NEAR]
+    lines += [_single_precision(near) for near in (-110.0, -50.0, 50.0, 90.0)]
     return pd.DataFrame(lines, columns=["item", "what is compared", "error", "agrees"])
 
 

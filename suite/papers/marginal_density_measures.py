@@ -18,6 +18,7 @@ from suite.training.evaluated import EvaluatedModel, Result
 from suite.training.loop import initial_network
 from suite.units import Training
 
+Form = Literal["naive", "stable", "efficient"]
 LogitPart = Literal["label", "others", "cosine", "probability"]
 
 
@@ -165,19 +166,11 @@ def _penalised(
     return norm, loss
 
 
-def training_steps(
-    subject: EvaluatedModel,
-    *,
-    form: Literal["naive", "stable", "efficient"],
-    n_steps: int,
-    strength: float,
-    batch_size: int = 128,
-    tolerance: float = 2.0,
-) -> Result:
+def training_steps(subject: EvaluatedModel, *, form: Form, n_steps: int, strength: float) -> Result:
     """Train the network from the start with one form of the penalty, in training mode.
 
     The value of a step is 1 where the norm of the gradient that the form gives, a mean over the
-    batch, is not finite or more than `tolerance` times larger or smaller than the gradient of
+    batch of 128, is not finite, or more than twice or less than half of that of the gradient of
     logsumexp of the same network and batch; else 0. Steps after a weight has become infinite count
     as 1. Kept are, a step each: that `norm`, the `true` one, the cross-entropy `loss`, and
     whether a weight's gradient was finite.
@@ -190,7 +183,7 @@ def training_steps(
     generator = torch.Generator().manual_seed(unit.seed)
     steps = []
     for _ in range(n_steps):
-        index = torch.randint(len(split.labels), (batch_size,), generator=generator)
+        index = torch.randint(len(split.labels), (128,), generator=generator)
         images = subject.as_inputs(split.images[index].to(subject.device))
         # In training mode; running statistics are left to the step itself.
         inputs = images.clone().requires_grad_()
@@ -204,7 +197,7 @@ def training_steps(
         steps.append([norm.item(), true, loss.item(), float(finite)])
     table = torch.tensor(steps, dtype=torch.float64)
     ratio = table[:, 0] / table[:, 1]
-    useful = (ratio <= tolerance) & (ratio >= 1 / tolerance) & table[:, 3].bool()
+    useful = (ratio <= 2) & (ratio >= 0.5) & table[:, 3].bool()
     kept = dict(zip(("norm", "true", "loss", "finite"), table.T.float().contiguous(), strict=True))
     return Result((~useful).double(), kept)
 

@@ -103,8 +103,7 @@ def trade_off(
     rows["value"] = rows["value"].where(groups.transform("size") > 2, groups.transform("mean"))
     rows = rows[rows["clean"] >= clean.max() - MOST_LOST]
     order = [m for m in methods if m in set(rows["method"]) - {"standard"}]
-    start = rows[rows["method"] == "standard"]
-    parts = [start.assign(method=method) for method in order]
+    parts = [rows[rows["method"] == "standard"].assign(method=method) for method in order]
     rows = pd.concat([*parts, rows[rows["method"].isin(order)]])
     rows = rows.sort_values("metric", key=lambda names: names.map([*measures].index), kind="stable")
     return rows.assign(measure=rows["metric"].map(measures))

@@ -161,12 +161,9 @@ def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step:
         vectors, values = parts.vectors[0].flatten(1), parts.values[0]
         weights = 1 / (twice - values) - 1 / twice
         exact = g / twice + (weights * (vectors @ g)).to(g.dtype) @ vectors
-        error = (found.maps.flatten() - exact).norm() / exact.norm()
-        return {
-            "share": _share_of_first(parts.values),
-            "eigenvalues": parts.values,
-            "map_error": error.double().view(1),
-        }
+        error = ((found.maps.flatten() - exact).norm() / exact.norm()).double().view(1)
+        numbers = {"share": _share_of_first(parts.values), "eigenvalues": parts.values}
+        return numbers | {"map_error": error}
 
     return in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "share")
 
@@ -233,17 +230,11 @@ def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
         predicted, confidence, images (2, 3, H, W) and, as uint8, maps (2, 3, H, W).
     """
     images, labels = subject.test_images(n_images)
-    logits = subject.logits(images, batch_size=50)
-    confidence, predicted = logits.double().softmax(1).max(1)
+    confidence, predicted = subject.logits(images, batch_size=50).double().softmax(1).max(1)
     index = torch.stack([confidence.argmax(), confidence.argmin()])
-    tensors = {
-        "index": index,
-        "labels": labels[index],
-        "predicted": predicted[index],
-        "confidence": confidence[index],
-        "images": subject.data.test.images[index.cpu()],
-    }
-    images = images[index]
+    every = {"labels": labels, "predicted": predicted, "confidence": confidence}
+    tensors = {"index": index} | {name: values[index] for name, values in every.items()}
+    tensors["images"], images = subject.data.test.images[index.cpu()], images[index]
     loss = surrogate_loss(subject.folded, images, tensors["predicted"])
     first, second = unit_vectors(loss.gradient), unit_vectors(caso_converged(loss).maps)
     sizes = torch.stack([v.view_as(images).abs().sum(1) for v in (first, second, second - first)])

@@ -209,9 +209,8 @@ def shown_panels(
     `steps` are times of a step, without and with fine-tuning.
     """
     planned = {p.data: p for p in panels(parameters)}
-    titles = OWN["panels"] | {"Small network": next(iter(planned))}
     found = {}
-    for title, data in titles.items():
+    for title, data in (OWN["panels"] | {"Small network": next(iter(planned))}).items():
         p = planned.get(data)
         wanted, times = (measures(p), steps[is_fine_tuned(p)]) if p else ({}, {})
         of_data = rows[(rows["data"] == data) & bool(p)]
@@ -254,8 +253,8 @@ def every_cell(panel: Panel) -> pd.DataFrame:
     cells = panel.cells.round({"difference": 9})
     ends = [interval_text(Interval._make(row)) for row in cells[[*ENDS, "n"]].to_numpy()]
     names = {"measure": {n: m["title"] for n, m in panel.measures.items()}, "method": SHORT}
-    significant = cells["stands"].map({True: "yes", False: "no"})
     table = cells[["measure", "method", "base"]].replace(names).round({"base": 4})
+    significant = cells["stands"].map({True: "yes", False: "no"})
     return table.assign(difference=ends, significant=significant)
 
 
@@ -341,9 +340,8 @@ def overview(panel: Panel, leaks: Panel) -> pd.DataFrame:
             value = (bases if method == "none" else {"step": panel.steps.get(method)}).get(measure)
             row[heading] = "–" if value is None else f"{factor * value:{form}}"
             if cell:
-                half = factor * (cell.high - cell.low) / 2
                 look = ("better" if cell.deviations > 0 else "worse") if cell.stands else "pale"
-                text = f"{factor * cell.mean:{form}} ± {half:{form}}"
+                text = f"{factor * cell.mean:{form}} ± {factor * (cell.high - cell.low) / 2:{form}}"
                 row[heading] = f'<span class="{look}">{text}</span>'
         table.append(row)
     return pd.DataFrame(table)

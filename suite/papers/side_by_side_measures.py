@@ -15,9 +15,7 @@ from suite.training.evaluated import EvaluatedModel, Result
 SHIFTS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 
 
-def calibration_error(
-    subject: EvaluatedModel, *, n_images: int | None = None, n_bins: int = 15
-) -> Result:
+def calibration_error(subject: EvaluatedModel, *, n_bins: int = 15) -> Result:
     r"""Compute the expected calibration error: one value.
 
     .. math:: \sum_b \frac{|I_b|}{n} \left| \frac{1}{|I_b|} \sum_{i \in I_b}
@@ -27,8 +25,8 @@ def calibration_error(
 
     Source: :cite:t:`guo2017`.
     """
-    _, labels = subject.test_uint8(n_images)
-    top, predicted = subject.test_logits(n_images).double().softmax(1).max(1)
+    _, labels = subject.test_uint8(None)
+    top, predicted = subject.test_logits(None).double().softmax(1).max(1)
     return Result(expected_calibration_error(top, predicted == labels, n_bins)[None])
 
 
@@ -81,8 +79,7 @@ def grid_pointing(
     for rows in torch.arange(len(images)).split(16):
         maps = maps_of(grids[rows], labels[rows]).abs().sum(1)
         cells = maps.unflatten(2, (2, -1)).unflatten(1, (2, -1)).sum((2, 4)).flatten(1)
-        own = cells.gather(1, places[rows, None])[:, 0]
-        shares.append((own / cells.sum(1)).double())
+        shares.append((cells.gather(1, places[rows, None])[:, 0] / cells.sum(1)).double())
     return Result(torch.cat(shares))
 
 

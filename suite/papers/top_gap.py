@@ -1,17 +1,20 @@
 """Top-GAP: eight variants of a network, their class maps, attacks on them, and its tables."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from suite.evidence import tables
 from suite.evidence.names import name_of
+from suite.evidence.results import Results
 from suite.methods import TOP_GAP, penalty, scheduled
 from suite.networks.pretrained import PRETRAINED
 from suite.papers import design
@@ -30,8 +33,6 @@ DEFENCES = list(TITLES)[8:-2]  # of others, whose receptive fields are not measu
 MEASURES: Values = NAMES["top_gap"]["measures"]  # but for attacks
 # Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
 LOCATIONS = {"corner": [0.0, 0.0], "quarter": [0.25, 0.25], "centre": [0.5, 0.5]}
-# What rows are selected by, where a measurement says nothing else.
-DEFAULTS: dict[str, Any] = NAMES["top_gap"]["labels"]
 CORRECT = {"counts": "correct", "keep_images": False}  # instead of unchanged predictions
 ATTACKS = {"pgd": "PGD", "auto_attack": "AutoAttack"}
 STANDARD_STEPS = 100  # of APGD and FAB in AutoAttack
@@ -62,15 +63,13 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
 
 def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
-    return {key: [*TITLES] for key in ("attacked", "few", "seeds_of")} | {
-        "left_out": [*TITLES, "k"]
-    }
+    lists = {key: [*TITLES] for key in ("attacked", "few", "seeds_of")}
+    return lists | {"left_out": [*TITLES, "k"]}
 
 
 def main_model(p: SimpleNamespace, variant: str, seed: int) -> Model:
     """Return the model of a variant at the main k and strength."""
-    k = p.k if "pool" in variant else 1.0
-    return Model(variant, k, p.strength * ("l1" in variant), seed)
+    return Model(variant, p.k if "pool" in variant else 1.0, p.strength * ("l1" in variant), seed)
 
 
 def _is_main(p: SimpleNamespace, model: Model) -> bool:
@@ -212,7 +211,7 @@ def _labels_of(p: SimpleNamespace, model: Model) -> Settings:
     sparsest |= main and model.variant == "none"
     labels = {"variant": model.variant, "k": model.k, "strength": model.strength, "main": main}
     labels |= {"sweep": model in _swept(p) or whole, "dose": rounded(model.strength * model.k)}
-    return DEFAULTS | labels | {"chosen": chosen, "sparsest": sparsest}
+    return NAMES["top_gap"]["labels"] | labels | {"chosen": chosen, "sparsest": sparsest}
 
 
 def _drawn(p: SimpleNamespace) -> Iterator[Item]:
@@ -260,6 +259,50 @@ def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
     return shown | maps
 
 
+def class_maps(results: Sequence[Results]) -> dict[str, list[Any]]:
+    """Return images beside the maps of the eight variants, for `suite.plots.pictures`: Figure 5.
+
+    Photographs are not kept, so data sets of these are left out.
+    """
+    rows, labels = [], []
+    for data, arrays in _by_data(results).items():
+        maps = [arrays.get(f"maps|{variant}") for variant in VARIANTS]
+        for n, image in enumerate(arrays.get("images", ())):
+            rows.append([image, *(None if each is None else each[n] for each in maps)])
+            labels.append(name_of(data))
+    titles = ["image", *(TITLES[variant] for variant in VARIANTS)]
+    return {"rows": rows or [[None]], "titles": titles, "labels": labels}
+
+
+def receptive_fields(results: Sequence[Results], variant: str) -> dict[str, list[Any]]:
+    """Return receptive fields of a variant, for `suite.plots.pictures`: Figures A1 and A2.
+
+    A row is a location, a column a data set. Below each is the smallest share of the pixels that
+    have half of the field.
+    """
+    kept = {d: a for d, a in _by_data(results).items() if f"erf|{variant}|centre" in a}
+    rows = [[arrays[f"erf|{variant}|{at}"] for arrays in kept.values()] for at in LOCATIONS]
+    notes = [[f"half in {half_in(field):.0%}" for field in row] for row in rows]
+    found = {"rows": rows, "notes": notes, "titles": [*map(name_of, kept)]}
+    return found | {"labels": [*LOCATIONS]}
+
+
+def half_in(field: NDArray[Any]) -> float:
+    """Return the smallest share of the pixels that have half of a field, which is not negative."""
+    of_largest = np.sort(field, axis=None)[::-1].cumsum()
+    return (int(np.searchsorted(of_largest, of_largest[-1] / 2)) + 1) / field.size
+
+
+def _by_data(results: Sequence[Results]) -> dict[str, design.Arrays]:
+    """Return what is kept of each data set in the first of the results that have any."""
+    found: dict[str, design.Arrays] = {}
+    for arrays in (result.arrays for result in results):
+        names = [name.split("|", 1) for name in sorted(arrays)]
+        here = {d: {w: arrays[f"{d}|{w}"] for data, w in names if data == d} for d, _ in names}
+        found = here | found
+    return dict(sorted(found.items()))
+
+
 def matched(rows: pd.DataFrame) -> "pd.Series[bool]":
     """Mark Top-GAP and, of each way of L1 alone, the strength of nearest clean accuracy."""
     kind, same = ["data", "variant", "strength"], ["data", "seed"]
@@ -285,8 +328,9 @@ def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.
     numbers = rows[["steps", "scale", "epsilon"]].astype(object)  # text where there are none, too
     names = rows["attack"].str.replace("_", " ") + " " + numbers["steps"].map("{:.0f}".format)
     names = names.mask(rows["attack"] == "transfer", "transfer")
-    standard = rows["steps"] == STANDARD_STEPS
-    fewer = numbers["steps"].map(" of {:.0f} steps".format).mask(standard, "")
+    fewer = (
+        numbers["steps"].map(" of {:.0f} steps".format).mask(rows["steps"] == STANDARD_STEPS, "")
+    )
     names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + fewer)
     names = names.mask(rows["parts"] != "", rows["parts"])
     names = names.mask(rows["scale"] != 1, "logits × " + numbers["scale"].map("{:g}".format))

@@ -17,6 +17,7 @@ from suite.errors import UsageError, check_call, check_name, expected
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Training, Values, from_identity, training_of
 
+Part = Literal["distance", "centre", "corner"]
 IMAGES = 128  # that go through a network at a time, where the activations are kept
 
 
@@ -143,12 +144,7 @@ def mask_iou_beyond_others(subject: EvaluatedModel, *, n_images: int) -> Result:
     return Result(metrics.mask_iou_beyond_others(maps, masks, labels))
 
 
-def erf_distance(
-    subject: EvaluatedModel,
-    *,
-    n_images: int,
-    part: Literal["distance", "centre", "corner"] = "distance",
-) -> Result:
+def erf_distance(subject: EvaluatedModel, *, n_images: int, part: Part = "distance") -> Result:
     """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
     network = _with_class_maps(subject.folded, subject.unit.network)
     measure = partial(metrics.erf_distance, network.class_maps, part=part)

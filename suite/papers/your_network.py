@@ -192,9 +192,8 @@ def page(subject: Subject, entries: Sequence[Row], arrays: Arrays) -> tuple[Row,
 
 def write(part: str, **values: Any) -> str:
     """Write a part of the template."""
-    template = Path(__file__).with_suffix(".md.jinja")
     given = {"advice": NAMES["advice"], "name_of": name_of, "others": REFERENCES_SHOWN}
-    return render(template, part=part, **given, **values).strip()
+    return render(Path(__file__).with_suffix(".md.jinja"), part=part, **given, **values).strip()
 
 
 def card(table: pd.DataFrame, profile: str, why: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import torch
 from suite.errors import UsageError
 from suite.papers import initial_landscapes, pilcro_equations
 from suite.papers.measure import measure
+from suite.papers.names import NAMES
 from suite.runs.compute import check
 from suite.runs.execute import Job, evaluated, keys_of, run_job
 from suite.store import Store
@@ -18,7 +19,7 @@ from suite.units import Measurement, Training
 OPTIONS = {"blocks": [1, 1], "width": 4, "stem": "strided"}
 FIELDS = {"data": "digits-centred", "network": "resnet", "network_options": OPTIONS}
 START = Training(**FIELDS, epochs=0, learning_rate=1.0, seed=3)
-NAME = initial_landscapes.START
+NAME, EQUATIONS = initial_landscapes.START, NAMES["pilcro"]["equations"]
 
 
 @functools.cache
@@ -58,17 +59,15 @@ def test_maps_become_correlations_with_paths_and_photographs():
     arrays |= {f"{NAME}|net|its paths|0": paths, f"{NAME}|net|white noise|1": noise, "other": paths}
     rows, _ = initial_landscapes.derive(arrays)
     value = {(r["metric"], r.get("model"), r["seed"]): r["value"] for r in rows}
-    mean = paths + noise * 2 / 5  # of 0, -1, 2, -3 and 4 times the noise
-    for name, first, second in (
-        (("with_photographs", "white noise", 1), paths - noise, noise),
-        (("path_correlation", None, 0), mean, paths),
-    ):
+    cases = {("with_photographs", "white noise", 1): (paths - noise, noise)}
+    cases |= {("path_correlation", None, 0): (paths + noise * 2 / 5, paths)}  # (-1 + 2 - 3 + 4) / 5
+    for name, (first, second) in cases.items():
         assert value[name] == pytest.approx(np.corrcoef(first.ravel(), second.ravel())[0, 1])
     assert list(arrays) == ["other"]
 
 
 def test_equations_hold_but_where_the_record_says_that_they_do_not():
-    table = pilcro_equations.table()
-    wrong = table[table["agrees"] == "no"]["compared"].str
-    ends = "as printed|mean over outputs|with the kernel here|α₀T² once|the same after equation 6"
-    assert (len(table), wrong.contains(ends).tolist()) == (16, [True] * 6)
+    table, wrong = pilcro_equations.table(), "kink,slope apart,tangent,size,relu,norm,most paths,"
+    assert table["compared"].tolist() == [compared for _, compared, _ in EQUATIONS.values()]
+    wrong = (wrong + "shares,kernel,interval squared,scaled").split(",")
+    assert table[table["agrees"] == "no"]["compared"].tolist() == [EQUATIONS[k][1] for k in wrong]

@@ -78,21 +78,21 @@ def filled_with_ones(module):
 class TestCounts:
     @pytest.mark.parametrize(
         ("layers", "kind"),
-        [(layers, nn.Conv1d) for layers in LAYERS]
-        + [(LAYERS[2], nn.MaxPool1d), (LAYERS[1], nn.AvgPool1d), (LAYERS[2], nn.AvgPool1d)],
+        [(layers, nn.Conv2d) for layers in LAYERS]
+        + [(LAYERS[2], nn.MaxPool2d), (LAYERS[1], nn.AvgPool2d), (LAYERS[2], nn.AvgPool2d)],
     )
     def test_are_products_of_matrices(self, layers, kind):
-        size, matrix, stack = 52, np.eye(52, dtype=np.int64), nn.Sequential()
+        matrix, stack = np.eye(52, dtype=np.int64), nn.Sequential()
         for layer in layers:
-            options = {"stride": 1} | {k: v for k, v in layer.items() if k != "kernel"}
-            channels = (1, 1) if kind is nn.Conv1d else ()
-            stack.append(kind(*channels, layer["kernel"], **options))
+            options = {k: (int(k != "padding"), v) for k, v in ({"stride": 1} | layer).items()}
+            kernel, channels = options.pop("kernel"), (1, 1) if kind is nn.Conv2d else ()
+            stack.append(kind(*channels, kernel, **options))
             matrix = connections(len(matrix), **layer) @ matrix
-        counts, middle = path_counts(stack, (1, size)), len(matrix) // 2
+        counts, middle = path_counts(stack, (1, 1, 52)), len(matrix) // 2
         assert counts.dtype == torch.float64
-        assert counts[0].tolist() == matrix.sum(0).tolist()
-        counts = path_counts(stack, (1, size), output=(0, middle))
-        assert counts[0].tolist() == matrix[middle].tolist()
+        assert counts[0, 0].tolist() == matrix.sum(0).tolist()
+        counts = path_counts(stack, (1, 1, 52), output=(0, 0, middle))
+        assert counts[0, 0].tolist() == matrix[middle].tolist()
 
     def test_are_outer_products(self):
         stack = nn.Sequential(nn.Conv2d(1, 1, (3, 2), padding=(1, 0)), nn.Conv2d(1, 1, 3, stride=2))
@@ -159,6 +159,7 @@ class TestCounts:
             (lambda m, x: x @ m.weight, "got (__)?matmul"),
             (lambda m, x: x.flatten(2).softmax(2), "is not linear"),
             (lambda m, x: x.exp(), "is not linear"),
+            (lambda m, x: nn.functional.max_pool1d(x[0], 2), "got max_pool1d"),
             (lambda m, x: nn.functional.max_pool2d(x, 2, dilation=2), "without dilation, got 2"),
         ],
     )

@@ -174,8 +174,8 @@ def feature_leakage(maps: Tensor, masks: Tensor, *, relative: bool = False) -> T
 def _check_maps(maps: Tensor) -> None:
     if maps.ndim != 3 or not bool(((maps >= 0) & (maps <= 1)).all()):
         got = f"shape {tuple(maps.shape)} and {float(maps.min()):.3g} to {float(maps.max()):.3g}"
-        wanted = "class activation maps (B, H, W) with values in [0, 1]"
-        raise expected("maps", wanted, f"{got}; see reglib.top_gap.scaled_maps")
+        got += "; see reglib.top_gap.scaled_maps"
+        raise expected("maps", "class activation maps (B, H, W) with values in [0, 1]", got)
 
 
 def _check_masks(masks: Tensor, *shapes: tuple[int, ...]) -> None:

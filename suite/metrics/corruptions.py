@@ -39,8 +39,7 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
 
     Source: :cite:t:`hendrycks2019`.
     """
-    names = [name for group in CORRUPTIONS.values() for name in group]
-    check_name("corruption", corruption, names)
+    check_name("corruption", corruption, [n for group in CORRUPTIONS.values() for n in group])
     if level not in range(1, 6):
         raise expected("level", "an integer from 1 to 5", repr(level))
     channels, *sides = images.shape[1:]

@@ -73,19 +73,14 @@ def insertion_curve(
 
 
 def deletion_curve(
-    maps: Tensor,
-    model: nn.Module,
-    images: Tensor,
-    class_index: Tensor,
-    *,
-    baseline: Tensor | float = 0.0,
-    **options: Any,
+    maps: Tensor, model: nn.Module, images: Tensor, class_index: Tensor, **options: Any
 ) -> Tensor:
     """Measure the score of a class while the pixels of an image are replaced by a baseline.
 
     Those that the map ranks first are replaced first: it is `insertion_curve` with image
     and baseline exchanged, and has the same arguments, results and errors.
     """
+    baseline = options.pop("baseline", 0.0)
     start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
     return insertion_curve(maps, model, start, class_index, baseline=images, **options)
 

@@ -39,9 +39,8 @@ def density_gradients(
         logits = model(inputs)
         shift = logits.mean(1)
         whole = input_gradient(logits.logsumexp(1), inputs, create_graph=True).detach()
-        of_shift = input_gradient(shift, inputs)
-    parts = {"whole": whole, "shift": of_shift, "centred": whole - of_shift}
-    return parts[part].flatten(1).norm(dim=1)
+        other = input_gradient(shift, inputs)
+    return {"whole": whole, "shift": other, "centred": whole - other}[part].flatten(1).norm(dim=1)
 
 
 class LogitGradients(NamedTuple):
@@ -76,9 +75,8 @@ def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> Lo
     inputs = images.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(inputs)
-        gradients = torch.stack(
-            [input_gradient(f, inputs, create_graph=True).detach() for f in logits.unbind(1)], 1
-        ).flatten(2)  # (B, classes, pixels)
+        slopes = [input_gradient(f, inputs, create_graph=True).detach() for f in logits.unbind(1)]
+    gradients = torch.stack(slopes, 1).flatten(2)  # (B, classes, pixels)
     probability = logits.detach().softmax(1)
     norms = gradients.norm(dim=2)
     index = class_index[:, None]
@@ -125,11 +123,9 @@ def gradient_change(
     Source: figures 6b and 8a of :cite:t:`yang2024`, after :cite:t:`srinivas2021`.
     """
     here = logit_gradient(model, images, class_index).flatten(1)
-    changes = [
-        (logit_gradient(model, noisy, class_index).flatten(1) - here).norm(dim=1)
-        for noisy in _noisy(images, generator, noise_std, n_samples)
-    ]
-    change = torch.stack(changes).mean(0)
+    copies = _noisy(images, generator, noise_std, n_samples)
+    moved = (logit_gradient(model, noisy, class_index).flatten(1) for noisy in copies)
+    change = torch.stack([(gradient - here).norm(dim=1) for gradient in moved]).mean(0)
     return change / here.norm(dim=1) if relative else change
 
 
@@ -167,10 +163,8 @@ def _logits(model: nn.Module, images: Tensor) -> Tensor:
     return torch.cat([model(part) for part in images.split(chunk_size(images))])
 
 
-def _noisy(
-    images: Tensor, generator: Generator, noise_std: float, n_samples: int
-) -> Iterator[Tensor]:
+def _noisy(images: Tensor, generator: Generator, std: float, n_samples: int) -> Iterator[Tensor]:
     """Yield noisy images; the noise of an image does not depend on the others of the batch."""
-    check_positive(noise_std=noise_std, n_samples=n_samples)
+    check_positive(noise_std=std, n_samples=n_samples)
     for _ in range(n_samples):
-        yield images + noise_std * normal_noise(images[0], generator)
+        yield images + std * normal_noise(images[0], generator)

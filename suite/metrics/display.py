@@ -30,9 +30,8 @@ def normalised_for_display(maps: Tensor, *, percentile: float = 99.0) -> Tensor:
     """
     if not 0 <= percentile <= 100:
         raise ValueError(f"percentile: expected a number from 0 to 100, got {percentile}")
-    strengths = maps.abs().sum(1)
-    flat = strengths.flatten(1)
+    flat = maps.abs().sum(1).flatten(1)
     cap = torch.quantile(flat, percentile / 100, dim=1, keepdim=True)
     cap = torch.where(cap > 0, cap, flat.amax(1, keepdim=True))
     shown = flat / torch.where(cap > 0, cap, 1)
-    return shown.clamp_max(1).view_as(strengths)
+    return shown.clamp_max(1).unflatten(1, maps.shape[2:])

@@ -69,6 +69,5 @@ def logit_auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
     Source: :math:`f_i(x; \theta)` in table 6 of :cite:t:`yang2024`, as we read "for a specific
     label y = i".
     """
-    return torch.stack(
-        [auroc(a, b) for a, b in zip(known.unbind(1), unfamiliar.unbind(1), strict=True)]
-    ).mean(0)
+    pairs = zip(known.unbind(1), unfamiliar.unbind(1), strict=True)
+    return torch.stack([auroc(*pair) for pair in pairs]).mean(0)

@@ -274,9 +274,7 @@ SALIENCIES: dict[str, Saliency] = {
     "logit_gradient": logit_gradient,
     "absolute_gradient": lambda *given: logit_gradient(*given).abs(),
     "deeplift": deeplift,
-    "smooth_grad": lambda model, images, class_index: smooth_grad(
-        model, images, class_index, generator=_noise(images), method=logit_gradient
-    ),
+    "smooth_grad": lambda *of: smooth_grad(*of, generator=_noise(of[1]), method=logit_gradient),
     "integrated_gradients": integrated_gradients,
     # Without the factor x - x', which the authors of CASO leave out, too.
     "path_gradients": partial(integrated_gradients, multiply_by_inputs=False),

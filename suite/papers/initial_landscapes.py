@@ -40,10 +40,9 @@ def items(measures: Values, p: SimpleNamespace) -> Iterator[Item]:
     """
     for name, given in p.untrained.items():
         check_keys(f"untrained {name!r}", given, KEYS, KEYS[:2])
-        taken = given.get("conditions", CONDITIONS)
         fields = {key: value for key, value in given.items() if key != "conditions"}
         p = changed(p, n_landscape=p.n_start_images, n_other=max(1, p.n_start_images // 2), draws=1)
-        p = changed(p, conditions=[{"condition": one} for one in taken])
+        p = changed(p, conditions=[{"condition": c} for c in given.get("conditions", CONDITIONS)])
         of_all = (changed(p, of=of) for of in (None, "paths"))
         plain, paths = ([*wanted(measures, "importance_landscape", one)] for one in of_all)
         under = [*wanted(measures, "landscape_under", p)]

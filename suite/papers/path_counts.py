@@ -15,13 +15,12 @@ from reglib.autodiff import input_gradient
 from reglib.double_backward.modules import in_evaluation_mode
 from suite.papers.names import NAMES
 
+Index = tuple[int, ...] | None
+COUNTED = "model: expected layers whose paths can be counted"
+
 
 def path_counts(
-    model: nn.Module,
-    shape: Sequence[int],
-    *,
-    output: tuple[int, ...] | None = None,
-    squared: bool = False,
+    model: nn.Module, shape: Sequence[int], *, output: Index = None, squared: bool = False
 ) -> Tensor:
     r"""Count the paths from each input value to the outputs of a network.
 
@@ -74,9 +73,8 @@ def path_counts(
     # Euler: a linear function is its gradient times its input.
     total = float(selected.detach().sum())
     if not math.isclose(float((counts * inputs.detach()).sum()), total, rel_tol=1e-9):
-        why = "model: expected layers whose paths can be counted, but with all weights one the "
-        why += "network is not linear; it calls a function that is not known here, such as "
-        raise ValueError(f"{why}attention")
+        why = "but with all weights one the network is not linear; it calls a function that is "
+        raise ValueError(f"{COUNTED}, {why}not known here, such as attention")
     return counts[0]
 
 
@@ -98,18 +96,16 @@ class _AllOnes(TorchFunctionMode):
         if func is F.linear:
             sums = self._weight(args[1]) * args[0].sum(-1, keepdim=True)
             return sums.repeat_interleave(len(args[1]), -1)
-        if func in DROPOUTS or role == "unchanged":
-            return args[0]
-        if role == "activation":
-            return args[0] / 2 if self.squared else args[0]
+        if func in DROPOUTS or role in ("unchanged", "activation"):
+            return args[0] / (2 if self.squared and role == "activation" else 1)
         if role == "product":
             return _ungated(*args)
         if name in POOLINGS:
             sums, n_values = POOLINGS[name](*args, **kwargs)
             power = 1 if "max" in name else 2
             return sums / n_values**power if self.squared else sums
-        if role != "query" and any(isinstance(a, nn.Parameter) for a in args):
-            raise ValueError(f"model: expected layers whose paths can be counted, got {name}")
+        if "pool" in name or (role != "query" and any(isinstance(a, nn.Parameter) for a in args)):
+            raise ValueError(f"{COUNTED}, got {name}")
         return func(*args, **kwargs)
 
     def _weight(self, weight: Tensor) -> float:
@@ -135,8 +131,8 @@ def _ungated(*factors: Any) -> Tensor:
     values = [f for f in factors if isinstance(f, Tensor) and f.requires_grad]
     values.sort(key=lambda f: f.numel())
     if len(values) == 2 and values[0].shape == values[1].shape:
-        why = "model: expected layers whose paths can be counted, got the product of two values of "
-        raise ValueError(f"{why}shape {tuple(values[0].shape)}")
+        what = f"the product of two values of shape {tuple(values[0].shape)}"
+        raise ValueError(f"{COUNTED}, got {what}")
     return values[-1]
 
 
@@ -144,25 +140,13 @@ Sums = tuple[Tensor, Tensor | int]  # over the windows of pooling, and how many 
 
 
 def _pool(order: str, x: Tensor, *args: Any, **kwargs: Any) -> Sums:
-    """Sum over the windows of pooling, whose arguments have an order."""
+    """Sum over the windows of pooling in two dimensions, whose arguments have an order."""
     given = dict(zip(order.split(), args)) | kwargs
-    axes = x.ndim - 2
-    kernel, stride, padding, dilation = (
-        [v] * axes if isinstance(v, int) else list(v) * (axes // len(v))
-        for v in (
-            given["kernel_size"],
-            given.get("stride") or given["kernel_size"],
-            given.get("padding", 0),
-            given.get("dilation", 1),
-        )
-    )
-    if set(dilation) != {1}:
-        raise ValueError(f"model: expected pooling without dilation, got {given['dilation']}")
-    if axes == 1:
-        x, kernel, stride, padding = x[:, :, None], [1, *kernel], [1, *stride], [0, *padding]
-    ceil_mode = given.get("ceil_mode", False)
-    sums = F.avg_pool2d(x, kernel, stride, padding, ceil_mode, divisor_override=1)
-    return sums[:, :, 0] if axes == 1 else sums, math.prod(kernel)
+    windows = {k: given[k] for k in ("kernel_size", "stride", "padding", "ceil_mode") if k in given}
+    if (dilation := given.get("dilation", 1)) not in (1, (1, 1)):
+        raise ValueError(f"model: expected pooling without dilation, got {dilation}")
+    n_values = size**2 if isinstance(size := given["kernel_size"], int) else math.prod(size)
+    return F.avg_pool2d(x, **windows, divisor_override=1), n_values
 
 
 def _adaptive_pool(x: Tensor, output_size: Any, return_indices: bool = False) -> Sums:
@@ -185,13 +169,10 @@ def _mean(x: Tensor, *args: Any, **kwargs: Any) -> Sums:
 
 
 CONVOLUTIONS: set[Any] = {F.conv1d, F.conv2d, F.conv3d}
-OF_ROLES: dict[str, str] = NAMES["path_counts"]["roles"]
-ROLES = {name: role for role, names in OF_ROLES.items() for name in names.split()}
-_max_pool = partial(_pool, "kernel_size stride padding dilation ceil_mode")
-_avg_pool = partial(_pool, "kernel_size stride padding ceil_mode")
+ROLES = {n: role for role, names in NAMES["path_counts"]["roles"].items() for n in names.split()}
 POOLINGS: dict[str, Callable[..., Sums]] = {
-    **dict.fromkeys(["max_pool1d", "max_pool2d"], _max_pool),
-    **dict.fromkeys(["avg_pool1d", "avg_pool2d"], _avg_pool),
+    "max_pool2d": partial(_pool, "kernel_size stride padding dilation ceil_mode"),
+    "avg_pool2d": partial(_pool, "kernel_size stride padding ceil_mode"),
     **{f"adaptive_{kind}_pool{n}d": _adaptive_pool for kind in ("max", "avg") for n in (1, 2)},
     "mean": _mean,
 }

@@ -38,17 +38,11 @@ APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE
 # training.
 OF_PANEL: dict[str, Any] = {"shift": 0, "warm_up": 0, "seeds_of": {}, "paired_seeds": {}}
 OF_PANEL |= {"n_shifted": None, "models": None, "few": None, "early": None, "marked": ""}
-# What is of the chapter alone.
-ALONE = "pretrained n_pretrained n_draws_pretrained block_pretrained n_draws theory_seeds "
-ALONE += "untrained n_start n_start_images"
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
-MANY_CLASSES = ("cifar100", "imagenet")  # the data of the paper, of which it has top-5 accuracy
 LANDSCAPE = "importance_landscape"
 # Metrics whose tensors are drawn, and what the name of one that is alone ends in.
 DRAWN = {LANDSCAPE: "|landscape", "ablation_auc": ""}
-COMPARED_WITH = {"its paths": "paths", "the images": "target"}  # `of` of the measure "flatness"
-STATIC = "tv block_tv centre_to_rim"
 FLATNESS = "tv noise block_tv centre_to_rim target_distance"
 EARLY = "accuracy_early tv_early block_tv_early"
 MEASURES: Values = NAMES["pilcro"]["measures"]
@@ -79,7 +73,8 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
 
 def measures(p: SimpleNamespace) -> Iterator[Wanted]:
     """Yield what is measured of each network at the end of its training."""
-    names = {"accuracy cross_entropy": True, "top_5": p.data in MANY_CLASSES}
+    names = {"accuracy cross_entropy": True, "top_5": p.data in ("cifar100", "imagenet")}
+    # Top-5 accuracy is of the data of the paper.
     names |= {"accuracy_off_centre": p.shift, f"{FLATNESS} {LANDSCAPE}": True}
     return wanted(MEASURES, names | {"accuracy_by_location": p.data.startswith("digits")}, p)
 
@@ -146,8 +141,7 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
 
 def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that lists, and keys, of parameters may be."""
-    panels = [parameters, *parameters["panels"]]
-    alphas = {alpha for panel in panels for alpha in panel.get("alphas", ())}
+    alphas = {a for p in [parameters, *parameters["panels"]] for a in p.get("alphas", ())}
     named = ("compared", "checked", "models", "few", "seeds_of", "paired_seeds")
     return dict.fromkeys(named, every_model(alphas)) | {"categories": [*metrics.CORRUPTIONS]}
 
@@ -159,13 +153,13 @@ def plan(parameters: Values) -> Plan:
         UsageError: a key of a panel that is not known or is missing, or an entry of `pretrained`
             that is not a pair of names.
     """
-    panels = panels_of(parameters, OF_PANEL, never=ALONE.split())
+    panels = panels_of(parameters, OF_PANEL, never=NAMES["pilcro"]["alone"].split())
     found, p = Plan(item for p in panels for item in _of_panel(p)), SimpleNamespace(**parameters)
     p = changed(p, block=p.block_pretrained, draws=None, of=None)
     as_is = changed(p, n_landscape=p.n_pretrained, draws=p.n_draws_pretrained)
     of_kind = {"as it is": [*wanted(MEASURES, f"{FLATNESS} {LANDSCAPE}", as_is)]}
-    for model, of in COMPARED_WITH.items():
-        static = wanted(MEASURES, STATIC, changed(p, of=of))
+    for model, of in {"its paths": "paths", "the images": "target"}.items():
+        static = wanted(MEASURES, "tv block_tv centre_to_rim", changed(p, of=of))
         of_kind[model] = [*static, Wanted({}, LANDSCAPE, {"of": of})]
     for pair in parameters["pretrained"]:
         if [type(part) for part in pair] != [str, str]:
@@ -257,8 +251,8 @@ def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = Non
     rows = quote.best(tables.select(table, metric=[*TITLES], data=[*data], status="done"))
     rows = rows[rows["model"].isin(names) | rows["model"].isna()]
     rows = rows.fillna({"model": rows["network"]})
-    look = {"digits": ".3g", "half": ".2g"}
-    return tables.means(rows, ["data", "model"], names={**TITLES, **names}, **look)
+    names = {**TITLES, **names}
+    return tables.means(rows, ["data", "model"], names=names, digits=".3g", half=".2g")
 
 
 def landscapes(
@@ -289,13 +283,10 @@ def landscapes(
     tv = tables.select(table, **dict(zip(NETWORK, start)), metric="tv")["value"].mean()
     ends = [f"TV {float(v):.2g}" for v in (tv, total_variation(torch.as_tensor(target)))]
     means = [np.mean(maps[model], axis=0) for model in names]
-    return {
-        "rows": [[arrays["|".join(start)], *means, target]],
-        "titles": ["untrained", *titles, "target S,\nedges"],
-        "notes": [[f"not\ntrained\n{ends[0]}", *notes, f"\n\n{ends[1]}"]],
-        "scale": (0, 2),
-        "scale_label": "importance",
-    }
+    titles = ["untrained", *titles, "target S,\nedges"]
+    below = [[f"not\ntrained\n{ends[0]}", *notes, f"\n\n{ends[1]}"]]
+    look = {"titles": titles, "notes": below, "scale": (0, 2), "scale_label": "importance"}
+    return {"rows": [[arrays["|".join(start)], *means, target]], **look}
 
 
 def maps_of(results: Sequence[Results], part: str) -> dict[str, list[NDArray[Any]]]:

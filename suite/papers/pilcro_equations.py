@@ -1,7 +1,13 @@
-"""Equations of the chapter on landscapes, each checked in float64, as printed or mended."""
+"""Equations of the chapter on landscapes, each checked in float64, as printed or mended.
+
+What is compared, and the largest relative error that agrees, stand in `names.yml`: 1e-9 where both
+sides are equal, and more for means over draws and approximations.
+"""
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,30 +17,112 @@ from torch import Tensor, nn
 
 from reglib import landscape as lib
 from reglib.autodiff import input_gradient
+from suite.data import load_data
+from suite.papers.initial_landscapes import correlation, squared_gradients
+from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
 
-# The equation, what is compared, the two sides, and the largest relative error of the left one.
-Check = tuple[str, str, Tensor | float, Tensor | float, float]
+Check = tuple[str, Tensor | float, Tensor | float]  # the key of a statement, and its two sides
+Function = Callable[[Tensor], Tensor]
 # What the program of Pertuz, Puig and Garcia (2013) takes: `fspecial("laplacian")`.
 PERTUZ = torch.tensor([[1.0, 4, 1], [4, -20, 4], [1, 4, 1]], dtype=torch.float64) / 6
-EXACT, INTERVAL = 1e-9, 10  # relative error of rounding; steps from one penalty to the next
+INTERVAL = 10  # steps from one penalty to the next
 
 
-def table() -> pd.DataFrame:
-    """Return a row a check: equation, what is compared, relative error, and whether it agrees."""
-    parts = (_resampling, _relu, _batch_norm, _penalties, _interval, _sampling)
+def table(*parts: Callable[[torch.Generator], Iterator[Check]]) -> pd.DataFrame:
+    """Return a row a check: what is compared, relative error, its limit, and whether it agrees.
+
+    Args:
+        parts: of the checks; by default all.
+    """
+    theory = _routes, _lemma_1, _resampling, _relu, _batch_norm, _lemma_2
+    parts = parts or (*theory, _penalties, _interval, _sampling)
     checks = [check for part in parts for check in part(torch.Generator().manual_seed(0))]
     rows = []
-    for equation, compared, *sides, most in checks:
+    for key, *sides in checks:
         found, expected = (torch.as_tensor(side).detach().double() for side in sides)
         error = float((found - expected).abs().max() / expected.abs().max())
-        row = {"equation": equation, "compared": compared, "relative error": f"{error:.1g}"}
-        rows.append(row | {"agrees": "yes" if error < most else "no"})
-    return pd.DataFrame(rows)
+        *words, most = NAMES["pilcro"]["equations"][key]
+        rows.append([*words, f"{error:.2g}", f"{most:.2g}", "yes" if error < most else "no"])
+    return pd.DataFrame(rows, columns="equation,compared,relative error,limit,agrees".split(","))
 
 
 def _randn(source: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=source)
+
+
+def _paths(depth: int) -> Tensor:
+    """Count the paths from one output of convolutions of width 3 to their inputs."""
+    layers = [nn.Conv1d(1, 1, 3) for _ in range(depth)]
+    return path_counts(nn.Sequential(*layers), (1, 2 * depth + 1))[0]
+
+
+def _orders(depth: int, end: int) -> int:
+    """Sum the orders of all combinations of commands 0, 1 and 2 that lead to an input."""
+    every = range(end // 2 + 1)  # times of the command 2, and so of the others
+    return sum(math.comb(depth, n) * math.comb(depth - n, end - 2 * n) for n in every)
+
+
+def _density(depth: int) -> Tensor:
+    """Return the normal density of a sum of commands, less its mean."""
+    z = torch.arange(-depth, depth + 1).double() / (spread := math.sqrt(2 * depth / 3))
+    return (-z.square() / 2).exp() / (spread * math.sqrt(2 * math.pi))
+
+
+def _routes(source: torch.Generator) -> Iterator[Check]:
+    """Follow commands through four convolutions: to the derivative by the weight they name."""
+    h, leads, routes = _randn(source, 1, 9), [], torch.tensor(0)
+    for weights in _randn(source, 4, 1, 1, 3):
+        entries = torch.autograd.functional.jacobian(partial(F.conv1d, h), weights)[0, :, 0, 0]
+        leads.append((entries[..., None] == h[0]).int().argmax(-1))  # (outputs, commands)
+        h = F.conv1d(h, weights)
+    for lead in leads[::-1]:
+        routes = lead[routes]
+    yield "route", routes.flatten(), torch.cartesian_prod(*[torch.arange(3)] * 4).sum(1)
+    orders = [routes.permute(order) for order in itertools.permutations(range(4))]
+    yield "order", torch.stack(orders), routes
+    yield "commands", routes.flatten().bincount(), _paths(4)
+    sums = torch.tensor([_orders(n, i) for n in range(1, 5) for i in range(2 * n + 1)])
+    yield "multinomial", sums, torch.cat([*map(_paths, range(1, 5))])
+    shares = {n: _paths(n) / 3.0**n for n in (64, 128)}
+    yield "normal", shares[64], _density(64)
+    distances = [(share - _density(n)).abs().sum() for n, share in shares.items()]
+    yield "depth", (distances[0] / distances[1]).log2(), 1.0
+
+
+def _importance(f: Function, x: Tensor) -> Tensor:
+    """Return the proof of lemma 1 from its last line up to equation 10, for pixels of images."""
+    one, moved = torch.eye(x.shape[1], dtype=torch.bool)[:, None], x - x.mean(0)
+    slopes = input_gradient(f(inputs := x.clone().requires_grad_()), inputs)
+    means = f(torch.where(one[:, None], x, x[:, None])).mean(2)  # (pixels, images)
+    changes = [(mean - f(x)).square() for mean in (f(torch.where(one, x.mean(0), x)), means)]
+    product = moved.square().mean(0) * slopes.square().mean(0)
+    return torch.stack([product, (moved * slopes).square().mean(0), *(c.mean(1) for c in changes)])
+
+
+def _relus(weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    maps = F.conv2d(x.reshape(-1, 1, 7, 7), weights[0]).relu()
+    return (F.conv2d(maps, weights[1]).relu().flatten(1) @ weights[2]).view(x.shape[:-1])
+
+
+def _lemma_1(source: torch.Generator) -> Iterator[Check]:
+    """Draw pixels of digits anew: for a linear function, and for ten networks with ReLU."""
+    x = F.avg_pool2d(load_data("mnist5k").test.images[:30].double(), 4).flatten(1)
+    slope = _randn(source, 49)
+    *lines, resampled = _importance(lambda x: x @ slope, x)
+    yield "resampling", resampled, slope.square() * x.var(0, correction=0)
+    yield "linear", torch.stack(lines), resampled[None]
+    point = _randn(source, 1000)
+    beyond = 2 * (-point * point.mean().sign()).relu().mean()
+    yield "kink", point.mean().abs(), point.abs().mean()
+    yield "kink mended", point.mean().abs() + beyond, point.abs().mean()
+    networks = zip(*(_randn(source, 10, *shape) for shape in ((4, 1, 3, 3), (4, 4, 3, 3), (36,))))
+    found = torch.stack([_importance(partial(_relus, weights), x) for weights in networks], 1)
+    for key, pair in zip(("slope apart", "tangent", "middle"), itertools.pairwise(found.mean(1))):
+        yield key, *pair
+    roots = found[0].sqrt(), found[3].sqrt()
+    yield "correlation", torch.stack([*map(correlation, *roots)]).mean(), 1.0
+    yield "size", roots[0].sum(), roots[1].sum()
 
 
 def _resampling(source: torch.Generator) -> Iterator[Check]:
@@ -44,17 +132,14 @@ def _resampling(source: torch.Generator) -> Iterator[Check]:
     y = x.tanh()
     means = {s: (x + s * points).tanh() @ shares / shares.sum() for s in (0.02, 0.01)}
     rests = [mean - (y - y * (1 - y**2) * s**2)[:, 0] for s, mean in means.items()]
-    order = (rests[0] / rests[1]).log2()
-    yield "11", "rest after the second-order term: its order in σ, and 4", order, 4.0, 0.01
+    yield "second order", (rests[0] / rests[1]).log2(), 4.0
 
 
 def _relu(source: torch.Generator) -> Iterator[Check]:
     x = _randn(source, 10**6)
     above, true = x[x > 0], x.relu().var()
-    moments = {"as printed": above.var(), "with the second moment": above.square().mean()}
-    for name, moment in moments.items():
-        formula = moment / 2 - above.mean() ** 2 / 4
-        yield "after 16", f"variance behind ReLU, {name}", formula, true, 0.01
+    for key, moment in {"relu": above.var(), "relu mended": above.square().mean()}.items():
+        yield key, moment / 2 - above.mean() ** 2 / 4, true
 
 
 def _batch_norm(source: torch.Generator) -> Iterator[Check]:
@@ -64,10 +149,8 @@ def _batch_norm(source: torch.Generator) -> Iterator[Check]:
     a = _randn(source, 16)
     z, std = normalise(a), a.std(correction=0)
     true = torch.autograd.functional.jacobian(normalise, a)  # (j, i)
-    products = {"as printed": z.square().expand(16, 16), "with both deviations": torch.outer(z, z)}
-    for name, product in products.items():
-        formula = (torch.eye(16) - 1 / 16 - product / 16) / std
-        yield "before 18", f"derivative of a normalisation, {name}", formula, true, EXACT
+    for key, product in {"norm": z.square(), "norm mended": torch.outer(z, z)}.items():
+        yield key, (torch.eye(16) - 1 / 16 - product / 16) / std, true
 
     n, weights, gamma = 64, 3 * _randn(source, 10_000, 6), 1 + _randn(source, 10_000) / 5
     h = (2 * _randn(source, 10_000, n, 6)).requires_grad_()
@@ -75,35 +158,47 @@ def _batch_norm(source: torch.Generator) -> Iterator[Check]:
     (gradient,) = torch.autograd.grad(outputs[:, 0].sum(), h)
     share = weights[:, 0].square() / weights.square().sum(1)
     formula = (gamma.square() * share).mean() * (n - 1) / n / 2**2
-    true = gradient[:, 0, 0].square().mean()
-    yield "19", "squared derivative behind a normalisation of 64 values", formula, true, 1 / n
+    yield "one layer", formula, gradient[:, 0, 0].square().mean()
 
     signs = torch.tensor([*itertools.product([-1.0, 1.0], repeat=6)], dtype=torch.float64)
-    variance = (signs @ weights[0]).var(correction=0)
-    yield "before 20", "variance of a convolution", weights[0].square().sum(), variance, EXACT
+    yield "convolution", weights[0].square().sum(), (signs @ weights[0]).var(correction=0)
 
     squares = _randn(source, 50_000, 2, 2, 3).square()  # filters, channels, positions
     shares = (squares / squares.sum((2, 3), keepdim=True)).mean(0)
     outputs = torch.ones(1, 2, 6, dtype=torch.float64)
     true = F.conv_transpose1d(outputs, shares)[0] / outputs.numel()
     paths = path_counts(nn.Conv1d(2, 2, 3), (2, 8)) / outputs.numel()
-    for name, most in {"mean over outputs": paths.max(), "the fan-in": torch.tensor(6.0)}.items():
-        yield "20", f"paths over their largest number, {name}", paths / most, true, 0.02
+    for key, most in {"most paths": paths.max(), "most paths mended": 6.0}.items():
+        yield key, paths / most, true
+
+
+def _normalised(depth: int) -> nn.Module:
+    layers = (m for _ in range(depth) for m in (nn.Conv1d(8, 8, 3), nn.BatchNorm1d(8)))
+    return nn.Sequential(*layers).double()
+
+
+def _lemma_2(source: torch.Generator) -> Iterator[Check]:
+    """Differentiate convolutions of 8 channels and width 3, each normalised by the batch."""
+    x, sizes = 2 * _randn(source, 60, 8, 12), [12, 10, 8, 6]
+    for depth, size in enumerate(sizes[1:], 1):
+        true = squared_gradients(partial(_normalised, depth), x, n_draws=100, seed=0).mean((0, 1))
+        scales = [(60 * n - 1) / (60 * n * 24) for n in sizes[1 : depth + 1]]
+        paths = path_counts(_normalised(depth), (8, 12))[0] / (8 * size)
+        yield f"{depth} layers", paths * math.prod(scales) / x.var(), true
+    shares = torch.stack([path_counts(_normalised(1), (8, n))[0, :8] for n in sizes[:3]]).prod(0)
+    yield "shares", shares / shares.max(), true[:8] / true.max()
 
 
 def _penalties(source: torch.Generator) -> Iterator[Check]:
     values, target = (lib.scaled_norm(_randn(source, 3, 16, 16)) for _ in range(2))
     padded = F.pad(values[None, None], [1] * 4, mode="replicate")
     edges = F.conv2d(padded, PERTUZ[None, None])
-    energy, here = edges.square().mean(), lib.curvature_penalty(values)
-    yield "8", "with Pertuz' kernel: variance and energy", edges.var(correction=0), energy, EXACT
-    yield "8", "with Pertuz' kernel, and with the kernel here", energy, here, EXACT
-    printed = (values - target).square().sum()
-    mean = lib.target_penalty(values, target)
-    yield "9", "as printed, and HW times the mean here", printed, values.numel() * mean, EXACT
+    yield "energy", edges.var(correction=0), edges.square().mean()
+    yield "kernel", edges.square().mean(), lib.curvature_penalty(values)
+    yield "target", (values - target).square().sum(), 256 * lib.target_penalty(values, target)
 
 
-def _network(weights: Tensor) -> Callable[[Tensor], Tensor]:
+def _network(weights: Tensor) -> Function:
     return lambda images: (images.flatten(1) @ weights).tanh()
 
 
@@ -116,16 +211,13 @@ def _interval(source: torch.Generator) -> Iterator[Check]:
         weights = weights.detach().requires_grad_()
         model, classes = _network(weights), torch.Generator().manual_seed(0)
         found = lib.importance_landscape(model, images, generator=classes, create_graph=True)
-        (gradient,) = torch.autograd.grad(lib.target_penalty(found, target), weights)
-        return weights - size * gradient
+        return weights - size * input_gradient(lib.target_penalty(found, target), weights)
 
     moved = start
     for _ in range(INTERVAL):
         moved = step(moved, rate)
-    for name, factor in {"α₀T": INTERVAL, "α₀T²": INTERVAL**2}.items():
-        change = step(start, rate * factor) - start
-        compared = f"{name} once in T steps, in place of α₀ in each: change"
-        yield "section 3.3.3", compared, change, moved - start, 0.01
+    for key, factor in {"interval": INTERVAL, "interval squared": INTERVAL**2}.items():
+        yield key, step(start, rate * factor) - start, moved - start
 
 
 def _sampling(source: torch.Generator) -> Iterator[Check]:
@@ -139,7 +231,5 @@ def _sampling(source: torch.Generator) -> Iterator[Check]:
     drawn = torch.stack([squares[[*pair]].mean(0) for pair in pairs])
     chance = torch.stack([probs[[*pair]].prod() for pair in pairs])
     full = lib.expected_squared_gradients(model, [x.detach()])
-    compared = "squares of all minibatches: their mean, and all images"
-    yield "section 3.3.3", compared, torch.tensordot(chance, drawn, 1), full, EXACT
-    mean, whole = torch.tensordot(chance, lib.scaled_norm(drawn), 1), lib.scaled_norm(full)
-    yield "section 3.3.3", "the same after equation 6", mean, whole, EXACT
+    yield "minibatches", torch.tensordot(chance, drawn, 1), full
+    yield "scaled", torch.tensordot(chance, lib.scaled_norm(drawn), 1), lib.scaled_norm(full)

@@ -25,6 +25,7 @@ from suite.units import Network, from_identity, training_of
 REMEMBERED_BYTES = 2**22
 N_CORRUPTED_SETS = 15 * 5  # all corruptions and levels
 Of = Literal["network", "paths", "target"]
+Count = int | None
 BATCH_PIXELS = 100 * 32 * 32  # of the images that are shown at a time
 # What of a network or of its images is changed, to see whether the landscape changes.
 Condition = Literal["white noise", "black margin", "random biases", "statistics of images"]
@@ -44,18 +45,13 @@ def accuracy_by_location(
     The accuracy of each shift is kept. See `suite.metrics.correct_by_location`.
     """
     images, labels = subject.test_images(n_images, data)
-    correct = metrics.correct_by_location(
-        subject.logits, images, labels, margin=margin, stride=stride
-    )
+    given = subject.logits, images, labels
+    correct = metrics.correct_by_location(*given, margin=margin, stride=stride)
     return Result(correct.mean((1, 2)), {"accuracy": correct.mean(0)})
 
 
 def importance_landscape(
-    subject: EvaluatedModel,
-    *,
-    n_images: int | None = None,
-    n_draws: int | None = None,
-    of: Of = "network",
+    subject: EvaluatedModel, *, n_images: Count = None, n_draws: Count = None, of: Of = "network"
 ) -> Result:
     """Total variation of the importance landscape over test images: one value. The map is kept.
 
@@ -215,16 +211,14 @@ def ablation_auc(
     chosen = order[correct[order]][:n_images]
     others = order[~torch.isin(order, chosen)][:n_baselines]
     if len(chosen) < n_images or len(others) < n_baselines:
-        why = f"n_images, n_baselines: expected at most the {int(correct.sum())} test images that "
-        why += f"are classified right, and the rest of {len(images)}, got {n_images} and "
-        raise UsageError(f"{why}{n_baselines}")
-    images_and_labels = images[chosen], labels[chosen]
-    maps = integrated_gradients(
-        subject.folded, *images_and_labels, n_steps=n_steps, baselines=images[others]
-    )
+        why = f"expected at most the {int(correct.sum())} test images that are classified right, "
+        why += f"and the rest of {len(images)}, got {n_images} and {n_baselines}"
+        raise UsageError(f"n_images, n_baselines: {why}")
+    shown = subject.folded, images[chosen], labels[chosen]
+    maps = integrated_gradients(*shown, n_steps=n_steps, baselines=images[others])
     n_pixels = images[0, 0].numel()
     counts = [*range(0, n_pixels, stride), n_pixels]
-    curves = metrics.ablation_curve(subject.folded, *images_and_labels, maps, counts=counts)
+    curves = metrics.ablation_curve(*shown, maps, counts=counts)
     kept = {"counts": torch.tensor(counts), "curve": curves.mean(0)}
     return Result(metrics.area_under_curve(curves, counts), kept)
 
@@ -249,10 +243,8 @@ def corruption_robustness(
     network of the identity `beside`, if it is given, classifies wrong.
     """
     pixels, labels = subject.test_uint8(n_images)
-    ratios = [
-        metrics.probability_ratio(subject.logits, pixels, changed, labels)
-        for changed in _corruptions(pixels, category, level)
-    ]
+    changed = _corruptions(pixels, category, level)
+    ratios = [metrics.probability_ratio(subject.logits, pixels, c, labels) for c in changed]
     right = _right_of_both(subject, beside, pixels, labels)
     return Result(torch.stack(ratios).mean(0).double().where(right, torch.nan))
 
@@ -265,9 +257,8 @@ def corrupted_accuracy(
     They are all of `suite.metrics.CORRUPTIONS`, or those of one category.
     """
     pixels, labels = subject.test_uint8(n_images)
-    changed = _corruptions(pixels, category, level)
-    correct = [(subject.predict(images) == labels).double() for images in changed]
-    return Result(torch.stack(correct).mean(0))
+    correct = [subject.predict(x) == labels for x in _corruptions(pixels, category, level)]
+    return Result(torch.stack(correct).double().mean(0))
 
 
 def _corruptions(pixels: Tensor, category: str | None, level: int) -> Iterator[Tensor]:
@@ -290,8 +281,7 @@ def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: int | None 
     images, labels = subject.test_images(n_images)
     if k > len(subject.data.classes):
         raise UsageError(f"k: expected 1 to {len(subject.data.classes)} classes, got {k!r}")
-    first = subject.logits(images).topk(k).indices
-    return Result((first == labels[:, None]).any(1).double())
+    return Result((subject.logits(images).topk(k).indices == labels[:, None]).any(1).double())
 
 
 def cross_entropy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:

@@ -438,8 +438,7 @@ def kept_against_here(frame: Frame, kinds: Sequence[str]) -> Figure:
             part.set_major_locator(FixedLocator(_few_powers(panel["kept"], smallest)))
 
     frame = frame[frame[["kept", "here"]].notna().all(axis=1)]
-    look: dict[str, Any] = {"marker": "o", "linestyle": ""}
-    legend = {str(kind): Line2D([], [], color=c, **look) for kind, c in palette.items()}
+    legend = {k: Line2D([], [], color=c, marker="o", linestyle="") for k, c in palette.items()}
     return _figure(_split(frame, ["panel"]), draw, legend)
 
 

@@ -87,8 +87,7 @@ def _wrapped(text: str, inches: float) -> str:
 
 def as_bytes(figure: Figure, form: str = "png", **options: Any) -> bytes:
     """Return a figure as a file, and close it; two runs give the same bytes."""
-    metadata = {"Date": None} if form == "svg" else None
-    data = print_figure(figure, form, metadata=metadata, **options)
+    data = print_figure(figure, form, metadata={"Date": None} if form == "svg" else None, **options)
     plt.close(figure)
     return data.encode() if isinstance(data, str) else data
 

@@ -9,16 +9,21 @@ from suite.papers import marginal_density_equations as equations
 
 def test_which_agree():
     found = equations.equations()
-    assert found["agrees"][:8].tolist() == "no yes no no yes yes yes no".split()
+    assert found["agrees"][:10].tolist() == "no yes no no yes yes yes yes yes no".split()
     ends = ["naive form fails", "both work", "both work", "naive form fails"]
-    assert found["agrees"][8:].tolist() == ends
-    assert found["error"][8:].tolist() == ["64 and 0", "0 and 0", "0 and 0", "64 and 0"]
+    assert found["agrees"][10:].tolist() == ends
+    assert found["error"][10:].tolist() == ["64 and 0", "0 and 0", "0 and 0", "64 and 0"]
 
 
 def test_another_leakage_does_not_agree(monkeypatch):
     leakage = equations.metrics.feature_leakage
     monkeypatch.setattr(equations.metrics, "feature_leakage", lambda *a: 2 * leakage(*a))
-    assert equations.equations()["agrees"][4] == "no"
+    assert equations.equations()["agrees"][6] == "no"
+
+
+def test_other_logits_do_not_agree(monkeypatch):
+    monkeypatch.setattr(equations, "_log_density", lambda x: 2 * equations.Logits()(x))
+    assert equations.equations()["agrees"][4:6].tolist() == ["no", "no"]
 
 
 def test_log_probabilities_have_no_penalty():

@@ -41,13 +41,25 @@ def _densities() -> Iterator[tuple[str, str, float]]:
     """Integrate on a fine grid, far beyond the classes."""
     axes = [torch.linspace(-end, end, 401, dtype=torch.float64) for end in (12, 4)]
     x, cell = torch.cartesian_prod(*axes), (24 / 400) * (8 / 400)
-    known = Normal(MEANS, STDS).log_prob(x[:, None]).sum(2).exp()
+    known = _log_density(x).exp()
     for name, weights in {"equal": [1, 1, 1], "unequal (not assumed)": [6, 3, 1]}.items():
         joint = torch.tensor(weights) * Logits()(x).exp()
         by_class = joint.sum(0) * cell
         for text, z in {"one class (eq. 1)": by_class, "all classes": by_class.sum()}.items():
             error = (joint / (z / 3) - known).abs().max()
             yield f"eq. 7, classes {name}", f"p(x | y), known; Z of {text}", float(error)
+    points = x[::400]
+    of_class, right = (jacobian(lambda t: f(t).sum(0), points) for f in (Logits(), _log_density))
+    error = (of_class - right).abs().max()
+    yield "eq. 8", "∇ log p(x | y), known; ∇ of the class's logit", float(error)
+    mixed = jacobian(lambda t: _log_density(t).logsumexp(1).sum(), points)
+    weighted = (Logits()(points).softmax(1).T[..., None] * of_class).sum(0)
+    error = (mixed - weighted).abs().max()
+    yield "eq. 4", "∇ log p(x), known; Σ p(y | x) ∇ of the logits", float(error)
+
+
+def _log_density(x: Tensor) -> Tensor:
+    return Normal(MEANS, STDS).log_prob(x[:, None]).sum(2)
 
 
 def _attributions() -> Iterator[tuple[str, str, float]]:

@@ -59,11 +59,40 @@ def test_maps_become_correlations_with_paths_and_photographs():
     arrays |= {f"{NAME}|net|its paths|0": paths, f"{NAME}|net|white noise|1": noise, "other": paths}
     rows, _ = initial_landscapes.derive(arrays)
     value = {(r["metric"], r.get("model"), r["seed"]): r["value"] for r in rows}
-    cases = {("with_photographs", "white noise", 1): (paths - noise, noise)}
-    cases |= {("path_correlation", None, 0): (paths + noise * 2 / 5, paths)}  # (-1 + 2 - 3 + 4) / 5
-    for name, (first, second) in cases.items():
+    mean = paths + noise * 2 / 5  # of 0, -1, 2, -3 and 4 times the noise
+    for name, first, second in (
+        (("with_photographs", "white noise", 1), paths - noise, noise),
+        (("path_correlation", None, 0), mean, paths),
+    ):
         assert value[name] == pytest.approx(np.corrcoef(first.ravel(), second.ravel())[0, 1])
     assert list(arrays) == ["other"]
+
+
+IMPORTANCE, LINES = pilcro_equations._importance, torch.arange(1, 5).view(4, 1)
+BROKEN = {  # what is put in place of a part of a formula, and the checks that then do not agree
+    "_routes partial": (lambda f, h: lambda w: f(h.flip(-1), w), "route order"),
+    "_routes _paths": (lambda n: torch.ones(2 * n + 1), "commands multinomial normal depth"),
+    "_routes _orders": (lambda n, end: n + end, "multinomial"),
+    "_routes _density": (lambda n: torch.ones(2 * n + 1) / (2 * n + 1), "normal depth"),
+    "_lemma_1 torch.Tensor.sign": (torch.Tensor.abs, "kink_mended"),
+    "_lemma_1 _importance": (lambda *of: LINES * IMPORTANCE(*of), "resampling linear middle"),
+    "_lemma_1 correlation": (lambda *of: torch.tensor(0.9), "correlation"),
+    "_lemma_2 path_counts": (lambda _, shape: torch.ones(shape), "1_layers 2_layers 3_layers"),
+}
+
+
+def that_agree(part):
+    table = pilcro_equations.table(getattr(pilcro_equations, part))
+    compared = {*table[table["agrees"] == "yes"]["compared"]}
+    return {key.replace(" ", "_") for key, row in EQUATIONS.items() if row[1] in compared}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_equation_does_not_agree(broken, monkeypatch):
+    (part, name), (other, keys) = broken.split(), BROKEN[broken]
+    before = that_agree(part)
+    monkeypatch.setattr(name if "." in name else f"{pilcro_equations.__name__}.{name}", other)
+    assert before - that_agree(part) == {*keys.split()}
 
 
 def test_equations_hold_but_where_the_record_says_that_they_do_not():

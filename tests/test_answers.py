@@ -18,9 +18,8 @@ def verdicts(kept_verdicts):
 class TestClaimValue:
     def test_main_panel(self, verdicts):
         value = answers.claim_value("top_gap", verdicts, NAME)
-        (row,) = verdicts[
-            (verdicts["claim"] == NAME) & verdicts["main"] & (verdicts["profile"] == "workstation")
-        ].to_dict("records")
+        main = verdicts[(verdicts["claim"] == NAME) & verdicts["main"]]
+        (row,) = main[main["profile"] == "workstation"].to_dict("records")
         assert (value.estimate, value.word, value.n) == (row["estimate"], row["verdict"], row["n"])
         assert value.scale.startswith(row["scale"])
 

@@ -41,19 +41,15 @@ def test_each_network_has_a_seed_of_its_own_and_maps_are_of_the_nearest_alphas()
     trained = trainings(PANEL)
     assert [*trained] == [(alpha, number) for number in (0, 1) for alpha in (1e2, 1e4, 1e6)]
     assert [unit.seed for unit in trained.values()] == [*range(6)]
-    later = trainings(PANEL | {"first_seed": 6})
-    assert [unit.seed for unit in later.values()] == [*range(6, 12)]
+    assert [unit.seed for unit in trainings(PANEL | {"first_seed": 6}).values()] == [*range(6, 12)]
     first = trained[1e2, 0]
     assert (first.pixel_range, first.batch_size) == ((-1.0, 1.0), 128)
     units = paper.plan(PARAMETERS).units()
     measured = [unit for unit in units if isinstance(unit, Measurement)]
     assert len(units) == 6 * (1 + 1 + 2 * 8) + 1
     assert [(u.metric, u.training) for u in measured[-1:]] == [("saliency_maps", first)]
-    other = paper.maps(of_panel(PANEL | {"maps_of": "mnist"}))
-    assert [item.keep for item in other] == [
-        "mnist5k|lenet5|mnist5k|100",
-        "mnist5k|lenet5|mnist|100",
-    ]
+    kept = [item.keep for item in paper.maps(of_panel(PANEL | {"maps_of": "mnist"}))]
+    assert kept == [f"mnist5k|lenet5|{shown}|100" for shown in ("mnist5k", "mnist")]
 
 
 @pytest.mark.parametrize("panel", [PANEL | {"n_alpha": 3}, {"data": "mnist5k"}])
@@ -160,9 +156,8 @@ class TestFaithfulness:
         assert set(table.loc["absolute gradient"]) == {"all", "not run"}
 
     def test_changes_of_pairs(self):
-        changes = paper.changes(
-            paper.faithfulness(self.table())["gradient, sign of Quantus"], end="_x"
-        )
+        shown = paper.faithfulness(self.table())["gradient, sign of Quantus"]
+        changes = paper.changes(shown, end="_x")
         assert changes["lenet_x"].estimate == pytest.approx(0.3)
         assert not changes["cifar_x"]
 
@@ -171,18 +166,17 @@ class TestRecord:
     def test_trends_leave_out_what_each_definition_names(self):
         table = rows({10.0**k: k if k < 7 else -4 for k in range(2, 9)}, "entropy", score="logit")
         table = table.assign(over_regularised=table["alpha"] > 9e6, changed="pixels")
-        (line,) = tables.trends(table.assign(beyond_t_alpha=table["alpha"] > 9e7)).to_dict(
-            "records"
-        )
+        table = table.assign(beyond_t_alpha=table["alpha"] > 9e7)
+        (line,) = tables.trends(table).to_dict("records")
         assert line["without α ≥ t_α"] == "+1.00; +1.00 (0.017), n = 5"  # 2 of 120 orders
         assert line["without α > t_α"] == "−0.30; +0.14 (0.8), n = 6"
 
     def test_fashion_items_beside_digits(self):
         parts = []
         for data, before in (("mnist", 1), ("fashion_mnist", 2)):
-            parts.append(rows({1e2: 1, 1e3: 1, 5e6: 0.9, 1e7: 0.9, 1e8: 0.1}, data=data))
             values = {1e2: 4, 1e3: 4, 5e6: before, 1e7: before, 1e8: 0}
-            parts.append(rows(values, "max_sensitivity", data=data))
+            accuracies = rows({1e2: 1, 1e3: 1, 5e6: 0.9, 1e7: 0.9, 1e8: 0.1}, data=data)
+            parts += [accuracies, rows(values, "max_sensitivity", data=data)]
         table = tables.beside_items(pd.concat(parts))
         table = table[table["measure"] == "max-sensitivity, gradient"].to_numpy()[:, 2:].tolist()
         assert table[0] == ["0.25 [0.25, 0.25]", "0.50 [0.50, 0.50]", "2.00 [2.00, 2.00]"]

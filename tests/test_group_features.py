@@ -97,9 +97,8 @@ class TestQuality:
         torch.testing.assert_close(even, loss, rtol=1e-9, atol=0)
         assert (even != logit).all()
         generator = torch.Generator().manual_seed(0)
-        maps, ties = (
-            torch.randint(0, n, (3, 1, 5, 5), generator=generator).float() for n in (4, 3)
-        )
+        few = (torch.randint(0, n, (3, 1, 5, 5), generator=generator) for n in (4, 3))
+        maps, ties = (values.float() for values in few)
         for b, found in enumerate(ranks(maps, ties)):
             assert torch.equal(found, in_order(maps[b], ties[b]))
 
@@ -329,8 +328,7 @@ class TestScenes:
         names = class_names()
         assert imagenet_indices([names[7], names[0], names[217]]) == [7, 0, 217]
         assert imagenet_indices(names) == list(range(1000))
-        classes = (names[5], *names[1:5], names[0])
-        data = dataclasses.replace(scenes.data, classes=classes)
+        data = dataclasses.replace(scenes.data, classes=(names[5], *names[1:5], names[0]))
         settings = {"scene": "box", "saliencies": ["even"], "n_images": 1}
         found, _ = scenes(5, data=data, **settings)
         assert found.tensors["share"].tolist() == [[0.25]]

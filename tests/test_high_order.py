@@ -177,8 +177,7 @@ class TestInterpretation:
         assert (len(set(together.iterations.tolist())) > 1) == with_l1
         for b in range(3):
             loss = surrogate_loss(MODEL, images[b : b + 1], LABELS[b : b + 1])
-            alone = caso(loss, lambda1=strengths[b : b + 1], margin=1e-3)
-            for one, many in zip(alone, together):
+            for one, many in zip(caso(loss, lambda1=strengths[b : b + 1], margin=1e-3), together):
                 torch.testing.assert_close(one[0], many[b], rtol=1e-9, atol=1e-12)
 
     @each_method

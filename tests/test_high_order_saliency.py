@@ -155,13 +155,11 @@ def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, stor
 def test_no_distance_is_above_the_bound_and_one_reaches_it():
     largest, margin = 30.0, 5.0
     generator = np.random.default_rng(0)
-    values = np.append(generator.uniform(0, largest, 4), largest)
-    scale = 1 / (largest + 2 * margin - values)
+    scale = 1 / (largest + 2 * margin - np.append(generator.uniform(0, largest, 4), largest))
     bound = paper.distance_bound(largest, margin)
     gradients = generator.normal(size=(1000, 5))
     # From the eigenvectors of L and 0, with equal shares of both after half of the change.
-    ends = np.array([0.0, largest])
-    even = np.sqrt(largest + 2 * margin - ends)
+    even = np.sqrt(largest + 2 * margin - np.array([0.0, largest]))
     for g, factors in [*((g, scale) for g in gradients), (even, 1 / even**2)]:
         change = g * factors
         distance = np.linalg.norm(change / np.linalg.norm(change) - g / np.linalg.norm(g))

@@ -146,8 +146,7 @@ class TestCurves:
 def test_worst_group_accuracy_is_the_lowest_of_the_groups(subject):
     images, labels = shown(subject, 20)
     correct = (subject.network(images).argmax(1) == labels).double()
-    groups = subject.data.test.groups
-    expected = [correct[groups == g].mean().item() for g in (0, 1)]
+    expected = [correct[subject.data.test.groups == g].mean().item() for g in (0, 1)]
     found = value(subject, "worst_group_accuracy")
     assert found.per_image.tolist() == [pytest.approx(min(expected))]
     assert found.tensors["accuracies"].tolist() == pytest.approx(expected)

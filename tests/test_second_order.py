@@ -60,9 +60,8 @@ def in_double(subject, images, labels):
 class TestHighOrder:
     @pytest.mark.parametrize("n_classes", [None, 3])
     def test_numbers_of_dense_matrices(self, subject, n_classes):
-        result = second_order.high_order(
-            subject, n_images=3, first=1, step=2, k=2, n_classes=n_classes
-        )
+        which = {"n_images": 3, "first": 1, "step": 2, "n_classes": n_classes}
+        result = second_order.high_order(subject, k=2, **which)
         changes = {"norms", "true_caso", "first_cafo"}
         assert changes & result.tensors.keys() == (set() if n_classes else changes)
         for row, index in enumerate((1, 3, 5)):

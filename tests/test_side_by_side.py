@@ -284,8 +284,7 @@ class TestAnswers:
     def answer(self, gaps):
         """Return the first want, robustness, which is written for PGD training."""
         shown = dict.fromkeys(paper.OWN["panels"], panel_of(cells_of(gaps), {"adversarial": 5.3}))
-        verdict = Value(1.0, 0.5, 1.5, n=6, shown="holds")
-        return paper.answers(shown, lambda claim: verdict).iloc[0]
+        return paper.answers(shown, lambda claim: Value(1.0, 0.5, 1.5, n=6, shown="holds")).iloc[0]
 
     def test_row(self):
         row = self.answer({"adversarial": CLEAR, "noise": VAGUE})

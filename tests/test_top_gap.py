@@ -225,8 +225,7 @@ def test_without_the_pyramid_the_map_is_the_grad_cam_of_what_the_head_pools(k):
     features = network.backbone(x)[0].detach().requires_grad_()
     chosen = network.pool(network.classifier(features))[torch.arange(2), classes].sum()
     (gradient,) = torch.autograd.grad(chosen, features)
-    weights = gradient.mean((2, 3), keepdim=True)
-    signed = (weights * features).sum(1).detach()
+    signed = (gradient.mean((2, 3), keepdim=True) * features).sum(1).detach()
     found = network.class_activation_maps(x, classes).detach()
     torch.testing.assert_close(found, scaled_maps(signed.relu(), (16, 16)))
     assert not torch.allclose(found, scaled_maps(signed, (16, 16)))
@@ -257,8 +256,7 @@ def test_maps_are_scaled_to_nothing_where_constant_and_refused_where_not_finite(
 def test_channels_last_autocast_and_views_give_nearly_the_same():
     network, x, last = small(), images(), {"memory_format": torch.channels_last}
     expected, folded = network(x), folded_copy(network)
-    in_last = copy.deepcopy(network).to(**last)
-    torch.testing.assert_close(in_last(x.contiguous(**last)), expected)
+    torch.testing.assert_close(copy.deepcopy(network).to(**last)(x.contiguous(**last)), expected)
     torch.testing.assert_close(fast_double_backward(network)(x.requires_grad_()), expected)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(network(x).float(), expected, rtol=0.05, atol=0.02)

@@ -48,8 +48,7 @@ def test_attacks_are_named_by_what_tells_them_apart():
         ("scale", "pgd", "", 50, 100.0, "unchanged", 8 / 255),
         ("transfer", "transfer", "", 50, 1.0, "unchanged", 8 / 255),
     ]
-    frame = table(rows, columns, metric="robust_accuracy")
-    frame = pd.concat([table(columns=COLUMNS), frame])
+    frame = pd.concat([table(), table(rows, columns, metric="robust_accuracy")])
     frame = frame[frame["metric"] != "mask_iou"]
 
     def names(battery, **values):

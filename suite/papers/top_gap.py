@@ -211,7 +211,7 @@ def _labels_of(p: SimpleNamespace, model: Model) -> Settings:
     sparsest |= main and model.variant == "none"
     labels = {"variant": model.variant, "k": model.k, "strength": model.strength, "main": main}
     labels |= {"sweep": model in _swept(p) or whole, "dose": rounded(model.strength * model.k)}
-    return NAMES["top_gap"]["labels"] | labels | {"chosen": chosen, "sparsest": sparsest}
+    return {**NAMES["top_gap"]["labels"], **labels, "chosen": chosen, "sparsest": sparsest}
 
 
 def _drawn(p: SimpleNamespace) -> Iterator[Item]:

@@ -1,16 +1,21 @@
 """Networks as they start, their landscapes, and the equations that the record checks."""
 
+import copy
 import functools
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from reglib.landscape import scaled_norm
 from suite.errors import UsageError
-from suite.papers import initial_landscapes, pilcro_equations
+from suite.papers import initial_landscapes, pilcro_equations, pilcro_measures
 from suite.papers.measure import measure
 from suite.papers.names import NAMES
+from suite.papers.path_counts import path_counts
 from suite.runs.compute import check
 from suite.runs.execute import Job, evaluated, keys_of, run_job
 from suite.store import Store
@@ -53,15 +58,32 @@ def test_a_black_margin_has_no_gradient_unless_biases_or_statistics_say_so():
     assert all(torch.equal(before[k], v) for k, v in subject().network.state_dict().items())
 
 
+def test_paths_are_scaled_by_the_statistics_of_images():
+    network, images = copy.deepcopy(subject().network), subject().data.train.images[:16]
+    pilcro_measures._take_statistics(network, subject().as_inputs(images))
+    for layers in (m for m in network.modules() if isinstance(m, nn.Sequential)):
+        for conv, norm in itertools.pairwise(layers):
+            if isinstance(norm, nn.BatchNorm2d):
+                conv.weight.data *= (norm.weight / (norm.running_var + norm.eps).sqrt())[
+                    :, None, None, None
+                ]
+    expected = scaled_norm(path_counts(network, subject().data.shape, squared=True)).float()
+    found = measured("landscape_under", condition="its paths, scaled", n_images=16)
+    torch.testing.assert_close(found.tensors["landscape"], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_maps_become_correlations_with_paths_and_photographs():
     paths, noise = np.random.default_rng(0).random((2, 16, 16))
     arrays = {f"{NAME}|net|photographs|{n}": paths + n * (-1) ** n * noise for n in range(6)}
     arrays |= {f"{NAME}|net|its paths|0": paths, f"{NAME}|net|white noise|1": noise, "other": paths}
+    for condition, one in {"statistics of images": paths, "its paths, scaled": noise}.items():
+        arrays[f"{NAME}|net|{condition}|1"] = one
     rows, _ = initial_landscapes.derive(arrays)
     value = {(r["metric"], r.get("model"), r["seed"]): r["value"] for r in rows}
     mean = paths + noise * 2 / 5  # of 0, -1, 2, -3 and 4 times the noise
     for name, first, second in (
         (("with_photographs", "white noise", 1), paths - noise, noise),
+        (("with_statistics", "its paths, scaled", 1), paths, noise),
         (("path_correlation", None, 0), mean, paths),
     ):
         assert value[name] == pytest.approx(np.corrcoef(first.ravel(), second.ravel())[0, 1])

@@ -28,6 +28,7 @@ DATA, START = "initialisation", "start"  # in the rows, and in front of the name
 KEYS = ["data", "network", "network_options", "conditions"]  # of a network in `untrained`
 PLAIN, PATHS = "photographs", "its paths"
 CONDITIONS: tuple[str, ...] = get_args(Condition)
+*_, STATISTICS, SCALED = CONDITIONS
 GROUP = 5  # initialisations that are averaged
 TITLES: dict[str, str] = NAMES["pilcro"]["start"]
 
@@ -75,7 +76,9 @@ def derive(arrays: Arrays) -> tuple[list[dict[str, Any]], Arrays]:
             new = {"tv": total_variation(one), "centre_to_rim": centre_to_rim(one)}
             if condition != PATHS:
                 new["with_paths"] = correlation(one, paths)
-            if condition in CONDITIONS:
+            if condition == SCALED:
+                new["with_statistics"] = correlation(one, maps[name, STATISTICS][seed])
+            elif condition in CONDITIONS:
                 new["with_photographs"] = correlation(one, maps[name, PLAIN][seed])
             row = same | {"model": condition, "seed": seed}
             for m, v in new.items():  # NaN where a rim without gradients makes it infinite

@@ -28,7 +28,9 @@ Of = Literal["network", "paths", "target"]
 Count = int | None
 BATCH_PIXELS = 100 * 32 * 32  # of the images that are shown at a time
 # What of a network or of its images is changed, to see whether the landscape changes.
-Condition = Literal["white noise", "black margin", "random biases", "statistics of images"]
+Condition = Literal[
+    "white noise", "black margin", "random biases", "statistics of images", "its paths, scaled"
+]
 MARGIN, BIAS_STD = 8, 0.1  # pixels on each side; standard deviation
 
 
@@ -134,8 +136,9 @@ def landscape_under(
     Args:
         subject, n_images, n_draws: see `importance_landscape`.
         condition: "white noise", equally likely pixels in place of test images; "black margin",
-            test images that are black but for their middle; "random biases", normal ones; or
-            "statistics of images", those of so many training images in batch normalisation.
+            test images that are black but for their middle; "random biases", normal ones;
+            "statistics of images", those of so many training images in batch normalisation; or
+            "its paths, scaled", what its paths give where these scale the weights.
     """
     pixels, _ = subject.test_uint8(n_images)
     network = copy.deepcopy(subject.network)
@@ -150,8 +153,13 @@ def landscape_under(
             bias.data.normal_(0, BIAS_STD, generator=source)
     else:
         _take_statistics(network, subject.as_inputs(subject.data.train.images[:n_images]))
-    shown = folded_copy(network), subject.as_inputs(pixels)
-    landscape = lib.scaled_norm(_squares(*shown, n_draws, subject.generator(0)).mean(0))
+    network = folded_copy(network)
+    if condition == "its paths, scaled":
+        squares = path_counts(network, image_shape(subject.unit.data), squared=True)
+    else:
+        shown = subject.as_inputs(pixels)
+        squares = _squares(network, shown, n_draws, subject.generator(0)).mean(0)
+    landscape = lib.scaled_norm(squares)
     return Result(lib.total_variation(landscape)[None], {"landscape": landscape.float()})
 
 

@@ -108,7 +108,6 @@ RISING = rule(
 NO_DECAYS = rule("none beside cosine_epochs", lambda v: not v)
 SETTINGS = rule("names and values", is_settings)
 PENALTIES = rule("names, and settings for each", is_settings)
-PRECISION = rule("float32 or bfloat16", lambda v: v in ("float32", "bfloat16"))
 PENALTY = rule('settings such as {"strength": 1}', is_settings)
 NETWORK = rule("a Training or a Pretrained", lambda v: isinstance(v, Training | Pretrained))
 
@@ -157,9 +156,6 @@ class Training(_Checked):
             statistics of the initial network, which stay, and no dropout. For pretrained networks.
         clip: largest norm of the gradient by all parameters, to which a longer one is scaled; None
             for any.
-        precision: of products and convolutions in steps in which no penalty acts, "float32", or
-            "bfloat16" by `torch.autocast`; weights, sums, steps with a penalty and all that is
-            measured are in float32.
         seed: of the initial weights, of the order of the images and of their changes.
 
     Raises:
@@ -192,7 +188,6 @@ class Training(_Checked):
     label_smoothing: float = field(default=0.0, metadata=SHARE)
     fixed_statistics: bool = field(default=False, metadata=SWITCH)
     clip: float | None = field(default=None, metadata=optional(POSITIVE))
-    precision: str = field(default="float32", metadata=PRECISION)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,6 @@ SMALL = [
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 2), "pre_activation": True}),
     ("resnet", (3, 32, 32), {"width": 2, "blocks": (1, 2), "bottleneck": True}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 2), "activation": "swish"}),
-    ("resnet9", (3, 32, 32), {"width": 2}),
     ("wide_resnet", (3, 32, 32), {"depth": 10, "factor": 1}),
     ("top_gap", (3, 32, 32), {"k": 5, "width": 4, "backbone_options": SLIM}),
     ("top_gap", (1, 28, 28), {"k": 0.1, "fpn": False, "backbone": "convnet"}),
@@ -91,13 +90,6 @@ class TestLayers:
         convolutions = convolutions_of(build("convnet", (3, 32, 32), {"width": 5}))
         assert [conv.out_channels for conv in convolutions] == [5] * 6
         assert [conv.stride[0] for conv in convolutions] == [1, 1, 2, 1, 2, 1]
-
-    def test_of_resnet9(self):
-        network = build("resnet9", (3, 32, 32), {"width": 2})
-        widths = [conv.out_channels for conv in convolutions_of(network)]
-        assert widths == [2, 4, 4, 4, 8, 16, 16, 16]
-        maps = nn.Sequential(*list(network)[:-3])(random_images())
-        assert maps.shape == (2, 16, 4, 4)
 
 
 class TestResNet:

@@ -462,15 +462,6 @@ class TestSchedule:
         expected = -(spread * logits.log_softmax(1)).sum(1).mean()
         assert trained(unit).losses == [pytest.approx(float(expected.detach()), rel=1e-5)]
 
-    @pytest.mark.parametrize("penalties", [{}, {"input_gradient": {"strength": 1.0}}])
-    def test_bfloat16_is_for_steps_without_a_penalty(self, penalties):
-        unit = replace(UNIT, epochs=1, n_train=64, batch_size=64, penalties=penalties)
-        plain, half = (trained(u).network for u in (unit, replace(unit, precision="bfloat16")))
-        pairs = zip(plain.parameters(), half.parameters())
-        apart = max(float((a - b).detach().abs().max()) for a, b in pairs)
-        assert apart == 0 if penalties else 0 < apart < 0.01
-        assert all(p.dtype == torch.float32 for p in half.parameters())
-
     def test_clipped_gradient_has_its_norm(self, monkeypatch):
         norms, step = [], torch.optim.SGD.step
 

@@ -180,25 +180,6 @@ class ResNet(nn.Sequential):
                     self.set_submodule(name, ACTIVATIONS[activation]())
 
 
-class ResNet9(nn.Sequential):
-    """Four 3x3 convolutions and two residual blocks, of :cite:t:`page2018`, which train fast.
-
-    The convolutions have `width`, twice, four and eight times as many filters; a max-pooling halves
-    the maps behind all but the first, and a block of the second and of the last size follows. Takes
-    (B, channels, size, size) and returns logits (B, classes).
-    """
-
-    def __init__(self, channels: int, size: Size, classes: int, *, width: int = 64) -> None:
-        layers: list[nn.Module] = []
-        for stage in range(4):
-            outputs = width * 2**stage
-            layers += conv_bn(channels, outputs, 3, 1) + [nn.ReLU()]
-            layers += [nn.MaxPool2d(2)] if stage else []
-            layers += [BasicBlock(outputs, outputs, 1)] if stage in (1, 3) else []
-            channels = outputs
-        super().__init__(*layers, *_pooled(channels, classes))
-
-
 def wide_resnet(
     channels: int, size: Size, classes: int, *, depth: int = 28, factor: int = 10
 ) -> ResNet:
@@ -253,7 +234,6 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mlp": MLP,
     "convnet": ConvNet,
     "resnet": ResNet,
-    "resnet9": ResNet9,
     "top_gap": top_gap,
     "vgg11": VGG11,
     "wide_resnet": wide_resnet,

@@ -46,7 +46,7 @@ DRAWN = {LANDSCAPE: "|landscape", "ablation_auc": ""}
 FLATNESS = "tv noise block_tv centre_to_rim target_distance"
 EARLY = "accuracy_early tv_early block_tv_early"
 MEASURES: Values = NAMES["pilcro"]["measures"]
-CIFAR, LARGER = "cifar10-jpeg", "resnet9"  # and the network by which claims are decided there
+CIFAR = "cifar10-jpeg"
 TITLES: dict[str, str] = NAMES["pilcro"]["titles"]  # of the metrics that tables have
 SHOWN = ["none", "target 1", "target 3", "target 10", "curvature 10"]
 
@@ -102,7 +102,6 @@ def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
 def _items(network: Network, labels: Values, wanted: Iterable[Wanted]) -> Iterator[Item]:
     """Yield what is measured of a network; arrays are named by its model, and that beside it."""
     beside = f", beside {labels['pair']}" if labels["pair"] else ""
-    beside = f", {LARGER}{beside}" if network.network == LARGER else beside
     start = f"{labels['data']}|{labels['model']}{beside}|{getattr(network, 'seed', 0)}"
     for item, each in zip(grid([(network, labels)], wanted := [*wanted]), wanted, strict=True):
         ending = DRAWN.get(each.metric)

@@ -230,10 +230,8 @@ class _Fit:
         self, acting: list[tuple[Term, float]], images: Tensor, labels: Tensor, index: Tensor
     ) -> Tensor:
         """Take one step of the optimizer; return the loss, penalties included."""
-        half = self.unit.precision == "bfloat16" and not acting
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=half):
-            given = self._forward({term.name for term, _ in acting}, images, labels)
-            loss = self._cross_entropy(given, index)
+        given = self._forward({term.name for term, _ in acting}, images, labels)
+        loss = self._cross_entropy(given, index)
         for term, strength in acting:
             loss = loss + strength * term.penalty(given).mean()
         self.optimizer.zero_grad()

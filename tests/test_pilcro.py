@@ -183,6 +183,7 @@ class TestWhatThePageSaysWithoutAVerdict:
         assert of.loc["random biases"]["with_photographs"].min() > 0.85
         assert of.loc["black margin"]["centre_to_rim"].isna().all()
         assert of.loc["statistics of images"]["with_photographs"].max() < 0.35
+        assert of.loc["its paths, scaled"]["with_statistics"].min() > 0.9
         weights = of["centre_to_rim"].unstack("model")
         assert (weights["statistics of images"] > weights["photographs"]).sum() == 3
 

@@ -87,6 +87,16 @@ def test_leakage_is_of_images_blocks_classes_and_logits(subject):
         assert_found(expected, subject, "feature_leakage", **settings)
 
 
+def test_beside_the_lines_gradients_have_a_share_and_integrated_ones_none(subject):
+    (x, y), settings = shown(subject), {"beside_lines": True, "relative": True}
+    half = metrics.saliency_maps(subject.network, "logit_gradient")(x, y)
+    half *= null_block_masks(subject.data.test)[:5]
+    expected = (half * (x == 0)).flatten(1).norm(dim=1) / half.flatten(1).norm(dim=1)
+    assert 0.1 < expected.min() < expected.max() < 1
+    assert_found(expected, subject, "feature_leakage", saliency="logit_gradient", **settings)
+    assert_found(torch.zeros(5), subject, "feature_leakage", **settings)
+
+
 def test_changes_have_noise_of_their_seed(subject):
     (x, y), noise = shown(subject), {"noise_std": 0.1, "n_samples": 2}
     for name, given in {"gradient_change": (x, y), "density_change": (x,)}.items():

@@ -26,7 +26,7 @@ entropy: n_images saliency
 erf_distance: n_images part='distance'
 exact_share: first=0 n_images step=1
 faithfulness_estimate: n_images patch=1 saliency score='probability'
-feature_leakage: alone=False n_images other=False relative=False shift=None
+feature_leakage: alone=False beside_lines=False n_images other=False relative=False saliency='integrated_gradients' shift=None
 first_and_second_order: n_images
 flatness: block=4 n_draws=None n_images=None of='network' part
 gradient_change: n_images n_samples=1 noise_std relative=True seed=0

@@ -244,8 +244,7 @@ class TestTrainingSteps:
         def of(form, initial=marginal_density_measures.initial_network, unit=UNIT):
             monkeypatch.setattr(marginal_density_measures, "initial_network", initial)
             model = EvaluatedModel(subject.network, unit, subject.data)
-            settings = {"n_steps": 4, "strength": 0.1, "batch_size": 8}
-            return value(model, "training_steps", form=form, **settings)
+            return value(model, "training_steps", form=form, n_steps=4, strength=0.1)
 
         return of
 

@@ -59,7 +59,7 @@ shifted_accuracy: n_images=None pixels
 top_k_accuracy: k=5 n_images=None
 training_steps: form n_steps strength
 worst_group_accuracy: n_images=None
-"""
+"""  # noqa: E501
 
 
 def written(parameter):

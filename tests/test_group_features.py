@@ -315,7 +315,7 @@ class TestScenes:
         assert result.tensors["share"].tolist() == [[0.0 if i % 2 else 0.5, 0.25, 1.0]]
 
     def test_object_that_is_not_named(self, scenes):
-        settings = {"saliencies": ["left", "even"], "n_images": 3, "first": 1, "step": 1}
+        settings = {"saliencies": ["left", "even"], "n_images": 3, "first": 1}
         boxes, _ = scenes(2, scene="box", **settings)
         nan = pytest.approx(np.nan, nan_ok=True)
         assert boxes.tensors["share"].tolist() == [[nan, nan], [0.5, 0.25], [nan, nan]]

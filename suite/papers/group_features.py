@@ -154,8 +154,8 @@ def group_objective(
         left_out = torch.where(clipped == 0, loss.gradient.abs(), 0).flatten(1).amax(1)
         random = clipped_to(normal_noise(images, subject.generator(seed)), zeros)
         candidates = {"caso": chosen.maps, "cafo": cafo(loss, lambda1=left_out).maps}
-        candidates |= {"clipped_loss_gradient": clipped, "random": random}
-        candidates["clipped_logit_gradient"] = -clipped_to(logit, zeros)
+        candidates |= {"clipped_loss_gradient": clipped}
+        candidates |= {"clipped_logit_gradient": -clipped_to(logit, zeros), "random": random}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # so few steps do not converge
             ten = caso(loss, lambda1=chosen.lambda1, settings=OF_THE_AUTHORS)

@@ -30,8 +30,7 @@ def claim(**changes):
     settings = {"x": "alpha", "expected": "rise"}
     test = {"rule": "trend", "where": {"metric": "entropy"}, "settings": settings}
     size = {"size": 0.3, "why": "less is nothing"}
-    rest = {"smallest_effect": size, "written": "2026-11-22", "test": test}
-    return words | on | rest | changes
+    return words | on | {"smallest_effect": size, "written": "2026-11-22", "test": test} | changes
 
 
 def paired(**changes):

@@ -355,8 +355,7 @@ class TestEncoding:
         """What is read and written as text must not depend on the locale."""
         for file in [*(ROOT / "suite").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                called = getattr(getattr(node, "func", None), "attr", "")
-                if called in ("read_text", "write_text"):
+                if getattr(getattr(node, "func", None), "attr", "") in ("read_text", "write_text"):
                     assert "encoding" in {k.arg for k in node.keywords}, f"{file}:{node.lineno}"
 
 

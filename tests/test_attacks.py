@@ -14,8 +14,8 @@ from suite.errors import UsageError
 from tests.small_batches import generator
 
 SIDE = 8
-FAST = {"auto_attack": {"steps": 10, "queries": 40, "n_targets": 2}}
-FAST |= {"pgd": {"steps": 20, "relative_step": 0.2}}
+FAST = {"pgd": {"steps": 20, "relative_step": 0.2}}
+FAST |= {"auto_attack": {"steps": 10, "queries": 40, "n_targets": 2}}
 each_attack = pytest.mark.parametrize("name", ATTACKS)
 each_gradient_attack = pytest.mark.parametrize("name", ["fgsm", "pgd"])
 each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -94,21 +94,13 @@ stable, naive = (penalty("marginal_density", implementation=n) for n in ("stable
 
 # By chapter, in the order of its tables. A chapter's own method is blue, what it is compared with
 # grey; methods of one colour share no figure, and those without one get what is left.
+twice, of_label = "input gradient (double backpropagation)", "gradient of the label's logit"
+differences, of_differences = "input gradient, finite differences", penalty("finite_difference")
 SIDE_BY_SIDE = [
     Method("none", "none", GREY),
-    Method(
-        "input_gradient",
-        "input gradient (double backpropagation)",
-        *(ORANGE, input_gradient, "input gradient"),
-    ),
-    Method(
-        "finite_difference",
-        "input gradient, finite differences",
-        *("", penalty("finite_difference"), "finite differences"),
-    ),
-    Method(
-        "logit_gradient", "gradient of the label's logit", *(GREY, logit_gradient, "label's logit")
-    ),
+    Method("input_gradient", twice, ORANGE, input_gradient, "input gradient"),
+    Method("finite_difference", differences, "", of_differences, "finite differences"),
+    Method("logit_gradient", of_label, GREY, logit_gradient, "label's logit"),
     Method("density", "marginal density", BLUE, density),
     Method("cure", "CURE", RED, cure),
     Method("target", "PILCRO target", BLUE, penalty("landscape_target")),

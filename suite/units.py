@@ -77,15 +77,17 @@ def is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
     return isinstance(value, tuple | list) and all(map(holds, value))
 
 
+def is_rising(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return is_list(value, holds) and sorted({*value}) == [*value]
+
+
 def is_settings(value: Any) -> bool:
     """Say whether a value is a mapping from names to what JSON can hold."""
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        return False
     try:
         json.dumps(value)
     except (TypeError, ValueError):
         return False
-    return True
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
 NAME = rule("a name", lambda v: isinstance(v, str))
@@ -98,13 +100,8 @@ POSITIVE = rule("a positive finite number", lambda v: is_finite(v) and v > 0)
 STRENGTH = rule("a finite number >= 0", lambda v: is_finite(v) and v >= 0)
 SHARE = rule("a number from 0 to below 1", lambda v: is_finite(v) and 0 <= v < 1)
 ZOOM = rule("a finite number above 1, or None", lambda v: v is None or (is_finite(v) and v > 1))
-RANGE = rule(
-    "two finite numbers, low < high",
-    lambda v: is_list(v, is_finite) and len(v) == 2 and v[0] < v[1],
-)
-RISING = rule(
-    "rising positive integers", lambda v: is_list(v, COUNT["holds"]) and sorted(set(v)) == list(v)
-)
+RANGE = rule("two finite numbers, low < high", lambda v: is_rising(v, is_finite) and len(v) == 2)
+RISING = rule("rising positive integers", lambda v: is_rising(v, COUNT["holds"]))
 NO_DECAYS = rule("none beside cosine_epochs", lambda v: not v)
 SETTINGS = rule("names and values", is_settings)
 PENALTIES = rule("names, and settings for each", is_settings)
@@ -195,9 +192,8 @@ class Training(_Checked):
         among = f"an integer in 0..{folds - 1} for folds={self.folds}"
         require("fold", self.fold, rule(among, lambda v: is_integer(v) and 0 <= v < folds))
         if self.cosine_epochs is not None:
-            late = rule(
-                f"an integer from {epochs} (epochs)", lambda v: is_integer(v) and v >= epochs
-            )
+            from_epochs = f"an integer from {epochs} (epochs)"
+            late = rule(from_epochs, lambda v: is_integer(v) and v >= epochs)
             require("cosine_epochs", self.cosine_epochs, late)
             require("decay_epochs", self.decay_epochs, NO_DECAYS)
         for name, settings in self.penalties.items():

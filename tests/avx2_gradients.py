@@ -95,8 +95,7 @@ def trainings():
                 layout = memory_format(network, torch.device("cpu"), stock_penalties=stock)
                 trained = copy.deepcopy(network).to(memory_format=layout)
                 trained = fast_double_backward(trained) if way == "fast" else trained
-                images = x.contiguous(memory_format=layout).requires_grad_()
-                got = step(trained, images, penalised)
+                got = step(trained, x.contiguous(memory_format=layout).requires_grad_(), penalised)
                 norms = [torch.cat([g.flatten() for g in gradients]) for gradients in (got, wanted)]
                 report(f"{name} {options}, {way}, {penalised=}", norms[:1], norms[1:])
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from reglib.double_backward import fast_double_backward
+from reglib.double_backward import evaluation_mode, fast_double_backward
 from reglib.regularizers import input_gradient_penalty
 from suite.networks import build_network
 
@@ -57,8 +57,7 @@ def second_order(model, x):
 
 
 def assert_same_second_order(model, expected, x, *, rtol=1e-10, atol=1e-12):
-    pairs = zip(second_order(model, x), second_order(expected, x), strict=True)
-    for got, wanted in pairs:
+    for got, wanted in zip(second_order(model, x), second_order(expected, x), strict=True):
         torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol)
 
 
@@ -156,9 +155,15 @@ def assert_same_step(model, x, labels, *, tolerance=1e-12, channels_last=False):
     for a, b in zip(gradients, wanted_gradients):
         assert float((a - b).norm()) <= tolerance * size
     for name, buffer in stock.named_buffers():
-        torch.testing.assert_close(
-            model.get_buffer(name), buffer, rtol=tolerance, atol=tolerance, msg=name
-        )
+        own = model.get_buffer(name)
+        torch.testing.assert_close(own, buffer, rtol=tolerance, atol=tolerance, msg=name)
+
+
+VIEWS = {
+    "training": fast_double_backward,
+    "laid out": lambda model: fast_double_backward(model, channels_last=True),
+    "evaluation": evaluation_mode,
+}
 
 
 def small():

@@ -99,8 +99,7 @@ class TestResNet:
         options = RESNET50 | {"bottleneck": name == "resnet50"}
         own = build("resnet", (3, 224, 224), options, classes=1000)
         other = torchvision.models.get_model(name).eval()
-        weights = zip(own.state_dict(), other.state_dict().values(), strict=True)
-        own.load_state_dict(dict(weights))
+        own.load_state_dict(dict(zip(own.state_dict(), other.state_dict().values(), strict=True)))
         assert count(own) == count(other)
         images = random_images(1, 64, seed=3)
         with torch.no_grad():
@@ -135,8 +134,7 @@ class TestResNet:
         for stem, side in {"cifar": 32, "strided": 16, "imagenet": 8}.items():
             layers = list(build("resnet", (3, 32, 32), {"width": 2, "blocks": (1,), "stem": stem}))
             block = next(n for n, layer in enumerate(layers) if hasattr(layer, "residual"))
-            features = nn.Sequential(*layers[: block + 1])(torch.zeros(1, 3, 32, 32))
-            assert features.shape[-1] == side
+            assert nn.Sequential(*layers[: block + 1])(torch.zeros(1, 3, 32, 32)).shape[-1] == side
 
 
 REFUSED = [

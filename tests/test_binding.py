@@ -54,8 +54,7 @@ def test_noise_comes_from_the_seed_and_maps_from_the_method(subject, shown):
             settings = {"saliency": "logit_gradient", "n_images": N, "n_samples": 2}
             settings |= {"seed": seed} if seed else {}
             expected = metric(maps_of, *shown, n_samples=2, generator=source(seed))
-            result = of_subject(metric)(subject, **settings)
-            torch.testing.assert_close(result.per_image, expected)
+            torch.testing.assert_close(of_subject(metric)(subject, **settings).per_image, expected)
 
 
 def test_pixels_are_changed_once_for_all_methods_and_scores(subject, shown):
@@ -78,8 +77,7 @@ def test_settings_are_of_the_arguments_of_the_metric_and_of_the_result(subject):
         return Result(factor * values)
 
     bound = of_subject(metric, doubled, n_images=N)
-    signature = str(inspect.signature(bound))
-    assert signature == f"(subject, *, n_images={N}, seed=0, power, factor=2)"
+    assert str(inspect.signature(bound)) == f"(subject, *, n_images={N}, seed=0, power, factor=2)"
     means = to_float(subject.data.test.images, (0, 1)).flatten(1).mean(1)
     torch.testing.assert_close(bound(subject, power=2).per_image, 2 * means[:N] ** 2)
     result = bound(subject, power=1, factor=3, n_images=2)

@@ -50,8 +50,7 @@ class TestPooling:
         monkeypatch.setattr(blocks, "PARTITION_BYTES", 4 * maps[0, 0].nbytes)  # of 35 rows
         for k in (1, 5, 71, 72):
             for pool, parts in ((top_gap_and_l1, 2), (lambda m, k: [top_gap(m, k=k)], 1)):
-                expected = by_torch(maps, k)[:parts]
-                torch.testing.assert_close(tuple(pool(maps, k=k)), expected)
+                torch.testing.assert_close(tuple(pool(maps, k=k)), by_torch(maps, k)[:parts])
                 found = gradient(lambda m, k=k, pool=pool: pool(m, k=k), maps)
                 wanted = gradient(lambda m, k=k, parts=parts: by_torch(m, k)[:parts], maps)
                 torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
@@ -87,15 +86,13 @@ class TestPooling:
 
     def test_constant_gradient(self):
         maps = randn(2, 3, 4, 4).requires_grad_()
-        l1 = top_gap_and_l1(maps, k=5).l1.sum()
-        (first,) = torch.autograd.grad(l1, maps, create_graph=True)
+        (first,) = torch.autograd.grad(top_gap_and_l1(maps, k=5).l1.sum(), maps, create_graph=True)
         assert not torch.autograd.grad(first.sum(), maps)[0].any()
 
     def test_batched_gradients(self):
         maps = randn(2, 3, 4, 4).requires_grad_()
         directions = torch.eye(6, dtype=maps.dtype).view(6, 2, 3)
-        logits = top_gap_and_l1(maps, k=5).logits
-        by = partial(torch.autograd.grad, logits, maps, retain_graph=True)
+        by = partial(torch.autograd.grad, top_gap_and_l1(maps, k=5).logits, maps, retain_graph=True)
         (together,) = by(directions, is_grads_batched=True)
         torch.testing.assert_close(together, torch.stack([by(d)[0] for d in directions]))
 

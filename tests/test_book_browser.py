@@ -290,8 +290,7 @@ class TestBudgets:
     @pytest.mark.parametrize("page", LIMITS["budgets"])
     @pytest.mark.parametrize("what", ["height", "words", "numbers"])
     def test_size(self, page, what, look):
-        most = LIMITS["budgets"][page][what]
-        assert look(html(page))["desk"][what] <= most
+        assert look(html(page))["desk"][what] <= LIMITS["budgets"][page][what]
 
     @pytest.mark.parametrize("page", LIMITS["budgets"])
     def test_first_screen(self, page, look):
@@ -351,8 +350,7 @@ def test_a_chapter_offers_its_source_notebook(page, look):
 
 
 def test_tables_of_results_can_be_downloaded(look):
-    files = [link for link in look(html("executed/evidence"))["links"] if link.endswith(".csv")]
-    assert files
+    assert [link for link in look(html("executed/evidence"))["links"] if link.endswith(".csv")]
 
 
 def test_the_pdf_is_offered_if_there_is_one(look):

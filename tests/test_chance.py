@@ -33,8 +33,7 @@ def favourable(claim, frame):
     if rule == "trend" and settings["expected"] != "none":
         values = sign * x
     elif rule == "trend":
-        places = frame.groupby(["data", "network"])[settings["x"]].rank(method="dense")
-        values = places % 2
+        values = frame.groupby(["data", "network"])[settings["x"]].rank(method="dense") % 2
     elif rule == "trend_against" and settings["expected"] == "alike":
         values = x
     elif rule == "trend_against":
@@ -72,8 +71,7 @@ def test_each_rule_could_hold_at_the_n_of_its_profile(profile, chapter, monkeypa
             could = decided(bare, best[panel], best)
             if could.word == HOLDS:
                 continue
-            asked = decided(bare, frame[panel], frame)
-            if asked.word not in (NOT_TESTABLE, NOT_RUN):
+            if decided(bare, frame[panel], frame).word not in (NOT_TESTABLE, NOT_RUN):
                 hopeless.append((claim["id"], *where, could))
     assert not hopeless
 

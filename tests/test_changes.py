@@ -23,8 +23,6 @@ PAGE = (ROOT / "book" / "layout.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("(four-changes)=")[2].partition("\n## To add")[0]
 CHANGES = dict(re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", SECTION, re.MULTILINE | re.DOTALL))
 BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-
-
 # Runs commands of the suite one after another in one process, each with a store of its own, and
 # writes what they print.
 PROGRAM = """
@@ -63,11 +61,10 @@ class Checkout:
 
     def run(self, *words: str) -> str:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        own = {"PATH": path, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("REGLIB_")}
-        own |= {"REGLIB_JOBS": "1"}
-        how = {"capture_output": True, "text": True, "check": False}
-        done = subprocess.run(words, cwd=self.folder, env=kept | own, **how)
+        env = {k: v for k, v in os.environ.items() if not k.startswith("REGLIB_")}
+        env |= {"PATH": path, "PYTHONPATH": str(self.folder)}
+        env |= {"OMP_NUM_THREADS": "1", "REGLIB_JOBS": "1"}
+        done = subprocess.run(words, cwd=self.folder, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -150,10 +147,9 @@ def test_changes_are_run(tmp_path: Path) -> None:
     cells = nbformat.read(pages[FIGURE], as_version=4).cells
     shown = [picture(out) for cell in cells if cell.cell_type == "code" for out in cell.outputs]
     assert any("confidence of the network" in text for text in shown)
-    stored = checkout.folder / "stores" / FIGURE
-    assert not list(stored.rglob("*.json")), "what is kept was read"
-    build = texts(FIGURE, "console")[1]
-    assert build == "$ python -m suite book\n"  # which takes minutes; the tests of the book run it
+    assert not list((checkout.folder / "stores" / FIGURE).rglob("*.json")), "what is kept was read"
+    # This takes minutes; the tests of the book run it.
+    assert texts(FIGURE, "console")[1] == "$ python -m suite book\n"
 
     rows = checkout.table("desktop", "noise")
     assert rows.groupby("noise")["seed"].nunique().to_dict() == {0.0: 2, 0.5: 2}

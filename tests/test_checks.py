@@ -124,8 +124,7 @@ class TestCheck:
         bad = {float: (float("nan"), float("inf"), -1.0), int: (-1,)}
         for name, entry in entries.items():
             listed = isinstance(entry.like, list)
-            first = entry.like[0] if listed and entry.like else entry.like
-            for number in bad.get(type(first), ()):
+            for number in bad.get(type(entry.like[0] if listed and entry.like else entry.like), ()):
                 changed = values | {name: [number] if listed else number}
                 with pytest.raises(UsageError, match=rf"parameter {name}\b"):
                     check(chapter, changed, entries)

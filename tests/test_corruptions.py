@@ -15,8 +15,7 @@ from tests.untrained import Untrained
 
 
 def photographs(count=2, channels=3, size=32):
-    generator = torch.Generator().manual_seed(0)
-    coarse = torch.rand(count, channels, 5, 5, generator=generator)
+    coarse = torch.rand(count, channels, 5, 5, generator=torch.Generator().manual_seed(0))
     smooth = nn.functional.interpolate(coarse, (size, size), mode="bilinear")
     return (255 * smooth).to(torch.uint8)
 
@@ -32,8 +31,7 @@ class TestCorruptions:
         assert (first.shape, first.dtype) == (images.shape, torch.uint8)
         assert not torch.equal(first, images)
         np.random.seed(2)
-        alone = corrupted(images[1:], corruption=name, level=3, seed=5)
-        assert torch.equal(alone, first[1:])
+        assert torch.equal(corrupted(images[1:], corruption=name, level=3, seed=5), first[1:])
 
     def test_level_5_of_noise_is_stronger_than_level_1(self):
         images = torch.full((1, 3, 32, 32), 128, dtype=torch.uint8)

@@ -144,8 +144,7 @@ class TestOrder:
 
     def test_results_are_not_overwritten(self, fake):
         step, _ = fake()
-        found = [step(*batch)[0] for batch in batches(4)]
-        assert len({float(loss) for loss in found}) == 4
+        assert len({float(step(*batch)[0]) for batch in batches(4)}) == 4
 
     def test_single_tensor(self, fake):
         step, _ = fake(lambda of_both: lambda *batch: of_both(*batch)[0])

@@ -106,10 +106,8 @@ class TestFrequencyLowCut:
         network = build("resnet", (3, 32, 32), SMALL | {"stem": "strided"}).eval()
         changed, images = with_flc_pooling(network), torch.rand(2, 3, 32, 32)
         assert type(changed) is ResNet
-        strides, none_left = (
-            [m.stride for m in net.modules() if isinstance(m, nn.Conv2d)]
-            for net in (network, changed)
-        )
+        layers = ([*network.modules()], [*changed.modules()])
+        strides, none_left = ([m.stride for m in ms if isinstance(m, nn.Conv2d)] for ms in layers)
         assert strides.count((2, 2)) == Counter(map(type, changed.modules()))[FrequencyLowCut] == 3
         assert set(none_left) == {(1, 1)}
         shapes = [nn.Sequential(*list(net)[:-3])(images).shape for net in (network, changed)]

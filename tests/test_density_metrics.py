@@ -38,8 +38,7 @@ class TestLogitGradients:
         torch.testing.assert_close(found.label, own.norm(dim=1))
         torch.testing.assert_close(found.others, (each.norm(dim=2).sum(1) - found.label) / 2)
         torch.testing.assert_close(found.cosine, torch.cosine_similarity(own, density))
-        p = logits.softmax(1)[range(3), LABELS].detach()
-        torch.testing.assert_close(found.probability, p)
+        torch.testing.assert_close(found.probability, logits.softmax(1)[range(3), LABELS].detach())
 
     def test_of_a_sure_network(self, linear):
         model, images = linear

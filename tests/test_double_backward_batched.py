@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.double_backward import evaluation_mode, fast_double_backward, layout
-from tests.double_backward import cases, in_general_position, randn
+from reglib.double_backward import fast_double_backward, layout
+from tests.double_backward import VIEWS, cases, in_general_position, randn
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
@@ -36,11 +36,6 @@ LAYERS = {
     "average pooling": [nn.Conv2d(3, 4, 3), nn.AvgPool2d(2)],
     "adaptive average pooling": [nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d((3, 2))],
     "where the layout ends": [nn.Conv2d(3, 16, 3), nn.MaxPool2d(3), nn.Conv2d(16, 16, 2)],
-}
-VIEWS = {
-    "training": fast_double_backward,
-    "laid out": lambda model: fast_double_backward(model, channels_last=True),
-    "evaluation": evaluation_mode,
 }
 
 
@@ -90,8 +85,7 @@ def test_products_with_many_vectors(case, way, view):
     stock = copy.deepcopy(model)
     stock = stock.eval() if view == "evaluation" else stock
     got = gradients(VIEWS[view](model), model, x, WAYS[way])
-    wanted = gradients(stock, stock, x, by_loop)
-    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(got, gradients(stock, stock, x, by_loop), rtol=1e-9, atol=1e-9)
 
 
 @cases(LAYERS)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from reglib.double_backward import evaluation_mode, fast_double_backward, layout
-from tests.double_backward import Net, in_general_position, randn, step
+from reglib.double_backward import layout
+from tests.double_backward import VIEWS, Net, in_general_position, randn, step
 
 LABELS = torch.tensor([0, 3, 1])
 
@@ -25,8 +25,7 @@ def compiled(target):
 def network():
     function = Net(lambda net, x: net.function(x), function=compiled(F.leaky_relu))
     layers = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), function
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 5)).double()
-    return in_general_position(model)
+    return in_general_position(nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 5)).double())
 
 
 def with_compiled_layers(model):
@@ -36,11 +35,6 @@ def with_compiled_layers(model):
     return model
 
 
-VIEWS = {
-    "training": fast_double_backward,
-    "laid out": lambda model: fast_double_backward(model, channels_last=True),
-    "evaluation": evaluation_mode,
-}
 COMPILED = {
     "around": lambda view, model: compiled(view(model)),
     "inside": lambda view, model: view(compiled(model)),

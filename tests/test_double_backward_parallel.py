@@ -27,9 +27,8 @@ def differentiate(model, x):
 
 def worker(rank, folder):
     """Differentiate half of the batch twice; return the gradients that were averaged."""
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
-    )
+    place = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": 2}
+    torch.distributed.init_process_group("gloo", **place)
     try:
         parallel = DistributedDataParallel(fast_double_backward(network()))
         for _ in range(2):

@@ -352,8 +352,7 @@ class TestChanges:
         assert not folding_of(net).folded
         for _ in range(3):
             with torch.no_grad():
-                got = view(x)
-                close(got, net.eval()(x))
+                close(view(x), net.eval()(x))
                 net.train()
 
     @cases(REPLACED)
@@ -508,8 +507,7 @@ class TestHooks:
         net, kept, results = nn.Sequential(*conv_and_norm()[:2]), [], []
         net[0].register_forward_hook(lambda module, given, out: kept.append(out))
         for model in (evaluation_mode(net), stock(net)):
-            loss = model(images()).square().sum()
-            results.append(torch.autograd.grad(loss, kept[-1])[0])
+            results.append(torch.autograd.grad(model(images()).square().sum(), kept[-1])[0])
         close(*results)
 
     def test_that_change_what_a_block_hands_on_are_heard(self):

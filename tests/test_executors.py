@@ -187,9 +187,7 @@ def cluster(tmp_path_factory):
         yield made
 
 
-def test_dask_gives_the_same_numbers_and_survives_the_loss_of_a_worker(
-    cluster, store, small, expected
-):
+def test_dask_gives_the_same_numbers_and_survives_a_lost_worker(cluster, store, small, expected):
     resources = Resources(device="cpu", dask=cluster.address)
     frame = compute(grid(small), store=store, resources=resources)
     assert (frame.status.tolist(), results(store)) == (["done"] * 4, expected)

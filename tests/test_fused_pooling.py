@@ -24,8 +24,7 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 
 
 def random(*shape, seed=0, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator).to(DEVICE, dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
 def by_sorting(maps, k):
@@ -99,8 +98,7 @@ class TestKernel:
         maps[0] = maps[0].mul(2).round()
         eps = torch.finfo(dtype).eps
         for k in (7, 36):
-            gradient = assert_same(maps, k, rtol=2 * eps, atol=eps / 2)
-            assert gradient.dtype == dtype
+            assert assert_same(maps, k, rtol=2 * eps, atol=eps / 2).dtype == dtype
             logits, sizes = fused.fused_means(maps, k)
             assert (logits.dtype, sizes.dtype) == (dtype, torch.float32)
 
@@ -133,8 +131,7 @@ class TestKernel:
             means, sizes = pool(x, 5)
             total = means.exp().sum() + (means * sizes).sum() + sizes.square().sum()
             (first,) = torch.autograd.grad(total, x, create_graph=True)
-            third = (first * direction).square().sum()
-            return first, *torch.autograd.grad(third, x)
+            return first, *torch.autograd.grad((first * direction).square().sum(), x)
 
         got, expected = second(fused.fused_means), second(by_sorting)
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)

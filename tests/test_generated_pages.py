@@ -39,8 +39,7 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
     assert set(verdicts["profile"]) == {"laptop"}  # those of smoke runs are no evidence
     rows = pages.headline_rows(verdicts)
     claims = [claim for claim in load_claims(CHAPTER) if claim["tier"] == "headline"]
-    ours = rows[rows["chapter"] == CHAPTER]
-    assert ours["says"].tolist() == [claim["says"] for claim in claims]
+    assert rows[rows["chapter"] == CHAPTER]["says"].tolist() == [claim["says"] for claim in claims]
     assert set(rows["chapter"]) == set(pages.with_evidence())
     ran = rows["claim"] == "max-sensitivity-falls"
     assert (ran.sum(), (rows["verdict"] != "not run").tolist()) == (1, ran.tolist())

@@ -71,9 +71,8 @@ class TestImagenet:
     @pytest.mark.parametrize("ending", ["png", "tif"])
     def test_large_images_are_resized(self, root, ending):
         mark_middles(root, ending)
-        images = load_data("imagenet").train.images
         # 400 of 1,600 pixels are 64 of 256, whatever the longer side is.
-        for image, grey in zip(images[:2, 0].int(), (40, 200)):
+        for image, grey in zip(load_data("imagenet").train.images[:2, 0].int(), (40, 200)):
             assert ((image - 120).abs() < 3).sum().item() == pytest.approx(64 * 64, rel=0.1)
             assert (image[112, 84:140] - 120).abs().max() < 3
             assert image[0, 0] == image[-1, -1] == grey

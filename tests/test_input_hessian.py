@@ -107,8 +107,7 @@ class TestProduct:
         hessian = input_hessian(model, images, LABELS)
         assert_close(columns(hessian.product, images), formed(model, images, LABELS))
         x = images.clone().requires_grad_()
-        loss = F.cross_entropy(model(x), LABELS, reduction="sum")
-        (wanted,) = torch.autograd.grad(loss, x)
+        (wanted,) = torch.autograd.grad(F.cross_entropy(model(x), LABELS, reduction="sum"), x)
         assert_close(closed_form_hessian(model, images).gradient(LABELS), wanted)
         assert_close(true_hessian(model, images, LABELS).gradient(LABELS), wanted)
 

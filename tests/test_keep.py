@@ -18,8 +18,6 @@ from suite.units import Measurement
 CHAPTER = "gradient_regularisation"
 PARAMETERS = {"profile": "laptop", "seeds": [0, 1]}
 MAPS = {"saliency": "logit_gradient", "n_images": 2}
-
-
 LABELS = {"place": "plateau", "changed": "pixels", "alpha": 1.0, "saliency": None, "score": None}
 LABELS |= dict.fromkeys(("over_regularised", "beyond_t_alpha", "normalised"), False)
 PAPER = SimpleNamespace()
@@ -48,8 +46,7 @@ def clean(monkeypatch):
 @pytest.fixture
 def kept_run(tmp_path, units):
     def call(*stores, each=False, paper=PAPER, folder=tmp_path / "kept"):
-        plan = plan_of(units, each)
-        return keep(CHAPTER, PARAMETERS, plan, paper, stores=stores, folder=folder)
+        return keep(CHAPTER, PARAMETERS, plan_of(units, each), paper, stores=stores, folder=folder)
 
     return call
 
@@ -80,8 +77,7 @@ class TestKeep:
         assert torch.equal(maps, archive.tensors[f"{measured}/maps"])
         assert path.with_suffix(".verdicts.csv").exists()
         empty, kept = Store(tmp_path / "e"), Kept(tmp_path / "kept")
-        again = compute(units, store=empty, kept=kept, resources=here)
-        pd.testing.assert_frame_equal(again, table)
+        pd.testing.assert_frame_equal(compute(units, store=empty, kept=kept, resources=here), table)
 
     def test_keeps_of_tensors_what_is_drawn(self, kept_run, units, store, here):
         compute(units, store=store, resources=here)
@@ -114,9 +110,7 @@ class TestKeep:
             kept_run(store)
 
     @pytest.mark.parametrize("commit", ["abc123+changes", "unknown"])
-    def test_units_of_no_commit_are_refused(
-        self, kept_run, units, store, here, monkeypatch, commit
-    ):
+    def test_no_commit_is_refused(self, kept_run, units, store, here, monkeypatch, commit):
         monkeypatch.setattr("suite.runs.execute.commit", lambda: commit)
         compute(units, store=store, resources=here)
         with pytest.raises(UsageError, match=r"computed by code of no commit .* see 'git status'"):

@@ -175,8 +175,7 @@ class TestCompute:
     def test_reads_what_is_kept(self, kept_unit, tmp_path, here, monkeypatch):
         units, table, kept = kept_unit
         empty = Store(tmp_path / "empty")
-        again = compute(units, store=empty, kept=kept, resources=here)
-        pd.testing.assert_frame_equal(again, table)
+        pd.testing.assert_frame_equal(compute(units, store=empty, kept=kept, resources=here), table)
         assert list(empty.folder.iterdir()) == []
         anew = compute(units[:1], store=empty, kept=kept, resources=here, force=True)
         assert anew["value"].tolist() == table["value"][:1].tolist()
@@ -199,8 +198,7 @@ class TestCompute:
         path = archive_path("one", "workstation", tmp_path / "kept")
         write_archive(path, Archive({key: kept_record}, {}, rows, {}, about))
         kept = Kept(tmp_path / "kept")
-        table = compute([unit], store=Store(tmp_path / "s"), kept=kept)
-        assert table["value"].tolist() == [1.5]
+        assert compute([unit], store=Store(tmp_path / "s"), kept=kept)["value"].tolist() == [1.5]
         with pytest.raises(DataMissing, match="fashion_mnist"):
             compute([small(data="fashion_mnist", seed=1)], store=store, kept=kept)
 

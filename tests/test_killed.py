@@ -152,7 +152,6 @@ class TestKilled:
             stored = now
             begun |= checkpoints(folder) - stored.keys()
         assert runs.wait(runs.start(folder)) == 0
-
         assert kills >= 2
         assert (results(folder), len(results(folder))) == (results(undisturbed), UNITS)
         assert records(folder).items() >= stored.items(), "a stored unit was computed again"

@@ -134,8 +134,7 @@ def test_each_penalty_trains_where_reglib_may_import_torch_alone(printed):
 
 
 def test_the_example_of_the_readme_runs(printed):
-    example = example_of_the_readme()
-    imports = set(re.findall(r"^(?:from|import) (\w+)", example, re.MULTILINE))
+    imports = set(re.findall(r"^(?:from|import) (\w+)", example_of_the_readme(), re.MULTILINE))
     assert imports == {"torch", "reglib"}
     epochs = re.findall(r"^epoch (\d): loss \S+, penalty \S+, accuracy (\S+)$", printed, re.M)
     assert [number for number, _ in epochs[:3]] == ["0", "1", "2"]

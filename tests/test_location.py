@@ -14,8 +14,7 @@ class Brightest(nn.Module):
     """Class 1 where the brightest pixel lies in the right half."""
 
     def forward(self, x):
-        halves = x.amax((1, 2)).split(x.shape[3] // 2, 1)
-        return torch.stack([half.amax(1) for half in halves], 1)
+        return torch.stack([half.amax(1) for half in x.amax((1, 2)).split(x.shape[3] // 2, 1)], 1)
 
 
 class TestCorrectByLocation:

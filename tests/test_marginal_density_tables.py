@@ -49,12 +49,8 @@ def test_published_tables_have_the_methods_of_the_chapter():
 
 
 def test_rows_of_attacks_are_named_by_norm_radius_and_steps():
-    nan = float("nan")
-    lines = [
-        ("accuracy", nan, nan, nan),
-        ("pgd_l2", "l2", 1.0, 0.2),
-        ("pgd_linf", "linf", 0.3, 0.01),
-    ]
+    attacks = [("pgd_l2", "l2", 1.0, 0.2), ("pgd_linf", "linf", 0.3, 0.01)]
+    lines = [("accuracy", *[float("nan")] * 3), *attacks]
     table = pd.DataFrame(lines, columns=["metric", "norm", "epsilon", "step_size"])
     names = ["accuracy", "L2 1, steps of 0.2", "L∞ 0.3, steps of 0.01"]
     assert tables.by_attack(table)["column"].tolist() == names

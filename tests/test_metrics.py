@@ -20,8 +20,7 @@ from tests.small_batches import LABELS, Recorder, generator, linear_network, ran
 
 def test_inverted_mirrors_each_image_in_its_own_range():
     images = torch.tensor([[[[0.0, 1.0, 0.25]]], [[[-1.0, 3.0, 0.0]]]])
-    expected = torch.tensor([[[[1.0, 0.0, 0.75]]], [[[3.0, -1.0, 2.0]]]])
-    assert torch.equal(inverted(images), expected)
+    assert torch.equal(inverted(images), torch.tensor([[[[1.0, 0.0, 0.75]]], [[[3.0, -1.0, 2.0]]]]))
 
 
 class TestFaithfulness:
@@ -120,8 +119,7 @@ class TestPixelEffects:
     def test_other_perturbations(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)
         effects = pixel_effects(model, images, LABELS, score="logit", perturb=torch.zeros_like)
-        expected = -images.flatten(1) * model[1].weight[LABELS].detach()
-        torch.testing.assert_close(effects, expected)
+        torch.testing.assert_close(effects, -images.flatten(1) * model[1].weight[LABELS].detach())
 
     def test_unchanged_pixel_costs_no_pass(self):
         images, model = random_images(2, 1, 4, 4), Recorder(linear_network(16))

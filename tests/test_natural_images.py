@@ -149,8 +149,7 @@ class TestCub:
 
     def test_mask_of_another_size_is_told(self, root):
         write_cub(root)
-        mask = next(root.rglob("Bird_0003_3.png"))
-        Image.new("L", (HEIGHT, WIDTH), 255).save(mask)
+        Image.new("L", (HEIGHT, WIDTH), 255).save(next(root.rglob("Bird_0003_3.png")))
         expected = r"Bird_0003_3.jpg: expected a mask .* 512 x 256, got 256"
         with pytest.raises(UsageError, match=expected):
             load_data("cub")

@@ -73,10 +73,7 @@ ALL_OF_LOGITS = OF_LOGITS | {
     name: lambda *given, penalty=penalty: penalty(network(), *given)
     for name, penalty in CALLING.items()
 }
-IN_STEPS = {
-    name: lambda m, x, penalty=penalty: penalty(m, *step(network()))
-    for name, penalty in CALLING.items()
-}
+IN_STEPS = {n: lambda m, x, call=call: call(m, *step(network())) for n, call in CALLING.items()}
 NETWORK_CALLS = OF_IMAGES | OF_ANY_CALLABLE | IN_STEPS
 
 

@@ -12,8 +12,6 @@ from tests.double_backward import Net
 
 BROKEN = [torch.nan, torch.inf, -torch.inf]
 LABELS = torch.tensor([0, 1])
-
-
 # Logits with an infinite slope where a pixel is zero.
 ROOT = Net(lambda net, x: x.flatten(1).abs().sqrt()).eval()
 IMAGES = torch.tensor([0.5, 0.2, 0.1, 0.0]).view(2, 1, 1, 2)  # the slope is infinite in the second

@@ -29,8 +29,7 @@ def write_chapter(folder, *sources, parameters=PARAMETERS, name="sample"):
     nbformat.write(notebook, folder / f"{name}.ipynb")
     (folder / "profiles" / name).mkdir(parents=True, exist_ok=True)
     for values in ({"profile": "smoke", "n_images": 2}, {"profile": "laptop"}):
-        file = folder / "profiles" / name / f"{values['profile']}.yml"
-        file.write_text(yaml.safe_dump(values))
+        (folder / "profiles" / name / f"{values['profile']}.yml").write_text(yaml.safe_dump(values))
 
 
 @pytest.fixture
@@ -94,8 +93,7 @@ class TestResolve:
         names, changes = ["other", "sample"], {"n_images": 3, "width": 4}
         other = {"profile": "laptop+width=4", "width": 4}
         sample = {"profile": "laptop+n_images=3", "n_images": 3, "alpha_min": 100.0, "seeds": [0]}
-        expected = {"other": other, "sample": sample}
-        assert notebooks.resolve_all(names, "laptop", changes) == expected
+        assert notebooks.resolve_all(names, "laptop", changes) == {"other": other, "sample": sample}
         with pytest.raises(UsageError, match="'widht': did you mean 'width'"):
             notebooks.resolve_all(names, "laptop", {"widht": 4})
         with pytest.raises(UsageError, match="'width'"):

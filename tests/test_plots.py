@@ -111,8 +111,7 @@ def test_lines_have_names_in_their_order_and_a_panel_each():
 
 def test_without_models_the_figure_says_so():
     for figure in (draw_lines(seeds("standard", (1, 2))[:0]), draw(models()[:0])):
-        text = figure.axes[0].texts[0].get_text()
-        assert text == "not run at the profiles that are shown"
+        assert figure.axes[0].texts[0].get_text() == "not run at the profiles that are shown"
 
 
 def test_long_curves_have_bands():
@@ -139,10 +138,8 @@ def test_a_method_has_one_colour_and_methods_of_a_figure_have_different_ones():
 
 
 def test_ticks_are_at_few_values_and_numbers_within_two_decades():
-    axis = draw_lines(seeds("density", (1, 2))).axes[0]
-    assert axis.get_xticks().tolist() == [0.01, 0.1]
-    frame = models().assign(alpha=np.linspace(0.02, 0.9, 9))
-    figure = draw(frame)
+    assert draw_lines(seeds("density", (1, 2))).axes[0].get_xticks().tolist() == [0.01, 0.1]
+    figure = draw(models().assign(alpha=np.linspace(0.02, 0.9, 9)))
     figure.draw_without_rendering()
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert {"0.02", "0.05", "0.1", "0.2", "0.5"} <= set(labels)
@@ -153,8 +150,7 @@ def test_maps_share_a_scale_and_a_colour_bar():
     figure = plots.pictures([maps, [None, maps[0]]], scale=(0, 3), scale_label="importance")
     assert [axis.images[0].get_clim() for axis in figure.axes[:2]] == [(0, 3)] * 2
     assert figure.axes[-1].get_ylabel() == "importance"
-    nothing = plots.pictures([[None, None]], scale=(0, 3))
-    assert len(nothing.axes) == 2  # no bar
+    assert len(plots.pictures([[None, None]], scale=(0, 3)).axes) == 2  # no bar
 
 
 def photographs(profile="laptop"):
@@ -165,9 +161,7 @@ def photographs(profile="laptop"):
 def test_bins_have_their_means_and_a_bound_their_medians():
     frame = pd.concat([photographs(), photographs("paper")]).sample(frac=1, random_state=0)
     labels = {"x": "confidence", "x_label": "top probability", "y_label": "difference"}
-    figure = plots.scatter(frame, **labels, n_bins=4)
-    assert len(figure.axes) == 2
-    axis = figure.axes[0]
+    axis, _ = plots.scatter(frame, **labels, n_bins=4).axes
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("top probability", "difference")
     assert len(axis.collections[0].get_offsets()) == 40
     means = photographs().confidence.to_numpy().reshape(4, 10).mean(1)
@@ -191,8 +185,7 @@ def test_pictures_are_drawn_where_they_are_available():
     photograph = np.zeros((3, 8, 8), np.uint8)
     words = {"titles": ["photograph", "map"], "labels": ["cat", "dog"]}
     rows = [[photograph, photograph[0]], [None, photograph[0]]]
-    figure = plots.pictures(rows, **words, notes=[["", "zeros 50%"]])
-    axes = np.array(figure.axes).reshape(2, 2)
+    axes = np.array(plots.pictures(rows, **words, notes=[["", "zeros 50%"]]).axes).reshape(2, 2)
     assert [axis.get_title() for axis in axes[0]] == ["photograph", "map"]
     assert [axis.get_ylabel() for axis in axes[:, 0]] == ["cat", "dog"]
     assert axes[0, 1].get_xlabel() == "zeros 50%"
@@ -207,8 +200,7 @@ def test_figures_are_the_same_bytes_and_at_least_nine_points():
         draw_lines(frame).savefig(file, format="svg", metadata={"Date": None})
     first, second = (file.getvalue() for file in files)
     assert first == second
-    sizes = re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", first)
-    assert min(map(float, sizes)) >= 9
+    assert min(map(float, re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", first))) >= 9
 
 
 CELLS = """

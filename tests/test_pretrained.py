@@ -5,14 +5,8 @@ from torch import nn
 from reglib.double_backward import folding_of
 from suite.data import load_data
 from suite.errors import DataMissing, UsageError
-from suite.networks import pretrained
+from suite.networks import PRETRAINED, load_pretrained, network_inputs, pretrained_weights
 from suite.networks.defences import SoftReLU6, with_softplus
-from suite.networks.pretrained import (
-    PRETRAINED,
-    load_pretrained,
-    network_inputs,
-    pretrained_weights,
-)
 from suite.runs import Store, compute
 from suite.runs.execute import describe, load_subject
 from suite.runs.plan import plan
@@ -94,7 +88,9 @@ class TestLoad:
         with pytest.raises(DataMissing, match=rf"To get them: look into {tmp_path}/data/weights"):
             load_pretrained("tiny")
         assert "look into" in plan([measurement()], Store(tmp_path / "s")).missing_data["tiny"]
-        monkeypatch.setattr(pretrained, "find_spec", lambda name: None)  # no such package
+        monkeypatch.setattr(
+            "suite.networks.pretrained.find_spec", lambda name: None
+        )  # no such package
         with pytest.raises(DataMissing, match="weights of 'efficientnet_lite0' are not at"):
             load_pretrained("efficientnet_lite0")
 

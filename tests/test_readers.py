@@ -30,8 +30,7 @@ def _no_cache(tmp_path, monkeypatch):
 
 
 def digits(count, seed):
-    random = np.random.default_rng(seed)
-    images = random.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+    images = np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
     return images, np.arange(count, dtype=np.uint8) % 10
 
 

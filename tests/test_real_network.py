@@ -40,8 +40,7 @@ class TestCaptum:
     def test_gradient(self, subject, shown):
         maps = saliency.logit_gradient(subject.folded, *shown)
         images, labels = shown[0].clone().requires_grad_(), shown[1]
-        captums = attr.Saliency(subject.network).attribute(images, labels, abs=False)
-        assert_same_maps(maps, captums)
+        assert_same_maps(maps, attr.Saliency(subject.network).attribute(images, labels, abs=False))
         drawn = your_measures.drawn_maps(subject, saliency="logit_gradient", n_images=N_IMAGES)
         assert torch.allclose(drawn.per_image, maps.sum(1).flatten(1).norm(dim=1), rtol=1e-4)
 

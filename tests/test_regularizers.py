@@ -88,9 +88,7 @@ def settings_of(name, penalty):
     """Return the networks that a penalty is tried on; other settings of it need one alone."""
     if penalty.name == "class_map_l1":
         return list(TOP_GAP)
-    if name != penalty.name:
-        return list(SETTINGS)[1:2]
-    return [*SETTINGS, "Top-GAP in training mode"]
+    return [*SETTINGS, "Top-GAP in training mode"] if name == penalty.name else [*SETTINGS][1:2]
 
 
 ALL_CASES = {
@@ -134,8 +132,7 @@ def step_of(model, inputs):
 
 def parameter_gradients(values, model):
     """Differentiate the mean penalty; a parameter that it does not depend on gets zeros."""
-    parameters = list(model.parameters())
-    return torch.autograd.grad(values.mean(), parameters, materialize_grads=True)
+    return torch.autograd.grad(values.mean(), list(model.parameters()), materialize_grads=True)
 
 
 def test_every_penalty_is_tested_here():
@@ -180,8 +177,7 @@ def test_one_finite_value_for_each_sample_and_all_else_is_left_as_it_was(penalty
 def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
     model = network_for(penalty, setting)
     last = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
-    of_activations = penalty.name == "activation_l1"
-    for parameter in (model if of_activations else last).parameters():
+    for parameter in (model if penalty.name == "activation_l1" else last).parameters():
         nn.init.zeros_(parameter)
     step = step_of(model, images())
     values, least = penalty(step), 0.0
@@ -253,8 +249,7 @@ def test_channels_last_and_fast_double_backpropagation_give_the_same(penalty, se
         others.append(fast_double_backward(copy.deepcopy(model)))
     expected = penalty(step_of(model, images()))
     gradients = parameter_gradients(expected, model)
-    layouts = torch.channels_last, torch.contiguous_format
-    for other, layout in zip(others, layouts, strict=False):
+    for other, layout in zip(others, (torch.channels_last, torch.contiguous_format)):
         values = penalty(step_of(other, images().contiguous(memory_format=layout)))
         torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
         found = parameter_gradients(values, other)
@@ -326,8 +321,7 @@ class TestFiniteDifferences:
         found = network[0].weight.grad.clone()
         network.zero_grad()
         (gradient,) = torch.autograd.grad(F.cross_entropy(network(x), LABELS % 3), x)
-        moved = x.detach() + 0.1 * gradient / gradient.norm(dim=1, keepdim=True)
-        points = moved, x.detach()
+        points = x.detach() + 0.1 * gradient / gradient.norm(dim=1, keepdim=True), x.detach()
         losses = [F.cross_entropy(network(at), LABELS % 3, reduction="none") for at in points]
         ((losses[0] - losses[1]) / 0.1).square().sum().backward()
         torch.testing.assert_close(found, network[0].weight.grad)

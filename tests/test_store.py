@@ -119,7 +119,6 @@ class TestDamage:
         store.write(KEY, RECORD, {"x": torch.ones(2)})
         second = file_of(store, "json").read_bytes()
         file_of(store, "json").write_bytes(first)
-
         monkeypatch.setattr(time, "sleep", lambda _: file_of(store, "json").write_bytes(second))
         assert (store.read_tensors(KEY)["x"].tolist(), store.reports) == ([1.0, 1.0], [])
 
@@ -225,15 +224,12 @@ class TestCompute:
         path = store.folder / name[:2] / f"{name}.{ending}"
         draw = random.Random(f"{ending}{which}")
         flip(path, draw.randrange(path.stat().st_size), draw.randrange(8))
-
         frame = run(UNITS, store)
-
         pd.testing.assert_frame_equal(*(f.drop(columns="seconds") for f in (frame, done[1])))
         assert values(store, frame) == values(Store(done[0]), frame)
         tensors = f"{name[:2]}/{name}.safetensors"
         assert (store.folder / tensors).read_bytes() == (done[0] / tensors).read_bytes()
-        said = f"{path.name} does not agree with its checksum"
-        assert capsys.readouterr().out.count(said) == 1
+        assert capsys.readouterr().out.count(f"{path.name} does not agree with its checksum") == 1
         assert (store.folder / "set_aside" / path.name).exists()
         assert list(store.folder.rglob("*.checkpoint")) == []
         run(UNITS, store)
@@ -271,7 +267,6 @@ class TestCompute:
             assert part in message
         assert len(list(store.folder.glob("??/*.json"))) == 1
         assert list(store.folder.glob("??/.writing-*")) == []
-
         ended = [path.stat().st_mtime_ns for path in store.folder.glob("??/*.json")]
         frame = compute(units, store=store, resources=here)
         assert ended[0] in {path.stat().st_mtime_ns for path in store.folder.glob("??/*.json")}

@@ -71,8 +71,7 @@ class TestClutter:
         assert torch.equal(own.test.labels, swapped.test.labels)
         assert own.fingerprint != swapped.fingerprint
         different = (own.test.images != swapped.test.images)[:, 0]
-        followed = different.flatten(1).any(1).double().mean()
-        assert float(followed) == pytest.approx(BIAS, abs=0.05)
+        assert float(different.flatten(1).any(1).double().mean()) == pytest.approx(BIAS, abs=0.05)
         assert not different[own.test.images[:, 0] == 255].any()  # the middle of strokes
 
     def test_same_bytes_everywhere(self, pair):

@@ -9,15 +9,9 @@ from suite.evidence.rules import Sides
 from suite.evidence.statistics import Interval, mean_interval
 from suite.evidence.tables import interval_text, mean_text, means, select
 
-ROWS = pd.DataFrame(
-    [
-        ("laptop", 0, "none", 0.5),
-        ("laptop", 1, "none", 0.7),
-        ("laptop", 0, "fpn", 0.25),
-        ("paper", 0, "none", 1.0),
-    ],
-    columns=["profile", "seed", "variant", "value"],
-)
+LAPTOP = [("laptop", 0, "none", 0.5), ("laptop", 1, "none", 0.7), ("laptop", 0, "fpn", 0.25)]
+COLUMNS = ["profile", "seed", "variant", "value"]
+ROWS = pd.DataFrame([*LAPTOP, ("paper", 0, "none", 1.0)], columns=COLUMNS)
 
 
 def test_rows_are_selected_by_a_value_or_by_one_of_several():
@@ -44,8 +38,7 @@ def test_means_over_seeds_have_their_intervals():
         {"profile": "paper", "k": "0.5", "no part": "1.000", "fpn": "–", "n": 1},
     ]
     assert means(rows, ["chosen"], "variant")["chosen"].tolist() == ["yes", ""]
-    nothing = means(rows[:0], ["k"]).to_numpy().tolist()
-    assert nothing == [["not run at the profiles that are shown"]]
+    assert means(rows[:0], ["k"]).values.tolist() == [["not run at the profiles that are shown"]]
 
 
 def test_an_interval_without_ends_is_its_estimate():

@@ -33,8 +33,7 @@ class Recorded(torch.autograd.Function):
 def test_will_run_knows_by_which_tensor_is_differentiated():
     leaves = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     for wanted in (0, 1):
-        y = Recorded.apply(*[leaf * 2 for leaf in leaves])
-        torch.autograd.grad(y.sum(), leaves[wanted])
+        torch.autograd.grad(Recorded.apply(*[leaf * 2 for leaf in leaves]).sum(), leaves[wanted])
         assert Recorded.notes.pop() == [wanted == 0, wanted == 1]
     torch.autograd.grad(Recorded.apply(leaves[0], torch.ones(2)).sum(), leaves[0])
     assert Recorded.notes.pop()[0]

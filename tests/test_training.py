@@ -141,8 +141,7 @@ class TestAugmentation:
         assert shifts[:96] != shifts[96:]
 
     def test_zooms_anew_in_each_epoch(self, monkeypatch):
-        unit = replace(UNIT, epochs=2, batch_size=96, zoom=2.0)
-        seen = inputs_of(monkeypatch, unit)
+        seen = inputs_of(monkeypatch, replace(UNIT, epochs=2, batch_size=96, zoom=2.0))
         ink = [images.sum((1, 2, 3)).sort().values for images in seen]  # in the order of no epoch
         images = to_float(load_data("mnist5k").train.images[:96], (0, 1))
         plain = images.sum((1, 2, 3)).sort().values
@@ -185,8 +184,7 @@ class TestGroups:
         sums = to_float(grouped_data().train.images, UNIT.pixel_range).flatten(1).sum(1)
         rare = {round(v, 3) for v in sums[grouped_data().train.groups == 1].tolist()}
         assert len(seen) == 3 * 96
-        share = sum(round(v, 3) in rare for v in seen) / len(seen)
-        assert share == pytest.approx(0.5, abs=0.1)
+        assert sum(round(v, 3) in rare for v in seen) / len(seen) == pytest.approx(0.5, abs=0.1)
 
     def test_dro_weighs_the_larger_loss(self):
         """The first loss is that of equal weights, which then move to the group of wrong labels."""
@@ -344,8 +342,7 @@ class TestTrain:
         assert not result.network.training
 
     def test_infinite_weights_count_as_diverged(self):
-        unit = replace(UNIT, epochs=1, batch_size=96, learning_rate=1e38)
-        assert trained(unit).diverged
+        assert trained(replace(UNIT, epochs=1, batch_size=96, learning_rate=1e38)).diverged
 
     @pytest.mark.parametrize(("changes", "text"), UNKNOWN)
     def test_unknown_names_are_refused(self, changes, text):
@@ -421,8 +418,7 @@ class TestTrain:
 
 class TestFixedStatistics:
     def test_trains_as_it_evaluates(self):
-        data = load_data("mnist5k")
-        before, after = initial_network(FIXED, data), trained(FIXED).network
+        before, after = initial_network(FIXED, load_data("mnist5k")), trained(FIXED).network
         assert not isinstance(after, View)
         buffers = dict(after.named_buffers())
         assert all(torch.equal(value, buffers[name]) for name, value in before.named_buffers())

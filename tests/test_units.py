@@ -122,8 +122,7 @@ class TestKey:
 
     @pytest.mark.parametrize("changes", [{"metric": "accuracy"}, {"settings": {"n_images": 20}}])
     def test_depends_on_every_field_of_a_measurement(self, changes):
-        changed = replace(ENTROPY, **changes)
-        assert key(changed, FINGERPRINTS) != key(ENTROPY, FINGERPRINTS)
+        assert key(replace(ENTROPY, **changes), FINGERPRINTS) != key(ENTROPY, FINGERPRINTS)
 
     def test_depends_on_all_data(self):
         unit = Measurement(training=PLAIN, metric="saliency_maps", settings={"data": "other"})

@@ -113,14 +113,12 @@ def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
         print(f"No PDF was made: none of {', '.join(NAMES)} is installed (REGLIB_CHROMIUM=PATH)")
         return None
     jupyter_book(book, output, "--quiet", "--builder", "singlehtml")
-    page = output / "_build" / "singlehtml" / "index.html"
+    page = output.resolve() / "_build" / "singlehtml" / "index.html"
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as profile:
         command = [chromium, *FLAGS, f"--user-data-dir={profile}", "--no-pdf-header-footer"]
-        command += ["--virtual-time-budget=30000", f"--print-to-pdf={target}"]
-        done = subprocess.run(
-            [*command, page.resolve().as_uri()], capture_output=True, encoding="utf-8"
-        )
+        command += ["--virtual-time-budget=30000", f"--print-to-pdf={target}", page.as_uri()]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8")
     if not target.exists():
         print(f"No PDF was made: {chromium} failed: {done.stderr.strip()[-300:]}")
         return None

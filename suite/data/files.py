@@ -68,8 +68,7 @@ def read_photograph(path: Path, *, upright: bool = True, size: int = SIZE) -> Te
     Raises:
         UsageError: not an image that can be read, or one of more than 8 bits a channel.
     """
-    image = open_image(path, upright=upright)
-    return _tensor(middle(image, Image.Resampling.BICUBIC, size))
+    return _tensor(middle(open_image(path, upright=upright), Image.Resampling.BICUBIC, size))
 
 
 def _tensor(image: Image.Image) -> Tensor:

@@ -147,8 +147,7 @@ def _read_all(part: _Listed, read: Callable[[Path], Tensor], first: Tensor) -> S
         size, wanted = (f"{x.shape[1]} x {x.shape[2]}" for x in (image, first))
         if size != wanted:
             advice = "resize or crop your images to one size"
-            what = f"{wanted} pixels as in the first image"
-            raise expected(f"{path}", what, f"{size}; {advice}")
+            raise expected(f"{path}", f"{wanted} pixels as in the first image", f"{size}; {advice}")
     labels = torch.tensor(part.labels)
     return Split(torch.stack(images), labels).part(interleave_classes(labels))
 

@@ -49,8 +49,7 @@ def read_torchvision(root: Path, *, name: str) -> Read:
     from torchvision import datasets  # which takes seconds
 
     kind = getattr(datasets, name)
-    folder = root / getattr(kind, "base_folder", kind.__name__)
-    with reading(folder):
+    with reading(root / getattr(kind, "base_folder", kind.__name__)):
         train, test = kind(root, train=True), kind(root, train=False)
     return _from_arrays(train), _from_arrays(test), train.classes
 

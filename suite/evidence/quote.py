@@ -128,9 +128,8 @@ def mean(rows: pd.DataFrame) -> Value:
     Where rows are of single images, these take the place of seeds.
     """
     rows = best(rows.dropna(subset="value"))
-    if rows.empty:
-        return Value()
-    return _of(rows, mean_interval(rows.groupby(unit_of(rows))["value"].mean()))
+    units = rows.groupby(unit_of(rows))["value"].mean()
+    return _of(rows, mean_interval(units)) if len(units) else Value()
 
 
 def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
@@ -147,8 +146,7 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     rows = best(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
-    unit = "image" if "image" in rows else "network"
-    return _signed(rows, mean_interval(Sides(between, first, second).gaps(rows, unit)))
+    return _signed(rows, mean_interval(Sides(between, first, second).gaps(rows, unit_of(rows))))
 
 
 def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:

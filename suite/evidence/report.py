@@ -74,8 +74,7 @@ def damaged_results() -> list[str]:
 def best_profile(verdicts: pd.DataFrame) -> pd.DataFrame:
     """Keep of each claim the verdicts of the best profile that has one."""
     ran = verdicts[verdicts["verdict"] != NOT_RUN]
-    rank = ran["profile"].map({name: place for place, name in enumerate(PROFILES)})
-    rank = rank.fillna(len(PROFILES))
+    rank = ran["profile"].map({n: i for i, n in enumerate(PROFILES)}).fillna(len(PROFILES))
     by = [ran[name] for name in ("chapter", "claim") if name in ran]
     return ran[rank == rank.groupby(by).transform("min")]
 

@@ -358,6 +358,4 @@ def _pairs(
 
 
 Rule = Callable[..., Finding]
-RULES: dict[str, Rule] = {
-    rule.__name__: rule for rule in (trend, trend_against, level, paired, not_worse)
-}
+RULES: dict[str, Rule] = {r.__name__: r for r in (trend, trend_against, level, paired, not_worse)}

@@ -3,6 +3,7 @@
 import importlib
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,15 +63,8 @@ def permutation_p(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -
     x, y = np.asarray(x, float), np.asarray(y, float)
     parts = _parts(groups, len(x))
     if len(parts) == 1:
-        test = stats.permutation_test(
-            (y,),
-            lambda order, axis: spearman(x, order, axis),
-            permutation_type="pairings",
-            n_resamples=N_PERMUTATIONS,
-            vectorized=True,
-            rng=0,
-        )
-        return float(test.pvalue)
+        how = {"permutation_type": "pairings", "n_resamples": N_PERMUTATIONS, "vectorized": True}
+        return float(stats.permutation_test((y,), partial(spearman, x), **how, rng=0).pvalue)
     rng = np.random.default_rng(0)
     observed = np.mean([spearman(x[part], y[part]) for part in parts])
     orders = [rng.permuted(np.tile(part, (N_PERMUTATIONS, 1)), axis=1) for part in parts]

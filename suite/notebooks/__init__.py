@@ -275,8 +275,7 @@ def _executed(partial: Path) -> list[bool]:
     import nbformat
 
     cells = nbformat.read(partial, as_version=4).cells if partial.exists() else []
-    code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
-    return [bool(cell.execution_count) for cell in code]
+    return [bool(c.execution_count) for c in cells if c.cell_type == "code" and c.source.strip()]
 
 
 def _finish(chapter: str, partial: Path, told: str) -> None:

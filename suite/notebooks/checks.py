@@ -152,9 +152,7 @@ def _same_type(value: Any, like: Any) -> bool:
     if isinstance(like, list):
         kinds = like[:1] * len(value) if isinstance(value, list) else []
         return isinstance(value, list) and all(map(_same_type, value, kinds))
-    if isinstance(like, float):
-        return type(value) in (int, float)
-    return type(value) is type(like)
+    return type(value) in (int, float) if isinstance(like, float) else type(value) is type(like)
 
 
 def _check_part(label: str, name: str, value: Any, meaning: str) -> None:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -66,8 +65,7 @@ class Plan(list[Item]):
         """
         by_unit = computed.set_axis([*map(name, self.units())])
         rows, arrays = self.rows(by_unit, store), self.arrays(paper, parameters, by_unit, store)
-        derive = getattr(paper, "derive", lambda _, *found: found)
-        return derive(parameters, rows, arrays)
+        return getattr(paper, "derive", lambda _, *found: found)(parameters, rows, arrays)
 
     def rows(self, by_unit: pd.DataFrame, store: Any) -> pd.DataFrame:
         """Return the rows of the items that have labels: what was measured, and these."""
@@ -108,13 +106,9 @@ def drawn(paper: Any, parameters: Values, unit: Unit, tensors: Tensors) -> Tenso
     """
     free = training_of(unit).data.startswith(OWN_IMAGES)
     if getattr(unit, "metric", "") != "activation_ascent" and not free:
-        tensors = {
-            part: tensor
-            for part, tensor in tensors.items()
-            if part not in ("image", "images") or tensor.shape[-3] == 1
-        }
-    shrink = partial(paper.drawn, parameters) if hasattr(paper, "drawn") else dict
-    return shrink(tensors)
+        colour = [n for n in tensors.keys() & {"image", "images"} if tensors[n].shape[-3] != 1]
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in colour}
+    return paper.drawn(parameters, tensors) if hasattr(paper, "drawn") else dict(tensors)
 
 
 def images(item: Item, key: str, store: Any) -> pd.DataFrame:

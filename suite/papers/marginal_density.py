@@ -64,8 +64,7 @@ def training(
 
 def _wanted(p: SimpleNamespace, names: str) -> Iterator[Wanted]:
     """Yield measures, and those of sets: see `suite.papers.design.wanted`."""
-    sets: dict[str, str] = NAMED["sets"]
-    every = " ".join(sets.get(name, name) for name in names.split())
+    every = " ".join(NAMED["sets"].get(name, name) for name in names.split())
     for each in design.wanted(NAMED["measures"], every, p):
         each.labels.pop("relative_step", None)  # follows from others
         each.labels["attack"] = each.settings.get("attack")

@@ -213,9 +213,8 @@ def activation_ascent(
     shape = (1, *subject.data.shape)
     noise = torch.rand(shape, generator=subject.generator(seed), device=subject.device)
     start = (0.5 + 0.1 * (noise - 0.5)).expand(len(classes), *noise.shape[1:])
-    images = metrics.maximise_activation(
-        subject.folded, start, classes, n_steps=n_steps, step_size=step_size
-    )
+    steps: dict[str, Any] = {"n_steps": n_steps, "step_size": step_size}
+    images = metrics.maximise_activation(subject.folded, start, classes, **steps)
     reached = subject.logits(images).gather(1, classes[:, None])[:, 0]
     return Result(reached, {"images": (255 * images.detach()).byte()})
 

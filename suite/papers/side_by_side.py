@@ -295,8 +295,7 @@ def _answer(want: Values, panel: Panel, verdict: Callable[[str], Value]) -> dict
     found = found[found["measure"] == want["measure"]]
     row = {"If you want": want["want"], "Take": "–", "Gain": "–", "Cost": "–"}
     if found.empty:
-        sure = "nothing helps significantly" if len(panel.cells) else "not run"
-        return row | {"How sure": sure}
+        return row | {"How sure": "nothing helps significantly" if len(panel.cells) else "not run"}
     best = found.iloc[0]
     method, unit = best["method"], want["unit"]
     about = f": {OWN['about'][method]}" if method in OWN["about"] else ""

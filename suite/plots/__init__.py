@@ -286,8 +286,7 @@ def scatter(
         look = {"err_style": "bars", "marker": "s", "linestyle": "", "color": BLACK}
         sns.lineplot(panel.assign(x=centres), x="x", y="value", ax=axis, errorbar=_ends, **look)
         if bound:
-            line = panel.groupby(centres)[bound].median()
-            axis.plot(line, color=GREY, linewidth=1.5, zorder=0)
+            axis.plot(panel.groupby(centres)[bound].median(), color=GREY, linewidth=1.5, zorder=0)
         rho = float(spearman(panel[x], panel["value"]))
         axis.set_title(f"{axis.get_title()}\nρ = {rho:.2f}, n = {len(panel)}".strip())
         _label(axis, panel[x], x_label, y_label, log=log)

@@ -7,7 +7,6 @@ for its own code, by `suite.units.VERSIONS` and the tests: of that both are empt
 """
 
 import functools
-import hashlib
 import inspect
 import re
 import subprocess
@@ -20,7 +19,7 @@ from suite.networks import NETWORKS
 from suite.networks.defences import CHANGES
 from suite.papers.measure import CHOICES, METRICS
 from suite.paths import ROOT
-from suite.store import Record
+from suite.store import Record, checksum
 from suite.training.penalties import PENALTIES
 from suite.units import Unit
 
@@ -60,9 +59,7 @@ class Sources:
         names = frozenset(NAMES.findall(str(unit.identity)))
         if names not in self._named:
             named = [table[n] for table in REGISTRIES for n in sorted(names & table.keys())]
-            self._named[names] = _sha256(
-                [text for value in named if (text := self._uncommitted(value))]
-            )
+            self._named[names] = _sha256([text for v in named if (text := self._uncommitted(v))])
         return self._named[names]
 
     def _uncommitted(self, value: Any) -> str:
@@ -119,7 +116,7 @@ def other_code(
 
 
 def _sha256(texts: list[str]) -> str:
-    return hashlib.sha256(repr(texts).encode()).hexdigest()[:16] if texts else ""
+    return checksum(repr(texts).encode())[:16] if texts else ""
 
 
 @functools.cache
@@ -136,16 +133,13 @@ def changes(*paths: str) -> list[str]:
             has, but for kept results, which may differ.
     """
     untracked, *among = ("all", *paths) if paths else ("no", ".", ":!results")
-    status = git("status", "--porcelain", f"--untracked-files={untracked}", "--", *among)
-    return status.splitlines()
+    return git("status", "--porcelain", f"--untracked-files={untracked}", "--", *among).splitlines()
 
 
 def git(*command: str) -> str:
     """Return what git says of the project; nothing where it fails or is not there."""
+    words = ["git", "-C", str(ROOT), *command]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), *command], capture_output=True, encoding="utf-8", check=True
-        )
+        return subprocess.check_output(words, stderr=subprocess.DEVNULL, encoding="utf-8").strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return done.stdout.strip()

@@ -74,9 +74,9 @@ def compute(
         _check_with_data(missing.values())
         store.clean()
         groups = _groups(missing.values(), resources.chosen_jobs())
-        folder, device = str(store.folder.resolve()), resources.chosen_device()
-        options = (folder, device, force, checkpoint_seconds, resources.double_backward)
-        errors = run_jobs([Job(group, *options) for group in groups], resources, store)
+        shared = str(store.folder.resolve()), resources.chosen_device(), force, checkpoint_seconds
+        jobs = [Job(group, *shared, resources.double_backward) for group in groups]
+        errors = run_jobs(jobs, resources, store)
         computed = store.read_all(missing)
         refused, _ = other_code(computed, by_key, sources)
         records |= {name: computed[name] for name in computed.keys() - refused}

@@ -58,8 +58,7 @@ def keep(
         why = f"{chapter}, profile {profile}: {len(absent)} of {len(units)} units are not "
         why += f"computed: run 'python -m suite run {chapter} --profile {profile}' first"
         raise UsageError(why)
-    commits = {r.provenance["commit"] for s in stores for r in s.read_all(keys).values()}
-    _check_commits(commits)
+    _check_commits({r.provenance["commit"] for s in stores for r in s.read_all(keys).values()})
     if not any(item.each for item in plan):
         records = {k: replace(r, values=store.without_images(r.values)) for k, r in records.items()}
     for key, record in records.items():

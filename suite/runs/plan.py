@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import json
 import math
 import os
@@ -22,7 +21,7 @@ from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, other_code
 from suite.runs.compute import check
 from suite.runs.executors import Resources
-from suite.store import Kept, Store, replace_file
+from suite.store import Kept, Store, checksum, replace_file
 from suite.training.folds import data_of
 from suite.training.loop import train
 from suite.units import Pretrained, Training, Unit, data_names, key, training_of
@@ -215,4 +214,4 @@ def _files(folder: Path) -> str:
     paths = sorted(os.path.join(place, n) for place, _, names in walked for n in names)
     sources = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
     about = [[p, entry.st_size, entry.st_mtime_ns] for p in sources for entry in [os.stat(p)]]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    return checksum(json.dumps(about).encode())

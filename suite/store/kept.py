@@ -137,14 +137,12 @@ def _read_archive(path: Path, state: tuple[tuple[int, int], ...]) -> Archive:
         raise UsageError(f"{name}: does not agree with the checksum in {beside.name}")
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as file:
-            records = Lines(file.read("records.jsonl").splitlines())
-            rows = file.read("rows.csv")
             text = json.loads(file.read("text.json"))
             arrays = safetensors.numpy.load(file.read("arrays.safetensors"))
             return Archive(
-                records,
+                Lines(file.read("records.jsonl").splitlines()),
                 safetensors.torch.load(file.read("tensors.safetensors")),
-                pd.read_csv(io.BytesIO(rows), low_memory=False),
+                pd.read_csv(io.BytesIO(file.read("rows.csv")), low_memory=False),
                 arrays | {name: np.array(values) for name, values in text.items()},
                 about,
             )
@@ -232,8 +230,7 @@ class Kept(Reader):
         """Return the kept tensors of a key, or None where there are none."""
         path, start = self.archive_of.get(key), f"{key}/"
         tensors = {} if path is None else self.archives[path].tensors
-        found = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
-        return found or None
+        return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)} or None
 
 
 def _n_images(unit: Unit) -> int:

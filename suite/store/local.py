@@ -110,15 +110,13 @@ class Store(Reader):
             packed = _pack(tensors)
             contents["tensors"] = checksum(packed)
             replace_file(self._path(key, "safetensors"), packed)
-        text = dump(contents)
-        contents["checksum"] = checksum(text)
+        contents["checksum"] = checksum(dump(contents))
         replace_file(self._path(key, "json"), dump(contents))
 
     def read_checkpoint(self, key: str) -> dict[str, Tensor] | None:
         """Return the last checkpoint of a training that has not ended, if there is a sound one."""
         path = self._path(key, "checkpoint")
-        contents = _contents(path)
-        if contents is None:
+        if (contents := _contents(path)) is None:
             return None
         packed = contents[64:]
         if contents[:64] == checksum(packed).encode():
@@ -165,14 +163,12 @@ class Store(Reader):
 
     def _read_json(self, key: str) -> Record | None:
         path = self._path(key, "json")
-        text = _contents(path)
-        if text is None:
+        if (text := _contents(path)) is None:
             return None
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             contents = json.loads(text)
             whole = dump(contents)
-            stated = contents.pop("checksum")
-            if text == whole and stated == checksum(dump(contents)):
+            if text == whole and contents.pop("checksum") == checksum(dump(contents)):
                 return Record(**contents)
         self._set_aside(path, DAMAGED)
         return None
@@ -235,9 +231,7 @@ def _contents(path: Path) -> bytes | None:
 
 
 def _pack(tensors: Mapping[str, Tensor]) -> bytes:
-    return safetensors.torch.save(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    )
+    return safetensors.torch.save({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
 
 
 def checksum(contents: bytes) -> str:

@@ -8,7 +8,7 @@ each number is, and its limit, stand in the YAML file beside this one.
 import copy
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,22 +20,25 @@ import torch
 import torch.nn.functional as F
 import yaml
 from torch import Tensor, nn
+from torch.func import grad, jacrev, vmap
 
 from reglib.input_hessian import decomposition
-from reglib.input_hessian.products import times_covariance
-from reglib.saliency import Settings, SurrogateLoss, cafo, caso
+from reglib.input_hessian.products import logit_weights, times_covariance
+from reglib.saliency import Settings, SurrogateLoss, cafo, caso, choose_lambda1
 from reglib.saliency.proximal import Problem, fista, soft_threshold
 from reglib.saliency.surrogate import noisy_copies, smooth_surrogate_loss, surrogate_loss
+from suite.metrics.saliency import smooth_grad
 
 STATEMENTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_bytes())
 FOUND, EXPECTED = "error, ratio or share", "as expected"
-EXACT = Settings(1e-12, 5000)
+EXACT, CLOSE = Settings(1e-12, 5000), Settings(1e-8, 5000)
 Found = Iterator[tuple[str, Tensor | float]]  # by the key of a statement
 
 
 def check_theory() -> pd.DataFrame:
     """Return a row for each statement: what is compared, found, and whether that was expected."""
-    checks = check_expansion, check_groups, check_spectrum, check_many_classes, check_solvers
+    checks = [check_hessian, check_expansion, check_groups, check_choice, check_spectrum]
+    checks += [check_many_classes, check_solvers]
     rows = [(*STATEMENTS[key], float(x)) for check in checks for key, x in check()]
     table = pd.DataFrame(rows, columns=["item", "what is compared", "limit", FOUND])
     verdicts = np.where(table[FOUND] <= table["limit"], "yes", "no")  # no where it is NaN
@@ -71,16 +74,20 @@ def small_problem(seed: int = 0) -> SimpleNamespace:
 
 def differentiate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Differentiate the cross-entropy once and twice, (B, d) and (B, d, d), entry by entry."""
-    x = images.clone().requires_grad_()
-    loss = F.cross_entropy(model(x), labels, reduction="sum")
-    g = torch.autograd.grad(loss, x, create_graph=True)[0].flatten(1)
-    rows = [torch.autograd.grad(entry.sum(), x, retain_graph=True)[0] for entry in g.unbind(1)]
-    return g.detach(), torch.stack(rows, 1).flatten(2)
+    slope = grad(lambda x, y: F.cross_entropy(model(x[None]), y[None]))
+    g, h = (vmap(f)(images, labels) for f in (slope, jacrev(slope)))
+    return g.flatten(1), h.view(*g.flatten(1).shape, -1)
+
+
+def jacobians(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
+    """Differentiate what a function makes of each point, (B, n), by the point: (B, n, d)."""
+    return vmap(jacrev(lambda x: function(x[None])[0]))(points).flatten(2)
 
 
 def _error(found: Tensor, expected: Tensor) -> Tensor:
     """Return the largest distance of rows, relative to the norm of the expected one."""
-    return ((found.flatten(1) - expected).norm(dim=1) / expected.norm(dim=1)).max()
+    found, expected = found.flatten(1), expected.flatten(1)
+    return ((found - expected).norm(dim=1) / expected.norm(dim=1)).max()
 
 
 def _matrix(h: Tensor, lambda2: Tensor) -> Tensor:
@@ -90,6 +97,29 @@ def _matrix(h: Tensor, lambda2: Tensor) -> Tensor:
 
 def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
     return (matrices @ vectors[..., None])[..., 0]
+
+
+def check_hessian() -> Found:
+    """Compare each step to the Hessian in closed form, and its decomposition, with autograd."""
+    s = small_problem()
+    z, w = s.model(s.x), jacobians(s.model, s.x).mT
+    weights = logit_weights(z, s.y)
+    a = times_covariance(z.softmax(1)[..., None], torch.eye(6).double())
+    first, second = differentiate(nn.Identity(), z, s.y)
+    yield "chain", _error(w @ second @ w.mT, s.h)
+    yield from (("by_logits", _error(weights, first)), ("g", _error(_times(w, weights), s.g)))
+    yield "softmax", _error(a, jacobians(partial(F.softmax, dim=1), z))
+    yield "h", _error(w @ a @ w.mT, s.h)
+    k = torch.linalg.cholesky(a[:, :5, :5])
+    k = torch.cat([k, -k.sum(1, keepdim=True)], 1)
+    yield "cholesky", _error(k @ k.mT, a)
+    values, v = torch.linalg.eigh((w @ k).mT @ (w @ k))
+    yield "shared", ((values - s.eigenvalues[:, -5:]).abs() / s.eigenvalues[:, -1:]).max()
+    pairs = decomposition(s.model, s.x, n_vectors=5)
+    by_library = pairs.vectors.flatten(2).mT, pairs.values[:, :5]
+    by_paper = w @ k @ v / values.sqrt()[:, None], values
+    for key, (u, squares) in (("vectors", by_paper), ("decomposition", by_library)):
+        yield key, _error(u * squares[:, None] @ u.mT, s.h)
 
 
 def check_expansion() -> Found:
@@ -107,7 +137,7 @@ def check_expansion() -> Found:
         yield f"{key}_order", ((sizes[:-1] / sizes[1:]).log2() - order).abs().max()
 
     noise: dict[str, Any] = {"n_samples": 16, "noise_level": 0.15}
-    once, again = (torch.Generator().manual_seed(0) for _ in range(2))
+    once, again, third = (torch.Generator().manual_seed(0) for _ in range(3))
     loss = smooth_surrogate_loss(s.model, s.x, s.y, tolerance=1e-9, generator=once, **noise)
     parts = [differentiate(s.model, x, s.y) for x in noisy_copies(s.x, generator=again, **noise)]
     g, h = (torch.stack(part).mean(0) for part in zip(*parts, strict=True))
@@ -115,6 +145,10 @@ def check_expansion() -> Found:
     maps = caso(loss, lambda2=lambda2, settings=EXACT).maps
     yield "smooth_caso", _error(maps, torch.linalg.solve(_matrix(h, lambda2), g))
     yield "smooth_cafo", _error(cafo(loss, lambda2=lambda2).maps, g / (2 * lambda2[:, None]))
+    mean = smooth_grad(s.model, s.x, s.y, generator=third, **noise).flatten(1)
+    lambda1 = 0.5 * mean.abs().amax(1)
+    shrunk = soft_threshold(mean, lambda1[:, None]) / (2 * lambda2[:, None])
+    yield "terms", _error(cafo(loss, lambda1=lambda1, lambda2=lambda2).maps, shrunk)
 
 
 def check_groups() -> Found:
@@ -129,10 +163,37 @@ def check_groups() -> Found:
     form = b.square().sum(1) - (b - _times(root, maps)).square().sum(1)
     smooth_part = result.objective + lambda1 * maps.abs().sum(1)
     yield "square_form", _error(smooth_part[:, None], form[:, None])
+    first = cafo(s.loss, lambda1=lambda1, lambda2=lambda2).maps.flatten(1)
+    for key, x, h in (("cafo", first, 0 * s.h), ("caso", maps, s.h)):
+        slope = vmap(grad(lambda x, g, h, b: g @ x + x @ h @ x / 2 - b * x @ x))(x, s.g, h, lambda2)
+        step = soft_threshold(x + slope, lambda1[:, None]) - x  # 0 at the maximum
+        yield f"{key}_optimum", (step.norm(dim=1) / s.g.norm(dim=1)).max()
+    problem = Problem(s.loss.gradient.flatten(1), s.loss.product, lambda1, lambda2[:, None])
+    yield "slope", _error(-problem.slope(maps, problem.product(result.maps).flatten(1)), slope)
     yield from (("pixel", miss_best_group(1)), ("pair", miss_best_group(2)))
     yield from (("tight", 1 - find_best_group(0.0)), ("loose", find_best_group(0.9)))
     yield from zip(("restricted", "recovered"), miss_planted_group(in_cone=False), strict=True)
     yield "not_restricted", 1 - miss_planted_group(in_cone=True)[1]
+
+
+def check_choice() -> Found:
+    """Compare λ1 by the library with that by the rule of section 4.1, for CAFO and CASO."""
+    loss, methods = small_problem().loss, (cafo, partial(caso, settings=EXACT))
+    chosen = torch.stack([choose_lambda1(loss, method=m).interpretation.lambda1 for m in methods])
+    ratios = chosen / torch.stack([choose_as_written(loss, m) for m in methods])
+    yield "choice", ((ratios - 1).abs()[~ratios.isnan()] > 1e-6).double().mean()
+
+
+def choose_as_written(loss: SurrogateLoss, method: Callable[..., Any]) -> Tensor:
+    """Return λ1 of each image by the rule as it is written, (B,); NaN after two halvings."""
+    grid = 10 ** torch.arange(-5.0, 5).double()[:, None].expand(-1, len(loss.gradient))
+    tried = method(loss, lambda1=grid)
+    halves = grid[tried.sparsity.eq(1).int().argmax(0), 0] / torch.tensor([[2.0], [4]])
+    sparsity = torch.cat([tried.sparsity, method(loss, lambda1=halves).sparsity])
+    sparse = ((sparsity >= 0.75) & (sparsity < 1)).split([10, 2])
+    best = grid[tried.loss_change.where(sparse[0], -torch.inf).argmax(0), 0]
+    halved = halves.where(sparse[1], 0).amax(0)
+    return best.where(sparse[0].any(0), halved / (halved > 0))
 
 
 def miss_best_group(k: int) -> Tensor:
@@ -202,7 +263,7 @@ def miss_planted_group(*, in_cone: bool, d: int = 48, k: int = 3) -> tuple[Tenso
     h, lambda1, lambda2 = torch.outer(v, v), 0.01, 0.5 * 1.001
     g = planted @ (2 * lambda2 * torch.eye(d) - h)
     loss = SurrogateLoss(g, lambda u: u @ h, torch.ones(100))
-    maps = caso(loss, lambda1=lambda1, lambda2=lambda2, settings=Settings(1e-8, 5000)).maps
+    maps = caso(loss, lambda1=lambda1, lambda2=lambda2, settings=CLOSE).maps
     bound = k**0.5 * lambda1 / restricted_eigenvalue(lambda2, d, k)
     distance = (maps - planted).norm(dim=1).max() / bound
     return distance, ((maps != 0) != (planted != 0)).any(1).double().mean()
@@ -220,33 +281,44 @@ def check_spectrum() -> Found:
     yield "rounding", (single >= largest).double().mean()
 
 
+def make_classes(n: int, rest: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (22), p and A of n classes, where all but the first have the probability `rest`."""
+    p, v = torch.full((n,), rest, dtype=torch.float64), -torch.ones(n).double()
+    p[0], v[0] = 1 - (n - 1) * rest, n - 1
+    return F.normalize(v, dim=0), p, times_covariance(p, torch.eye(n).double())
+
+
 def check_many_classes() -> Found:
-    """Check A and H where all classes but one have the same small probability."""
+    """Check A, H and g where all classes but one have the same small probability."""
     errors = []
     for n in (3, 10, 100, 1000):
-        p, v = torch.full((n,), 1e-6 / n).double(), -torch.ones(n).double()
-        p[0], v[0] = 1 - (n - 1) * p[1], n - 1
-        a = times_covariance(p, torch.eye(n).double()) / p[1]
-        printed = torch.tensor([0.0, *[1.0] * (n - 2), n])
-        errors += [(torch.linalg.eigvalsh(a) - printed).abs().max() / n, (a @ v / n - v).norm() / n]
+        v, _, a = make_classes(n, 1e-6 / n)
+        a, printed = a / (1e-6 / n), torch.tensor([0.0, *[1.0] * (n - 2), n])
+        errors += [(torch.linalg.eigvalsh(a) - printed).abs().max() / n, (a @ v / n - v).norm()]
     yield "eigenvectors", max(errors)
-    distances = torch.tensor([leave_rank_one(n) for n in (4, 16, 64)])
-    yield from zip(("rank_one", "parallel", "same_maps"), distances[-1], strict=True)
-    yield "more_classes", (distances[1:, 0] / distances[:-1, 0]).max()
+    missed = torch.tensor([leave_rank_one(n) for n in (4, 16, 64)])
+    names = "gradient", "by_vector", "by_gradient", "rank_one", "parallel", "same_maps"
+    yield from zip(names, (missed[:, 0].max(), *missed[-1, 1:]), strict=True)
+    ratios = (missed[1:] / missed[:-1]).amax(0)
+    yield from (("products", ratios[1:3].max()), ("more_classes", ratios[3]))
 
 
-def leave_rank_one(n_classes: int, top: float = 0.999) -> list[float]:
-    """Return by how much a network with even probabilities beside `top` misses Theorems 4 and 5."""
-    model, images = make_network(32, 1024, n_classes)
-    p = torch.full((n_classes,), (1 - top) / (n_classes - 1)).double()
-    p[0] = top
+def leave_rank_one(n: int, top: float = 0.999) -> list[Tensor]:
+    """Return by how much a network with even probabilities beside `top` misses A.4 and A.5."""
+    model, images = make_network(32, 1024, n)
+    rest = (1 - top) / (n - 1)
+    v, p, a = make_classes(n, rest)
     model[-1].bias += p.log() - model(images[:1])[0]
     values, vectors = decomposition(model, images[:1])
     loss = surrogate_loss(model, images[:1], torch.tensor([0]))
+    g, w = loss.gradient.flatten(1), jacobians(model, images[:1]).mT
+    h, wv = w @ a @ w.mT, w @ v
+    products = n * rest * wv[..., None] * wv[:, None], g[..., None] * g[:, None] / (1 - top)
+    errors = [_error(-rest * math.sqrt(n * (n - 1)) * wv, g), *(_error(x, h) for x in products)]
     lambda2 = 0.55 * values[:, 0]
     first, second = (method(loss, lambda2=lambda2).maps.flatten() for method in (cafo, caso))
-    cosines = [F.cosine_similarity(first, v.flatten(), dim=0).abs() for v in (vectors, second)]
-    return [1 - float(x) for x in (values[0, 0] ** 2 / values.square().sum(), *cosines)]
+    cosines = [F.cosine_similarity(first, x.flatten(), dim=0).abs() for x in (vectors, second)]
+    return errors + [1 - x for x in (values[0, 0] ** 2 / values.square().sum(), *cosines)]
 
 
 def check_solvers() -> Found:
@@ -267,6 +339,10 @@ def check_solvers() -> Found:
     proximal, plain = _gaps(problem, best, last)
     yield "subgradient", (proximal / plain).max()
     yield "zeros", (last[1][(best == 0) & (s.g != 0)] == 0).double().mean()
+    strengths = torch.tensor([[0.51], [0.6], [4], [10]]).double() * s.eigenvalues[:, -1]
+    units = F.normalize(caso(s.loss, lambda2=strengths, settings=CLOSE).maps.flatten(2), dim=2)
+    below, above = (units[::2] - units[1::2]).norm(dim=2).amax(1)
+    yield from (("plateau", above), ("steep", above / below))
 
 
 def descend(problem: Problem, *, proximal: bool = True) -> list[Tensor]:

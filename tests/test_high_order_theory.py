@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from reglib.input_hessian import decomposition
 from reglib.saliency import cafo, caso, choose_lambda1
 from reglib.saliency.proximal import fista
 from suite.metrics.saliency import loss_gradient
 from suite.papers import high_order_theory as theory
 from suite.papers.high_order_theory import rank_one_error, rank_one_errors
 
-SMALL, MATRIX, PAIRS = theory.small_problem, theory._matrix, theory.decomposition
+SMALL, MATRIX, PAIRS = theory.small_problem, theory._matrix, decomposition
 DESCEND, JACOBIANS = theory.descend, theory.jacobians
 
 

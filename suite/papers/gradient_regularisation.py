@@ -245,11 +245,12 @@ def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFram
     return pd.DataFrame(lines, columns=columns)
 
 
-def sizes_of(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+def sizes_of(table: pd.DataFrame, metric: str, **way: bool) -> pd.DataFrame:
     """Return `sizes` of a metric for both kinds of map, and for a third one where it was run."""
-    rows = select(table, metric)
+    rows = select(table, metric, **way)
     kinds = {*SALIENCIES, *rows["saliency"]}
-    return sizes({n: select(rows, metric, key) for key, n in MAP_NAMES.items() if key in kinds})
+    chosen = {n: tables.select(rows, saliency=k) for k, n in MAP_NAMES.items() if k in kinds}
+    return sizes(chosen)
 
 
 def by_line(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

@@ -59,8 +59,8 @@ def beside_items(table: pd.DataFrame) -> pd.DataFrame:
         rows = rows[~rows["over_regularised"]]
         found = paper.changes(rows.assign(value=np.log(rows["value"])))
         values = (found[name] for name in ("lenet", "fashion"))
-        both = [statistics.Interval(v.estimate, v.low, v.high, v.n) for v in values]
-        gaps = (*both, statistics.difference(*both[::-1]))
+        first, then = (statistics.Interval(v.estimate, v.low, v.high, v.n) for v in values)
+        gaps = first, then, statistics.difference(then, first)
         parts = [interval_text(statistics.as_ratio(gap), ".2f") for gap in gaps]
         lines.append([f"{share:.0%}", title, *parts])
     columns = ["accuracy kept", "measure", "MNIST", "Fashion-MNIST", "Fashion-MNIST ÷ MNIST"]

@@ -283,8 +283,8 @@ def landscapes(
     ends = [f"TV {float(v):.2g}" for v in (tv, total_variation(torch.as_tensor(target)))]
     means = [np.mean(maps[model], axis=0) for model in names]
     titles = ["untrained", *titles, "target S,\nedges"]
-    below = [[f"not\ntrained\n{ends[0]}", *notes, f"\n\n{ends[1]}"]]
-    look = {"titles": titles, "notes": below, "scale": (0, 2), "scale_label": "importance"}
+    under = [[f"not\ntrained\n{ends[0]}", *notes, f"\n\n{ends[1]}"]]
+    look = {"titles": titles, "notes": under, "scale": (0, 2), "scale_label": "importance"}
     return {"rows": [[arrays["|".join(start)], *means, target]], **look}
 
 

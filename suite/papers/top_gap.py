@@ -274,7 +274,7 @@ def class_maps(results: Sequence[Results]) -> dict[str, list[Any]]:
     return {"rows": rows or [[None]], "titles": titles, "labels": labels}
 
 
-def receptive_fields(results: Sequence[Results], variant: str) -> dict[str, list[Any]]:
+def receptive_fields(results: Sequence[Results], variant: str) -> dict[str, Any]:
     """Return receptive fields of a variant, for `suite.plots.pictures`: Figures A1 and A2.
 
     A row is a location, a column a data set. Below each is the smallest share of the pixels that

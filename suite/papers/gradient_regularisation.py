@@ -245,9 +245,9 @@ def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFram
     return pd.DataFrame(lines, columns=columns)
 
 
-def sizes_of(table: pd.DataFrame, metric: str, **way: bool) -> pd.DataFrame:
+def sizes_of(table: pd.DataFrame, metric: str, *, normalised: bool = False) -> pd.DataFrame:
     """Return `sizes` of a metric for both kinds of map, and for a third one where it was run."""
-    rows = select(table, metric, **way)
+    rows = select(table, metric, normalised=normalised)
     kinds = {*SALIENCIES, *rows["saliency"]}
     chosen = {n: tables.select(rows, saliency=k) for k, n in MAP_NAMES.items() if k in kinds}
     return sizes(chosen)

@@ -39,7 +39,7 @@ STACKS = {
     "strided and dilated": (nn.Conv1d(2, 3, 3, 2, padding=1), nn.Conv1d(3, 2, 2, dilation=2)),
     "residual": (ResidualSum(),),
     "rectified": (nn.Conv1d(2, 6, 3), nn.ReLU(), nn.Conv1d(6, 4, 3)),
-    "pooled": (nn.Conv1d(2, 3, 3), nn.AvgPool1d(2), nn.Flatten(), nn.Linear(12, 5)),
+    "pooled": (nn.Conv1d(2, 3, 3), nn.AvgPool2d((1, 2)), nn.Flatten(), nn.Linear(12, 5)),
 }
 
 

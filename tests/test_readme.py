@@ -101,6 +101,6 @@ def test_the_hours_of_workstation_are_those_that_it_took():
     hours = [run["seconds"] / 3600 / 2 for run in runs if run.get("seconds")]
     assert len(hours) >= 5
     assert 2 <= min(hours) < 3
-    assert 17 < max(hours) <= 18
+    assert 18 < max(hours) <= 19
     for file in (ROOT / "README.md", ROOT / "book" / "how_to_read.md"):
-        assert "2 to 18 h a chapter on 2 cores" in file.read_text()
+        assert "2 to 19 h a chapter on 2 cores" in file.read_text()

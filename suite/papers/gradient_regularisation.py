@@ -249,8 +249,7 @@ def sizes_of(table: pd.DataFrame, metric: str, *, normalised: bool = False) -> p
     """Return `sizes` of a metric for both kinds of map, and for a third one where it was run."""
     rows = select(table, metric, normalised=normalised)
     kinds = {*SALIENCIES, *rows["saliency"]}
-    chosen = {n: tables.select(rows, saliency=k) for k, n in MAP_NAMES.items() if k in kinds}
-    return sizes(chosen)
+    return sizes({n: tables.select(rows, saliency=k) for k, n in MAP_NAMES.items() if k in kinds})
 
 
 def by_line(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

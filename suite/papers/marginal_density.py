@@ -125,15 +125,17 @@ def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
             p.noises = [{"noise_std": noise} for noise in p.noise_levels]
             p.sets = [{"foreign": name} for name in p.foreign]
             p.forms = [{"form": form} for form in ("naive", "stable", "efficient")]
-    first = found["block_panels"][0]
+    first, sweep = found["block_panels"][0], found["sweeps"][0]
     first.readings = [_reading(**reading) for reading in first.pgd]
     for p in found["photo_panels"]:
         sizes = [("l2", size) for size in p.photo_l2] + [("linf", size) for size in p.photo_linf]
         p.readings = [_reading(norm, size, size / 8) for norm, size in sizes]
     radii = changed(first, balls=[{"norm": "linf", "epsilon": size} for size in first.epsilons])
-    norms = changed(first, orders=[2.0, *first.norms], readings=first.readings[:1])
+    orders = [2.0, *sweep.norms]
+    norms = changed(sweep, few_seeds=parameters["few_seeds"], orders=orders)
+    long = changed(first, orders=orders, readings=first.readings[:1])
     mlps = [p for p in found["block_panels"] if p.network == "mlp"]
-    found |= {"first": [first], "mlps": mlps, "radii": [radii], "norms": [norms]}
+    found |= {"first": [first], "mlps": mlps, "radii": [radii], "norms": [norms], "long": [long]}
     return found | {"first_groups": found["group_panels"][:1]}
 
 

@@ -283,8 +283,7 @@ def receptive_fields(results: Sequence[Results], variant: str) -> dict[str, Any]
     kept = {d: a for d, a in _by_data(results).items() if f"erf|{variant}|centre" in a}
     rows = [[arrays[f"erf|{variant}|{at}"] for arrays in kept.values()] for at in LOCATIONS]
     notes = [[f"half in {half_in(field):.0%}" for field in row] for row in rows]
-    found = {"rows": rows, "notes": notes, "titles": [*map(name_of, kept)]}
-    return found | {"labels": [*LOCATIONS]}
+    return {"rows": rows, "notes": notes, "titles": [*map(name_of, kept)], "labels": [*LOCATIONS]}
 
 
 def half_in(field: NDArray[Any]) -> float:

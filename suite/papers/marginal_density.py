@@ -133,7 +133,7 @@ def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
     radii = changed(first, balls=[{"norm": "linf", "epsilon": size} for size in first.epsilons])
     orders = [2.0, *sweep.norms]
     norms = changed(sweep, few_seeds=parameters["few_seeds"], orders=orders)
-    long = changed(first, orders=orders, readings=first.readings[:1])
+    long = changed(first, orders=orders)
     mlps = [p for p in found["block_panels"] if p.network == "mlp"]
     found |= {"first": [first], "mlps": mlps, "radii": [radii], "norms": [norms], "long": [long]}
     return found | {"first_groups": found["group_panels"][:1]}

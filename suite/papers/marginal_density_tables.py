@@ -122,7 +122,7 @@ def at_equal_accuracy(rows: pd.DataFrame, against: str) -> pd.DataFrame:
     lines = []
     for metric, title in COMPARED.items():
         wide = rows[rows["metric"] == metric].pivot_table("value", "seed", "method")
-        if wide.empty:
+        if not {"density", against} <= {*wide}:  # not measured of both
             continue
         if metric in SHARES:
             gap = interval_text(mean_interval(wide["density"] - wide[against]), "+.3f")

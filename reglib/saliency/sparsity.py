@@ -46,8 +46,8 @@ def choose_lambda1(
     have fewer zeros than the range asks for: a weaker norm leaves CAFO no more, and CASO hardly
     ever. Of the maps with a sparsity in the range, the one with the highest loss is taken, by the
     second-order expansion. If there is none, the first strength with an empty map is halved, and so
-    on; where the geometric mean of the nearest strengths on both sides of the range is larger, it
-    takes the place of the half, and the choice may differ from the one that halving alone ends at.
+    on; where that jumps over the range, the geometric mean of the nearest strengths on both sides
+    takes its place.
 
     Args:
         loss: from `surrogate_loss` or `smooth_surrogate_loss`.
@@ -92,7 +92,7 @@ def choose_lambda1(
         open_ = ~found & (peak > 0)
         if not open_.any():
             break
-        trial = torch.maximum(empty / 2, (dense * empty).sqrt())
+        trial = torch.where(empty / 2 > dense, empty / 2, (dense * empty).sqrt())
         once = method(loss, lambda1=torch.where(open_, trial, empty), **options)
         inside = open_ & (once.sparsity >= low) & (once.sparsity < high)
         chosen = _merged(chosen, once, inside)

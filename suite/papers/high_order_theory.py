@@ -185,12 +185,12 @@ def check_choice() -> Found:
 
 
 def choose_as_written(loss: SurrogateLoss, method: Callable[..., Any]) -> Tensor:
-    """Return λ1 of each image by the rule as it is written, (B,); NaN after two halvings."""
+    """Return λ1 of each image by the rule as it is written, (B,); NaN after three halvings."""
     grid = 10 ** torch.arange(-5.0, 5).double()[:, None].expand(-1, len(loss.gradient))
     tried = method(loss, lambda1=grid)
-    halves = grid[tried.sparsity.eq(1).int().argmax(0), 0] / torch.tensor([[2.0], [4]])
+    halves = grid[tried.sparsity.eq(1).int().argmax(0), 0] / torch.tensor([[2.0], [4], [8]])
     sparsity = torch.cat([tried.sparsity, method(loss, lambda1=halves).sparsity])
-    sparse = ((sparsity >= 0.75) & (sparsity < 1)).split([10, 2])
+    sparse = ((sparsity >= 0.75) & (sparsity < 1)).split([10, 3])
     best = grid[tried.loss_change.where(sparse[0], -torch.inf).argmax(0), 0]
     halved = halves.where(sparse[1], 0).amax(0)
     return best.where(sparse[0].any(0), halved / (halved > 0))

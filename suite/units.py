@@ -105,6 +105,7 @@ RISING = rule("rising positive integers", lambda v: is_rising(v, COUNT["holds"])
 NO_DECAYS = rule("none beside cosine_epochs", lambda v: not v)
 SETTINGS = rule("names and values", is_settings)
 PENALTIES = rule("names, and settings for each", is_settings)
+PRECISION = rule("float32 or bfloat16", lambda v: v in ("float32", "bfloat16"))
 PENALTY = rule('settings such as {"strength": 1}', is_settings)
 NETWORK = rule("a Training or a Pretrained", lambda v: isinstance(v, Training | Pretrained))
 
@@ -153,6 +154,8 @@ class Training(_Checked):
             statistics of the initial network, which stay, and no dropout. For pretrained networks.
         clip: largest norm of the gradient by all parameters, to which a longer one is scaled; None
             for any.
+        precision: of convolutions and products in the training, "float32", or "bfloat16" by
+            `torch.autocast`; weights, sums and all that is measured afterwards are in float32.
         seed: of the initial weights, of the order of the images and of their changes.
 
     Raises:
@@ -185,6 +188,7 @@ class Training(_Checked):
     label_smoothing: float = field(default=0.0, metadata=SHARE)
     fixed_statistics: bool = field(default=False, metadata=SWITCH)
     clip: float | None = field(default=None, metadata=optional(POSITIVE))
+    precision: str = field(default="float32", metadata=PRECISION)
 
     def __post_init__(self) -> None:
         super().__post_init__()

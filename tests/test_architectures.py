@@ -24,6 +24,7 @@ SMALL = [
     ("vgg11", (1, 56, 28), {"width": 2}),
     ("convnet", (3, 32, 32), {"width": 4}),
     ("convnet", (3, 24, 12), {"width": 4}),
+    ("fast_vgg", (3, 32, 32), {"widths": (2, 32, 4)}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1, 1)}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1), "stem": "strided"}),
     ("resnet", (1, 64, 64), {"width": 4, "blocks": (2, 1), "stem": "imagenet"}),
@@ -91,6 +92,16 @@ class TestLayers:
         assert [conv.out_channels for conv in convolutions] == [5] * 6
         assert [conv.stride[0] for conv in convolutions] == [1, 1, 2, 1, 2, 1]
 
+    def test_of_fast_vgg_start_as_a_transform_and_as_the_identity(self):
+        first, _, _, second, *_ = build("fast_vgg", (3, 32, 32))
+        filters = first.weight.detach().flatten(1)
+        assert torch.allclose(filters[:12] @ filters[:12].T, torch.eye(12), atol=1e-6)
+        assert torch.equal(filters[12:], -filters[:12])
+        maps = first(random_images())
+        assert torch.equal(second(maps)[:, :24], maps)
+        others = second.weight[24:]
+        assert others.std() > 0.01
+
 
 class TestResNet:
     @pytest.mark.parametrize("name", ["resnet34", "resnet50"])
@@ -145,6 +156,7 @@ REFUSED = [
     ("lenet", (1, 28, 28), {}, r"unknown network 'lenet': did you mean 'lenet5'\?"),
     ("lenet5", (1, 28, 32), {}, "expected square images, got 28 x 32"),
     ("lenet5", (1, 11, 11), {}, "at least 12 pixels a side, got 11"),
+    ("fast_vgg", (1, 28, 28), {}, "fast_vgg: expected colour images, got 1 channels"),
     ("convnet", (3, 32, 32), {"widht": 8}, r"network 'convnet': .*'widht'"),
     ("resnet", (3, 32, 32), STEM, "unknown stem 'cifar10': did you mean 'cifar'"),
     ("resnet", (3, 32, 32), {"activation": "swich"}, "'swich': did you mean 'swish'"),

@@ -458,6 +458,23 @@ class TestSchedule:
         expected = -(spread * logits.log_softmax(1)).sum(1).mean()
         assert trained(unit).losses == [pytest.approx(float(expected.detach()), rel=1e-5)]
 
+    @pytest.mark.parametrize("network", ["resnet", "top_gap"])
+    def test_bfloat16_takes_nearly_the_same_step(self, network):
+        l1 = {"class_map_l1": {"strength": 1.0}} if network == "top_gap" else {}
+        small = {"blocks": [1, 1], "width": 8}
+        options = {"backbone_options": small, "width": 8, "k": 0.25} if l1 else small
+        one = {"epochs": 1, "batch_size": 96, "optimizer": "sgd", "learning_rate": 1.0}
+        unit = replace(UNIT, **one, network=network, network_options=options, penalties=l1)
+        start = initial_network(unit, load_data("mnist5k")).parameters()
+        of_start = torch.cat([p.detach().flatten() for p in start])
+        steps = [
+            torch.cat([p.detach().flatten() for p in made.network.parameters()]) - of_start
+            for made in (trained(unit), trained(replace(unit, precision="bfloat16")))
+        ]
+        assert all(step.dtype == torch.float32 for step in steps)
+        assert float(torch.cosine_similarity(*steps, dim=0)) > 0.99
+        assert not torch.allclose(*steps, rtol=1e-4)
+
     def test_clipped_gradient_has_its_norm(self, monkeypatch):
         norms, step = [], torch.optim.SGD.step
 

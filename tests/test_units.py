@@ -30,7 +30,7 @@ network_options: {width: 8}, n_train: 100, batch_size: 32, optimizer: other, gro
 penalties: {input_gradient: {strength: 0.5}}, balance_groups: true, folds: 5, fold: 1, zoom: 1.5,
 crop_padding: 4, flip: true, swap_halves: true, input_noise: 0.1, cosine_epochs: 20, clip: 1.0,
 optimizer_options: {momentum: 0.9}, decay_epochs: [2, 3], label_smoothing: 0.1,
-fixed_statistics: true}
+fixed_statistics: true, precision: bfloat16}
 """)
 NO_COUNTS = [0, -1, 2.5, 2.0, "3", True, math.nan, np.int64(3)]
 NO_RATES = [0.0, -0.1, math.nan, math.inf, "0.1", None, True]
@@ -47,6 +47,7 @@ BAD: list[tuple[str, list[Any], str]] = [
     ("balance_groups swap_halves flip fixed_statistics", [1, None, "yes"], "True or False"),
     ("folds", [1, 0, -3, 2.0, "5"], "an integer of at least 2 or None"),
     ("fold", [1, -1, None, 0.0], "an integer in 0..0 for folds=None"),
+    ("precision", ["float16", None, 32], "float32 or bfloat16"),
     ("zoom", [1, 0.5, "2", math.inf], "a finite number above 1, or None"),
     ("crop_padding", [-1, 1.0, None], "an integer of 0 or more"),
     ("input_noise", [-0.1, math.nan, None], "a finite number >= 0"),

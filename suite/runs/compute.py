@@ -25,7 +25,7 @@ from suite.units import Measurement, Network, Pretrained, Unit, training_of
 
 # Columns of those tables only in which a training has the setting.
 RARE = """group_dro balance_groups crop_padding flip zoom cosine_epochs decay_epochs label_smoothing
-folds swap_halves input_noise fixed_statistics clip""".split()
+folds swap_halves input_noise fixed_statistics clip precision""".split()
 
 
 def compute(

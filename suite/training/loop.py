@@ -230,10 +230,12 @@ class _Fit:
         self, acting: list[tuple[Term, float]], images: Tensor, labels: Tensor, index: Tensor
     ) -> Tensor:
         """Take one step of the optimizer; return the loss, penalties included."""
-        given = self._forward({term.name for term, _ in acting}, images, labels)
-        loss = self._cross_entropy(given, index)
-        for term, strength in acting:
-            loss = loss + strength * term.penalty(given).mean()
+        half = self.unit.precision == "bfloat16"
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=half):
+            given = self._forward({term.name for term, _ in acting}, images, labels)
+            loss = self._cross_entropy(given, index)
+            for term, strength in acting:
+                loss = loss + strength * term.penalty(given).mean()
         self.optimizer.zero_grad()
         # Naming the parameters spares a gradient by the images that nobody needs.
         torch.autograd.backward(loss, inputs=self.parameters)

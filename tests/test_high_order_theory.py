@@ -52,7 +52,7 @@ BROKEN = [
     ("spectrum", "rounding", "small_problem", small("single", largest_eigenvalue=lambda x: 2 * x)),
     ("many_classes", "eigenvectors by_vector by_gradient", "times_covariance", lambda p, u: p * u),
     ("many_classes", "gradient", "jacobians", lambda f, x: 1.01 * JACOBIANS(f, x)),
-    ("many_classes", "products more_classes", "leave_rank_one", lambda n: 6 * [0.1]),
+    ("many_classes", "products more_classes central", "leave_rank_one", lambda n, **_: 6 * [0.1]),
     ("solvers", "fast", "fista", lambda p, s: fista(p, s._replace(max_iterations=s[1] // 40))),
     ("solvers", "zeros", "descend", lambda problem, **more: DESCEND(problem)),
     ("solvers", "plateau steep", "caso", lambda f, lambda2, **_: caso(f, lambda2=lambda2.flip(0))),

@@ -59,12 +59,14 @@ def source(name: str) -> Source:
 def title(name: str) -> str:
     """Return the name of a data set as figures show it, and the pixels of a side of a resized one.
 
-    >>> title("resized:fashion_mnist:32"), title("imagenet_c"), title("imagefolder:/my/photos")
-    ('Fashion-MNIST (32 px)', 'ImageNet-C', 'photos')
+    >>> title("resized:fashion_mnist:32"), title("resized:cifar10-jpeg:32")
+    ('Fashion-MNIST (32 px)', 'CIFAR-10 (JPEG, 32 px)')
+    >>> title("imagenet_c"), title("imagefolder:/my/photos")
+    ('ImageNet-C', 'photos')
     """
     if name.startswith("resized:"):
         name, _, size = name.removeprefix("resized:").rpartition(":")
-        return f"{title(name)} ({size} px)"
+        return f"{title(name)} ({size} px)".replace(") (", ", ")
     if name.startswith(("imagefolder:", "shown:")):
         return Path(name.rpartition("imagefolder:")[2]).name
     return (SOURCES[name].title if name in SOURCES else ONLY_IN_PAPERS.get(name)) or name

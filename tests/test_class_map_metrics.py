@@ -5,13 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from suite.metrics import (
-    effective_receptive_field,
-    erf_distance,
-    largest_mask_iou,
-    map_sparsity,
-    mask_iou_beyond_others,
-)
+from suite import metrics
+from suite.metrics import effective_receptive_field, erf_distance, largest_mask_iou
 from suite.networks import build_network
 from tests.small_batches import left_alone
 from tests.small_batches import random_images as random
@@ -102,7 +97,7 @@ class TestErfDistance:
 
 def test_sparsity_is_the_mean():
     maps = random(3, 4, 5)
-    torch.testing.assert_close(map_sparsity(maps), maps.flatten(1).sum(1) / 20)
+    torch.testing.assert_close(metrics.map_sparsity(maps), maps.flatten(1).sum(1) / 20)
 
 
 def squares():
@@ -138,12 +133,12 @@ class TestMaskIou:
         masks = torch.zeros(4, 8, 8, dtype=torch.bool)
         masks[0, 2:6, 0:4] = masks[1, 2:6, 2:6] = masks[2, :4] = masks[3, 4:] = True
         labels = torch.tensor([0, 0, 1, 2])
-        own = mask_iou_beyond_others(masks.float(), masks, labels)
+        own = metrics.mask_iou_beyond_others(masks.float(), masks, labels)
         torch.testing.assert_close(own[:2], torch.full((2,), 1 - 8 / 24))
         assert own[2:].isnan().all()  # no other image of their class
         masks = random(30, 6, 7, seed=1) > 0.6
         labels = torch.arange(30) % 3
-        everywhere = mask_iou_beyond_others(random(1, 6, 7).expand(30, 6, 7), masks, labels)
+        everywhere = metrics.mask_iou_beyond_others(random(1, 6, 7).expand(30, 6, 7), masks, labels)
         assert everywhere.abs().max() > 0.02
         torch.testing.assert_close(everywhere.mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
 
@@ -159,6 +154,6 @@ class TestMaskIou:
                 largest_mask_iou(*given)
         message = r"maps: expected class activation maps \(B, H, W\)"
         for wrong in (maps * 2, maps - 1, maps[None], maps * torch.nan):
-            for measure in (lambda maps: largest_mask_iou(maps, masks), map_sparsity):
+            for measure in (lambda maps: largest_mask_iou(maps, masks), metrics.map_sparsity):
                 with pytest.raises(ValueError, match=message):
                     measure(wrong)

@@ -4,15 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from suite import metrics
 from suite.errors import UsageError
-from suite.metrics import (
-    ablation_curve,
-    area_under_curve,
-    chunks,
-    deletion_curve,
-    insertion_curve,
-    pixel_perturbation,
-)
+from suite.metrics import ablation_curve, deletion_curve, insertion_curve, pixel_perturbation
 from suite.networks import build_network
 from tests.small_batches import LABELS, Recorder, linear_network, random_images, softmax_network
 
@@ -61,7 +55,7 @@ class TestInsertionCurve:
     def test_chunks_change_the_batches_only(self, monkeypatch):
         model, images = Recorder(linear_network(16)), random_images(3, 1, 4, 4)
         whole = insertion_curve(images, linear_network(16), images, LABELS, n_steps=5)
-        monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 16 * 8)
+        monkeypatch.setattr(metrics.chunks, "CHUNK_BYTES", 4 * 16 * 8)
         small = insertion_curve(images, model, images, LABELS, n_steps=5)
         assert model.batches == [4, 4, 4, 4, 2]
         assert model.largest_bytes <= 4 * 16 * 8
@@ -127,7 +121,7 @@ class TestAblationCurve:
         images, maps = random_images(2, *shape), random_images(2, *shape, seed=1) - 0.5
         model = softmax_network(shape)
         together = ablation_curve(model, images, labels, maps, counts=counts)
-        monkeypatch.setattr(chunks, "CHUNK_BYTES", 1)
+        monkeypatch.setattr(metrics.chunks, "CHUNK_BYTES", 1)
         curve = ablation_curve(model, images, labels, maps, counts=counts)
         for b, c in enumerate(labels):
             total = maps[b].sum(0).flatten()
@@ -160,10 +154,10 @@ class TestAreaUnderCurve:
     def test_is_that_of_trapezoids(self):
         curves = random_images(2, 6)
         expected = [sum((row[k] + row[k + 1]) / 10 for k in range(5)) for row in curves]
-        torch.testing.assert_close(area_under_curve(curves), torch.stack(expected))
-        assert area_under_curve(torch.ones(1, 9)).item() == 1
+        torch.testing.assert_close(metrics.area_under_curve(curves), torch.stack(expected))
+        assert metrics.area_under_curve(torch.ones(1, 9)).item() == 1
 
     def test_between_given_positions(self):
         curves = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.5, 0.0], [2.0, 0.0, 0.0]])
-        found = area_under_curve(curves, [0, 1, 4])
+        found = metrics.area_under_curve(curves, [0, 1, 4])
         torch.testing.assert_close(found, torch.tensor([1.0, (0.75 + 0.75) / 4, 0.25]))

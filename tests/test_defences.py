@@ -10,14 +10,8 @@ from torch import nn
 
 from reglib.double_backward import folded_copy
 from suite.errors import UsageError
-from suite.networks import ResNet, build_network
-from suite.networks.defences import (
-    FrequencyLowCut,
-    KWinnersTakeAll,
-    with_flc_pooling,
-    with_k_wta,
-    with_softplus,
-)
+from suite.networks import ResNet, build_network, defences
+from suite.networks.defences import FrequencyLowCut, KWinnersTakeAll, with_k_wta, with_softplus
 from tests.double_backward import randn
 
 each_change = pytest.mark.parametrize("change", [{"k_wta": 0.3}, {"flc_pooling": True}])
@@ -104,7 +98,7 @@ class TestFrequencyLowCut:
 
     def test_takes_the_place_of_strides(self):
         network = build("resnet", (3, 32, 32), SMALL | {"stem": "strided"}).eval()
-        changed, images = with_flc_pooling(network), torch.rand(2, 3, 32, 32)
+        changed, images = defences.with_flc_pooling(network), torch.rand(2, 3, 32, 32)
         assert type(changed) is ResNet
         layers = ([*network.modules()], [*changed.modules()])
         strides, none_left = ([m.stride for m in ms if isinstance(m, nn.Conv2d)] for ms in layers)

@@ -18,16 +18,7 @@ from suite.errors import UsageError
 from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import SALIENCIES, caso_converged
 from suite.papers import group_features
-from suite.papers.group_features import (
-    clipped_to,
-    group_objective,
-    imagenet_indices,
-    lambda1_sweep,
-    map_quality,
-    maps_of,
-    on_object,
-    ranks,
-)
+from suite.papers.group_features import group_objective, lambda1_sweep, maps_of, on_object
 from suite.training.evaluated import EvaluatedModel
 from tests.tiny_pretrained import CLASSES, PHOTOGRAPHS, SIDE, UNIT, register, subject_of
 
@@ -49,7 +40,7 @@ def shown(subject, index):
 
 def quality(subject, *saliencies, **settings):
     settings = {"n_images": 2, "step": 3, "n_steps": 8, **settings}
-    return map_quality(subject, saliencies=saliencies, **settings)
+    return group_features.map_quality(subject, saliencies=saliencies, **settings)
 
 
 def in_order(sizes, ties):
@@ -99,7 +90,7 @@ class TestQuality:
         generator = torch.Generator().manual_seed(0)
         few = (torch.randint(0, n, (3, 1, 5, 5), generator=generator) for n in (4, 3))
         maps, ties = (values.float() for values in few)
-        for b, found in enumerate(ranks(maps, ties)):
+        for b, found in enumerate(group_features.ranks(maps, ties)):
             assert torch.equal(found, in_order(maps[b], ties[b]))
 
     def test_cafo_overlaps_the_clipped_gradient(self, subject):
@@ -326,8 +317,8 @@ class TestScenes:
 
     def test_classes_by_names_of_imagenet(self, scenes):
         names = class_names()
-        assert imagenet_indices([names[7], names[0], names[217]]) == [7, 0, 217]
-        assert imagenet_indices(names) == list(range(1000))
+        assert group_features.imagenet_indices([names[7], names[0], names[217]]) == [7, 0, 217]
+        assert group_features.imagenet_indices(names) == list(range(1000))
         data = dataclasses.replace(scenes.data, classes=(names[5], *names[1:5], names[0]))
         settings = {"scene": "box", "saliencies": ["even"], "n_images": 1}
         found, _ = scenes(5, data=data, **settings)
@@ -368,7 +359,7 @@ class TestSweep:
         images, predicted, _ = shown(subject, 5)
         gradient = SALIENCIES["loss_gradient"](subject.folded, images, predicted)
         for k, maps in enumerate(tensors["clipped_maps"]):
-            left = clipped_to(gradient, tensors["caso_sparsity"][k : k + 1])
+            left = group_features.clipped_to(gradient, tensors["caso_sparsity"][k : k + 1])
             assert torch.equal(maps, (normalised_for_display(left)[0] * 255).round().byte())
         for name in ("cafo", "caso", "clipped"):
             assert tensors[f"{name}_maps"].shape == (7, SIDE, SIDE)

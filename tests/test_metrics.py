@@ -4,16 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from suite import metrics
 from suite.errors import UsageError
-from suite.metrics import (
-    chunks,
-    entropy,
-    faithfulness_estimate,
-    inverted,
-    local_lipschitz_estimate,
-    max_sensitivity,
-    pixel_effects,
-)
+from suite.metrics import chunks, entropy, faithfulness_estimate, inverted, pixel_effects
 from suite.networks import build_network
 from tests.small_batches import LABELS, Recorder, generator, linear_network, random_images
 
@@ -72,7 +65,7 @@ def test_no_batch_is_larger_than_a_chunk(side, monkeypatch):
     model = Recorder(nn.Sequential(nn.Flatten(), nn.Linear(side * side, 3)).eval())
     options = {"generator": generator(), "n_samples": 150}
     pixel_effects(model, images, LABELS[:1])
-    for metric in (local_lipschitz_estimate, max_sensitivity):
+    for metric in (metrics.local_lipschitz_estimate, metrics.max_sensitivity):
         metric(lambda x, class_index: model(x), images, LABELS[:1], **options)
     assert 2**15 - 4 * side * side < model.largest_bytes <= 2**15
 

@@ -8,14 +8,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import reglib
-from reglib import regularizers
+from reglib import landscape, regularizers
 from reglib.double_backward import calls_of, folded_copy, folding_of
 from reglib.input_hessian import decomposition, input_hessian, leading_eigenpairs, true_hessian
-from reglib.landscape import (
-    expected_importance_landscape,
-    expected_squared_gradients,
-    sample_classes,
-)
+from reglib.landscape import expected_importance_landscape, expected_squared_gradients
 from reglib.saliency import smooth_surrogate_loss
 from reglib.top_gap import feature_maps
 from tests.double_backward import Net
@@ -163,7 +159,7 @@ def test_a_generator_is_asked_for():
         (smooth_surrogate_loss, given, {}),
         (regularizers.adversarial_examples, given, attack),
         (regularizers.adversarial_examples, given, attack | {"norm": "l2"}),
-        (lambda x, generator: sample_classes(x, generator), (IMAGES.flatten(1),), {}),
+        (lambda x, generator: landscape.sample_classes(x, generator), (IMAGES.flatten(1),), {}),
     ):
         with refuses(asked):
             function(*arguments, **settings, generator=None)

@@ -5,17 +5,9 @@ import pytest
 import torch
 
 from reglib.saliency import cafo, surrogate_loss
+from suite.metrics import saliency
 from suite.metrics.display import normalised_for_display
-from suite.metrics.saliency import (
-    SALIENCIES,
-    caso_converged,
-    deeplift,
-    integrated_gradients,
-    logit_gradient,
-    loss_gradient,
-    smooth_grad,
-    sparse_choice,
-)
+from suite.metrics.saliency import SALIENCIES, integrated_gradients, logit_gradient, smooth_grad
 from suite.networks import build_network
 from tests.double_backward import randn
 from tests.small_batches import generator, left_alone, random_images, softmax_network
@@ -59,7 +51,7 @@ only_lenet = pytest.mark.parametrize("network", ["lenet5"], indirect=True)
 
 class TestDeeplift:
     def test_is_complete(self, network, images):
-        maps = deeplift(network, images, CLASS_INDEX)
+        maps = saliency.deeplift(network, images, CLASS_INDEX)
         difference = logits_of(network, images) - logits_of(network, torch.zeros_like(images))
         torch.testing.assert_close(maps.sum((1, 2, 3)), difference, rtol=1e-9, atol=1e-9)
 
@@ -67,7 +59,7 @@ class TestDeeplift:
         linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
         images, class_index = torch.tensor([[[[1.0, -2.0], [3.0, 0.5]]]]), torch.tensor([1])
         expected = logit_gradient(linear, images, class_index) * images
-        torch.testing.assert_close(deeplift(linear, images, class_index), expected)
+        torch.testing.assert_close(saliency.deeplift(linear, images, class_index), expected)
 
 
 @pytest.mark.filterwarnings("error")
@@ -110,7 +102,7 @@ class TestGradients:
         inputs = images.clone().requires_grad_()
         loss = torch.nn.functional.cross_entropy(network(inputs), CLASS_INDEX, reduction="sum")
         (wanted,) = torch.autograd.grad(loss, inputs)
-        torch.testing.assert_close(loss_gradient(network, images, CLASS_INDEX), wanted)
+        torch.testing.assert_close(saliency.loss_gradient(network, images, CLASS_INDEX), wanted)
 
 
 class TestSmoothGrad:
@@ -148,11 +140,11 @@ class TestIntegratedGradients:
         torch.testing.assert_close(found * images, whole)
 
 
-@pytest.mark.parametrize("method", [cafo, caso_converged], ids=["CAFO", "CASO"])
+@pytest.mark.parametrize("method", [cafo, saliency.caso_converged], ids=["CAFO", "CASO"])
 def test_sparse_maps_are_of_strengths_a_factor_of_two_apart(method, images):
     network = build_network("lenet5", (2, 12, 12), 5, options={}, seed=1).double().eval()
     loss = surrogate_loss(network, images[:1], CLASS_INDEX[:1])
-    found = sparse_choice(loss, method)
+    found = saliency.sparse_choice(loss, method)
     halvings = torch.log2(found.lambda1 / 1e-5)
     torch.testing.assert_close(halvings, halvings.round())
     strengths = 1e-5 * 2.0 ** torch.arange(30).double()
@@ -190,7 +182,7 @@ def test_settings_out_of_range_are_refused(network, images, method, name, value,
 @only_lenet
 def test_labels_modes_and_percentiles_out_of_range_are_refused(network, images):
     with pytest.raises(ValueError, match="labels: expected indices from 0 to 4, got 5"):
-        loss_gradient(network, images, CLASS_INDEX + 1)
+        saliency.loss_gradient(network, images, CLASS_INDEX + 1)
     with pytest.raises(ValueError, match="percentile: expected a number from 0 to 100, got 101"):
         normalised_for_display(images, percentile=101)
     with pytest.raises(ValueError, match=r"call model\.eval"):

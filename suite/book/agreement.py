@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from suite import plots
 from suite.evidence import agreement
 from suite.evidence.names import name_of
 from suite.evidence.report import machine
@@ -60,21 +61,15 @@ def _of_all(values: pd.DataFrame, changed: pd.DataFrame, folder: Path) -> dict[s
     largest = agreement.largest(values, 20)
     texts = {name: largest[name].map("{:.5g}".format) for name in ("kept", "here")}
     largest = largest.assign(metric=largest["metric"].str.replace("_", " "), **texts)
+    plots.set_style()
+    panels = values.rename(columns={"chapter": "panel"}).reset_index(drop=True)
+    plots.kept_against_here(panels, agreement.KINDS).savefig(folder / PICTURE, dpi=150)
     return {
         "agree": f"{agree:,} of {len(values):,} values",
         "share": f"{agree / len(values):.1%}",
         "listed": ", ".join(f"{count:,} {kind}" for kind, count in counts.items()),
         "header": ["chapter", "compared", *counts, "verdicts changed"],
-        "picture": _draw(values, folder / PICTURE),
+        "picture": PICTURE,
         "verdicts": verdicts[VERDICTS].to_numpy().tolist(),
         "differences": largest[DIFFERENCES].to_numpy().tolist(),
     }
-
-
-def _draw(values: pd.DataFrame, file: Path) -> str:
-    from suite import plots
-
-    plots.set_style()
-    panels = values.rename(columns={"chapter": "panel"}).reset_index(drop=True)
-    plots.kept_against_here(panels, agreement.KINDS).savefig(file, dpi=150)
-    return file.name

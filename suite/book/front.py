@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from suite import plots
 from suite.evidence import html
 from suite.evidence.answers import measured, value_of, values_of
-from suite.evidence.claims import load_claims, load_settings
+from suite.evidence.claims import Claim, load_claims, load_settings
 from suite.evidence.quote import sentence
 from suite.evidence.report import accuracies, headlines
 from suite.evidence.rules import HOLDS, NOT_RUN
@@ -54,9 +54,7 @@ def cards(verdicts: pd.DataFrame) -> str:
     return html.cards(entries)
 
 
-def _epochs(
-    trained: Trainings, chapter: str, row: "pd.Series[Any]", claim: Mapping[str, Any]
-) -> str:
+def _epochs(trained: Trainings, chapter: str, row: "pd.Series[Any]", claim: Claim) -> str:
     """Write for how many epochs the networks of a verdict, and the paper's, were trained."""
     panel = {"data": row["data"], "network": row["network"]} | claim.get("trained", {})
     here = sorted({t["epochs"] for t in trained if "epochs" in t and panel.items() <= t.items()})

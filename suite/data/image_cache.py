@@ -62,13 +62,13 @@ def read_photographs(
     numbers = torch.tensor(labels, dtype=torch.int64)
     order = interleave_classes(numbers)
     ordered = [paths[row] for row in order.tolist()]
-    images = decode_once(
-        root,
-        ordered,
-        (len(paths), 3, SIZE, SIZE),
-        how="photographs" if masks is None else "photographs as they lie",
-        read=lambda row: read_photograph(ordered[row], upright=masks is None).numpy(),
-    )
+    upright = masks is None
+
+    def read(row: int) -> np.ndarray:
+        return read_photograph(ordered[row], upright=upright).numpy()
+
+    how = "photographs" if upright else "photographs as they lie"
+    images = decode_once(root, ordered, (len(paths), 3, SIZE, SIZE), how=how, read=read)
     masks = None if masks is None else masks[order]
     return Split(images.values, numbers[order], masks, sha256=images.sha256)
 

@@ -93,9 +93,7 @@ def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
     return values
 
 
-def measured(
-    row: "pd.Series[Any]", claims: Mapping[str, Claim], values: Mapping[str, Value]
-) -> str:
+def measured(row: "pd.Series[Any]", claims: Mapping[str, Claim], values: dict[str, Value]) -> str:
     """Write what was measured on a claim, with its interval and n, and what stands beside it.
 
     Args:

@@ -35,7 +35,7 @@ COLUMNS = """claim data network main tier scale verdict word detail looks statis
 low high n p p_holm needed effect effect_low effect_high effect_of_paper smallest within
 published_effect accuracy accuracy_of_paper""".split()
 
-Claim = Mapping[str, Any]
+Claim = scale.Claim
 
 
 @functools.cache

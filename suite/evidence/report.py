@@ -98,10 +98,8 @@ def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
     names = load_words(chapter)["names"]
     statistic = [in_words(text, names) for text in rows["statistic"].fillna("")]
     rows = rows.assign(on=on, statistic=statistic)
-    return rows.assign(
-        measured=[measured(row) for _, row in rows.iterrows()],
-        remark=[remark(row) for _, row in rows.iterrows()],
-    )
+    texts = {f.__name__: [f(row) for _, row in rows.iterrows()] for f in (measured, remark)}
+    return rows.assign(**texts)
 
 
 def in_words(statistic: str, names: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ WORDS = (HOLDS, SMALLER, NO_EFFECT, CONTRADICTED, INCONCLUSIVE, NOT_TESTABLE, NO
 
 LEAST_UNITS = 3
 NAN = float("nan")
+Frame = pd.DataFrame
 # Quantiles of the normal distribution: both ends of a 95% interval, and a chance of 80%.
 Z_95, Z_80 = 1.959964, 0.841621
 UNIT_COLUMNS = {"network": "seed", "seed": "seed", "image": "image", "scene": "image"}
@@ -151,7 +152,7 @@ def _needed(finding: Finding, distance: float) -> float:
 
 
 def trend(
-    rows: pd.DataFrame, *, unit: str, size: float, x: str, expected: str, over: str | None = None
+    rows: Frame, *, unit: str, size: float, x: str, expected: str, over: str | None = None
 ) -> Finding:
     """Estimate the trend of the value with `x`, by Spearman's correlation; one for each seed.
 
@@ -178,14 +179,7 @@ def trend(
 
 
 def trend_against(
-    rows: pd.DataFrame,
-    *,
-    unit: str,
-    size: float,
-    x: str,
-    expected: str,
-    reference: pd.DataFrame,
-    named: str,
+    rows: Frame, *, unit: str, size: float, x: str, expected: str, reference: Frame, named: str
 ) -> Finding:
     """Estimate how far a trend is above or below that of other rows, or alike within ± `size`.
 
@@ -222,7 +216,7 @@ def _normal_p(gap: Interval) -> float:
 
 
 def level(
-    rows: pd.DataFrame,
+    rows: Frame,
     *,
     unit: str,
     size: float,
@@ -267,7 +261,7 @@ class Sides(NamedTuple):
     match: Sequence[str] = ()
     ratio: bool = False
 
-    def gaps(self, rows: pd.DataFrame, unit: str) -> "pd.Series[float]":
+    def gaps(self, rows: Frame, unit: str) -> "pd.Series[float]":
         """Return one difference (of logarithms, for a ratio) for each unit that has both sides.
 
         Args:
@@ -285,7 +279,7 @@ class Sides(NamedTuple):
         return (wide[self.first] - wide[self.second]).dropna().groupby(column).mean()
 
 
-def paired(rows: pd.DataFrame, *, unit: str, size: float, expected: str, **sides: Any) -> Finding:
+def paired(rows: Frame, *, unit: str, size: float, expected: str, **sides: Any) -> Finding:
     """Estimate by how much one value of a column is ahead of another, over pairs of one unit.
 
     Args:
@@ -305,7 +299,7 @@ def paired(rows: pd.DataFrame, *, unit: str, size: float, expected: str, **sides
 
 
 def not_worse(
-    rows: pd.DataFrame, *, unit: str, size: float, better: str = "higher", **sides: Any
+    rows: Frame, *, unit: str, size: float, better: str = "higher", **sides: Any
 ) -> Finding:
     """Estimate whether one value of a column loses less than `size` against another.
 
@@ -325,7 +319,7 @@ def _mean(values: "pd.Series[float]") -> Interval:
     return mean_interval(values) if len(values) else Interval(NAN)
 
 
-def _exact(values: "pd.Series[float]", rows: pd.DataFrame) -> Interval:
+def _exact(values: "pd.Series[float]", rows: Frame) -> Interval:
     """Return the interval of a mean; where all are equal, as wide as the images allow.
 
     Shares that are all 0 or all 1, or differences of two such, have no spread; the exact interval
@@ -342,8 +336,8 @@ def _exact(values: "pd.Series[float]", rows: pd.DataFrame) -> Interval:
 
 
 def _pairs(
-    rows: pd.DataFrame, unit: str, x: list[str], over: str | None = None
-) -> tuple[pd.DataFrame, "pd.Series[str] | None"]:
+    rows: Frame, unit: str, x: list[str], over: str | None = None
+) -> tuple[Frame, "pd.Series[str] | None"]:
     """Return one row for each pair, and the groups of pairs that belong together, if there are.
 
     Seeds are groups where each has at least four values of `x`. Where each has one, pairs are

@@ -18,6 +18,7 @@ AT |= {OURS: "in this book's comparison"}
 KINDS = ("model", "variant", "method")
 # How networks were trained: the identity of each, and its `accuracy` where that was measured.
 Trainings = Sequence[Mapping[str, Any]]
+Claim = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,7 @@ def copies_of(settings: Sequence[Setting], data: str) -> set[str]:
 
 
 def scale_of(
-    claim: Mapping[str, Any],
-    settings: Sequence[Setting],
-    where: tuple[str, str],
-    trainings: Trainings,
+    claim: Claim, settings: Sequence[Setting], where: tuple[str, str], trainings: Trainings
 ) -> tuple[str, float]:
     """Return the scale of a panel, of `SCALES`, and the accuracy that the paper states there.
 

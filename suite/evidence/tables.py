@@ -72,28 +72,25 @@ def wide(
     columns: str,
     names: Mapping[Any, str],
     *,
-    digits: str = ".1%",
     printed: Mapping[str, Mapping[str, float]] | None = None,
 ) -> pd.DataFrame:
-    """Return means with half of their 95% intervals, for a tab of a page.
+    """Return means of shares with half of their 95% intervals, in percent, for a tab of a page.
 
     Args:
         rows: with `value`, `seed`, `index` and `columns`; those of a seed are averaged first.
         index, columns: whose values name the rows and the columns.
         names: of the rows, in their order; others are left out.
-        digits: of a number; with "%" they are shares in percent.
         printed: numbers of the paper: further rows, by their name and that of the column.
     """
-    factor, form, unit = (100, digits.replace("%", "f"), "%") if "%" in digits else (1, digits, "")
 
     def write(values: "pd.Series[float]") -> str:
-        return mean_text(factor * values, form, empty="") + unit if values.notna().any() else "–"
+        return mean_text(100 * values, ".1f", empty="") + "%" if values.notna().any() else "–"
 
     heads = list(dict.fromkeys(rows[columns]))
     table = _pivot(rows, [index], columns, write)
     table = table.reindex([n for n in names if n in table.index], columns=heads).rename(names)
     for name, values in (printed or {}).items():
-        shown = (f"{factor * values[h]:{form}}{unit}" if h in values else "–" for h in heads)
+        shown = (f"{100 * values[h]:.1f}%" if h in values else "–" for h in heads)
         table.loc[f"<i>{name}</i>"] = [f"<i>{text}</i>" for text in shown]
     return table.rename_axis(index="", columns=None).reset_index()
 

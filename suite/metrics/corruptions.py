@@ -1,11 +1,10 @@
 """The corruptions of Hendrycks and Dietterich, by the package imagecorruptions-imaug."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from reglib.autodiff import Map
 from suite.errors import check_name, expected
 from suite.metrics.faithfulness import SCORES
 
@@ -65,9 +64,7 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
 
 
 @torch.no_grad()
-def probability_ratio(
-    model: Callable[[Tensor], Tensor], clean: Tensor, changed: Tensor, class_index: Tensor
-) -> Tensor:
+def probability_ratio(model: Map, clean: Tensor, changed: Tensor, class_index: Tensor) -> Tensor:
     r"""Compute what share of the probability of a class a change of the images leaves.
 
     .. math:: r_b = p_c(x'_b) / p_c(x_b)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reglib.autodiff import Map
 from suite.errors import check_name, expected
 from suite.metrics.chunks import chunk_size
 
@@ -40,12 +41,7 @@ def inverted(images: Tensor) -> Tensor:
 
 
 def pixel_effects(
-    model: nn.Module,
-    images: Tensor,
-    class_index: Tensor,
-    *,
-    score: str = "probability",
-    **options: Any,
+    model: Map, images: Tensor, class_index: Tensor, *, score: str = "probability", **options: Any
 ) -> Tensor:
     r"""Measure what changing one square of pixels at a time does to the score of a class.
 
@@ -90,11 +86,7 @@ def effects_on(score: str, logits: Tensor, class_index: Tensor) -> Tensor:
 
 @torch.no_grad()
 def perturbed_logits(
-    model: nn.Module,
-    images: Tensor,
-    *,
-    patch: int = 1,
-    perturb: Callable[[Tensor], Tensor] = inverted,
+    model: Map, images: Tensor, *, patch: int = 1, perturb: Map = inverted
 ) -> Tensor:
     """Return the logits of images as they are, and with one square of pixels changed at a time.
 

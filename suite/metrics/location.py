@@ -1,22 +1,16 @@
 """Is an object recognised wherever it lies, and whatever its group?"""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from reglib.autodiff import Map
 from reglib.regularizers.groups import count_groups
 from suite.errors import expected
 
 
 @torch.no_grad()
 def correct_by_location(
-    model: Callable[[Tensor], Tensor],
-    images: Tensor,
-    labels: Tensor,
-    *,
-    margin: int,
-    stride: int = 1,
+    model: Map, images: Tensor, labels: Tensor, *, margin: int, stride: int = 1
 ) -> Tensor:
     """Shift images over their empty margin, and see where they are classified right.
 

@@ -1,18 +1,17 @@
 """How much do the pixels of an image contribute to one location of its class maps?"""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from reglib.autodiff import input_gradient
+from reglib.autodiff import Map, input_gradient
 from suite.errors import expected
 
+Part = Literal["distance", "centre", "corner"]
 
-def effective_receptive_field(
-    maps_of: Callable[[Tensor], Tensor], images: Tensor, *, location: tuple[int, int]
-) -> Tensor:
+
+def effective_receptive_field(maps_of: Map, images: Tensor, *, location: tuple[int, int]) -> Tensor:
     r"""Differentiate a location of the maps, summed over channels, by the pixels.
 
     .. math:: \text{ERF}_{ij} = \sum_t \frac{\partial X^{(n+1)}_{location, t}}{\partial x_{ij}}
@@ -43,12 +42,7 @@ def effective_receptive_field(
         return input_gradient(maps[:, :, row, column], x)
 
 
-def erf_distance(
-    maps_of: Callable[[Tensor], Tensor],
-    images: Tensor,
-    *,
-    part: Literal["distance", "centre", "corner"] = "distance",
-) -> Tensor:
+def erf_distance(maps_of: Map, images: Tensor, *, part: Part = "distance") -> Tensor:
     r"""Compare the effective receptive fields of the centre and of the corner of the maps.
 
     .. math:: \text{ERF}(l) = \frac{1}{n} \sum_{ij} \left| z_{ij}(l) \right|, \qquad

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from reglib._checks import check_positive
 from reglib._common import normal_noise
+from reglib.autodiff import Map
 from suite.metrics.chunks import chunk_size
 
 MapsOf = Callable[[Tensor, Tensor], Tensor]
@@ -102,13 +103,7 @@ def max_sensitivity(
 
 
 def _largest_change(
-    maps_of: MapsOf,
-    images: Tensor,
-    class_index: Tensor,
-    draw: Callable[[Tensor], Tensor],
-    n_samples: int,
-    *,
-    by_noise: bool,
+    maps_of: MapsOf, images: Tensor, class_index: Tensor, draw: Map, n_samples: int, by_noise: bool
 ) -> Tensor:
     """Return the largest change of the map of each image, (B,), by noise drawn like its copies.
 

@@ -54,11 +54,9 @@ class PreActivationBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.before = nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU())
-        self.residual = nn.Sequential(
-            *conv_bn(inputs, outputs, 3, stride),
-            nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-        )
+        first = [*conv_bn(inputs, outputs, 3, stride), nn.ReLU()]
+        last = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.residual = nn.Sequential(*first, last)
         same = stride == 1 and inputs == outputs
         self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 

@@ -133,9 +133,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     return rows.assign(metric=names), arrays
 
 
-def with_threshold(
-    rows: pd.DataFrame, share: float = 0.8, by: Sequence[str] = PANEL
-) -> pd.DataFrame:
+def with_threshold(rows: pd.DataFrame, share: float = 0.8, by: list[str] = PANEL) -> pd.DataFrame:
     r"""Mark the networks of each data set and network that do not classify any more.
 
     The paper leaves out :math:`\alpha > t_\alpha`, where :math:`t_\alpha` is the smallest
@@ -149,7 +147,7 @@ def with_threshold(
     Source: section 3.2 of :cite:t:`demoor2025`.
     """
     found = []
-    for _, part in rows.groupby([*by], sort=False):
+    for _, part in rows.groupby(by, sort=False):
         accuracy = part[part["metric"] == "accuracy"].groupby("alpha")["value"].mean()
         floor = share * accuracy[accuracy.index < 1e5].mean()
         low = accuracy.index[(accuracy.index > 1e5) & ~(accuracy >= floor)]

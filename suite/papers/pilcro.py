@@ -255,10 +255,7 @@ def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = Non
 
 
 def landscapes(
-    results: Sequence[Results],
-    table: pd.DataFrame,
-    published: Mapping[str, Any],
-    arrays: Mapping[str, NDArray[Any]],
+    results: Sequence[Results], table: pd.DataFrame, published: Values, arrays: Values
 ) -> dict[str, Any]:
     """Return what `pictures` takes: mean landscapes, from untrained to the target.
 

@@ -16,14 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reglib import landscape as lib
-from reglib.autodiff import input_gradient
+from reglib.autodiff import Map, input_gradient
 from suite.data import load_data
 from suite.papers.initial_landscapes import correlation, squared_gradients
 from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
 
 Check = tuple[str, Tensor | float, Tensor | float]  # the key of a statement, and its two sides
-Function = Callable[[Tensor], Tensor]
 # What the program of Pertuz, Puig and Garcia (2013) takes: `fspecial("laplacian")`.
 PERTUZ = torch.tensor([[1.0, 4, 1], [4, -20, 4], [1, 4, 1]], dtype=torch.float64) / 6
 INTERVAL = 10  # steps from one penalty to the next
@@ -90,7 +89,7 @@ def _routes(source: torch.Generator) -> Iterator[Check]:
     yield "depth", (distances[0] / distances[1]).log2(), 1.0
 
 
-def _importance(f: Function, x: Tensor) -> Tensor:
+def _importance(f: Map, x: Tensor) -> Tensor:
     """Return the proof of lemma 1 from its last line up to equation 10, for pixels of images."""
     one, moved = torch.eye(x.shape[1], dtype=torch.bool)[:, None], x - x.mean(0)
     slopes = input_gradient(f(inputs := x.clone().requires_grad_()), inputs)
@@ -198,7 +197,7 @@ def _penalties(source: torch.Generator) -> Iterator[Check]:
     yield "target", (values - target).square().sum(), 256 * lib.target_penalty(values, target)
 
 
-def _network(weights: Tensor) -> Function:
+def _network(weights: Tensor) -> Map:
     return lambda images: (images.flatten(1) @ weights).tanh()
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from reglib import landscape as lib
 from reglib.double_backward import folded_copy
@@ -17,7 +17,7 @@ from suite.data import image_shape, load_data
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
 from suite.papers.path_counts import path_counts
-from suite.training.evaluated import EvaluatedModel, Result
+from suite.training.evaluated import Count, EvaluatedModel, Result
 from suite.units import Network, from_identity, training_of
 
 # Images of at most so many bytes are corrupted once for all networks of a process, which takes
@@ -25,7 +25,6 @@ from suite.units import Network, from_identity, training_of
 REMEMBERED_BYTES = 2**22
 N_CORRUPTED_SETS = 15 * 5  # all corruptions and levels
 Of = Literal["network", "paths", "target"]
-Count = int | None
 BATCH_PIXELS = 100 * 32 * 32  # of the images that are shown at a time
 # What of a network or of its images is changed, to see whether the landscape changes.
 Condition = Literal[
@@ -39,7 +38,7 @@ def accuracy_by_location(
     *,
     margin: int,
     stride: int = 1,
-    n_images: int | None = None,
+    n_images: Count = None,
     data: str | None = None,
 ) -> Result:
     """Share of the shifts over an empty margin after which an image is classified right.
@@ -69,8 +68,8 @@ def flatness(
     subject: EvaluatedModel,
     *,
     part: Literal["tv", "noise", "block_tv", "centre_to_rim", "target_distance"],
-    n_images: int | None = None,
-    n_draws: int | None = None,
+    n_images: Count = None,
+    n_draws: Count = None,
     block: int = 4,
     of: Of = "network",
 ) -> Result:
@@ -101,7 +100,7 @@ def flatness(
     return Result(value[None])
 
 
-def _halves(subject: EvaluatedModel, n_images: int | None, n_draws: int | None, of: Of) -> Tensor:
+def _halves(subject: EvaluatedModel, n_images: Count, n_draws: Count, of: Of) -> Tensor:
     """Return squared values of one or two halves of the images, (1 or 2, C, H, W)."""
 
     def gradients() -> Tensor:
@@ -118,9 +117,7 @@ def _halves(subject: EvaluatedModel, n_images: int | None, n_draws: int | None, 
     return path_counts(network, image_shape(subject.unit.data), squared=True)[None]
 
 
-def _squares(
-    model: nn.Module, images: Tensor, n_draws: int | None, generator: torch.Generator
-) -> Tensor:
+def _squares(model: nn.Module, images: Tensor, n_draws: Count, generator: Generator) -> Tensor:
     """Return squared gradients of two halves of the images, (2, C, H, W)."""
     size = max(1, BATCH_PIXELS // images[0, 0].numel())
     source = None if n_draws is None else generator
@@ -129,7 +126,7 @@ def _squares(
 
 
 def landscape_under(
-    subject: EvaluatedModel, *, condition: Condition, n_images: int, n_draws: int | None = None
+    subject: EvaluatedModel, *, condition: Condition, n_images: int, n_draws: Count = None
 ) -> Result:
     """Total variation of the landscape under a condition: one value. The map is kept.
 
@@ -176,7 +173,7 @@ def _take_statistics(network: nn.Module, images: Tensor) -> None:
 
 
 @functools.lru_cache(4)
-def _target_of(data: str, n_train: int | None) -> Tensor:
+def _target_of(data: str, n_train: Count) -> Tensor:
     shown = load_data(data)
     images = shown.train.images if len(shown.train.images) else shown.test.images
     return lib.data_smoothness(images[:n_train].split(500))
@@ -242,7 +239,7 @@ def corruption_robustness(
     *,
     category: str,
     level: int,
-    n_images: int | None = None,
+    n_images: Count = None,
     beside: Mapping[str, Any] | None = None,
 ) -> Result:
     """Mean of `suite.metrics.probability_ratio` over the corruptions of a category.
@@ -258,7 +255,7 @@ def corruption_robustness(
 
 
 def corrupted_accuracy(
-    subject: EvaluatedModel, *, level: int, n_images: int | None = None, category: str | None = None
+    subject: EvaluatedModel, *, level: int, n_images: Count = None, category: str | None = None
 ) -> Result:
     """Share of the corruptions under which the prediction is the label, for each test image.
 
@@ -284,7 +281,7 @@ def _corruptions(pixels: Tensor, category: str | None, level: int) -> Iterator[T
             yield changed[..., top : top + height, left : left + width].to(pixels.device)
 
 
-def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: int | None = None) -> Result:
+def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: Count = None) -> Result:
     """1 where the label of a test image is among the `k` classes of highest logits, else 0."""
     images, labels = subject.test_images(n_images)
     if k > len(subject.data.classes):
@@ -292,7 +289,7 @@ def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: int | None 
     return Result((subject.logits(images).topk(k).indices == labels[:, None]).any(1).double())
 
 
-def cross_entropy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:
+def cross_entropy(subject: EvaluatedModel, *, n_images: Count = None) -> Result:
     """Cross-entropy of each test image, in nats, without penalties."""
     images, labels = subject.test_images(n_images)
     return Result(F.cross_entropy(subject.logits(images), labels, reduction="none"))

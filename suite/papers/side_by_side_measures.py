@@ -10,8 +10,9 @@ from suite.errors import expected
 from suite.metrics.saliency import caso_converged
 from suite.papers.second_order import unit_vectors
 from suite.papers.top_gap_measures import object_masks
-from suite.training.evaluated import EvaluatedModel, Result
+from suite.training.evaluated import Count, EvaluatedModel, Result
 
+GRADIENT = "logit_gradient"  # the saliency, unless another one is named
 SHIFTS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 
 
@@ -37,9 +38,7 @@ def expected_calibration_error(top: Tensor, right: Tensor, n_bins: int) -> Tenso
     return gaps.index_add(0, bins, top - right.to(top.dtype)).abs().sum() / len(top)
 
 
-def shifted_accuracy(
-    subject: EvaluatedModel, *, pixels: int, n_images: int | None = None
-) -> Result:
+def shifted_accuracy(subject: EvaluatedModel, *, pixels: int, n_images: Count = None) -> Result:
     """Share of four diagonal moves by so many pixels after which an image is classified right.
 
     The outermost pixels are repeated.
@@ -59,9 +58,7 @@ def moved(images: Tensor, down: int, across: int) -> Tensor:
     return images[..., rows[:, None], columns]
 
 
-def grid_pointing(
-    subject: EvaluatedModel, *, n_images: int, saliency: str = "logit_gradient"
-) -> Result:
+def grid_pointing(subject: EvaluatedModel, *, n_images: int, saliency: str = GRADIENT) -> Result:
     """Share of the absolute saliency of a class that lies on its image in a grid of four.
 
     Each test image is in a square grid with the next ones of other classes, at a position that
@@ -100,11 +97,7 @@ def image_grids(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def share_on_object(
-    subject: EvaluatedModel,
-    *,
-    n_images: int,
-    saliency: str = "logit_gradient",
-    beyond_others: bool = False,
+    subject: EvaluatedModel, *, n_images: int, saliency: str = GRADIENT, beyond_others: bool = False
 ) -> Result:
     """Share of the absolute saliency of the label that lies on the object, as its mask marks it.
 

@@ -14,10 +14,10 @@ from suite import metrics
 from suite.attacks import ATTACKS, AUTO_ATTACK, NORMS, judged
 from suite.data import ImageData
 from suite.errors import UsageError, check_call, check_name, expected
+from suite.metrics.receptive_field import Part
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Training, Values, from_identity, training_of
 
-Part = Literal["distance", "centre", "corner"]
 IMAGES = 128  # that go through a network at a time, where the activations are kept
 
 
@@ -94,9 +94,7 @@ def _activation_maps(subject: EvaluatedModel, n_images: int) -> Tensor:
         return _in_batches(subject, n_images, network.class_activation_maps)
 
 
-def _in_batches(
-    subject: EvaluatedModel, n_images: int, measure: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
+def _in_batches(subject: EvaluatedModel, n_images: int, measure: Callable[..., Tensor]) -> Tensor:
     """Return what is measured of the first test images and their labels, a few at a time."""
     batches = subject.batches(n_images, size=IMAGES)
     return torch.cat([measure(images, labels) for images, labels in batches])

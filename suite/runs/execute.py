@@ -127,7 +127,7 @@ def load_subject(unit: Training | Pretrained, store: Store, device: str = "cpu")
     Raises:
         RunFailed: it is not stored, or its training diverged.
     """
-    weights: Mapping[str, Tensor] = {}
+    weights: State = {}
     if isinstance(unit, Training) and unit.epochs:
         (name,) = keys_of([unit])
         record, weights = store.read(name), store.read_tensors(name) or {}
@@ -225,9 +225,7 @@ def _train(unit: Training, name: str, work: _Work) -> None:
     store.drop_checkpoint(unfinished)
 
 
-def evaluated(
-    unit: Training | Pretrained, weights: Mapping[str, Tensor], device: torch.device
-) -> EvaluatedModel:
+def evaluated(unit: Training | Pretrained, weights: State, device: torch.device) -> EvaluatedModel:
     """Return a network with its weights; a pretrained one brings its own."""
     data = data_of(unit)
     if isinstance(unit, Pretrained):

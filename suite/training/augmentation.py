@@ -10,16 +10,14 @@ from suite.units import Training
 
 def augmented(unit: Training, images: Tensor, generator: torch.Generator) -> Tensor:
     """Return images as a training shows them in one epoch."""
-    images = crop_and_flip(
-        images, crop_padding=unit.crop_padding, flip=unit.flip, generator=generator
-    )
+    images = crop_and_flip(images, unit.crop_padding, flip=unit.flip, generator=generator)
     if unit.zoom is not None:
         images = zoom_in(images, unit.zoom, generator=generator)
     return swap_halves(images, generator=generator) if unit.swap_halves else images
 
 
 def crop_and_flip(
-    images: Tensor, *, crop_padding: int = 0, flip: bool = False, generator: torch.Generator
+    images: Tensor, crop_padding: int = 0, *, flip: bool = False, generator: torch.Generator
 ) -> Tensor:
     r"""Crop each image at random after padding it by reflection, and mirror it or not.
 

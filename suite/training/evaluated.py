@@ -17,6 +17,7 @@ from suite.units import Network, Pretrained
 # At most so many images, and so many pixels, at a time: activations of large images in one batch
 # outgrow the cache, and glibc hands such buffers back to the kernel after each layer.
 BATCH_SIZE, BATCH_PIXELS = 500, 2**19
+Count = int | None  # how many; None for all
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,13 @@ class Result:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
-def images_needed(
-    n_images: int | None = None, first: int = 0, step: int = 1, **_: object
-) -> int | None:
+def images_needed(n_images: Count = None, first: int = 0, step: int = 1, **_: object) -> Count:
     """Return how many test images there must be to show some; None if any number will do."""
     return None if n_images is None else first + (n_images - 1) * step + 1
 
 
 def checked_test_split(
-    own: ImageData, shown: ImageData, name: str, count: int | None, *, labelled: bool = True
+    own: ImageData, shown: ImageData, name: str, count: Count, *, labelled: bool = True
 ) -> Split:
     """Return the test split of `shown`, if a network trained on `own` can take `count` of it.
 
@@ -82,7 +81,7 @@ class EvaluatedModel:
         self._cache: dict[Hashable, Tensor] = {}
 
     def test_images(
-        self, count: int | None, data: str | None = None, **which: Any
+        self, count: Count, data: str | None = None, **which: Any
     ) -> tuple[Tensor, Tensor]:
         """Return test images as the network takes them, (B, C, H, W), and labels.
 
@@ -93,7 +92,7 @@ class EvaluatedModel:
 
     def test_uint8(
         self,
-        count: int | None,
+        count: Count,
         data: str | None = None,
         *,
         first: int = 0,
@@ -154,11 +153,10 @@ class EvaluatedModel:
         batches = images.split(batch_size or fast)
         return torch.cat([self.folded(self.as_inputs(x) if pixels else x) for x in batches])
 
-    def test_logits(self, count: int | None, data: str | None = None) -> Tensor:
+    def test_logits(self, count: Count, data: str | None = None) -> Tensor:
         """Return the logits of test images, (B, classes), computed once; see `test_uint8`."""
-        return self.cached(
-            ("test logits", count, data), lambda: self.logits(self.test_uint8(count, data)[0])
-        )
+        key = ("test logits", count, data)
+        return self.cached(key, lambda: self.logits(self.test_uint8(count, data)[0]))
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the classes of highest logit, (B,); see `logits`."""

@@ -7,14 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import SGD, Adam, Optimizer
 
 from suite.errors import UsageError, check_call
 from suite.units import SWITCH, Training, require, rule
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": Adam, "sgd": SGD}
 NO_SWITCH = rule("a number", lambda value: not isinstance(value, bool))
 # Arguments of PyTorch's optimizers that are no settings of a unit.
 GIVEN = """params lr fused foreach maximize differentiable amsgrad capturable
@@ -30,7 +28,7 @@ def check_optimizer(unit: Training) -> None:
     build_optimizer(unit, nn.ParameterList([torch.zeros(1, 1), torch.zeros(1)]))
 
 
-def build_optimizer(unit: Training, network: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(unit: Training, network: nn.Module) -> Optimizer:
     """Return the optimizer of a unit for the parameters of a network.
 
     The setting "decay_all" says whether biases and the weights of normalisations decay like all
@@ -59,7 +57,7 @@ def build_optimizer(unit: Training, network: nn.Module) -> torch.optim.Optimizer
 
 
 def set_learning_rate(
-    optimizer: torch.optim.Optimizer, unit: Training, *, steps: int, steps_per_epoch: int
+    optimizer: Optimizer, unit: Training, *, steps: int, steps_per_epoch: int
 ) -> None:
     r"""Set the learning rate for the step after `steps` steps.
 

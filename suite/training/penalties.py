@@ -31,9 +31,7 @@ class TrainingContext:
         images: gives the training images without augmentation, batch by batch, as floats or uint8.
     """
 
-    def __init__(
-        self, model: nn.Module, images: Callable[[], Iterable[Tensor]] = lambda: ()
-    ) -> None:
+    def __init__(self, model: nn.Module, images: Callable[[], Iterable[Tensor]] = tuple) -> None:
         self.model = model
         # From a width of the kernel to the smoothness of the training images.
         self.smoothness = cache(lambda n: landscape.data_smoothness(images(), kernel_width=n))
@@ -157,10 +155,8 @@ def activation_sizes(given: PenaltyInputs, *, layers: str = "last") -> Tensor:
         UsageError: no activation layer, or they were not asked for.
     """
     if not given.activations:
-        got = (
-            f"none; {type(given.model).__name__} must have them as modules (such as torch.nn.ReLU),"
-            " and forward must be told with_activations=True"
-        )
+        got = f"none; {type(given.model).__name__} must have them as modules (such as "
+        got += "torch.nn.ReLU), and forward must be told with_activations=True"
         raise expected("penalty 'activation_l1'", "the outputs of activation layers", got)
     return regularizers.activation_l1(given.activations, layers=layers)
 
@@ -185,10 +181,8 @@ def landscape_target(given: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
 
 
 def _landscape(given: PenaltyInputs) -> Tensor:
-    model = (given.context or TrainingContext(given.model)).evaluated
-    return landscape.importance_landscape(
-        model, given.inputs, generator=given.generator, create_graph=True
-    )
+    shown = (given.context or TrainingContext(given.model)).evaluated, given.inputs
+    return landscape.importance_landscape(*shown, generator=given.generator, create_graph=True)
 
 
 # What takes the images and the network alone, and goes through the network by itself.

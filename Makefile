@@ -7,7 +7,7 @@
 # make lock    write both locks anew from pyproject.toml
 # make clean   remove the book and what tests left; results in .reglib and .venv stay
 #
-# PYTHON=python3.12 chooses another Python, PROFILE=desktop a longer rerun (see README.md).
+# PYTHON=python3.12 chooses another Python, PROFILE=desktop a longer rerun.
 
 BIN := .venv/bin
 # Where the tests put their own book, so that yours stays.

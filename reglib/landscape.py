@@ -245,7 +245,7 @@ def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
         target: (H, W), for example from `data_smoothness`.
 
     Returns:
-        One value for each landscape, (...), from zero to about four.
+        One value for each landscape, (...), from zero to about two.
 
     Raises:
         ValueError: the target has another size, or is zero everywhere.

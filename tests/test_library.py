@@ -129,7 +129,7 @@ def test_the_wheel_holds_reglib_alone(wheel):
 def test_each_penalty_trains_where_reglib_may_import_torch_alone(printed):
     assert "ok 14" in printed
     assert "No module named 'suite'" in printed
-    assert 'pip install "reglib[backbones]"' in printed
+    assert 'pip install ".[backbones]"' in printed
     assert "used from a checkout" in printed  # by `python -m reglib`
 
 

@@ -48,7 +48,7 @@ def closed_form_hessian(model: nn.Module, images: Tensor) -> InputHessian:
 
     The Hessian by the input of the cross-entropy of each image (not of the mean over the batch),
     exact where the network is piecewise linear. There it does not depend on the label. For other
-    networks it is the Gauss-Newton part; see `hessian_case`. A product costs a Jacobian-vector and
+    networks it is the Gauss-Newton part; see `input_hessian`. A product costs a Jacobian-vector and
     a vector-Jacobian product, both through the graph of one evaluation, by the exact fast
     functions of `reglib.double_backward`.
 

@@ -1,4 +1,4 @@
-"""Penalties: pure functions of tensors, one value for each sample.
+"""Penalties: functions of tensors, some of the network too; one value for each sample.
 
 The caller takes the mean, multiplies it with a strength and adds it to the loss.
 """

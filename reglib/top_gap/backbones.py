@@ -39,7 +39,7 @@ def backbone_of(name: str, *, pretrained: bool) -> nn.Module:
     except ImportError as error:
         raise ValueError(
             f"backbone: {name!r} is the name of a network in timm or torchvision, which cannot be "
-            f'imported ({error}); pip install "reglib[backbones]", or give a network'
+            f'imported ({error}); pip install ".[backbones]" in the checkout, or give a network'
         ) from error
     if timm.is_model(name):
         return timm.create_model(name, pretrained=pretrained)

@@ -114,7 +114,7 @@ def check_logits_shape(logits: Tensor, n_images: int, *, least: int = 1) -> Tens
 def check_labels(labels: Tensor, logits: Tensor) -> None:
     """Raise a ValueError unless `labels` holds a class of the network for each image."""
     check_type("logits", logits, Tensor)
-    check_indices("labels", labels, *logits.shape)
+    check_indices("labels", labels, len(logits), logits.shape[-1])
 
 
 def check_indices(name: str, indices: Tensor, n_samples: int, n_kinds: int) -> None:

@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn, randn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from reglib._checks import check_type
+from reglib._checks import check_labels, check_type
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
@@ -28,9 +28,8 @@ def normal_noise(like: Tensor, generator: Generator) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: str = "none") -> Tensor:
-    """Compute the cross-entropy of tensors, or raise a ValueError that names what is none."""
-    check_type("logits", logits, Tensor)
-    check_type("labels", labels, Tensor)
+    """Compute the cross-entropy, or raise a ValueError that names a wrong label or no tensor."""
+    check_labels(labels, logits)
     return F.cross_entropy(logits, labels, reduction=reduction)
 
 

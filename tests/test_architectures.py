@@ -99,8 +99,7 @@ class TestLayers:
         assert torch.equal(filters[12:], -filters[:12])
         maps = first(random_images())
         assert torch.equal(second(maps)[:, :24], maps)
-        others = second.weight[24:]
-        assert others.std() > 0.01
+        assert second.weight[24:].std() > 0.01
 
 
 class TestResNet:

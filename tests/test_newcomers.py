@@ -130,6 +130,16 @@ def test_penalties_are_of_tensors(function):
     if function is not ALL_OF_LOGITS["marginal_density_penalty"]:  # which takes no labels
         with refuses("labels: expected a PyTorch Tensor, got list"):
             function(logits, [0, 1], x)
+        for outside in (3, -1):
+            with refuses(f"labels: expected indices from 0 to 2, got {outside}"):
+                function(logits, torch.tensor([0, outside]), x)
+        with refuses(r"labels: expected integers \(torch.int64\) of shape \(2,\)"):
+            function(logits, labels.int(), x)
+
+
+def test_class_maps_have_four_dimensions():
+    with refuses(r"maps: expected class maps \(B, classes, h, w\), got shape \(2, 3\)"):
+        reglib.class_map_l1(torch.ones(2, 3))
 
 
 @each({k: f for k, f in ALL_OF_LOGITS.items() if k != "adversarial_penalty"})

@@ -465,13 +465,11 @@ class TestSchedule:
         options = {"backbone_options": small, "width": 8, "k": 0.25} if l1 else small
         one = {"epochs": 1, "batch_size": 96, "optimizer": "sgd", "learning_rate": 1.0}
         unit = replace(UNIT, **one, network=network, network_options=options, penalties=l1)
-        start = initial_network(unit, load_data("mnist5k")).parameters()
-        of_start = torch.cat([p.detach().flatten() for p in start])
-        steps = [
-            torch.cat([p.detach().flatten() for p in made.network.parameters()]) - of_start
-            for made in (trained(unit), trained(replace(unit, precision="bfloat16")))
-        ]
-        assert all(step.dtype == torch.float32 for step in steps)
+        made = [trained(unit).network, trained(replace(unit, precision="bfloat16")).network]
+        networks = [initial_network(unit, load_data("mnist5k")), *made]
+        start, *ends = (torch.cat([p.flatten() for p in n.parameters()]) for n in networks)
+        steps = [(end - start).detach() for end in ends]
+        assert steps[1].dtype == torch.float32
         assert float(torch.cosine_similarity(*steps, dim=0)) > 0.99
         assert not torch.allclose(*steps, rtol=1e-4)
 

@@ -49,7 +49,8 @@ def adversarial_examples(
         Images, (B, ...), without a graph.
 
     Raises:
-        ValueError: `epsilon`, `step_size` or `n_steps` is not positive.
+        ValueError: `epsilon`, `step_size` or `n_steps` is not positive, or a label outside of the
+            range.
         ValueError: unknown norm.
 
     Source: Madry et al., "Towards deep learning models resistant to adversarial attacks" (2018)

@@ -96,8 +96,8 @@ def cure_penalty(
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError: a radius that is not positive, an empty list of them, or `inputs` does not
-            require a gradient.
+        ValueError: a radius that is not positive, an empty list of them, a label outside of the
+            range, or `inputs` does not require a gradient.
 
     Source: equation 9 of Moosavi-Dezfooli, Fawzi, Uesato and Frossard, "Robustness via curvature
     regularization, and vice versa" (2019) :cite:p:`moosavi2019`, without their factor :math:`1 /

@@ -27,7 +27,7 @@ def input_gradient_penalty(logits: Tensor, labels: Tensor, inputs: Tensor) -> Te
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError: `inputs` does not require a gradient.
+        ValueError: a label outside of the range, or `inputs` does not require a gradient.
 
     Source: equation 1 of De Moor, Gevaert, Peck and Saeys, "On the effect of gradient
     regularisation on interpretability" (2025) :cite:p:`demoor2025` (section 3.1), after Drucker and
@@ -176,7 +176,8 @@ def finite_difference_penalty(
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError: `step` is not positive, or `inputs` does not require a gradient.
+        ValueError: `step` is not positive, a label outside of the range, or `inputs` does not
+            require a gradient.
 
     Source: section 3 of Finlay and Oberman, "Scaleable input gradient regularization for
     adversarial robustness" (2021) :cite:p:`finlay2021`.

@@ -129,12 +129,16 @@ def class_map_l1(maps: Tensor) -> Tensor:
     Returns:
         One value for each sample, (B,).
 
+    Raises:
+        ValueError: `maps` has not four dimensions.
+
     Source: equation 1 of anonymous authors, "Top-GAP: integrating size priors in CNNs for more
     robustness, interpretability, and bias mitigation" (2024) :cite:p:`topgap`.
 
     >>> class_map_l1(torch.tensor([[[[1.0, -3.0]]]]))
     tensor([2.])
     """
+    _count(1, maps)  # or their shape is wrong
     return torch.linalg.vector_norm(maps, 1, dim=(1, 2, 3)) / maps.shape[1:].numel()
 
 

@@ -373,9 +373,9 @@ def choice(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sizes(p: SimpleNamespace) -> str:
-    """Say how strong the attacks of a panel are, and of how many images its measures are."""
+    """Say how strong attacks on a panel are, if any, and of how many images its measures are."""
     radii = {"radius": 255 * p.epsilon, "trained": 255 * p.chosen.get("adversarial", np.nan)}
-    return str(OWN["sentences"]["sizes"]).format(**vars(p) | radii)
+    return str(OWN["sentences"]["few" if p.only else "sizes"]).format(**vars(p) | radii)
 
 
 def map_grid(results: Results) -> dict[str, list[Any]]:

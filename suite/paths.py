@@ -50,6 +50,8 @@ def with_whole_paths(value: Any, base: Path | None = None) -> Any:
 
     >>> with_whole_paths([{"data": "mnist"}, "resized:imagefolder:/my/photos:32"])
     [{'data': 'mnist'}, 'resized:imagefolder:/my/photos:32']
+    >>> with_whole_paths("imagefolder:/my/cats or dogs"), with_whole_paths("/my/cats or dogs")
+    ('imagefolder:/my/cats or dogs', '/my/cats or dogs')
     """
     if isinstance(value, dict):
         return {name: with_whole_paths(part, base) for name, part in value.items()}
@@ -58,7 +60,7 @@ def with_whole_paths(value: Any, base: Path | None = None) -> Any:
     if not isinstance(value, str):
         return value
     first, _, other = value.partition(" or ")
-    if other:
+    if other and "/" not in value and "imagefolder:" not in value:
         return other if (data_folder() / other).is_dir() else first
     before, kind, path = value.partition("imagefolder:")
     base = base or Path.cwd()

@@ -67,11 +67,12 @@ class TestScale:
         units = [
             *({"metric": name, "training": last} for name in ("accuracy", "tv")),
             {"metric": "accuracy", "training": early},
+            {"metric": "accuracy", "training": last, "settings": {"data": "other"}},
             early,
             last,
             {"metric": "tv", "training": last | {"seed": 1}},
         ]
-        values = [0.9, 0.1, 0.4, None, None, 0.2]
+        values = [0.9, 0.1, 0.4, 0.3, None, None, 0.2]
         records = [Record(u, "done", {"mean": v}, {}) for u, v in zip(units, values)]
         found = scale.trainings_of(records)
         found = [(t["seed"], t["epochs"], t.get("accuracy")) for t in found]

@@ -115,7 +115,7 @@ def records(folder):
 
 
 def checkpoints(folder):
-    return {path.stem for path in folder.glob("??/*.checkpoint")}
+    return {path.stem.partition("-")[0] for path in folder.glob("??/*.checkpoint")}
 
 
 def resumed(folder, name):

@@ -242,7 +242,9 @@ def level(
     values = rows.groupby(UNIT_COLUMNS[unit])["value"].mean()
     interval, statistic = _exact(values, rows), f"mean (to hold: {expected} {size:g})"
     start = next((end for end in (no_effect, opposite) if end is not None), size)
-    p, least = t_test_p(values, size), 0.0 if no_effect is None else abs(size - start)
+    least = 0.0 if no_effect is None else abs(size - start)
+    limit = start if SIGNS[expected] * (interval.estimate - start) < 0 else size
+    p = t_test_p(values, limit)
     return Finding(statistic, interval, p, SIGNS[expected], size, start, least)
 
 

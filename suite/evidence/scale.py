@@ -72,7 +72,10 @@ def trainings_of(records: Iterable[Record]) -> list[dict[str, Any]]:
         key = str({name: value for name, value in network.items() if name not in stage})
         entry = found.setdefault(key, dict(network))
         entry |= {"epochs": max(entry["epochs"], network["epochs"])} if "epochs" in network else {}
-        if record.unit.get("metric") == "accuracy" and network.get("epochs") == entry.get("epochs"):
+        of_other = (
+            "data" in record.unit.get("settings", {}) or record.unit.get("metric") != "accuracy"
+        )
+        if not of_other and network.get("epochs") == entry.get("epochs"):
             entry["accuracy"] = record.values.get("mean")
     return list(found.values())
 

@@ -8,6 +8,7 @@ for its own code, by `suite.units.VERSIONS` and the tests: of that both are empt
 
 import functools
 import inspect
+import json
 import re
 import subprocess
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from suite.units import Unit
 
 CHOSEN = [table for table in CHOICES.values() if isinstance(table, Mapping)]
 REGISTRIES: list[Mapping[str, Any]] = [PENALTIES, METRICS, NETWORKS, CHANGES, *CHOSEN]
-NAMES = re.compile("'([^']*)'")
+NAMES = re.compile(r'"([^"\\]*)"')  # in JSON
 COMPUTING = "reglib/**/*.py suite/attacks.py".split() + [
     f"suite/{part}/**/*.py" for part in ("data", "metrics", "networks", "papers", "training")
 ]
@@ -56,7 +57,7 @@ class Sources:
 
     def _of_named(self, unit: Unit) -> str:
         """Return the checksum of what a unit names."""
-        names = frozenset(NAMES.findall(str(unit.identity)))
+        names = frozenset(NAMES.findall(json.dumps(unit.identity)))
         if names not in self._named:
             named = [table[n] for table in REGISTRIES for n in sorted(names & table.keys())]
             self._named[names] = _sha256([text for v in named if (text := self._uncommitted(v))])

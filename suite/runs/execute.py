@@ -193,7 +193,7 @@ def _train(unit: Training, name: str, work: _Work) -> None:
     """
     start = last = time.perf_counter()
     job, store = work.job, work.store
-    unfinished = f"{name}-{work.sources.provenance(unit)['named']}".rstrip("-")
+    unfinished = f"{name}-{''.join(work.sources.provenance(unit).values())}".rstrip("-")
     resume = None if job.force else store.read_checkpoint(unfinished)
     device, way = torch.device(job.device), job.double_backward or DEFAULT[job.device]
     networks = [n for n in map(training_of, job.units) if isinstance(n, Training)]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from suite.data import load_data
-from suite.errors import DataMissing
+from suite.errors import DataMissing, RunFailed
 from suite.networks import check_weights
 from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, other_code
@@ -195,11 +195,12 @@ def _fingerprint(name: str) -> str:
     memory, files = data_folder() / MEMORY, _files(data_folder())
     if not files or "imagefolder:" in name:  # images elsewhere, or from packages alone
         return load_data(name).fingerprint
-    remembered = json.loads(memory.read_text(encoding="utf-8")) if memory.is_file() else {}
-    known: dict[str, str] = remembered.get(files, {})
+    known: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):  # it is not there, or was cut
+        known = json.loads(memory.read_text(encoding="utf-8")).get(files, {})
     if name not in known:
         known[name] = load_data(name).fingerprint
-        with contextlib.suppress(OSError):  # the next one reads the data again
+        with contextlib.suppress(RunFailed):  # the next one reads the data again
             replace_file(memory, json.dumps({files: known}).encode())
     return known[name]
 
@@ -212,6 +213,7 @@ def _files(folder: Path) -> str:
     walked = [*os.walk(folder, followlinks=True), *os.walk(ROOT / "suite" / "data")]
     made = [str(folder / "decoded") + os.sep, str(folder / MEMORY)]  # by the suite, of the others
     paths = sorted(os.path.join(place, n) for place, _, names in walked for n in names)
+    paths = [p for p in paths if os.path.exists(p)]  # and no link to what is not there
     sources = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
     about = [[p, entry.st_size, entry.st_mtime_ns] for p in sources for entry in [os.stat(p)]]
     return checksum(json.dumps(about).encode())

@@ -3,8 +3,9 @@
 import copy
 from typing import Any
 
+import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn, randn
+from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
@@ -18,13 +19,14 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
 
 def unit_length(values: Tensor) -> Tensor:
     """Scale each sample to a Euclidean norm of one; zeros stay zeros."""
-    return F.normalize(values.flatten(1), dim=1).view_as(values)
+    flat, least = values.flatten(1), torch.finfo(values.dtype).tiny
+    return F.normalize(F.normalize(flat, torch.inf, eps=least), eps=least).view_as(values)
 
 
 def normal_noise(like: Tensor, generator: Generator) -> Tensor:
     """Draw standard normal numbers of the shape, type and device of a tensor."""
     check_type("generator", generator, Generator)
-    return randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+    return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: str = "none") -> Tensor:

@@ -287,6 +287,7 @@ def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tens
     count = 0
     for images in batches:
         _check_shape(images)
+        _checks.check_finite("images", images)
         edges = laplacian(images.double(), kernel_width=kernel_width)
         # A mean of equal values may differ from them by rounding, which is no edge.
         floor = 1e-12 * images.double().abs().amax((1, 2, 3), keepdim=True)

@@ -264,7 +264,8 @@ def _convolution_before(
     if weight is None:
         return name, f"the weight of {name} is not a parameter"
     sharing = [p for m in modules.values() for p in m._parameters.values() if p is weight]
-    reads = [n for n in norm.graph.nodes if n.target == f"{name}.weight" and {*n.users} - {before}]
+    own = f"{name}.weight", f"{name}.bias"
+    reads = [n for n in norm.graph.nodes if n.target in own and {*n.users} - {before}]
     if reads or list(convs.values()).count(name) > 1 or len(sharing) > 1:
         return name, f"{name} or its weight is used more than once"
     if any(user is not norm and not _reads_shape(user) for user in before.users):

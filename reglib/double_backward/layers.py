@@ -235,7 +235,7 @@ def _max_pool2d_rule(
     kernel = _pair(kernel_size)
     window = kernel, _pair(stride or kernel), _pair(padding), _pair(dilation)
     even = not ceil_mode or not any(side % 2 for side in input.shape[2:])
-    pairs = even and window == ((2, 2), (2, 2), (0, 0), (1, 1))
+    pairs = even and min(input.shape[2:]) > 1 and window == ((2, 2), (2, 2), (0, 0), (1, 1))
     if pairs and not _differentiable(input):
         return functions.max_pool_of_pairs(input)
     fast = pairs and _pools_slowly(input)
@@ -250,9 +250,7 @@ def _pools_slowly(x: Tensor) -> bool:
     return x.device.type == "cpu" and not side_by_side
 
 
-def _adaptive_max_pool2d_rule(
-    input: Tensor, output_size: Any, return_indices: bool = False
-) -> Ruled:
+def _adaptive_max_pool_rule(input: Tensor, output_size: Any, return_indices: bool = False) -> Ruled:
     """Take maxima over a grid of windows."""
     if return_indices or input.ndim != 4 or None in (size := _pair(output_size)):
         return NotImplemented
@@ -329,7 +327,7 @@ HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.hardsigmoid: _hardsigmoid_rule,
     **{f: partial(_attention_rule, f) for f in ATTENTION},
     F.max_pool2d: _max_pool2d_rule,
-    F.adaptive_max_pool2d: _adaptive_max_pool2d_rule,
+    F.adaptive_max_pool2d: _adaptive_max_pool_rule,
     F.avg_pool2d: _avg_pool2d_rule,
     F.adaptive_avg_pool2d: _adaptive_avg_pool2d_rule,
 }

@@ -82,9 +82,7 @@ def decomposition(
     return Decomposition(values, vectors)
 
 
-def _decompose(
-    at: Linearisation, image: Tensor, n_vectors: int, keep: bool
-) -> tuple[Tensor, Tensor]:
+def _decompose(at: Linearisation, image: Tensor, count: int, keep: bool) -> tuple[Tensor, Tensor]:
     logits = at.outputs
     identity = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)
     rows = _pull_all(at, image, identity) if keep else None
@@ -93,14 +91,14 @@ def _decompose(
     root = p.sqrt()
     inner = _factor_adjoint(p, root, _factor_adjoint(p, root, gram.double()).T)
     (values,), (v,), _ = eigh((inner + inner.T)[None] / 2)
-    values, v = values.flip(0).clamp_min(0), v.flip(1)[:, :n_vectors].T  # (n, c)
-    sigma = values[:n_vectors, None].sqrt()
+    values, v = values.flip(0).clamp_min(0), v.flip(1)[:, :count].T  # (n, c)
+    sigma = values[:count, None].sqrt()
     null = sigma.square() <= len(p) * torch.finfo(logits.dtype).eps * values[0]
     weights = (root * v) - p * (root * v).sum(1, keepdim=True)  # rows (F v)^T
     weights = torch.where(null, 0, weights / torch.where(null, 1, sigma)).to(logits.dtype)
     if rows is None:
         return values, _pull_all(at, image, weights)
-    return values, (weights.to(rows.dtype) @ rows.flatten(1)).view(n_vectors, *rows.shape[1:])
+    return values, (weights.to(rows.dtype) @ rows.flatten(1)).view(count, *rows.shape[1:])
 
 
 def _factor_adjoint(p: Tensor, root: Tensor, columns: Tensor) -> Tensor:

@@ -2,10 +2,10 @@ r"""Products by the Hessian of the cross-entropy by the input, which is never fo
 
 from typing import NamedTuple
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reglib._checks import NoDropout, check_images, check_labels, check_logits, check_network
+from reglib._common import cross_entropy
 from reglib.autodiff import Linearisation, Map, linearise, second_derivative
 from reglib.double_backward import fast_double_backward, folding_of
 
@@ -90,7 +90,7 @@ def true_hessian(model: nn.Module, images: Tensor, labels: Tensor) -> InputHessi
     check_labels(labels, at.outputs)
 
     def loss(x: Tensor) -> Tensor:
-        return F.cross_entropy(fast_double_backward(model)(x), labels, reduction="none")
+        return cross_entropy(fast_double_backward(model)(x), labels)
 
     return InputHessian(at.outputs, second_derivative(loss, images), at.pull)
 
@@ -146,8 +146,8 @@ def logit_weights(logits: Tensor, labels: Tensor) -> Tensor:
         ValueError: labels are no class indices.
     """
     check_labels(labels, logits)
-    probs = logits.double().softmax(1)
-    return (probs - F.one_hot(labels, probs.shape[1])).to(logits.dtype)
+    others = logits.double().softmax(1).scatter(1, labels[:, None], 0)  # 1 - p would cancel
+    return others.scatter(1, labels[:, None], -others.sum(1, keepdim=True)).to(logits.dtype)
 
 
 def times_covariance(probs: Tensor, u: Tensor) -> Tensor:
@@ -162,5 +162,6 @@ def times_covariance(probs: Tensor, u: Tensor) -> Tensor:
     Returns:
         (B, c), of the type of `u`.
     """
-    wide = u.to(probs.dtype)
+    wide = u.to(probs.dtype)  # less its value for the likeliest class: small ones would cancel
+    wide = wide - wide.take_along_dim(probs.argmax(1, keepdim=True), 1)
     return (probs * (wide - (probs * wide).sum(1, keepdim=True))).to(u.dtype)

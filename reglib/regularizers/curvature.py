@@ -60,11 +60,9 @@ def input_hessian_penalty(
     logit = logits.gather(1, labels[:, None])
     bent = cross_entropy(logits, labels, reduction="sum") if of == "loss" else logit
     gradient = input_gradient(bent, inputs, create_graph=True)
-    values = [
-        hessian_product(gradient, inputs, v, create_graph=True).square().flatten(1).sum(1)
-        for v in _draws(inputs, generator, n_samples, signs=True)
-    ]
-    return torch.stack(values).mean(0)
+    draws = _draws(inputs, generator, n_samples, signs=True)
+    products = [hessian_product(gradient, inputs, v, create_graph=True) for v in draws]
+    return torch.stack(products).square().flatten(2).sum(2).mean(0)
 
 
 def cure_penalty(
@@ -187,9 +185,7 @@ def score_matching_penalty(
     return t + gradient.square().flatten(1).sum(1) / 2 + stability * t.square()
 
 
-def _draws(
-    inputs: Tensor, generator: Generator, n_samples: int, *, signs: bool
-) -> Iterator[Tensor]:
+def _draws(inputs: Tensor, generator: Generator, n_samples: int, signs: bool) -> Iterator[Tensor]:
     """Yield random signs or normal numbers, (B, ...) each.
 
     Raises:

@@ -191,8 +191,11 @@ class _Tracer(fx.Tracer):
         self.outputs: dict[str, fx.Node] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        leaf = super().is_leaf_module(m, module_qualified_name)
-        return leaf or module_qualified_name in self.names
+        asked = getattr(m.forward, "__func__", m.forward).__code__.co_names
+        # A symbol has one mode: what asks for its own stays whole.
+        whole = super().is_leaf_module(m, module_qualified_name) or "training" in asked
+        holds = any(name.startswith(f"{module_qualified_name}.") for name in self.names)
+        return module_qualified_name in self.names or (whole and not holds)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         output = super().call_module(m, forward, args, kwargs)

@@ -243,8 +243,7 @@ def level(
     interval, statistic = _exact(values, rows), f"mean (to hold: {expected} {size:g})"
     start = next((end for end in (no_effect, opposite) if end is not None), size)
     least = 0.0 if no_effect is None else abs(size - start)
-    limit = start if SIGNS[expected] * (interval.estimate - start) < 0 else size
-    p = t_test_p(values, limit)
+    p = t_test_p(values, start if SIGNS[expected] * (interval.estimate - start) < 0 else size)
     return Finding(statistic, interval, p, SIGNS[expected], size, start, least)
 
 

@@ -72,10 +72,8 @@ def trainings_of(records: Iterable[Record]) -> list[dict[str, Any]]:
         key = str({name: value for name, value in network.items() if name not in stage})
         entry = found.setdefault(key, dict(network))
         entry |= {"epochs": max(entry["epochs"], network["epochs"])} if "epochs" in network else {}
-        of_other = (
-            "data" in record.unit.get("settings", {}) or record.unit.get("metric") != "accuracy"
-        )
-        if not of_other and network.get("epochs") == entry.get("epochs"):
+        unit, whole = record.unit, network.get("epochs") == entry.get("epochs")
+        if unit.get("metric") == "accuracy" and "data" not in unit.get("settings", {}) and whole:
             entry["accuracy"] = record.values.get("mean")
     return list(found.values())
 

@@ -104,7 +104,7 @@ def check_hessian() -> Found:
     s = small_problem()
     z, w = s.model(s.x), jacobians(s.model, s.x).mT
     weights = logit_weights(z, s.y)
-    a = times_covariance(z.softmax(1)[..., None], torch.eye(6).double())
+    a = times_covariance(z.softmax(1)[..., None], torch.eye(6).double().expand(len(z), 6, 6))
     first, second = differentiate(nn.Identity(), z, s.y)
     yield "chain", _error(w @ second @ w.mT, s.h)
     yield from (("by_logits", _error(weights, first)), ("g", _error(_times(w, weights), s.g)))
@@ -285,7 +285,7 @@ def make_classes(n: int, rest: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return (22), p and A of n classes, where all but the first have the probability `rest`."""
     p, v = torch.full((n,), rest, dtype=torch.float64), -torch.ones(n).double()
     p[0], v[0] = 1 - (n - 1) * rest, n - 1
-    return F.normalize(v, dim=0), p, times_covariance(p, torch.eye(n).double())
+    return F.normalize(v, dim=0), p, times_covariance(p.expand(n, n), torch.eye(n).double())
 
 
 def check_many_classes() -> Found:

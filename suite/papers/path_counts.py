@@ -115,11 +115,9 @@ class _AllOnes(TorchFunctionMode):
             raise ValueError("model: expected weights for the squared derivatives, got none (meta)")
         return float(weight.detach().double().square().mean())
 
-    def _convolution(
-        self, func: Any, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any
-    ) -> Tensor:
+    def _convolution(self, func: Any, x: Tensor, weight: Tensor, *args: Any, **more: Any) -> Tensor:
         """Convolve the sum of the channels: with all weights one, all filters are the same."""
-        settings = dict(zip(("bias", "stride", "padding", "dilation", "groups"), args)) | kwargs
+        settings = dict(zip(("bias", "stride", "padding", "dilation", "groups"), args)) | more
         groups = settings.get("groups", 1)
         sums = x.unflatten(1, (groups, -1)).sum(2)
         ones = torch.full((groups, 1, *weight.shape[2:]), self._weight(weight), dtype=x.dtype)

@@ -95,11 +95,9 @@ def compute(
     return table(units, keys, records)
 
 
-def table(
-    units: Sequence[Unit], keys: Sequence[str], records: Mapping[str, Record]
-) -> pd.DataFrame:
+def table(units: Sequence[Unit], keys: Sequence[str], found: Mapping[str, Record]) -> pd.DataFrame:
     """Return the table of `compute`."""
-    return pd.DataFrame([_row(unit, name, records[name]) for unit, name in zip(units, keys)])
+    return pd.DataFrame([_row(unit, name, found[name]) for unit, name in zip(units, keys)])
 
 
 def check(units: Iterable[Unit]) -> None:

@@ -213,7 +213,8 @@ def _files(folder: Path) -> str:
     walked = [*os.walk(folder, followlinks=True), *os.walk(ROOT / "suite" / "data")]
     made = [str(folder / "decoded") + os.sep, str(folder / MEMORY)]  # by the suite, of the others
     paths = sorted(os.path.join(place, n) for place, _, names in walked for n in names)
-    paths = [p for p in paths if os.path.exists(p)]  # and no link to what is not there
-    sources = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
-    about = [[p, entry.st_size, entry.st_mtime_ns] for p in sources for entry in [os.stat(p)]]
+    files = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
+    about = [
+        [p, s.st_size, s.st_mtime_ns] for p in files if os.path.exists(p) for s in [os.stat(p)]
+    ]
     return checksum(json.dumps(about).encode())

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from reglib._common import unit_length
 from reglib.regularizers import adversarial_examples, adversarial_penalty
 from tests.small_batches import generator
 from tests.test_curvature import linear_network
@@ -16,6 +17,12 @@ def attack(model, x, **changes):
     settings = {"epsilon": 0.3, "step_size": 0.1, "n_steps": 5, "pixel_range": WIDE}
     settings |= {"generator": generator()} | changes
     return adversarial_examples(model, x, LABELS, **settings)
+
+
+def test_short_gradients_have_a_direction_and_none_stays_none():
+    for dtype, size in ((torch.float64, 1e-200), (torch.float32, 1e-30), (torch.float16, 6e4)):
+        found = unit_length(torch.tensor([[size] * 4, [0.0] * 4], dtype=dtype))
+        torch.testing.assert_close(found, torch.tensor([[0.5] * 4, [0.0] * 4], dtype=dtype))
 
 
 def test_penalty_is_the_difference_of_losses_and_strength_one_trains_on_examples():

@@ -17,6 +17,7 @@ from tests.small_batches import left_alone
 def call_odd(net, x):
     """Each batch normalisation but the first has a reason not to be folded."""
     x = net.after_relu(F.relu(net.good(net.conv(x))))
+    x = net.after_read(net.read_conv(x)) + net.read_conv.bias.view(1, -1, 1, 1)
     y = net.forked_conv(x)
     x = net.forked(y) + y
     x = net.after_shared(net.shared_conv(net.shared_conv(x)))
@@ -25,7 +26,7 @@ def call_odd(net, x):
 
 
 def odd():
-    names = "conv forked_conv shared_conv twice_conv batch_conv".split()
+    names = "conv read_conv forked_conv shared_conv twice_conv batch_conv".split()
     layers = {name: nn.Conv2d(2, 2, 3, padding=1) for name in names}
     layers |= {name: nn.BatchNorm2d(2) for name in ("good", *REASONS)}
     layers["batch"] = nn.BatchNorm2d(2, track_running_stats=False)
@@ -33,6 +34,7 @@ def odd():
 
 
 REASONS = {
+    "after_read": "read_conv or its weight is used more than once",
     "forked": "the output of forked_conv is used elsewhere too",
     "after_relu": "its input is relu, which is not the output of a convolution",
     "after_shared": "shared_conv or its weight is used more than once",

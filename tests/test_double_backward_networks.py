@@ -116,6 +116,8 @@ def test_pooling_without_a_gradient_has_the_bits_of_stock_pooling(size, ceil_mod
     found = fast_double_backward(nn.MaxPool2d(2, ceil_mode=ceil_mode))(x)
     wanted = F.max_pool2d(x, 2, ceil_mode=ceil_mode)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    with pytest.raises(RuntimeError, match="Output size is too small"):
+        fast_double_backward(nn.MaxPool2d(2))(x[:, :, :1])
 
 
 @pytest.mark.parametrize("size", [(7, 9), (8, 6), (2, 3)])

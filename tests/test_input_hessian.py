@@ -1,6 +1,7 @@
 """The closed-form Hessian against one formed by autograd, in double precision."""
 
 import copy
+import math
 from functools import partial
 
 import pytest
@@ -8,15 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from reglib import closed_form_hessian, hessian_eigenpairs
 from reglib.double_backward import folding_of
-from reglib.input_hessian import (
-    closed_form_hessian,
-    decomposition,
-    hessian_eigenpairs,
-    input_hessian,
-    leading_eigenpairs,
-    true_hessian,
-)
+from reglib.input_hessian import decomposition, input_hessian, leading_eigenpairs, true_hessian
 from suite.papers.second_order import closed_form_difference
 from tests.double_backward import Net, in_general_position, randn
 from tests.small_batches import generator, left_alone
@@ -253,6 +248,18 @@ REFUSED = {
     "empty": (LINEAR, TWO[:0], "images: expected a batch .* at least one image"),
     "one class": (LINEAR, TWO[..., :1], ONE_CLASS),
 }
+
+
+def test_a_sure_network_has_its_gradient_and_eigenvalue():
+    x, y = torch.zeros(1, 1, 1, 2).double(), torch.tensor([0])
+    for margin in (1.0, 30.0, 60.0):
+        linear = nn.Linear(2, 2).double()
+        linear.weight.data, linear.bias.data = torch.eye(2), torch.tensor([margin, 0.0])
+        p = torch.tensor(-margin).double().exp() / (1 + math.exp(-margin))
+        h = closed_form_hessian(nn.Sequential(nn.Flatten(), linear.double()).eval(), x)
+        torch.testing.assert_close(h.gradient(y).flatten() / p, torch.tensor([-1.0, 1]).double())
+        v = torch.tensor([1.0, -1.0]).double().view_as(x)
+        torch.testing.assert_close(h.product(v) / (2 * p * (1 - p)), v)
 
 
 class TestRefused:

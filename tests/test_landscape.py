@@ -9,18 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import reglib
+from reglib import curvature_penalty, data_smoothness, target_penalty, total_variation
 from reglib.double_backward import evaluation_mode
-from reglib.landscape import (
-    curvature_penalty,
-    data_smoothness,
-    expected_importance_landscape,
-    importance_landscape,
-    laplacian,
-    sample_classes,
-    scaled_norm,
-    target_penalty,
-    total_variation,
-)
+from reglib.landscape import expected_importance_landscape, laplacian, sample_classes, scaled_norm
 from tests.double_backward import randn
 from tests.small_batches import generator, left_alone
 
@@ -42,7 +34,7 @@ def linear_network(weight, bias=(0.0,) * CLASSES):
 
 
 def sampled(model, images, seed=0, **options):
-    return importance_landscape(model, images, generator=generator(seed), **options)
+    return reglib.importance_landscape(model, images, generator=generator(seed), **options)
 
 
 def by_numpy(squares):
@@ -250,6 +242,7 @@ REFUSED = [
     (lambda: curvature_penalty(ONES[:4, 1:], kernel_width=5), AT_LEAST),
     (lambda: target_penalty(ONES, ONES.T), r"size of the landscape, \(6, 7\), got \(7, 6\)"),
     (lambda: target_penalty(ONES, 0 * ONES), "got zeros everywhere"),
+    (lambda: data_smoothness([GREY * math.nan]), "infinity or NaN for image 0"),
     (lambda: data_smoothness([]), "expected an image that has an edge, got none"),
     (lambda: data_smoothness([GREY]), "expected an image that has an edge, got none"),
     (lambda: data_smoothness(SIZES), r"of one size, got \(6, 7\) and \(6, 6\) pixels"),

@@ -172,6 +172,14 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(network(x), network(x))
 
 
+def test_parts_of_the_backbone_follow_its_mode():
+    drop = Net(lambda net, x: net.conv(F.dropout(x, 0.5, net.training)), conv=nn.Conv2d(2, 4, 3))
+    backbone = nn.Sequential(drop, nn.Conv2d(4, 4, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network, x = TopGAPNet(backbone, 5, k=3, width=8, image_size=16), images()
+    assert not torch.equal(network(x), network(x))
+    assert torch.equal(network.eval()(x), network(x))
+
+
 def test_the_backbone_is_copied():
     backbone = ResNet(2, 16, 10, width=4, blocks=(1, 1)).eval()
     with left_alone(backbone), torch.random.fork_rng():

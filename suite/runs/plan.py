@@ -214,7 +214,6 @@ def _files(folder: Path) -> str:
     made = [str(folder / "decoded") + os.sep, str(folder / MEMORY)]  # by the suite, of the others
     paths = sorted(os.path.join(place, n) for place, _, names in walked for n in names)
     files = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
-    about = [
-        [p, s.st_size, s.st_mtime_ns] for p in files if os.path.exists(p) for s in [os.stat(p)]
-    ]
+    there = [(p, os.stat(p)) for p in files if os.path.exists(p)]  # and no link to nothing
+    about = [[p, entry.st_size, entry.st_mtime_ns] for p, entry in there]
     return checksum(json.dumps(about).encode())

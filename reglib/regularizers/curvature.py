@@ -83,6 +83,8 @@ def cure_penalty(
 
     Args:
         model: the network; it is called once more, and its running statistics stay as they are.
+            Dropout that acts draws another mask then, which the difference measures too: leave it
+            in evaluation mode.
         logits: output of the network for `inputs`, (B, classes).
         labels: class indices, (B,).
         inputs: images, (B, ...), that required a gradient before the forward pass.
@@ -145,7 +147,7 @@ def score_matching_penalty(
 
     Args:
         model: the network. For "taylor" it is called `n_samples` times, and its running statistics
-            stay as they are.
+            stay as they are; dropout must not act then, since each call draws another mask.
         logits: output of the network for `inputs`, (B, classes).
         labels: class indices, (B,).
         inputs: images, (B, ...), that required a gradient before the forward pass.

@@ -167,6 +167,8 @@ def finite_difference_penalty(
 
     Args:
         model: the network; it is called once more, and its running statistics stay as they are.
+            Dropout that acts draws another mask then, which the difference measures too: leave it
+            in evaluation mode.
         logits: output of the network for `inputs`, (B, classes).
         labels: class indices, (B,).
         inputs: images, (B, ...), that required a gradient before the forward pass.

@@ -8,15 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from reglib import closed_form_hessian, hessian_eigenpairs
 from reglib.double_backward import folding_of
-from reglib.input_hessian import (
-    closed_form_hessian,
-    decomposition,
-    hessian_eigenpairs,
-    input_hessian,
-    leading_eigenpairs,
-    true_hessian,
-)
+from reglib.input_hessian import decomposition, input_hessian, leading_eigenpairs, true_hessian
 from suite.papers.second_order import closed_form_difference
 from tests.double_backward import Net, in_general_position, randn
 from tests.small_batches import generator, left_alone

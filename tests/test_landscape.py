@@ -9,18 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import reglib
+from reglib import curvature_penalty, data_smoothness, target_penalty, total_variation
 from reglib.double_backward import evaluation_mode
-from reglib.landscape import (
-    curvature_penalty,
-    data_smoothness,
-    expected_importance_landscape,
-    importance_landscape,
-    laplacian,
-    sample_classes,
-    scaled_norm,
-    target_penalty,
-    total_variation,
-)
+from reglib.landscape import expected_importance_landscape, laplacian, sample_classes, scaled_norm
 from tests.double_backward import randn
 from tests.small_batches import generator, left_alone
 
@@ -42,7 +34,7 @@ def linear_network(weight, bias=(0.0,) * CLASSES):
 
 
 def sampled(model, images, seed=0, **options):
-    return importance_landscape(model, images, generator=generator(seed), **options)
+    return reglib.importance_landscape(model, images, generator=generator(seed), **options)
 
 
 def by_numpy(squares):

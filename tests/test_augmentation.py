@@ -25,7 +25,6 @@ def images(count=400, size=(7, 9)):
 class TestCropAndFlip:
     @pytest.mark.parametrize("flip", [False, True])
     def test_is_a_crop_of_the_padded_or_mirrored_image(self, flip):
-        before = images()
         before, by = images(), range(-2, 3)
         after = crop_and_flip(before, crop_padding=2, flip=flip, generator=generator())
         found = []

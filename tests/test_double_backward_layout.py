@@ -74,20 +74,14 @@ def test_whatever_is_done_inside_is_as_in_the_network_itself(case):
     assert_same_step(around(case), randn(3, 3, 6, 6), LABELS, channels_last=True)
 
 
-class Kept(nn.Module):
-    """Returns feature maps, in a dictionary and a list, and keeps others for itself."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 16, 3)
-
-    def forward(self, x):
-        self.kept = torch.tanh(self.conv(x))
-        return {"maps": [torch.cat([F.relu(self.kept), self.kept], 1)], "number": 2}
+def maps_of(net, x):
+    """Return feature maps, in a dictionary and a list, and keep others in the network."""
+    net.kept = torch.tanh(net.conv(x))
+    return {"maps": [torch.cat([F.relu(net.kept), net.kept], 1)], "number": 2}
 
 
 def test_images_are_laid_out_inside_and_handed_back_contiguous():
-    model, x = Kept(), X.clone().requires_grad_()
+    model, x = Net(maps_of, conv=nn.Conv2d(3, 16, 3)), X.clone().requires_grad_()
     (maps,) = in_channels_last(model)(x)["maps"]
     assert model.kept.is_contiguous(memory_format=torch.channels_last)
     (gradient,) = torch.autograd.grad(maps.square().sum(), x, create_graph=True)
@@ -130,7 +124,7 @@ class TestByDefault:
 
     @pytest.mark.parametrize("make", [fast_double_backward, in_channels_last])
     def test_copies_keep_the_choice(self, make):
-        view = make(Kept())
+        view = make(Net(maps_of, conv=nn.Conv2d(3, 16, 3)))
         for copied in (copy.deepcopy(view), pickle.loads(pickle.dumps(view))):
             assert type(copied).__mro__[1] is type(view).__mro__[1]
 

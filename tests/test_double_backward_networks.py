@@ -11,26 +11,15 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from reglib.double_backward import fast_double_backward
 from reglib.double_backward.functions import max_pool_of_pairs_with_indices
-from tests.double_backward import (
-    CLASSES,
-    NETWORKS,
-    Net,
-    assert_same_second_order,
-    assert_same_step,
-    cases,
-    network_and_images,
-    pooled,
-    randn,
-    small,
-    step,
-)
+from tests import double_backward as helpers
+from tests.double_backward import Net, assert_same_second_order, assert_same_step, pooled, randn
 
 LABELS = torch.tensor([0, 3, 1])
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", helpers.NETWORKS)
 def test_whole_networks_agree_with_stock_autograd(name):
-    model, x = network_and_images(name)
+    model, x = helpers.network_and_images(name)
     assert_same_step(model.train(), x, LABELS, tolerance=1e-11)
 
 
@@ -66,7 +55,7 @@ def frozen():
     return nn.Sequential(*body, *pooled(3))
 
 
-CONV, HEAD = partial(nn.Conv2d, 2, CLASSES, 3), partial(nn.Linear, 2, CLASSES)
+CONV, HEAD = partial(nn.Conv2d, 2, helpers.CLASSES, 3), partial(nn.Linear, 2, helpers.CLASSES)
 SPECIAL = {
     "what an in-place function returns is ignored": lambda: Net(discarded, head=HEAD()),
     "in place after a function that keeps its input": lambda: nn.Sequential(
@@ -89,7 +78,7 @@ SPECIAL = {
 }
 
 
-@cases(SPECIAL)
+@helpers.cases(SPECIAL)
 def test_special_networks_agree_with_stock_autograd(case):
     torch.manual_seed(0)
     model, x = case().double(), randn(3, 2, 8, 8)
@@ -100,7 +89,7 @@ def test_special_networks_agree_with_stock_autograd(case):
 
 
 def test_outputs_have_the_bits_of_stock_functions():
-    model, x = small(), randn(4, 2, 12, 12, dtype=torch.float32)
+    model, x = helpers.small(), randn(4, 2, 12, 12, dtype=torch.float32)
     stock = copy.deepcopy(model)
     assert torch.equal(fast_double_backward(model)(x), stock(x))
     assert all(map(torch.equal, model.buffers(), stock.buffers()))
@@ -137,13 +126,13 @@ def test_indices_of_pairs_lie_in_the_image_whatever_its_values():
 
 class TestPrecision:
     def test_autocast_gives_what_stock_autograd_gives_to_its_own_precision(self):
-        model, labels = small(), torch.arange(8) % CLASSES
+        model, labels = helpers.small(), torch.arange(8) % helpers.CLASSES
         x, errors = randn(8, 2, 12, 12, dtype=torch.float32), []
-        _, exact = step(copy.deepcopy(model), x, labels)
+        _, exact = helpers.step(copy.deepcopy(model), x, labels)
         for other in (copy.deepcopy(model), fast_double_backward(model)):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 assert other(x).dtype == torch.bfloat16
-                _, gradients = step(other, x, labels)
+                _, gradients = helpers.step(other, x, labels)
             assert all(g.dtype == torch.float32 for g in gradients)
             pairs = zip(gradients, exact, strict=True)
             errors.append(sum(float((g - e).norm() ** 2) for g, e in pairs) ** 0.5)
@@ -156,7 +145,7 @@ class TestPrecision:
 
 
 def test_an_input_without_gradient_still_gives_those_of_the_weights():
-    model, x, gradients = small().double(), randn(3, 2, 12, 12), []
+    model, x, gradients = helpers.small().double(), randn(3, 2, 12, 12), []
     for other in (fast_double_backward(copy.deepcopy(model)), model):
         other(x).square().sum().backward()
         gradients.append([p.grad for p in other.parameters()])
@@ -166,6 +155,6 @@ def test_an_input_without_gradient_still_gives_those_of_the_weights():
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_cuda_agrees_with_stock_autograd(layout):
-    model = small().double().cuda().to(memory_format=layout)
+    model = helpers.small().double().cuda().to(memory_format=layout)
     x = randn(4, 2, 12, 12).cuda().contiguous(memory_format=layout)
     assert_same_step(model, x, torch.arange(4).cuda(), tolerance=1e-11)

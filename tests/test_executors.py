@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from suite.errors import RunFailed, UsageError
 from suite.paths import ROOT
 from suite.runs import Store, compute
 from suite.runs.executors import Resources, cores
+from suite.training.loop import train
 from suite.units import Measurement
 
 LONG = 20  # epochs: long enough to lose a worker before their end
@@ -268,10 +269,6 @@ def test_lost_workers_end_the_run(error, message, tries, store, here, small, mon
 
 def test_threads_of_a_worker_take_turns(store, small, monkeypatch):
     """They share the random state: two at a time would draw from each other's seeds."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from suite.training.loop import train
-
     at_once, most = 0, 0
 
     def note(*arguments, **options):

@@ -36,8 +36,9 @@ def files(tmp_path):
 def decode(tmp_path, files):
     """Decode the files, and count which of them are read."""
 
-    def call(root=tmp_path, files=files, shape=SHAPE, how="a", read=None):
+    def call(root=tmp_path, files=files, shape=SHAPE, how="a", read=None, pause=0.0):
         def count(row):
+            time.sleep(pause)
             call.counted.append(row)
             return np.frombuffer(files[row].read_bytes(), np.uint8).reshape(3, 4, 5)
 
@@ -139,20 +140,13 @@ class TestDecodeOnce:
         with pytest.raises(UsageError, match=f"{path}: what was decoded is damaged .*remove it"):
             decode()
 
-    def test_second_waits_for_the_first(self, files, decode):
+    def test_second_waits_for_the_first(self, decode):
         """Each call locks a file that it opens itself, so threads wait here as processes do."""
-        counted = []
-
-        def slowly(row):
-            time.sleep(0.01)
-            counted.append(row)
-            return np.frombuffer(files[row].read_bytes(), np.uint8).reshape(3, 4, 5)
-
         with ThreadPoolExecutor(2) as pool:
-            calls = [pool.submit(decode, read=slowly) for _ in range(2)]
+            calls = [pool.submit(decode, pause=0.01) for _ in range(2)]
             first, second = (call.result() for call in calls)
         assert torch.equal(first.values, second.values)
-        assert len(counted) == N
+        assert len(decode.counted) == N
 
 
 @pytest.fixture

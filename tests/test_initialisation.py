@@ -8,11 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from suite.papers.initial_landscapes import (
-    small_resnet,
-    squared_gradients,
-    squared_gradients_and_paths,
-)
+from suite.papers import initial_landscapes as paper
 from suite.papers.path_counts import path_counts
 from tests.double_backward import randn
 from tests.small_batches import generator
@@ -62,7 +58,7 @@ def deviations(draws, expected):
 @pytest.mark.parametrize("name", STACKS)
 def test_proposition_1_the_squared_gradient_follows_the_paths(name):
     x, make = randn(1, 2, 10), partial(build, name)
-    draws = squared_gradients(make, x, n_draws=1500, seed=1)
+    draws = paper.squared_gradients(make, x, n_draws=1500, seed=1)
     model = constant(make())
     expected = path_counts(model, (2, 10), squared=True) / model(x)[0].numel()
     seen = expected > 0
@@ -73,7 +69,7 @@ def test_proposition_1_the_squared_gradient_follows_the_paths(name):
 
 def test_draws_come_from_the_seed_alone():
     state, make = torch.get_rng_state(), partial(build, "convolutions")
-    draw = partial(squared_gradients, make, randn(1, 2, 10))
+    draw = partial(paper.squared_gradients, make, randn(1, 2, 10))
     first, again, other = (draw(n_draws=3, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -90,7 +86,7 @@ def test_lemma_2_batch_normalisation_cancels_the_variance_of_weights(std):
         return nn.Sequential(normal(nn.Conv1d(2, 6, 3), std), norm)
 
     x, n, fan_in = 2 * randn(60, 2, 10, seed=4), 60 * 8, 6
-    draws = squared_gradients(make, x, n_draws=400, seed=5)
+    draws = paper.squared_gradients(make, x, n_draws=400, seed=5)
     expected = path_counts(make(), (2, 10)) / (6 * 8) * (n - 1) / (n * fan_in)
     torch.testing.assert_close(draws.mean(0), expected * 1.5**2 / x.var(), rtol=0.2, atol=0)
 
@@ -106,7 +102,7 @@ def test_equation_18_the_derivative_of_a_normalisation():
 
 
 def test_in_evaluation_mode_only_the_mixed_second_derivative_is_left():
-    network, x = small_resnet(0), randn(2, 1, 32, 32).requires_grad_()
+    network, x = paper.small_resnet(0), randn(2, 1, 32, 32).requires_grad_()
     norms = []
     for training in (False, True):
         logits = network.train(training)(x)[:, 0].sum()
@@ -119,7 +115,7 @@ def test_in_evaluation_mode_only_the_mixed_second_derivative_is_left():
 
 
 def test_correlations_and_arrays():
-    rows, arrays = squared_gradients_and_paths(12, 2)
+    rows, arrays = paper.squared_gradients_and_paths(12, 2)
     kinds = "convolutions", "convolutions with ReLU", "resnet"
     assert rows["network"].tolist() == [kind for kind in kinds for _ in range(2)]
     assert set(rows["n"]) == {12}
@@ -130,7 +126,7 @@ def test_correlations_and_arrays():
     source = generator()
     for shape in ((2, 1, 15), (2, 1, 15), (2, 1, 32, 32)):
         x = torch.randn(shape, generator=source, dtype=torch.float64)
-    again = squared_gradients(small_resnet, x, n_draws=2, seed=1).mean(0)
+    again = paper.squared_gradients(paper.small_resnet, x, n_draws=2, seed=1).mean(0)
     assert arrays["initialisation|resnet|mean"][1].tolist() == again.tolist()
     # In the middle no path is cut off, so each layer keeps the mean square: 1 / Z in sum.
     paths = arrays["initialisation|convolutions|paths"][0]

@@ -16,15 +16,8 @@ from reglib.regularizers import finite_difference_penalty, input_gradient_penalt
 from reglib.top_gap import class_map_l1
 from suite.errors import UsageError
 from suite.networks import build_network
-from suite.training.penalties import (
-    PENALTIES,
-    PenaltyInputs,
-    TrainingContext,
-    forward,
-    landscape_curvature,
-    landscape_target,
-    of_inputs,
-)
+from suite.training import penalties
+from suite.training.penalties import PENALTIES, PenaltyInputs, TrainingContext, forward
 from tests.double_backward import randn
 from tests.small_batches import left_alone
 
@@ -143,7 +136,7 @@ def test_settings_of_a_penalty_are_the_arguments_that_no_step_holds():
     def function(inputs, labels, *, radius, order=2):
         return inputs.sum(1) * radius + labels * order
 
-    penalty = of_inputs(function)
+    penalty = penalties.of_inputs(function)
     assert str(inspect.signature(penalty)) == "(given, /, *, radius, order=2)"
     inputs = torch.ones(3, 2)
     step = PenaltyInputs(nn.Identity(), inputs, LABELS, inputs, torch.Generator())
@@ -335,10 +328,10 @@ class TestLandscapePenalties:
     @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
     def test_are_those_of_the_batch_in_evaluation_mode(self, setting):
         model = network_of(setting)
-        curvature = landscape_curvature(step_of(model, images()), kernel_width=5)
-        target = landscape_target(step_of(model, images()), kernel_width=5)
+        curvature = penalties.landscape_curvature(step_of(model, images()), kernel_width=5)
+        target = penalties.landscape_target(step_of(model, images()), kernel_width=5)
         model(images())  # the running statistics after a third step
-        last = landscape_curvature(step_of(model, images()), kernel_width=5)
+        last = penalties.landscape_curvature(step_of(model, images()), kernel_width=5)
         generator = torch.Generator().manual_seed(9)
         landscape = importance_landscape(model.eval(), images(), generator=generator)
         expected = curvature_penalty(landscape, kernel_width=5)
@@ -350,29 +343,29 @@ class TestLandscapePenalties:
 
     def test_draw_their_classes_from_the_generator_of_the_step(self):
         step = step_of(network_of(PLAIN), images())
-        values = [landscape_curvature(step) for _ in range(8)]
+        values = [penalties.landscape_curvature(step) for _ in range(8)]
         assert len({float(v[0].detach()) for v in values}) > 1
         step.generator.manual_seed(9)
-        assert torch.equal(landscape_curvature(step), values[0])
+        assert torch.equal(penalties.landscape_curvature(step), values[0])
 
     def test_take_a_batch_of_one_under_batch_normalisation(self):
         model, x, generator = network_of(TRAINING), images()[:1], torch.Generator().manual_seed(3)
         step = PenaltyInputs(model, x, LABELS[:1], torch.empty(0), generator)
         with left_alone(model):
-            value = landscape_curvature(step)
+            value = penalties.landscape_curvature(step)
         expected = importance_landscape(model.eval(), x, generator=generator.manual_seed(3))
         torch.testing.assert_close(value, curvature_penalty(expected)[None], rtol=1e-12, atol=0)
 
     def test_refuse_what_they_cannot_do(self):
         step = step_of(network_of(PLAIN), images())
         with pytest.raises(ValueError, match=r"context: expected TrainingContext.* got None"):
-            landscape_target(step._replace(context=None))
+            penalties.landscape_target(step._replace(context=None))
         with pytest.raises(ValueError, match="batches: expected an image that has an edge"):
-            landscape_target(step._replace(context=TrainingContext(step.model)))
+            penalties.landscape_target(step._replace(context=TrainingContext(step.model)))
         layers = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False)
         model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(300, 4)).double()
         with pytest.raises(ValueError, match="BatchNorm2d '1' normalises by statistics of the"):
-            landscape_curvature(step_of(model, images()))
+            penalties.landscape_curvature(step_of(model, images()))
         assert model.training
 
     def test_make_constants_once(self):

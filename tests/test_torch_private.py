@@ -39,13 +39,19 @@ def test_will_run_knows_by_which_tensor_is_differentiated():
     assert Recorded.notes.pop()[0]
 
 
+def noting(asked, function):
+    """Return a function that notes what is answered during each of its calls, and its notes."""
+    notes = []
+
+    def noted(x):
+        notes.append(asked())
+        return function(x)
+
+    return noted, notes
+
+
 def test_checkpointing_hooks_saved_tensors():
-    hooked = []
-
-    def function(x):
-        hooked.append(private.saved_tensors_are_hooked())
-        return x.square()
-
+    function, hooked = noting(private.saved_tensors_are_hooked, torch.square)
     assert not private.saved_tensors_are_hooked()
     checkpoint(function, torch.ones(2, requires_grad=True), use_reentrant=False)
     assert hooked == [True]
@@ -53,24 +59,14 @@ def test_checkpointing_hooks_saved_tensors():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
 def test_traces_are_seen():
-    traced = []
-
-    def function(x):
-        traced.append(private.is_traced())
-        return 2 * x
-
+    function, traced = noting(private.is_traced, torch.neg)
     function(torch.ones(1))
     torch.jit.trace(function, torch.ones(1), check_trace=False)
     assert traced == [False, True]
 
 
 def test_transforms_are_seen():
-    transformed = []
-
-    def function(x):
-        transformed.append(private.is_transformed())
-        return x.sum()
-
+    function, transformed = noting(private.is_transformed, torch.sum)
     function(torch.ones(2))
     torch.func.grad(function)(torch.ones(2))
     torch.func.vmap(function)(torch.ones(2, 2))

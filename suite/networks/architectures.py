@@ -4,7 +4,7 @@ Every activation is a module of its own, used once, so that DeepLIFT can replace
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -135,12 +135,11 @@ class FastVGG(nn.Sequential):
         first = nn.Conv2d(channels, inputs := 24, 2, bias=False)
         first.weight.data = torch.cat([patches, -patches]).reshape_as(first.weight) / 2
         layers = [first, nn.BatchNorm2d(inputs), nn.ReLU()]
-        for width in widths:
-            for pooled in (True, False):
-                convolution, norm = conv_bn(inputs, width, 3, 1)
-                nn.init.dirac_(convolution.weight.data[:inputs])  # type: ignore[index]
-                layers += [convolution, *[nn.MaxPool2d(2)] * pooled, norm, nn.ReLU()]
-                inputs = width
+        for width, pooled in product(widths, (True, False)):
+            convolution, norm = conv_bn(inputs, width, 3, 1)
+            nn.init.dirac_(convolution.weight.data[:inputs])  # type: ignore[index]
+            layers += [convolution, *[nn.MaxPool2d(2)] * pooled, norm, nn.ReLU()]
+            inputs = width
         super().__init__(*layers, *_pooled(inputs, classes))
 
 

@@ -41,7 +41,7 @@ def panel(profile="workstation", **own):
 
 
 @pytest.mark.parametrize("profile", ["desktop", "workstation", "paper"])
-def test_what_headlines_compare_is_trained_with_six_seeds(profile):
+def test_what_headlines_compare_is_trained_with_enough_seeds(profile):
     for p in top_gap.panels(of_profile(profile)):
         made = top_gap.models(p)
         seeds = {v: [m.seed for m in made if m == top_gap.main_model(p, v, m.seed)] for v in TITLES}
@@ -49,10 +49,11 @@ def test_what_headlines_compare_is_trained_with_six_seeds(profile):
         if p.data not in (PHOTOGRAPHS, FROM_SCRATCH):  # of which no headline speaks
             of_headlines = {"none", "fpn+l1", top_gap.ALL_THREE, "fpn+pool"} - set(p.left_out)
             assert of_headlines >= {"none", top_gap.ALL_THREE}
-            assert all(len(seeds[v]) >= (p.folds or 6) for v in of_headlines)
+            least = p.folds or (3 if p.data == top_gap.CIFAR else 6)
+            assert all(len(seeds[v]) >= least for v in of_headlines)
         units = [top_gap.training(p, m) for m in made]
         assert len(units) == len({str(u) for u in units})
-        for unit in units[:: len(units) // 10]:
+        for unit in units[:: len(units) // 10 or 1]:
             check(unit)
 
 
@@ -194,11 +195,11 @@ def test_k_is_that_which_held_out_images_choose_and_strength_loses_no_point_ther
 
 def test_where_nothing_is_chosen_k_is_that_of_the_paper_s_ablation():
     """256 of the 56 x 56 locations of its maps."""
-    every = top_gap.panels(of_profile("workstation"))
-    assert [p.data for p in every if not p.validation_seeds] == [PHOTOGRAPHS, FROM_SCRATCH]
+    every, later = top_gap.panels(of_profile("workstation")), [FROM_SCRATCH, top_gap.CIFAR]
+    assert [p.data for p in every if not p.validation_seeds] == [PHOTOGRAPHS, *later]
     panels = [p for p in every if not p.validation_seeds or len(p.k_values) == 1]
-    assert {p.data for p in panels} == {ARTICLES, PHOTOGRAPHS, FROM_SCRATCH}  # λ alone on articles
-    assert {p.k for p in panels} == {round(256 / 56**2, 2)}
+    assert {p.data for p in panels} == {ARTICLES, PHOTOGRAPHS, *later}  # λ alone on articles
+    assert {p.k for p in panels[:-1]} == {round(256 / 56**2, 2)}
 
 
 def test_networks_on_cifar_have_as_few_parameters_and_epochs_as_the_pages_say():
@@ -207,7 +208,7 @@ def test_networks_on_cifar_have_as_few_parameters_and_epochs_as_the_pages_say():
     for profile in ("workstation", "paper"):
         units = notebooks.units_of(CHAPTER, notebooks.profiles(CHAPTER)[profile])
         trainings = [t for t in map(training_of, units) if not t.folds]
-        on_cifar = [t for t in trainings if t.data.startswith("cifar10")]
+        on_cifar = [t for t in trainings if t.data in ("cifar10", top_gap.CIFAR)]
         if profile == "workstation":
             (epochs,) = {t.epochs for t in on_cifar}
             assert f"{epochs} epochs on CIFAR-10" in text
@@ -216,6 +217,5 @@ def test_networks_on_cifar_have_as_few_parameters_and_epochs_as_the_pages_say():
             with torch.device("meta"):
                 network = build_network("top_gap", (3, 32, 32), 10, options=options, seed=0)
             sizes[profile, fpn] = sum(p.numel() for p in network.parameters())
-    for fpn in (False, True):
-        times = sizes["paper", fpn] / sizes["workstation", fpn]
-        assert f"{times:.0f} times fewer parameters" in text
+    times = [round(sizes["paper", fpn] / sizes["workstation", fpn]) for fpn in (False, True)]
+    assert "{} to {} times fewer parameters".format(*times) in text

@@ -125,5 +125,5 @@ class TestPictures:
         plain, top = (top_gap.receptive_fields(kept, v) for v in ("none", top_gap.ALL_THREE))
         halves = [[[*map(top_gap.half_in, row)] for row in found["rows"]] for found in (plain, top)]
         narrower = np.less(*halves[::-1]).all(0)
-        assert len(plain["titles"]) == 6
+        assert len(plain["titles"]) == 7
         assert [*np.array(plain["titles"])[narrower]] == [name_of("resized:imagenette160:128")]

@@ -32,15 +32,15 @@ def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
 
 
 def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
-    """Write the scale of a verdict, and how often its data were looked at.
+    """Write the scale of a verdict, and how often its data were looked at, if more than once.
 
     >>> scale_text({"verdict": "holds", "scale": "reduced", "data": "mnist", "looks": 2})
     'reduced: MNIST, read 2×'
     """
     if row["verdict"] == NOT_RUN:
         return ""
-    times = f"{row['looks']:.0f}×" if row["looks"] > 1 else "once"
-    looks = f", read {times}" if row["verdict"] != NOT_TESTABLE else ""
+    several = row["looks"] > 1 and row["verdict"] != NOT_TESTABLE
+    looks = f", read {row['looks']:.0f}×" if several else ""
     return f"{row['scale']}: {name_of(row['data'])}{looks}"
 
 

@@ -242,4 +242,4 @@ def _training_columns(unit: Network) -> dict[str, Any]:
     row |= {f"optimizer_{k}": value for k, value in row.pop("optimizer_options").items()}
     if not row["folds"]:
         del row["fold"]
-    return {name: value for name, value in row.items() if value or name not in RARE}
+    return {k: v for k, v in row.items() if k not in RARE or (v and v != "float32")}

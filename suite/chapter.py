@@ -145,8 +145,8 @@ class Chapter:
         rows = headlines(self.name, self.decided).dropna(subset="accuracy")
         groups = rows.groupby(rows["data"].map(name_of), sort=False)
         here = "; ".join(f"{name} {accuracies(self.name, part)}" for name, part in groups)
-        numbers = "Numbers: effect, 95% interval, networks or images. "
-        numbers += "Verdicts are corrected for claims, not looks (<i>read 2×</i>)."
+        numbers = "Numbers: effect, 95% interval. Verdicts are corrected for several claims, "
+        numbers += "not for second looks (<i>read 2×</i>)."
         display(HTML(f'<p class="caption">Accuracy {of}: {here}. {numbers}</p>{cells}'))
 
     def claims_tab(self, *sections: str) -> str:

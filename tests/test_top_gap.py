@@ -294,7 +294,7 @@ HOLDERS = {
     "part of a network": lambda network: nn.Sequential(nn.Identity(), network),
 }
 LOADING = """
-import sys, torch
+import sys, torch; torch.set_num_threads(1)
 x, expected, holder = torch.load(sys.argv[1], weights_only=False)
 assert torch.equal(holder(x), expected)
 print(type(holder).__name__, holder.training)

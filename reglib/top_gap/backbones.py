@@ -191,7 +191,7 @@ class _Tracer(fx.Tracer):
         self.outputs: dict[str, fx.Node] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        asked = getattr(m.forward, "__func__", m.forward).__code__.co_names
+        asked = getattr(getattr(m.forward, "__code__", None), "co_names", ())
         # A symbol has one mode: what asks for its own stays whole.
         whole = super().is_leaf_module(m, module_qualified_name) or "training" in asked
         holds = any(name.startswith(f"{module_qualified_name}.") for name in self.names)

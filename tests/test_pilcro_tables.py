@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from suite.evidence.claims import load_published
 from suite.evidence.results import Results
@@ -16,7 +17,7 @@ PUBLISHED = load_published("pilcro")
 
 def rows(metric, model, values, **columns):
     same = {"metric": metric, "model": model, "data": CIFAR, "status": "done", "profile": "laptop"}
-    same |= {"network": "resnet", "category": math.nan, "pair": ""} | columns
+    same |= {"network": "resnet", "category": math.nan, "level": math.nan, "pair": ""} | columns
     return [same | {"seed": seed, "value": value} for seed, value in enumerate(values)]
 
 
@@ -85,17 +86,20 @@ class TestArrays:
         assert tables.maps_of(runs, "target") == {"target": [[3.0]]}
 
     def test_landscapes_have_their_numbers_below(self):
-        maps = {f"{CIFAR}__none__{seed}__landscape": np.full((2, 2), seed) for seed in (0, 1)}
-        maps[f"{CIFAR}__target 10__0__landscape"] = np.ones((2, 2))
-        maps[f"{CIFAR}__target"] = np.eye(2)
-        start = rows("tv", "photographs", [1.5], data="initialisation", network="small ResNet")
-        table = pd.concat([TABLE, frame(start)])
-        arrays = {"initialisation|small ResNet|photographs": np.eye(2)}
-        shown = tables.landscapes([results(**maps)], table, PUBLISHED, arrays)
-        assert [float(part.mean()) for part in shown["rows"][0]] == [0.5, 0.5, 1.0, 0.5]
-        assert shown["titles"][1:3] == ["no\npenalty", "α = 10,\nTV × 0.35"]
-        assert shown["notes"][0][0] == "not\ntrained\nTV 1.5"
-        assert shown["notes"][0][2].endswith("\npaper\n× 0.05")
+        main, cropped = ({"data": d, "category": ""} for d in (tables.MAIN, tables.CROPPED))
+        maps = {f"{tables.MAIN}__none__{n}__landscape": np.full((2, 2), n) for n in (0, 1)}
+        maps[f"{tables.MAIN}__target 10__0__landscape"] = np.ones((2, 2))
+        maps[f"{tables.CROPPED}__none__0__landscape"] = np.zeros((2, 2))
+        maps[f"{tables.MAIN}__target"] = np.eye(2)
+        table = [rows("tv", "none", [0.4, 0.2], **main), rows("accuracy", "none", [0.5], **main)]
+        table += [rows("tv", "target 10", [0.1], **main), rows("accuracy", "none", [1], **cropped)]
+        table += [rows("tv", "none", [0.25], **cropped), rows("accuracy", "target 10", [1], **main)]
+        start = torch.ones(2, 2)
+        drawn = tables.landscapes([results(**maps)], frame(*table), PUBLISHED, start)
+        assert [float(part.mean()) for part in drawn["rows"][0]] == [1, 0.5, 1, 0, 0.5]
+        assert drawn["titles"][1:4] == ["no\npenalty", "α = 10,\nTV × 0.25", "crops,\nno\npenalty"]
+        notes = ["not\ntrained\nTV 0", "50.0\nTV 0.3000", "100.0\npaper\n× 0.05"]
+        assert drawn["notes"][0] == [*notes, "100.0\nTV 0.2500", "\n\nTV 1"]
 
     def test_squared_gradients(self):
         mean, paths = np.array([[[1.0, 2.0]], [[3.0, 8.0]]]), np.array([[2.0, 3.0]])

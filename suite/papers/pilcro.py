@@ -47,6 +47,9 @@ FLATNESS = "tv noise block_tv centre_to_rim target_distance"
 EARLY = "accuracy_early tv_early block_tv_early"
 MEASURES: Values = NAMES["pilcro"]["measures"]
 CIFAR = "cifar10-jpeg"
+# The same images, shown to the network that decides the headlines; and with random crops.
+MAIN = "resized:cifar10-jpeg:32"
+CROPPED = f"{MAIN}-cropped"
 TITLES: dict[str, str] = NAMES["pilcro"]["titles"]  # of the metrics that tables have
 SHOWN = ["none", "target 1", "target 3", "target 10", "curvature 10"]
 
@@ -197,41 +200,43 @@ def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
     return {n: t.half() if n == "landscape" else t for n, t in tensors.items()}
 
 
-def times(table: pd.DataFrame, model: str) -> quote.Value:
-    """Return TV on CIFAR-10 over that without penalty: the geometric mean of pairs of a seed."""
-    pairs = tables.select(against_none(table, "tv"), model=model)["value"]
+def times(table: pd.DataFrame, model: str, data: str = CIFAR) -> quote.Value:
+    """Return TV over that without penalty: the geometric mean of pairs of a seed."""
+    pairs = tables.select(against_none(table, "tv", data), model=model)["value"]
     return quote.Value(*as_ratio(mean_interval(np.log(pairs)))) if len(pairs) else quote.Value()
 
 
-def strengths(table: pd.DataFrame) -> dict[str, str]:
+def strengths(table: pd.DataFrame, data: str = CIFAR) -> dict[str, str]:
     """Return what kinds of model are called: by the TV that they reach, over none."""
-    reached = {model: times(table, model) for model in SHOWN[1:]}
+    reached = {model: times(table, model, data) for model in SHOWN[1:]}
     names = {model: f"TV × {value:.2f}" for model, value in reached.items() if value}
     curved = {m: n.replace("TV", "curvature,") for m, n in names.items() if "curvature" in m}
     return {"none": "no penalty"} | names | curved
 
 
-def against_none(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a metric of each network on CIFAR-10 over that without penalty of its seed.
+def against_none(table: pd.DataFrame, metric: str, *data: str) -> pd.DataFrame:
+    """Return a metric of each network over that without penalty of its seed.
 
-    Accuracy is in points, and the difference.
+    Accuracy is in points, and the difference. The data are CIFAR-10 unless others are named.
     """
-    rows = tables.select(table, metric=metric, data=CIFAR, status="done").dropna(subset="value")
-    keys = ["profile", "seed", "category", "pair"]
-    rows = rows.fillna({"category": "", "pair": ""})
+    rows = tables.select(table, metric=metric, data=[*data] or CIFAR, status="done")
+    rows = rows.dropna(subset="value").fillna({"category": "", "pair": "", "level": 0})
+    keys = ["profile", "data", "seed", "category", "level", "pair"]
     plain = rows[rows["model"] == "none"].set_index(keys)["value"].rename("plain")
     rows = rows[rows["model"] != "none"].join(plain, on=keys, how="inner")
     share, points = rows["value"] / rows["plain"], 100 * (rows["value"] - rows["plain"])
     return rows.assign(value=points if metric == "accuracy" else share)
 
 
-def published_against_none(published: Mapping[str, Any], number: int) -> pd.DataFrame:
-    """Return a table of the paper, without random cropping, as `against_none` has it.
+def published_against_none(
+    published: Mapping[str, Any], number: int, *, cropping: bool = False
+) -> pd.DataFrame:
+    """Return a table of the paper, with or without random cropping, as `against_none` has it.
 
     It has a row a kind of model.
     """
     entry = published["tables"][number - 1]
-    rows = [row for row in entry["rows"] if not row.get("cropping")]
+    rows = [row for row in entry["rows"] if bool(row.get("cropping")) == cropping]
     models = [f"{row['penalty']} {row['alpha']}".replace("none 0", "none") for row in rows]
     values = pd.DataFrame([row["values"] for row in rows], models, entry["columns"])
     points = 100 * (values - values.loc["none"]).filter(["top_1"])
@@ -255,46 +260,45 @@ def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = Non
 
 
 def landscapes(
-    results: Sequence[Results], table: pd.DataFrame, published: Values, arrays: Values
+    results: Sequence[Results], table: pd.DataFrame, published: Values, start: Tensor
 ) -> dict[str, Any]:
     """Return what `pictures` takes: mean landscapes, from untrained to the target.
 
     Args:
-        results, table, published, arrays: of the chapter, and of all its runs.
+        results, table, published: of the chapter.
+        start: landscape of the untrained network.
     """
-    maps, (target,) = maps_of(results, "landscape"), maps_of(results, "target")["target"]
-    rows = tables.select(table, data=CIFAR, status="done")
-    names = strengths(rows)
-    paper, notes = published_against_none(published, 1)["tv"], []
-    alpha = {model: f"α = {model.rpartition(' ')[2]},\n" for model in names}
-    titles = [alpha[model] * ("TV" in name) + name for model, name in names.items()]
-    titles = [title.replace("no ", "no\n").replace(", ", ",\n") for title in titles]
-    for model in names:
-        of = rows[rows["model"] == model].set_index("metric")["value"]
-        right = tables.mean_text(100 * of.loc[["accuracy"]], ".1f").replace(" ±", "%\n±")
-        below = f"paper\n× {paper[model]:.2f}" if model in paper else ""
-        below = f"TV {of.loc[['tv']].mean():.4f}" if model == "none" else below
-        notes.append(f"{right}\n{below}")
-    start = initial_landscapes.DATA, "small ResNet", initial_landscapes.PLAIN
-    tv = tables.select(table, **dict(zip(NETWORK, start)), metric="tv")["value"].mean()
-    ends = [f"TV {float(v):.2g}" for v in (tv, total_variation(torch.as_tensor(target)))]
-    means = [np.mean(maps[model], axis=0) for model in names]
-    titles = ["untrained", *titles, "target S,\nedges"]
-    under = [[f"not\ntrained\n{ends[0]}", *notes, f"\n\n{ends[1]}"]]
-    look = {"titles": titles, "notes": under, "scale": (0, 2), "scale_label": "importance"}
-    return {"rows": [[arrays["|".join(start)], *means, target]], **look}
+    target = torch.as_tensor(maps_of(results, "target", MAIN)["target"][0])
+    ends = [f"TV {float(total_variation(end)):.2g}" for end in (start, target)]
+    titles, notes, maps = ["untrained,\nby paths"], [f"not\ntrained\n{ends[0]}"], [start.numpy()]
+    for data, crops in ((MAIN, ""), (CROPPED, "crops,\n")):
+        paper = published_against_none(published, 1, cropping=data == CROPPED)["tv"]
+        trained = maps_of(results, "landscape", data)
+        for model, name in strengths(table, data).items():
+            rows = tables.select(table, data=data, model=model, status="done").set_index("metric")
+            accuracy = tables.mean_text(100 * rows.loc[["accuracy"], "value"], ".1f")
+            below = f"paper\n× {paper[model]:.2f}"
+            if model == "none":
+                below = f"TV {rows.loc[['tv'], 'value'].mean():.4f}"
+            titles.append(crops + name.replace("no ", "no\n").replace("TV", "α = 10,\nTV"))
+            notes.append(accuracy.replace(" ±", "%\n±") + f"\n{below}")
+            maps.append(np.mean(trained[model], axis=0))
+    look = {"titles": [*titles, "target S,\nedges"], "notes": [[*notes, f"\n\n{ends[1]}"]]}
+    return {"rows": [[*maps, target.numpy()]], "scale": (0, 2), "scale_label": "importance", **look}
 
 
-def maps_of(results: Sequence[Results], part: str) -> dict[str, list[NDArray[Any]]]:
-    """Return the arrays of CIFAR-10 of a name such as "landscape", of all seeds, by model.
+def maps_of(
+    results: Sequence[Results], part: str, data: str = CIFAR
+) -> dict[str, list[NDArray[Any]]]:
+    """Return the arrays of a name such as "landscape", of all seeds, by model.
 
     They are of the first run that has some.
     """
     found: dict[str, list[NDArray[Any]]] = defaultdict(list)
     for result in (result for result in results if not found):
         for name in sorted(result.arrays):
-            data, *model, last = name.split("|")
-            if (data, last) == (CIFAR, part):
+            first, *model, last = name.split("|")
+            if (first, last) == (data, part):
                 found[(model or [part])[0]].append(result.arrays[name])
     return dict(found)
 

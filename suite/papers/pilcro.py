@@ -274,7 +274,8 @@ def landscapes(
     for data, crops in ((MAIN, ""), (CROPPED, "crops,\n")):
         paper = published_against_none(published, 1, cropping=data == CROPPED)["tv"]
         trained = maps_of(results, "landscape", data)
-        for model, name in strengths(table, data).items():
+        named = strengths(table, data)
+        for model, name in ((model, named[model]) for model in named if model in trained):
             rows = tables.select(table, data=data, model=model, status="done").set_index("metric")
             accuracy = tables.mean_text(100 * rows.loc[["accuracy"], "value"], ".1f")
             below = f"paper\n× {paper[model]:.2f}"

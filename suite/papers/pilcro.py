@@ -50,6 +50,7 @@ CIFAR = "cifar10-jpeg"
 # The same images, shown to the network that decides the headlines; and with random crops.
 MAIN = "resized:cifar10-jpeg:32"
 CROPPED = f"{MAIN}-cropped"
+LARGER = {f"target 10@{MAIN}": "α = 10: seven convolutions"}
 TITLES: dict[str, str] = NAMES["pilcro"]["titles"]  # of the metrics that tables have
 SHOWN = ["none", "target 1", "target 3", "target 10", "curvature 10"]
 
@@ -217,7 +218,8 @@ def strengths(table: pd.DataFrame, data: str = CIFAR) -> dict[str, str]:
 def against_none(table: pd.DataFrame, metric: str, *data: str) -> pd.DataFrame:
     """Return a metric of each network over that without penalty of its seed.
 
-    Accuracy is in points, and the difference. The data are CIFAR-10 unless others are named.
+    Accuracy is in points, and the difference. The data are CIFAR-10 unless others are named; of
+    others, the `kind` of a row is the model and the data.
     """
     rows = tables.select(table, metric=metric, data=[*data] or CIFAR, status="done")
     rows = rows.dropna(subset="value").fillna({"category": "", "pair": "", "level": 0})
@@ -225,18 +227,17 @@ def against_none(table: pd.DataFrame, metric: str, *data: str) -> pd.DataFrame:
     plain = rows[rows["model"] == "none"].set_index(keys)["value"].rename("plain")
     rows = rows[rows["model"] != "none"].join(plain, on=keys, how="inner")
     share, points = rows["value"] / rows["plain"], 100 * (rows["value"] - rows["plain"])
-    return rows.assign(value=points if metric == "accuracy" else share)
+    kind = rows["model"].where(rows["data"] == CIFAR, rows["model"] + "@" + rows["data"])
+    return rows.assign(value=points if metric == "accuracy" else share, kind=kind)
 
 
-def published_against_none(
-    published: Mapping[str, Any], number: int, *, cropping: bool = False
-) -> pd.DataFrame:
-    """Return a table of the paper, with or without random cropping, as `against_none` has it.
+def published_against_none(published: Mapping[str, Any], number: int) -> pd.DataFrame:
+    """Return a table of the paper, without random cropping, as `against_none` has it.
 
     It has a row a kind of model.
     """
     entry = published["tables"][number - 1]
-    rows = [row for row in entry["rows"] if bool(row.get("cropping")) == cropping]
+    rows = [row for row in entry["rows"] if not row.get("cropping")]
     models = [f"{row['penalty']} {row['alpha']}".replace("none 0", "none") for row in rows]
     values = pd.DataFrame([row["values"] for row in rows], models, entry["columns"])
     points = 100 * (values - values.loc["none"]).filter(["top_1"])
@@ -271,8 +272,8 @@ def landscapes(
     target = torch.as_tensor(maps_of(results, "target", MAIN)["target"][0])
     ends = [f"TV {float(total_variation(end)):.2g}" for end in (start, target)]
     titles, notes, maps = ["untrained,\nby paths"], [f"not\ntrained\n{ends[0]}"], [start.numpy()]
+    paper = published_against_none(published, 1)["tv"]
     for data, crops in ((MAIN, ""), (CROPPED, "crops,\n")):
-        paper = published_against_none(published, 1, cropping=data == CROPPED)["tv"]
         trained = maps_of(results, "landscape", data)
         named = strengths(table, data)
         for model, name in ((model, named[model]) for model in named if model in trained):

@@ -8,7 +8,7 @@ import torch
 
 from suite import notebooks
 from suite.errors import UsageError
-from suite.papers.design import Item, Plan, Wanted, drawn, grid, measurement, panels_of
+from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, select_tensors
 from suite.units import Pretrained
 
 NETWORKS = [Pretrained(data=data, network="n") for data in ("mnist", "cifar10")]
@@ -58,12 +58,12 @@ def test_photographs_are_left_out_and_images_that_a_network_made_are_kept():
         ("activation_ascent", "cifar10", colour, True),
     ):
         unit = measurement(Pretrained(data=data, network="n"), metric)
-        shown = drawn(SimpleNamespace(), {}, unit, {"images": images, "maps": images})
+        shown = select_tensors(SimpleNamespace(), {}, unit, {"images": images, "maps": images})
         assert set(shown) == {"maps"} | ({"images"} if kept else set())
 
 
 def test_a_grid_has_all_that_is_wanted_of_each_network():
-    wanted = [Wanted({}, "accuracy", {}), Wanted({"half": 1}, "accuracy", {"half": 1})]
+    wanted = [Spec({}, "accuracy", {}), Spec({"half": 1}, "accuracy", {"half": 1})]
     items = [*grid([(network, {"on": network.data}) for network in NETWORKS], wanted)]
     assert [item.unit for item in items[::2]] == [ONE, TWO]
     assert [item.labels for item in items[:2]] == [{"on": "mnist"}, {"on": "mnist", "half": 1}]

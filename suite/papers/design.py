@@ -1,5 +1,6 @@
 """The plan of a chapter: its units, what the rows of each are selected by, and what is drawn."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType, SimpleNamespace
@@ -25,17 +26,17 @@ Derived = tuple[pd.DataFrame, Arrays]  # the rows of a chapter, and its arrays
 class Item(NamedTuple):
     """A unit of a plan.
 
-    `labels` are what its row is selected by, None where it has no row; with `each` it has a row an
-    image. `keep` names its arrays, see `Plan.arrays`; none are read where it is empty.
+    `labels` are what its row is selected by, None where it has no row; with `per_image` it has one
+    for each image. `keep` names its arrays, see `Plan.arrays`; none are read where it is empty.
     """
 
     unit: Unit
     labels: Values | None = None
     keep: str = ""
-    each: bool = False
+    per_image: bool = False
 
 
-class Wanted(NamedTuple):
+class Spec(NamedTuple):
     """A metric with its settings, and the labels of its row."""
 
     labels: dict[str, Any]
@@ -56,7 +57,7 @@ class Plan(list[Item]):
         """Return the rows that claims are judged on, and the arrays that figures draw.
 
         Args:
-            paper: the module of the chapter. It may have `drawn(parameters, tensors)`, which makes
+            paper: the module of the chapter. It may have `shrink(parameters, tensors)`, which makes
                 what is drawn, and kept, of the tensors of a unit, and `derive(parameters, rows,
                 arrays)`, which makes the rows and arrays of the chapter of those of the plan.
             parameters: of the run.
@@ -69,11 +70,11 @@ class Plan(list[Item]):
 
     def rows(self, by_unit: pd.DataFrame, store: Any) -> pd.DataFrame:
         """Return the rows of the items that have labels: what was measured, and these."""
-        whole = [item for item in self if item.labels is not None and not item.each]
+        whole = [item for item in self if item.labels is not None and not item.per_image]
         found = by_unit.loc[[name(item.unit) for item in whole]]
         measured = found[[column for column in RESULT if column in found]].to_dict("records")
         parts = [pd.DataFrame([row | dict(i.labels or {}) for row, i in zip(measured, whole)])]
-        parts += [images(i, by_unit["key"][name(i.unit)], store) for i in self if i.each]
+        parts += [image_rows(i, by_unit["key"][name(i.unit)], store) for i in self if i.per_image]
         return pd.concat(parts, ignore_index=True)
 
     def arrays(self, paper: Any, parameters: Values, by_unit: pd.DataFrame, store: Any) -> Arrays:
@@ -85,7 +86,7 @@ class Plan(list[Item]):
         found = defaultdict(list)
         for item in (item for item in self if item.keep):
             tensors = store.read_tensors(by_unit["key"][name(item.unit)]) or {}
-            shown = drawn(paper, parameters, item.unit, tensors)
+            shown = select_tensors(paper, parameters, item.unit, tensors)
             for part, tensor in shown.items():
                 half = tensor.dtype == torch.float16
                 array = (tensor.float() if half else tensor).numpy()
@@ -99,7 +100,7 @@ def name(unit: Unit) -> str:
     return str(unit.identity)
 
 
-def drawn(paper: Any, parameters: Values, unit: Unit, tensors: Tensors) -> Tensors:
+def select_tensors(paper: Any, parameters: Values, unit: Unit, tensors: Tensors) -> Tensors:
     """Return what is drawn, and so what is kept, of the tensors of a unit.
 
     Test images in colour are photographs, which results that are kept must not hold.
@@ -108,10 +109,10 @@ def drawn(paper: Any, parameters: Values, unit: Unit, tensors: Tensors) -> Tenso
     if getattr(unit, "metric", "") != "activation_ascent" and not free:
         colour = [n for n in tensors.keys() & {"image", "images"} if tensors[n].shape[-3] != 1]
         tensors = {name: tensor for name, tensor in tensors.items() if name not in colour}
-    return paper.drawn(parameters, tensors) if hasattr(paper, "drawn") else dict(tensors)
+    return paper.shrink(parameters, tensors) if hasattr(paper, "shrink") else dict(tensors)
 
 
-def images(item: Item, key: str, store: Any) -> pd.DataFrame:
+def image_rows(item: Item, key: str, store: Any) -> pd.DataFrame:
     """Return what was measured of each image.
 
     Args:
@@ -152,12 +153,10 @@ def measurement(network: Network, metric: str, **settings: Any) -> Measurement:
     return Measurement(training=network, metric=metric, settings=settings)
 
 
-def grid(networks: Iterable[tuple[Network, Values]], wanted: Iterable[Wanted]) -> Iterator[Item]:
-    """Yield all that is wanted of each network, whose rows have its labels, too."""
-    wanted = [*wanted]
-    for network, common in networks:
-        for labels, metric, settings in wanted:
-            yield Item(measurement(network, metric, **settings), {**common, **labels})
+def grid(networks: Iterable[tuple[Network, Values]], specs: Iterable[Spec]) -> Iterator[Item]:
+    """Yield the measurement of each spec on each network; a row has the labels of both."""
+    for (network, common), (labels, metric, settings) in itertools.product(networks, specs):
+        yield Item(measurement(network, metric, **settings), {**common, **labels})
 
 
 def settings_of(measure: Values, p: SimpleNamespace) -> dict[str, Any]:
@@ -175,12 +174,12 @@ def settings_of(measure: Values, p: SimpleNamespace) -> dict[str, Any]:
     return measure.get("settings", {}) | {n: value for n, value in own.items() if value is not None}
 
 
-def changed(p: SimpleNamespace, **changes: Any) -> SimpleNamespace:
+def replace(p: SimpleNamespace, **changes: Any) -> SimpleNamespace:
     """Return the parameters of a panel with some that are others, or new."""
     return SimpleNamespace(**{**vars(p), **changes})
 
 
-def wanted(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterator[Wanted]:
+def specify(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterator[Spec]:
     """Yield measures, once `each` for what they are measured at in a panel, which labels the rows.
 
     Args:
@@ -194,9 +193,9 @@ def wanted(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterato
     for name in names.split():
         measure = measures[name]
         for at in getattr(p, measure["each"]) if "each" in measure else [{}]:
-            settings = settings_of(measure, changed(p, **at))
+            settings = settings_of(measure, replace(p, **at))
             labels = {"metric": name.format(**at), **at, **measure.get("labels", {})}
-            yield Wanted(labels, measure["metric"], settings)
+            yield Spec(labels, measure["metric"], settings)
 
 
 def panels_of(

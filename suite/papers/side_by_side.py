@@ -18,7 +18,7 @@ from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
 from suite.methods import SIDE_BY_SIDE, scheduled
 from suite.papers import design
-from suite.papers.design import Item, Plan, Wanted, panels_of
+from suite.papers.design import Item, Plan, Spec, panels_of
 from suite.papers.names import NAMES
 from suite.units import Training, Values
 
@@ -30,7 +30,7 @@ SHORT = {name: each.short or each.title for name, each in METHODS.items() if nam
 # Clean accuracy that a method may cost, on the images that strengths are chosen on.
 MOST_LOST = 0.01
 ROUNDING = 1e-9
-# What is measured, see `suite.papers.design.wanted`, and where `better` is: up (1), down (-1) or
+# What is measured, see `suite.papers.design.specify`, and where `better` is: up (1), down (-1) or
 # neither (0). The value of a measure that is `turned` gets the other sign.
 OWN: Settings = NAMES["side_by_side"]
 MEASURES: dict[str, Settings] = OWN["measures"]
@@ -124,8 +124,8 @@ def plan(parameters: Values) -> Plan:
     """Return the units of the chapter; maps are drawn of its first panel."""
     measured, drawn, trained = Plan(), Plan(), Plan()
     for number, p in enumerate(panels(parameters)):
-        every = [*design.wanted(MEASURES, " ".join(measures(p)), p)]
-        choice = Wanted({"metric": "choice"}, "accuracy", {"half": 0})
+        every = [*design.specify(MEASURES, " ".join(measures(p)), p)]
+        choice = Spec({"metric": "choice"}, "accuracy", {"half": 0})
         for network in networks(p):
             unit = training(p, network)
             trained.append(Item(unit))

@@ -18,7 +18,7 @@ from suite.evidence.results import Results
 from suite.methods import TOP_GAP, penalty, scheduled
 from suite.networks.pretrained import PRETRAINED
 from suite.papers import design
-from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of, wanted
+from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, specify
 from suite.papers.names import NAMES
 from suite.papers.second_order import as_uint8
 from suite.training.folds import data_of
@@ -158,7 +158,7 @@ def _auto(p: SimpleNamespace) -> list[tuple[str, Settings]]:
     return [("auto", attack | counted) for attack in attacks for counted in ({}, CORRECT)]
 
 
-def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
+def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
     """Yield the attacks on a model: those of the paper and, for some, the battery.
 
     With `n_fgsm` images for FGSM, which Table 7 has alone, PGD attacks what the battery attacks.
@@ -176,7 +176,7 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
     elif model.strength in p.strengths + p.l1_strengths and model.variant in p.attacked:
         rows += _auto(p)
     for part, settings in rows:
-        yield Wanted(_labels(part, settings), "robust_accuracy", settings)
+        yield Spec(_labels(part, settings), "robust_accuracy", settings)
 
 
 def _labels(battery: str, settings: Settings) -> Settings:
@@ -189,10 +189,10 @@ def _labels(battery: str, settings: Settings) -> Settings:
     return labels | ({"attack": "transfer"} if "source" in settings else {})
 
 
-def _measured(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
+def _measured(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
     """Yield what is measured of a model."""
     if model.validated:
-        yield from wanted(MEASURES, "accuracy_validation", p)
+        yield from specify(MEASURES, "accuracy_validation", p)
         return
     main = _is_main(p, model)
     names = {"accuracy": True, "accuracy_shifted": p.shifted}
@@ -200,7 +200,7 @@ def _measured(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
     names |= {"class_map_sparsity": True, "mask_iou": p.masks}
     names |= {"mask_iou_beyond_others": p.masks and p.masks_of_others}
     names |= {"erf_centre erf_corner erf_distance": model.variant not in DEFENCES}
-    yield from wanted(MEASURES, names, p)
+    yield from specify(MEASURES, names, p)
     yield from _attacks(p, model)
 
 
@@ -253,7 +253,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
     return rows.assign(matched=matched(rows)), arrays
 
 
-def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: maps of the images shown, as uint8."""
     shown = {n: t if n == "field" else t[: parameters["n_shown"]] for n, t in tensors.items()}
     maps = {n: as_uint8(t) for n, t in shown.items() if n == "maps" and t.dtype != torch.uint8}

@@ -50,7 +50,7 @@ REFUSED_PANELS = {
     "unknown method 'magic'": [FIRST | {"strengths": {"magic": [1.0]}}],
     "chosen, cure: expected one of its strengths": [FIRST | {"chosen": {"cure": 7.0}}],
     "unknown measure 'leak'": [FIRST | {"only": ["leak"]}],
-    "one for a data set": [FIRST, FIRST],
+    "one for each data set": [FIRST, FIRST],
     "a value for": [{name: value for name, value in FIRST.items() if name != "epsilon"}],
 }
 

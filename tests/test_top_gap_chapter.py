@@ -155,7 +155,7 @@ def test_panels_that_cannot_be_are_refused():
     for panels, message in (
         ([{"data": "a", "epoch": 3}], "unknown key of panels 'epoch': did you mean 'epochs'"),
         ([{"epochs": 3}], "panels: expected a value for data, got {'epochs': 3}"),
-        ([{"data": "a"}, {"data": "a", "k": 0.2}], "one for a data set, got .*'a', 'a'"),
+        ([{"data": "a"}, {"data": "a", "k": 0.2}], "one for each data set, got .*'a', 'a'"),
     ):
         with pytest.raises(UsageError, match=message):
             top_gap.plan(of_profile("desktop") | {"panels": panels})

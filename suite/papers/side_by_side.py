@@ -81,7 +81,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key that is not known or is missing, a method that is not known or is chosen
             at a strength that is not among its own, or two panels of one data set.
     """
-    found = panels_of(parameters, OF_PANEL, REQUIRED, alone=True)
+    found = panels_of(parameters, OF_PANEL, REQUIRED, unique_data=True)
     for p in found:
         p.swapped = f"{p.data}_swapped"
         for method in [*p.strengths, *p.chosen]:

@@ -59,7 +59,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key that is not known, no data, or two panels of one data set.
     """
     never = ("network", "network_options", "n_shown")
-    return panels_of(parameters, {"warm_up": 0}, ["data"], never=never, alone=True)
+    return panels_of(parameters, {"warm_up": 0}, ["data"], never=never, unique_data=True)
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
